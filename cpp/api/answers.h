@@ -1,4 +1,4 @@
-// How functions of the C interface answer: a number, and the error as JSON.
+// Return values of the C interface: a number, and the error as JSON.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace rdmacoll {
 
 inline constexpr int kDone = 0, kTimeout = 1, kFailed = 2, kRefused = 3, kMoved = 4;
 
-// The caller's, to be freed by text_free.
+// Copies the text for the caller, who frees it with text_free.
 char* copy_text(const std::string& text);
 int report(const Status& status, char** error, int code = kFailed);
-// Of a timeout; negative: there is none.
+// Converts a timeout. Negative values mean no limit.
 Nanoseconds nanoseconds(int64_t milliseconds);
 
 }  // namespace rdmacoll

@@ -12,8 +12,8 @@
 namespace rdmacoll {
 namespace {
 
-// As written, and lowered for nodes of several sizes, between which devices move the bytes, with
-// the caller's memory visible to them or not.
+// The schedules as written, and lowered for several node sizes. Devices move bytes between nodes.
+// The callers' memory is visible to them, or not.
 std::vector<std::vector<Schedule>> forms_of(const AlgorithmRow& row, Shape shape) {
   std::vector<Schedule> plain;
   for (shape.rank = 0; shape.rank < shape.members(); ++shape.rank) {
@@ -41,7 +41,8 @@ struct Case {
   std::vector<int> nodes;
 };
 
-// Consecutive ranks in nodes of one, two and more, sizes that differ, and ranks dealt out in turn.
+// Nodes of consecutive ranks (one, two and more in a node), nodes of different sizes, and ranks in
+// round-robin order.
 std::vector<std::vector<int>> nodes_of(const AlgorithmRow& row, int ranks) {
   if (!row.by_node) return {{}};
   std::vector<std::vector<int>> found = {{}};
@@ -58,16 +59,16 @@ std::vector<std::vector<int>> nodes_of(const AlgorithmRow& row, int ranks) {
   return found;
 }
 
-// One, a few, and more than there are ranks; not that many of both, since each step is looked at
-// for each of them. Without servers it is another algorithm.
+// One server, a few, and more than there are ranks. With many ranks fewer cases, since the check
+// examines each step. Algorithms without servers have none.
 std::set<int> servers_of(const AlgorithmRow& row, int ranks) {
   if (!row.by_servers) return {0};
   constexpr int kFewRanks = 16;
   return ranks <= kFewRanks ? std::set{1, 2, 3, ranks + 1} : std::set{1, 3};
 }
 
-// What a schedule depends on beside the number of ranks: who is the root, whether inputs are
-// scaled first, whether sums are wide, who shares a node, how many servers there are.
+// The parameters of schedules besides the number of ranks: root, scaled inputs, wide sums, nodes
+// and servers.
 std::vector<Case> cases_of(const AlgorithmRow& row, int ranks) {
   std::vector<Case> cases;
   const std::set<int> roots =

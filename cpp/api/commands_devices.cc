@@ -1,4 +1,4 @@
-// What RDMA devices there are, and which of them would carry the data.
+// Lists the RDMA devices, and the ones chosen for data.
 #include "api/commands.h"
 #include "base/text.h"
 

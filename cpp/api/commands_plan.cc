@@ -1,4 +1,4 @@
-// What would run, and why: the choice, the cost of each algorithm, and one rank's schedule.
+// Explains a choice: the algorithm, the cost of each algorithm, and the schedule of one rank.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -21,7 +21,7 @@ std::vector<const AlgorithmRow*> rows_of(Kind kind, int servers) {
   return rows;
 }
 
-// Null when it is none of this kind.
+// Null if the kind has no such algorithm.
 const AlgorithmRow* algorithm_of(const PlanQuestion& question) {
   const std::vector<const AlgorithmRow*> rows = rows_of(question.kind, question.servers);
   const auto found = std::find_if(rows.begin(), rows.end(), [&](const AlgorithmRow* row) {
@@ -63,7 +63,7 @@ Status check(const PlanQuestion& question) {
   return {};
 }
 
-// The servers behind the ranks.
+// The nodes of the ranks, followed by those of the servers.
 std::vector<int> nodes_of(const PlanQuestion& question) {
   std::vector<int> nodes = even_nodes(question.ranks, question.nodes);
   for (int server = 0; server < question.servers; ++server) {
@@ -72,8 +72,9 @@ std::vector<int> nodes_of(const PlanQuestion& question) {
   return nodes;
 }
 
-// The choice goes by rules. Why they do not come to the `cheapest` of the model: what they would
-// come to if one thing were otherwise, or where their cuts are from.
+// The choice follows rules, not the cost model. Explains why the rules do not choose the `cheapest`
+// algorithm of the model. It tries the rules with one fact changed, or tells the origin of their
+// limits.
 std::string_view why_not_cheapest(const PlanQuestion& question, const Tuning& tuning,
                                   const Facts& facts, Algorithm chosen, Algorithm cheapest) {
   const auto differs = [&](const Facts& others) {
@@ -151,7 +152,8 @@ Status plan_json(const PlanQuestion& asked, const Config& config, std::string& j
   const Choice choice = choose(rdmacoll::row_of(question.kind).result, tuning, facts);
   const Algorithm shown =
       question.algorithm.empty() ? choice.algorithm : algorithm_of(question)->algorithm;
-  // A device needs pinned memory; others read the caller's where that is worth a system call.
+  // Devices need pinned memory. Otherwise peers read the caller's memory if this is worth a system
+  // call.
   const bool is_visible =
       tuning.reads_in_place(rdmacoll::row_of(question.kind).result, question.bytes) &&
       (facts.one_node || !question.links.is_by_device);

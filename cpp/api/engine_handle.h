@@ -1,4 +1,4 @@
-// What the C interface calls an engine.
+// The definitions of rc_engine and rc_handle.
 #pragma once
 
 #include <memory>

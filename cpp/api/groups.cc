@@ -12,11 +12,11 @@
 namespace rdmacoll {
 namespace {
 
-// The name of an unnamed group's further operations. It is the same for all groups, so that plans
-// know it; `Submissions` keeps them in the order of their groups.
+// The name of the later operations of an unnamed group. All groups share it, so that plans know it.
+// `Submissions` runs them in the order of their groups.
 constexpr std::string_view kUnnamedGroup = "unnamed group";
 
-// All of them are checked before one is submitted: the group is refused as a whole.
+// Checks all operations before one is submitted, since a group is refused as a whole.
 Status group_from(Session& session, const rc_request* requests, int32_t count,
                   std::vector<OperationRef>& operations) {
   std::vector<Request> group(static_cast<std::size_t>(count));
@@ -24,13 +24,13 @@ Status group_from(Session& session, const rc_request* requests, int32_t count,
   for (std::size_t i = 0; i < group.size(); ++i) {
     RC_RETURN_IF_ERROR(request_from(requests[i], group[i]));
     RC_RETURN_IF_ERROR(session.place(group[i]));
-    RC_RETURN_IF_ERROR(session.check(group[i]));  // also whether its dtype is one
+    RC_RETURN_IF_ERROR(session.check(group[i]));  // checks the dtype, too
     dtypes.push_back(name_of(group[i].dtype));
   }
   if (count > 1) group.front().group = join(dtypes, ", ");
   for (std::size_t i = 1; i < group.size(); ++i) {
     group[i].name = cat(group[i].name.empty() ? kUnnamedGroup : group[i].name, "/", dtypes[i]);
-    RC_RETURN_IF_ERROR(session.check(group[i]));  // its name is longer now
+    RC_RETURN_IF_ERROR(session.check(group[i]));  // the name is longer now
   }
   for (Request& request : group) {
     operations.push_back(std::make_shared<Operation>(std::move(request)));

@@ -1,4 +1,4 @@
-// Groups of several dtypes: one operation for each, the first of which speaks for all.
+// Groups with several dtypes: one operation for each dtype. The first one represents the group.
 #pragma once
 
 #include "api/engine_handle.h"

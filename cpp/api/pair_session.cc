@@ -13,9 +13,9 @@ namespace rdmacoll {
 namespace {
 
 constexpr uint32_t kEpoch = 1;
-// A test has nothing else to do; it sleeps when the peer is late, not between two messages.
+// A measurement has no other work. It sleeps only if the peer is late, not between two messages.
 constexpr Nanoseconds kSpin = 2 * kMillisecond;
-// Where both share a core, whoever spins keeps the other from answering.
+// If both ranks share a core, a spinning rank keeps the other one from answering.
 constexpr Nanoseconds kSharedSpin = 50 * kMicrosecond;
 
 std::string times_json(std::string_view name, const probe::Times& times) {
@@ -44,7 +44,7 @@ Status PairSession::open(int place, std::array<int, 2> numbers, std::string job,
   std::unique_ptr<PairSession> opened(new PairSession(place));
   std::vector<SettingValue> settings;
   RC_RETURN_IF_ERROR(read_config(arguments, environment, opened->config_, settings));
-  std::string note;  // the engine of this rank has said it
+  std::string note;  // the engine of this rank has logged it
   RC_RETURN_IF_ERROR(create_pool(opened->config_, 2, opened->pool_, note));
   FabricOptions options{.rank = place,
                         .size = 2,
@@ -82,7 +82,7 @@ Status PairSession::run(const std::array<int, 2>& leaders, const probe::Plan& pl
 }
 
 Status PairSession::connect(probe::Player& player, const probe::Setting& setting) {
-  // Those who connect have deadlines of their own, and know what they wait for.
+  // Connecting has its own deadlines, and its errors say what it waits for.
   probe::Setting patient = setting;
   patient.plan.patience = setting.plan.limit;
   fabric_->connect(1 - place_);

@@ -1,5 +1,5 @@
-// A world of two ranks of a job, for as long as the path between them is measured: of its own, so
-// that a broken path spoils no other.
+// A world of two ranks of a job, which exists while the path between them is measured. It is
+// separate, so that a broken path harms no other world.
 #pragma once
 
 #include <array>
@@ -18,17 +18,17 @@ namespace rdmacoll {
 
 class PairSession {
  public:
-  // `place`: 0 leads, 1 follows. `numbers`: the two ranks in the job, by place, for sentences.
-  // `arguments` as of Session::open.
+  // `place`: 0 leads, 1 follows. `numbers`: the two ranks in the job, by place, for messages.
+  // `arguments`: as in Session::open().
   static Status open(int place, std::array<int, 2> numbers, std::string job,
                      std::vector<std::byte> secret, std::string_view arguments,
                      std::unique_ptr<PairSession>& session);
 
   const std::string& card() const { return fabric_->card(); }
-  // As Fabric::probe_node, with places.
+  // As Fabric::probe_node, with places instead of ranks.
   Status probe_node(const std::array<std::string, 2>& cards, int& leader);
-  // Connects and measures; the JSON keys are in rdmacoll_c.h. Returns within the plan's limit,
-  // twice at most: once to connect.
+  // Connects and measures. The JSON keys are in rdmacoll_c.h. Connecting and measuring take at most
+  // the plan's limit each.
   Status run(const std::array<int, 2>& leaders, const probe::Plan& plan, std::string& json);
 
  private:
@@ -41,7 +41,7 @@ class PairSession {
   const int place_;
   Config config_;
   World world_;
-  bool shares_a_core_ = false;  // with the other one
+  bool shares_a_core_ = false;  // the two ranks share a core
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<Fabric> fabric_;
 };

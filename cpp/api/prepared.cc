@@ -7,7 +7,7 @@
 namespace rdmacoll {
 namespace {
 
-// It has its place in the order, as in api/refusals.h.
+// It keeps its place in the order, as in api/refusals.h.
 Request refusal_of(const Request& request, const Status& reason) {
   Request refusal;
   refusal.set = request.set;
@@ -36,7 +36,7 @@ int Prepared::run(const LongWaitHooks& hooks) {
   LongWait long_wait(hooks);
   Operation& operation = *operation_;
   Driver& driver = session_.driver();
-  // After a timeout the caller comes back for the same run, which may have ended meanwhile.
+  // After a timeout the caller continues the same run, which may have ended meanwhile.
   if (!is_running_) {
     operation.rearm();
     is_running_ = true;

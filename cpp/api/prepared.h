@@ -1,4 +1,4 @@
-// An operation that one caller runs again and again.
+// An operation that one caller runs many times.
 #pragma once
 
 #include <vector>
@@ -11,11 +11,11 @@ namespace rdmacoll {
 
 class Prepared {
  public:
-  // Its request is checked. `error`: where runs put theirs.
+  // The request must be valid. `error`: receives the errors of runs.
   Prepared(Session& session, OperationRef operation, Nanoseconds timeout, char** error);
   ~Prepared();
 
-  // As prepared_run in rdmacoll_c.h. `hooks` are for waits that take long.
+  // As prepared_run in rdmacoll_c.h. `hooks` are called around long waits.
   int run(const LongWaitHooks& hooks);
   const Operation::Result& result(std::size_t index) const { return operation_->results[index]; }
 
@@ -25,7 +25,7 @@ class Prepared {
   const std::vector<Piece> pinned_;
   const Nanoseconds timeout_;
   char** const error_;
-  bool is_running_ = false;  // begun, and its end has not been told yet
+  bool is_running_ = false;  // started, and its end was not returned yet
 };
 
 }  // namespace rdmacoll

@@ -1,4 +1,4 @@
-// The functions of the C interface (rdmacoll_c.h) that are about parameter servers.
+// The functions for parameter servers in the C interface (rdmacoll_c.h).
 #pragma once
 
 #include "api/rdmacoll_c.h"

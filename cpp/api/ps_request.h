@@ -1,4 +1,4 @@
-// What a TensorFlow op asks of parameter servers.
+// Requests of TensorFlow ops to parameter servers.
 #pragma once
 
 #include <optional>
@@ -9,12 +9,12 @@
 
 namespace rdmacoll::ps {
 
-// A learning rate that may be missing.
+// An optional learning rate.
 inline std::optional<double> rate_from(const double* rate) {
   return rate == nullptr ? std::nullopt : std::optional(*rate);
 }
 
-// An error: nothing was asked, since tensors do not fit their variables.
+// Starts the call. Returns an error, without starting it, if tensors do not fit their variables.
 Status ask_for(const rc_ps_request& request, Client& client, CallRef& call);
 
 }  // namespace rdmacoll::ps

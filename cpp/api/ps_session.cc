@@ -21,13 +21,15 @@ namespace rdmacoll::ps {
 namespace {
 
 constexpr uint32_t kEpoch = 1;
-// After a caller has left, the thread leaves the client to the next one for so long.
+// After a caller has left, the thread leaves the client to the next caller for this long.
 constexpr std::chrono::milliseconds kStandBack{2};
-// A colocated server's, which is served nearly always: a part of what heartbeats may be late.
+// For a colocated server, whose caller serves nearly always. The time is a fraction of the allowed
+// delay of heartbeats.
 constexpr std::chrono::milliseconds kStandBackOfServers{100};
-// How long the news that a server ends may take to leave this process.
+// How long the news of a server's end may take to leave this process.
 constexpr Nanoseconds kLastWords = 200 * kMillisecond;
-// What every transport carries at once, also shared memory without one-copy reads.
+// The size that every transport carries in one transfer, including shared memory without one-copy
+// reads.
 constexpr std::size_t kChunkBytesMost = std::size_t{1} << 20;
 
 std::size_t chunk_bytes(const Config& config) {
@@ -53,7 +55,7 @@ Status PsSession::open(Fabric& host, int rank, int size, int servers,
   opened->size_ = size;
   opened->servers_ = servers;
   opened->staleness_ = staleness;
-  std::string note;  // the engine of this rank has said it
+  std::string note;  // the engine of this rank has logged it
   RC_RETURN_IF_ERROR(create_pool(opened->config_, size, opened->pool_, note));
   FabricOptions options{.rank = rank,
                         .size = size,
@@ -92,7 +94,7 @@ void PsSession::end() {
   call_back(hold);
 }
 
-// Others may ask meanwhile: whoever is called may want more of the servers.
+// Releases the mutex, since a callback may start further calls.
 void PsSession::call_back(std::unique_lock<std::mutex>& hold) {
   if (!client_) return;
   const std::vector<CallRef> ended = client_->take_ended();
@@ -110,7 +112,7 @@ std::vector<int> PsSession::ranks(int first, int end) const {
 
 Status PsSession::take_up(const std::vector<int>& leaders) {
   RC_RETURN_IF_ERROR(fabric_->make_world(leaders, world_));
-  // Colocated, a server is a part of a worker's process, which the job knows by one rank.
+  // A colocated server belongs to its worker's process, which the job knows by one rank.
   bool is_colocated = false;
   for (int rank = servers_; 2 * servers_ == size_ && rank < size_; ++rank) {
     const Member& worker = world_.members[static_cast<std::size_t>(rank - servers_)];
@@ -149,13 +151,13 @@ bool PsSession::step() {
   if (client_->is_saying_why()) {
     const Nanoseconds now = clock_.now();
     last_words_until_ = std::min(last_words_until_, now + kLastWords);
-    notice_gap();  // it may have been within this turn
+    notice_gap();  // this process may have been suspended within the turn
     if (now >= last_words_until_ || stopped_for_ > 0) client_->stop_saying_why();
   }
   return moved;
 }
 
-// Servers that had waited for this process have hung up.
+// Detects whether this process was suspended. Servers have closed their connections then.
 void PsSession::notice_gap() {
   const Nanoseconds patience = from_seconds(config_.peer_timeout_s);
   const Nanoseconds stopped_for = gap_.turn(clock_.now(), patience);
@@ -173,7 +175,7 @@ Status PsSession::start(const std::vector<int>& leaders, Nanoseconds timeout) {
     const bool moved = step();
     if (client_ && !client_->failure().ok()) return client_->failure();
     if (server_ && !server_->failure().ok()) return server_->failure();
-    // A worker that never comes is one that is lost.
+    // A worker that never connects counts as lost.
     if (server_ && server_->is_done()) return {};
     if (std::all_of(peers.begin(), peers.end(),
                     [this](int peer) { return fabric_->is_connected(peer); })) {
@@ -193,7 +195,7 @@ Status PsSession::serve(Nanoseconds timeout) {
   const Status status = serve_until(hold, deadline);
   --waiting_;
   has_been_ = true;
-  if (sleeping_ > 0) ring(bell_);  // what this one has disarmed would not wake it
+  if (sleeping_ > 0) ring(bell_);  // wake sleepers, whose fabric this caller has disarmed
   return status;
 }
 
@@ -243,7 +245,7 @@ Status PsSession::failure() {
   return client_ ? client_->failure() : Status();
 }
 
-// Until something arrives, the bell rings, or it is `until`. Others may ask and wait meanwhile.
+// Returns when something arrives, when the bell rings, or at `until`. Releases the mutex meanwhile.
 void PsSession::sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until) {
   if (!fabric_->arm()) return;
   const Nanoseconds left = std::min(until, fabric_->next_deadline()) - clock_.now();
@@ -256,15 +258,15 @@ void PsSession::sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until) {
   ::poll(events.data(), events.size(),
          static_cast<int>(std::clamp<Nanoseconds>(left + kMillisecond, 0, kMost) / kMillisecond));
   hold.lock();
-  // All who sleep have to hear it, so the last one silences it.
+  // All sleepers must hear the bell, so the last one silences it.
   if (--sleeping_ == 0) silence(bell_);
 }
 
 void PsSession::run() {
   std::unique_lock hold(mutex_);
   while (!ends_) {
-    // Callers that come and go drive the client themselves: woken after each, the thread would
-    // fight the next one for it.
+    // Callers drive the client themselves. If the thread woke up after each one, it would compete
+    // with the next.
     if (waiting_ > 0 || std::exchange(has_been_, false)) {
       moved_.wait_for(hold, server_ ? kStandBackOfServers : kStandBack);
       continue;
@@ -286,7 +288,7 @@ Status PsSession::wait(const Call& call, Nanoseconds timeout) {
     if (step()) {
       wait.moved(now);
       call_back(hold);
-      if (waiting_ > 1) ring(bell_);  // it may have been theirs
+      if (waiting_ > 1) ring(bell_);  // the step may have completed other callers' calls
     } else if (now >= deadline) {
       break;
     } else if (wait.should_sleep(now)) {
@@ -300,7 +302,7 @@ Status PsSession::wait(const Call& call, Nanoseconds timeout) {
   }
   --waiting_;
   has_been_ = true;
-  if (sleeping_ > 0) ring(bell_);  // what this one has disarmed would not wake them
+  if (sleeping_ > 0) ring(bell_);  // wake sleepers, whose fabric this caller has disarmed
   return call.is_done() ? call.status : Status::busy();
 }
 

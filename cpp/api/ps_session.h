@@ -1,4 +1,4 @@
-// A rank of an asynchronous parameter server: a worker or a server, in a world of its own.
+// One rank of asynchronous parameter servers, a worker or a server, in a world of their own.
 #pragma once
 
 #include <condition_variable>
@@ -26,36 +26,37 @@ namespace rdmacoll::ps {
 
 class PsSession {
  public:
-  // Servers are the last ranks. `arguments` as of Session::open. `host` lets callers in.
+  // The servers are the last ranks. `arguments`: as in Session::open(). `host` accepts the
+  // connections.
   static Status open(Fabric& host, int rank, int size, int servers,
                      std::optional<uint64_t> staleness, std::string job,
                      std::vector<std::byte> secret, std::string_view arguments,
                      std::unique_ptr<PsSession>& session);
-  // A worker that has not left is lost for the servers.
+  // Servers regard a worker as lost if it is destroyed before it has left.
   ~PsSession();
 
   const std::string& card() const { return fabric_->card(); }
   Status probe_node(const std::vector<std::string>& cards, int& leader) {
     return fabric_->probe_node(cards, leader);
   }
-  // Connects workers and servers; busy() when `timeout` is over before. To be asked again then.
+  // Connects workers and servers. Returns busy() after `timeout`; call it again then.
   Status start(const std::vector<int>& leaders, Nanoseconds timeout);
   int size() const { return size_; }
   bool is_server() const { return rank_ >= size_ - servers_; }
 
-  // On a server: until all workers have left; busy() when `timeout` is over before.
+  // On a server: serves until all workers have left. Returns busy() after `timeout`.
   Status serve(Nanoseconds timeout);
-  // On a server that ends before its workers: tells them why, and waits a moment for it to go.
+  // On a server that ends before its workers: sends them the cause, within a limited time.
   void leave(const std::string& cause);
-  // On a server, what it has done: as Server::stats_json().
+  // On a server: Server::stats_json().
   std::string stats();
-  // On a server, what Server::take_losses() gives: a list in JSON.
+  // On a server: Server::take_losses() as a JSON list.
   std::string losses();
 
-  // On a worker: what has ended it, ok() while there is nothing.
+  // On a worker: the error that has ended it, or ok().
   Status failure();
-  // On a worker. `ask` runs while nobody else steps the client. Then until all is done; busy() when
-  // `timeout` is over before.
+  // On a worker: ask() runs `ask` while no other thread steps the client. wait() returns when the
+  // call is done, or busy() after `timeout`.
   template <typename Ask>
   auto ask(Ask ask) {
     const std::lock_guard hold(mutex_);
@@ -63,8 +64,9 @@ class PsSession {
     return ask(*client_);
   }
   Status wait(const Call& call, Nanoseconds timeout);
-  // The same for a call that nobody waits for: `done` is called once, by whoever steps the client
-  // when it ends, or from in here. An error: it was not asked, and is not called.
+  // Submits a call without waiting. `done` is called once when the call ends, on the thread that
+  // steps the client, or inside this function. Returns an error if the call was not started; `done`
+  // is not called then.
   template <typename Ask>
   Status submit(Ask ask_for, std::function<void(const Status&)> done) {
     CallRef call;
@@ -73,18 +75,18 @@ class PsSession {
       RC_RETURN_IF_ERROR(ask_for(client, call));
       is_over = call->is_done();
       if (!is_over) call->done = std::move(done);
-      has_been_ = false;  // the thread has it, and does not stand back
+      has_been_ = false;  // the session's thread steps the client now
       moved_.notify_all();
       return {};
     }));
     if (is_over) done(call->status);
     return {};
   }
-  // Ends all that is open, and all that will be asked, with ShutdownError.
+  // Ends all open calls, and all later ones, with ShutdownError.
   void end();
 
  private:
-  // A little more than an answer takes within a node; then the processor is for others.
+  // Slightly longer than an answer takes within a node. Afterwards the core is released.
   static constexpr Nanoseconds kSpin = 200 * kMicrosecond;
 
   PsSession() = default;
@@ -96,7 +98,8 @@ class PsSession {
   void notice_gap();
   void sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until);
   void call_back(std::unique_lock<std::mutex>& hold);
-  void run();  // the thread of worker and colocated server: heartbeats, what nobody waits for
+  // the thread of workers and colocated servers: heartbeats, and calls without a waiting thread
+  void run();
 
   SteadyClock clock_;
   int rank_ = 0, size_ = 1, servers_ = 1;
@@ -108,17 +111,18 @@ class PsSession {
   std::unique_ptr<Server> server_;
   std::unique_ptr<Client> client_;
 
-  // Whoever holds the mutex steps client or server: those who wait, else the thread. A colocated
-  // server has one too: whoever calls serve() may be kept from it by what the worker does.
+  // The thread that holds the mutex steps the client or server. This is a waiting caller if there
+  // is one, otherwise the session's thread. A colocated server has this thread, too, since its
+  // worker may keep the caller of serve() busy.
   std::mutex mutex_;
   std::condition_variable moved_;
   Gap gap_;
   Nanoseconds stopped_for_ = 0;
-  Nanoseconds last_words_until_ = kNever;  // of the client, once it has failed
+  Nanoseconds last_words_until_ = kNever;  // limit for the last messages of a failed client
   int waiting_ = 0;
   Patience patience_{kSpin};
-  int sleeping_ = 0;       // in poll(), and not hearing of anything but the bell
-  bool has_been_ = false;  // a caller, since the thread looked
+  int sleeping_ = 0;       // number of threads in poll(), which only the bell can wake
+  bool has_been_ = false;  // a caller has stepped it since the thread last looked
   bool ends_ = false;
   Fd bell_;
   std::thread thread_;

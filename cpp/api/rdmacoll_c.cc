@@ -372,7 +372,7 @@ int set_in_flight(rc_engine* engine, int32_t number, int32_t* operations, char**
   return report(status, error);
 }
 
-// It would give each function a line of its own.
+// clang-format would put each function on its own line.
 // clang-format off
 const rc_api kApi{
     RC_ABI_VERSION, sizeof(rc_api), RDMACOLL_VERSION, text_free, settings, engine_open,

@@ -6,7 +6,7 @@
 namespace rdmacoll {
 namespace {
 
-// A refused request keeps its place in the order, and has the reason.
+// The part of a refused request that keeps its place in the order, with the reason.
 Request remains_of(const rc_request& from, const std::string& reason) {
   Request request;
   request.set = static_cast<uint32_t>(from.process_set);

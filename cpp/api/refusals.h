@@ -1,5 +1,5 @@
-// Requests that are refused before they are operations: they have their place in the order, so that
-// what follows stays matched, and the ranks that take part hear the reason.
+// Refused requests, which never become operations. They keep their place in the order, so that
+// later operations still match, and the other ranks receive the reason.
 #pragma once
 
 #include "api/engine_handle.h"
@@ -12,7 +12,7 @@ namespace rdmacoll {
 // As in rdmacoll_c.h.
 void refuse(rc_engine* engine, const rc_request* request, const char* reason);
 
-// Announces it where the request itself is wrong, or its name in flight, and returns the status.
+// Announces the refusal if the request is invalid or its name is in flight. Returns `status`.
 Status refused(Session& session, const rc_request& request, Status status);
 
 }  // namespace rdmacoll

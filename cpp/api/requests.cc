@@ -9,7 +9,7 @@
 namespace rdmacoll {
 namespace {
 
-// Of a struct that callers fill.
+// Checks the size of a struct that the caller has filled.
 Status check_size(std::string_view what, uint32_t size, std::size_t expected) {
   if (size == expected) return {};
   return {Code::failed, cat("a ", what, " of ", size, " bytes came where ", expected,

@@ -1,4 +1,4 @@
-// What callers of the C interface ask for, in the engine's types.
+// Converts structs of the C interface into the engine's types.
 #pragma once
 
 #include "api/commands.h"

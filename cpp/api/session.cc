@@ -22,39 +22,40 @@
 namespace rdmacoll {
 namespace {
 
-// Of a world that does not stand: who is not connected yet hears nothing, however long one waits.
+// The goodbye limit of a world that is not connected: ranks without a connection hear nothing.
 constexpr Nanoseconds kEarlyGoodbyeLimit = 200 * kMillisecond;
 constexpr uint32_t kFirstEpoch = 1;
 constexpr Nanoseconds kTellEvery = 10 * kSecond;
 
-// How long a caller polls: a little more than a peer takes to answer. Who falls asleep just before
-// the answer comes pays for the wake-up too.
+// How long a caller polls: slightly longer than a peer takes to answer. A caller that sleeps just
+// before the answer also pays for the wake-up.
 constexpr Nanoseconds kSpinInNode = 100 * kMicrosecond;
 constexpr Nanoseconds kSpinInCrowdedNode = 50 * kMicrosecond;
 constexpr Nanoseconds kSpinBetweenNodes = 300 * kMicrosecond;
-// To arm a device's queue takes system calls, beside the wake-up: waits within a large sum are
-// polled through, giving way where ranks share cores.
+// Arming a device's queue takes system calls in addition to the wake-up. So waits within a large
+// sum are polled. Callers yield if ranks share cores.
 constexpr Nanoseconds kSpinOnDevices = 2 * kMillisecond;
 
-// One thread sums what links of 25 Gbit/s bring: it is helped when so much has piled up.
+// One thread can sum the data of slower links. Workers help once this much data has accumulated.
 constexpr double kBytesPerUsOfAThread = 3200;
 constexpr std::size_t kAloneOnSlowLinks = 1 << 20;
 
-// Process-wide by nature: fork() copies descriptors whether we want it or not.
+// Global, since fork() copies descriptors of the whole process.
 std::atomic<bool> forked_child{false};
 
 void watch_forks() {
   static std::once_flag once;
   std::call_once(once, [] {
     pthread_atfork(nullptr, nullptr, [] {
-      // A child that kept our sockets open would hide this process's death from the others.
+      // Otherwise a child with open sockets would hide this process's death from other ranks.
       close_all_descriptors_in_child();
       forked_child.store(true);
     });
   });
 }
 
-// SIGUSR1 asks for the state: "what does this rank wait for?" Left alone if the program uses it.
+// SIGUSR1 prints the state, which shows what this rank waits for. The signal is not taken from the
+// program.
 std::atomic<Driver*> signalled_driver{nullptr};
 
 void listen_for_state_signal(Driver* driver) {
@@ -88,7 +89,7 @@ Status check_servers(const Config& config, int size) {
 
 Status create_pool(Config& config, int ranks, std::unique_ptr<MemoryPool>& pool,
                    std::string& note) {
-  // On this node there are at most as many ranks as processors, or the node is crowded.
+  // The node has at most as many ranks as processors, unless it is oversubscribed.
   const int ranks_here = std::min(ranks, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
   const PoolWish wish{config.pool_bytes, config.pool_is_given, ranks_here};
   RC_RETURN_IF_ERROR(fit_pool(wish, memory_room(), config.pool_bytes, note));
@@ -186,7 +187,7 @@ int Session::callers() {
   return ends[0];
 }
 
-// Everything but the connections.
+// Everything except the connections.
 Status Session::take_up(const std::vector<int>& leaders) {
   RC_RETURN_IF_ERROR(fabric_->make_world(leaders, world_));
   world_.servers = config_.dedicated_servers();
@@ -219,7 +220,7 @@ Status Session::take_up(const std::vector<int>& leaders) {
   return driver_->open();
 }
 
-// The usual ones of their kind, at the rate that is known of them.
+// The usual model of this kind of link, with the known rate.
 LinkModel Session::links_between_nodes() const {
   const bool is_by_device = !fabric_->rails().empty();
   const double gbit =
@@ -237,24 +238,23 @@ void Session::tell_transport() const {
 }
 
 std::unique_ptr<Compute> Session::make_compute(int cores, const LinkModel& links) const {
-  const int spare = cores - 1;  // the engine thread has one
+  const int spare = cores - 1;  // the engine thread needs one
   const int workers = config_.compute_workers.value_or(std::clamp(spare, 0, 4));
   if (workers == 0) return std::make_unique<InlineCompute>();
   WorkerLimits limits;
   const bool has_slow_links =
       world_.local_size() < world_.size() && links.network.bytes_per_us < kBytesPerUsOfAThread;
   if (has_slow_links) limits.alone = kAloneOnSlowLinks;
-  // The driver is made after the compute and dies before it.
+  // The driver is created after the compute, and destroyed before it.
   return std::make_unique<WorkerCompute>(
       workers, [this] { driver_->wake(); }, limits);
 }
 
 DriverOptions Session::driver_options(const Crowd& crowd, int cores) const {
   DriverOptions options;
-  // On a lone processor the other end, or what the kernel does for both, runs when this rank gives
-  // way.
+  // On a single processor, the peer or the kernel can run only when this rank yields.
   options.yield = crowd.is_crowded() || sysconf(_SC_NPROCESSORS_ONLN) == 1;
-  // Of a rank that has one core and shares it with nobody only the threads get in each other's way.
+  // If a rank has one core of its own, only its threads compete.
   const bool shares = options.yield || cores == 1;
   if (fabric_->transport_name() != "shm") {
     options.op_spin = kSpinBetweenNodes;
@@ -292,7 +292,7 @@ Status Session::place(Request& request) const {
 void Session::refuse(Request request) {
   if (!is_known(request.kind) || request.kind == Kind::join) return;
   if (request.name.size() > kNameBytesMax) return;  // no rank can have submitted it
-  // It is not submitted where this rank takes no part: its caller knows why.
+  // An error means that this rank takes no part. Its caller knows the reason.
   (void)driver_->submit(std::make_shared<Operation>(std::move(request)));
 }
 
@@ -326,11 +326,11 @@ void Session::close(const std::string& cause) {
   forget_state_signal(driver_.get());
   const Nanoseconds limit = goodbye_limit(from_seconds(config_.peer_timeout_s));
   driver_->stop(cause, stands_ ? limit : kEarlyGoodbyeLimit);
-  compute_->finish_tasks();  // what a callback uses may be gone when this returns
+  compute_->finish_tasks();  // memory of callbacks may be freed after close()
 }
 
 Session::~Session() {
-  if (is_forked_child()) {  // threads and descriptors are the parent's
+  if (is_forked_child()) {  // threads and descriptors belong to the parent
     (void)driver_.release();
     (void)engine_.release();
     (void)compute_.release();

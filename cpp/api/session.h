@@ -1,4 +1,4 @@
-// One rank's engine with all that it stands on, in the order in which it lives and dies.
+// One rank's engine and everything it needs. The members are destroyed in reverse order.
 #pragma once
 
 #include <memory>
@@ -26,23 +26,22 @@ class Session {
   const std::string& card() const { return fabric_->card(); }
   Fabric& fabric() { return *fabric_; }
   Status probe_node(const std::vector<std::string>& cards, int& leader);
-  // Until the world stands. busy() when `timeout` (kNever: no limit but that of the settings) is
-  // over before: call it again. Once the world stands it says whether a rank was lost meanwhile.
+  // Connects the world. Returns busy() after `timeout`; call it again then. kNever: only the limit
+  // of the settings. After success it returns an error if a rank was lost meanwhile.
   Status start(const std::vector<int>& leaders, Nanoseconds timeout = kNever);
   // As engine_callers in rdmacoll_c.h.
   int callers();
-  // At a parameter server, in slices as start(): until every worker has left. Why each of them did,
-  // by rank, as a JSON object: "" is a clean end.
+  // At a parameter server: serves until every worker has left, in slices like start(). `left`: the
+  // workers' causes by rank, as a JSON object. "" is a clean end.
   Status serve(Nanoseconds timeout, std::string& left);
   void close(const std::string& cause);
   // As engine_blame in rdmacoll_c.h.
   bool blame(int rank, const std::string& sentence, const std::string& cause);
 
-  // NotInitializedError before start(), and in a forked child.
+  // Returns NotInitializedError before start(), and in a forked child.
   Status usable() const;
   Driver& driver() { return *driver_; }
-  // Gives a request the numbers that its set has for ranks, and what the settings leave of its
-  // wishes.
+  // Converts the root to its rank in the set, and disables shared results if the settings do.
   Status place(Request& request) const;
   Status check(const Request& request) const { return engine_->check(request); }
   // As refuse() in rdmacoll_c.h.
@@ -51,8 +50,8 @@ class Session {
   Status add_set(const std::vector<int>& ranks, uint32_t& number);
   Status remove_set(uint32_t number, Nanoseconds timeout);
   std::size_t in_flight(uint32_t set);
-  // Shows devices the memory of an operation that will run again and again. What they do not take
-  // is copied at every run.
+  // Registers the memory of a prepared operation with the devices. Memory that they do not accept
+  // is copied in each run.
   std::vector<Piece> pin(const Request& request);
   void unpin(const std::vector<Piece>& pinned);
   const std::shared_ptr<MemoryPool>& pool() { return pool_; }
@@ -80,28 +79,27 @@ class Session {
   int rank_ = 0;
   int size_ = 1;
   World world_;
-  std::shared_ptr<MemoryPool> pool_;  // shared with memory that was lent, which may outlive us
+  std::shared_ptr<MemoryPool> pool_;  // shared with lent memory, which may outlive the session
   std::unique_ptr<Fabric> fabric_;
   std::unique_ptr<Compute> compute_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Driver> driver_;
-  Status taken_up_ = Status::busy();  // what take_up() came to
+  Status taken_up_ = Status::busy();  // the result of take_up()
   Nanoseconds start_deadline_ = kNever;
-  Nanoseconds told_at_ = 0;  // start() has last said what it waits for
+  Nanoseconds told_at_ = 0;  // when start() last reported its waiting
   bool stands_ = false;      // start() has succeeded
   bool closed_ = false;
 };
 
-// Whether this process is a forked child of one that had an engine: the engine stays with the
-// parent.
+// Whether this process was forked from one with an engine. The engine stays with the parent.
 bool is_forked_child();
 Status refuse_forked_child();
 
-// The pool that the settings ask for, or the default one as far as limits allow; `note` says what
-// is smaller. `ranks`: of the world. config.pool_bytes becomes the size.
+// Creates the pool of the configured size, or of the default size as far as limits allow. `note`: a
+// message if it is smaller. `ranks`: size of the world. Sets config.pool_bytes to the size.
 Status create_pool(Config& config, int ranks, std::unique_ptr<MemoryPool>& pool, std::string& note);
 
-// How many cores this process may use.
+// The number of cores that this process may use.
 int cores_allowed();
 
 }  // namespace rdmacoll

@@ -1,4 +1,4 @@
-// The sets of ranks of a Session, and the memory that devices are shown for it.
+// The process sets of a Session, and the memory that it registers with devices.
 #include <chrono>
 #include <thread>
 
@@ -7,10 +7,11 @@
 namespace rdmacoll {
 namespace {
 
-// Smaller ones are copied at every run; each registration takes entries of the devices' tables.
+// Smaller tensors are copied in each run, since each registration takes entries of the devices'
+// tables.
 constexpr std::size_t kPinnedBytesMin = 32 << 10;
 
-// Peers may still need a set that is removed: it is looked at this often.
+// How often to check whether peers still need a set that is removed.
 constexpr Nanoseconds kDrainSleep = kMillisecond;
 
 }  // namespace
