@@ -64,11 +64,11 @@ Status transfer(const Fd& file, std::byte* data, std::size_t bytes, bool writes,
   return {};
 }
 
-// Until the checkpoint is complete, its bytes are in this file.
+// The file that has the bytes of an incomplete checkpoint.
 std::string draft_of(const std::string& path) { return cat(path, ".part"); }
 
-// A new file, which no other process has opened: neither a symbolic link nor a FIFO is followed
-// that somebody has put there. What a server that was killed has left behind is removed.
+// Creates a new file that no other process has opened. It follows no symbolic link and opens no
+// FIFO of another user. The file of a server that was killed is removed.
 Status create_draft(const std::string& path, Fd& file) {
   const std::string draft = draft_of(path);
   if (::unlink(draft.c_str()) != 0 && errno != ENOENT) return not_written(path, errno);
@@ -83,12 +83,12 @@ bool is_draft(const Fd& file, const std::string& path) {
          own.st_dev == there.st_dev && own.st_ino == there.st_ino;
 }
 
-// Without this, a machine that loses its power may forget the new name.
+// Without this call, a power failure may lose the new name.
 Status sync_folder(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   const Fd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems have no such call for folders.
+  // Some file systems do not support this call for folders.
   if (!opened || (::fsync(opened.get()) != 0 && errno != EINVAL && errno != ENOTSUP)) {
     return not_written(path, errno);
   }
@@ -96,7 +96,7 @@ Status sync_folder(const std::string& path) {
 }
 
 Status open_file(const std::string& path, Fd& file, Prefix& prefix) {
-  // Opening a FIFO would wait for somebody who writes.
+  // Without O_NONBLOCK, opening a FIFO would wait for a writer.
   file = Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) return not_read(path, errno);
   struct stat found {};
@@ -122,7 +122,7 @@ Status read_number(const std::string& path, int server, int servers, uint64_t& n
   const std::string own = checkpoint_path(path, server, servers);
   const int last = ::access(own.c_str(), F_OK) == 0 ? 0 : kServersSought;
   for (int others = 1; others <= last; ++others) {
-    if (others == servers) continue;  // then ours alone is missing
+    if (others == servers) continue;  // then only this server's file is missing
     if (::access(checkpoint_path(path, 0, others).c_str(), F_OK) != 0) continue;
     return refuse(path, cat("it is of ", others, " servers, and this run has ", servers,
                             ". Start as many servers as have saved it."));
@@ -150,7 +150,8 @@ Status Checkpoint::step() {
   uint64_t left = kElementsAtOnce;
   switch (stage_) {
     case Stage::open:
-      if (!store_.fill(left)) return Status::busy();  // what is restored would be filled later
+      // otherwise restored slots would be filled later
+      if (!store_.fill(left)) return Status::busy();
       RC_RETURN_IF_ERROR(way_ == Way::save ? open_to_save() : open_to_restore());
       return Status::busy();
     case Stage::check:
@@ -193,7 +194,7 @@ Status Checkpoint::open_to_save() {
   return {};
 }
 
-// Of the part that is under way; empty at the end of all.
+// Returns the next slice, or an empty one at the end.
 std::span<std::byte> Checkpoint::next_slice() {
   while (part_ < memory_.size() && done_ == memory_[part_].size()) {
     ++part_;
@@ -211,7 +212,7 @@ Status Checkpoint::save_slice() {
   if (slice.empty()) return finish_saving();
   mix(slice);
   RC_RETURN_IF_ERROR(transfer(slice.data(), slice.size(), true));
-  // Each slice at once: all at the end would keep the server from answering for too long.
+  // Syncs each slice, since a single sync at the end would block the server too long.
   if (::fdatasync(file_.get()) != 0) return not_written(path_, errno);
   return Status::busy();
 }
@@ -242,7 +243,7 @@ Status Checkpoint::open_to_restore() {
   }
   header_.resize(prefix.header_bytes);
   RC_RETURN_IF_ERROR(transfer(header_.data(), header_.size(), false));
-  // Slices of the header as they were saved: with what is before it.
+  // Mixes the header in the slices in which it was saved, including the prefix.
   const auto start = std::as_bytes(std::span(&prefix, 1));
   std::vector<std::byte> whole(start.begin(), start.end());
   whole.insert(whole.end(), header_.begin(), header_.end());
@@ -263,7 +264,7 @@ Status Checkpoint::open_to_restore() {
   return {};
 }
 
-// As the parts were cut when they were saved, since the checksum is of words.
+// Uses the slices in which the parts were saved, since the checksum processes words.
 Status Checkpoint::check_slice() {
   const std::span<std::byte> slice = next_slice();
   if (!slice.empty()) {

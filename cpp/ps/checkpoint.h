@@ -1,5 +1,5 @@
-// The file that a server saves its variables in. Written and read in slices, so that the server
-// goes on answering heartbeats; nobody else touches the store meanwhile.
+// The checkpoint file of a server's variables. It is written and read in slices, so that the server
+// still answers heartbeats. Nothing else uses the store meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,21 @@ namespace rdmacoll::ps {
 
 // "path.server-1-of-2"
 std::string checkpoint_path(const std::string& path, int server, int servers);
-// Of which save the file of server 1 of 2 is.
+// The number of the save that wrote the file of this server.
 Status read_number(const std::string& path, int server, int servers, uint64_t& number);
 
 class Checkpoint {
  public:
   enum class Way : uint8_t { save, restore };
-  // `store` outlives it. What is saved replaces the file at `path` when it is complete. What is
-  // restored has the store's variables and slots, and is compared with its checksum before anything
-  // is changed.
-  // `number`: of a save, the same in the files of all servers.
+  // `store` must outlive the checkpoint. A save replaces the file at `path` once it is complete. A
+  // restore requires the store's variables and slots, and verifies the checksum before it changes
+  // anything. `number`: identifies a save; equal in the files of all servers.
   Checkpoint(Way way, std::string path, Store& store, uint64_t number = 0);
   ~Checkpoint();
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
 
-  // A slice. busy(): there is more.
+  // Performs one slice. Returns busy() if there is more.
   Status step();
 
  private:
@@ -51,11 +50,11 @@ class Checkpoint {
   const uint64_t number_;
   Fd file_;
   Stage stage_ = Stage::open;
-  std::size_t variable_ = 0;  // that is caught up, before the file is opened
-  uint64_t row_ = 0;          // of it
+  std::size_t variable_ = 0;  // catches up before the file is opened
+  uint64_t row_ = 0;          // row of this variable
   std::vector<std::byte> header_;
-  std::vector<std::span<std::byte>> memory_;  // the header's, when it is saved, and the store's
-  std::size_t part_ = 0, done_ = 0;           // of memory_
+  std::vector<std::span<std::byte>> memory_;  // the header (when saving), and the store's memory
+  std::size_t part_ = 0, done_ = 0;           // position in memory_
   uint64_t data_bytes_ = 0;
   uint64_t checksum_ = kFnvBasis;
 };

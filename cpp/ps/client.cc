@@ -9,9 +9,9 @@
 namespace rdmacoll::ps {
 namespace {
 
-// Of one server: enough to hide the way there and back.
+// For one server: enough requests to hide the round trip.
 constexpr std::size_t kUnderWay = 8;
-// What both ends still have in their caches when they come to it again.
+// This size stays in the caches of both ends until it is used again.
 constexpr std::size_t kPackedBytesMost = std::size_t{256} << 10;
 
 }  // namespace
@@ -160,7 +160,7 @@ Status Client::find(std::string_view name, uint32_t& variable) const {
   return {};
 }
 
-// A request of whole variables to each server that has a share of them.
+// Sends a request for whole variables to each server that has a share of them.
 CallRef Client::move(const Request& like, std::span<const Tensor> tensors) {
   CallRef call = new_call();
   if (!failure_.ok()) return call;
@@ -194,21 +194,22 @@ CallRef Client::move(const Request& like, std::span<const Tensor> tensors) {
 
 bool Client::turn() {
   if (!failure_.ok() && !says_why_) return end_all();
-  const bool knew = says_why_;  // whoever steps this may know better why, and stop it
+  // poll() may set it; the caller of turn() may know a better reason, and stop it
+  const bool knew = says_why_;
   bool moved = transport_.poll(*this);
   if (!failure_.ok()) {
     if (knew) say_why();
     return true;
   }
-  // Each worker begins with another server, so that none is hit by all.
+  // Each worker begins with another server, so that they do not all use the same one.
   const auto begin = static_cast<std::size_t>(world_.rank);
   for (std::size_t nth = 0; nth < servers_.size(); ++nth) {
     Server& server = servers_[(begin + nth) % servers_.size()];
     for (std::size_t i = 0; i < std::min(kUnderWay, server.asked.size()); ++i) {
       const Pending& pending = server.asked[i];
       moved |= post(server, server.asked[i]);
-      // Chunks of the next one would take the places that this one's are packed in, and be read
-      // after them.
+      // Chunks of the next request must wait. They would use the packing memory of this request,
+      // and the server reads them later.
       if (!pending.is_said || pending.posted_there < pending.there) break;
     }
     end_requests(server);
@@ -216,7 +217,7 @@ bool Client::turn() {
   return moved;
 }
 
-// Busy is offered again at the next turn.
+// Busy transfers are offered again in the next turn.
 bool Client::accepted(const Status& status) {
   if (!status.ok() && !status.is_busy()) fail(status);
   return status.ok();
@@ -277,7 +278,7 @@ void Client::control(int peer, std::span<const std::byte> message) {
     server->is_lost = true;
     return lose(departure(peer, answer.text));
   }
-  if (!failure_.ok()) return;  // nobody asks any more
+  if (!failure_.ok()) return;  // no call is open any more
   const auto place = server->asked.empty() ? 0 : answer.id - server->asked.front().request.id;
   if (!is_one || place >= server->asked.size() || !server->asked[place].is_said) {
     return fail(
@@ -306,7 +307,7 @@ void Client::control(int peer, std::span<const std::byte> message) {
       server->has_left = pending.request.ask == Ask::leave;
       break;
     case Answer::Kind::leaving:
-      break;  // is of no request
+      break;  // answers no request
   }
 }
 
@@ -318,7 +319,7 @@ void Client::keep_text(Call& call, std::size_t server, std::string text) {
   call.texts.insert(call.texts.begin() + place, std::move(text));
 }
 
-// The only rank that a refusal may be about is the first worker.
+// A refusal can only concern the first worker.
 Status Client::refusal(Answer& answer) const {
   if (answer.code != Code::rank_failed) return {answer.code, std::move(answer.text)};
   return world_.blaming(0, std::move(answer.text), "left the job");

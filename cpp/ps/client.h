@@ -1,5 +1,5 @@
-// A worker's side of an asynchronous parameter server: cuts what it is given into the servers'
-// shares. Steps of a state machine on a transport, which never block.
+// A worker's side of asynchronous parameter servers. It cuts transfers into the servers' shares. A
+// state machine on a transport, whose steps never block.
 #pragma once
 
 #include <array>
@@ -24,74 +24,78 @@
 
 namespace rdmacoll::ps {
 
-// What was asked of one or all servers. Memory that was named stays valid until it is done.
+// A call to one or all servers. Memory that is passed must stay valid until the call is done.
 struct Call {
   std::size_t open = 0;                     // requests that have not ended
-  Status status;                            // the first that went wrong
-  std::vector<std::string> texts;           // of each server that was asked, in their order
-  std::vector<std::size_t> text_servers;    // whose these are
-  std::function<void()> at_end;             // when all went well
-  std::function<void()> at_refusal;         // when not
-  std::function<void(const Status&)> done;  // of whoever does not wait
+  Status status;                            // the first error
+  std::vector<std::string> texts;           // answers of the servers, in the servers' order
+  std::vector<std::size_t> text_servers;    // by text: its server
+  std::function<void()> at_end;             // called on success
+  std::function<void()> at_refusal;         // called on failure
+  std::function<void(const Status&)> done;  // for callers that do not wait
   bool is_done() const { return open == 0; }
 };
-// Shared: the caller keeps it to ask, the client until it is done.
+// Shared by the caller, and by the client until the call is done.
 using CallRef = std::shared_ptr<Call>;
 
-// Contiguous memory of a variable's size and dtype.
+// Contiguous memory with the variable's size and dtype.
 struct Tensor {
   uint32_t variable = 0;
   std::byte* data = nullptr;
-  const std::byte* gradient = nullptr;  // where it is not in `data`
+  const std::byte* gradient = nullptr;  // if the gradient is not in `data`
 };
 
 struct ClientOptions {
-  std::vector<int> servers;  // their ranks
+  std::vector<int> servers;  // by server: its rank
   std::size_t chunk_bytes = std::size_t{4} << 20;
-  // Servers that have nothing of what is pushed hear of the update all the same, since they keep
-  // pace.
+  // Servers without a share of a push receive the update, too, since they track the workers' pace.
   bool keeps_pace = false;
 };
 
 class Client final : public Sink {
  public:
-  // All that is named here outlives the client.
+  // The arguments must outlive the client.
   Client(Transport& transport, const World& world, MemoryPool& pool, ClientOptions options);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  // Polls the transport, and posts what may go. Whether anything moved.
+  // Polls the transport, and posts ready transfers. Returns whether anything moved.
   bool turn();
 
-  // Variables get the next numbers. All workers declare the same in the same order. A text of the
-  // call that is "needs values": a server was not restored, nor was another worker here before.
-  // The first worker gives them their values, `init`; what others ask of them waits for that.
-  // Where servers refuse them, they are as if they had not been declared here; so whoever declares
-  // more waits for the end of this. All of them go by one rule.
+  // Declares variables, which take the next numbers. All workers must declare the same variables in
+  // the same order. One declaration has one rule.
+  //
+  // The call has the text "needs values" if a server was not restored and has no values of an
+  // earlier worker. The first worker then sends the values with init(). Calls of other workers wait
+  // for them.
+  //
+  // If servers refuse the declaration, it is undone. So wait for the end of this call before the
+  // next declaration.
   Status declare(std::span<const VariableSpec> specs, std::span<const bool> decays,
                  const std::string& rule, CallRef& call);
-  // slot 0: the values, which have had so many `updates` elsewhere; they come last. From 1 on: what
-  // the optimizer keeps beside them.
+  // Sends initial data. Slot 0: the values, which must come last, with the number of `updates` that
+  // they have had elsewhere. Slots from 1 on: the optimizer's state.
   CallRef init(std::span<const Tensor> values, uint32_t slot = 0, uint64_t updates = 0);
-  // `rate`: the learning rate of this push, or none: the rule's.
+  // `rate`: the learning rate of this push; none: the rule's.
   CallRef push(std::span<const Tensor> gradients, std::optional<double> rate = {});
   CallRef pull(std::span<const Tensor> values, uint32_t slot = 0);
-  // Gradients there, fresh values back.
+  // Sends gradients, and receives the new values.
   CallRef push_pull(std::span<const Tensor> tensors, std::optional<double> rate = {});
-  // The largest number among its texts: how many updates these variables have had.
+  // The largest number among its texts is the number of updates of these variables.
   CallRef updates(std::span<const Tensor> of);
-  // Rows may come twice: their gradients are summed first.
+  // A row may occur several times. Its gradients are summed before they are sent.
   Status push_rows(uint32_t variable, std::span<const int64_t> rows, const std::byte* gradients,
                    CallRef& call, std::optional<double> rate = {});
   Status pull_rows(uint32_t variable, std::span<const int64_t> rows, std::byte* values,
                    CallRef& call);
-  // Gradients of `rows` there, their fresh values back.
+  // Sends gradients of `rows`, and receives the new values of these rows.
   Status exchange_rows(const Tensor& tensor, std::span<const int64_t> rows, CallRef& call,
                        std::optional<double> rate = {});
-  // To a file of each server's machine, whose name begins with `path`; each at a moment of its own.
+  // Each server saves its variables, at its own time, to a file on its machine. `path` is the
+  // prefix of the file name.
   CallRef save(const std::string& path);
-  // Its texts are the numbers of the saves that the servers' files are of.
+  // The texts are the numbers of the saves that wrote the servers' files.
   CallRef saved(const std::string& path) { return ask_all(Ask::saved, path); }
   CallRef restore(const std::string& path) { return ask_all(Ask::restore, path); }
   CallRef stats();
@@ -100,19 +104,19 @@ class Client final : public Sink {
   const Sharding& sharding() const { return sharding_; }
   const VariableSpec& spec(uint32_t variable) const { return specs_[variable]; }
   std::size_t variables() const { return specs_.size(); }
-  // Its number; an error where it has not been declared.
+  // Finds a variable's number. Returns an error if it was not declared.
   Status find(std::string_view name, uint32_t& variable) const;
-  // Calls that have ended, whose `done` is to be called: not by this client, which may be asked
-  // from there.
+  // Returns calls that have ended and have a `done`. The caller must call it. The client does not,
+  // since callbacks may start calls.
   std::vector<CallRef> take_ended() { return std::exchange(ended_, {}); }
-  // Servers that are lost until this is called with ok() are lost since this process was stopped.
+  // Servers that are lost from now on are lost because this process was suspended, until this is
+  // called with ok().
   void was_stopped(Status status) { stopped_ = std::move(status); }
-  // Nobody talks to a server any more: all that is open ends with this at the next turn, unless a
-  // server is lost already.
+  // Ends all connections to servers. All open calls end with this failure in the next turn, unless
+  // a server was lost before.
   void fail(Status failure);
-  // A server is lost, and with it all that is open and all that will be asked. First the other
-  // servers hear it from here, for as long as `is_saying_why`: they would take this worker's end
-  // for the cause.
+  // The loss of a server, which ends all open and later calls. While `is_saying_why`, the client
+  // sends the reason to the other servers. Otherwise they would blame this worker.
   const Status& failure() const { return failure_; }
   bool is_saying_why() const { return says_why_; }
   void stop_saying_why() { says_why_ = false; }
@@ -129,32 +133,32 @@ class Client final : public Sink {
     Request request;
     CallRef call;
     std::vector<Chunk> chunks;
-    std::vector<std::vector<Piece>> pieces_there, pieces_back;  // of each chunk
-    // Rows and their gradients, chunk by chunk; and where rows come back.
-    std::shared_ptr<std::vector<std::byte>> staging;  // shared with the call's end
+    std::vector<std::vector<Piece>> pieces_there, pieces_back;  // by chunk
+    // Rows and their gradients, chunk by chunk, or memory for received rows.
+    std::shared_ptr<std::vector<std::byte>> staging;  // shared with Call::at_end
     bool is_said = false, is_accepted = false, is_answered = false;
-    std::size_t there = 0, back = 0;                // transfers to make
-    std::size_t posted_there = 0, posted_back = 0;  // of them
+    std::size_t there = 0, back = 0;                // numbers of transfers
+    std::size_t posted_there = 0, posted_back = 0;  // posted transfers
     std::size_t ended_there = 0, ended_back = 0;
-    uint64_t sequence_there = 0, sequence_back = 0;  // of the first
+    uint64_t sequence_there = 0, sequence_back = 0;  // sequence of the first transfer
   };
-  // Where a chunk lies that the server reads as a view. Each server has its own: one that lets a
-  // worker wait, for the others' pace, must not keep it from the next server.
+  // Memory for a chunk that the server reads as a view. Each server has its own. A server that
+  // makes the worker wait, for the pace of others, must not block the next server.
   struct Packed {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
     bool is_shown = false;
   };
-  static constexpr std::size_t kPacked = 3;  // one is read, one waits, one is packed
+  static constexpr std::size_t kPacked = 3;  // one is being read, one waits, one is being packed
   struct Server {
     int rank = 0;
     std::array<Packed, kPacked> packed;
     uint64_t ids = 0;
-    uint64_t sequence_there = 0, sequence_back = 0;  // of the next request
-    std::deque<Pending> asked;  // answered in this order; the first few are under way
-    bool has_left = false;      // it has answered our goodbye, and may end
+    uint64_t sequence_there = 0, sequence_back = 0;  // for the next request
+    std::deque<Pending> asked;  // answered in this order; the first few are in progress
+    bool has_left = false;      // it has answered this worker's goodbye, and may end
     bool is_lost = false;
-    bool has_heard_why = false;  // has been sent why this worker ends
+    bool has_heard_why = false;  // it has received the reason of this worker's end
   };
 
   CallRef ask_all(Ask ask, const std::string& text = {}, uint64_t step = 0);
@@ -164,7 +168,7 @@ class Client final : public Sink {
   void ask(std::size_t server, Pending pending, const CallRef& call);
   void cut(const Tensor& tensor, int server, std::size_t begun, Pending& pending) const;
   StoredSpec stored(uint32_t variable, int server) const;
-  Status check_row(const VariableSpec& spec) const;  // whether one fits into a transfer
+  Status check_row(const VariableSpec& spec) const;  // whether a row fits into a transfer
   Status check_rows(uint32_t variable, std::span<const int64_t> rows) const;
   void give_rows(uint32_t variable, std::span<const int64_t> rows, const std::byte* gradients,
                  std::optional<double> rate, const CallRef& call);
@@ -191,20 +195,20 @@ class Client final : public Sink {
   Transport& transport_;
   const World& world_;
   MemoryPool& pool_;
-  ShownWrites shown_writes_;  // of what is packed
+  ShownWrites shown_writes_;  // writes of packed chunks
   const ClientOptions options_;
-  const std::size_t packed_bytes_;  // of a chunk that is packed, but for rows that are larger
+  const std::size_t packed_bytes_;  // size of packed chunks, except for larger rows
   Sharding sharding_;
   std::vector<VariableSpec> specs_;
   std::vector<bool> decays_;
-  std::vector<uint64_t> pushes_;  // of each variable
+  std::vector<uint64_t> pushes_;  // number of pushes, by variable
   std::map<std::string, uint32_t, std::less<>> numbers_;
   std::vector<CallRef> ended_;
   std::vector<Server> servers_;
   Status failure_;
   Status stopped_;
-  bool says_why_ = false;      // since it is a server that is lost
-  bool has_given_up_ = false;  // nobody talks to a server any more
+  bool says_why_ = false;      // sending the reason, since a server was lost
+  bool has_given_up_ = false;  // the connections are closed
 };
 
 }  // namespace rdmacoll::ps

@@ -1,13 +1,13 @@
-// How what a worker moves is cut, and how a chunk leaves for its server.
+// Cuts a worker's transfers into chunks, and sends a chunk to its server.
 #include <algorithm>
 
 #include "ps/client.h"
 
 namespace rdmacoll::ps {
 
-// A server has its shares in a row; in the variable's memory others' are between them.
+// A server's shares are contiguous on the server, but not in the variable's memory.
 void Client::cut(const Tensor& tensor, int server, std::size_t begun, Pending& pending) const {
-  // Nobody writes what is sent.
+  // Sent data is never written.
   auto* const sent =
       tensor.gradient == nullptr ? tensor.data : const_cast<std::byte*>(tensor.gradient);
   std::span<const Share> shares = sharding_.shares(tensor.variable);
@@ -32,7 +32,7 @@ void Client::cut(const Tensor& tensor, int server, std::size_t begun, Pending& p
   }
 }
 
-// The next chunk that goes there.
+// Sends the next chunk.
 Status Client::give(Server& server, const Pending& pending) {
   const std::size_t number = pending.posted_there;
   const uint64_t sequence = pending.sequence_there + number;
@@ -43,18 +43,18 @@ Status Client::give(Server& server, const Pending& pending) {
                                cookie(server, pending, kPacked)});
 }
 
-// Packing is a copy at full speed, while the server is at the chunk before it; to read foreign
-// memory costs the server that copy, and the kernel's walk through its pages.
+// Packing is a fast copy, and overlaps with the server's work on the previous chunk. Otherwise the
+// server would copy foreign memory, which also costs the kernel a walk through its pages.
 Status Client::show(Server& server, const Pending& pending, uint64_t sequence) {
   const std::size_t bytes = pending.chunks[pending.posted_there].bytes_there;
-  auto free = server.packed.end();  // the largest of those that are
+  auto free = server.packed.end();  // the largest free one
   for (auto place = server.packed.begin(); place != server.packed.end(); ++place) {
     if (place->is_shown) continue;
     if (free == server.packed.end() || place->bytes > free->bytes) free = place;
   }
   if (free == server.packed.end()) return Status::busy();
   if (!has_room(server, *free, bytes)) {
-    // One place is enough to go on, when it comes free.
+    // One place is enough to continue, once it is free.
     const bool has_one = std::any_of(server.packed.begin(), server.packed.end(),
                                      [](const Packed& packed) { return packed.is_shown; });
     return has_one ? Status::busy() : pool_exhausted(pool_, bytes, " to pack into");
@@ -68,7 +68,7 @@ Status Client::show(Server& server, const Pending& pending, uint64_t sequence) {
   return shown;
 }
 
-// Memory of places that nobody needs now may be what is missing.
+// Frees unused places if the pool is exhausted.
 bool Client::has_room(Server& server, Packed& place, std::size_t bytes) {
   if (place.bytes >= bytes) return true;
   const auto drop = [this](Packed& packed) {
@@ -88,7 +88,7 @@ bool Client::has_room(Server& server, Packed& place, std::size_t bytes) {
   return take(bytes);
 }
 
-// kPacked: nothing is packed for it.
+// `packed`: the place of the packed chunk, or kPacked for none.
 uint64_t Client::cookie(const Server& server, const Pending& pending, std::size_t packed) const {
   const auto index = static_cast<std::size_t>(&server - servers_.data());
   return (pending.request.id * servers_.size() + index) * (kPacked + 1) + packed;

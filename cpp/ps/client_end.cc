@@ -1,4 +1,4 @@
-// How a worker ends where it has lost a server: what it says of that, and to whom.
+// The end of a worker that has lost a server: its error, and the ranks that it informs.
 #include <cstdlib>
 #include <utility>
 
@@ -8,13 +8,13 @@
 namespace rdmacoll::ps {
 namespace {
 
-// What is said of a lost server, which may have said anything itself.
+// The limit for the message about a lost server, which may come from the server itself.
 constexpr std::size_t kWhyBytesMax = 2000;
 
 }  // namespace
 
-// Of a server that ends before its workers. One that ends for another rank's sake, of which it has
-// heard first, says that one's sentence.
+// The error if a server ends before its workers. If the server ends because of another rank, the
+// error is the message about that rank.
 Status Client::departure(int peer, const std::string& cause) const {
   constexpr std::string_view kHeard = "RankFailedError: ", kRank = "rank ";
   int blamed = peer;
@@ -45,7 +45,7 @@ void Client::lose(Status failure) {
   fail(std::move(failure));
 }
 
-// Nobody has an answer meanwhile, since servers that are left may still be at callers' memory.
+// No call ends meanwhile, since the remaining servers may still access the callers' memory.
 void Client::say_why() {
   Request why = make(Ask::leave).request;
   why.step = static_cast<uint64_t>(failure_.detail().rank);
@@ -64,7 +64,8 @@ void Client::fail(Status failure) {
   if (failure_.ok()) failure_ = std::move(failure);
 }
 
-// After the failure: nobody talks to a server any more, so nothing touches callers' memory.
+// Closes all connections after a failure, so that no server accesses the callers' memory. Then ends
+// all calls.
 bool Client::end_all() {
   bool moved = !std::exchange(has_given_up_, true);
   for (Server& server : servers_) {

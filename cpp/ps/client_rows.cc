@@ -1,4 +1,4 @@
-// Pushes and pulls of some rows of a variable.
+// Pushes and pulls of single rows.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -41,7 +41,7 @@ Status Client::check_rows(uint32_t variable, std::span<const int64_t> rows) cons
 
 namespace {
 
-// The rows of one server, ascending, as it numbers them; and as the variable does.
+// The rows of one server, ascending: by their number on the server, and in the variable.
 struct ServerRows {
   std::vector<int64_t> there, here;
 };
@@ -88,7 +88,7 @@ Status Client::pull_rows(uint32_t variable, std::span<const int64_t> rows, std::
   return {};
 }
 
-// One request after the other: those of a worker are answered in their order.
+// Sends two requests, since a server answers a worker's requests in order.
 Status Client::exchange_rows(const Tensor& tensor, std::span<const int64_t> rows, CallRef& call,
                              std::optional<double> rate) {
   RC_RETURN_IF_ERROR(push_rows(tensor.variable, rows, tensor.gradient, call, rate));
@@ -101,7 +101,7 @@ void Client::give_rows(uint32_t variable, std::span<const int64_t> rows, const s
   const VariableSpec& spec = specs_[variable];
   if (!failure_.ok() || spec.elements() == 0) return;
   const std::size_t row_bytes = spec.row_elements() * size_of(spec.dtype);
-  // In the order of the rows, so that sums do not depend on how they are spread.
+  // Sums gradients in the order of `rows`, so that the sums do not depend on the sharding.
   std::vector<std::size_t> order(rows.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -161,7 +161,7 @@ void Client::take_rows(uint32_t variable, std::span<const int64_t> rows, std::by
     pending.request.step = pushes_[variable];
     pending.request.items = {{variable, static_cast<uint32_t>(mine.there.size())}};
     append_chunks(pending.request, 0, stored(variable, static_cast<int>(i)), pending.chunks);
-    // Numbers first, then the values that come back.
+    // Row numbers first, followed by the received values.
     pending.staging =
         std::make_shared<std::vector<std::byte>>(numbers + mine.there.size() * row_bytes);
     std::memcpy(pending.staging->data(), mine.there.data(), numbers);

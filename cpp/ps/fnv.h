@@ -1,4 +1,4 @@
-// FNV-1a (Fowler, Noll, Vo) over words of 8 bytes: against accidents, not against enemies.
+// FNV-1a (Fowler, Noll, Vo) over words of 8 bytes. It detects accidents, not attacks.
 #pragma once
 
 #include <cstdint>

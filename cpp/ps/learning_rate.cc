@@ -16,7 +16,8 @@ float periods(const LearningRate& rate, float step) {
   return rate.staircase != 0 ? std::floor(passed) : passed;
 }
 
-// Once a part `passed` of its period has; `height`: of the period's start, beside `from`.
+// The rate after the fraction `passed` of a period. `height`: the rate at the period's start,
+// relative to `from`.
 float cosine(const LearningRate& rate, float passed, float from, float height = 1) {
   const float decayed = 0.5F * height * (1.0F + std::cos(std::numbers::pi_v<float> * passed));
   return from * (narrow(1 - rate.alpha) * decayed + narrow(rate.alpha));
@@ -35,7 +36,7 @@ float cosine_with_warm_up(const LearningRate& rate, float step) {
 
 float cosine_with_restarts(const LearningRate& rate, float step) {
   const float longer = narrow(rate.t_mul);
-  float passed = step / narrow(rate.first_decay_steps);  // periods, as long as the first one
+  float passed = step / narrow(rate.first_decay_steps);  // in units of the first period
   float restarts = std::floor(passed);
   if (longer == 1) {
     passed -= restarts;

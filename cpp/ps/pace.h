@@ -1,5 +1,5 @@
-// How far workers may run ahead of each other: Ho et al., "More effective distributed ML via a
-// stale synchronous parallel parameter server", 2013.
+// Limits how far workers may run ahead of each other. Ho et al., "More effective distributed ML via
+// a stale synchronous parallel parameter server", 2013.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,8 @@ namespace rdmacoll::ps {
 
 class Pace {
  public:
-  // `staleness`: updates that the fastest worker may be ahead of the slowest; none: any number.
+  // `staleness`: the number of updates that the fastest worker may be ahead of the slowest. None:
+  // unlimited.
   Pace(std::size_t workers, std::optional<uint64_t> staleness)
       : updates_(workers, 0), runs_(workers, true), staleness_(staleness) {}
 
@@ -20,7 +21,7 @@ class Pace {
   }
   void end(std::size_t worker) { runs_[worker] = false; }
 
-  // Whether who has made so many updates may go on.
+  // Whether a worker with this number of updates may continue.
   bool may_go(uint64_t updates) const { return !staleness_ || updates <= slowest() + *staleness_; }
 
  private:

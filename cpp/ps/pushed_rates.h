@@ -1,5 +1,4 @@
-// The learning rates that came with a variable's updates: rows that make up for updates later need
-// them.
+// The learning rates of a variable's updates. Rows that catch up later need them.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +10,11 @@ namespace rdmacoll::ps {
 
 class PushedRates {
  public:
-  // Of a row that has missed more, the oldest updates go by the oldest rate that is kept. Moments
-  // have faded away by then; weight decay is off by what the rate has changed.
+  // If a row has missed more changes, its oldest updates use the oldest rate that is kept. Moments
+  // have faded by then. Weight decay has an error if the rate has changed.
   static constexpr std::size_t kChangesMax = 1u << 16;
 
-  // Of update number `update`, which comes after all that were noted; none: the rule's.
+  // Notes the rate of an update after all noted ones. None: the rule's.
   void note(uint64_t update, std::optional<double> rate) {
     const std::optional<double> before = changes_.empty() ? std::nullopt : changes_.back().rate;
     if (rate == before) return;
@@ -36,7 +35,7 @@ class PushedRates {
 
  private:
   struct Change {
-    uint64_t from = 0;  // the number of an update
+    uint64_t from = 0;  // number of the first update with this rate
     std::optional<double> rate;
   };
   std::vector<Change> changes_;

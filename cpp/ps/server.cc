@@ -10,7 +10,7 @@
 namespace rdmacoll::ps {
 namespace {
 
-// A client has fewer on their way.
+// A client has fewer requests in progress.
 constexpr std::size_t kRequestsMax = 64;
 
 bool needs_values(Ask ask) { return ask >= Ask::push && ask <= Ask::updates; }
@@ -56,7 +56,7 @@ bool Server::step_checkpoint(Worker& worker) {
   return end_job(worker);
 }
 
-// Requests that had begun before variables were restored: their numbers are of other updates.
+// Requests that began before a restore. Their update numbers belong to the old values.
 void Server::overtake_jobs() {
   for (Worker& worker : workers_) {
     if (!worker.job) continue;
@@ -113,7 +113,7 @@ const StoredSpec* Server::first_without_values(const Request& request) const {
   return nullptr;
 }
 
-// It would take the values away from whoever restores it.
+// Such a save would destroy the values of variables when it is restored.
 const StoredSpec* Server::first_unsaved(Ask ask) const {
   for (std::size_t i = 0; ask == Ask::save && i < store_.variables(); ++i) {
     if (!store_.is_initialized(i)) return &store_.spec(i);
@@ -121,11 +121,11 @@ const StoredSpec* Server::first_unsaved(Ask ask) const {
   return nullptr;
 }
 
-// What may not begin yet stays first in its worker's queue.
+// Requests that may not begin yet stay first in the worker's queue.
 bool Server::may_begin(std::size_t index) {
   Worker& worker = workers_[index];
   worker.is_waiting = false;
-  // Who hears no answers gets no more of them.
+  // A worker that reads no answers receives no more of them.
   if (worker.asked.empty() || worker.unsaid.size() >= kRequestsMax) return false;
   const Request& request = worker.asked.front();
   if (index != 0 && workers_[0].is_there && first_without_values(request) != nullptr) {
@@ -136,7 +136,8 @@ bool Server::may_begin(std::size_t index) {
   return !worker.is_waiting;
 }
 
-// An error is of a request that no client of ours makes: how much data follows is not known.
+// An error means that no rdmacoll client sent the request. The size of its data is unknown, so the
+// connection is closed.
 Status Server::begin(std::size_t index, Job& job) {
   const Request& request = job.request;
   std::string text;
@@ -170,7 +171,7 @@ Status Server::begin(std::size_t index, Job& job) {
     pace_.end(index);
   } else {
     RC_RETURN_IF_ERROR(prepare(job));
-    // Its worker has counted what is refused, too.
+    // The worker has counted refused updates, too.
     if (makes_update(request.ask)) pace_.note(index, request.step + 1);
     if (job.refusal.ok() && makes_update(request.ask)) ++updates_;
   }
@@ -221,7 +222,8 @@ Status Server::prepare(Job& job) {
   return {};
 }
 
-// Whoever asks too early is the first worker, which gives the values; or that one has left.
+// Either the first worker, which must send the values, asks too early, or the first worker has
+// left.
 Status Server::refuse_values(const StoredSpec& spec, Ask ask) const {
   if (ask == Ask::init) {
     return {Code::invalid, cat("variable ", spec.name,
@@ -248,7 +250,7 @@ Status Server::check_rate(const Request& push, uint32_t variable) const {
                              "has none: give it one (learning_rate=0.1).")};
 }
 
-// Rows that are asked for by their numbers catch up one by one, later.
+// Requests by rows catch up later, row by row.
 bool Server::catch_up(Job& job) {
   if (goes_by_rows(job.request.ask)) return true;
   for (; job.caught_up < job.steps.size(); ++job.caught_up, job.rows_caught_up = 0) {
@@ -313,7 +315,7 @@ void Server::control(int peer, std::span<const std::byte> message) {
     worker->asked.push_back(std::move(request));
     return;
   }
-  worker->talks_nonsense = true;  // serve() hangs up: not from within a poll
+  worker->talks_nonsense = true;  // serve() closes the connection, since poll() must not
 }
 
 }  // namespace rdmacoll::ps

@@ -1,10 +1,10 @@
-// A server of an asynchronous parameter server: answers each worker's requests in their order, and
-// waits for nobody. Steps of a state machine on a transport, which never block.
+// A server of asynchronous parameter servers. It answers each worker's requests in their order, and
+// waits for no worker. A state machine on a transport, whose steps never block.
 //
-// A chunk of a push is applied when it is there: where it came, or where the worker shows it; and
-// in a push_pull its fresh values go back at once. So a server needs two chunks of the pool for a
-// worker, whatever the size of a variable; and a worker that dies in the middle of a push has
-// pushed a part of it.
+// A chunk of a push is applied when it is complete, in the receive buffer or in the worker's view.
+// A push_pull returns the new values of the chunk at once. So a server needs two chunks of the pool
+// for each worker, for variables of any size. If a worker dies within a push, a part of the push is
+// applied.
 #pragma once
 
 #include <array>
@@ -27,35 +27,36 @@
 namespace rdmacoll::ps {
 
 struct ServerOptions {
-  std::vector<int> workers;  // their ranks; the first gives the initial values
+  std::vector<int> workers;  // by worker: its rank; the first worker sends the initial values
   std::size_t chunk_bytes_max = std::size_t{4} << 20;
   std::optional<uint64_t> staleness;
-  int number = 0, servers = 1;  // of this one among all
-  // Colocated, a worker is lost with a server, which all workers hear of and say.
+  int number = 0, servers = 1;  // this server's number, and their count
+  // False for colocated servers: a worker is lost together with a server, which all workers report.
   bool tells_losses = true;
 };
 
 class Server final : public Sink {
  public:
-  // All that is named here outlives the server.
+  // The arguments must outlive the server.
   Server(Transport& transport, const World& world, MemoryPool& pool, ServerOptions options);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Polls the transport, and does what may be done. Whether anything moved.
+  // Polls the transport, and continues all jobs. Returns whether anything moved.
   bool turn();
-  // All workers have left, or are lost.
+  // Whether all workers have left, or are lost.
   bool is_done() const;
-  // Tells the workers why this server ends before them. Nothing of it is used then but `has_told`.
+  // Sends the workers the reason why this server ends before them. Afterwards only turn() and
+  // has_told() may be used.
   void leave(const std::string& cause);
   bool has_told() const;
-  // Sentences about workers that were lost since the last call.
+  // Returns messages about workers that were lost since the last call.
   std::vector<std::string> take_losses();
-  // A worker has lost another server, which ends all of them.
+  // A worker has reported the loss of another server, which ends all servers.
   const Status& failure() const { return failure_; }
-  // {"updates", "bytes_received", "bytes_sent", "stored_bytes", "variables", "workers": that are
-  // there, "waiting": of them, "waiting_for": what the first of these waits for, "lost"}
+  // {"updates", "bytes_received", "bytes_sent", "stored_bytes", "variables", "workers": present
+  // ones, "waiting": workers that wait, "waiting_for": what the first of these waits for, "lost"}
   std::string stats_json() const;
 
   void connected(int) override {}
@@ -66,46 +67,47 @@ class Server final : public Sink {
   void peer_failed(int peer, const std::string& cause) override;
 
  private:
-  static constexpr std::size_t kWindow = 2;  // chunks of a worker that are under way
+  static constexpr std::size_t kWindow = 2;  // chunks of a worker that are in progress
 
   struct Buffer {
     enum class State : uint8_t { free, receiving, received, ready, sending };
     State state = State::free;
     std::byte* data = nullptr;
-    // Where the chunk is that came: in `data`, or in memory of the worker, which waits for it.
+    // The chunk's data: in `data`, or in the worker's memory, until it is released.
     const std::byte* given = nullptr;
     bool is_view = false;
-    const RemoteReader* reader = nullptr;  // of a view that is not mapped: it is copied
+    const RemoteReader* reader = nullptr;  // for a view that is not mapped, and must be copied
     RemotePiece unmapped;
     std::size_t chunk = 0;
-    // Of a chunk of rows: their numbers, and how many are done.
+    // For a chunk of rows: their numbers, and how many are done.
     std::vector<int64_t> rows;
     std::size_t rows_done = 0;
   };
-  struct Job {  // the request that is worked on
+  struct Job {  // the current request
     Request request;
-    Status refusal;  // its data is taken and thrown away
+    Status refusal;  // the data of a refused request is received and discarded
     std::vector<Chunk> chunks;
-    std::vector<uint64_t> steps;  // of each item: the number of its update, or of the next one
-    // Items whose rows have what was before that, and how many rows of the next item.
+    std::vector<uint64_t> steps;  // by item: the number of its update, or of the next one
+    // Items whose rows have caught up, and rows of the next item that have.
     std::size_t caught_up = 0;
     uint64_t rows_caught_up = 0;
-    bool is_overtaken = false;  // by a restore: what is pushed was for other values, and is dropped
+    // a restore came in between; pushed data was meant for other values, and is dropped
+    bool is_overtaken = false;
     std::size_t begun = 0, ended = 0;  // chunks
-    // Nobody else is served while it is under way.
+    // No other worker is served while a checkpoint is in progress.
     std::unique_ptr<Checkpoint> checkpoint;
   };
   struct Worker {
     int rank = 0;
     bool is_there = true;
-    bool is_waiting = false;  // what it has asked first may not begin yet
+    bool is_waiting = false;  // its first request may not begin yet
     bool talks_nonsense = false;
     std::deque<Request> asked;
     std::optional<Job> job;
     std::array<Buffer, kWindow> buffers;
     std::deque<std::vector<std::byte>> unsaid;
     std::deque<uint64_t> unreleased;                 // sequences of views
-    uint64_t sequence_there = 0, sequence_back = 0;  // of the job's first chunk
+    uint64_t sequence_there = 0, sequence_back = 0;  // sequence of the job's first chunk
   };
 
   bool serve(std::size_t index);
@@ -144,13 +146,13 @@ class Server final : public Sink {
   MemoryPool& pool_;
   const ServerOptions options_;
   Store store_;
-  ShownWrites shown_writes_;  // of what goes back
+  ShownWrites shown_writes_;  // writes of data to send
   Pace pace_;
   std::vector<Worker> workers_;
   std::vector<std::string> losses_;
   Status failure_;
-  std::optional<std::size_t> saving_;  // the worker whose checkpoint is under way
-  uint64_t left_ = 0;  // elements that may still be caught up in this turn, for this worker
+  std::optional<std::size_t> saving_;  // the worker whose checkpoint is in progress
+  uint64_t left_ = 0;                  // elements that this worker may still catch up in this turn
   uint64_t updates_ = 0, bytes_received_ = 0, bytes_sent_ = 0, lost_ = 0;
 };
 

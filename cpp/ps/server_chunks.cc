@@ -1,4 +1,4 @@
-// The way of a chunk: from the worker, into what is stored, and back.
+// The way of a chunk: from the worker into the store, and back.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -21,7 +21,7 @@ bool Server::begin_chunks(std::size_t index) {
     found->is_view = goes_as_view(transport_.reach(worker.rank), chunk);
     const std::size_t bytes = std::max(found->is_view ? 0 : chunk.bytes_there, chunk.bytes_back);
     if (bytes > 0) found->data = pool_.allocate(bytes);
-    // Until another worker's come free; or until the next turn.
+    // Retried in the next turn, or when another worker has freed memory.
     if ((bytes > 0 && found->data == nullptr) || !begin_transfer(index, *found, chunk).ok()) {
       free(*found);
       break;
@@ -65,7 +65,8 @@ bool Server::work(Worker& worker) {
   return moved;
 }
 
-// busy(): there is more, for the next turn. An error is of a request that no client of ours makes.
+// Returns busy() if there is more for the next turn. An error means that no rdmacoll client sent
+// the request.
 Status Server::work_on(Worker& worker, Buffer& buffer) {
   Job& job = *worker.job;
   const Chunk& chunk = job.chunks[buffer.chunk];
@@ -134,7 +135,7 @@ bool Server::send_chunks(std::size_t index) {
                             worker.sequence_back + buffer.chunk,
                             {&piece, 1},
                             index * kWindow + slot};
-    if (!transport_.post_send(transfer).ok()) continue;  // busy: at the next turn
+    if (!transport_.post_send(transfer).ok()) continue;  // busy: in the next turn
     buffer.state = Buffer::State::sending;
     bytes_sent_ += piece.bytes;
     moved = true;
@@ -162,13 +163,13 @@ Status Server::fetch(Buffer& buffer, const Chunk& chunk) {
   if (buffer.given != nullptr) return {};
   pool_.free(buffer.data);
   buffer.data = pool_.allocate(std::max(chunk.bytes_there, chunk.bytes_back));
-  if (buffer.data == nullptr) return Status::busy();  // until another worker's come free
+  if (buffer.data == nullptr) return Status::busy();  // until another worker has freed memory
   RC_RETURN_IF_ERROR(buffer.reader->read({&buffer.unmapped, 1}, 0, buffer.data, chunk.bytes_there));
   buffer.given = buffer.data;
   return {};
 }
 
-// A view, which the worker packs the next chunk into.
+// Releases a view, into which the worker packs a later chunk.
 void Server::give_back(Worker& worker, Buffer& buffer) {
   if (std::exchange(buffer.is_view, false)) {
     worker.unreleased.push_back(worker.sequence_there + buffer.chunk);
@@ -182,7 +183,7 @@ void Server::received(uint64_t cookie) {
 
 void Server::sent(uint64_t cookie) {
   Worker& worker = workers_[cookie / kWindow];
-  if (!worker.job) return;  // it is lost
+  if (!worker.job) return;  // the worker is lost
   free(worker.buffers[cookie % kWindow]);
   ++worker.job->ended;
   end_job(worker);

@@ -1,4 +1,4 @@
-// How workers go, and what is told of a server.
+// The end of workers, and the state of a server.
 #include <algorithm>
 #include <climits>
 #include <utility>
@@ -15,7 +15,7 @@ void Server::peer_failed(int peer, const std::string& cause) {
   }
 }
 
-// Before what this worker has asked, which will not end.
+// Handled before the worker's open requests, which will not end.
 void Server::hear_why(const Request& leave) {
   const int lost = leave.step > INT_MAX ? -1 : world_.rank_of(static_cast<int>(leave.step));
   if (failure_.ok() && lost >= 0) failure_ = world_.blaming(lost, leave.text, leave.text);
@@ -74,8 +74,8 @@ bool Server::has_told() const {
 
 std::vector<std::string> Server::take_losses() { return std::exchange(losses_, {}); }
 
-// "checkpoint PATH", or "values NAME", which may be why others are held back; or "pace", which the
-// first server alone says: all see the same.
+// "checkpoint PATH", or "values NAME", which may hold back other workers. "pace" is returned by the
+// first server only, since all servers have the same pace.
 std::string Server::what_waits() const {
   bool waits = false;
   for (const Worker& worker : workers_) {

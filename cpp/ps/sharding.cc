@@ -15,7 +15,7 @@ uint64_t product(std::span<const int64_t> dims) {
   });
 }
 
-// Neighbours that met on one server become one share.
+// Joins adjacent shares on one server.
 std::vector<Share> joined(const std::vector<Share>& cut, int servers) {
   std::vector<Share> shares;
   std::vector<uint64_t> places(static_cast<std::size_t>(servers), 0);
@@ -53,7 +53,7 @@ Status check(const VariableSpec& spec) {
   }
   uint64_t elements = 1;
   for (const int64_t dim : spec.dims) {
-    // A dimension of 0 must not hide others that are absurd: their products are used too.
+    // A dimension of 0 must not hide absurd ones, since partial products are used, too.
     const auto factor = static_cast<uint64_t>(std::max<int64_t>(dim, 1));
     if (dim < 0 || factor > kVariableElementsMax / elements) {
       return {Code::invalid, cat("variable ", spec.name, " has shape (", join(spec.dims, ", "),
@@ -79,7 +79,7 @@ std::vector<Share> Sharding::cut(const VariableSpec& spec) const {
   if (elements == 0) return {};
   const uint64_t rows = elements / row;
   uint64_t rows_each = std::max<uint64_t>(1, share_bytes_ / (row * size_of(spec.dtype)));
-  // Rows are asked for one by one, so every server has some.
+  // Rows are requested one by one, so every server should have some.
   if (spec.by_rows) rows_each = std::min(rows_each, (rows + bytes_.size() - 1) / bytes_.size());
   std::vector<Share> shares;
   for (uint64_t at = 0; at < rows; at += rows_each) {

@@ -157,15 +157,15 @@ std::span<const std::byte> Store::stored(std::size_t variable, std::size_t slot,
 void Store::set_initialized(std::size_t variable, uint64_t updates) {
   Variable& of = variables_[variable];
   of.is_initialized = true;
-  if (updates > 0) begin_at(of, updates);  // none: as it has begun
+  if (updates > 0) begin_at(of, updates);  // 0: the variable has begun already
 }
 
-// As if it had had so many, and no row had missed one.
+// The variable now has this number of updates, and no row has missed one.
 void Store::begin_at(Variable& variable, uint64_t updates) {
   variable.updates = variable.begun_at = updates;
   try {
     variable.row_updates = Zeroed<uint64_t>(variable.row_updates.size());
-  } catch (const std::bad_alloc&) {  // there is no room for both
+  } catch (const std::bad_alloc&) {  // not enough memory for both
     std::fill(variable.row_updates.begin(), variable.row_updates.end(), 0);
   }
   variable.rates.clear();
@@ -194,12 +194,13 @@ void Store::update(std::size_t variable, uint64_t step, uint64_t first,
   Update(of.rule->update, of.spec.dtype, static_cast<int64_t>(step), of.spec.decays, rate)
       .apply(of.values.data() + first * bytes, slots_at(of, first), gradient.data(), end - first);
   if (of.row_updates.empty()) return;
-  of.late.clear();                              // some have had a gradient now
-  const uint64_t width = of.spec.row_elements;  // rows that begin here are counted here
+  of.late.clear();                              // some of these rows have received a gradient
+  const uint64_t width = of.spec.row_elements;  // rows that begin in this range are counted
   for (uint64_t row = (first + width - 1) / width; row * width < end; ++row) ++of.row_updates[row];
 }
 
-// Up to its update number `updates`, exclusive.
+// Applies the missed updates up to number `updates`, exclusive. Returns whether the row has caught
+// up.
 bool Store::catch_up_row(Variable& variable, uint64_t row, uint64_t updates, uint64_t& left) {
   if (variable.row_updates.empty() || variable.updates_of(row) >= updates) return true;
   if (left == 0) return false;
@@ -216,8 +217,8 @@ bool Store::catch_up_row(Variable& variable, uint64_t row, uint64_t updates, uin
   return is_done;
 }
 
-// As many updates without a gradient as there are elements `left` for. How many the row has had
-// then.
+// Applies updates without a gradient while elements are `left`. Returns the row's number of updates
+// afterwards.
 uint64_t Store::make_up(Variable& variable, uint64_t row, uint64_t since, uint64_t updates,
                         std::span<std::byte* const> slots, uint64_t& left) {
   const UpdateRule& rule = variable.rule->update;
@@ -225,7 +226,7 @@ uint64_t Store::make_up(Variable& variable, uint64_t row, uint64_t since, uint64
   const uint64_t elements = spec.row_elements;
   uint64_t has_had = variable.updates_of(row);
   const bool decays = spec.decays && rule.weight_decay != 0;
-  // A row that has never had a gradient has nothing that would move it.
+  // A row that never had a gradient does not move.
   if (!decays && is_zero(slots, spec.row_bytes())) {
     left -= std::min(left, elements);
     return updates;
@@ -250,7 +251,7 @@ bool Store::catch_up(std::size_t variable, uint64_t updates, uint64_t& row, uint
   Variable& of = variables_[variable];
   for (; row < of.row_updates.size() && catch_up_row(of, row, updates, left); ++row) {
     if (left == 0) return false;
-    --left;  // to look at a row is work, too
+    --left;  // visiting a row is work, too
   }
   return row >= of.row_updates.size();
 }
@@ -265,8 +266,8 @@ std::size_t Store::update_rows(std::size_t variable, uint64_t step, std::span<co
   for (; done < rows.size(); ++done) {
     const auto row = static_cast<uint64_t>(rows[done]);
     if (!catch_up_row(of, row, step, left)) break;
-    // Where another's data overtook this one's, the row has had an update without a gradient
-    // instead of this: it gets one less later.
+    // If another worker's data came first, the row has had an update without a gradient instead of
+    // this one. It receives one less later.
     if (!of.row_updates.empty()) ++of.row_updates[row];
     std::erase_if(of.late, [row](const LateRow& one) { return one.row == row; });
     const uint64_t first = row * of.spec.row_elements;

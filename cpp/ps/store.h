@@ -1,5 +1,5 @@
-// What one server owns: its shares of the variables, with what the optimizer keeps beside them.
-// One thread calls at a time, so there are no locks.
+// The data of one server: its shares of the variables, and the optimizer's state. Only one thread
+// calls at a time, so there are no locks.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +19,15 @@
 
 namespace rdmacoll::ps {
 
-// A variable as a server sees it: the elements of all its shares there, in a row.
+// A variable on one server. The elements of all its shares there are contiguous.
 struct StoredSpec {
   std::string name;
   Dtype dtype = Dtype::float32;
-  bool decays = true;         // whether the rule's weight decay is for it
-  uint64_t elements = 0;      // here
-  uint64_t row_elements = 0;  // of a variable that is pushed and pulled by rows; else 0
-  std::vector<int64_t> dims;  // of the whole variable
-  uint64_t shares = 0;        // which parts of it they are: equal where these are the same
+  bool decays = true;         // whether the rule's weight decay applies
+  uint64_t elements = 0;      // on this server
+  uint64_t row_elements = 0;  // for variables by rows, otherwise 0
+  std::vector<int64_t> dims;  // shape of the whole variable
+  uint64_t shares = 0;        // hash of the parts that are here
 
   uint64_t bytes() const { return elements * size_of(dtype); }
   uint64_t rows() const { return row_elements == 0 ? 0 : elements / row_elements; }
@@ -35,81 +35,82 @@ struct StoredSpec {
   bool operator==(const StoredSpec&) const = default;
 };
 
-// For sentences: "w (float32, shape (9, 5), 45 elements here, by rows)".
+// For messages: "w (float32, shape (9, 5), 45 elements here, by rows)".
 std::string text_of(const StoredSpec& spec);
-// Of one variable, as many elements, which are others.
+// Whether the specs are equal except for the parts of the variable.
 bool are_other_parts(const StoredSpec& one, StoredSpec other);
 void write(const StoredSpec& spec, Writer& writer);
-StoredSpec read_spec(Reader& reader);  // the reader fails where it is none
+StoredSpec read_spec(Reader& reader);  // the reader fails if it has no spec
 
 inline constexpr std::size_t kVariablesMax = 1u << 20;
-// Elements that may be updated before others have to get their turn: some milliseconds.
+// The number of elements that may be updated in one step. It takes some milliseconds.
 inline constexpr uint64_t kElementsAtOnce = 1u << 20;
 
 class Store {
  public:
-  // Refuses what would take more than `bytes_max`: who gets more from the system than there is, is
-  // ended by it later, without a word.
+  // Refuses variables that would exceed `bytes_max`. A process with more memory than the machine
+  // has may be killed later without a message.
   explicit Store(uint64_t bytes_max = physical_memory_bytes()) : bytes_max_(bytes_max) {}
   static uint64_t physical_memory_bytes();
 
-  // Variables from number `first` on, which go by one rule: the next ones, or such as are known,
-  // with the same rule and specs: a MismatchError where they differ. What is refused leaves nothing
-  // behind.
+  // Declares variables from number `first` on, with one rule. They are new, or known with the same
+  // rule and specs; otherwise it returns a MismatchError. A refused declaration has no effect.
   Status declare(const std::string& rule, std::size_t first, std::span<const StoredSpec> specs);
 
   std::size_t variables() const { return variables_.size(); }
-  // Slots that do not begin as zeros are filled, as long as elements are `left`. Whether all are:
-  // before that nobody uses what was declared.
+  // Initializes slots whose initial value is not zero, while elements are `left`. Returns whether
+  // all slots are initialized. Declared variables must not be used before.
   bool fill(uint64_t& left);
   bool is_filled() const { return filled_ == variables_.size(); }
   const StoredSpec& spec(std::size_t variable) const { return variables_[variable].spec; }
-  uint64_t bytes() const { return bytes_; }  // of values, slots and what is noted of rows
+  uint64_t bytes() const { return bytes_; }  // values, slots and records of rows
 
-  // slot 0: the values; from 1 on, what the optimizer keeps beside them.
+  // Slot 0: the values. Slots from 1 on: the optimizer's state.
   std::size_t slots(std::size_t variable) const { return variables_[variable].slots.size(); }
   void write(std::size_t variable, std::size_t slot, uint64_t first,
              std::span<const std::byte> data);
   std::span<const std::byte> stored(std::size_t variable, std::size_t slot, uint64_t first,
                                     std::size_t bytes) const;
-  // Once all values are written, which have had so many updates elsewhere. Until then nobody may
-  // read or update.
+  // Call it after all values are written. `updates`: the number of updates that they have had
+  // elsewhere. Before that the variable must not be read or updated.
   void set_initialized(std::size_t variable, uint64_t updates = 0);
   bool is_initialized(std::size_t variable) const { return variables_[variable].is_initialized; }
 
-  // Whether each of its updates has to bring a learning rate, since the rule has none.
+  // Whether each update must have a learning rate, because the rule has none.
   bool needs_rate(std::size_t variable) const {
     return variables_[variable].rule->update.needs_rate();
   }
-  // The number of the update that begins now. Each variable counts its own. `rate`: the learning
-  // rate that it brings, also below.
+  // Begins an update and returns its number. Each variable counts its own. `rate`, here and below:
+  // the learning rate of this update.
   uint64_t begin_update(std::size_t variable, std::optional<double> rate = {});
   uint64_t updates(std::size_t variable) const { return variables_[variable].updates; }
-  // Before a whole variable is updated or read: its rows from `row` on get the updates before
-  // number `updates` that they have missed. That may be a lot of work, as in the two below: all
-  // stop when no element is `left` to be updated, and go on in the next call. Here a row that is
-  // looked at counts as one, too. Whether it is done.
+  // Call it before a whole variable is updated or read. Its rows from `row` on receive the updates
+  // before number `updates` that they have missed.
+  //
+  // This may be much work. Like the two functions below, it stops when no elements are `left`, and
+  // continues in the next call. Here each visited row counts as an element, too. Returns whether it
+  // is done.
   bool catch_up(std::size_t variable, uint64_t updates, uint64_t& row, uint64_t& left);
   void update(std::size_t variable, uint64_t step, uint64_t first,
               std::span<const std::byte> gradient, std::optional<double> rate = {});
-  // `gradients`: a row for each of `rows`, which are all known to exist. How many were done.
+  // `gradients`: one row for each of `rows`, which must exist. Returns how many rows are done.
   std::size_t update_rows(std::size_t variable, uint64_t step, std::span<const int64_t> rows,
                           const std::byte* gradients, uint64_t& left,
                           std::optional<double> rate = {});
   std::size_t read_rows(std::size_t variable, std::span<const int64_t> rows, std::byte* values,
                         uint64_t& left);
 
-  // For a checkpoint: what is stored, and the memory that it is stored in. Nothing may be missed.
+  // For a checkpoint: the description of the store, and its memory. No row may have missed updates.
   void write_header(Writer& writer);
   std::vector<std::span<std::byte>> memory();
-  // Whether what a header describes may come into this memory, or why not.
+  // Whether the data that a header describes fits into this memory. If not, `why` has the reason.
   bool fits(Reader& reader, std::string& why) const;
-  void take_header(Reader& reader);  // one that fits
+  void take_header(Reader& reader);  // applies a header that fits
 
  private:
   struct LateRow {
     uint64_t row = 0;
-    uint64_t since = 0;  // the updates that it had had when it began to
+    uint64_t since = 0;  // the number of its updates when it began to catch up
   };
   struct Rule {
     std::string text;
@@ -121,21 +122,20 @@ class Store {
     StoredSpec spec;
     RuleRef rule;
     bool is_initialized = false;
-    uint64_t updates = 0;  // begun
+    uint64_t updates = 0;  // number of updates that have begun
     Zeroed<std::byte> values;
     std::vector<Zeroed<std::byte>> slots;
-    // Of a variable by rows, where rows without a gradient change as well: the updates that each
-    // has had since the variable had so many. It gets the others, with gradients of zero, when
-    // somebody wants it; so nobody touches more rows than a push names, and yet all is as Keras
-    // has it.
+    // For variables by rows, if rows without a gradient change, too: the number of updates of each
+    // row since begun_at. A row receives the missing updates, with gradients of zero, when it is
+    // used. So a push touches only the rows that it names, and the result equals Keras's.
     uint64_t begun_at = 0;
     Zeroed<uint64_t> row_updates;
     uint64_t updates_of(uint64_t row) const { return begun_at + row_updates[row]; }
-    PushedRates rates;  // of the updates that rows may have missed
-    // Rows that have caught up by a part. No gradient has come to them meanwhile.
+    PushedRates rates;  // rates of updates that rows may have missed
+    // Rows that have caught up partially. They have received no gradient meanwhile.
     std::vector<LateRow> late;
   };
-  // Without memory.
+  // Reads specs, without memory for values.
   static bool read_header(Reader& reader, std::vector<Variable>& saved);
   static uint64_t noted_bytes(const StoredSpec& spec, const UpdateRule& rule);  // for its rows
   static uint64_t needed_bytes(const StoredSpec& spec, const UpdateRule& rule);
@@ -151,9 +151,9 @@ class Store {
   std::vector<Variable> variables_;
   const uint64_t bytes_max_;
   uint64_t bytes_ = 0;
-  std::size_t filled_ = 0;                  // variables whose slots are
-  uint64_t filled_part_ = 0;                // elements, over all slots of the next one
-  std::vector<std::byte*> slot_addresses_;  // of slots_at()
+  std::size_t filled_ = 0;                  // variables with initialized slots
+  uint64_t filled_part_ = 0;                // elements of the next variable, over all its slots
+  std::vector<std::byte*> slot_addresses_;  // result of slots_at()
 };
 
 }  // namespace rdmacoll::ps

@@ -1,4 +1,4 @@
-// What a checkpoint says of a store, and how a spec is written wherever it is.
+// The description of a store in a checkpoint, and the encoding of a spec.
 #include <algorithm>
 
 #include "base/text.h"
@@ -52,10 +52,10 @@ StoredSpec read_spec(Reader& reader) {
   return spec;
 }
 
-// Rules come first, each once: many variables may share a long one.
+// The rules come first, without duplicates, since many variables may share a long rule.
 void Store::write_header(Writer& writer) {
   std::vector<const Rule*> rules;
-  std::vector<uint32_t> numbers;  // of each variable's rule
+  std::vector<uint32_t> numbers;  // by variable: its rule
   for (const Variable& variable : variables_) {
     const auto found = std::find(rules.begin(), rules.end(), variable.rule.get());
     numbers.push_back(static_cast<uint32_t>(found - rules.begin()));

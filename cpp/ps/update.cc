@@ -7,11 +7,12 @@
 namespace rdmacoll::ps {
 namespace {
 
-// Elements that are updated at a time: small enough to stay in the nearest cache from one pass
-// over them to the next, and the zeros that stand for no gradient.
+// The number of elements in a block. A block, or a block of zeros for a missing gradient, stays in
+// the first-level cache between passes.
 constexpr std::size_t kBlock = 512;
 
-// Keras makes float32 of the numbers that it casts to a variable's dtype, also for float64.
+// Keras rounds these numbers to float32 before it casts them to a variable's dtype, even to
+// float64.
 template <typename T>
 T cast(double number) {
   return static_cast<T>(static_cast<float>(number));
@@ -130,7 +131,7 @@ void adagrad(const Operands<T>& on, const UpdateRule& rule, T rate) {
 template <typename T>
 void multiply(std::byte* slot, double factor, std::size_t count) {
   auto* const elements = reinterpret_cast<T*>(slot);
-  // Plus zero: what is negative and too small for T is to be zero in all its bits.
+  // Adding zero turns -0 into 0, so that underflow leaves no sign.
   for (std::size_t i = 0; i < count; ++i) elements[i] = static_cast<T>(elements[i] * factor) + T{0};
 }
 

@@ -1,4 +1,5 @@
-// One update of variables by a gradient, as Keras 3's update_step of the same optimizer makes it:
+// One update of variables by a gradient, like update_step of the same optimizer in Keras 3.
+//
 // Kingma and Ba, "Adam", 2014; Loshchilov and Hutter, "Decoupled weight decay regularization"
 // (AdamW), 2017; Duchi, Hazan and Singer, "Adaptive subgradient methods" (Adagrad), 2011; Tieleman
 // and Hinton, RMSprop, 2012; Sutskever et al., "On the importance of initialization and momentum"
@@ -17,12 +18,13 @@ namespace rdmacoll::ps {
 
 class Update {
  public:
-  // Number `step` of this variable, from 0 on. `decays`: whether the rule's weight decay is for
-  // this variable. float32 or float64. `rate`: that which came with the push, or none: the rule's.
+  // `step`: the update's number for this variable, from 0 on. `dtype`: float32 or float64.
+  // `decays`: whether the rule's weight decay applies. `rate`: the learning rate of the push; none:
+  // the rule's.
   Update(const UpdateRule& rule, Dtype dtype, int64_t step, bool decays,
          std::optional<double> rate = {});
 
-  // Of `count` elements; `slots` as rule.slots() names them. A null gradient is one of zeros.
+  // Updates `count` elements. `slots`: in the order of rule.slots(). A null gradient means zeros.
   void apply(std::byte* values, std::span<std::byte* const> slots, const std::byte* gradient,
              std::size_t count) const;
 
@@ -35,13 +37,13 @@ class Update {
 
   const UpdateRule& rule_;
   Dtype dtype_;
-  // Rounded to the dtype, as Keras casts them.
+  // Rounded to the dtype, like Keras does.
   double rate_ = 0;
-  double decay_ = 0;      // weight decay; 0: none
-  double adam_rate_ = 0;  // the rate with both corrections of the bias
+  double decay_ = 0;      // weight decay; 0 for none
+  double adam_rate_ = 0;  // the rate with both bias corrections
 };
 
-// What so many updates without a gradient make of the slots of values that have settled.
+// Applies many updates without a gradient to the slots, after the values have settled.
 void fade(const UpdateRule& rule, Dtype dtype, std::span<std::byte* const> slots, uint64_t updates,
           std::size_t count);
 

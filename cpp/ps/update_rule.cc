@@ -13,14 +13,14 @@
 namespace rdmacoll::ps {
 namespace {
 
-// As LearningRate::Schedule and Optimizer count them.
+// In the order of LearningRate::Schedule and Optimizer.
 constexpr std::array<std::string_view, 8> kSchedules = {
     "constant",         "exponential_decay",  "piecewise_constant_decay", "cosine_decay",
     "polynomial_decay", "inverse_time_decay", "cosine_decay_restarts",    "pushed"};
 constexpr std::array<std::string_view, 4> kOptimizers = {"sgd", "adam", "rmsprop", "adagrad"};
 
 constexpr double kAny = std::numeric_limits<double>::max();
-constexpr double kSteps = 1e15;  // counted in doubles and int64 alike
+constexpr double kSteps = 1e15;  // exact in double and int64
 constexpr std::size_t kListMax = 4096;
 
 struct NumberRow {
@@ -63,7 +63,7 @@ auto numbers_of(UpdateRule& rule) {
 
 std::optional<double> number_from(std::string_view text) {
   std::istringstream stream{std::string(text)};
-  stream.imbue(std::locale::classic());  // a point is a point, whatever the user's language
+  stream.imbue(std::locale::classic());  // the decimal point, independent of the user's locale
   double number = 0;
   if (!(stream >> number) || !stream.eof() || !std::isfinite(number)) return std::nullopt;
   return number;
@@ -167,7 +167,7 @@ bool UpdateRule::rests_without_gradient() const {
 }
 
 uint64_t UpdateRule::settles_after() const {
-  // By what an update without a gradient moves values less than the one before.
+  // The factor between the moves of consecutive updates without a gradient.
   double factor = momentum;
   if (optimizer == Optimizer::adam) factor = amsgrad != 0 ? beta_1 : beta_1 / std::sqrt(beta_2);
   if (factor >= 1) return kNeverSettles;
