@@ -9,10 +9,9 @@
 
 namespace rdmacoll {
 
-// Compares the cards, by rank. The error (ConfigError) lists every difference with each rank's
-//  value:
+// Compares the cards, by rank. `numbers`: the numbers of the ranks in sentences; empty: their
+// places. The error (ConfigError) lists every difference with each rank's value:
 //   RDMACOLL_ORDER: ranks 0, 2: run; rank 1: canonical
-// `numbers`: the numbers of the ranks in sentences; empty: their places.
 Status compare_fingerprints(const std::vector<Card>& cards, const std::vector<int>& numbers = {});
 
 }  // namespace rdmacoll

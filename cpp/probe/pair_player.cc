@@ -44,7 +44,7 @@ Piece Player::slot(const PoolMemory& memory, uint32_t number) const {
 
 Status Player::begin(const Task& task, bool leads) {
   RC_ASSERT(is_done(), "one task after the other");
-  // Divided, not multiplied: a peer's numbers could overflow.
+  // Divides instead of multiplying, since a peer's numbers could overflow.
   if (task.bytes > pool_.size() / task.window) {
     return pool_exhausted(pool_, task.bytes, " to measure with");
   }
@@ -78,7 +78,7 @@ bool Player::turn() {
   if (!failure_.ok()) return false;
   bool moved = transport_.poll(*this);
   note_rounds();
-  // Receives first: they are what the peer's sends wait for.
+  // Receives come before sends, since the peer's sends wait for them.
   moved |= post_messages();
   moved |= post_receives();
   moved |= post_sends();
@@ -93,7 +93,7 @@ void Player::note_rounds() {
   round_began_ = now;
 }
 
-// Busy is offered again at the next turn.
+// A busy transfer is offered again at the next turn.
 bool Player::accepted(const Status& status) {
   if (!status.ok() && !status.is_busy() && failure_.ok()) failure_ = status;
   return status.ok();

@@ -1,4 +1,4 @@
-// One side of a measured path: plays tasks over a transport, and never blocks.
+// One side of a measured path. It plays tasks over a transport, and never blocks.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace rdmacoll::probe {
 
-// Memory of a pool, as large as the largest task so far.
+// Memory from a pool, as large as the largest task so far.
 class PoolMemory {
  public:
   explicit PoolMemory(MemoryPool& pool) : pool_(pool) {}
@@ -34,24 +34,25 @@ class PoolMemory {
 
 class Player final : public Sink {
  public:
-  // `peer` is the other rank of the two. All that is named here outlives the player.
+  // `peer` is the other rank of the two. All arguments outlive the player.
   Player(Transport& transport, const World& world, int peer, MemoryPool& pool, const Clock& clock);
 
-  // Polls the transport, and posts what may go. Whether anything moved.
+  // Polls the transport, and posts the messages and transfers that are due. Returns whether
+  // anything moved.
   bool turn();
-  // Of the peer or of this side; nothing moves any more.
+  // The failure of the peer or of this side. After it nothing moves any more.
   const Status& failure() const { return failure_; }
   std::string peer_text() const { return world_.describe(peer_); }
   std::size_t pool_bytes() const { return pool_.size(); }
 
   void say(const Message& message);
-  bool take(Message& message);  // the next one of the peer
+  bool take(Message& message);  // the peer's next message
   bool has_said_all() const { return unsaid_.empty() && transport_.flushed(); }
 
   Status begin(const Task& task, bool leads);
   bool is_done() const { return sent_ == sends_ && received_ == receives_; }
   uint64_t count_wrong_bytes() const;
-  // Of ping_pong and exchange: how long each round took.
+  // The time of each round of a ping_pong or exchange.
   const std::vector<Nanoseconds>& rounds() const { return rounds_; }
 
   void connected(int) override {}
@@ -83,10 +84,10 @@ class Player final : public Sink {
   bool leads_ = false;
   PoolMemory out_;
   PoolMemory in_;
-  // Of this task: to do, posted, done.
+  // The transfers of the present task: to do, posted, done.
   uint32_t sends_ = 0, posted_sends_ = 0, sent_ = 0;
   uint32_t receives_ = 0, posted_receives_ = 0, received_ = 0;
-  // Of all tasks: both sides count alike.
+  // Numbers of transfers over all tasks. Both sides count alike.
   uint64_t send_sequence_ = 0;
   uint64_t receive_sequence_ = 0;
   std::vector<Nanoseconds> rounds_;

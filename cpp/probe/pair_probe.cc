@@ -9,7 +9,7 @@ namespace rdmacoll::probe {
 namespace {
 
 constexpr uint32_t kWindow = 16;
-// Of one direction: more would measure the caches.
+// The largest window in one direction. A larger one would measure the caches.
 constexpr std::size_t kWindowBytesMax = std::size_t{8} << 20;
 constexpr std::size_t kWindowPoolShare = 16;
 constexpr uint32_t kWarmUpRounds = 8;
@@ -25,14 +25,14 @@ double median(std::vector<double> values) {
 
 double half_us(Nanoseconds time) { return static_cast<double>(time) / kMicrosecond / 2; }
 
-// Of a burst: who is late in one round finds the other's data there in the next, so that single
-// rounds are short and long in turn.
+// The mean of a burst. A rank that is late in one round finds the other's data there in the next,
+// so single rounds are short and long in turn.
 double mean(const std::vector<Nanoseconds>& times) {
   return static_cast<double>(std::accumulate(times.begin(), times.end(), Nanoseconds{0})) /
          static_cast<double>(times.size());
 }
 
-// Says `task` to the follower and plays it with him.
+// Sends each task to the follower, and plays it together with the follower.
 class Leader {
  public:
   Leader(Player& player, const Setting& setting)
@@ -52,7 +52,7 @@ class Leader {
   Player& player_;
   const Setting& setting_;
   Nanoseconds deadline_;
-  double seconds_ = 0;  // of the last task, until the follower's word that it is done
+  double seconds_ = 0;  // time of the last task, until the follower reported its end
 };
 
 Status Leader::measure(uint64_t bytes, Row& row) {
@@ -182,7 +182,7 @@ Status follow(Player& player, const Setting& setting) {
     player.say({.kind = Message::Kind::done, .wrong_bytes = player.count_wrong_bytes()});
   }
   player.say({.kind = Message::Kind::done});
-  // The leader may be gone as soon as it has heard this.
+  // The leader may leave as soon as it has heard this, so a failure does not count here.
   (void)until("the end of the test", [&] { return player.has_said_all(); });
   return {};
 }

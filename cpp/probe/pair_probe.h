@@ -1,5 +1,5 @@
-// Measures the path between two ranks: one leads, the other follows. Over the Transport interface
-// alone, so that any transport can be measured, the simulator's too.
+// Measures the path between two ranks: one leads, the other follows. It uses the Transport
+// interface alone, so that any transport can be measured, also the simulator's.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ struct Plan {
   bool exchange = true;
   bool bandwidth = true;
   int repeats = 3;                        // bursts of each cell
-  Nanoseconds burst = 20 * kMillisecond;  // about how long one takes
-  Nanoseconds patience = 10 * kSecond;    // nothing moves for so long: an error
-  Nanoseconds limit = 60 * kSecond;       // of all of it
+  Nanoseconds burst = 20 * kMillisecond;  // approximate time of one burst
+  Nanoseconds patience = 10 * kSecond;    // if nothing moves for so long, the test fails
+  Nanoseconds limit = 60 * kSecond;       // for the whole test
 };
 
 struct Times {
   double median_us = 0, min_us = 0, max_us = 0;
-  std::size_t rounds = 0;  // so many were timed
+  std::size_t rounds = 0;  // the number of timed rounds
 };
 
 struct Speeds {        // GB (10^9 bytes) per second, the median of the bursts
@@ -37,13 +37,13 @@ struct Speeds {        // GB (10^9 bytes) per second, the median of the bursts
 
 struct Row {
   uint64_t bytes = 0;
-  Times latency;   // one way: half of a ping-pong; of all rounds
-  Times exchange;  // both send at once; of the bursts' means
+  Times latency;   // one way: half of a ping-pong; over all rounds
+  Times exchange;  // both send at once; over the means of the bursts
   Speeds speeds;
 };
 
-// What to do while nothing moves, which has been so `since`: until a time at most, sleep, give way,
-// or step a simulator.
+// Called while nothing moves, which has been so since `since`. It sleeps, yields or steps a
+// simulator, until `until` at most.
 using Idle = std::function<void(Nanoseconds since, Nanoseconds until)>;
 
 struct Setting {
@@ -52,13 +52,13 @@ struct Setting {
   Plan plan;
 };
 
-// Both return within the plan's limit. What arrives is compared with what was sent, once per size,
-// before anything is timed.
+// Both return within the plan's limit. Once for each size, before anything is timed, they compare
+// the bytes that arrive with those that were sent.
 Status lead(Player& player, const Setting& setting, std::vector<Row>& rows);
 Status follow(Player& player, const Setting& setting);
 
-// Turns the player until `done`; a Status when it fails, when nothing moves for the plan's patience
-// or when `deadline` has come. `what` is for the sentence: "the exchange of 64 KiB".
+// Turns the player until `done`. Fails if the player fails, if nothing moves for the plan's
+// patience, or when `deadline` has come. `what` is for the sentence: "the exchange of 64 KiB".
 Status turn_until(Player& player, const Setting& setting, Nanoseconds deadline,
                   const std::string& what, const std::function<bool()>& done);
 

@@ -1,5 +1,5 @@
-// What two ranks say to each other while they measure their path: the leader names tasks, both
-// play them, the follower says when it is done.
+// The messages of two ranks that measure their path. The leader names tasks, both play them, and
+// the follower says when a task is done.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace rdmacoll::probe {
 
 enum class Pattern : uint8_t {
   ping_pong,  // the leader sends, the follower answers
-  exchange,   // both send at once, as in a round of recursive doubling: a grant costs its way
+  exchange,   // both send at once, as in recursive doubling: the way of a grant counts
   stream,     // one after the other, several in flight
 };
 
@@ -22,8 +22,8 @@ struct Task {
   Pattern pattern = Pattern::ping_pong;
   bool forward = true;  // stream: from the leader to the follower
   bool back = true;     // stream: from the follower to the leader
-  bool checks = false;  // what arrives is compared with what was sent
-  uint64_t bytes = 0;   // of one transfer
+  bool checks = false;  // compare the bytes that arrive with those that were sent
+  uint64_t bytes = 0;   // bytes of one transfer
   uint32_t rounds = 1;
   uint32_t window = 1;  // transfers in flight
 
@@ -35,13 +35,14 @@ struct Message {
   enum class Kind : uint8_t { task, done, end };
   Kind kind = Kind::end;
   Task task;                 // task
-  uint64_t wrong_bytes = 0;  // done: of a task that checks
+  uint64_t wrong_bytes = 0;  // done: the result of a task that checks
 };
 
 std::vector<std::byte> encode(const Message& message);
 bool decode(std::span<const std::byte> bytes, Message& message);
 
-// Bytes that say who sent them, in which slot of the window.
+// paint() writes bytes that depend on the sender and the slot of the window. count_wrong() counts
+// those that differ.
 void paint(Piece piece, int sender, uint32_t slot);
 uint64_t count_wrong(Piece piece, int sender, uint32_t slot);
 
