@@ -122,8 +122,7 @@ class VariableServers:
         agree(carrier, connect, watch)
 
     def begun(self) -> VariableServers:
-        """Called once the world stands: opens the worker's session, and starts a colocated server's
-        thread."""
+        """Called once the world stands: opens the worker's session, and starts a colocated server."""
         if self._me < self.workers:
             self.session = Session(self._library, self._parts.pop(self._me), self._me)
             if self._parts:

@@ -129,8 +129,7 @@ class Start:
         )
 
     def _shares_port(self, values: Values) -> bool:
-        """Whether the engine shall listen at the rendezvous port, the only one that a firewall lets
-        through."""
+        """Whether the engine shall listen at the rendezvous port, for firewalls that open only this port."""
         _, port = launch_rules.split_address(self.launch.rendezvous)
         return values.is_given("RDMACOLL_PORT") and int(values.number("RDMACOLL_PORT")) == port
 

@@ -185,8 +185,7 @@ class MpiCarrier:
         """Does nothing: MPI does not report lost ranks."""
 
     def leave(self, cause: str) -> None:
-        """Does nothing: the launcher reports a process that ends without MPI_Finalize, and ends the
-        others."""
+        """Does nothing: the launcher notices an end without MPI_Finalize, and ends the others."""
 
     def renew(self, timeout_s: float, source: str) -> None:
         """Starts a new time limit of `timeout_s`, from the setting `source`."""

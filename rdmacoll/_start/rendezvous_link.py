@@ -163,8 +163,7 @@ class Link:
             self.say({"beat": count})
 
     def excuse(self, seconds: float) -> None:
-        """Extends limits by the seconds in which this process did not run: messages may have come
-        meanwhile."""
+        """Extends limits by seconds in which this process did not run: messages may have come then."""
         self.heard_at += seconds
         if self._large_until is not None:
             self._large_until += seconds

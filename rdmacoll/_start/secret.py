@@ -19,8 +19,7 @@ _KINDS_MIN = 5
 
 
 def _create(path: Path) -> None:
-    """Creates the file atomically: link() lets exactly one of several processes give a complete file the
-    name."""
+    """Creates the file atomically: link() lets one of several processes give a complete file the name."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -142,8 +142,7 @@ def agree(carrier: Carrier, step: Callable[[], str], watch: Callable[[], None] =
 
 
 def _first_cause(carrier: Carrier, error: Exception) -> Exception:
-    """The first cause of a failed step: the loss of a rank may be seen before the error that made it
-    leave."""
+    """The first cause of a failed step: a lost rank may be seen before the error that made it leave."""
     try:
         if isinstance(error, RankFailedError):
             carrier.check()

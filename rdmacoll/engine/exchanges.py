@@ -236,8 +236,7 @@ def prepare_scatter(
     *,
     process_set: ProcessSet = global_process_set,
 ) -> PreparedCall:
-    """A scatter to be called many times on the same memory, as with `prepare_allgather`. Otherwise as
-    `scatter`."""
+    """A scatter to be called many times on the same memory, like `prepare_allgather`, else as `scatter`."""
     engine = current()
     check_kept(engine, mirror.SCATTER, name, process_set, "prepare_scatter", array=array)
     return prepared_result(engine, _scatter_call(engine, array, root_rank, splits, name, process_set))
