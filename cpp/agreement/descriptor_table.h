@@ -17,7 +17,8 @@ class DescriptorTable {
   // names forever.
   static constexpr std::size_t kDescriptorsMax = 65536;
 
-  // Root: the number of `bytes`. `is_new`: all ranks must be told. Returns 0 if the table is full.
+  // Root: the number of `bytes`. `is_new`: the root must send it to all ranks. Returns 0 if the
+  // table is full.
   uint32_t intern(const std::string& bytes, bool& is_new) {
     is_new = false;
     if (const uint32_t id = find(bytes); id != 0) return id;

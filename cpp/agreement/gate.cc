@@ -14,7 +14,7 @@ constexpr const char* kUnknown =
     "a number of an operation that nobody has given, or one that cannot run";
 constexpr const char* kOutOfPlace = "a message of the agreement that only another rank may send";
 
-// The limit for numbers of unnamed operations. No job submits so many, and later numbers do not
+// The limit for numbers of unnamed operations. Jobs submit fewer, and later numbers do not
 // overflow.
 constexpr int64_t kNumberMax = int64_t{1} << 60;
 // An operation ends with an error long before it has waited for a year.

@@ -44,14 +44,14 @@ class PlanMode {
   std::size_t period() const { return plan_.decisions.size(); }
   uint64_t start() const { return plan_.start; }
 
-  // Begins a plan. Returns false if the plan is not of the next era, uses a number that was never
-  // assigned, or has row counts that do not fit.
+  // Begins a plan. Returns false if the plan is of another era than the next. Also returns false
+  // for unknown descriptor numbers, and for row counts that do not fit.
   bool begin(const PlanMessage& message);
   // Whether the plan contains this operation, now or later.
   bool fits(const Operation& operation) const;
   // The decision at `sequence`, which must not be before the plan's start.
   const Agreed& decision(uint64_t sequence);
-  // Whether `agreed` is about this operation alone. The result is cached in a prepared operation.
+  // Whether `agreed` is about this operation alone. A positive result is cached in the operation.
   bool is_about(const Agreed& agreed, Operation& operation) const;
   // Whether the operation has the planned row counts of this rank. True for kinds without row
   // counts.

@@ -73,7 +73,7 @@ std::vector<int> nodes_of(const PlanQuestion& question) {
 }
 
 // The choice follows rules, not the cost model. Explains why the rules do not choose the `cheapest`
-// algorithm of the model. It tries the rules with one fact changed, or tells the origin of their
+// algorithm of the model. It tries the rules with one fact changed, or names the origin of their
 // limits.
 std::string_view why_not_cheapest(const PlanQuestion& question, const Tuning& tuning,
                                   const Facts& facts, Algorithm chosen, Algorithm cheapest) {

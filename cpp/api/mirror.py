@@ -1,4 +1,4 @@
-"""Writes rdmacoll/_abi/mirror.py, the C interface in ctypes, from rdmacoll_c.h:  python cpp/api/mirror.py"""
+"""Writes rdmacoll/_abi/mirror.py, the C interface in ctypes, from rdmacoll_c.h: python cpp/api/mirror.py"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 HEADER = Path(__file__).with_name("rdmacoll_c.h")
 MIRROR = Path(__file__).resolve().parents[2] / "rdmacoll" / "_abi" / "mirror.py"
 
-# Functions that Python calls often take plain addresses: ctypes converts a number fastest.
+# Functions that Python calls often. They take plain addresses, since ctypes converts numbers fastest.
 BY_ADDRESS = {
     "handle_wait",
     "memory_lend",
@@ -21,15 +21,15 @@ BY_ADDRESS = {
     "submit_and_drive",
     "submit_group",
 }
-# A `byref` passes through as it is where a function has no types of arguments: half of a number's cost.
+# Functions without argument types. ctypes passes a `byref` to them without a conversion, which is cheaper.
 UNTYPED = {"prepared_run": "CFUNCTYPE", "prepared_run_locked": "PYFUNCTYPE"}
-# A function of CPython's, which Python hands to it by its address.
+# A function that CPython calls. Python passes its address.
 ADDRESSES = {"prepared_call"}
-# Structs that Python fills with one `pack_into`: a tenth of the cost of ctypes' field by field.
+# Structs that Python fills with one `pack_into`, which is much cheaper than ctypes fields.
 PACKED = ("rc_request", "rc_tensor")
-# Structs of the ops' library alone.
+# Structs that only the library of TensorFlow ops uses.
 OPS_ONLY = ("rc_ps_request", "rc_ps_tensor")
-# Fields of Python's objects.
+# Fields that are Python objects.
 OBJECTS = {("rc_bound", "result"), ("rc_bound", "otherwise")}
 
 NUMBERS = {
@@ -56,7 +56,7 @@ _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 
 def class_of(name: str) -> str:
-    """The class of a struct.
+    """The name of the class of a struct.
 
     >>> class_of("rc_ps_request")
     'PsRequest'
@@ -65,7 +65,7 @@ def class_of(name: str) -> str:
 
 
 def single(declared: str) -> list[str]:
-    """The declarations of one name each.
+    """Splits a declaration of several names into one declaration for each name.
 
     >>> single("double copied, reduced")
     ['double copied', 'double reduced']
@@ -78,7 +78,7 @@ def single(declared: str) -> list[str]:
 
 
 class Header:
-    """The declarations of the header, without comments."""
+    """The parsed declarations of the header, without comments."""
 
     def __init__(self, text: str) -> None:
         code = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
@@ -92,14 +92,14 @@ class Header:
         self.callbacks = set(re.findall(r"typedef [\w* ]+ \(\*(\w+)\)\(", code))
 
     def constants(self) -> Iterator[tuple[str, str]]:
-        """Names without their prefix, and values."""
+        """Yields the constants of the enums: names without their prefix, and values."""
         for _, body in self.enums:
             for one in body.split(","):
                 name, _, value = one.partition("=")
                 yield name.strip().removeprefix("RC_"), value.strip()
 
     def type_of(self, declared: str, *, is_plain: bool = False) -> str:
-        """The type in ctypes of a parameter or field. is_plain: an address, where it is a pointer."""
+        """The ctypes type of a parameter or field. is_plain: pointers are plain addresses."""
         text = declared.replace("const", " ")
         array = re.search(r"\[(\d+)\]$", text)
         stars = text.count("*")
@@ -117,7 +117,7 @@ class Header:
         if name in ("char", "uint8_t"):
             if stars == 1:
                 return "ctypes.c_char_p" if declared.startswith("const") else "_ADDRESS"
-            # An array of texts of the caller's; else a text that is given away, whose address is kept.
+            # `const char`: the caller's array of texts. Otherwise a returned text, whose address is kept.
             return "ctypes.POINTER(ctypes.c_char_p)" if declared.startswith("const char") else "_ADDRESSES"
         if stars == 2:
             return "_ADDRESSES"
@@ -128,7 +128,7 @@ class Header:
         return "_ADDRESS"
 
     def field(self, struct: str, declared: str) -> tuple[str, str]:
-        """Name and type of a field that is no function."""
+        """The name and type of a field that is not a function."""
         array = re.search(r"(\w+)\[(\d+)\]$", declared)
         name = array[1] if array else declared.split()[-1].lstrip("*")
         if (struct, name) in OBJECTS:
@@ -138,7 +138,7 @@ class Header:
         return name, self.type_of(declared)
 
     def function(self, declared: str) -> tuple[str, str]:
-        """Name and type of a function of the table."""
+        """The name and type of a function in the table."""
         found = re.match(r"(.*?)\(\*(\w+)\)\((.*)\)$", declared)
         assert found, declared
         result, name, parameters = found[1].strip(), found[2], found[3]
@@ -155,7 +155,7 @@ class Header:
         return name, f"ctypes.CFUNCTYPE({', '.join([returned, *types])})"
 
     def format_of(self, struct: str) -> str:
-        """The format of the module struct."""
+        """The format of a struct for the module `struct`."""
         codes = []
         for declared in self.structs[struct]:
             array = re.search(r"\[(\d+)\]$", declared)
@@ -166,7 +166,7 @@ class Header:
 
 
 def mirror(text: str) -> str:
-    """The mirror of a header."""
+    """The text of the mirror of a header."""
     header = Header(text)
     lines = [TOP, f"ABI_VERSION = {header.version}", ""]
     lines += [f"{name} = {value}" for name, value in header.constants()]
@@ -192,7 +192,7 @@ def mirror(text: str) -> str:
 
 
 def entry(name: str, kind: str) -> list[str]:
-    """The lines of a field, as the formatter has them."""
+    """The lines of a field, formatted like ruff does."""
     line = f'        ("{name}", {kind}),'
     if len(line) <= COLUMNS:
         return [line]

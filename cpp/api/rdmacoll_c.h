@@ -2,9 +2,9 @@
  * Only Python (ctypes) and librdmacoll_tf.so use it. Append to the table and never change an
  * entry. RC_ABI_VERSION grows when the meaning of an entry changes.
  *
- * Text that is returned through `char**` belongs to the caller, who frees it with `text_free`.
- * timeout_ms: -1 means no limit. A function that can fail returns 0 for success. Otherwise it
- * returns another number, and the error as JSON:
+ * Text that is returned through `char**` belongs to the caller. The caller frees it with
+ * `text_free`. timeout_ms: -1 means no limit. A function that can fail returns 0 for success.
+ * Otherwise it returns another number, and the error as JSON:
  *   {"kind": "RankFailedError", "message": "...", "rank": 3, "host": "node7", "cause": "...",
  *    "tensor": "", "ranks": []}
  * `kind` is the name of a class in rdmacoll/engine/errors.py. */
@@ -110,8 +110,8 @@ typedef struct rc_request {
    * reducescatter. */
   const int64_t* splits;
   int32_t n_splits;
-  /* The number of the process set; 0: all ranks. `ranks` above are then its ranks. `root` is a
-   * rank of the job that belongs to the set. */
+  /* The number of the process set; 0: all ranks. Splits are for the ranks of the set. `root` is
+   * a rank of the job, and must belong to the set. */
   int32_t process_set;
   /* Allreduce: the ranks of the node may share the outputs, which are NULL here. If they do not,
    * `allocate` is called for each output. All ranks must agree on it. NULL: results are written
@@ -313,10 +313,10 @@ typedef struct rc_api {
    * `error`, too.
    *
    * prepared_run submits the operation and waits for `timeout_ms`. It returns the values of
-   * handle_wait, or 3 in a forked child. 4 means success with moved results: results that the
-   * engine allocates have a new address, as after the first run (prepared_result_at). An
-   * rc_prepared must not run twice at once. Runs take one argument only, since each argument
-   * costs Python time. */
+   * handle_wait, or 3 in a forked child, or 4. 4 means success with moved results: the results
+   * that the engine allocates have new addresses (prepared_result_at). The first run returns 4,
+   * too, if there are such results. An rc_prepared must not run twice at once. Runs take one
+   * argument only, since each argument costs Python time. */
   int (*prepare)(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
                  rc_prepared** prepared, char** error);
   int (*prepared_run)(rc_prepared* prepared);
@@ -375,7 +375,7 @@ typedef struct rc_api {
                   char** error);
   void (*pair_free)(rc_pair* pair);
 
-  /* Returns a ConfigError, with the limit and the cure, if this process may not open so many
+  /* Returns a ConfigError, with the limit and the cure, if this process may not open `needed`
    * more descriptors. */
   int (*check_descriptors)(int32_t needed, char** error);
 
@@ -400,9 +400,9 @@ typedef struct rc_api {
    * (RDMACOLL_PROCESS_SETS) have the numbers from 1 on. ranks: ranks of the job, ascending.
    *
    * All ranks, members or not, must make the same calls of set_add and set_remove in the same
-   * order. The caller makes sure that all calls are equal (an allgather before), that no rank
-   * uses a set before all ranks have added it (a barrier after), and that no rank has operations
-   * in flight in a set that is removed. */
+   * order. The caller makes sure of three things. All ranks make equal calls (an allgather
+   * before). No rank uses a set before all ranks have added it (a barrier after). No rank has
+   * operations in flight in a set that is removed. */
   int (*set_add)(rc_engine* engine, const int32_t* ranks, int32_t n_ranks, int32_t* number,
                  char** error);
   /* Returns 1 if other ranks still need this rank for the set. Call it again then. */
@@ -433,9 +433,10 @@ typedef struct rc_api {
   int (*engine_serve)(rc_engine* engine, int64_t timeout_ms, char** left, char** error);
 
   /* Asynchronous parameter servers, in a world of their own. The last `servers` ranks serve. The
-   * steps are those of an engine's start, and the caller exchanges the texts: ps_open, ps_node
-   * with all cards, ps_start with all leaders, again while it returns 1. With TCP, connections
-   * arrive at the listener of `engine`, which must stay open until all ranks have started.
+   * caller exchanges the texts, as at an engine's start. The steps are ps_open, ps_node with all
+   * cards, and ps_start with all leaders. Call ps_start again while it returns 1. With TCP,
+   * connections arrive at the listener of `engine`, which must stay open until all ranks have
+   * started.
    *
    * staleness: the number of updates that the fastest worker may be ahead of the slowest; -1:
    * any. Call ps_free for every opened rc_ps. */
@@ -502,8 +503,8 @@ typedef struct rc_api {
                      rc_ps_call** call, char** error);
   /* A prepared operation as a function of CPython (METH_NOARGS). `self` is the address of an
    * rc_bound, as an int. It calls prepared_run_locked and returns a new reference to `result`.
-   * It calls `otherwise`, and returns its result, in three cases: the run does not return 0, an
-   * earlier run's value is still stored, or `prepared` is NULL. Call set_python first. */
+   * In three cases it returns the result of `otherwise` instead. The run has not returned 0, or
+   * the value of an earlier run is still stored, or `prepared` is NULL. Call set_python first. */
   void (*set_python)(const rc_python* python);
   void* (*prepared_call)(void* self, void* nothing);
   /* On a server: messages about workers that were lost since the last call, as a JSON list. */
@@ -511,7 +512,7 @@ typedef struct rc_api {
   /* On a worker: returns 0 while no error has ended it. */
   int (*ps_failure)(rc_ps* ps, char** error);
   /* Reports that another connection of this process has lost this rank. The engine's world fails
-   * with it, unless it has failed before, and all ranks are told. Returns 1 if the world's
+   * with it, unless it has failed before. All ranks are informed. Returns 1 if the world's
    * failure names that rank. */
   int (*engine_blame)(rc_engine* engine, int32_t rank, const char* sentence, const char* cause);
   /* Reports a request that a check before submit() has refused. Only its kind, name, iteration

@@ -54,8 +54,8 @@ void watch_forks() {
   });
 }
 
-// SIGUSR1 prints the state, which shows what this rank waits for. The signal is not taken from the
-// program.
+// SIGUSR1 prints the state, which shows what this rank waits for. If the program handles the
+// signal, its handler stays.
 std::atomic<Driver*> signalled_driver{nullptr};
 
 void listen_for_state_signal(Driver* driver) {

@@ -1,6 +1,7 @@
 // The threads around an Engine. Every call of the engine comes from the thread that holds the
-// baton. By default this is the engine thread. A caller that waits takes the baton if it is free
-// and drives the engine itself, since waking another thread costs more than a small allreduce.
+// baton. By default this is the engine thread. A caller that waits takes the baton if it is free,
+// and drives the engine itself. This saves the wake-up of another thread, which costs more than a
+// small allreduce.
 #pragma once
 
 #include <algorithm>
@@ -150,7 +151,7 @@ class Driver {
   std::atomic<bool> asleep_{false};   // a thread that submits must ring the bell
 
   // The engine thread stands back while callers come and go. Between two calls that leave nothing
-  // to do, the engine is not armed: no peer rings, and no thread wakes up to compete for the
+  // to do, the engine is not armed. No peer rings, and no thread wakes up to compete for the
   // caller's core. A caller that leaves work, or submits without waiting, calls the thread.
   std::atomic<uint32_t> stands_back_{0};    // 1: the engine thread waits on this word
   std::atomic<bool> thread_wanted_{false};  // the last holder left work

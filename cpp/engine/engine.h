@@ -97,7 +97,7 @@ class Engine final : public Sink, private SetHost {
 
   // Whether all neighbours of the control trees are connected.
   bool started() const;
-  // Ends this rank's work and tells the other ranks. Call progress() until may_end(), then end().
+  // Ends this rank's work and informs the other ranks. Call progress() until may_end(), then end().
   void leave(const std::string& said);
   bool may_end() const;
   void end();  // disconnects all peers, fails pending operations

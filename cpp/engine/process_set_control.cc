@@ -93,7 +93,7 @@ void ProcessSet::post_neighbours(const Message& message, int except) {
 
 // ---- the end ----
 
-// The decision waits for a connection to a rank that is gone.
+// The decision waits for a connection to a rank that has ended.
 void ProcessSet::miss_peer_of(const Decided& decided) {
   for (int peer : planner_.peers_of(decided)) {
     if (!now_.lost.contains(peer)) continue;

@@ -93,8 +93,8 @@ class Executor final : public ComputeSink {
   // operations that were in flight.
   std::vector<OperationRef> abandon();
 
-  // Bytes reduced so far. `beside_sends`: the part that was reduced while a send of this rank was
-  // in progress, so that the links were busy meanwhile.
+  // Bytes reduced so far. `beside_sends`: the part that was reduced while this rank had a send in
+  // progress. The links were busy meanwhile.
   struct Reduced {
     uint64_t bytes = 0;
     uint64_t beside_sends = 0;

@@ -49,8 +49,8 @@ struct Cut {
 };
 Cut cut_of(const Descriptor& descriptor, const RowTable& said, int rank, int ranks);
 
-// The row counts of an alltoall that concern one rank: the rows that it sends to each rank, the
-// rows that it receives from each, and the maximum over all pairs of ranks.
+// The row counts of an alltoall for one rank. `given`: the rows that it sends to each rank. `got`:
+// the rows that it receives from each rank. `most`: the maximum over all pairs of ranks.
 struct Exchange {
   std::vector<int64_t> given, got;
   int64_t most = 0;

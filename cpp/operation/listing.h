@@ -21,7 +21,7 @@ enum class Likeness {
 };
 Likeness likeness(std::string_view listing, std::string_view other);
 
-// The digests, by which listings are told apart.
+// The digests of a listing, which identify it.
 std::string_view digests_of(std::string_view listing);
 
 // "rank 0 has a, b, c where rank 1 has b, a, c": the first differences, at most three.

@@ -15,7 +15,7 @@
 namespace rdmacoll::ps {
 
 enum class Ask : uint8_t {
-  declare,    // variables, and the rule in `text`; the answer tells whether values exist
+  declare,    // variables, and the rule in `text`; the answer shows whether values exist
   init,       // sends values
   push,       // sends gradients
   pull,       // receives values

@@ -157,7 +157,7 @@ std::span<const std::byte> Store::stored(std::size_t variable, std::size_t slot,
 void Store::set_initialized(std::size_t variable, uint64_t updates) {
   Variable& of = variables_[variable];
   of.is_initialized = true;
-  if (updates > 0) begin_at(of, updates);  // 0: the variable has begun already
+  if (updates > 0) begin_at(of, updates);  // 0: the variable is in this state already
 }
 
 // The variable now has this number of updates, and no row has missed one.
