@@ -19,7 +19,7 @@ struct AlgorithmRange {
 
 struct AlgorithmRanges {
   std::vector<AlgorithmRange> ranges;  // by growing size; the last one has no end
-  std::string note;                    // how words of another system were taken
+  std::string note;                    // how words of another system are understood
 
   std::string text() const;  // in our own words: "recursive_doubling:32768:ring"
 };

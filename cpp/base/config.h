@@ -30,7 +30,7 @@ struct ParsedValue {
   double seconds = 0;    // in the unit of the name (_S or _US), or the value of a ratio
   std::vector<AlgorithmRange> algorithms;
   std::vector<std::vector<int>> ranks;
-  std::string note;  // how a value was taken that is written differently
+  std::string note;  // how text of another system is understood
 };
 
 struct Setting {

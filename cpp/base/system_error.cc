@@ -15,7 +15,7 @@ namespace {
 
 constexpr rlim_t kPlenty = 65'536;  // advised if there is no hard limit
 
-// The errno by which epoll_ctl reports this. No other call here reports it so.
+// The errno of epoll_ctl when the user may watch no more descriptors. No other call here sets it.
 constexpr int kNoWatchesLeft = ENOSPC;
 
 rlimit limit_of_descriptors() {

@@ -51,7 +51,7 @@ struct World {
   int cross_size() const;
   std::vector<int> nodes() const;  // by rank
   std::vector<int> numa_nodes() const;
-  // The crowd around this rank. If some rank of the machine does not report its CPUs, all its ranks
+  // Oversubscription around this rank. If a rank of the machine does not report its CPUs, all ranks
   // count, and the `allowed` CPUs of this rank.
   Crowd crowd(int allowed) const;
   int number(int rank) const;     // the rank's number in sentences

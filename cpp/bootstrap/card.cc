@@ -116,7 +116,7 @@ class Scanner {
   bool ok_ = true;
 };
 
-// Whether a Unix socket's name is plain. It is empty in a world of one, where no rank calls.
+// Whether a Unix socket's name has plain letters only. It is empty in a world of one.
 bool is_plain_name(const std::string& name) {
   return name.size() <= kUnixNameBytesMax && std::all_of(name.begin(), name.end(), [](char c) {
            return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';

@@ -70,7 +70,7 @@ const std::vector<rdma::Rail>& Fabric::rails() const {
 double Fabric::link_gbit_per_s() const {
   double gbit = 0;
   for (const rdma::Rail& rail : rails()) {
-    if (rail.is_software) return 0;  // a software device always says 2.5
+    if (rail.is_software) return 0;  // a software device always reports 2.5
     gbit += rail.gbit_per_s;
   }
   if (rdma_) return gbit;

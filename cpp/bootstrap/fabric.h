@@ -108,7 +108,7 @@ class Fabric final : public Transport {
   Counters counters() const override;
 
  private:
-  // met: authenticated and handed over; joined: the transport has said `connected`.
+  // met: authenticated and handed over; joined: the transport has reported `connected`.
   enum class State : uint8_t { apart, calling, waiting, met, joined, failed };
   class Witness;
   struct Peer {

@@ -9,7 +9,7 @@
 namespace rdmacoll {
 namespace {
 
-// At most this many ranks are named. For the rest, "and 1021 others" says enough.
+// At most this many ranks are named. "and 1021 others" stands for the rest.
 constexpr std::size_t kRanksNamed = 8;
 
 std::string ranks_text(const std::vector<int>& ranks) {

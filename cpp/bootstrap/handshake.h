@@ -87,6 +87,7 @@ class Handshake {
   HelloBytes make_hello() const;
   void choose_world(const Digest& job, int rank);
   // Returns "" or why a hello of the other side does not fit ours. Sets peer_ and stream_.
+  // `is_ours`: the hello is one of rdmacoll at all.
   std::string check_hello(const HelloBytes& hello, bool& is_ours);
   Digest proof_of(bool dialer) const;
   void expect(State state, std::size_t bytes);

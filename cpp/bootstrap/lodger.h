@@ -31,13 +31,13 @@ class Lodger {
   // Readable when a caller has come.
   const Fd& bell() const { return bell_; }
 
-  // Adds a caller that has proved to belong to this world. The listener calls it, on another thread
-  // than the rest.
+  // Adds a caller that has proved to belong to this world. The thread of the listener calls it.
   void let_in(Caller caller) {
     const std::lock_guard hold(mutex_);
     arrived_.push_back(std::move(caller));
     ring(bell_);
   }
+  // Appends the callers that have come. The thread of this world calls it.
   void take(std::vector<Caller>& arrived) {
     const std::lock_guard hold(mutex_);
     silence(bell_);

@@ -14,7 +14,7 @@
 namespace rdmacoll {
 namespace {
 
-// A host may have hundreds of addresses (one per container). Peers find it by so many, too.
+// A host may have hundreds of addresses (one per container). This many are enough for its peers.
 constexpr std::size_t kListenersMax = 32;
 
 // Strangers that hold a connection open cost a descriptor each. If there are more than this beyond

@@ -152,6 +152,7 @@ Schedule direct_reduce(const Shape& shape);
 Schedule direct_gather(const Shape& shape);
 Schedule direct_scatter(const Shape& shape);
 
+// The schedule of shape.rank. It is empty for Algorithm::none.
 Schedule make_schedule(Algorithm algorithm, const Shape& shape);
 
 // One row for each algorithm: its name, its function and its needs. The commands, choose(),
@@ -174,7 +175,7 @@ struct AlgorithmRow {
     exchange
   } result;
   bool (*is_canonical)(const Shape& shape);  // adds in the order of the canonical tree
-  // Uses Shape::nodes for more than the order of a ring, which does not change the result's form.
+  // Uses Shape::nodes. The order of a ring does not count, since any order makes a ring.
   bool by_node = false;
   bool by_servers = false;  // uses Shape::servers; no other algorithm does
 };
@@ -183,6 +184,7 @@ bool has_root(AlgorithmRow::Result result);
 bool is_scattered(AlgorithmRow::Result result);  // each byte goes to one rank
 std::span<const AlgorithmRow> algorithm_table();
 const AlgorithmRow* row_of(Algorithm algorithm);  // null: the number is not in the table
+// Whether the algorithm adds in canonical order in this shape.
 bool is_canonical(Algorithm algorithm, const Shape& shape);
 
 }  // namespace rdmacoll

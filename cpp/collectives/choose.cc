@@ -110,7 +110,7 @@ Preference by_size_between_nodes(const Tuning& tuning, const Facts& facts) {
   const bool may_be_ring = !facts.canonical && !is_power_of_two(facts) && !has_wide_partials(facts);
   const bool few =
       facts.ranks <= (may_be_ring ? tuning.direct_ranks_network : tuning.direct_ranks_at_once);
-  // A ring has as many rounds as ranks, and its parts shrink as the rounds grow in number.
+  // With more ranks, a ring has more rounds and smaller parts.
   const int ring_ranks =
       is_power_of_two(facts) ? tuning.ring_ranks_network : tuning.ring_ranks_uneven;
   const bool fits = facts.bytes <= tuning.halving_bytes_network || facts.canonical ||

@@ -116,7 +116,7 @@ struct Facts {
   int ranks = 1;
   bool one_node = true;  // all ranks see each other's memory
   uint64_t bytes = 0;
-  bool wide_sums = false;  // partial sums are twice as long as what is summed
+  bool wide_sums = false;  // partial sums are twice as long as contributions
   bool canonical = false;
   std::span<const Forced> forced = {};
   std::optional<uint64_t> segment_bytes;  // RDMACOLL_SEGMENT_BYTES

@@ -175,7 +175,7 @@ class Lowering {
     return to_.work(slice.first_part, slice.parts);
   }
 
-  // Whether an output slice lies in work. It does as a whole, or not at all.
+  // Whether an output slice lies in work, as a whole. Parts of a slice never lie there alone.
   bool is_in_work(const Slice& slice) const { return in_work_[slice.first_part]; }
 
   // Parts that are written by the same step are unpacked together.

@@ -13,7 +13,7 @@ void ring_sums(Builder& program, const Shape& shape, Space partial) {
     const int in = ring.back(round + 2);
     const Slice received = program.addend(in, 1, round > 0);
     program.receive(ring.previous(), received);
-    const bool last = round == ranks - 2;  // then `in` is my own part
+    const bool last = round == ranks - 2;  // then `in` is this rank's own part
     passed = last                       ? program.output(in)
              : partial == Space::output ? program.partial(in)
                                         : program.addend(in, 1, true);

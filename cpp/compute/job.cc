@@ -129,8 +129,8 @@ class Performance {
                         Workspace& workspace);
 
  private:
-  // The way of most small jobs, whose operands have one piece each. Returns false, with nothing
-  // done, for other jobs.
+  // Performs a job whose operands have one piece each, as most small jobs do. Returns false, with
+  // nothing done, for other jobs.
   static bool in_one_piece(const ComputeJob& job, std::size_t first, std::size_t bytes,
                            Workspace& workspace);
   Status copy(std::size_t bytes);

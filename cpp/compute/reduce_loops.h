@@ -47,7 +47,7 @@ struct AccumulatorOf<Brain> {
 template <typename T>
 using Accumulator = typename AccumulatorOf<T>::Type;
 
-// Unsigned and at least 32 bits wide, where wrapping is defined. Without it, uint8 times uint8
+// An unsigned type of at least 32 bits, whose wrapping is defined. Without it, uint8 times uint8
 // would be a product of ints, and int32 plus int32 could overflow.
 template <typename T>
 using Wrapping = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;

@@ -15,6 +15,7 @@ namespace rdmacoll {
 struct PoolMapping {
   Mapping shared, view;
 };
+// Maps the pool behind `fd` twice.
 Status map_pool(int fd, std::size_t bytes, PoolMapping& mapping);
 // Allows writes to whole pages of a view. Fails if there is no memory for them.
 Status allow_writes(std::byte* begin, std::size_t bytes);

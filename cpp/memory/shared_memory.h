@@ -45,6 +45,7 @@ Status create_shared(const char* name, std::size_t bytes, Fd& fd);
 // at least `bytes` bytes. Otherwise a read of the mapping could kill this process with SIGBUS.
 Status check_shared(int fd, std::size_t bytes);
 
+// Maps the first `bytes` bytes for reading and writing.
 Status map_shared(int fd, std::size_t bytes, Mapping& mapping);
 
 // Maps the range [offset, offset + bytes) twice in a row, so that a record that wraps is

@@ -54,6 +54,7 @@ class SharedResults {
   // Lends a block that `ranks` ranks hold from now on. First takes back blocks that no rank holds
   // any more. Returns null if there is still no room.
   std::byte* lend(std::size_t block_bytes, uint32_t ranks);
+  // Frees the blocks that no rank holds any more.
   void take_back();
 
  private:

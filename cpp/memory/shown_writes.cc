@@ -16,8 +16,8 @@ namespace {
 // The part of the time of a byte from memory that a reader saves if the byte is in the writer's
 // cache.
 constexpr double kSavedByCache = 0.6;
-// A way is tried again if it takes this many times as long as in its trial, this many times in a
-// row.
+// A new trial begins if writes through the cache take this many times as long as in their last
+// trial, this many times in a row.
 constexpr double kWorse = 2.0;
 constexpr uint32_t kWorseMax = 3;
 

@@ -51,8 +51,8 @@ class ShownWrites {
   static constexpr std::size_t kTrialBytes = 4 << 20;
   static constexpr uint32_t kTrialMax = 64;
   static constexpr uint32_t kCounted = 8;
-  // The number of trials' lengths until the next trial. It doubles each time that the choice stays
-  // the same. A trial through the cache may take several times as long as the writes that it
+  // The time until the next trial, in lengths of a trial. It doubles each time that the choice
+  // stays the same. A trial through the cache may take several times as long as the writes that it
   // interrupts.
   static constexpr uint32_t kPatienceMin = 8;
   static constexpr uint32_t kPatienceMax = 256;

@@ -49,8 +49,10 @@ class Player final : public Sink {
   bool take(Message& message);  // the peer's next message
   bool has_said_all() const { return unsaid_.empty() && transport_.flushed(); }
 
+  // Begins a task. Fails if the pool has no room for it.
   Status begin(const Task& task, bool leads);
   bool is_done() const { return sent_ == sends_ && received_ == receives_; }
+  // The number of bytes of a task that arrived changed; 0 if the task does not check.
   uint64_t count_wrong_bytes() const;
   // The time of each round of a ping_pong or exchange.
   const std::vector<Nanoseconds>& rounds() const { return rounds_; }

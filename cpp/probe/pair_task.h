@@ -39,6 +39,7 @@ struct Message {
 };
 
 std::vector<std::byte> encode(const Message& message);
+// False: the bytes are no message of this version.
 bool decode(std::span<const std::byte> bytes, Message& message);
 
 // paint() writes bytes that depend on the sender and the slot of the window. count_wrong() counts
