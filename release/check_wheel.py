@@ -1,11 +1,11 @@
-"""Is this wheel fit for a release? One table; exit code 1 on any finding.
+"""Is this wheel fit for a release? Prints one table. The exit code is 1 on any finding.
 
     python release/check_wheel.py [WHEEL] [--environments NAMES] [--json FILE]
 
-First the archive alone: symbol versions, needed libraries, exported names, kernels, size, tags, metadata,
-auditwheel's verdict. Then fresh environments in which nothing of ours but the wheel is installed: 2 ranks
-train in TensorFlow 2.15, 2.18 and the newest, and the selftest runs with numpy alone in Python 3.9 to 3.13,
-which all have to be installed.
+The first part reads the archive alone: symbol versions, needed libraries, exported names, kernels, size,
+tags, metadata and auditwheel's verdict. The second part installs the wheel in fresh environments. Two ranks
+train in TensorFlow 2.15, 2.18 and the newest. The selftest runs with numpy alone in Python 3.9 to 3.13. All
+these versions of Python must be installed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ROOT = environments.ROOT
 
 
 def printed(*command: str | Path) -> str:
-    """What a program of binutils prints."""
+    """Returns the standard output of a program of binutils."""
     return subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, check=True, timeout=300
     ).stdout
 
 
 def read_library(path: Path) -> elf.Library:
-    """What binutils tell of a library."""
+    """Reads a library with readelf and objdump."""
     exported, imported = elf.symbols(printed("readelf", "--dyn-syms", "-W", path))
     dynamic = printed("readelf", "-d", "-W", path)
     return elf.Library(
@@ -51,7 +51,7 @@ def read_library(path: Path) -> elf.Library:
 
 
 def audited(wheel: Path) -> dict[str, Any]:
-    """What auditwheel says."""
+    """Returns auditwheel's report. If auditwheel fails, the report has its output under "error"."""
     command = [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     try:
@@ -62,7 +62,7 @@ def audited(wheel: Path) -> dict[str, Any]:
 
 
 def newest_wheel() -> Path:
-    """The wheel that `make wheel` has left in dist/."""
+    """Returns the newest wheel in dist/, where `make wheel` writes it."""
     found = sorted((ROOT / "dist").glob("rdmacoll-*.whl"), key=lambda path: path.stat().st_mtime)
     if not found:
         sys.exit("there is no wheel in dist/: make wheel")
@@ -77,19 +77,19 @@ def version_of_tree() -> str:
 
 
 class Table:
-    """What is printed, line by line as it is found, and all findings."""
+    """The printed table. It prints each row at once and collects all findings."""
 
     def __init__(self) -> None:
         self.findings: list[str] = []
 
     def row(self, subject: str, what: str, found: str, findings: list[str]) -> None:
-        """One line; its findings are printed at the end."""
+        """Prints one line. The caller prints the findings at the end."""
         self.findings += findings
         print(f"{subject:<20} {what:<10} {'NO' if findings else 'ok':<3} {found}", flush=True)
 
 
 def check_archive(wheel: Path, table: Table) -> dict[str, Any]:
-    """All that can be said of the wheel without installing it."""
+    """Checks the wheel without installing it. Returns the fields for --json."""
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
         files = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
         libraries = []
@@ -120,7 +120,7 @@ def check_archive(wheel: Path, table: Table) -> dict[str, Any]:
 
 
 def check_environments(wheel: Path, names: str, table: Table) -> list[dict[str, Any]]:
-    """Every case that is asked for. One without its Python is a finding: nobody knows that it works."""
+    """Tries every requested case. A case whose Python is missing is a finding, since nothing was tested."""
     pythons = environments.interpreters()
     trials = []
     for case in environments.cases():
@@ -133,7 +133,7 @@ def check_environments(wheel: Path, names: str, table: Table) -> list[dict[str, 
 
 
 def main() -> None:
-    """Prints the table, writes the JSON, leaves with 1 on findings."""
+    """Prints the table, writes the JSON file and exits with 1 on findings."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -145,7 +145,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # environments are removed then, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # sys.exit() removes the environments too
     wheel = (options.wheel or newest_wheel()).resolve()
     if not wheel.is_file():
         parser.error(f"{wheel} is no file")

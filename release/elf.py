@@ -1,4 +1,4 @@
-"""What a shared library asks of the system and gives to it, read from what binutils print. Pure."""
+"""Reads the needs and exports of a shared library from the output of binutils. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Library:
-    """What was read of one library; `versions` has the highest symbol version of each name (GLIBC, ...)."""
+    """The facts of one library. `versions` has the highest symbol version of each name (GLIBC, ...)."""
 
     name: str
     size: int
@@ -35,7 +35,7 @@ class Library:
 
 
 def dotted(version: Version) -> str:
-    """(2, 17) as 2.17; a version without a number, as GLIBC_PRIVATE is one, as `private`."""
+    """Returns (2, 17) as 2.17. A version without a number, such as GLIBC_PRIVATE, becomes `private`."""
     return ".".join(map(str, version)) if version else "private"
 
 
@@ -45,7 +45,9 @@ def needed(readelf: str) -> tuple[str, ...]:
 
 
 def relro(headers: str, dynamic: str) -> str:
-    """What of the tables of addresses is read-only after the start: by `readelf -lW` and `readelf -dW`.
+    """Returns how much of the address tables is read-only after the start: none, partial or full.
+
+    headers, dynamic: the output of `readelf -lW` and `readelf -dW`.
 
     >>> relro("GNU_RELRO 0x1 0x2", "(FLAGS_1) Flags: NOW")
     'full'
@@ -59,7 +61,7 @@ def relro(headers: str, dynamic: str) -> str:
 def highest_versions(readelf: str) -> dict[str, Version]:
     """The highest version of each name that `readelf -V` lists as needed.
 
-    A version without a number is (), and wins over all: nothing can be said of where it runs.
+    A version without a number is (). It wins over all others, since nobody can tell which systems have it.
 
     >>> highest_versions("0x10: Name: GLIBC_2.4  Flags: none  Version: 8")
     {'GLIBC': (2, 4)}
@@ -73,8 +75,7 @@ def highest_versions(readelf: str) -> dict[str, Version]:
 
 
 def symbols(readelf: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of `readelf --dyn-syms -W`: those that are defined and visible to others, and those that are
-    taken from them."""
+    """Returns the exported names and the imported names in the output of `readelf --dyn-syms -W`."""
     exported, imported = set(), set()
     for line in readelf.splitlines():
         columns = line.split()
@@ -89,7 +90,7 @@ def symbols(readelf: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def registers(disassembly: str) -> dict[str, int]:
-    """How many instructions of `objdump -d` use the registers of AVX (ymm) and AVX-512 (zmm).
+    """Counts the instructions of `objdump -d` that use the registers of AVX (ymm) and AVX-512 (zmm).
 
     >>> registers("vaddps %ymm1,%ymm0,%ymm0")
     {'ymm': 1, 'zmm': 0}

@@ -1,4 +1,4 @@
-"""Fresh environments with the wheel in them, and what is tried there: nothing of the tree can be imported."""
+"""Tries the wheel in fresh environments. The programs there cannot import the source tree."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INSTALL_S, TRIAL_S = 1800, 600
 
 @dataclass(frozen=True)
 class Case:
-    """An environment to make: of the first interpreter that is here, with these packages beside the wheel."""
+    """An environment to make, with the wheel and these packages. The first installed interpreter is used."""
 
     name: str
     pythons: tuple[str, ...]
@@ -36,7 +36,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """The promises: TensorFlow 2.15 (Keras 2) on old systems to the newest, and numpy alone everywhere."""
+    """Returns the promised cases: TensorFlow 2.15 (Keras 2) to the newest, and numpy alone in each Python."""
     trainings = [
         ("2.15", "tensorflow-cpu>=2.15,<2.16", ("3.9", "3.10", "3.11")),
         ("2.18", "tensorflow-cpu>=2.18,<2.19", ("3.12", "3.11", "3.10", "3.9")),
@@ -53,7 +53,7 @@ def cases() -> list[Case]:
 
 @dataclass
 class Trial:
-    """What came out of a case; without `python` there was no interpreter, and nothing is claimed."""
+    """The outcome of a case. If `python` is empty, no interpreter was found and nothing was tried."""
 
     name: str
     python: str = ""
@@ -62,7 +62,7 @@ class Trial:
     finding: str = ""
 
     def summary(self) -> str:
-        """One line."""
+        """Returns the outcome in one line."""
         if not self.python:
             return "not tried: no such Python here"
         if self.finding:
@@ -78,7 +78,7 @@ class Trial:
 
 
 def interpreters() -> dict[str, Path]:
-    """Every interpreter of PYTHONS that can be found here and can make environments."""
+    """Finds the interpreters of PYTHONS on this machine that can make environments."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = {}
     for version in PYTHONS:
@@ -131,7 +131,7 @@ def _try_in(environment: Path, case: Case, wheel: Path, base: Path) -> Trial:
 
 
 def judged(case: Case, result: dict[str, Any], codes: Sequence[int | None]) -> str:
-    """What is wrong with what the ranks have left behind; empty when they have done what they should."""
+    """Returns the finding about the ranks' result and exit codes. The text is empty if there is none."""
     if not result:
         return f"{case.name}: exit codes {list(codes)}, and no result was written."
     if case.trains:
@@ -147,7 +147,7 @@ def judged(case: Case, result: dict[str, Any], codes: Sequence[int | None]) -> s
 
 
 def run_there(python: Path, arguments: Sequence[str | Path], *, launcher: str) -> Any:
-    """Starts a program on all ranks with that interpreter; the tree is not on its path."""
+    """Starts a program on all ranks with that interpreter. The source tree is not on its path."""
     command = [str(python), *map(str, arguments)]
     text = f"import os\nos.execv({command[0]!r}, {command!r})\n"
     return run(text, RANKS, launcher=launcher, deadline_s=TRIAL_S, env={"PYTHONPATH": ""})
@@ -160,7 +160,10 @@ def _names(case: Case) -> list[str]:
 
 
 def _program(environment: Path) -> Path:
-    """Prints where rdmacoll is and the versions of packages; without TensorFlow it must not be needed."""
+    """Writes a program that prints the path of rdmacoll and the versions of packages.
+
+    The program also asserts that `import rdmacoll` imports neither TensorFlow, mpi4py nor click.
+    """
     path = environment / "about.py"
     path.write_text(
         "import json, platform, sys\n"
@@ -176,7 +179,7 @@ def _program(environment: Path) -> Path:
 
 
 def _call(*command: str | Path) -> str:
-    """What a command prints; AssertionError with its words when it fails."""
+    """Returns the output of a command. Raises AssertionError with that output if the command fails."""
     result = subprocess.run(
         [str(part) for part in command],
         cwd=tempfile.gettempdir(),

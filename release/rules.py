@@ -1,4 +1,4 @@
-"""What a release wheel must be. Each rule returns its findings: sentences with the values and the cure."""
+"""The rules for a release wheel. Each rule returns its findings: sentences with the values and the cure."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from elf import Library, Version, dotted
 GLIBC_MAX: Version = (2, 17)
 POLICY = "manylinux_2_17_x86_64"
 BYTES_MAX = 10_000_000
-KERNEL_INSTRUCTIONS_MIN = 500  # an instruction set's kernels have thousands; a stray copy has some
+KERNEL_INSTRUCTIONS_MIN = 500  # the kernels of an instruction set have thousands, a stray copy has few
 TAG = "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64"
 LIBRARIES = ("librdmacoll.so", "librdmacoll_tf.so")
 EXTRAS = {"mpi", "tensorflow", "plot"}
-# glibc's own; anything else would have to be on every node.
+# Libraries of glibc. Every node has them; it need not have any other.
 OF_GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2"}
-# TensorFlow has loaded this one before it loads ours; the wheel must not bring a second one.
+# TensorFlow loads this library before ours. The wheel must not contain a second copy.
 OF_TENSORFLOW = "libtensorflow_framework.so.2"
 CANARY = "__stack_chk_fail"
 CURE = "Build it by `make wheel`, which links with zig."
 
 
-# What is looked at, what was found, and the findings.
+# The checked property, its value, and the findings.
 Row = tuple[str, str, list[str]]
 
 
 def library_rows(library: Library) -> list[Row]:
-    """One library: the lines of the table."""
+    """Returns the table's rows for one library."""
     versions = ", ".join(f"{name} {dotted(version)}" for name, version in library.versions.items())
     kernels = ", ".join(f"{count} on {name}" for name, count in library.registers.items())
     rows = [
@@ -57,7 +57,7 @@ def library_rows(library: Library) -> list[Row]:
 
 
 def version_findings(library: Library) -> list[str]:
-    """Symbol versions that older systems lack."""
+    """Finds symbol versions that older systems lack."""
     findings = []
     for name, version in library.versions.items():
         if name != "GLIBC":
@@ -76,7 +76,7 @@ def version_findings(library: Library) -> list[str]:
 
 
 def needed_findings(library: Library) -> list[str]:
-    """Libraries that not every node has; and the one that must be named."""
+    """Finds needed libraries that some nodes lack, and a missing need of TensorFlow's library."""
     findings = []
     is_of_tensorflow = library.name == "librdmacoll_tf.so"
     allowed = OF_GLIBC | ({OF_TENSORFLOW} if is_of_tensorflow else set())
@@ -92,7 +92,7 @@ def needed_findings(library: Library) -> list[str]:
 
 
 def export_findings(library: Library) -> list[str]:
-    """Names that could mix with those of other libraries."""
+    """Finds exported names that could collide with names of other libraries."""
     findings = []
     leaked = [name for name in library.exported if not name.startswith("rc_")]
     if leaked:
@@ -106,8 +106,10 @@ def export_findings(library: Library) -> list[str]:
 
 
 def hardening_findings(library: Library) -> list[str]:
-    """What would let a fault in memory go on: tables of addresses that can be written, frames without a
-    canary, copies that are not checked."""
+    """Finds missing protection against memory faults.
+
+    The library needs read-only address tables, stack canaries and checked copy functions.
+    """
     findings = []
     if library.relro != "full":
         findings.append(f"{library.name} has RELRO {library.relro}, not full: link it with -z relro -z now.")
@@ -119,7 +121,7 @@ def hardening_findings(library: Library) -> list[str]:
 
 
 def memory_findings(library: Library) -> list[str]:
-    """Copies that are not made by glibc's functions, which know the processor."""
+    """Finds a memcpy that is not glibc's. glibc's memcpy is chosen for the processor."""
     if "memcpy" in library.imported:
         return []
     return [
@@ -129,7 +131,7 @@ def memory_findings(library: Library) -> list[str]:
 
 
 def kernel_findings(library: Library) -> list[str]:
-    """Reduction kernels that have not been compiled for their instruction set."""
+    """Finds reduction kernels that were not compiled for their instruction set."""
     return [
         f"{library.name} has {library.registers.get(name, 0)} instructions on {name} registers: the "
         f"{meaning} kernels are not in it. Look at their options in CMakeLists.txt."
@@ -139,7 +141,7 @@ def kernel_findings(library: Library) -> list[str]:
 
 
 def wheel_findings(name: str, size: int, files: Mapping[str, bytes]) -> list[str]:
-    """What is wrong with the wheel as an archive: its name, size, contents and checksums."""
+    """Checks the wheel as an archive: its name, size, contents and checksums."""
     findings = []
     if not re.fullmatch(rf"rdmacoll-[\w.+]+-{re.escape(TAG)}\.whl", name):
         findings.append(f"{name} is not tagged {TAG}: make wheel")
@@ -157,7 +159,7 @@ def wheel_findings(name: str, size: int, files: Mapping[str, bytes]) -> list[str
 
 
 def record_findings(name: str, files: Mapping[str, bytes]) -> list[str]:
-    """Whether RECORD names every file with its checksum, and no other."""
+    """Checks that RECORD names every file with its checksum, and no other file."""
     record = next((file for file in files if file.endswith(".dist-info/RECORD")), None)
     if record is None:
         return [f"{name} has no RECORD."]
@@ -173,7 +175,7 @@ def record_findings(name: str, files: Mapping[str, bytes]) -> list[str]:
 
 
 def metadata_findings(metadata: str, wheel: str, *, version: str) -> list[str]:
-    """What is wrong with METADATA and WHEEL, for pip and for a person who looks at the package's page."""
+    """Checks METADATA and WHEEL, which pip and the package's page show to users."""
     fields = Parser().parsestr(metadata)
     wanted = {"Name": "rdmacoll", "Version": version, "Requires-Python": ">=3.9"}
     findings = [
@@ -210,8 +212,11 @@ def metadata_findings(metadata: str, wheel: str, *, version: str) -> list[str]:
 
 
 def audit_findings(report: Mapping[str, Any]) -> list[str]:
-    """What `auditwheel show --json` has against the tag. It does not know that TensorFlow's library is always
-    loaded before ours; anything else that it wants eliminated would be missing on some node."""
+    """Returns the objections of `auditwheel show --json` to the tag.
+
+    auditwheel also objects to TensorFlow's library, which TensorFlow always loads before ours. The rule
+    ignores this objection. Any other library that it objects to may be missing on some nodes.
+    """
     if "overall_tag" not in report:
         return [f"auditwheel: {report.get('error', report)}"]
     findings = []
@@ -230,7 +235,7 @@ def audit_findings(report: Mapping[str, Any]) -> list[str]:
 
 
 def audit_summary(report: Mapping[str, Any]) -> str:
-    """auditwheel's verdict in a few words."""
+    """Returns auditwheel's verdict in a few words."""
     if audit_findings(report):
         return "refused"
     left = sorted(report["policy_upgrades"].get(POLICY, {}).get("libs_to_eliminate", []))

@@ -1,7 +1,7 @@
 """Writes the pages of the documentation site, for mkdocs: python release/docs/pages.py FOLDER.
 
-The site is docs/, the documents of the root, and three generated pages: settings, commands and the API. Links
-to files that are no pages lose their target.
+The site is docs/, the documents of the root, and three generated pages: settings, commands and the API. A
+link to a file that is no page becomes plain text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rdmacoll._abi.library import load
 from rdmacoll.cli.main import commands
 
 ROOT = Path(__file__).resolve().parents[2]
-# Documents outside of docs/, and their pages.
+# Documents outside docs/, and their pages.
 ADDED = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
@@ -36,7 +36,7 @@ _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def with_links_of_the_site(markdown: str, source: Path, page: Path, places: dict[Path, Path]) -> str:
-    """The text of `source` as that of `page`. places: the page of each document."""
+    """Returns the text of `source` with its links changed for `page`. places: the page of each document."""
 
     def moved(found: re.Match[str]) -> str:
         text, target, anchor = found.group(1), found.group(2), found.group(3) or ""
@@ -49,7 +49,7 @@ def with_links_of_the_site(markdown: str, source: Path, page: Path, places: dict
 
 
 def settings_page(rows: list[dict[str, Any]]) -> str:
-    """A section for each setting."""
+    """Returns Markdown with a section for each setting."""
     parts = ["# Settings", "Each is an environment variable, and an argument of `init()` without its prefix."]
     for row in rows:
         facts = [
@@ -63,7 +63,7 @@ def settings_page(rows: list[dict[str, Any]]) -> str:
 
 
 def commands_page(group: click.Group) -> str:
-    """A section for each command, with what its --help prints."""
+    """Returns Markdown with a section for each command, which shows the output of --help."""
     parts = ["# Command reference"]
     for words, command in _commands_of(group, "rdmacoll"):
         context = click.Context(command, info_name=words, terminal_width=80)
@@ -80,7 +80,7 @@ def _commands_of(group: click.Group, name: str) -> Iterator[tuple[str, click.Com
 
 
 def api_page(modules: list[ModuleType]) -> str:
-    """A section for each public name, with its signature and docstring."""
+    """Returns Markdown with a section for each public name, its signature and docstring."""
     parts, seen = ["# API"], set()
     for module in modules:
         parts.append(f"## {module.__name__}")
@@ -97,12 +97,12 @@ def api_page(modules: list[ModuleType]) -> str:
 def _signature(value: Any) -> str:
     try:
         return str(inspect.signature(value))
-    except (TypeError, ValueError):  # of what is not written in Python
+    except (TypeError, ValueError):  # a function that is not written in Python
         return "(...)"
 
 
 def write(folder: Path, modules: list[ModuleType]) -> None:
-    """All pages."""
+    """Writes all pages into `folder`, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     docs = ROOT / "docs"
     pages = {source: folder / source.relative_to(docs) for source in docs.rglob("*.md")}
