@@ -1,4 +1,4 @@
-// What is chosen, held against the cost model: no cut may show as a jump.
+// Compares the chosen algorithms with the cost model. No cut may show as a jump.
 #include "collectives/choose.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ constexpr Place kPlaces[] = {{"pair", 2, 2},
 struct Kind {
   const char* name;
   Result result;
-  bool wide = false;  // of 16-bit floats
+  bool wide = false;  // 16-bit floats
 };
 constexpr Kind kKinds[] = {{"allreduce", Result::sum},
                            {"allreduce_16", Result::sum, true},
@@ -88,7 +88,7 @@ class Chosen : public testing::TestWithParam<std::tuple<Place, Kind>> {
         nodes_(even_nodes(place_.ranks, place_.nodes)),
         spread_(shape()) {}
 
-  // Of an alltoall `bytes` are each rank's.
+  // In an alltoall, each rank has `bytes`.
   Choice choice(uint64_t bytes, const LinkModel& links) const {
     return choose(result_, tuning_for(links), facts(bytes));
   }
@@ -163,7 +163,8 @@ TEST_P(Chosen, is_hardly_slower_than_any_other) {
   }
 }
 
-// Of eight tensors, which travel as one. Cuts are at powers of two: 2 %.
+// The group has eight tensors, which travel as one. The tolerance exists because cuts are at
+// powers of two.
 TEST_P(Chosen, takes_no_longer_for_a_group_than_for_its_tensors_one_after_the_other) {
   const bool has_groups = result_ == Result::sum || result_ == Result::root_value ||
                           result_ == Result::concatenation || result_ == Result::own_sum;
@@ -179,8 +180,8 @@ TEST_P(Chosen, takes_no_longer_for_a_group_than_for_its_tensors_one_after_the_ot
   }
 }
 
-// Where nodes have several ranks. Mostly it is 3 %: a flat algorithm whose first rounds are between
-// neighbours makes use of nodes, too.
+// Applies to nodes with several ranks. The tolerance exists because a flat algorithm whose first
+// rounds are between neighbours makes use of nodes, too.
 TEST_P(Chosen, takes_no_longer_by_node_than_flat) {
   if (result_ != Result::sum || !spread_.shares_nodes) return;
   if (kSanitized && place_.ranks > 16) return;

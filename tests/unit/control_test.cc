@@ -1,4 +1,4 @@
-// What goes over the control tree: encoding, damage, and who is ready for what.
+// Messages of the control tree: encoding, damage, and the readiness of ranks.
 #include <gtest/gtest.h>
 
 #include <random>

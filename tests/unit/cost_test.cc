@@ -137,7 +137,8 @@ TEST(Cost, of_a_pipeline_is_its_slowest_stage) {
   EXPECT_LT(cut, whole);  // sums overlap with transfers
   EXPECT_GE(cut, once);
   EXPECT_LT(cut, 1.02 * once);
-  // What is not executed is what was reached: twice as many segments take twice as long.
+  // The cost model extrapolates the segments that it does not execute: twice as many segments take
+  // twice as long.
   const double twice = time_of(Algorithm::ring, 8, 2 * kBytes, 1 << 20);
   EXPECT_NEAR(twice / cut, 2, 0.02);
 }

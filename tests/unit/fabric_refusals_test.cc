@@ -1,4 +1,4 @@
-// Who is kept out, and how that and the end of a peer are told.
+// Callers that the fabric refuses, and how it reports a refusal and the end of a peer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -27,7 +27,7 @@ namespace rdmacoll {
 namespace {
 
 constexpr std::size_t kKinds = std::variant_size_v<Message>;
-constexpr time_t kLoopS = 10;  // of processor time: a world that takes so long does not end
+constexpr time_t kLoopS = 10;  // processor time; a world that takes longer hangs
 constexpr rlim_t kMemory = rlim_t{4} << 30;
 
 // A small world, and where each kind of message is among those that it sends.
@@ -82,9 +82,9 @@ std::vector<Recorded> record_worlds() {
   return worlds;
 }
 
-// What the children tell their parent, in memory that they share.
+// The report of the children to their parent, in shared memory.
 struct Told {
-  uint64_t next = 0;  // the seed that comes next
+  uint64_t next = 0;  // the next seed
   uint64_t changed = 0, refused = 0;
   char about[600] = {};  // the last one
   char complaint[600] = {};

@@ -266,7 +266,7 @@ TEST(Handshake, a_dribbling_caller_is_dropped_after_ten_seconds) {
 
 TEST(Handshake, of_a_door_for_several_worlds_takes_the_one_that_is_called) {
   const Credentials host = rank_of(2), lodger = rank_of(3, "another, of 16 B", "job ps");
-  const Credentials twin = rank_of(1, "another, of 16 B", "job ps");  // of the same process
+  const Credentials twin = rank_of(1, "another, of 16 B", "job ps");  // in the same process
   const auto meet = [&](const Credentials& caller, int peer, Handshake& listen) {
     auto [left, right] = sockets();
     Handshake dial = Handshake::dial(caller, Role::data, peer, 0);

@@ -54,7 +54,7 @@ TEST_F(Joining, makes_a_rank_ready_for_every_sum) {
   EXPECT_TRUE(root_.add(sum_of("x", 1), 0));
   ASSERT_EQ(root_.take_ready().size(), 1u);
   EXPECT_TRUE(root_.add(sum_of("y", 1), 0));
-  EXPECT_TRUE(root_.add(join_of(0, 9), 0));  // what waits for it alone is ready
+  EXPECT_TRUE(root_.add(join_of(0, 9), 0));  // "y" waits for rank 0 alone, so it is ready
   ASSERT_EQ(root_.take_ready().size(), 1u);
   EXPECT_FALSE(root_.have_all_joined());
   EXPECT_FALSE(root_.add(join_of(0, 9), 0)) << "twice";
@@ -161,14 +161,14 @@ TEST(JoiningBelowTheRoot, passes_everything_on_once_somebody_has_joined) {
   EXPECT_TRUE(node.add(join_of(17, 3), 0));
   EXPECT_TRUE(node.add(sum_of("x", 18), 0));
   const auto upward = node.take_upward();
-  ASSERT_EQ(upward.size(), 3u);  // what was ready before, the join, what came after
+  ASSERT_EQ(upward.size(), 3u);  // "x" of rank 1, the join, "x" of rank 18
   EXPECT_EQ(upward[0].origin, 1);
   EXPECT_TRUE(upward[1].joins);
   EXPECT_EQ(upward[2].origin, 18);
 }
 
-// Of what a plan has started a rank hears the verdict though others below have not spoken yet, and
-// submits the next one.
+// A rank can hear the verdict on an operation that a plan has started before other ranks below the
+// node have submitted it. The rank then submits its next operation.
 TEST(JoiningBelowTheRoot, passes_on_what_a_rank_says_after_a_verdict) {
   const World large = world(1, 40);
   const DescriptorTable table;
@@ -185,8 +185,9 @@ TEST(JoiningBelowTheRoot, passes_on_what_a_rank_says_after_a_verdict) {
   EXPECT_EQ(origins, (std::vector<int>{1, 17, 17, 18, 1}));
 }
 
-// Where ranks have joined, the root may answer whoever speaks at once: so a rank may be operations
-// of a name ahead of its children. What they say then is about other ones than what it says next.
+// When ranks have joined, the root may answer a rank at once. That rank may then be several
+// operations of a name ahead of its children. The children's next records are about earlier
+// operations than the rank's next record.
 TEST(BelowTheRoot, operations_of_a_name_are_not_gathered_with_later_ones) {
   const World large = world(1, 18);  // its child: rank 17
   const DescriptorTable table;

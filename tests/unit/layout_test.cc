@@ -227,8 +227,8 @@ TEST(Cut, gives_the_first_ranks_one_row_more) {
   EXPECT_EQ(even_rows(0, 2), (std::vector<int64_t>{0, 0}));
 }
 
-// What a step moves at once must be the same bytes, in the same order, as its parts one by one:
-// the other end may take them otherwise.
+// A step that moves several parts at once must move the same bytes, in the same order, as one step
+// for each part. The other end may divide them otherwise.
 TEST(Layout, several_parts_at_once_are_those_parts_one_after_the_other) {
   for (unsigned seed = 1; seed <= seeds(200); ++seed) {
     std::mt19937_64 random(seed);

@@ -1,4 +1,4 @@
-// What is known of the links between nodes, and what comes of it.
+// The rates of the links between nodes, and the link model that follows from them.
 #include "bootstrap/link_rate.h"
 
 #include <gtest/gtest.h>

@@ -43,7 +43,8 @@ Bytes narrowed(Dtype dtype, const Bytes& wide) {
   return narrow;
 }
 
-// What a job is made of, and what must come of it: all of it in float32, and rounded in the end.
+// The operands of a job and its expected result. The result is computed in float32 and rounded at
+// the end.
 struct Mixed {
   std::vector<Bytes> sources;
   std::vector<uint8_t> wide;
@@ -67,7 +68,7 @@ struct Mixed {
     if (!to_wide) expected = narrowed(dtype, expected);
   }
 
-  // What is narrow is multiplied first, in float32.
+  // A narrow operand is multiplied by `prescale` first, in float32.
   Bytes scaled(Bytes values) const {
     for (std::size_t at = 0; prescale != 1 && at < values.size(); at += 4) {
       float value = 0;

@@ -59,7 +59,7 @@ TEST_F(NumaFolder, has_a_table_of_the_nodes_with_processors) {
   EXPECT_TRUE(read_numa_table(root_).empty());
   write("node0", "0-1,4-5");
   write("node2", "2-3,6-7");
-  write("node4", "");  // of memory alone
+  write("node4", "");  // has memory but no processor
   write("power", "0-7");
   write("nodex", "0-7");
   std::filesystem::create_directories(root_ / "node5");  // says nothing

@@ -97,7 +97,7 @@ TEST(Pool, reserves_more_than_two_gigabytes_without_touching_them) {
 
 TEST(Pool, keeps_freed_pages_up_to_a_quarter) {
   const auto pool = pool_of(64 * kMi);
-  for (int round = 0; round < 3; ++round) {  // what is taken again is not counted twice
+  for (int round = 0; round < 3; ++round) {  // reused pages are not counted twice
     std::byte* memory = pool->allocate(12 * kMi);
     std::memset(memory, 1, 12 * kMi);
     pool->free(memory);

@@ -1,4 +1,4 @@
-// What a server saves, and what it refuses to restore.
+// Checkpoints that a server saves, restores and refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -149,7 +149,8 @@ TEST_F(Checkpoints, are_refused_when_a_byte_is_wrong_and_change_nothing) {
   EXPECT_TRUE(run(Checkpoint::Way::restore, path, store).ok());
 }
 
-// What fills slots would else go over what was restored.
+// A store that has been restored counts as filled. Otherwise a later fill of the slots would
+// overwrite the restored values.
 TEST_F(Checkpoints, begin_when_slots_are_filled) {
   const std::string rule = "optimizer=adagrad\n";
   Store saved = store_after(3, rule);
@@ -301,7 +302,7 @@ TEST_F(Checkpoints, of_another_number_of_servers_say_so) {
   uint64_t number = 0;
   EXPECT_THAT(read_number(begins, 0, 3, number).message(),
               testing::HasSubstr("it is of 2 servers, and this run has 3. Start as many"));
-  EXPECT_THAT(read_number(begins, 1, 2, number).message(),  // of the same, and ours is missing
+  EXPECT_THAT(read_number(begins, 1, 2, number).message(),  // server 1's file is missing
               testing::HasSubstr(".server-1-of-2 cannot be restored: no such file"));
   std::remove(first.c_str());
   EXPECT_THAT(read_number(begins, 0, 3, number).message(),

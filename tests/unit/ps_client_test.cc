@@ -1,4 +1,4 @@
-// What a worker's client hands to its transport, before any server answers.
+// Tests the messages that a worker's client hands to its transport before any server answers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ World world_of(int workers, int servers, int rank) {
 
 TEST(PsClient, begins_with_a_server_of_its_own) {
   constexpr int kWorkers = 4, kServers = 3;
-  constexpr std::size_t kChunks = 10;  // of each server
+  constexpr std::size_t kChunks = 10;  // on each server
   constexpr std::size_t kElements = kServers * kChunks * kChunkBytesLeast / sizeof(float);
   for (int worker = 0; worker < kWorkers; ++worker) {
     SCOPED_TRACE(worker);

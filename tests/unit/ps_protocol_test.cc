@@ -1,4 +1,4 @@
-// What workers and servers say to each other, and what is refused of it.
+// Messages between workers and servers: encoding and refusals.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -1,4 +1,4 @@
-// What a store does with what is large, and with rows that rest for long.
+// Large variables in a store, and rows that get no gradient for a long time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ TEST_P(StoreSettles, anew_behind_a_gradient) {
   uint64_t row = 0, left = kDone * kColumns;
   EXPECT_FALSE(sparse.catch_up(0, sparse.updates(0), row, left));
   EXPECT_EQ(row, 0U);
-  if (by_rows) {  // of an update that had begun before the row caught up
+  if (by_rows) {  // this update began before the row caught up
     left = kPlenty;
     const std::vector<int64_t> rows = {0};
     ASSERT_EQ(sparse.update_rows(0, first_missed, rows,

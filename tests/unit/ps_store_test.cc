@@ -1,4 +1,4 @@
-// What a server owns, and how it changes.
+// The variables that a server owns, and their updates.
 #include "unit/ps_store.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ TEST(Store, updates_in_portions_as_in_one) {
   EXPECT_EQ(whole.updates(0), 5U);
 }
 
-// Of so few elements that hardly a row is done in one.
+// Calls `step` in slices. A slice has so few elements that it hardly completes a row.
 void in_slices(const std::function<bool(uint64_t&)>& step) {
   for (int slices = 0;; ++slices) {
     ASSERT_LT(slices, 1000);

@@ -1,4 +1,4 @@
-// What is read from the kernel's files, and what failures of the verbs say.
+// Facts read from the kernel's files, and the messages of failed verbs calls.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

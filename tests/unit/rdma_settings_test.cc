@@ -1,4 +1,4 @@
-// What settings of RDMA come to: on simulated devices, through whole fabrics.
+// Effects of the RDMA settings, on simulated devices and through whole fabrics.
 #include <gmock/gmock.h>
 
 #include "base/text.h"

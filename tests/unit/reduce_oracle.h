@@ -1,5 +1,5 @@
-// What a reduction should give, element by element and slowly: the tree by recursion, 16-bit floats
-// by exact arithmetic on float64. Shares no code with the kernels.
+// Computes the expected result of a reduction, slowly and element by element. The tree is a
+// recursion. 16-bit floats use exact arithmetic on float64. The kernels share no code with it.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// Who is whose neighbour in a ring, however ranks were placed.
+// The order of ranks in a ring, for any placement of the ranks.
 #include "collectives/ring_order.h"
 
 #include <gtest/gtest.h>

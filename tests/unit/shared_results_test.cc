@@ -73,8 +73,8 @@ TEST(SharedResults, outlive_the_pool) {
   hold.reset();
 }
 
-// What TensorFlow, or an array, writes there in place is not seen by the others, nor by who holds
-// the same memory next.
+// TensorFlow or an array may write to its result in place. Neither the other holders nor the next
+// holder of the same memory see these writes.
 TEST(SharedResults, keep_what_their_holder_writes_to_that_holder) {
   const auto pool = pool_of(4 * kMi);
   SharedResults results(*pool);

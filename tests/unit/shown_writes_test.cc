@@ -30,7 +30,7 @@ struct Machine {
   }
 };
 
-// Of so many writes, how many went past the cache.
+// Performs `count` writes of `bytes` each and returns how many of them went past the cache.
 int write(ShownWrites& writes, int count, std::size_t bytes = kBytes) {
   int past_cache = 0;
   for (int i = 0; i < count; ++i) {
@@ -57,7 +57,7 @@ TEST(ShownWrites, go_past_the_cache_where_lines_are_taken_away_slowly) {
   EXPECT_TRUE(writes.go_past_cache(kBytes));
 }
 
-// What the writer saves the reader pays, who fetches from memory.
+// A write past the cache saves time for the writer, but the reader then has to fetch from memory.
 TEST(ShownWrites, count_what_the_reader_fetches) {
   ShownWrites writes = Machine::writes_for(1 + 0.5 * Machine::kMemory, 1);
   write(writes, kMany);

@@ -1,4 +1,4 @@
-// What a TCP peer may not do, and how its end is told.
+// Refused actions of a TCP peer, and how the transport reports the end of a peer.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -225,7 +225,7 @@ TEST(TcpStreams, refuse_what_does_not_fit) {
     EXPECT_THAT(cause, HasSubstr("stream 2 of 2 failed: sent "));
     EXPECT_TRUE(puppet.events.received_cookies.empty());
   }
-  for (const bool is_first : {false, true}) {  // who brings bytes again that are there
+  for (const bool is_first : {false, true}) {  // the stream that sends bytes a second time
     Awaiting twice;
     twice.frame(twice.beside, twice.data);
     if (is_first) {
@@ -324,7 +324,7 @@ TEST(TcpStreams, one_that_is_silent_fails_and_one_that_speaks_does_not) {
     pair.b.poll(pair.at_b);
   }
   EXPECT_TRUE(pair.at_a.failures.empty());
-  Puppet puppet(streams(2));  // of whose streams the first one alone speaks
+  Puppet puppet(streams(2));  // only its first stream sends heartbeats
   while (puppet.events.failures.empty()) {
     puppet.clock.time += kPeerTimeout / 10;
     puppet.write({.kind = tcp::Kind::heartbeat, .epoch = 7});

@@ -26,7 +26,7 @@ TEST(TcpStripes, are_taken_from_the_end_and_leave_the_first_stream_something) {
   EXPECT_EQ(cut(0, 100), none);
   EXPECT_EQ(cut(0, 0), none);
   EXPECT_EQ(cut(7, 7), none);
-  // Where it has not come, it is left nothing.
+  // The first stream has not begun, so no byte is left to it.
   EXPECT_EQ(cut({}, 250), std::pair(uint64_t{200}, uint64_t{50}));
   EXPECT_EQ(cut({}, 100), std::pair(uint64_t{0}, uint64_t{100}));
   EXPECT_EQ(cut({}, 0), none);

@@ -1,5 +1,5 @@
-// What servers do with gradients: values computed by hand. tests/python/test_ps_rules.py compares
-// them with Keras over many steps.
+// Compares the updates that servers make with values computed by hand.
+// tests/python/test_ps_rules.py compares them with Keras over many steps.
 #include "ps/update.h"
 
 #include <gmock/gmock.h>

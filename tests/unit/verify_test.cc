@@ -1,4 +1,4 @@
-// What the verifier must find.
+// Broken schedules that the verifier must reject.
 #include <gtest/gtest.h>
 
 #include <utility>

@@ -177,7 +177,7 @@ TEST(Wire, survives_random_truncated_and_mutated_messages) {
     ASSERT_LE(message.ports.size(), kPortsMax);
     if (reader.done()) {
       ++accepted;
-      Writer again;  // what is accepted means exactly its bytes
+      Writer again;  // an accepted message encodes to the same bytes
       write(message, again);
       ASSERT_EQ(std::vector(again.bytes().begin(), again.bytes().end()), exact);
     }

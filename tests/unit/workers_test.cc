@@ -27,7 +27,7 @@ class InFlightTest : public ComputeTest {};
 
 INSTANTIATE_TEST_SUITE_P(Who, InFlightTest, ::testing::ValuesIn(all_makers()), name_of_maker);
 
-// Where a job ends on another thread.
+// Compute backends whose jobs end on another thread.
 class WorkersTest : public ComputeTest {};
 
 INSTANTIATE_TEST_SUITE_P(Who, WorkersTest, ::testing::ValuesIn(worker_makers()), name_of_maker);
@@ -188,7 +188,7 @@ TEST(Workers, wait_for_tasks_and_tell_sleepers_of_their_end) {
   std::atomic<int> wakes = 0, ran = 0;
   WorkerCompute workers(2, [&wakes] { ++wakes; });
   for (int turn = 0; turn < 200; ++turn) {
-    const bool armed = workers.arm() || workers.arm();  // of the end of the last one it tells once
+    const bool armed = workers.arm() || workers.arm();  // the first call tells of the last end
     EXPECT_TRUE(armed);
     for (int i = 0; i < 5; ++i) ASSERT_TRUE(workers.hand_over([&ran] { ++ran; }));
     workers.finish_tasks();

@@ -85,8 +85,8 @@ TEST(World, a_subtree_is_a_rank_and_those_below_it_in_order) {
 
 TEST(World, tells_who_shares_cpus) {
   struct Row {
-    std::vector<std::vector<int>> cpus;  // of each rank of the node
-    int ranks, together;                 // of rank 0
+    std::vector<std::vector<int>> cpus;  // one list for each rank of the node
+    int ranks, together;                 // expected for rank 0
   };
   const std::vector<Row> rows = {
       {{{0, 1}, {0, 1}, {0, 1}}, 3, 2},  // bound to nothing
@@ -106,7 +106,8 @@ TEST(World, tells_who_shares_cpus) {
     EXPECT_EQ(crowd.ranks, row.ranks);
     EXPECT_EQ(crowd.cpus, row.together);
     EXPECT_EQ(crowd.is_crowded(), row.ranks > row.together);
-    // Where one does not say all count, and what this one may use.
+    // If a rank does not report its CPUs, all ranks of the machine count. They share the CPUs that
+    // the caller passes.
     world.members[row.cpus.size() - 1].cpus.clear();
     EXPECT_EQ(world.crowd(7).ranks, static_cast<int>(row.cpus.size()));
     EXPECT_EQ(world.crowd(7).cpus, 7);
