@@ -20,7 +20,8 @@ std::size_t transfers() {
 }
 
 constexpr int kIdlePolls = 3000;
-// What both ranks keep of a stream that nobody receives: eager transfers, and what waits.
+// Both ranks together keep at most so many bytes of a stream that nobody receives. These are eager
+// transfers, and transfers that wait.
 constexpr std::size_t kHeapBytesMax = std::size_t{48} << 20;
 
 // One direction: value i travels as transfer i.

@@ -238,7 +238,7 @@ Backend devices(const std::string& names) {
 }  // namespace
 
 std::vector<Backend> backends() {
-  // Where there are devices, they are what the suite is for.
+  // If devices are named, the suite tests these alone.
   if (const char* names = std::getenv("RDMACOLL_TEST_DEVICES")) return {devices(names)};
   return {shm("shm_one_copy", true),
           shm("shm_staged", false),

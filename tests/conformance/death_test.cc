@@ -112,10 +112,10 @@ TEST_P(Death, of_a_busy_rank_is_reported_once_and_its_memory_is_left_alone) {
   }
 }
 
-// Who leaves has flushed, and need not wait until the others have looked.
+// A leaving rank flushes. It need not wait until its peers have polled.
 TEST_P(Death, after_a_flush_does_not_take_back_what_was_sent) {
-  // Small ones, which go without a grant. Elsewhere a send waits for the receiver's turn, and there
-  // is nothing that could be overtaken.
+  // The transfers are small, so they go without a grant. With other transports a send waits for the
+  // receiver, so the end of the peer cannot overtake it.
   if (!is_rdma()) return;
   for (const bool is_posted : {true, false}) {
     make(2);
@@ -337,7 +337,7 @@ TEST_P(ProcessDeath, by_SIGKILL_while_busy_is_reported_once) {
     EXPECT_TRUE(poll_until([&] { return sink_.messages[1].size() >= messages; }));
     finish_child();
     expect_reported_once();
-    // What the dead had shown from its pool can still be read.
+    // The views of the dead peer's pool are still readable.
     for (const auto& [cookie, seen] : sink_.views) {
       ASSERT_EQ(seen.reader, nullptr);
       EXPECT_EQ(bytes_of_view(seen).size(), 1000u);

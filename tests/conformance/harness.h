@@ -60,7 +60,7 @@ struct Recorder final : Sink {
 // A world in one process. Destroying one transport is the death of that rank.
 struct Fleet {
   virtual ~Fleet() = default;
-  // What a simulator does between polls; real transports need nothing.
+  // Advances the simulator between polls. Real transports need nothing.
   virtual void step() {}
 
   std::vector<std::unique_ptr<MemoryPool>> pools;
@@ -90,8 +90,9 @@ struct Backend {
   bool views = false;
   // A connected fleet in full mesh.
   std::function<std::unique_ptr<Fleet>(int ranks, Nanoseconds peer_timeout)> make;
-  // Where ranks can be processes: connected sockets, mostly one at each end, and an endpoint made
-  // of those of one end (the world has two ranks; rank 0 dials).
+  // Empty if ranks cannot be processes. `sockets` returns connected sockets, mostly one at each
+  // end. `make_endpoint` makes an endpoint from the sockets of one end. The world has two ranks.
+  // Rank 0 dials.
   std::function<std::pair<Sockets, Sockets>()> sockets;
   std::function<Endpoint(int rank, Sockets sockets, Nanoseconds peer_timeout)> make_endpoint;
 };

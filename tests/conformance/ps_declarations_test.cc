@@ -37,7 +37,7 @@ TEST_P(ParameterServerDeclarations, lets_nobody_wait_for_values_that_others_want
   EXPECT_EQ(said(""), 1);
   EXPECT_THAT(wait(clients[2]->save("/nowhere/at/all")).message(),
               testing::AnyOf(testing::HasSubstr("variable extra has no values yet: save once"),
-                             testing::HasSubstr("cannot be written")));  // of the other server
+                             testing::HasSubstr("cannot be written")));  // the other server's error
   ASSERT_TRUE(clients[0]->declare({&extra, 1}, {&decays, 1}, kSgd, call).ok());
   run(call);
   const Tensor first{number, reinterpret_cast<std::byte*>(&given)};

@@ -56,7 +56,7 @@ class PsFleet : public testing::TestWithParam<Backend> {
     }
   }
 
-  // Whoever has been reset is dead.
+  // Lets each client and server make one turn. A client or server that has been reset is dead.
   void turn() {
     fleet->step();
     for (auto& client : clients) {

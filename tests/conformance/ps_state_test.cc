@@ -1,4 +1,4 @@
-// What servers take over of an optimizer and give back, and calls that nobody waits for.
+// The state of an optimizer that servers take over and give back, and calls without a waiter.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -83,7 +83,8 @@ TEST_P(ParameterServerState, takes_gradients_that_lie_apart_and_tells_whoever_do
   EXPECT_EQ(told, 11);
 }
 
-// What had begun before was for values that are not there any more, at rates that nobody keeps.
+// Calls that began before a restore were meant for the replaced values. The server no longer has
+// their learning rates.
 TEST_P(ParameterServerState, drops_what_a_restore_has_overtaken) {
   const std::string path = testing::TempDir() + "overtaken_" + GetParam().name;
   open(3, 1);

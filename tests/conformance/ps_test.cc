@@ -126,7 +126,7 @@ TEST_P(ParameterServer, holds_the_fast_back_where_staleness_is_bounded) {
   run(calls[4]);
   for (int i = 0; i < 200; ++i) turn();
   EXPECT_FALSE(calls[5]->is_done());
-  // Who has left holds nobody back.
+  // A worker that has left holds no other worker back.
   run(clients[1]->leave());
   for (const CallRef& call : calls) run(call);
 }
@@ -236,7 +236,7 @@ TEST_P(ParameterServer, that_dies_ends_the_others_with_its_name) {
   }
 }
 
-// Who was stopped blames no server: these go on without it.
+// A worker that was stopped blames no server. The servers go on without this worker.
 TEST_P(ParameterServer, goes_on_without_a_worker_that_was_stopped) {
   open(2, 2);
   begin(kSpecs, values_of_specs(0));
@@ -259,7 +259,7 @@ TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
   CallRef call;
   ASSERT_TRUE(clients[2]->declare({&v, 1}, {&decays, 1}, "", call).ok());
   EXPECT_EQ(wait(call).message(), "variable v comes without an optimizer: name one.");
-  // What is before the refused one is forgotten, too, with the optimizer.
+  // The server also forgets the variables before the refused one, and the optimizer.
   const std::vector<VariableSpec> large = {floats("v", {2}), floats("x", {1 << 13, 1 << 27}, true)};
   const std::array<bool, 2> both = {true, true};
   ASSERT_TRUE(clients[0]->declare(large, both, "optimizer=adam\n", call).ok());

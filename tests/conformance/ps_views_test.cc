@@ -17,7 +17,8 @@ class ParameterServerViews : public PsFleet {
  protected:
   void begin_large() { begin({floats("large", {kElements})}, {std::vector<float>(kElements)}); }
 
-  // What a worker that is damaged gives for a push of one chunk, which the server then reads.
+  // Publishes `pieces` as a damaged worker does for a push of one chunk. The server then reads
+  // them.
   void give(std::span<const Piece> pieces) {
     Transport& transport = *fleet->transports[1];
     ps::Request request{.ask = ps::Ask::push, .chunk_bytes = kChunkBytes, .items = {{0, 0}}};

@@ -1,4 +1,4 @@
-// What ranks over RDMA are told when something between them fails.
+// The errors that ranks get when an RDMA path between them fails.
 #include <gmock/gmock.h>
 
 #include "conformance/rdma_puppet.h"

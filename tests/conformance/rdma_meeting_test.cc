@@ -95,8 +95,8 @@ TEST(RdmaMeeting, greeting_that_comes_byte_by_byte_connects) {
   expect_talks(fleet);
 }
 
-// Whoever is told that a peer is connected may talk to it at once, however many rails are still
-// tried out.
+// A rank may talk to a peer as soon as the peer counts as connected, even while other rails are
+// still tried out.
 TEST(RdmaMeeting, first_words_come_after_the_path_record_on_any_number_of_rails) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(seed);

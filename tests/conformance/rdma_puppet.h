@@ -55,13 +55,13 @@ class RdmaPuppet {
     for (End& end : ends_) end.queue_pair.reset();
   }
 
-  rdma::Greeting greeting;       // what say_greeting() says
-  uint32_t eager_cut = 8 << 10;  // what its path record says,
-  uint32_t posted = kReceives;   // and how many receives there really are
+  rdma::Greeting greeting;       // say_greeting() sends it
+  uint32_t eager_cut = 8 << 10;  // the value in its path record
+  uint32_t posted = kReceives;   // the true number of receives
   rdma::Greeting theirs;
-  std::vector<std::vector<std::byte>> messages;  // that came on the first rail
+  std::vector<std::vector<std::byte>> messages;  // came on the first rail
   std::vector<uint32_t> immediates;
-  std::size_t messages_before_writes = 0;  // that came before the first of those
+  std::size_t messages_before_writes = 0;  // came before the first immediate
   int failures = 0;                        // completions with an error
 
   void say(std::span<const std::byte> bytes) {
@@ -150,7 +150,7 @@ class RdmaPuppet {
                 .pieces = std::span(&piece, bytes.empty() ? 0 : 1)});
   }
   uint32_t number() const { return number_; }
-  // Where the transport may write, if it is told.
+  // The address at which the transport may write, once it knows this address.
   uint64_t address() const { return reinterpret_cast<uint64_t>(memory_.data()); }
   uint32_t remote_key() const { return ends_[0].registration->keys().remote; }
   // Places that the transport has granted.

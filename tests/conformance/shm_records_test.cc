@@ -22,7 +22,7 @@ TEST_P(ShmLies, fail_the_peer_that_tells_them) {
   puppet.expect_failed(GetParam().cause);
 }
 
-constexpr uint64_t kEnd = uint64_t{64} << 20;  // of the pool
+constexpr uint64_t kEnd = uint64_t{64} << 20;  // the end of the pool
 
 RecordHeader publication(uint32_t count, Traffic traffic = Traffic::view) {
   RecordHeader header = Puppet::record(RecordKind::publish);
@@ -175,7 +175,7 @@ TEST(ShmFuzz, survives_random_records) {
   }
 }
 
-// What stood in the ring before, or is a caller's data, may look like a record in all but its
+// Old contents of the ring, or a caller's data, may look like a record in everything except the
 // stamp.
 TEST(ShmRing, a_record_of_another_line_is_none) {
   Puppet puppet;

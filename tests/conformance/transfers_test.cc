@@ -129,7 +129,7 @@ class Transfers : public testing::TestWithParam<Backend> {
 
   std::unique_ptr<Buffer> buffer(int rank, std::size_t bytes, std::size_t pieces_max,
                                  std::mt19937_64& random) {
-    // Of the pool, where transports have short cuts, or not.
+    // The buffer lies in the pool or outside. Transports have short cuts for the pool.
     const bool pooled = bytes < 30'000 && random() % 2 == 0;
     MemoryPool* pool = pooled ? fleet_->pools[static_cast<std::size_t>(rank)].get() : nullptr;
     return std::make_unique<Buffer>(pool, bytes, pieces_max, random);

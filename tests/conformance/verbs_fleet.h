@@ -57,7 +57,8 @@ struct VerbsFleet final : Fleet {
       }
     }
   }
-  // What `rank` was told of the end of `peer`; "" when nothing came.
+  // Waits until `rank` hears of the end of `peer`, and returns the cause. Returns "" if nothing
+  // comes.
   std::string failure(int rank, int peer) {
     auto& causes = sink(rank).failures[peer];
     poll_until([&] { return !causes.empty(); });

@@ -177,7 +177,7 @@ TEST_P(Wake, whoever_sleeps_on_a_full_queue_is_woken) {
     pollfd handle{.fd = transport.wait_handle(), .events = POLLIN};
     lost = ::poll(&handle, 1, kLostAfterMs) == 0;
   }
-  // What is still on its way from here may need us.
+  // Messages that are still on their way may need further polls of this rank.
   EXPECT_TRUE(flush(transport, fleet->sinks[0]));
   EXPECT_FALSE(lost);
   reader.join();
