@@ -33,8 +33,8 @@ TEST(SimulatedFaults, end_with_right_sums_or_the_right_error) {
   EXPECT_GT(refused, 30u);
 }
 
-// What an earlier world has said, of the same ranks and about the same operations, is never taken
-// for this one's: the world ends and says why, or nothing comes of it.
+// A rank never takes the message of an earlier world for one of its own world, even with the same
+// ranks and operations. The world either ends with an error or ignores the message.
 TEST(SimulatedWorlds, do_not_believe_words_of_an_earlier_one) {
   uint64_t refused = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
@@ -60,7 +60,7 @@ TEST(SimulatedFaults, end_well_where_verdicts_overtake_what_they_are_about) {
   EXPECT_TRUE(outcome.ok()) << outcome.scenario << "\n" << outcome.hang << outcome.unnamed;
 }
 
-// Whoever has no memory for a result says so, and is named by the others.
+// A rank without memory for a result says so, and the other ranks name this rank.
 TEST(SimulatedFaults, name_a_rank_without_memory_for_a_result) {
   for (const Kind kind : {Kind::allreduce, Kind::allgather, Kind::reducescatter, Kind::alltoall,
                           Kind::gather, Kind::scatter}) {
@@ -81,7 +81,8 @@ TEST(SimulatedFaults, name_a_rank_without_memory_for_a_result) {
   }
 }
 
-// Of a set whose ranks have other numbers in the world, where others are `outside`.
+// Simulates an alltoall. If `outside` is positive, the alltoall runs in a set, and so many ranks of
+// the world are outside this set. The set's ranks then have other numbers in the world.
 SimOutcome simulate_alltoall(int ranks, std::vector<int64_t> shape, bool is_even, int outside = 0) {
   SimScript script;
   script.ranks = ranks + outside;
@@ -196,9 +197,9 @@ TEST(SimulatedPlans, end_before_zeros_of_a_rank_that_has_joined_are_a_result) {
   }
 }
 
-// Where ranks have joined, what needs data of all ends at once: so ranks are several operations of
-// a name ahead of their children in the control tree, which has three levels here. What those say
-// must not be gathered with later ones.
+// When ranks have joined, operations that need data of all ranks end at once. Ranks are then
+// several operations of a name ahead of their children in the control tree, which has three levels
+// here. The children's records must not be gathered with later ones.
 TEST(SimulatedPlans, end_well_where_ranks_are_ahead_of_their_children) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     SimScript script;

@@ -1,4 +1,4 @@
-// What the scripts of seeds have in them: every kind, fault and mode, and these together.
+// Checks that the scripts of seeds cover every kind, fault and mode, and their combinations.
 #include <gtest/gtest.h>
 
 #include <map>
