@@ -272,8 +272,7 @@ Status read_setting(const Setting& setting, const std::vector<Given>& given, Con
   value.add_note(parsed.note);
   for (std::size_t i = 1; i < given.size(); ++i) {
     ParsedValue other;
-    if (given[i].name == given[0].name)
-      continue;  // an argument over its own variable is no surprise
+    if (given[i].name == given[0].name) continue;  // an argument may override its own variable
     if (parse(setting, given[i].text, other) && other.text == parsed.text) continue;
     add(value.warning,
         cat(given[i].name, " says ", given[i].text, "; ", value.given, " is obeyed"));

@@ -41,7 +41,7 @@ struct Setting {
   Scope scope;
   std::string_view allowed;  // the accepted values, for error messages: "run or canonical"
   std::string_view help;
-  double least = 0;  // bytes, count and seconds: the smallest and the largest value
+  double least = 0;  // all numbers: the smallest and the largest value
   double most = 0;
   void (*store)(Config& config, const ParsedValue& value) = nullptr;  // null: Python reads it
 };

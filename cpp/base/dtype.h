@@ -22,7 +22,6 @@ enum class Dtype : uint8_t {
   float32 = 6,
   float64 = 7,
   boolean = 8,  // reduced by min ("and") and max ("or")
-  // Moved but never reduced (broadcast and allgather take them):
   uint16 = 9,
   uint32 = 10,
   uint64 = 11,

@@ -1,4 +1,4 @@
-// Sleeping on a word, with a time limit (std::atomic::wait has none).
+// Sleeps on a word, with a time limit (std::atomic::wait has none).
 #pragma once
 
 #include <atomic>

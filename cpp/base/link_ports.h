@@ -14,7 +14,7 @@ namespace rdmacoll {
 
 class LinkPorts {
  public:
-  // `nodes`: the node of each rank; both outlive this.
+  // `nodes`: the node of each rank. Both arguments outlive this.
   LinkPorts(const LinkModel& links, std::span<const int> nodes) : links_(links), nodes_(nodes) {}
 
   bool is_near(int a, int b) const { return nodes_[a] == nodes_[b]; }

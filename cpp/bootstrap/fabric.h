@@ -163,7 +163,7 @@ class Fabric final : public Transport {
   std::vector<Caller> callers_;  // reused
   std::vector<Caller> early_;    // further streams that came before the first
   std::vector<Peer> peers_;
-  int waiting_ = 0;         // peers in that state
+  int waiting_ = 0;         // peers in the state `waiting`
   int missing_ = 0;         // streams that peers have yet to open
   bool signalled_ = false;  // a caller waits, or arm() could not exclude it
   uint32_t polls_ = 0;

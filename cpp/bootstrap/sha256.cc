@@ -118,7 +118,7 @@ bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::b
 void fill_random(std::span<std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t count = get_random(bytes.data(), bytes.size());
-    RC_ASSERT(count > 0 || errno == EINTR, "getrandom");  // the kernel always has some
+    RC_ASSERT(count > 0 || errno == EINTR, "getrandom");  // the kernel always has random bytes
     if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
 }

@@ -17,7 +17,7 @@
 namespace rdmacoll {
 namespace {
 
-// All ranks of a job may call at once while this one is still busy starting.
+// All ranks of a job may call at once, while this rank is still busy with its start.
 constexpr int kBacklog = 4096;
 
 int set_congestion(const Fd& socket, const std::string& name) {

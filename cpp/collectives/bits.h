@@ -1,4 +1,4 @@
-// A set of small numbers: the steps that come before a step.
+// A set of small numbers, for the steps that come before a step.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ class Bits {
 
   bool contains(std::size_t number) const { return words_[number / 64] >> (number % 64) & 1; }
   void add(std::size_t number) { words_[number / 64] |= uint64_t{1} << (number % 64); }
-  // `other` may be for fewer numbers.
+  // Adds all numbers of `other`, which may be made for fewer numbers.
   void add(const Bits& other) {
     for (std::size_t i = 0; i < other.words_.size(); ++i) words_[i] |= other.words_[i];
   }

@@ -11,7 +11,7 @@ namespace rdmacoll {
 // the rank has no output for them.
 void ring_sums(Builder& program, const Shape& shape, Space partial);
 
-// Allgather around the ring: every part begins in the output of its own rank.
+// Allgather around the ring. Every part begins in the output of its own rank.
 void ring_copies(Builder& program, const Shape& shape);
 
 // Direct reduce-scatter: rank k collects part k from all ranks and reduces once, in canonical

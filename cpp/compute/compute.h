@@ -1,4 +1,4 @@
-// Reductions and copies, posted and polled like transfers: never assumed to be free.
+// Reductions and copies. They are posted and polled like transfers, since they take time.
 #pragma once
 
 #include <cstddef>

@@ -9,7 +9,7 @@ namespace {
 
 constexpr bool has_all(uint64_t word, uint64_t bits) { return (word & bits) == bits; }
 
-// Bits as the manual of the architecture numbers them.
+// Bits, as numbered in the manual of the architecture.
 constexpr uint32_t kOsSaves = 1u << 27;  // xgetbv exists
 constexpr uint32_t kAvx = 1u << 28, kF16c = 1u << 29;
 constexpr uint32_t kAvx2 = 1u << 5;
