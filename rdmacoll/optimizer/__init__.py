@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DistributedGradientTape", "DistributedOptimizer", "bucket_count"]
 
-_NUMBERS: dict[str, itertools.count[int]] = {}  # one row of numbers for each label
-_NAMED: dict[str, itertools.count[int]] = {}  # how many optimizers the main thread has wrapped with a name
+_NUMBERS: dict[str, itertools.count[int]] = {}  # a counter for each label
+# the number of optimizers that the main thread has wrapped, by name
+_NAMED: dict[str, itertools.count[int]] = {}
 
 
 def __getattr__(name: str) -> Any:
@@ -46,8 +47,8 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     name: str | None = None,
 ) -> Any:
-    """Makes `optimizer` reduce gradients over all ranks before it clips and applies them; returns the
-    same object.
+    """Makes `optimizer` reduce gradients over all ranks before it clips and applies them. Returns the same
+    object.
 
         rdmacoll.init()
         optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.Adam(1e-3 * rdmacoll.size()))
@@ -56,28 +57,38 @@ def DistributedOptimizer(
 
     optimizer: of Keras 3, of Keras 2 (TensorFlow 2.15, `tf_keras`; new or legacy), or of
     `tf.compat.v1.train`, whose `compute_gradients` then returns the reduced gradients. All ranks wrap their
-    optimizers in the same order. op: rdmacoll.Average, Sum, Min, Max or Product; gradients are multiplied by
-    `prescale_factor` before and `postscale_factor` after. compression: `Compression.fp16` or `bf16` lets them
-    travel as 16 bits; under dynamic loss scaling the scale falls until they fit. sparse_as_dense: False
-    gathers the rows of `tf.IndexedSlices`; True makes them dense; "auto" gathers the rows, or sums those of
-    one index where that is less to send (not the same for Keras 3's Adam, or a clipped norm, which square
-    each row). bucket_bytes: instead of RDMACOLL_BUCKET_BYTES. backward_passes_per_step: so many calls make a
-    step: gradients are summed on each rank, then reduced and applied with the last call; with
-    `average_aggregated_gradients` their mean is. Several replicas in a rank (`tf.distribute`) add up theirs;
-    not in sessions, nor with Keras 3's `use_ema`, whose averages move in each call. In a graph of
-    TensorFlow 1 the sums are local variables; Keras 2 trains there with its legacy optimizers alone.
-    process_set: whose ranks train together; those wrap their optimizers of that set in the same order.
-    name: equal on all ranks, instead of a number by that order: for threads that wrap optimizers at the same
-    time. Without it those of other threads than the main one are told apart by the names and shapes of their
-    variables; where these are equal, too, it is an error, which ends the world.
+    optimizers in the same order.
 
-    With `gradient_accumulation_steps` ranks communicate once for each update; under loss scaling
-    (mixed_float16) at every step, since all ranks must agree whether its gradients are finite. Copies and
-    pickles of the optimizer are wrapped too, and what `from_config` of its class makes; each has a state of
-    its own. Ranks make them in the same order. Files that Keras saves hold
-    the plain optimizer, and so do copies and pickles of what is around it (a model, Keras's loss scaling),
-    which are such files: what `load_model` returns has to be wrapped again. Raises ConfigError for an
-    optimizer that is wrapped already.
+    op: rdmacoll.Average, Sum, Min, Max or Product. Gradients are multiplied by `prescale_factor` before the
+    reduction and by `postscale_factor` after it. compression: `Compression.fp16` or `bf16` sends gradients as
+    16 bits; under dynamic loss scaling the scale falls until they fit. bucket_bytes: replaces
+    RDMACOLL_BUCKET_BYTES.
+
+    sparse_as_dense: False gathers the rows of `tf.IndexedSlices`. True makes them dense. "auto" gathers the
+    rows, or sums the rows of each index if this sends less. Sums change the result of optimizers that square
+    each row: Keras 3's Adam, or a clipped norm.
+
+    backward_passes_per_step: the number of calls in a step. Gradients are summed on each rank. The last call
+    reduces and applies the sums, or with `average_aggregated_gradients` the means. The sums include those of
+    several replicas in a rank (`tf.distribute`). Several replicas cannot accumulate in sessions, nor with
+    Keras 3's `use_ema`, whose averages move in each call. In a graph of TensorFlow 1 the sums are local
+    variables, and Keras 2 trains there with its legacy optimizers alone.
+
+    process_set: the ranks that train together. They wrap their optimizers of this set in the same order.
+    name: equal on all ranks. It replaces the number by that order, for threads that wrap optimizers at the
+    same time. Without a name, optimizers of other threads than the main one are matched by the names and
+    shapes of their variables. If these are equal, too, this is an error, which ends the world.
+
+    With `gradient_accumulation_steps` ranks communicate once for each update. Under loss scaling
+    (mixed_float16) they communicate at every step, since all ranks must agree whether its gradients are
+    finite.
+
+    Copies and pickles of the optimizer are wrapped too, and so is the result of `from_config` of its class.
+    Each has a state of its own. Ranks make them in the same order. Files that Keras saves hold the plain
+    optimizer, and so do copies and pickles of an object around it (a model, Keras's loss scaling). So the
+    optimizer of a model that `load_model` returns has to be wrapped again.
+
+    Raises ConfigError for an optimizer that is wrapped already.
     """
     return wrapped(
         optimizer,
@@ -96,7 +107,8 @@ def DistributedOptimizer(
 
 
 def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: Any) -> Any:
-    """The same optimizer, wrapped; `name`, or `label` and a number, become the name of what it reduces."""
+    """Wraps the optimizer and returns the same object. The name of its reductions is `name`, or `label`
+    with a number. Raises ConfigError."""
     from rdmacoll.optimizer.identity import is_main_thread, name_in_thread
     from rdmacoll.optimizer.reduce import GradientReducer
 
@@ -133,10 +145,10 @@ def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: A
 
 
 def with_inner(optimizer: Any) -> list[Any]:
-    """The optimizer, and those inside of loss scaling (of Keras, and of TensorFlow 1), of a MultiOptimizer,
-    and of what Keras 2 puts around optimizers of TensorFlow 1."""
+    """The optimizer and all optimizers inside of it: inside of loss scaling (of Keras, and of TensorFlow
+    1), of a MultiOptimizer, and of Keras 2's wrapper for optimizers of TensorFlow 1."""
     parts = [optimizer]
-    for outer in parts:  # which grows
+    for outer in parts:  # the list grows in the loop
         inner = getattr(outer, "inner_optimizer", None) or getattr(outer, "_optimizer", None)
         if type(outer).__name__ == "TFOptimizer":
             inner = outer.optimizer
@@ -146,7 +158,7 @@ def with_inner(optimizer: Any) -> list[Any]:
 
 
 def bucket_count(optimizer: Any) -> int:
-    """How many buckets the gradients of a wrapped optimizer were cut into when they were last traced."""
+    """The number of buckets of a wrapped optimizer's gradients, as they were traced last."""
     for part in with_inner(optimizer):
         reducer: GradientReducer | None = getattr(type(part), "_rdmacoll_reduce", None)
         if reducer is not None:

@@ -1,5 +1,5 @@
-"""`backward_passes_per_step` where the framework has no accumulation of its own: gradients are summed on this
-rank, and reduced and applied with the last pass of each step."""
+"""`backward_passes_per_step` for frameworks without an accumulation of their own. Each rank sums its
+gradients. The last pass of each step reduces and applies the sums."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pair = tuple[Any, Any]
 
 
 def checked_passes(value: Any) -> int:
-    """How many passes make a step. Raises ConfigError."""
+    """The number of passes in a step. Raises ConfigError."""
     if type(value) is not int or value < 1:
         raise ConfigError(f"backward_passes_per_step={value!r}: a whole number from 1.")
     return value
@@ -24,8 +24,8 @@ def checked_passes(value: Any) -> int:
 class Accumulation:
     """The sums of one optimizer. They belong to this rank, and are in no checkpoint.
 
-    A program may apply gradients of several sets of variables in turn, as that of a GAN with one optimizer:
-    each set has its own passes.
+    A program may apply gradients of several sets of variables in turn, as a GAN with one optimizer does. Each
+    set counts its own passes.
     """
 
     def __init__(self, passes: int, *, is_mean: bool) -> None:
@@ -41,12 +41,12 @@ class Accumulation:
         return self._of_sets.setdefault(frozenset(_key(variable) for _, variable in pairs), self.fresh())
 
     def fresh(self) -> Accumulation:
-        """Another one, with zeros."""
+        """A new accumulation with the same options, without sums."""
         return Accumulation(self.passes, is_mean=self.is_mean)
 
     def add(self, pairs: Sequence[Pair]) -> tuple[list[Pair], Any]:
-        """Adds the gradients of one pass. Returns the pairs with the sums (or means) so far, None where
-        there was no gradient in any pass, and whether this was the last pass of a step."""
+        """Adds the gradients of one pass. Returns the pairs with the sums (or means) so far, and whether
+        this was the last pass of a step. A sum is None if no pass had a gradient."""
         present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
         self._make(present)
         added = [
@@ -60,7 +60,8 @@ class Accumulation:
         return result, tf.equal(count % self.passes, 0)
 
     def when(self, is_last: Any, step: Callable[[], Any]) -> Any:
-        """Runs `step` with the last pass, after which the sums are zeros again. A tensor that says so."""
+        """Runs `step` in the last pass, and then sets the sums to zero. Returns a tensor: whether this was
+        the last pass."""
 
         def last() -> Any:
             done = step()
@@ -72,7 +73,7 @@ class Accumulation:
         return tf.cond(is_last, last, lambda: tf.identity(is_last))
 
     def _make(self, pairs: Sequence[Pair]) -> None:
-        """Variables for the sums, outside of the function that is traced."""
+        """Creates the variables for the sums, outside of the traced function."""
         with tf.init_scope():
             if self._count is None:
                 self._count = _local(tf.zeros((), tf.int64), "passes")
@@ -86,7 +87,8 @@ def _key(variable: Any) -> Any:
 
 
 def _local(initial: Any, name: str) -> Any:
-    """In a graph of TensorFlow 1 it is initialised with the local variables, or by the session of Keras 2."""
+    """A variable of this rank. In a graph of TensorFlow 1 it is initialised with the local variables, or
+    by the session of Keras 2."""
     variable = tf.compat.v1.Variable(
         initial,
         trainable=False,

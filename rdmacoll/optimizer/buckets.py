@@ -1,8 +1,8 @@
 """Cuts a list of gradients into buckets: pure, and the same on every rank.
 
-The list is cut when the training step is traced, so that what is summed together never depends on
-timing. Backward order: the last layer's gradient is ready first. The first bucket is small, so that
-communication begins early; each has one dtype.
+The list is cut when the training step is traced, so that no bucket depends on timing. Buckets have backward
+order, since the last layer's gradient is ready first. The first bucket is small, so that communication begins
+early. Each bucket has one dtype.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FIRST_BUCKET_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """One gradient. bytes: its size, or None when its shape is not known before it runs."""
+    """One gradient. bytes: its size, or None if its shape is known only when it runs."""
 
     dtype: str
     shape: tuple[int | None, ...]
@@ -34,7 +34,7 @@ class Bucket:
 def cut(
     entries: Sequence[Entry], *, bucket_bytes: int, first_bytes: int = FIRST_BUCKET_BYTES
 ) -> list[Bucket]:
-    """Buckets of at most `bucket_bytes` (a larger gradient is alone), in the order they fill up.
+    """Buckets of at most `bucket_bytes` (a larger gradient is alone), in the order in which they fill up.
 
     >>> entries = [Entry("float32", (n,), 4 * n) for n in (100, 10, 10, 1)]
     >>> [bucket.indices for bucket in cut(entries, bucket_bytes=200, first_bytes=40)]
@@ -53,7 +53,7 @@ def cut(
 
     for index in range(len(entries) - 1, -1, -1):
         entry = entries[index]
-        # A size that nobody knows yet counts as a full bucket.
+        # A gradient of unknown size counts as a full bucket.
         size = bucket_bytes if entry.bytes is None else entry.bytes
         if entry.dtype in open_indices and open_bytes[entry.dtype] + size > limit():
             close(entry.dtype)
@@ -69,9 +69,9 @@ def cut(
 def manifest(
     count: int, dense: Mapping[int, Entry], sparse: Mapping[int, Entry], buckets: Sequence[Bucket]
 ) -> str:
-    """A list of `count` gradients and its cut in words that are equal where both are: ranks whose words
-    differ would sum different things. dense, sparse: by position, the others are None; a sparse one's
-    first dimension is left out.
+    """A text about a list of `count` gradients and its cut. Ranks with different texts would sum different
+    gradients. dense, sparse: entries by position; all other gradients are None. The entry of a sparse
+    gradient leaves the first dimension out.
 
     >>> manifest(2, {1: Entry("float32", (2,), 8)}, {}, [Bucket("float32", (1,))])
     '2 gradients (1 dense of 8 bytes in 1 bucket of float32, 0 sparse, 1 None; digest de013607)'

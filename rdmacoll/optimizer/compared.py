@@ -1,9 +1,9 @@
 """The values that have to be equal on all ranks: which ones, in which order, and their fingerprints.
 
-Scalars of the optimizer come first (counts, learning rates), since a rate that differs is the cause of
-weights that differ. Then weights, then slots. Left out are gradient accumulators, states of seed generators,
-metrics, and variables that `declare_local` has named. Non-trainable variables are `states`: batch
-normalisation keeps other statistics on each rank.
+Scalars of the optimizer come first (counts, learning rates), since different rates cause different weights.
+Weights follow, then slots. Gradient accumulators, states of seed generators, metrics, and variables of
+`declare_local` are left out. Non-trainable variables are `states`: batch normalisation keeps different
+statistics on each rank.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SEED_STATES = ("StateVar", "seed_generator_state")
 
 
 class Entry(NamedTuple):
-    """One value: a `tf.Variable`, a number, or a schedule with the count it is asked for."""
+    """One value: a `tf.Variable`, a number, or a schedule with the count that is its argument."""
 
     label: str
     source: Any
@@ -33,10 +33,11 @@ class Entry(NamedTuple):
 
 
 def declare_local(variables: Iterable[Any]) -> None:
-    """Says that these variables are each rank's own: `check_weights` and the checks of wrapped optimizers
-    leave them out. Gradients and broadcasts stay as they are.
+    """Declares that each rank has its own values of these variables. `check_weights` and the checks of
+    wrapped optimizers leave them out. Gradients and broadcasts stay as they are.
 
-    variables: of `tf.Variable` or `keras.Variable`. Raises ConfigError for anything else."""
+    variables: `tf.Variable` or `keras.Variable` objects. Raises ConfigError for anything else.
+    """
     for variable in variables:
         if not hasattr(variable, "assign"):
             raise ConfigError(f"declare_local() takes variables, not a {type(variable).__name__}.")
@@ -53,7 +54,8 @@ def weights_of(model: Any) -> list[Any]:
 
 
 def states_of(model: Any) -> list[Any]:
-    """The non-trainable variables of a model but metrics, seeds, and those of unknown shape, which grow."""
+    """The non-trainable variables of a model, without metrics, seeds, and variables of unknown shape,
+    which grow."""
     metrics = {id(plain(one)) for metric in getattr(model, "metrics", []) for one in metric.variables}
     found = _listed(model, "non_trainable_weights") or []
     return [
@@ -66,7 +68,8 @@ def states_of(model: Any) -> list[Any]:
 
 
 def _listed(model: Any, name: str) -> list[Any] | None:
-    """None where the model has no such list. Keras 2 raises ValueError before a model is built."""
+    """A list of variables of the model, or None if it has no such list. Keras 2 raises ValueError before a
+    model is built."""
     try:
         found = getattr(model, name, None)
     except ValueError:
@@ -76,7 +79,7 @@ def _listed(model: Any, name: str) -> list[Any] | None:
 
 
 def label_of(variable: Any) -> str:
-    """How messages call a variable."""
+    """The name of a variable in messages."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", "")).removesuffix(":0")
 
 
@@ -99,7 +102,7 @@ def entries_of(weights: Sequence[Any], optimizer: Any) -> list[Entry]:
 
 
 def variable_entries(variables: Iterable[Any]) -> list[Entry]:
-    """The same of a list of variables."""
+    """The entries to compare for a list of variables."""
     found = [Entry(label_of(one), plain(one)) for one in variables]
     return [entry for entry in found if _is_compared(entry.source)]
 
@@ -129,8 +132,9 @@ def _variables_of(part: Any, weights: Sequence[Any]) -> list[Entry]:
 
 
 def _of_legacy(part: Any, weights: Sequence[Any]) -> list[Any]:
-    """By weight and slot: the own list of an optimizer that was restored has the order of its file."""
-    if hasattr(part, "_optimizer"):  # loss scaling, whose list is that of its inside
+    """The variables by weight and slot. The optimizer's own list has the order of its file after a
+    restore."""
+    if hasattr(part, "_optimizer"):  # loss scaling: its list is that of the inner optimizer
         return []
     found = [part.iterations]
     for weight in weights:
@@ -141,7 +145,7 @@ def _of_legacy(part: Any, weights: Sequence[Any]) -> list[Any]:
 
 
 def _rates_of(part: Any) -> list[Entry]:
-    """Learning rates that are no variables of the optimizer, and the other numbers of legacy optimizers."""
+    """Learning rates that are not variables of the optimizer, and the other numbers of legacy optimizers."""
     rates = {name: getattr(part, name, None) for name in ("_learning_rate", "_lr")}
     rates |= getattr(part, "_hyper", None) or {}
     found = []
@@ -157,8 +161,8 @@ def _rates_of(part: Any) -> list[Entry]:
 
 
 def values_of(entries: Sequence[Entry], session: Any = None) -> list[Array]:
-    """The values, without copies where that is possible: nobody assigns meanwhile. session: of a graph of
-    TensorFlow 1."""
+    """The values of the entries, without copies if possible: nobody assigns to the variables meanwhile.
+    session: that of a graph of TensorFlow 1."""
     if session is not None:
         fetched = session.run([entry.source for entry in entries if _is_variable(entry.source)])
         found = iter(fetched)
@@ -178,7 +182,7 @@ def _is_variable(source: Any) -> bool:
 def _number(entry: Entry, session: Any = None) -> Any:
     if not callable(entry.source):
         return np.float64(entry.source)
-    # A schedule of Keras is asked for a step; a function of the program is not.
+    # A schedule of Keras takes a step as its argument; a function of the program takes none.
     rate = entry.source(entry.step) if hasattr(entry.source, "get_config") else entry.source()
     if session is not None:
         return session.run(rate) if tf.is_tensor(rate) else np.asarray(rate)
@@ -191,6 +195,6 @@ def fingerprints(values: Sequence[Array]) -> Array:
 
 
 def structure_of(values: Sequence[Array]) -> int:
-    """A number for the dtypes and shapes alone."""
+    """A hash of the dtypes and shapes alone."""
     text = ";".join(f"{value.dtype.char}{value.shape}" for value in values)  # `name` is slow
     return fingerprint_of(np.frombuffer(text.encode() + b";", np.uint8))

@@ -28,19 +28,20 @@ _COLUMNS = 6
 
 
 class Difference(NamedTuple):
-    """The first variable that differs too much, or of all that differ a little the one that differs most."""
+    """The first variable that differs by more than the tolerance. If there is none, the variable that
+    differs most."""
 
     rank: int  # in the world
     reference: int  # the rank that it is compared with
     label: str
     distance: float
-    relative: float  # by the reference's largest value
-    differing: int  # variables
+    relative: float  # the distance / the reference's largest value
+    differing: int  # the number of variables that differ
     compared: int
-    is_beyond: bool  # the tolerance
+    is_beyond: bool  # beyond the tolerance
 
     def sentence(self) -> str:
-        """Names the variable that differs, and by how much."""
+        """A text with the variable that differs, and by how much."""
         others = f", one of {self.differing} that differ (of {self.compared})" if self.differing > 1 else ""
         relative = f", {self.relative:.3g} of the largest value" if np.isfinite(self.relative) else ""
         return (
@@ -71,8 +72,9 @@ class Comparison:
         session: Any,
         left_out: set[int],
     ) -> None:
-        """Reads all values of this rank. entries: weights, and states (non-trainable variables) without those
-        at the positions `left_out`. Raises nothing: `meet` tells all ranks of an error."""
+        """Reads all values of this rank. entries: returns the weights and the states (non-trainable
+        variables). States at the positions `left_out` are not compared. Raises nothing: `meet` reports an
+        error to all ranks."""
         try:
             self._weights, self._states = entries()
             self._values = compared.values_of([*self._weights, *self._states], session)
@@ -92,8 +94,9 @@ class Comparison:
         return int(self._row[_PRINT])
 
     def meet(self, told: Sequence[int] = ()) -> Array:
-        """Exchanges the fingerprints of all values, and what else each rank tells: a row for each rank of
-        `live`. An error of one rank's `read` is raised on all."""
+        """Exchanges the fingerprints of all values, and further numbers of each rank (`told`). Returns
+        these numbers, a row for each rank of `live`. If one rank's `read` has failed, all ranks raise an
+        error."""
         table = self._table(np.concatenate([self._row, np.array(told, np.int64)]), "fingerprints")
         self.live = [member for member in range(len(table)) if table[member, _IS_HERE]]
         if self._failure is not None:
@@ -126,8 +129,9 @@ class Comparison:
         return bool((self._hashes == self._hashes[0]).all())
 
     def difference(self, tolerance: float, left_out: set[int]) -> Difference | None:
-        """The first difference beyond the tolerance, else the largest one; None where only states differ that
-        some rank has changed. Their positions are added to `left_out`."""
+        """The first difference beyond the tolerance, otherwise the largest one. Weights count, and states
+        that no rank has changed since a broadcast; None if none of these differ. The positions of changed
+        states are added to `left_out`."""
         count, states = len(self._weights), len(self._states)
         changes = [
             change_of(entry.source, int(now)) for entry, now in zip(self._states, self._prints[count:])

@@ -1,5 +1,5 @@
-"""Copies of a wrapped optimizer, its pickles, and instances that its class makes are wrapped too: each rank
-would otherwise train with such an optimizer for itself, and nobody would say so.
+"""Copies and pickles of a wrapped optimizer, and other instances of its class, are wrapped too. Otherwise
+each rank would train alone with such an optimizer, without a message.
 
 Each wrapped optimizer has a class of its own, which holds its state: no two share a name, buckets or sums.
 """
@@ -19,12 +19,13 @@ _OWN = "_rdmacoll_"  # attributes that begin so are not copied with an instance
 
 
 class Copied:
-    """Mixed in first: a copy is made as the plain optimizer's is, with the same settings around it."""
+    """The first base class of wrapped optimizers. A copy is made as the plain optimizer's copy, and
+    wrapped with the same options."""
 
     _rdmacoll_reduce: GradientReducer
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """`from_config` comes through here, and a program that calls the class."""
+        """Wraps instances that `from_config` creates, or a program that calls the class."""
         super().__init__(*args, **kwargs)
         made_by = type(self)
         if "_rdmacoll_reduce" not in vars(made_by):
@@ -44,8 +45,8 @@ class Copied:
 
 
 def copying(plain: type) -> dict[str, Any]:
-    """The methods of a subclass of `plain` that make copies, where `plain` has such: Keras 2's legacy
-    optimizers would share the class."""
+    """The copy methods of a subclass of `plain`, for those that `plain` has. Without them, copies of Keras
+    2's legacy optimizers would share the class."""
     return {name: _method(name) for name in ("__copy__", "__deepcopy__") if hasattr(plain, name)}
 
 
@@ -62,8 +63,8 @@ def _method(name: str) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _plain(optimizer: Any) -> Iterator[None]:
-    """Meanwhile it is of the plain class: no program finds the dynamic one by its name, and Keras may write
-    it down."""
+    """Gives the optimizer its plain class meanwhile. The dynamic class cannot be found by its name, and
+    Keras may save the name."""
     distributed = type(optimizer)
     object.__setattr__(optimizer, "__class__", distributed.__bases__[1])
     try:

@@ -1,4 +1,4 @@
-"""Compares gradients of the ranks by a few numbers of each."""
+"""Compares the gradients of the ranks, by a few numbers of each gradient."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from rdmacoll.ops._names import place_in_trace
 from rdmacoll.ops._process_sets import within
 from rdmacoll.ops.allreduce import reduce_group
 
-# Tolerances of a norm: processors of different kinds round results of equal gradients differently.
+# Tolerances of a norm: different processors round results of equal gradients differently.
 _TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-6, 3e-2
 _NORM = 1  # column of a summary
-_ROW, _RATIO = 1024, 0.7  # a projection's; by the ratio no two rows have the same factors
-_ROUNDING = 1e-14  # the error of a variance in float64, by the mean of the squares
+_ROW, _RATIO = 1024, 0.7  # the row size of a projection; with this ratio no two rows have the same factors
+_ROUNDING = 1e-14  # the error of a variance in float64, relative to the mean of the squares
 
 
 def equal_on_ranks(gradients: Sequence[Any], name: str, process_set: ProcessSet) -> Any:
-    """Whether each gradient is the same on all ranks: a tensor of bools, the same on all ranks. One small
-    allreduce, named after `name`. Dense gradients and `tf.IndexedSlices`, equally many on all ranks.
+    """Whether each gradient is the same on all ranks: a tensor of bools, the same on all ranks. It takes one
+    small allreduce, named after `name`. gradients: dense ones and `tf.IndexedSlices`, the same number on all
+    ranks.
 
-    The ranks compare variances, which follow from sums: ranks that have joined give zeros, and do not count.
+    The ranks compare variances, which follow from sums. Ranks that have joined give zeros and do not count.
     """
     values = [part for gradient in gradients for part in _summary(gradient)]
     mine = tf.stack(values)
@@ -40,15 +41,15 @@ def equal_on_ranks(gradients: Sequence[Any], name: str, process_set: ProcessSet)
         [_TOLERANCE_OF_16_BITS if gradient.dtype.size == 2 else _TOLERANCE for gradient in gradients],
         tf.float64,
     )
-    # One rank that is off by the tolerance makes a variance of at least its square divided by the ranks.
+    # If one rank is off by the tolerance, the variance is at least the square of that divided by the ranks.
     of_norms = tf.maximum(tolerances**2 / ranks, _ROUNDING) * squares[:, _NORM]
     allowed = _ROUNDING * squares + tf.stack([of_norms, of_norms, 0 * of_norms, 0 * of_norms], axis=1)
     return tf.reduce_all(squares - means**2 <= allowed, axis=1)
 
 
 def _summary(gradient: Any) -> list[Any]:
-    """A projection and the norm of the finite elements, how many are not finite, and the same of the rows'
-    indices."""
+    """A projection and the norm of the finite elements, the number of other elements, and a projection of
+    the rows' indices (0 for a dense gradient)."""
     is_sparse = isinstance(gradient, tf.IndexedSlices)
     projection, norm, others = _numbers(gradient.values if is_sparse else gradient)
     if not is_sparse:
@@ -65,8 +66,8 @@ def _numbers(tensor: Any) -> tuple[Any, Any, Any]:
 
 
 def _projection(flat: Any) -> Any:
-    """A sum with a factor for each place. The factors of a row times that of its row: a cosine for each place
-    would take most of the time."""
+    """A weighted sum. The factor of a place is that of its column times that of its row, since a cosine
+    for each place would take most of the time."""
     rows = tf.reshape(tf.pad(flat, [[0, -tf.size(flat) % _ROW]]), (-1, _ROW))
     of_places = tf.cos(tf.range(_ROW, dtype=tf.float64))
     of_rows = tf.cos(_RATIO * tf.cast(tf.range(tf.shape(rows)[0]), tf.float64))

@@ -29,21 +29,21 @@ _KEPT_IN = {
 
 
 class Exchange:
-    """One optimizer's variables at the servers."""
+    """The variables of one optimizer at the servers."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.buckets: list[Any] = []  # none: each step is one request to each server
-        self._names: dict[Any, str] = {}  # names of declared variables, by Keras' key; in their order
+        self._names: dict[Any, str] = {}  # declared names by Keras' key, in the order of declaration
         self._variables: dict[str, Any] = {}
-        self.built_for: list[Any] = []  # the optimizer's variables, where it does not keep them itself
+        self.built_for: list[Any] = []  # the optimizer's variables, if it does not keep them itself
         self._by_rows: set[str] = set()
         self._set_at = -1  # the worker's steps when its program last set a variable
-        self._assigns = False  # we do, and not the program
+        self._assigns = False  # this class assigns, not the program
         self._saves = False
 
     def options(self) -> dict[str, Any]:
-        """The arguments that make another one like this."""
+        """The arguments that create an exchange like this one."""
         return {"name": self.name}
 
     @property
@@ -67,7 +67,8 @@ class Exchange:
                 getattr(optimizer, "assign", _assign_one)(variable, value)
 
     def _declare(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """At the first step: all variables of the optimizer; by rows, those whose gradients come so."""
+        """Declares all variables of the optimizer at the first step. Variables with sparse gradients are
+        declared by rows."""
         if self._names:
             return
         sparse = {
@@ -89,7 +90,7 @@ class Exchange:
         self._by_rows = {name for name, one in self._variables.items() if optimizer._var_key(one) in sparse}
         spared = [name for name, one in self._variables.items() if not optimizer._use_weight_decay(one)]
         arrays = _arrays_of(self._variables)
-        updates = int(optimizer._iterations.numpy())  # servers know how slots begin
+        updates = int(optimizer._iterations.numpy())  # before any update the servers know the initial slots
         state = State(updates, [_arrays_of(one) for one in self._slots(optimizer)] if updates else [])
         current().declare(arrays, rule.text, sorted(self._by_rows), spared, None, state)
         _assign(self._variables, arrays)
@@ -107,7 +108,7 @@ class Exchange:
         return found
 
     def _notice(self, optimizer: Any, variable: Any) -> None:
-        """Keeps in mind when the program sets a variable."""
+        """Notes the worker's step whenever the program sets a variable."""
         plain = variable.assign
 
         @functools.wraps(plain)
@@ -127,22 +128,22 @@ class Exchange:
             self._assigns = False
 
     def pull_values(self) -> None:
-        """All variables are as the servers have them: rows too that this worker has not pushed."""
+        """Sets all variables to the servers' values, including rows that this worker has not pushed."""
         if self._names:
             with self._assigning():
                 _pull(self._variables)
             self._set_at = -1
 
     def pull_values_to_save(self, optimizer: Any) -> None:
-        """The same, but for values that the program has set after its last step: those are what it saves.
-        EarlyStopping restores the best ones so."""
+        """As `pull_values`, unless the program has set a variable after its last step. Then the program
+        saves its own values, as EarlyStopping does when it restores the best ones."""
         if self._set_at != int(optimizer._iterations.numpy()):
             self.pull_values()
 
     @contextlib.contextmanager
     def state_to_save(self, optimizer: Any) -> Iterator[None]:
-        """The optimizer's slots are the servers', and meanwhile its counter is their count of updates: then
-        this worker's own again."""
+        """Sets the optimizer's slots to the servers', and its counter to their count of updates. At the
+        end the counter gets this worker's own count again."""
         if self._saves or not self._names:
             yield
             return
@@ -164,14 +165,14 @@ def worker_rule(optimizer: Any, variables: Sequence[Any] = ()) -> Rule:
 
 
 def _rate_of(optimizer: Any) -> Any:
-    """The learning rate of a push: as the program has set it, or None for a schedule. Servers have that,
-    since it counts the updates of all workers."""
+    """The learning rate of a push: the number that the program has set, or None for a schedule. The
+    servers have the schedule, since it counts the updates of all workers."""
     rate = optimizer._learning_rate
     return tf.convert_to_tensor(rate) if hasattr(rate, "numpy") else None
 
 
 def _names_of(variables: Sequence[Any]) -> list[str]:
-    """The same on all workers: paths, with a number behind those that come again."""
+    """Names that are the same on all workers: paths, with a number after a path that repeats."""
     counts: dict[str, int] = {}
     names = []
     for variable in variables:
@@ -191,7 +192,7 @@ def _assign(variables: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
 
 
 def _assign_one(variable: Any, value: Any) -> None:
-    """As Keras 3's optimizers do it."""
+    """Assigns as Keras 3's optimizers do."""
     if isinstance(value, tf.IndexedSlices):
         variable.scatter_update(value)
     else:

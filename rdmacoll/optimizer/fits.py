@@ -1,6 +1,6 @@
 """Facts of a model's `fit`: the ends of epochs, the model of an optimizer, the variables that it began with.
 
-`fit` of Keras gets one more callback, behind all others. It communicates nothing.
+`fit` of Keras gets one more callback, after all others. It communicates nothing.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Fit:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._began: dict[str, int] = {}  # by optimizer: its updates when the epoch began
-        self._lengths: dict[str, int] = {}  # and in the last epoch that ended
-        self._steps = 0  # batches of an epoch, where Keras knows them
+        self._began: dict[str, int] = {}  # by optimizer: the number of its updates when the epoch began
+        self._lengths: dict[str, int] = {}  # by optimizer: the updates of the last complete epoch
+        self._steps = 0  # batches of an epoch, if Keras knows the number; otherwise 0
         self._known: set[int] = set()
         self._is_first_epoch = True
         self.optimizers: list[Any] = []
 
     def begin(self, steps: int | None) -> None:
-        """After `on_train_begin` of all other callbacks."""
+        """Call after `on_train_begin` of all other callbacks. steps: batches of an epoch, or None."""
         self._steps = steps or 0
         self._known = {id(plain(one)) for one in _made(self._model)}
         self.optimizers = wrapped_optimizers(self._model)
@@ -48,17 +48,17 @@ class Fit:
             _RUNNING[optimizer] = self
 
     def begin_epoch(self) -> None:
-        """The updates of an epoch count from here."""
+        """Counts the updates of the epoch from here."""
         self._began = dict(_counts(self.optimizers))
 
     def end_epoch(self) -> None:
-        """Now its length is known."""
+        """Notes the length of the epoch."""
         self._is_first_epoch = False
         for name, count in _counts(self.optimizers):
             self._lengths[name] = count - self._began.get(name, 0)
 
     def end_batch(self, session: Any) -> None:
-        """In a graph of TensorFlow 1."""
+        """Reports a batch in a graph of TensorFlow 1."""
         from rdmacoll.optimizer import update_check
 
         for optimizer in self.optimizers:
@@ -66,22 +66,22 @@ class Fit:
             update_check.applied_in_a_graph(optimizer, self._model.trainable_weights, passes, session)
 
     def remaining(self, name: str, count: int) -> int:
-        """How many updates from update number `count` of this optimizer on until this rank's epoch ends: at
-        least 1; 0 where that is unknown."""
+        """The number of updates from update `count` of this optimizer to the end of this rank's epoch: at
+        least 1, or 0 if it is unknown."""
         length = self._lengths.get(name) or self._steps // _passes(self.optimizers)
         return 0 if length < 1 else length - (count - self._began.get(name, 0)) % length
 
     def waits_for_a_broadcast(self, weights: Collection[Any], count: int) -> bool:
-        """Whether a broadcast may still come after update number `count`: no broadcast has sent any weight,
-        and the first batch has not ended, behind which a callback of the program may do it; or the first
-        batch of this `fit` has made some weights, and they are not sent so far."""
+        """Whether a broadcast may still come after update number `count`. It may if no weight has been
+        broadcast and the first batch has not ended: a callback of the program may broadcast after it. It
+        also may if the first batch of this `fit` has created weights that have not been broadcast."""
         unsent = [one for one in weights if not _baselines.has_one(one)]
         if len(unsent) == len(weights) and self._is_in_first_batch(count):
             return True
         return self._is_first_epoch and any(id(plain(one)) not in self._known for one in unsent)
 
     def _is_in_first_batch(self, count: int) -> bool:
-        # Callbacks hear of a batch after all steps of an execution.
+        # Keras calls the callbacks of a batch after all steps of an execution.
         return count * _passes(self.optimizers) <= steps_per_execution(self._model)
 
     def states(self) -> list[Any]:
@@ -90,12 +90,13 @@ class Fit:
 
 
 def of(optimizer: Any) -> Fit | None:
-    """The `fit` that runs with this optimizer."""
+    """The running `fit` with this optimizer, or None."""
     return None if optimizer is None else _RUNNING.get(optimizer)
 
 
 def wrapped_optimizers(model: Any) -> list[Any]:
-    """The wrapped optimizers among the attributes of a model, and of what is around them."""
+    """The wrapped optimizers among the attributes of a model, and inside of loss scaling and other
+    optimizers there."""
     from rdmacoll.optimizer import with_inner
 
     candidates = [getattr(model, "optimizer", None), *list(vars(model).values())]
@@ -119,7 +120,7 @@ def _counts(optimizers: Iterable[Any]) -> list[tuple[str, int]]:
 
 
 def _passes(optimizers: Iterable[Any]) -> int:
-    """How many batches make an update."""
+    """The number of batches in an update."""
     for one in optimizers:
         accumulation = getattr(one, "_rdmacoll_accumulation", None)
         passes = getattr(one, "gradient_accumulation_steps", None) or getattr(accumulation, "passes", None)
@@ -129,7 +130,7 @@ def _passes(optimizers: Iterable[Any]) -> int:
 
 
 def steps_per_execution(model: Any) -> int:
-    """How many batches Keras trains with before it calls callbacks."""
+    """The number of batches that Keras trains with before it calls callbacks."""
     steps = getattr(model, "steps_per_execution", None)
     if steps is None:
         steps = getattr(model, "_steps_per_execution", None)  # Keras 2
@@ -139,7 +140,7 @@ def steps_per_execution(model: Any) -> int:
 
 
 def watch(package: str, version: int) -> None:
-    """Every `fit` of this Keras is noticed from now on. package: "keras" or "tf_keras"."""
+    """Patches `fit` of this Keras, so that every call is noticed. package: "keras" or "tf_keras"."""
     for module, name in _PLACES[version]:
         _watch(package, getattr(importlib.import_module(f"{package}.src.{module}"), name))
 
@@ -186,7 +187,8 @@ def _with(callbacks: Any, one: Any) -> Any:
 
 def _callback_class(keras: Any) -> Callable[[Fit], Any]:
     class Noticed(keras.callbacks.Callback):  # type: ignore[misc]
-        """Tells a Fit when it begins, and when its epochs begin and end. No hooks for batches, which cost."""
+        """Tells a Fit when it begins, and when its epochs begin and end. It has no hooks for batches,
+        since these take time."""
 
         def __init__(self, fit: Fit) -> None:
             super().__init__()
@@ -202,7 +204,7 @@ def _callback_class(keras: Any) -> Callable[[Fit], Any]:
             self._fit.end_epoch()
 
     class NoticedInGraph(Noticed):
-        """Batches too."""
+        """Reports batches too."""
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self._fit.end_batch(importlib.import_module(f"{keras.__name__}.src.backend").get_session())

@@ -1,7 +1,8 @@
-"""Names of models that train at the same time: the same on all ranks, others for each model.
+"""Names of models that train at the same time. A name is the same on all ranks, and each model has another
+one.
 
-The main thread runs one program on all ranks, so there models are numbered as they come. Other threads come
-in any order, so their models are told apart by the names and shapes of their variables.
+The main thread runs one program on all ranks, so its models are numbered in that order. Other threads have no
+common order, so their models are identified by the names and shapes of their variables.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ def is_main_thread() -> bool:
 
 
 def content_of(variables: Sequence[Any]) -> str:
-    """A digest of names and shapes that does not depend on the order: ranks that list the same variables in
-    another order have to meet, to be told. In the threads of replicas, of shapes alone: those may be the main
-    thread's, whose ranks may call equal variables by different names."""
+    """A digest of names and shapes that does not depend on their order. Ranks that list the same variables
+    in another order have to meet, so that they get an error. In threads of replicas the digest covers
+    shapes alone. Such a thread may work for the main thread, whose ranks may give equal variables
+    different names."""
     labels = ["" if replica_count() > 1 else without_counters(label_of(one)) for one in variables]
     shapes = (str(getattr(variable, "shape", "")) for variable in variables)
     dtypes = (str(getattr(variable, "dtype", "")) for variable in variables)
@@ -37,17 +39,17 @@ def content_of(variables: Sequence[Any]) -> str:
 
 
 class Numbers:
-    """The main thread's models, by their variables."""
+    """Numbers the main thread's models by their variables."""
 
     def __init__(self) -> None:
         self._next = itertools.count()
         self._known: dict[Any, tuple[int, list[weakref.ref[Any]]]] = {}
 
     def number(self, variables: Sequence[Any]) -> int:
-        """As many as came before with other variables. Tensors, which are new at each step, count by their
-        shapes."""
+        """The number of the model with these variables: the number of different models before it. Tensors
+        are new at each step, so they are compared by their shapes."""
         are_variables = all(hasattr(variable, "assign") for variable in variables)
-        # In any order: ranks that list them in another one have to meet, to be told.
+        # The order does not matter: ranks with another order have to meet, so that they get an error.
         key: Any = tuple(sorted(map(id, variables))) if are_variables else content_of(variables)
         number, references = self._known.get(key, (-1, []))
         if number < 0 or any(reference() is None for reference in references):
@@ -61,17 +63,19 @@ _TAPES: dict[str, Numbers] = {}
 
 
 def own_name(name: str, variables: Sequence[Any], reducer: Any) -> str:
-    """The name of an optimizer that has a name or a number. Raises ConfigError as `check_alone`."""
+    """The name of an optimizer that was given a name or a number. Raises ConfigError as `check_alone`."""
     return check_alone(name, variables, [reducer])
 
 
 def name_in_thread(name: str, variables: Sequence[Any], reducer: Any) -> str:
-    """The name of an optimizer that no main thread has wrapped. Raises ConfigError as `check_alone`."""
+    """The name of an optimizer that another thread than the main one has wrapped. Raises ConfigError as
+    `check_alone`."""
     return check_alone(f"{name}_of_{content_of(variables)}", variables, [reducer])
 
 
 def name_of_tape(name: str, variables: Sequence[Any], _: Any) -> str:
-    """The name of a tape without one, which is new at each step. Raises ConfigError as `check_alone`."""
+    """The name of a tape that was given none. A tape is new at each step. Raises ConfigError as
+    `check_alone`."""
     if not is_main_thread():
         return check_alone(f"{name}_of_{content_of(variables)}", variables, variables)
     number = _TAPES.setdefault(name, Numbers()).number(variables)
@@ -79,13 +83,13 @@ def name_of_tape(name: str, variables: Sequence[Any], _: Any) -> str:
 
 
 def name_of_named_tape(name: str, variables: Sequence[Any], _: Any) -> str:
-    """The name of a tape with a name. Raises ConfigError as `check_alone`."""
+    """The name of a tape that was given one. Raises ConfigError as `check_alone`."""
     return check_alone(name, variables, variables)
 
 
 def check_alone(name: str, variables: Sequence[Any], things: Sequence[Any]) -> str:
-    """The name. Raises ConfigError where another thread that is alive reduces gradients of other things under
-    it, and ends the world with that."""
+    """Returns the name. Raises ConfigError, and ends the world, if another living thread reduces gradients
+    of other things under this name."""
     other = _OWNERS.claim(in_replica(name), things)
     if other is not None:
         _refuse(other, name, variables)

@@ -23,16 +23,16 @@ _CURE = (
 
 
 class Distributed(Copied):
-    """Takes the place where `tf.distribute` strategies aggregate. Keras's loss scaling aggregates there
-    before it asks whether gradients are finite, and the optimizers before they clip."""
+    """Reduces at the place where `tf.distribute` strategies aggregate. Keras's loss scaling aggregates
+    there before it checks whether gradients are finite, and the optimizers before they clip."""
 
     _rdmacoll_reduce: GradientReducer
     _rdmacoll_accumulation: Accumulation | None
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """The plain optimizer's pairs, reduced, so that a program clips gradients of all ranks. If
-        `apply_gradients` adds up several passes, or the replicas of this process, it reduces those sums, and
-        these pairs are those of this rank."""
+        `apply_gradients` adds up several passes, or the replicas of this process, the pairs stay those of
+        this rank: `apply_gradients` reduces the sums."""
         return self._rdmacoll_computed(super().compute_gradients(*args, **kwargs))  # type: ignore[misc]
 
     def _compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
@@ -45,8 +45,9 @@ class Distributed(Copied):
         return reduced_pairs(self._rdmacoll_reduce, pairs, is_early=True)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """As of the plain optimizer; with several passes to a step, with the last one. Gradients that are not
-        to be aggregated have to be reduced: by `compute_gradients`, a wrapped tape, or the program."""
+        """As the plain optimizer's. With several passes in a step, the last one applies. Gradients that
+        the caller excludes from the aggregation have to be reduced already: by `compute_gradients`, a
+        wrapped tape, or the program."""
         pairs, accumulation = list(grads_and_vars), self._rdmacoll_accumulation
         if accumulation is None:
             return self._rdmacoll_apply(pairs, args, kwargs)
@@ -61,7 +62,8 @@ class Distributed(Copied):
         return self._rdmacoll_done(step)
 
     def _rdmacoll_done(self, step: Any) -> Any:
-        """Like the plain one: loss scaling puts the call into a branch, and an operation into the other."""
+        """The plain optimizer's kind of result. Loss scaling puts the call into one branch, and an
+        operation into the other."""
         is_operation = is_legacy(self) and not tf.executing_eagerly()
         return step.op if is_operation else self.iterations  # type: ignore[attr-defined]
 
@@ -76,8 +78,9 @@ class Distributed(Copied):
         return done
 
     def _rdmacoll_pass(self, accumulation: Accumulation, pairs: Any, args: Any, kwargs: Any) -> Any:
-        """With several replicas in this process, since TensorFlow leaves a replica only outside of branches:
-        there the sums over replicas are added up, and the last pass goes back into each replica."""
+        """A pass with several replicas in this process. TensorFlow leaves a replica only outside of
+        branches. So the sums over replicas are added up there, and the last pass goes back into each
+        replica."""
         if not tf.compat.v1.executing_eagerly_outside_functions():
             refuse_accumulation(f"backward_passes_per_step={accumulation.passes}")
         reducer, (gradients, variables) = self._rdmacoll_reduce, split(pairs)
@@ -112,7 +115,7 @@ class Distributed(Copied):
         return f"apply_gradients({argument}) of a wrapped {type(self).__name__}"
 
     def _rdmacoll_skips(self, args: Any, kwargs: Any) -> str | None:
-        """The argument by which a program says that gradients are aggregated already."""
+        """The argument by which a program says that gradients are aggregated already, or None."""
         is_new = not is_legacy(self)
         third = args[1] if len(args) > 1 else not is_new
         if kwargs.get("skip_gradients_aggregation", third if is_new else False):
@@ -122,7 +125,7 @@ class Distributed(Copied):
         return None
 
     def aggregate_gradients(self, grads_and_vars: Any) -> Any:
-        """New optimizers."""
+        """Reduces the gradients of a new optimizer."""
         return reduced_pairs(self._rdmacoll_reduce, grads_and_vars, is_early=False)
 
     def _aggregate_gradients(self, grads_and_vars: Any) -> Any:
@@ -131,11 +134,11 @@ class Distributed(Copied):
 
 
 class DistributedNew(Distributed):
-    """The optimizers that are not legacy know no graph of TensorFlow 1: what they return there does not run
-    the update."""
+    """An optimizer that is not legacy. It does not support graphs of TensorFlow 1: running its result
+    there does not run the update."""
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """As of the plain optimizer, outside of such graphs."""
+        """As the plain optimizer's. Raises ConfigError in a graph of TensorFlow 1."""
         refuse_graphs(self)
         return super().apply_gradients(*args, **kwargs)
 
@@ -145,7 +148,7 @@ class DistributedNew(Distributed):
 
 
 def is_legacy(optimizer: Any) -> bool:
-    """Whether it is one of `keras.optimizers.legacy`."""
+    """Whether the optimizer is one of `keras.optimizers.legacy`."""
     return not hasattr(optimizer, "_create_iteration_variable")
 
 
@@ -164,8 +167,8 @@ def _not_in_graphs(optimizer: Any) -> ConfigError:
 
 
 def wrap(optimizer: Any, reducer: GradientReducer) -> None:
-    """Swaps the class of `optimizer`, or of what Keras's loss scaling has inside: that is what it asks to
-    aggregate."""
+    """Changes the class of `optimizer`, or of the optimizer inside of Keras's loss scaling, which
+    aggregates through it."""
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
         optimizer = inner
     is_new = not is_legacy(optimizer)
@@ -174,7 +177,7 @@ def wrap(optimizer: Any, reducer: GradientReducer) -> None:
     package = next(name for name in ("tf_keras", "keras") if _is_of(type(optimizer), name))
     fits.watch(package, 2)
     distributed = subclass(type(optimizer), DistributedNew if is_new else Distributed, reducer)
-    # An attribute of the class, since Keras tracks those of an optimizer.
+    # An attribute of the class, since Keras tracks attributes of an optimizer itself.
     distributed._rdmacoll_accumulation = reducer.accumulation()  # type: ignore[attr-defined]
     optimizer.__class__ = distributed
 

@@ -21,13 +21,14 @@ class Distributed(Copied):
     """Mixed in before the optimizer's own class; `_rdmacoll_reduce` is set on the dynamic subclass."""
 
     _rdmacoll_reduce: GradientReducer
-    _rdmacoll_is_reduced = 0  # how many replicas are in loss scaling around us, which has reduced already
+    # replicas that are in loss scaling around this optimizer, which has reduced already
+    _rdmacoll_is_reduced = 0
     _rdmacoll_applied: tuple[Any, ...] = ()  # variables of the gradients that are being clipped
     _rdmacoll_is_whole = False  # whether gradients of all passes of a step are applied in each replica
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """`apply_gradients` and `fit` come through here. Reduces before clipping, so that the norm is
-        that of the whole batch."""
+        """`apply_gradients` and `fit` call this. It reduces before clipping, so that the norm is that of
+        the whole batch."""
         _check_parts(self, trainable_variables)
         done = self._rdmacoll_apply(grads, trainable_variables)
         if not self._accumulates():
@@ -49,8 +50,9 @@ class Distributed(Copied):
         return done
 
     def _rdmacoll_pass(self, grads: list[Any], trainable_variables: Any) -> None:
-        """With several replicas in this process, since TensorFlow leaves a replica only outside of branches:
-        there the sums over replicas are added up, and the last pass goes back into each replica."""
+        """A pass with several replicas in this process. TensorFlow leaves a replica only outside of
+        branches. So the sums over replicas are added up there, and the last pass goes back into each
+        replica."""
         plain = super().apply  # type: ignore[misc]
         if not self.built:  # type: ignore[attr-defined]
             self.build(list(trainable_variables))  # type: ignore[attr-defined]
@@ -93,7 +95,7 @@ class Distributed(Copied):
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         super()._backend_update_step(grads, trainable_variables, learning_rate)  # type: ignore[misc]
-        if self._accumulates():  # here for each update, in `apply` for each pass
+        if self._accumulates():  # this runs once for each update, and `apply` for each pass
             applied(self, self._trainable_variables)  # type: ignore[attr-defined]
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
@@ -106,7 +108,7 @@ class Distributed(Copied):
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self, grads: Any) -> Any:
-        # With accumulation this is reached once for each update, with the accumulated gradients.
+        # With accumulation Keras calls this once for each update, with the accumulated gradients.
         if not self._rdmacoll_is_reduced and self._accumulates():
             variables = _variables_of(self, self._rdmacoll_applied or None, len(grads))
             grads = once.reduced(self._rdmacoll_reduce, grads, variables)
@@ -117,12 +119,12 @@ class Distributed(Copied):
 
 
 class Scaling(Copied):
-    """Mixed in before loss scaling around an optimizer that is wrapped: its copies are wrapped, too."""
+    """The base class of loss scaling around a wrapped optimizer. Copies of it are wrapped, too."""
 
 
 def wrap(optimizer: Any, reducer: GradientReducer) -> None:
-    """Swaps the class of `optimizer`, and of the one inside of its loss scaling. Raises ConfigError where
-    Keras 3 does not train."""
+    """Changes the class of `optimizer`, and of the optimizer inside of its loss scaling. Raises
+    ConfigError if Keras 3 cannot train here."""
     plain = type(optimizer)
     if not tf.compat.v1.executing_eagerly_outside_functions():
         raise ConfigError(
@@ -148,17 +150,17 @@ def _become(optimizer: Any, mixin: type, reducer: GradientReducer) -> None:
 
 
 def _scaled(optimizer: Any) -> Any:
-    """The optimizer inside of Keras's loss scaling; None if this is another optimizer. Ranks count the same
-    updates only if all of them wrap that one, as `compile` does: a loaded optimizer has its scaling around it
-    already."""
+    """The optimizer inside of Keras's loss scaling; None for any other optimizer. Ranks count the same
+    updates only if all of them wrap the inner one, as `compile` does. A loaded optimizer is inside of its
+    scaling already."""
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
-    # One that a program derives may ask whether gradients are finite before ours are reduced.
+    # A class that a program derives may check for finite gradients before they are reduced.
     return optimizer.inner_optimizer if type(optimizer).apply is LossScaleOptimizer.apply else None
 
 
 def _accumulate(optimizer: Any, reducer: GradientReducer) -> None:
-    """Several passes to a step: Keras's own accumulation, which takes the mean of the passes."""
+    """Several passes in a step: uses Keras's own accumulation, which takes the mean of the passes."""
     passes = reducer.backward_passes_per_step
     if passes == 1:
         return
@@ -170,7 +172,7 @@ def _accumulate(optimizer: Any, reducer: GradientReducer) -> None:
     if hasattr(optimizer, "_inner_optimizers"):
         cure = f"create its optimizers with gradient_accumulation_steps={passes}"
         raise ConfigError(f"backward_passes_per_step={passes} of a {type(optimizer).__name__}: {cure}.")
-    # A copy has them already, or gets them with the rest of its state.
+    # A copy has the number already, or gets it with the rest of its state.
     own = getattr(optimizer, "gradient_accumulation_steps", passes)
     if own == passes:
         return
@@ -188,23 +190,24 @@ def _accumulate(optimizer: Any, reducer: GradientReducer) -> None:
 
 
 def _parts(optimizer: Any) -> list[Any]:
-    """The optimizer and those in it."""
+    """The optimizer and all optimizers inside of it."""
     parts = [optimizer]
-    for outer in parts:  # which grows
+    for outer in parts:  # the list grows in the loop
         inner = getattr(outer, "inner_optimizer", None)
         parts += [*([] if inner is None else [inner]), *getattr(outer, "_inner_optimizers", [])]
     return parts
 
 
 def _accumulates(optimizer: Any) -> bool:
-    """Raises ConfigError where it cannot."""
+    """Whether the optimizer accumulates passes. Raises ConfigError if it cannot do so with the replicas of
+    this process."""
     if replica_count() > 1:
         _check_accumulation(optimizer)
     return bool(getattr(optimizer, "gradient_accumulation_steps", None))
 
 
 def _check_accumulation(optimizer: Any) -> None:
-    """With several replicas in this process. Raises ConfigError."""
+    """Checks an accumulation with several replicas in this process. Raises ConfigError."""
     for part in _parts(optimizer):
         steps = getattr(part, "gradient_accumulation_steps", None)
         if not steps:
@@ -216,13 +219,14 @@ def _check_accumulation(optimizer: Any) -> None:
         plain = next(
             vars(kind)[name] for kind in type(part).__mro__ if kind is not Distributed and name in vars(kind)
         )
-        # Older ones clip in each pass, and averages of weights move in each pass.
+        # Older versions clip in each pass, and averages of weights move in each pass.
         if "_clip_gradients" not in plain.__code__.co_names or part.use_ema:
             refuse_accumulation(option)
 
 
 def _check_parts(optimizer: Any, variables: Any) -> None:
-    """A MultiOptimizer may ask a function of the program for its parts, when it is built."""
+    """Refuses a MultiOptimizer whose parts are wrapped. A function of the program may return its parts
+    when it is built, so it is built here. Raises ConfigError."""
     if not hasattr(optimizer, "_inner_optimizers"):
         return
     if not optimizer.built and variables is not None:
@@ -236,13 +240,13 @@ def _check_parts(optimizer: Any, variables: Any) -> None:
 
 
 def _variables_of(optimizer: Any, given: Any, count: int) -> list[Any]:
-    """The variables of so many gradients: those that a call gives, or else all of the optimizer."""
+    """The variables of `count` gradients: those of the call, or else all of the optimizer."""
     found = list(getattr(optimizer, "_trainable_variables", []) if given is None else given)
-    return (found + [None] * count)[:count]  # Keras says what is wrong with another number
+    return (found + [None] * count)[:count]  # Keras reports a wrong number
 
 
 def save_as(plain: type, distributed: type) -> None:
-    """Keras looks up by class how an object is called in a saved file."""
+    """Gives `distributed` the name of `plain` in saved files. Keras looks the name up by class."""
     from keras.src.api_export import REGISTERED_OBJS_TO_NAMES
     from keras.src.saving.object_registration import GLOBAL_CUSTOM_NAMES
 
@@ -252,9 +256,9 @@ def save_as(plain: type, distributed: type) -> None:
 
 
 def _patch_loss_scaling() -> None:
-    """`compile` with mixed precision puts a LossScaleOptimizer around ours, which asks whether *its own*
-    gradients are finite before it calls us: one rank that overflows would leave the others waiting. So
-    the reduction moves in front of that question, and all ranks get the same answer."""
+    """With mixed precision `compile` puts a LossScaleOptimizer around our optimizer. It checks whether its
+    own gradients are finite before it calls ours. If one rank overflowed, the others would wait. So the
+    reduction comes before that check, and all ranks get the same answer."""
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
     plain: Callable[..., Any] = LossScaleOptimizer.apply
@@ -281,8 +285,8 @@ def _patch_loss_scaling() -> None:
 
 
 def patch_jit() -> None:
-    """XLA refuses our ops: `jit_compile="auto"` becomes off for models with our optimizer, and True gets
-    Keras's own warning."""
+    """Turns off `jit_compile="auto"` for models with our optimizer, since XLA refuses our ops. With True
+    Keras gives its own warning."""
     from keras.src.trainers import trainer
 
     plain: Callable[[Any], bool] = trainer.model_supports_jit

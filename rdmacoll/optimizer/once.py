@@ -1,8 +1,8 @@
 """Reduces each gradient once, although a tape and an optimizer may both be wrapped.
 
-`origin` tells reduced gradients from those of this rank. For gradients that it knows nothing of, the ranks
-compare them: reduced ones are equal. If they differ, reducing them is right when it changes nothing of the
-part that is reduced already, as a mean does; with a sum it is an error.
+`origin` tells reduced gradients from those of this rank. The ranks compare gradients of unknown origin, since
+reduced ones are equal. If such gradients differ, they are reduced with a mean, which leaves their reduced
+part as it is. With a sum this is an error.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _CURE = "wrap the tape of each of its gradients, or the optimizer alone"
 def note(
     gradients: Sequence[Any], variables: Sequence[Any], process_set: ProcessSet, *, is_early: bool
 ) -> None:
-    """Remembers that these gradients are reduced. is_early: by a tape or by `compute_gradients`."""
+    """Records that these gradients are reduced. is_early: by a tape or by `compute_gradients`."""
     mark_reduced(gradients, variables, number_of(world.current(), process_set), is_early=is_early)
 
 
 def forget(variables: Sequence[Any], process_set: ProcessSet) -> None:
-    """An optimizer has applied the gradients. Later ones of these variables are others."""
+    """Forgets the gradients of these variables, since an optimizer has applied them."""
     take(variables, number_of(world.current(), process_set))
 
 
 def states(gradients: Sequence[Any], variables: Sequence[Any], process_set: ProcessSet) -> list[Origin]:
-    """Which gradients each one is made from. None counts as reduced."""
+    """The origin of each gradient. None counts as reduced."""
     number = number_of(world.current(), process_set)
     return [
         Origin.REDUCED if gradient is None else origin(gradient, variable, number)
@@ -61,9 +61,10 @@ def reduced(
     variables: Sequence[Any],
     known: Sequence[Origin] | None = None,
 ) -> list[Any]:
-    """The gradients, each of them reduced: here, or before by a tape or by `compute_gradients`. known: their
-    `states`, where the caller knows them. Raises ConfigError for a gradient that a further reduction would
-    make wrong, and that is not whole without; in a graph InvalidArgumentError, if only the ranks can tell."""
+    """Returns the gradients, each reduced once: here, or before by a tape or by `compute_gradients`.
+    known: their `states`, if the caller has them. Raises ConfigError for a gradient that is reduced only
+    in part, if a further reduction would make it wrong. In a graph it is InvalidArgumentError if only the
+    ranks can tell."""
     result = list(gradients)
     if known is None:
         known = states(gradients, variables, reducer.process_set)
@@ -85,7 +86,7 @@ def reduced(
 
 @not_converted
 def reduced_early(reducer: GradientReducer, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """The same of gradients that come from a tape, wrapped or not, and are unchanged since."""
+    """As `reduced`, for gradients that come from a tape, wrapped or not, and are unchanged since."""
     number = number_of(world.current(), reducer.process_set)
     known = [
         Origin.REDUCED if one is None or is_marked_reduced(one, number) else Origin.LOCAL for one in gradients
@@ -95,7 +96,8 @@ def reduced_early(reducer: GradientReducer, gradients: Sequence[Any], variables:
 
 
 def _decided(reducer: GradientReducer, of: Origin, variable: Any) -> Origin:
-    """A mean of a mixture is right: that of its reduced part is this part."""
+    """The origin to assume for a gradient. A mixture may be reduced by a mean, which leaves its reduced
+    part as it is. Raises ConfigError if the reduction is no mean."""
     if of is not Origin.MIXED:
         return of
     if _repeats(reducer):
@@ -107,13 +109,13 @@ def _decided(reducer: GradientReducer, of: Origin, variable: Any) -> Origin:
 
 
 def _repeats(reducer: GradientReducer) -> bool:
-    """Whether reducing what is reduced changes nothing."""
+    """Whether reducing a reduced gradient changes nothing."""
     is_scaled = (reducer.prescale_factor, reducer.postscale_factor) != (1.0, 1.0)
     return reducer.op in (ReduceOp.AVERAGE, ReduceOp.MIN, ReduceOp.MAX) and not is_scaled
 
 
 def _how(reducer: GradientReducer) -> str:
-    """The options that say it."""
+    """The options of the reduction, for messages."""
     scales = f", prescale_factor={reducer.prescale_factor:g}, postscale_factor={reducer.postscale_factor:g}"
     is_scaled = (reducer.prescale_factor, reducer.postscale_factor) != (1.0, 1.0)
     return f"op={ReduceOp(reducer.op).name.capitalize()}{scales if is_scaled else ''}"
@@ -129,7 +131,8 @@ def _listed(variables: Sequence[Any]) -> str:
 
 
 def _checked(condition: Any, text: str, gradients: list[Any]) -> list[Any]:
-    """The gradients. Raises ConfigError unless the condition holds, in a graph InvalidArgumentError."""
+    """Returns the gradients if the condition holds. Otherwise raises ConfigError, in a graph
+    InvalidArgumentError."""
     if tf.executing_eagerly():
         if not bool(condition):
             raise ConfigError(text)
@@ -174,7 +177,7 @@ def required(
     reducer: GradientReducer, gradients: Sequence[Any], variables: Sequence[Any], call: str, cure: str
 ) -> list[Any]:
     """The gradients of a `call` that applies them as they are. Raises ConfigError on all ranks, in a graph
-    InvalidArgumentError, where they are not reduced and differ between ranks."""
+    InvalidArgumentError, if they are not reduced and differ between ranks."""
     known = states(gradients, variables, reducer.process_set)
     asked = [index for index, of in enumerate(known) if of is not Origin.REDUCED]
     if not asked:
@@ -189,14 +192,14 @@ def required(
 
 
 def parts(gradient: Any) -> dict[str, Any]:
-    """Tensors of a gradient, dense or `tf.IndexedSlices`."""
+    """The tensors of a gradient, dense or `tf.IndexedSlices`."""
     if isinstance(gradient, tf.IndexedSlices):
         return {"values": gradient.values, "indices": gradient.indices}
     return {"values": tf.convert_to_tensor(gradient)}
 
 
 def _summed(reducer: GradientReducer, gradient: Any) -> Any:
-    """With a gradient that is the mean of passes and is not reduced here, the sum of those passes."""
+    """A gradient that is not reduced here. If it is the mean of several passes, it becomes their sum."""
     if gradient is None or reducer.sums_means_of == 1:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):

@@ -1,8 +1,8 @@
-"""Tells gradients that are reduced from those of this rank alone: by the tensor itself.
+"""Tells reduced gradients from those of this rank alone, by the tensor itself.
 
 The tensors that a tape or `compute_gradients` has returned are marked. In a graph, a changed gradient
 (clipped, unscaled, summed) is followed back to the marked ones that it is made from. Eager tensors keep no
-history: there the gradients of a variable count that no optimizer has taken yet.
+history. For these, the gradients of the variable count that no optimizer has applied yet.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Origin(enum.Enum):
 # Marked tensors by id; reduced ones by process set, too.
 _REDUCED: dict[tuple[int, int], weakref.ref[Any]] = {}
 _LOCAL: dict[int, weakref.ref[Any]] = {}
-_EVER: set[Key] = set()  # variables with gradients that are reduced before an optimizer gets them
-_TRACED: set[Key] = set()  # those of functions and graphs, which run again without coming through here
-_WAITING: set[Key] = set()  # variables with eager ones that no optimizer has taken yet
-_WAITING_LOCAL: Counter[Any] = Counter()  # variables: how many eager gradients of plain tapes
+_EVER: set[Key] = set()  # variables whose gradients are reduced before an optimizer gets them
+_TRACED: set[Key] = set()  # those of functions and graphs, which run again without this code
+_WAITING: set[Key] = set()  # variables with eager reduced gradients that no optimizer has applied yet
+_WAITING_LOCAL: Counter[Any] = Counter()  # variables: the number of eager gradients of plain tapes
 # Operations whose results are equal on all ranks, whatever their inputs hold.
 _CONSTANT = frozenset(("Const", "Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"))
 _READS = frozenset(("ReadVariableOp", "VariableV2", "Variable"))
 
 
 def mark_reduced(gradients: Sequence[Any], variables: Sequence[Any], number: int, *, is_early: bool) -> None:
-    """These are reduced within a process set. is_early: before an optimizer gets them."""
+    """Marks gradients that are reduced within a process set. is_early: before an optimizer gets them."""
     keys = {(number, key) for key in map(variable_key, variables) if key is not None}
     if is_early:
         _EVER.update(keys)
@@ -55,7 +55,7 @@ def mark_reduced(gradients: Sequence[Any], variables: Sequence[Any], number: int
 
 
 def take(variables: Sequence[Any], number: int) -> None:
-    """An optimizer has applied gradients. Later eager ones of these variables are others."""
+    """Notes that an optimizer has applied the gradients of these variables. Later eager ones are new."""
     if tf.executing_eagerly():
         for key in map(variable_key, variables):
             _WAITING.discard((number, key))
@@ -63,7 +63,7 @@ def take(variables: Sequence[Any], number: int) -> None:
 
 
 def consume(variables: Sequence[Any]) -> None:
-    """Eager gradients of a plain tape have been reduced."""
+    """Notes that eager gradients of a plain tape have been reduced."""
     if tf.executing_eagerly():
         _WAITING_LOCAL.subtract(key for key in map(variable_key, variables) if _WAITING_LOCAL[key] > 0)
 
@@ -74,7 +74,7 @@ def is_marked_reduced(gradient: Any, number: int) -> bool:
 
 
 def origin(gradient: Any, variable: Any, number: int) -> Origin:
-    """The gradients that this one is made from."""
+    """The kind of gradients that this one is made from."""
     key = (number, variable_key(variable))
     if is_marked_reduced(gradient, number):
         return Origin.REDUCED
@@ -91,7 +91,7 @@ def origin(gradient: Any, variable: Any, number: int) -> Origin:
 
 
 def _followed(tensor: Any, variable: Any, number: int) -> Origin:
-    """In a graph: by the inputs of operations, as far as marked tensors."""
+    """The origin of a tensor in a graph: follows the inputs of operations back to marked tensors."""
     is_reduced = is_local = is_open = has_open_gradient = False
     for found in _sources(tensor, number):
         if _is_marked(_REDUCED, (number, id(found)), found):
@@ -107,7 +107,7 @@ def _followed(tensor: Any, variable: Any, number: int) -> Origin:
 
 
 def _sources(tensor: Any, number: int) -> Iterator[Any]:
-    """Marked tensors, and those whose operations nothing is known of."""
+    """The marked tensors behind `tensor`, and tensors of operations about which nothing is known."""
     seen, rest = {id(tensor): tensor}, [tensor]
     while rest:
         one = rest.pop()
@@ -122,7 +122,7 @@ def _sources(tensor: Any, number: int) -> Iterator[Any]:
 
 
 def _inputs(tensor: Any) -> list[Any]:
-    """Tensors that this one is computed from."""
+    """The tensors that this one is computed from."""
     operation = _operation(tensor)
     if operation is None or operation.type in _CONSTANT or operation.type in _READS:
         return []
@@ -136,7 +136,8 @@ def _operation(tensor: Any) -> Any:
 
 
 def _is_opaque(tensor: Any) -> bool:
-    """Whether more than the inputs makes the result: functions, the state of the process, other ranks."""
+    """Whether the result depends on more than the inputs: on functions, the state of the process, or other
+    ranks."""
     operation = _operation(tensor)
     if operation is None:
         return False
@@ -146,8 +147,8 @@ def _is_opaque(tensor: Any) -> bool:
 
 
 def _is_neutral(found: Any, tensor: Any, variable: Any) -> bool:
-    """Whether it is equal on all ranks and is no gradient: a constant, the variable itself, or a variable of
-    another shape, which is no sum of gradients."""
+    """Whether a tensor is equal on all ranks and is no gradient: a constant, the variable itself, or a
+    variable of another shape, which is no sum of gradients."""
     operation = _operation(found)
     if operation is None or operation.type in _CONSTANT:
         return operation is not None
@@ -164,7 +165,7 @@ def _is_neutral(found: Any, tensor: Any, variable: Any) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def watch_plain_tapes() -> None:
-    """From now on gradients of tapes that are not wrapped are marked, as those of this rank."""
+    """Marks gradients of plain tapes as those of this rank, from now on."""
     plain = tf.GradientTape.gradient
 
     @functools.wraps(plain)
@@ -182,7 +183,7 @@ def watch_plain_tapes() -> None:
 
 
 def values_of(gradient: Any) -> Any:
-    """A gradient's tensor; of `tf.IndexedSlices` the rows."""
+    """The tensor of a gradient; the rows of `tf.IndexedSlices`."""
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
@@ -196,7 +197,7 @@ def _is_marked(marks: dict[Any, weakref.ref[Any]], place: Any, tensor: Any) -> b
 
 
 def variable_key(variable: Any) -> Any:
-    """One variable on all replicas and in all functions; None for what is no variable."""
+    """The key of a variable, the same on all replicas and in all functions; None if it is no variable."""
     variable = getattr(variable, "_value", variable)  # Keras 3's
     for part in (variable, _handle(variable)):
         container = getattr(part, "_distributed_container", None)
@@ -208,7 +209,7 @@ def variable_key(variable: Any) -> Any:
 
 
 def _handle(variable: Any) -> Any:
-    """None for what has none: outside of replicas a variable of all of them."""
+    """The handle of a variable, or None. A variable of all replicas has none outside of them."""
     try:
         return getattr(variable, "handle", None)
     except ValueError:

@@ -27,12 +27,12 @@ from rdmacoll.optimizer.buckets import Bucket, Entry, cut, manifest
 from rdmacoll.optimizer.identity import own_name
 from rdmacoll.ps.calls import has_servers
 
-# (the reducer's name, variables, the reducer) -> what ranks match the operations by.
+# (the reducer's name, variables, the reducer) -> the name by which ranks match operations.
 Naming = Callable[[str, Sequence[Any], Any], str]
 
 
 def refuse_servers() -> None:
-    """Raises ConfigError where nothing is reduced."""
+    """Raises ConfigError with asynchronous parameter servers, which reduce nothing."""
     if has_servers():
         raise ConfigError(
             "gradients are not reduced with asynchronous parameter servers, which apply those of each "
@@ -43,8 +43,8 @@ def refuse_servers() -> None:
 
 
 class GradientReducer:
-    """Called with the gradients of one step. Keys are indices: `name`, the step's place in the trace
-    and the bucket's number; the variables' names only label messages."""
+    """Reduces the gradients of one step when it is called. Keys are indices: `name`, the step's place in
+    the trace and the bucket's number. The variables' names only label messages."""
 
     is_of_tape = False
 
@@ -63,7 +63,7 @@ class GradientReducer:
         process_set: ProcessSet = global_process_set,
         naming: Naming = own_name,
     ) -> None:
-        """naming: tells models of one `name` apart."""
+        """naming: distinguishes models with the same `name`."""
         if bucket_bytes is not None and (type(bucket_bytes) is not int or bucket_bytes < 1):
             raise ConfigError(f"bucket_bytes={bucket_bytes!r}: a whole number of bytes, at least 1.")
         number = number_of(world.current(), process_set) if process_set is not global_process_set else 0
@@ -78,23 +78,24 @@ class GradientReducer:
         self.bucket_bytes = bucket_bytes
         self.backward_passes_per_step = checked_passes(backward_passes_per_step)
         self.average_aggregated_gradients = average_aggregated_gradients
-        self.sums_means_of = 1  # passes, where the optimizer's own accumulation has taken their mean
+        self.sums_means_of = 1  # passes, if the optimizer's own accumulation has taken their mean
         self.buckets: list[Bucket] = []  # those of the last list that was reduced
 
     def options(self) -> dict[str, Any]:
-        """The arguments that make another one like this."""
+        """The arguments that create a reducer like this one."""
         names = ["name", "op", "prescale_factor", "postscale_factor", "sparse_as_dense", "bucket_bytes"]
         names += ["backward_passes_per_step", "average_aggregated_gradients", "compression", "process_set"]
         return {name: getattr(self, name) for name in names}
 
     def accumulation(self) -> Accumulation | None:
-        """For an optimizer that has none of its own; None where each pass is a step."""
+        """An accumulation for an optimizer that has none of its own; None if each pass is a step."""
         if self.backward_passes_per_step == 1:
             return None
         return Accumulation(self.backward_passes_per_step, is_mean=self.average_aggregated_gradients)
 
     def name_for(self, variables: Sequence[Any]) -> str:
-        """The name by which ranks match its operations. Raises ConfigError if two threads have one name."""
+        """The name by which ranks match the operations for these variables. Raises ConfigError if two
+        threads use one name."""
         return self.naming(self.name, variables, self)
 
     @not_converted
@@ -126,8 +127,8 @@ class GradientReducer:
             checked += "\n" + names
         first, *others = parts or [[]]
         agreed = self._reduce_dense(result, first, labels, f"{prefix}/bucket_0", checked)
-        # The rest depends on the list: were it submitted before all ranks agree on that, it would wait
-        # for ranks that have nothing like it, and the step for it.
+        # The other operations depend on the list. Before all ranks agree on it, they could wait for ranks
+        # without such operations, and the step would wait for them.
         with tf.control_dependencies(agreed):
             for number, part in enumerate(others, 1):
                 self._reduce_dense(result, part, labels, f"{prefix}/bucket_{number}")
@@ -138,7 +139,8 @@ class GradientReducer:
     def _reduce_dense(
         self, gradients: list[Any], indices: list[int], labels: list[str], name: str, checked: str = ""
     ) -> list[Any]:
-        """In place. An empty bucket is submitted as well: what is `checked` needs an operation."""
+        """Reduces in place. An empty bucket is submitted as well, since ranks need an operation to compare
+        `checked`."""
         reduced = reduce_group(
             [gradients[index] for index in indices] or [tf.zeros((0,))],
             op=self.op,
@@ -172,7 +174,7 @@ class GradientReducer:
         return Entry(dtype.name, shape, known)
 
     def _entry_of_slices(self, slices: Any) -> Entry:
-        """Without the number of rows, which may differ between ranks."""
+        """The entry of slices, without the number of rows, which may differ between ranks."""
         values = self._entry(slices.values)
         return Entry(values.dtype, values.shape[1:], None)
 

@@ -1,6 +1,6 @@
-"""Keeps in mind which optimizers are wrapped, and whose gradients were reduced.
+"""Records the wrapped optimizers, and the reductions of variables' gradients.
 
-All of it is kept beside the objects, by identity, and is forgotten with them.
+Records are kept beside the objects, by identity, and vanish with them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _V = TypeVar("_V")
 
 
 class _ByObject(Generic[_V]):
-    """A value for each object, whose hash may be missing (variables) or cost something."""
+    """A value for each object, by identity. Some objects have no hash (variables), or an expensive one."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], _V]] = {}
@@ -42,7 +42,7 @@ class _ByObject(Generic[_V]):
 
 @dataclass(frozen=True)
 class Reduction:
-    """The last reduction of a variable's gradient. number: its place among all of this process."""
+    """The last reduction of a variable's gradient. number: its place among all reductions of this process."""
 
     reducer: weakref.ref[GradientReducer]
     is_of_tape: bool
@@ -55,7 +55,8 @@ _REDUCTION_NUMBERS = itertools.count(1)
 
 
 def note_wrapped(optimizer: Any, name: str) -> None:
-    """`name` is the same on all ranks, which wrap their optimizers in the same order."""
+    """Records a wrapped optimizer. name: the same on all ranks, which wrap their optimizers in the same
+    order."""
     _WRAPPED[optimizer] = name
 
 
@@ -71,7 +72,8 @@ def name_of_wrapped(optimizer: Any) -> str | None:
 
 
 def note_reduction(reducer: GradientReducer, variables: Iterable[Any]) -> None:
-    """Call it whenever gradients of `variables` are reduced, or a graph is built that does it."""
+    """Records a reduction. Call it whenever gradients of `variables` are reduced, or a graph for that is
+    built."""
     reduction = Reduction(weakref.ref(reducer), reducer.is_of_tape, next(_REDUCTION_NUMBERS))
     for variable in variables:
         if hasattr(variable, "assign"):
@@ -89,7 +91,7 @@ def reductions() -> int:
 
 
 def plain_variable(variable: Any) -> Any:
-    """TensorFlow's variable inside of one of Keras 3, and of one that mixed precision casts."""
+    """TensorFlow's variable inside of a variable of Keras 3, or of a variable that mixed precision casts."""
     while True:
         inner = getattr(variable, "_variable", None)  # Keras 2's AutoCastVariable
         if inner is None:

@@ -1,8 +1,9 @@
 """Several replicas in a process (`tf.distribute`).
 
 A strategy runs the step once for each replica, and sums their gradients when they are applied. A wrapped
-optimizer sums them so first, and reduces that sum over the ranks once. A wrapped tape does not know how its
-gradients are applied: it reduces those of each replica over the ranks. Sums and means come to the same.
+optimizer sums them in the same way first, and then reduces the sum over the ranks, once. A wrapped tape does
+not know how its gradients are applied: it reduces those of each replica over the ranks. The results are the
+same for sums and means.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @not_converted
 def reduced(reducer: GradientReducer, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """The gradients, summed over the replicas of this process and reduced over the ranks, once."""
+    """Returns the gradients, summed over the replicas of this process and reduced over the ranks, once."""
     if replica_count() == 1:
         return once.reduced(reducer, gradients, variables)
     known = once.states(gradients, variables, reducer.process_set)
@@ -42,9 +43,9 @@ def merged(
     *,
     is_summed: bool = False,
 ) -> Any:
-    """Called in each replica of this process: runs `step` once for all of them, outside of replicas, with the
-    strategy and the sums of their gradients. is_summed: they are sums already, and equal. The result of the
-    step."""
+    """Call it in each replica of this process. It runs `step` once for all of them, outside of replicas,
+    and returns the result. step: takes the strategy, and the sums of the replicas' gradients. is_summed:
+    the gradients are equal sums already."""
     present = [index for index, gradient in enumerate(gradients) if gradient is not None]
 
     def call(strategy: Any, pairs: Any) -> Any:
@@ -61,8 +62,8 @@ def merged(
 
 
 def refuse_accumulation(option: str, cure: str = "accumulate in a loop of your own") -> None:
-    """Raises ConfigError where several replicas would accumulate, and a strategy can't apply gradients under
-    the condition that a step is complete."""
+    """Raises ConfigError if several replicas would accumulate. A strategy cannot apply gradients under the
+    condition that a step is complete."""
     if replica_count() > 1:
         raise ConfigError(
             f"{option} with {replica_count()} replicas in a process "
@@ -73,8 +74,8 @@ def refuse_accumulation(option: str, cure: str = "accumulate in a loop of your o
 
 @contextlib.contextmanager
 def summed(optimizers: Iterable[Any], count: int = 0) -> Iterator[None]:
-    """Meanwhile these optimizers of Keras 3 do not sum gradients over replicas. count: of the replicas, where
-    it is not called in one of them."""
+    """Keeps these optimizers of Keras 3 from summing gradients over replicas meanwhile. count: the number
+    of replicas, if the caller is in none of them."""
     name = "_all_reduce_sum_gradients"
     optimizers = list(optimizers)
     for optimizer in optimizers if (count or replica_count()) > 1 else ():
@@ -82,6 +83,6 @@ def summed(optimizers: Iterable[Any], count: int = 0) -> Iterator[None]:
     try:
         yield
     finally:
-        # Replicas leave together: each has applied its gradients when the first is here.
+        # All replicas have applied their gradients when the first one comes here.
         for optimizer in optimizers:
             vars(optimizer).pop(name, None)

@@ -1,5 +1,5 @@
-"""Keras with asynchronous parameter servers, which apply the optimizer's updates: it pushes gradients and
-takes fresh values; its own variables hold the servers' state when a model is saved."""
+"""Keras with asynchronous parameter servers, which apply the optimizer's updates. The optimizer pushes
+gradients and receives fresh values. Its own variables hold the servers' state when a model is saved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.exchange import Exchange, worker_rule
 from rdmacoll.optimizer.subclass import subclass
 
-# Options of DistributedOptimizer that say how ranks reduce gradients, which they do not here.
+# Options of DistributedOptimizer about the reduction between ranks, which does not happen here.
 _UNUSED: Mapping[str, Any] = {
     "op": ReduceOp.AVERAGE,
     "prescale_factor": 1.0,
@@ -40,17 +40,17 @@ class Served(Copied):
     _rdmacoll_reduce: Exchange  # type: ignore[assignment]
 
     def finalize_variable_values(self, var_list: Any) -> None:
-        """At the end of `fit`. Keras 2 restores the best weights before it."""
+        """Pulls the values at the end of `fit`. Keras 2 restores the best weights before it calls this."""
         self._rdmacoll_reduce.pull_values_to_save(self)
 
     def save_own_variables(self, store: Any) -> None:
-        """The servers' state, as the plain optimizer has its own."""
+        """Saves the servers' state, as the plain optimizer saves its own."""
         with self._rdmacoll_reduce.state_to_save(self):
             super().save_own_variables(store)  # type: ignore[misc]
 
     @property
     def learning_rate(self) -> Any:
-        """As of the plain optimizer."""
+        """The plain optimizer's learning rate."""
         return super().learning_rate  # type: ignore[misc]
 
     @learning_rate.setter
@@ -68,30 +68,31 @@ class Served3(Served):
     """An optimizer of Keras 3."""
 
     def build(self, variables: Any) -> None:
-        """As of the plain optimizer, outside of what is traced: servers begin with what is here."""
+        """Builds as the plain optimizer does, outside of the traced function: the servers begin with the
+        values of this process."""
         with tf.init_scope():
             super().build(variables)  # type: ignore[misc]
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
-        # Instead of weight decay and the update: servers do that.
+        # Replaces weight decay and the update, which the servers do.
         self._rdmacoll_reduce.step(self, _clipped(self, grads), trainable_variables)
 
 
 class Served2(Served):
-    """An optimizer of Keras 2, which clips, and sums rows that come twice, before it calls these methods."""
+    """An optimizer of Keras 2. It clips, and sums rows of the same index, before it calls these methods."""
 
     def build(self, var_list: Any) -> None:
-        """As of the plain optimizer."""
+        """Builds as the plain optimizer does, and notes the variables."""
         super().build(var_list)  # type: ignore[misc]
         if not self._rdmacoll_reduce.built_for:
             self._rdmacoll_reduce.built_for = list(var_list)
 
     def aggregate_gradients(self, grads_and_vars: Any) -> Any:
-        """Nothing is reduced."""
+        """Returns the pairs as they are: nothing is reduced."""
         return grads_and_vars
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        """Servers do."""
+        """Does nothing: the servers apply weight decay."""
 
     def _internal_apply_gradients(self, grads_and_vars: Any) -> Any:
         gradients, variables = zip(*grads_and_vars)
@@ -100,8 +101,8 @@ class Served2(Served):
 
 
 def wrap(optimizer: Any, family: Any, name: str, options: Mapping[str, Any]) -> None:
-    """Swaps the class of `optimizer`, or of what loss scaling has inside. Raises ConfigError for what servers
-    cannot apply."""
+    """Changes the class of `optimizer`, or of the optimizer inside of loss scaling. Raises ConfigError for
+    options and optimizers that servers cannot apply."""
     for option, value in options.items():
         value = None if value is Compression.none else value
         if option in _UNUSED and value != _UNUSED[option]:
@@ -131,7 +132,8 @@ def wrap(optimizer: Any, family: Any, name: str, options: Mapping[str, Any]) -> 
     return None
 
 
-# `Model.save` and `keras.models.save_model` share these: modules, and their functions or Model's.
+# `Model.save` and `keras.models.save_model` use these: modules, with the name of a function or of a method of
+# Model.
 _SAVES_IN_KERAS_3 = {
     "saving.saving_lib": "save_model",
     "legacy.saving.legacy_h5_format": "save_model_to_hdf5",
@@ -145,7 +147,8 @@ _SAVES_IN_KERAS_2 = {
 
 
 def _patch_saving(package: str, saves: Mapping[str, str]) -> None:
-    """A model that is saved in the middle of its training holds what the servers have."""
+    """Patches the functions that save a model, so that a file of an unfinished training holds the servers'
+    values."""
     for module, name in saves.items():
         place: Any = importlib.import_module(f"{package}.{module}")
         if name == "save_weights":
@@ -172,8 +175,8 @@ def _after_pulling(plain: Callable[..., Any], *, has_state: bool) -> Callable[..
 
 
 def _clipped(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
-    """As the optimizer clips its own gradients: that needs nothing of others. Rows stay rows, whose values it
-    squares one by one."""
+    """Clips as the optimizer clips its own gradients, which needs no other rank. Slices stay slices, whose
+    values it squares one by one."""
     clipped = optimizer._clip_gradients([getattr(one, "values", one) for one in gradients])
     return [
         tf.IndexedSlices(values, one.indices, one.dense_shape)

@@ -1,7 +1,7 @@
-"""Optimizers of TensorFlow 1 with asynchronous parameter servers, which apply their updates: a step pushes
-gradients and takes fresh values, in a session by ops of its graph.
+"""Optimizers of TensorFlow 1 with asynchronous parameter servers, which apply their updates. A step pushes
+gradients and receives fresh values. In a session, ops of its graph do this.
 
-The worker's optimizer has no slots, so checkpoints of `tf.compat.v1.train.Saver` have none; those of
+The worker's optimizer has no slots, so checkpoints of `tf.compat.v1.train.Saver` have none. Those of
 `ps.save` have them.
 """
 
@@ -28,49 +28,49 @@ from rdmacoll.ps.calls import current
 from rdmacoll.ps.rules import Rule
 from rdmacoll.ps.rules_v1 import rule_of, slots_of
 
-# Collection of a graph: the ops that declare variables and tell whether values were replaced, in the
-# order of the program.
+# Collection of a graph, in the order of the program: the ops that declare variables and tell whether values
+# were replaced.
 _DECLARING = "rdmacoll_declaring"
 _NUMBERS = itertools.count()  # numbers of exchanges
 
 
 class Exchange:
-    """One optimizer's variables at the servers."""
+    """The variables of one optimizer at the servers."""
 
     def __init__(self, name: str, rule: Rule, rate: str) -> None:
         self.name = name
         self.rate = rate  # the optimizer's attribute
         self._rule = rule
         self.buckets: list[Any] = []  # none: each step is one request to each server
-        self.pairs: list[tuple[Any, Any]] = []  # gradients and variables of the step that is made
+        self.pairs: list[tuple[Any, Any]] = []  # gradients and variables of the step that is built
         self._names: dict[Any, str] = {}
         self._declared: set[str] = set()
         self._number = next(_NUMBERS)
-        self._steps: dict[tuple[str, ...], int] = {}  # their numbers, by what they train
+        self._steps: dict[tuple[str, ...], int] = {}  # numbers of steps, by the names of their variables
         self._declaring = threading.Lock()  # sessions run ops in several threads
 
     def options(self) -> dict[str, Any]:
-        """The arguments that make another one like this."""
+        """The arguments that create an exchange like this one."""
         return {"name": self.name}
 
     @not_converted
     def step(self, rate: Any) -> list[Any]:
-        """Pushes the gradients of `pairs` with this learning rate, and assigns the fresh values: what has to
-        run for it."""
+        """Pushes the gradients of `pairs` with this learning rate, and assigns the fresh values. Returns
+        the operations that have to run for it."""
         gradients, variables = [list(one) for one in zip(*self.pairs)]
         self.pairs = []
         names = [self._name_of(variable) for variable in variables]
         rows = [name for name, one in zip(names, gradients) if isinstance(one, tf.IndexedSlices)]
         if not tf.compat.v1.executing_eagerly_outside_functions():
             return self._step_of_session(gradients, variables, names, rows, rate)
-        # A function's gradients are computed later, at what is assigned here.
+        # A function computes its gradients later, from the values that are assigned here.
         if self._begin_eagerly(variables, names, rows) and tf.executing_eagerly():
             return []
         fresh = servers.exchange(gradients, names, rate)
         return [_assign(variable, value) for variable, value in zip(variables, fresh)]
 
     def _begin_eagerly(self, variables: Sequence[Any], names: Sequence[str], rows: Sequence[str]) -> bool:
-        """Declares what is new. Whether its values were replaced."""
+        """Declares new variables. Returns whether their values were replaced."""
         if self._declared.issuperset(names):
             return False
         with tf.init_scope():
@@ -83,7 +83,8 @@ class Exchange:
     def _step_of_session(
         self, gradients: list[Any], variables: list[Any], names: list[str], rows: list[str], rate: Any
     ) -> list[Any]:
-        """Gradients of a run that replaces values are of some old and some new ones: they are not pushed."""
+        """The operations of a step in a session. If a run replaces values, its gradients come from old and
+        new values, so they are not pushed."""
 
         def begin_in_python(*values: Array) -> list[Any]:
             try:
@@ -134,8 +135,8 @@ class Exchange:
         return [tf.cond(replaced, lambda: tf.constant(False), exchange)]
 
     def _begin(self, names: Sequence[str], rows: Sequence[str], values: Sequence[Array]) -> list[Any]:
-        """Declares what the servers do not know. The values of all, which are the first worker's, or the
-        servers', and whether these replace others."""
+        """Declares the variables that the servers do not know. Returns all values, which are the first
+        worker's or the servers', and whether they replace others."""
         with self._declaring:
             arrays = {name: np.array(value, order="C") for name, value in zip(names, values)}
             new = {name: array for name, array in arrays.items() if name not in self._declared}
@@ -160,7 +161,7 @@ class Exchange:
         return [*arrays.values(), np.bool_(replaced)]
 
     def _name_of(self, variable: Any) -> str:
-        """The same on all workers: its own, with a number behind one that comes again."""
+        """The name of a variable, the same on all workers: its own, with a number if the name repeats."""
         key = variable.ref()
         if key not in self._names:
             plain = variable.name.partition(":")[0]
@@ -176,7 +177,7 @@ class Served(Copied):
     _rdmacoll_reduce: Exchange  # type: ignore[assignment]
 
     def _create_slots(self, var_list: Any) -> None:
-        """Servers have them."""
+        """Creates no slots: the servers have them."""
 
     def _prepare(self) -> None:
         super()._prepare()  # type: ignore[misc]
@@ -190,7 +191,7 @@ class Served(Copied):
         return self._apply_dense(grad, handle)
 
     def _apply_sparse_duplicate_indices(self, grad: Any, var: Any) -> Any:
-        # Servers sum rows that come twice.
+        # The servers sum rows of the same index.
         return self._apply_dense(grad, var)
 
     def _resource_apply_sparse_duplicate_indices(self, grad: Any, handle: Any, indices: Any) -> Any:
@@ -203,8 +204,8 @@ class Served(Copied):
 
 
 def wrap(optimizer: Any, name: str) -> None:
-    """Swaps the class of `optimizer`, or of what loss scaling has inside. Raises ConfigError for what servers
-    cannot apply."""
+    """Changes the class of `optimizer`, or of the optimizer inside of loss scaling. Raises ConfigError for
+    an optimizer that servers cannot apply."""
     while (inner := getattr(optimizer, "_optimizer", None)) is not None:
         optimizer = inner
     exchange = Exchange(name, *rule_of(optimizer))
@@ -235,6 +236,6 @@ def _to_wait_for(assigned: Any) -> Any:
 
 
 def _text_of(error: RdmacollError) -> str:
-    """As a kernel says it, so that `error_from` finds it in TensorFlow's status."""
+    """The text of an error as a kernel writes it, so that `error_from` finds it in TensorFlow's status."""
     fields = error_to_fields(error)
     return f"{fields.pop('kind')}: {fields.pop('message')} [rdmacoll {json.dumps(fields)}]"

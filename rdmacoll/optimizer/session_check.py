@@ -1,7 +1,7 @@
 """The comparison of ranks in sessions of TensorFlow 1.
 
-An op in the graph counts the updates of an optimizer. When one is due, Python reads the variables behind that
-run of the session, where no other op assigns to them.
+An op in the graph counts the updates of an optimizer. If one is due, Python reads the variables after that
+run of the session, when no op assigns to them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DUE: list[SessionCheck] = []
 
 @contextlib.contextmanager
 def counted(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
-    """Within, an update of `variables` is built, which is counted whenever it runs."""
+    """Build an update of `variables` inside of this context. The update is counted whenever it runs."""
     reducer = optimizer._rdmacoll_reduce
     if tf.compat.v1.executing_eagerly_outside_functions():
         yield
@@ -50,10 +50,10 @@ def counted(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
 class SessionCheck(UpdateCheck):
     """The comparisons of one optimizer in one graph."""
 
-    FIRST_DUE = 2  # behind the first step the program may broadcast
+    FIRST_DUE = 2  # after the first step the program may broadcast
 
     def heard(self) -> None:
-        """The session's run has not ended yet."""
+        """Notes that a comparison is due. It has to wait until the session's run ends."""
         _DUE.append(self)
 
     def is_in(self, graph: Any) -> bool:
@@ -61,14 +61,14 @@ class SessionCheck(UpdateCheck):
         return self in getattr(graph, _CHECKS, {}).values()
 
     def entries(self) -> tuple[list[compared.Entry], list[compared.Entry]]:
-        """Without rates that are functions: they would add ops to a graph that may be final."""
+        """The entries without rates that are functions: these would add ops to a graph that may be final."""
         weights, states = super().entries()
         return [entry for entry in weights if not callable(entry.source)], states
 
 
 def _watch() -> None:
-    """Every `run` of a session, and every call of what its `make_callable` returns, is followed by the
-    comparisons that became due in it."""
+    """Patches sessions. After every `run`, and every call of what `make_callable` returns, the comparisons
+    follow that became due in it."""
     from tensorflow.python.client.session import BaseSession
 
     plain = BaseSession.run
@@ -90,7 +90,7 @@ def _watch() -> None:
 
 
 def _followed(session: Any, result: Any) -> Any:
-    """The result of a run, behind which comparisons may be due."""
+    """Returns the result of a run, after the comparisons that are due."""
     if _DUE:
         _compare(session)
     return result

@@ -1,6 +1,6 @@
-"""An optimizer becomes distributed by getting a subclass of its own class: it stays the same object, and
-with the name and module of the plain class saved files hold the plain optimizer, which loads where there
-is no rdmacoll."""
+"""An optimizer becomes distributed by getting a subclass of its own class, and stays the same object. The
+subclass has the name and module of the plain class. So saved files hold the plain optimizer, which loads
+without rdmacoll."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def subclass(plain: type, mixin: type, reducer: GradientReducer | Exchange) -> type:
-    """`mixin` before `plain`, looking like `plain`."""
-    # By these Keras 2 knows how an object of its own is called in a saved file.
+    """A subclass of `mixin` and `plain`, in this order, that looks like `plain`."""
+    # By these attributes Keras 2 finds the name of one of its own objects in a saved file.
     names = {name: value for name, value in vars(plain).items() if name.endswith("_api_names")}
     return type(
         plain.__name__,
@@ -33,8 +33,8 @@ def subclass(plain: type, mixin: type, reducer: GradientReducer | Exchange) -> t
 
 
 def reduced_pairs(reducer: GradientReducer, grads_and_vars: Any, *, is_early: bool) -> list[tuple[Any, Any]]:
-    """(gradient, variable) pairs, the gradients reduced, once in all. is_early: by `compute_gradients`, which
-    leaves sums over the replicas of this process to `apply_gradients`."""
+    """(gradient, variable) pairs, with each gradient reduced once. is_early: the caller is
+    `compute_gradients`, which leaves sums over the replicas of this process to `apply_gradients`."""
     gradients, variables = split(grads_and_vars)
     reduced = once.reduced_early if is_early else replicas.reduced
     gradients = reduced(reducer, gradients, variables)
@@ -43,6 +43,6 @@ def reduced_pairs(reducer: GradientReducer, grads_and_vars: Any, *, is_early: bo
 
 
 def split(grads_and_vars: Any) -> tuple[list[Any], list[Any]]:
-    """Gradients and variables of pairs."""
+    """The gradients and the variables of pairs."""
     pairs = list(grads_and_vars)
     return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]

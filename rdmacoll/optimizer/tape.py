@@ -28,7 +28,8 @@ class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
         output_gradients: Any = None,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """As `tf.GradientTape.gradient`, reduced over all ranks; the structure of `sources`."""
+        """As `tf.GradientTape.gradient`, with gradients reduced over all ranks, in the structure of
+        `sources`."""
         mine = super().gradient(target, sources, output_gradients, unconnected_gradients)
         reducer, variables = self._rdmacoll_reduce, tf.nest.flatten(sources)
         tape_check.asked(reducer, variables)
@@ -51,18 +52,22 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     name: str | None = None,
 ) -> Any:
-    """Makes `tape.gradient()` return gradients that are reduced over all ranks; returns the same tape.
+    """Makes `tape.gradient()` return gradients that are reduced over all ranks. Returns the same tape.
 
-    tape: a `tf.GradientTape`, recording or not. Options as for `DistributedOptimizer`. One of the two is
-    enough: a wrapped optimizer does not reduce again what a wrapped tape has reduced for the same process
-    set, nor what is made from that alone. Made from gradients of a plain tape, too, it is an error unless the
-    optimizer takes means. name: equal on all ranks, for models that several threads train at the same time;
-    without it tapes of other threads than the main one are told apart by their sources' names and shapes.
-    Ranks compare the sources before updates, as RDMACOLL_CHECK_WEIGHTS says; slots of a plain optimizer are
-    compared by `check_weights` alone, and nothing is in a graph of TensorFlow 1.
-    Raises ConfigError for a tape that is wrapped already, for several backward passes to a step (a tape lives
-    for one), and with asynchronous parameter servers, which reduce nothing. Tapes of two threads that nothing
-    tells apart are an error as well, which ends the world.
+    tape: a `tf.GradientTape`, recording or not. Options are those of `DistributedOptimizer`. name: equal on
+    all ranks. It is for models that several threads train at the same time. Without a name, tapes of other
+    threads than the main one are matched by the names and shapes of their sources.
+
+    A wrapped tape or a wrapped optimizer is enough. A wrapped optimizer does not reduce gradients again that
+    a wrapped tape has reduced for the same process set, nor gradients that are made from these alone.
+    Gradients that are also made from those of a plain tape are an error, unless the optimizer takes means.
+
+    Ranks compare the sources before updates, as RDMACOLL_CHECK_WEIGHTS says. Only `check_weights` compares
+    slots of a plain optimizer. Nothing is compared in a graph of TensorFlow 1.
+
+    Raises ConfigError for a tape that is wrapped already, for several backward passes in a step (a tape lives
+    for one), and with asynchronous parameter servers, which reduce nothing. If nothing distinguishes the
+    tapes of two threads, this is an error as well, which ends the world.
     """
     refuse_servers()
     if checked_passes(backward_passes_per_step) != 1:

@@ -1,7 +1,7 @@
 """The comparison of ranks at the gradients of a wrapped tape, whose optimizer may be a plain one.
 
-Ranks ask such a tape for the same gradients in the same order. At each of these moments the variables are as
-the updates before have left them. The slots of its optimizer are not known here.
+Ranks ask such a tape for the same gradients in the same order. At each of these moments the variables have
+the values of the updates before. The slots of the optimizer are not known here.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rdmacoll.optimizer.update_check import ENDS, HOLDS, UpdateCheck
 if TYPE_CHECKING:
     from rdmacoll.optimizer.reduce import GradientReducer
 
-_NUMBERS: dict[str, Numbers] = {}  # by name: the lists of variables that tapes of this name have had
+_NUMBERS: dict[str, Numbers] = {}  # by name: the lists of variables of tapes with this name
 _CHECKS: dict[tuple[str, int], TapeCheck] = {}
 
 
 def asked(reducer: GradientReducer, sources: Sequence[Any]) -> None:
-    """Called where a wrapped tape is asked for gradients, or is traced being asked, before an update. Raises
-    MismatchError when it is time to compare, and ranks differ."""
+    """Call it when a wrapped tape is asked for gradients, or when this is traced, before an update. Raises
+    MismatchError if a comparison is due and ranks differ."""
     if not update_check.is_wanted(reducer.process_set) or update_check.is_elsewhere():
         return
     variables = [one for one in sources if hasattr(one, "assign")]
@@ -44,22 +44,23 @@ def asked(reducer: GradientReducer, sources: Sequence[Any]) -> None:
 class TapeCheck(UpdateCheck):
     """The comparisons of one tape's variables."""
 
-    _sources: Sequence[weakref.ref[Any]] = ()  # it lives longer than a model
+    _sources: Sequence[weakref.ref[Any]] = ()  # weak, since a check lives longer than a model
     _first = 0  # the fingerprint at the first gradients
 
     def asked(self, variables: Sequence[Any]) -> None:
-        """For gradients with respect to these."""
+        """Counts a request for gradients of these variables."""
         self._sources = [weakref.ref(one) for one in variables]
         # Eager updates need no order among ops.
         entries = [] if tf.executing_eagerly() else compared.variable_entries(variables)
         _updates.count_update(self.name, [entry.source for entry in entries])
 
     def weights(self) -> list[Any]:
-        """Those of the last call."""
+        """The variables of the last call."""
         return [one for one in (reference() for reference in self._sources) if one is not None]
 
     def compare(self, session: Any = None) -> None:
-        """At the first gradients no update has been applied yet."""
+        """Compares the ranks. At the first gradients it only notes the fingerprint, since no update has
+        been applied yet."""
         if self.updates() > 1:
             super().compare(session)
             return
@@ -69,13 +70,13 @@ class TapeCheck(UpdateCheck):
         _updates.set_due(self.name, 2)
 
     def told(self, comparison: Comparison, session: Any) -> list[int]:
-        """Without an update so far, the program may still broadcast. A wrapped optimizer with the same
-        variables compares them itself."""
+        """The numbers of this rank. Without an update so far, the program may still broadcast. A wrapped
+        optimizer with the same variables compares them itself."""
         told = super().told(comparison, session)
         told[HOLDS] = int(comparison.fingerprint() == self._first)
         told[ENDS] = int(update_check.compares(self.weights()))
         return told
 
     def moment(self, count: int) -> str:
-        """Before an update."""
+        """The moment in a message: before an update."""
         return f"at the gradients number {count} of {self.name}"

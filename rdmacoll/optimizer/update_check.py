@@ -1,9 +1,9 @@
 """The comparison of ranks at the updates of a wrapped optimizer (RDMACOLL_CHECK_WEIGHTS).
 
 All ranks of the process set reduce gradients for each update, so they count the same updates, whatever their
-batches, epochs and accumulations are. The number of the next update to compare after follows from the table
-of the last comparison, which all ranks have. So no rank waits in a comparison that another one leaves out.
-Ranks that come back from join() have counted differently: there all of them begin anew.
+batches, epochs and accumulations are. The table of the last comparison, which all ranks have, determines the
+next update to compare. So no rank waits in a comparison that another one leaves out. After join() the counts
+of the ranks differ, so all ranks restart them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from rdmacoll.optimizer.comparison import Comparison, Difference
 from rdmacoll.optimizer.registry import plain_variable
 
 MODE, TOLERANCE = "RDMACOLL_CHECK_WEIGHTS", "RDMACOLL_CHECK_WEIGHTS_TOLERANCE"
-# Each rank tells these beside its fingerprints: in `fit`; has variables that are not broadcast yet; has
-# warned; updates until its epoch ends (0: unknown); updates so far; needs no more comparisons.
+# The numbers that each rank adds to its fingerprints: whether it is in `fit`; whether it has variables that
+# are not broadcast yet; whether it has warned; updates until its epoch ends (0: unknown); updates so far;
+# whether it needs no more comparisons.
 _FITS, HOLDS, _WARNED, _REMAINING, _UPDATES, ENDS = range(6)
 _CURE = (
     "Give all ranks the same values before the first batch (BroadcastGlobalVariablesCallback, "
@@ -37,19 +38,19 @@ _CURE = (
 
 _CHECKS: weakref.WeakKeyDictionary[Any, UpdateCheck] = weakref.WeakKeyDictionary()  # by optimizer
 _ALL: weakref.WeakSet[UpdateCheck] = weakref.WeakSet()
-_MADE: dict[str, int] = {}  # how many checks have had a name
+_MADE: dict[str, int] = {}  # the number of checks with this name
 
 
 def applied(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Called where an optimizer that is wrapped has applied an update of `variables`, or is traced doing so.
-    Raises MismatchError when it is time to compare, and ranks differ."""
+    """Call it when a wrapped optimizer has applied an update of `variables`, or when this is traced.
+    Raises MismatchError if a comparison is due and ranks differ."""
     if not _is_needless(optimizer) and not is_elsewhere():
         _made(optimizer, variables).applied(variables)
 
 
 def applied_in_a_graph(optimizer: Any, weights: Sequence[Any], passes: int, session: Any) -> None:
-    """The same after a batch of `fit` in a graph of TensorFlow 1, where each `passes` batches are an update:
-    Python reads variables between two runs of the session."""
+    """As `applied`, after a batch of `fit` in a graph of TensorFlow 1, where `passes` batches make an
+    update. Python reads variables between two runs of the session."""
     if _is_needless(optimizer):
         return
     check = _made(optimizer, weights)
@@ -70,25 +71,25 @@ def is_wanted(process_set: ProcessSet) -> bool:
 def _made(optimizer: Any, variables: Sequence[Any]) -> UpdateCheck:
     check = _CHECKS.get(optimizer)
     if check is None:
-        reducer = optimizer._rdmacoll_reduce  # whose names in other threads are other ones
+        reducer = optimizer._rdmacoll_reduce  # it has other names in other threads
         check = _CHECKS[optimizer] = UpdateCheck(reducer.name_for(variables), reducer.process_set, optimizer)
     return check
 
 
 def check_of(optimizer: Any) -> UpdateCheck | None:
-    """None before the optimizer's first update, and where nothing is compared."""
+    """The check of an optimizer. None before its first update, and if nothing is compared."""
     return _CHECKS.get(optimizer)
 
 
 def compares(variables: Sequence[Any]) -> bool:
-    """Whether the comparisons of some optimizer have all these variables in them."""
+    """Whether the comparisons of one optimizer include all these variables."""
     wanted = {id(plain_variable(one)) for one in variables}
     return any(wanted <= check.identities() for check in list(_CHECKS.values()))
 
 
 def is_elsewhere() -> bool:
-    """In a graph of TensorFlow 1, whose variables Python cannot read meanwhile; and in all replicas of a
-    strategy but the first one."""
+    """Whether the comparison happens elsewhere: in a graph of TensorFlow 1, whose variables Python cannot
+    read here, and in all replicas of a strategy but the first one."""
     if not tf.compat.v1.executing_eagerly_outside_functions():
         return True
     replica = tf.distribute.get_replica_context()
@@ -104,7 +105,7 @@ def mode() -> str:
 
 
 def tolerance() -> float:
-    """How far values may be apart."""
+    """The allowed difference of values, relative to the largest one."""
     return world.current().values.number(TOLERANCE)
 
 
@@ -114,7 +115,7 @@ class UpdateCheck:
     FIRST_DUE = 1  # the update after which the ranks meet first
 
     def __init__(self, name: str, process_set: ProcessSet, optimizer: Any) -> None:
-        """name: the same on all ranks. The second optimizer that has it gets a number."""
+        """name: the same on all ranks. A second optimizer with the same name gets a number."""
         number = _MADE[name] = _MADE.get(name, 0) + 1
         self.name = name if number == 1 else f"{name} ({number})"
         self.process_set = process_set  # whose ranks are compared
@@ -136,30 +137,30 @@ class UpdateCheck:
             return False
 
     def restart(self) -> None:
-        """The next update is the first one again."""
+        """Restarts the count: the next update is number 1."""
         self._left_out.clear()
         self._has_warned = False
         _updates.start_counting(self.name, due=self.FIRST_DUE)
 
     def applied(self, variables: Sequence[Any]) -> None:
-        """An update that is applied or traced here."""
+        """Counts an update that is applied or traced here."""
         self.keep(variables)
         # Eager updates need no order among ops.
         entries = [] if tf.executing_eagerly() else self.entries()[0]
         _updates.count_update(self.name, [entry.source for entry in entries])
 
     def applied_in_a_graph(self, variables: Sequence[Any], session: Any) -> None:
-        """An update that the session has just run."""
+        """Counts an update that the session has just run."""
         self.keep(variables)
         if _updates.is_due_after_one_more(self.name):
             self.compare(session)
 
     def updates(self) -> int:
-        """How many there were."""
+        """The number of updates so far."""
         return _updates.updates(self.name)
 
     def keep(self, variables: Sequence[Any]) -> None:
-        """These are among the optimizer's."""
+        """Adds variables to those of the optimizer."""
         for variable in variables:
             self._weights.setdefault(id(variable), variable)
 
@@ -172,17 +173,17 @@ class UpdateCheck:
         return {id(plain_variable(one)) for one in self.weights()}
 
     def entries(self) -> tuple[list[compared.Entry], list[compared.Entry]]:
-        """Weights with all variables of their optimizer, and states."""
+        """The weights with all variables of their optimizer, and the states."""
         fit = fits.of(self._optimizer())
         states = [] if fit is None else compared.variable_entries(fit.states())
         return compared.entries_of(self.weights(), self._optimizer()), states
 
     def heard(self) -> None:
-        """An update is due."""
+        """Compares the ranks, since an update is due."""
         self.compare()
 
     def compare(self, session: Any = None) -> None:
-        """After the update that was due. session: of a graph of TensorFlow 1."""
+        """Compares the ranks after the update that was due. session: that of a graph of TensorFlow 1."""
         comparison = Comparison(f"check of {self.name}", self.process_set)
         comparison.read(self.entries, session, self._left_out)
         said = comparison.meet(self.told(comparison, session))
@@ -212,7 +213,7 @@ class UpdateCheck:
         return told
 
     def moment(self, count: int) -> str:
-        """When the ranks differ, for messages."""
+        """The moment of the difference, for messages."""
         return f"after update {count} of {self.name}"
 
     def _tell(self, found: Difference, count: int, *, is_error: bool, is_first: int) -> None:
@@ -231,7 +232,7 @@ class UpdateCheck:
 
 
 def log() -> Log:
-    """Lines of this rank, as RDMACOLL_LOG wants them."""
+    """The log of this rank, as RDMACOLL_LOG says."""
     return Log(world.current().values.text("RDMACOLL_LOG"), world.rank())
 
 
@@ -247,12 +248,12 @@ def beyond(text: str, found: Difference) -> str:
 
 
 def _allowing(relative: float) -> float:
-    """A tolerance with which this difference passes."""
+    """A tolerance that allows this difference."""
     return min(relative * 1.1, 1e9)
 
 
 def _action(count: int, said: Array) -> str:
-    """The same on all ranks: "error" and "warning" where values differ, or "nothing"."""
+    """The action if values differ, the same on all ranks: "error", "warning" or "nothing"."""
     if said[:, [HOLDS, ENDS]].any() or (said[:, _UPDATES] != count).any():
         return "nothing"
     if said[:, _FITS].all():
@@ -264,8 +265,8 @@ def _action(count: int, said: Array) -> str:
 
 
 def next_due(setting: str, count: int, is_judged: bool, remaining: int) -> int:
-    """The update to compare after next. As long as nobody knows where the root's epoch ends, and until a
-    comparison counts, the numbers of updates double.
+    """The number of the next update to compare after. It doubles as long as the end of the root's epoch is
+    unknown, and until a comparison counts.
 
     >>> next_due("epoch", 1, True, 9), next_due("epoch", 1, True, 0), next_due("epoch", 1, False, 9)
     (10, 2, 2)
@@ -282,7 +283,7 @@ def next_due(setting: str, count: int, is_judged: bool, remaining: int) -> int:
 
 
 def _restart_all(number: int | None = None) -> None:
-    """After a join of this process set, or at the begin of a world: of every set."""
+    """Restarts the checks of process set `number` after a join, or all checks when a world begins."""
     for check in list(_ALL):
         if number is None or check.is_of(number):
             check.restart()

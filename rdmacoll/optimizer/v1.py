@@ -1,8 +1,8 @@
 """Optimizers of TensorFlow 1, `tf.compat.v1.train`: in sessions, and eagerly with a loss that is a function.
 
-Horovod's place for the reduction: what `compute_gradients` returns. So it comes before all that a program
-does with its gradients (clipping, accumulating), and before `MixedPrecisionLossScaleOptimizer` asks
-whether they are finite.
+As in Horovod, `compute_gradients` returns reduced gradients. So the reduction comes before all that a program
+does with its gradients (clipping, accumulating). It also comes before `MixedPrecisionLossScaleOptimizer`
+checks whether they are finite.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Distributed(Copied):
     _rdmacoll_is_last: Any = None
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """The plain optimizer's pairs, reduced. `minimize` comes through here."""
+        """The plain optimizer's pairs, reduced. `minimize` calls this."""
         self._rdmacoll_has_computed = True
         pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
         reducer = self._rdmacoll_reduce
-        # Eager calls and functions go on with the sums that there are; in a graph of TensorFlow 1 each
-        # call has its own.
+        # Eager calls and functions go on with the existing sums. In a graph of TensorFlow 1 each call has its
+        # own.
         is_graph = not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
         if is_graph or self._rdmacoll_sums is None:
             self._rdmacoll_sums = reducer.accumulation()
@@ -55,7 +55,7 @@ class Distributed(Copied):
         return [(None if gradient is None else next(found), variable) for gradient, variable in pairs]
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """As of the plain optimizer, for gradients that `compute_gradients` or a wrapped tape has reduced."""
+        """As the plain optimizer's, for gradients that `compute_gradients` or a wrapped tape has reduced."""
         pairs = list(grads_and_vars)
         states = once.states(*split(pairs), self._rdmacoll_reduce.process_set)
         has_passes = self._rdmacoll_reduce.backward_passes_per_step > 1
@@ -87,5 +87,5 @@ class Distributed(Copied):
 
 
 def wrap(optimizer: Any, reducer: GradientReducer) -> None:
-    """Swaps the class of `optimizer`."""
+    """Changes the class of `optimizer`."""
     optimizer.__class__ = subclass(type(optimizer), Distributed, reducer)
