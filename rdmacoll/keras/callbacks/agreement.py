@@ -1,6 +1,6 @@
 """Ranks agree, before variables are sent, on where `fit` begins and which variables there are.
 
-Pure: descriptions of all ranks in, decisions or one error for all of them out.
+Pure: takes the descriptions of all ranks, and returns decisions or raises one error for all ranks.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, MismatchError
 
-# For each group: what its optimizer is built for, each variable's dtype and shape, and the hyperparameters.
+# For each group: the variables that its optimizer is built for, each variable's dtype and shape, and the
+# hyperparameters.
 Groups = Mapping[str, tuple[Any, Mapping[str, str], Mapping[str, str]]]
 _NOTHING: tuple[Any, Mapping[str, str], Mapping[str, str]] = (None, {}, {})
 
 
 def check_begin(epochs: Mapping[int, Any]) -> None:
-    """epochs: by rank, the first one of this `fit`; None if there is none. Raises ConfigError."""
+    """Checks that all ranks begin at the same epoch. epochs: by rank, the first one of this `fit`; None if
+    there is none. Raises ConfigError."""
     if len(set(epochs.values())) < 2:
         return
     told = " and ".join(
@@ -31,7 +33,8 @@ def check_begin(epochs: Mapping[int, Any]) -> None:
 
 
 def check_tuning(tuned: Mapping[int, bool]) -> None:
-    """tuned: by rank, whether Keras tunes the steps of an execution. Raises ConfigError."""
+    """Checks that Keras tunes nothing. tuned: by rank, whether Keras tunes the steps of an execution.
+    Raises ConfigError."""
     ranks = [rank for rank, is_tuned in sorted(tuned.items()) if is_tuned]
     if ranks:
         raise ConfigError(
@@ -42,7 +45,8 @@ def check_tuning(tuned: Mapping[int, bool]) -> None:
 
 
 def check_wrapped(names: Mapping[int, list[str]]) -> None:
-    """names: by rank, those of the wrapped optimizers. Raises MismatchError."""
+    """Checks that all ranks have the same wrapped optimizers. names: by rank, their names. Raises
+    MismatchError."""
     plain = {rank: ", ".join(mine) for rank, mine in names.items()}
     if len(set(plain.values())) < 2:
         return
@@ -54,14 +58,15 @@ def check_wrapped(names: Mapping[int, list[str]]) -> None:
 
 
 def check_problems(problems: Mapping[int, str]) -> None:
-    """problems: by rank, what went wrong while it built slots. Raises ConfigError."""
+    """Reports a rank's problem to all ranks. problems: by rank, the error of building its slots; empty:
+    none. Raises ConfigError."""
     for rank, problem in problems.items():
         if problem:
             raise ConfigError(f"rank {rank} cannot make what other ranks have restored: {problem}")
 
 
 def slots_to_build(groups: Mapping[int, Groups]) -> dict[str, list[str]]:
-    """For each optimizer that some ranks alone have built: the variables that it is built for there."""
+    """For each optimizer that only some ranks have built: the variables that it is built for there."""
     wanted: dict[str, list[str]] = {}
     for key in _union(groups.values()):
         lists = [one[key][0] if key in one else None for one in groups.values()]
@@ -71,8 +76,8 @@ def slots_to_build(groups: Mapping[int, Groups]) -> dict[str, list[str]]:
 
 
 def check_equal(groups: Mapping[int, Groups], labels: Mapping[int, Mapping[str, str]]) -> None:
-    """labels: by rank, the names of its variables for people. Raises MismatchError, which names the first
-    variable or hyperparameter that ranks do not all have alike."""
+    """Checks that all ranks have the same variables and hyperparameters. labels: by rank, the names of its
+    variables for people. Raises MismatchError with the first variable or hyperparameter that differs."""
     for key in _union(groups.values()):
         found = {rank: one.get(key, _NOTHING) for rank, one in groups.items()}
         differing = _first_difference({rank: one[2] for rank, one in found.items()})
@@ -101,7 +106,7 @@ def check_equal(groups: Mapping[int, Groups], labels: Mapping[int, Mapping[str, 
 
 
 def _first_difference(values: Mapping[int, Mapping[str, str]]) -> tuple[str, str] | None:
-    """The first name that does not have the same value on all ranks, and what it is on each."""
+    """The first name whose value differs between ranks, and a text about the value on each rank."""
     for name in _union(values.values()):
         mine = {rank: one.get(name) for rank, one in values.items()}
         if len(set(mine.values())) > 1:

@@ -13,8 +13,8 @@ from rdmacoll.keras.callbacks.stopping import note_begin, note_end
 
 
 class Callback(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Serves every Keras, also `tf_keras` beside Keras 3: Keras 2 asks its callbacks for more methods than
-    those of Keras 3 have."""
+    """The base class of callbacks for every Keras, also `tf_keras` beside Keras 3. Keras 2 asks its
+    callbacks for more methods than those of Keras 3 have."""
 
     def __init__(self, process_set: ProcessSet = global_process_set) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Callback(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self.process_set = process_set
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Forgets what an earlier `fit` has left."""
+        """Forgets what an earlier `fit` has noted."""
         note_begin()
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -31,11 +31,11 @@ class Callback(tf.keras.callbacks.Callback):  # type: ignore[misc]
         note_end(self, self.model)
 
     def _is_alone(self) -> bool:
-        """Whether this rank has nobody to agree with in the process set."""
+        """Whether this rank has no other rank to agree with in the process set."""
         return not self.process_set.included() or self.process_set.size() == 1
 
     def _warn(self, text: str) -> None:
-        """One line, at the first rank of the set."""
+        """Prints a warning of one line, at the first rank of the set."""
         if self.process_set.rank() == 0:
             Log(world.current().values.text("RDMACOLL_LOG"), world.rank()).warning(text)
 

@@ -16,19 +16,22 @@ from rdmacoll.ps.calls import has_servers
 
 
 class BroadcastGlobalVariablesCallback(Callback):
-    """Gives all ranks the variables of rank `root_rank`, at the first batch's begin of each `fit`.
+    """Gives all ranks the variables of rank `root_rank`, when the first batch of each `fit` begins.
 
-    At that time every callback has had its `on_train_begin`, so only the root needs the files that a training
-    goes on from: `BackupAndRestore` and loaders of your own may be in the list of rank `root_rank` alone. All
-    variables are sent: weights, statistics of batch normalisation, states of seed generators, variables of
-    models, layers and lists that are attributes of the model, and the optimizers' variables. Slots that only
-    some ranks have are made on the others. Variables that the first batch makes follow after it. Metrics and
-    half-filled sums of gradients stay each rank's own.
+    At that time Keras has called `on_train_begin` of every callback. So only the root needs the files of an
+    earlier training: `BackupAndRestore` and loaders of your own may be in the list of rank `root_rank` alone.
 
-    process_set: whose ranks train together; nothing happens on other ranks. allow_unwrapped: without it, a
-    first batch that reduces no gradient of the model is a ConfigError, since ranks would train apart. Raises
-    ConfigError when ranks begin at different epochs, and MismatchError with the first variable that ranks do
-    not all have.
+    All variables are sent: weights, statistics of batch normalisation, states of seed generators, variables
+    of models, layers and lists that are attributes of the model, and the optimizers' variables. Slots that
+    only some ranks have are created on the others. Variables that the first batch creates are sent after it.
+    Metrics and half-filled sums of gradients stay each rank's own.
+
+    process_set: the ranks that train together; nothing happens on other ranks. allow_unwrapped: allows a
+    first batch that reduces no gradient of the model. Otherwise this is a ConfigError, since ranks would
+    train apart.
+
+    Raises ConfigError if ranks begin at different epochs, and MismatchError with the first variable that not
+    all ranks have.
     """
 
     def __init__(
@@ -56,17 +59,17 @@ class BroadcastGlobalVariablesCallback(Callback):
         return True
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Callbacks behind this one may still restore something."""
+        """Forgets an earlier `fit`. Callbacks after this one may still restore variables."""
         super().on_train_begin(logs)
         self._forget()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """The first one tells where `fit` begins."""
+        """Notes the first epoch of `fit`."""
         if self._epoch is None:
             self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Before the first batch: sends everything that exists."""
+        """Sends all variables before the first batch."""
         if self._equalizer is None:
             self._thread = threading.get_ident()
             self._reductions = registry.reductions()
@@ -75,21 +78,21 @@ class BroadcastGlobalVariablesCallback(Callback):
             self._end_first_batch()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """After the first batch: sends what it has made."""
-        # Keras 3 calls this from another thread, beside the next batch, where `callbacks` is no list.
+        """Sends the variables that the first batch has created."""
+        # Keras 3 calls this from another thread, during the next batch, where `callbacks` is no list.
         if threading.get_ident() == self._thread:
             self._end_first_batch()
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """The first batch may be the only one of its epoch."""
+        """Ends the first batch, which may be the only one of its epoch."""
         self._end_first_batch()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """As on_test_begin."""
+        """Ends the first batch, as on_test_begin does."""
         self._end_first_batch()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """A rank without data, or without an epoch, tells the others, which wait for it."""
+        """Meets the other ranks if this rank has no data or no epoch, since they wait for it."""
         if self._equalizer is None:
             self._begin(has_batch=False)
             self._is_done = True
@@ -108,7 +111,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         if self._is_done or self._equalizer is None:
             return
         self._is_done = True
-        # Before the ranks meet again: a rank that reduces would wait for this one.
+        # This comes before the ranks meet again: a rank that reduces would wait for this one.
         if not self.allow_unwrapped and not has_servers():
             check_reduced(self.model, since=self._reductions)
         self._equalizer.send_what_is_new()

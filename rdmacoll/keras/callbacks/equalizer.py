@@ -1,4 +1,4 @@
-"""Sends the root's variables to all ranks, after they have agreed on which ones there are."""
+"""Sends the root's variables to all ranks, after the ranks have agreed on the list of variables."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from rdmacoll.ps.calls import has_servers
 
 @dataclass(frozen=True)
 class Begin:
-    """This rank's part. epoch: the first one of this `fit`; None if it has none. has_batch: whether there is
-    a first batch."""
+    """The beginning of `fit` on this rank. epoch: the first one; None if it has none. has_batch: whether
+    there is a first batch."""
 
     epoch: int | None
     has_batch: bool
@@ -43,13 +43,13 @@ class Equalizer:
         self._may_follow = False
 
     def begin(self, begin: Begin) -> None:
-        """Before the first batch. Raises ConfigError when ranks begin at different epochs, and MismatchError
-        when they have different variables that nobody can make."""
+        """Sends all variables before the first batch. Raises ConfigError if ranks begin at different
+        epochs, and MismatchError if they have different variables that cannot be created."""
         _build(self._model)
         groups, with_sums, said = self._agree(vars(begin))
         agreed = {rank: vars(begin) for rank in self._set.ranks} if said is None else said
         agreement.check_tuning({rank: one["is_tuned"] for rank, one in agreed.items()})
-        # In other cases ranks do not all come to the end of their first batch at the same step.
+        # Otherwise ranks reach the end of their first batch at different steps.
         is_even = said is None or all(
             one["has_batch"] and one["steps_per_execution"] == begin.steps_per_execution
             for one in said.values()
@@ -58,7 +58,7 @@ class Equalizer:
         self._send(groups, with_sums)
 
     def send_what_is_new(self) -> None:
-        """After the first batch. If it has made variables, everything is sent: ranks may have begun with
+        """Sends everything after the first batch, if it has created variables: ranks may have begun with
         different values of those."""
         if not self._may_follow:
             return
@@ -68,8 +68,8 @@ class Equalizer:
             self._send(groups, with_sums)
 
     def _agree(self, begin: Mapping[str, Any]) -> tuple[dict[str, Group], set[str], dict[int, Any] | None]:
-        """The groups, equal on all ranks; the keys of those whose sums of gradients are sent; and all ranks'
-        descriptions, None where these are equal."""
+        """The groups, equal on all ranks; the keys of groups whose sums of gradients are sent; the
+        descriptions of all ranks, or None if these are equal."""
         groups = groups_of(self._model)
         heard = self._exchange({**begin, "problem": ""}, groups)
         if heard is None:
@@ -122,7 +122,8 @@ class Equalizer:
         return gathered_unless_equal(description, labels, self._name(groups), self._set)
 
     def _name(self, groups: Mapping[str, Group]) -> str:
-        """Trainings in several threads are told apart by their optimizers and by their variables."""
+        """The name of the exchange. It tells trainings in several threads apart, by their optimizers and
+        variables."""
         names = ["BroadcastGlobalVariablesCallback"]
         if not is_main_thread():
             names += [*wrapped_names(groups), content_of(list(groups[MODEL].variables.values()))]
@@ -145,7 +146,8 @@ class Equalizer:
         self._sent = _keys_of(groups)
 
     def _op_of_graph(self, variables: list[Any], name: str) -> Any:
-        """In a graph of TensorFlow 1, which grows once for all `fit`s that send the same."""
+        """The broadcast in a graph of TensorFlow 1. The graph grows once for all `fit`s that send the
+        same."""
         made = tf.compat.v1.get_default_graph().get_collection_ref("rdmacoll_broadcasts")
         said = (self._root, name, number_of(world.current(), self._set))
         for known, sent, op in made:
@@ -157,7 +159,7 @@ class Equalizer:
 
 
 def _build(model: Any) -> None:
-    """Keras would build the model's optimizer in the first batch: slots are sent before it."""
+    """Builds the model's optimizer, so that its slots are sent. Keras would build it in the first batch."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or not getattr(model, "built", False) or not model.trainable_variables:
         return
@@ -166,7 +168,7 @@ def _build(model: Any) -> None:
 
 
 def _build_slots(groups: Mapping[str, Group], wanted: Mapping[str, list[str]]) -> str:
-    """Makes slots that other ranks have. Returns what went wrong, for all ranks to hear."""
+    """Creates slots that other ranks have. Returns the error, for all ranks to hear; empty: none."""
     variables = groups[MODEL].variables
     for key, names in wanted.items():
         group = groups.get(key)
@@ -192,7 +194,7 @@ def _kind(variable: Any) -> str:
 
 
 def _session_of(model: Any) -> Any:
-    """Keras 2 in a graph of TensorFlow 1: where its variables have their values."""
+    """The session of Keras 2 in a graph of TensorFlow 1, which holds the values of its variables."""
     packages = [base.__module__.partition(".")[0] for base in type(model).__mro__]
     package = next(name for name in packages if name in ("tf_keras", "keras"))
     return sys.modules[f"{package}.src.backend"].get_session()

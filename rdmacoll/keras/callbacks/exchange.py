@@ -16,7 +16,7 @@ from rdmacoll.engine.process_set import ProcessSet
 
 
 def gathered(mine: Any, name: str, process_set: ProcessSet) -> dict[int, Any]:
-    """Every rank's value, by rank. mine: what JSON can hold."""
+    """The values of all ranks, by rank. mine: this rank's value, for JSON."""
     line = json.dumps(mine, separators=(",", ":")) + "\n"
     rows = exchanges.allgather(np.frombuffer(line.encode(), np.uint8), name, process_set=process_set)
     return dict(zip(process_set.ranks, map(json.loads, rows.tobytes().decode().splitlines())))
@@ -25,8 +25,8 @@ def gathered(mine: Any, name: str, process_set: ProcessSet) -> dict[int, Any]:
 def gathered_unless_equal(
     mine: Any, more: Any, name: str, process_set: ProcessSet
 ) -> dict[int, tuple[Any, Any]] | None:
-    """Every rank's `mine` and `more`, by rank; None where `mine` is equal on all ranks. Then only 32 bytes of
-    each rank travel."""
+    """The `mine` and `more` of all ranks, by rank; None if `mine` is equal on all ranks. In that case each
+    rank sends 32 bytes only."""
     digest = np.frombuffer(hashlib.sha256(json.dumps(mine).encode()).digest(), np.uint8)[None]
     rows = exchanges.allgather(digest, f"{name}: digest", process_set=process_set)
     if (rows == rows[0]).all():

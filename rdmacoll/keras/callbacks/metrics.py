@@ -24,10 +24,10 @@ class MetricAverageCallback(Callback):
     """Averages the metrics of each epoch over all ranks, for the callbacks that come after this one
     (schedules, early stopping, checkpoints: their decisions then agree).
 
-    Metrics are matched by name, without the counter that Keras puts behind it: `auc_1` of one rank and
-    `auc_9` of another are one metric. Several metrics that differ in the counter alone are matched in its
-    order. A metric that some ranks do not have keeps each rank's own value, and is named once in a warning.
-    process_set: whose ranks train together; nothing happens on other ranks.
+    Metrics are matched by name, without the counter that Keras puts after it: `auc_1` of one rank and `auc_9`
+    of another are one metric. Several metrics that differ in the counter alone are matched in its order. A
+    metric that some ranks do not have keeps each rank's own value, and is named once in a warning.
+    process_set: the ranks that train together; nothing happens on other ranks.
     """
 
     def __init__(self, *, process_set: ProcessSet = global_process_set) -> None:
@@ -52,7 +52,8 @@ class MetricAverageCallback(Callback):
             )
 
     def _name(self) -> str:
-        """Trainings in several threads are told apart by their optimizers and variables."""
+        """The name of the exchange. It tells trainings in several threads apart, by their optimizers and
+        variables."""
         names = ["MetricAverageCallback"]
         if not is_main_thread():
             names += [*wrapped_names(groups_of(self.model)), content_of(self.model.trainable_variables)]
@@ -60,8 +61,9 @@ class MetricAverageCallback(Callback):
 
 
 def averages(logs: Mapping[int, Logs]) -> tuple[dict[int, Logs], dict[str, str]]:
-    """logs: each rank's metrics. Returns the means of those that all ranks have, by rank and the
-    rank's own name; and those that some lack: their names without counters, and a phrase for people.
+    """Returns the means of metrics that all ranks have, by rank and the rank's own name. Also returns the
+    metrics that some ranks lack: their names without counters, and a phrase for people. logs: the metrics of
+    each rank.
 
     >>> averages({0: {"loss": 1.0, "auc": 0.5}, 1: {"loss": 3.0, "auc_9": 0.7}})
     ({0: {'loss': 2.0, 'auc': 0.6}, 1: {'loss': 2.0, 'auc_9': 0.6}}, {})
@@ -86,8 +88,8 @@ def averages(logs: Mapping[int, Logs]) -> tuple[dict[int, Logs], dict[str, str]]
 
 
 def _by_base(names: Iterable[str]) -> dict[str, list[str]]:
-    """By the name without Keras' counter, in the counters' order, which is that of the program: Keras sorts
-    `auc_10` before `auc_9`."""
+    """The names without Keras' counter, with the metrics in the order of the counters, which is that of
+    the program. Keras sorts `auc_10` before `auc_9`."""
     result: dict[str, list[tuple[int, str]]] = {}
     for name in names:
         counter = _COUNTER.search(name)

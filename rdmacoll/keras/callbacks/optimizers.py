@@ -14,7 +14,7 @@ from rdmacoll.optimizer import with_inner
 from rdmacoll.optimizer.registry import plain_variable
 
 OTHER = "other/"
-# A rank's own affair, and the rate, which is a variable.
+# Settings that may differ between ranks, and the learning rate, which is a variable.
 _OWN_OF_RANK = ("name", "learning_rate", "jit_compile", "is_legacy_optimizer")
 
 
@@ -24,10 +24,10 @@ def parts_of(optimizer: Any) -> list[Any]:
 
 
 def variables_of(optimizer: Any, model: Mapping[str, Any]) -> dict[str, Any]:
-    """All variables by keys that are the same on all ranks. model: the model's variables by theirs.
+    """All variables, by keys that are the same on all ranks. model: the model's variables by their keys.
 
-    A legacy optimizer makes its counter and hyperparameters here: a rank that has loaded a file has them as
-    variables already, others only from the first step on.
+    This creates the counter and the hyperparameters of a legacy optimizer. A rank that has loaded a file has
+    them as variables already; other ranks have them only from the first step on.
     """
     found: dict[str, Any] = {}
     parts = parts_of(optimizer)
@@ -49,7 +49,7 @@ def variables_of(optimizer: Any, model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _once(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Without repetitions, and what is no variable."""
+    """The variables of `found`, each once."""
     result: dict[str, Any] = {}
     seen: set[int] = set()
     for key, value in found.items():
@@ -60,18 +60,18 @@ def _once(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_legacy(optimizer: Any) -> bool:
-    """Whether it is a legacy one of Keras 2, which makes slots for more variables at any time."""
+    """Whether it is a legacy optimizer of Keras 2, which creates slots for more variables at any time."""
     return hasattr(type(optimizer), "_create_hypers") and not hasattr(optimizer, "_optimizer")
 
 
 def awaits_slots(optimizer: Any) -> bool:
-    """Whether a checkpoint has values for slots of a legacy optimizer that it has not made yet."""
+    """Whether a checkpoint has values for slots that a legacy optimizer has not created yet."""
     waiting = (getattr(part, "_deferred_slot_restorations", {}) for part in parts_of(optimizer))
     return tf.executing_eagerly() and any(values for slots in waiting for values in slots.values())
 
 
 def can_be_built(optimizer: Any) -> bool:
-    """Whether it will have slots that it has not yet. A legacy optimizer does not tell."""
+    """Whether building the optimizer would create slots. A legacy optimizer does not tell."""
     outer, inner = parts_of(optimizer)[0], parts_of(optimizer)[-1]
     if hasattr(outer, "_trainable_variables_indices"):  # Keras 3
         return not outer.built
@@ -90,7 +90,7 @@ def _of_legacy(part: Any, model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(part: Any, known: Iterable[Any], model: Mapping[str, Any]) -> list[str]:
-    """The model's keys for the keys by which an optimizer knows variables."""
+    """The model's keys for the variables that an optimizer knows by keys of its own."""
     key_of = _key_function(part)
     names = {}
     for key, variable in model.items():
@@ -100,7 +100,8 @@ def _named(part: Any, known: Iterable[Any], model: Mapping[str, Any]) -> list[st
 
 
 def _key_function(part: Any) -> Callable[[Any], Any]:
-    """Keras' own: a method, and a function beside the class of legacy optimizers."""
+    """Keras' function for the key of a variable: a method, or for legacy optimizers a function beside the
+    class."""
     own: Callable[[Any], Any] | None = getattr(part, "_var_key", None)
     if own is not None:
         return own
@@ -131,7 +132,7 @@ def built_for(optimizer: Any, model: Mapping[str, Any]) -> list[str] | None:
 
 
 def settings_of(optimizer: Any) -> dict[str, str]:
-    """By name, classes, schedules, and hyperparameters that are no variables: they cannot be sent."""
+    """By name: classes, schedules, and hyperparameters that are no variables and so cannot be sent."""
     found: dict[str, str] = {}
     for part in parts_of(optimizer):
         kind = type(part).__name__
@@ -155,7 +156,8 @@ def _in_words(name: str, value: Any, hyper: Mapping[str, Any]) -> str | None:
 
 
 def build(optimizer: Any, variables: Sequence[Any], model: Any) -> None:
-    """Makes the slots for these variables of the model, outside of what is traced, for all its replicas."""
+    """Creates the slots for these variables of the model, outside of the traced function, for all its
+    replicas."""
     inner = parts_of(optimizer)[-1]
     strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
     with strategy.scope(), tf.init_scope():

@@ -37,7 +37,7 @@ class Group:
 
 
 class _Walk:
-    """Goes through a model, its attributes, and theirs. A variable gets the key of the first way to it."""
+    """Visits a model, its attributes, and theirs. A variable gets the key of the first path to it."""
 
     def __init__(self) -> None:
         self.variables: dict[str, Any] = {}
@@ -97,7 +97,7 @@ def groups_of(model: Any, also: frozenset[str] = frozenset()) -> dict[str, Group
             group = _group_of(optimizer, walk.variables)
             owns = any(not key.startswith(optimizers.OTHER) for key in group.built_for or ())
             if (owns or name in also) and not _is_of_another_graph(group):
-                # Those that one thread has wrapped have one name.
+                # Optimizers that one thread has wrapped may have one name.
                 others = sum(key.startswith(f"{name} (") or key == name for key in groups)
                 groups[f"{name} ({others + 1})" if others else name] = group
     return groups
@@ -150,6 +150,6 @@ def _variables_of(owner: Any) -> list[Any]:
 
 
 def _ignored(owner: Any) -> set[str]:
-    """TensorFlow's own list of attributes that are no part of a module: Keras' step counters, for one."""
+    """TensorFlow's list of attributes that are no part of a module, for example Keras' step counters."""
     ignored = set(tf.Module._TF_MODULE_IGNORED_PROPERTIES)
     return ignored | set(getattr(type(owner), "_TF_MODULE_IGNORED_PROPERTIES", ()))

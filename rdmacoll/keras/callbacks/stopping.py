@@ -1,4 +1,4 @@
-"""Remembers which callback has ended `fit`, for the ranks that go on and miss this one."""
+"""Remembers which callback has ended `fit`, for the messages of ranks that go on and wait for this one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def note_end(callback: Any, model: Any) -> None:
 
 
 def _beside(callback: Any) -> list[Any]:
-    """All callbacks of this `fit`. Keras gives them to nobody, so they come from the list that calls us."""
+    """All callbacks of this `fit`. Keras has no function for them, so they come from the list that calls
+    this callback."""
     frame = inspect.currentframe()
     while frame is not None:
         found = getattr(frame.f_locals.get("self"), "callbacks", None)

@@ -1,4 +1,4 @@
-"""Notices a model that nobody has wrapped: each rank would train it alone."""
+"""Detects a model whose optimizer is not wrapped: each rank would train it alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_reduced(model: Any, *, since: int) -> None:
     owners = [list(parts_of(group.owner)) for key, group in groups.items() if key != MODEL]
     reducers = [getattr(type(part), "_rdmacoll_reduce", None) for parts in owners for part in parts]
     if not trainable or (owners and all(any(map(_is_wrapped, parts)) for parts in owners)):
-        return  # one that accumulates, or that the program calls later, has reduced nothing so far
+        return  # an optimizer that accumulates, or that the program calls later, has reduced nothing so far
     for variable in trainable:
         last = reduction_of(variable)
         if last is None:
