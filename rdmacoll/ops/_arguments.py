@@ -47,14 +47,14 @@ def check_movable(dtype: Any) -> None:
 
 
 def sparse_as_dense(value: Any) -> bool | str:
-    """How slices are reduced. Raises ConfigError for what is none of the three ways."""
+    """Checks how slices are to be reduced. Raises ConfigError for any other value."""
     if type(value) is not bool and value != "auto":
         raise ConfigError(f'sparse_as_dense={value!r}: False, True and "auto" are allowed.')
     return value  # type: ignore[no-any-return]
 
 
 def check_root(root_rank: int) -> int:
-    """The root. Raises ConfigError when there is no such rank."""
+    """Returns the root. Raises ConfigError if there is no such rank."""
     return root(root_rank, world.size())
 
 
@@ -73,12 +73,14 @@ def in_groups(
     check: Callable[[list[Any]], Any],
     call: Callable[[list[Any], str | None, str], list[Any]],
 ) -> list[Any]:
-    """The results of `call(the tensors of a dtype, the op's name, all dtypes)`, in the order of `tensors`.
+    """Runs one op for each dtype, and returns the results in the order of `tensors`.
 
-    The first op tells the ranks all dtypes of a group of several, "" otherwise. The further ones begin when
-    it has ended well, so that ranks agree about the group before they differ. In a graph the group has one
-    name, whatever its dtypes: the names behind it stay the same on all ranks. `check(the tensors of a dtype)`
-    raises ConfigError for what is refused, before any op begins."""
+    call: takes the tensors of a dtype, the op's name, and a text with all dtypes. Only the first op of
+    several gets this text, otherwise it is empty. The other ops begin after the success of the first one, so
+    that ranks agree on the group before they differ. In a graph the group has one name, whatever its dtypes,
+    so that later names stay the same on all ranks. check: takes the tensors of a dtype. It raises ConfigError
+    for tensors that are refused, before any op begins.
+    """
     outputs: list[Any] = [None] * len(tensors)
     # In an order that all ranks share.
     groups = dict(sorted(by_dtype(tensors).items(), key=lambda item: str(item[0].name)))
@@ -115,12 +117,12 @@ def check_has_rows(value: Any, operation: str) -> None:
 
 
 def rows_of(value: Any) -> Any:
-    """The first dimension, as int64; of a scalar 1."""
+    """The size of the first dimension as int64; 1 for a scalar."""
     return tf.constant(1, tf.int64) if value.shape.rank == 0 else tf.shape(value, out_type=tf.int64)[0]
 
 
 def as_splits(splits: Any) -> Any:
-    """Numbers of rows as the ops take them; none where they are to be equal. Raises ConfigError."""
+    """Numbers of rows as the ops take them; empty: equal parts. Raises ConfigError."""
     if splits is None:
         return tf.zeros((0,), tf.int64)
     numbers = tf.convert_to_tensor(splits)
@@ -136,7 +138,7 @@ def as_splits(splits: Any) -> Any:
 
 
 def tensor(value: Any) -> Any:
-    """As a dense tensor. Raises ConfigError for ragged and sparse ones."""
+    """The value as a dense tensor. Raises ConfigError for ragged and sparse ones."""
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
         cure = "to_tensor()" if isinstance(value, tf.RaggedTensor) else "tf.sparse.to_dense()"
         raise ConfigError(f"a {type(value).__name__} has no one shape: make it dense first, with {cure}.")

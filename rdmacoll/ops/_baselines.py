@@ -29,12 +29,12 @@ def is_numeric(variable: Any) -> bool:
 
 
 def read(variable: Any) -> Array:
-    """The value of a `tf.Variable`, without a copy where that is possible: nobody assigns meanwhile."""
-    if isinstance(variable, BaseResourceVariable):  # a fifth of the time of read_value()
+    """The value of a `tf.Variable`, without a copy if possible: nobody assigns to it meanwhile."""
+    if isinstance(variable, BaseResourceVariable):  # faster than read_value() (measured)
         tensor = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
     else:
         tensor = variable.read_value()
-    # EagerTensor.numpy() copies what this gives.
+    # EagerTensor.numpy() would copy this value.
     alias = getattr(tensor, "_numpy", None)
     return np.asarray(tensor.numpy() if alias is None else alias())
 
@@ -45,7 +45,7 @@ def fingerprint_of(value: Array) -> int:
 
 
 def note(variables: Iterable[Any]) -> None:
-    """Keeps the values in mind that a broadcast has just given to these variables."""
+    """Records the values that a broadcast has just given to these variables."""
     for variable in variables:
         one = plain(variable)
         if hasattr(one, "read_value") and is_numeric(one):
@@ -53,13 +53,13 @@ def note(variables: Iterable[Any]) -> None:
 
 
 def has_one(variable: Any) -> bool:
-    """Whether a broadcast has made it equal."""
+    """Whether a broadcast has made the variable equal on all ranks."""
     return hasattr(plain(variable), _NAME)
 
 
 def change_of(variable: Any, now: int) -> int:
-    """Whether a `tf.Variable`, with the fingerprint `now`, has changed since its last broadcast; without one,
-    since the first call, which gives UNKNOWN."""
+    """Whether a `tf.Variable`, whose fingerprint is `now`, has changed since its last broadcast. If it was
+    never broadcast, the first call returns UNKNOWN, and later calls compare with that one."""
     then = getattr(variable, _NAME, None)
     if then is None:
         setattr(variable, _NAME, now)

@@ -14,7 +14,7 @@ from rdmacoll.ops._process_sets import current_set
 
 
 def filled(grads: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
-    """The incoming gradients, zeros where there is none: every rank has to send something."""
+    """The incoming gradients, with zeros for missing ones: every rank has to send something."""
     return [
         tf.zeros_like(output) if grad is None else tf.convert_to_tensor(grad)
         for grad, output in zip(grads, outputs)
@@ -22,12 +22,12 @@ def filled(grads: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
 
 
 def scales_of(op: Any) -> tuple[float, float]:
-    """Both factors of an op that reduces."""
+    """The two factors of an op that reduces."""
     return from_bits(op.get_attr("prescale_bits")), from_bits(op.get_attr("postscale_bits"))
 
 
 def is_linear(op: Any, kind: str) -> bool:
-    """Whether the reduction is Sum or Average; else it is Min or Max. Raises ConfigError when it has no
+    """Whether the reduction is Sum or Average; otherwise it is Min or Max. Raises ConfigError if it has no
     gradient."""
     reduce_op = ReduceOp(op.get_attr("op"))
     if reduce_op is ReduceOp.PRODUCT:
@@ -42,8 +42,9 @@ def is_linear(op: Any, kind: str) -> bool:
 
 
 def to_the_extrema(op: Any, results: Sequence[Any], totals: Sequence[Any]) -> list[Any]:
-    """`totals`, which are what all ranks' losses make of the `results` of Min or Max, for the elements that
-    are the result: ranks that have the same one share evenly, as in tf.reduce_max."""
+    """The gradients of Min or Max: `totals` for the elements that are the result, zeros for the others.
+    Ranks with the same element share evenly, as in tf.reduce_max. totals: the sums of all ranks' gradients
+    of `results`."""
     from rdmacoll.ops.allreduce import reduce_group
 
     hits = [
@@ -64,7 +65,7 @@ def treated_alike(op: Any, values: Sequence[Any]) -> list[Any]:
 
 
 def zeros_that_wait(value: Any) -> Any:
-    """Zeros that TensorFlow's optimizer does not know to be zeros: were they constant, it would drop the op
-    behind `value` from this rank's graph, and the other ranks would wait for it."""
+    """Zeros that TensorFlow's optimizer does not recognise as constant. With constant zeros it would drop
+    the op of `value` from this rank's graph, and the other ranks would wait for that op."""
     zeros = tf.zeros_like(value)
     return tf.where(tf.math.is_nan(value), zeros, tf.minimum(tf.abs(value), zeros))

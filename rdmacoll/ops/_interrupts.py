@@ -1,9 +1,9 @@
 """Ctrl-C and SIGTERM while TensorFlow waits for a collective.
 
-Python runs signal handlers in the main thread, between two of its own instructions; while that thread is
-inside TensorFlow, and TensorFlow waits for another rank, they never run. So a thread of its own hears of
-the signals, and when the main thread is stuck it leaves the world: what is pending fails, TensorFlow
-returns, and Python runs its handler.
+Python runs signal handlers in the main thread, between two of its own instructions. They do not run while
+that thread is inside TensorFlow, and TensorFlow waits for another rank. So a separate thread receives the
+signals. If the main thread is stuck, the separate thread leaves the world. Then pending operations fail,
+TensorFlow returns, and Python runs its handler.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ import tensorflow as tf
 from rdmacoll._base.log import Log
 from rdmacoll._world import world
 
-# How long the main thread may stay where it is. A handler of the program's own often only notes that the
-# step that runs is to be the last, so the step gets as long as a promised second allows.
+# The time that the main thread may stay at one place. A handler of the program often only notes that the
+# current step is the last one. So the step gets as much time as the promised second allows.
 _GRACE_S = 0.3
 _GRACE_OF_HANDLERS_S = 0.7
-_RETURN_S = 2.0  # for TensorFlow to come back, once nothing is pending
+_RETURN_S = 2.0  # for TensorFlow to return after pending operations have failed
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _python_waits: set[int] = set()  # threads
 
 
 class Watch:
-    """Listens to Python's own wake-up descriptor while a world stands. Made once for the op library."""
+    """Listens to Python's wake-up descriptor while a world exists. The op library creates one."""
 
     def __init__(self, shared: Any) -> None:
         self._kernels = shared
         self._read = self._write = -1
-        self._previous = -1  # the descriptor's previous owner: bytes are handed on to it
+        self._previous = -1  # the descriptor's previous owner, which gets the bytes as well
         os.register_at_fork(after_in_child=self._after_fork)
 
     def attach(self, engine: int) -> None:
-        """A world begins, or ends (0). Only the main thread may set the descriptor."""
+        """Call when a world begins, or ends (engine 0). Only the main thread may set the descriptor."""
         if threading.current_thread() is not threading.main_thread():
             return
         if engine:
@@ -64,10 +64,10 @@ class Watch:
             return
         current = signal.set_wakeup_fd(self._previous)
         if current != self._write:
-            signal.set_wakeup_fd(current)  # somebody has taken our place
+            signal.set_wakeup_fd(current)  # another owner has replaced our descriptor
 
     def _after_fork(self) -> None:
-        # The pipe is the parent's: a signal here is no signal there.
+        # The pipe belongs to the parent: a signal of the child must not reach it.
         with contextlib.suppress(ValueError):
             self._stop()
 
@@ -102,8 +102,8 @@ class Watch:
 
 @contextlib.contextmanager
 def waiting() -> Iterator[None]:
-    """Around Python that TensorFlow calls in a thread of its own, while it waits for other ranks: as a kernel
-    that waits."""
+    """Use it around Python code that TensorFlow calls in a thread of its own, and that waits for other
+    ranks. Such a thread counts as a kernel that waits."""
     thread = threading.get_ident()
     _python_waits.add(thread)
     try:
@@ -114,10 +114,11 @@ def waiting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _exceptions_made_without_python(text: str) -> Iterator[None]:
-    """While TensorFlow returns with what a kernel says of our end.
+    """Lets TensorFlow raise its exceptions without Python code, while it returns with a kernel's error about
+    the end of this rank.
 
-    Its exceptions are Python classes: their __init__ would be the first Python code to run in the main
-    thread, so the handler would run in there, where pybind11 replaces what it raises by a RuntimeError.
+    These exceptions are Python classes. Their __init__ would be the first Python code to run in the main
+    thread. So the handler would run in there, and pybind11 would replace its exception by a RuntimeError.
     """
     code = tf.errors.ABORTED
     fields: dict[Any, dict[str, Any]] = {
@@ -130,7 +131,7 @@ def _exceptions_made_without_python(text: str) -> Iterator[None]:
         }  # errors of a kernel, and of Python that TensorFlow has called
         for cls, number in ((tf.errors.AbortedError, code), (tf.errors.UnknownError, tf.errors.UNKNOWN))
     }
-    # Eager calls raise this one first. It is TensorFlow's own affair: where it is gone, the handler's
+    # Eager calls raise this class first. It is internal to TensorFlow. If it is missing, the handler's
     # exception may arrive as a RuntimeError, and nothing else changes.
     with contextlib.suppress(ImportError, AttributeError):
         from tensorflow.python.eager import core
@@ -149,6 +150,6 @@ def _exceptions_made_without_python(text: str) -> Iterator[None]:
 
 
 def _place() -> tuple[Any, int] | None:
-    """The place of the main thread: equal as long as it is in one and the same call."""
+    """The place of the main thread. It stays equal as long as the thread is in one call."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return None if frame is None else (frame, frame.f_lasti)

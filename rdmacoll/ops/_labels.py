@@ -1,7 +1,7 @@
 """The names of a list of variables, for the ranks to compare their order: pure, without TensorFlow.
 
 Ranks match variables by their order alone. A model that is built from a set or a dictionary may have another
-order in each process; where shapes are equal nothing else would show it.
+order in each process. If shapes are equal, only the names show this.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-# Keras and TensorFlow number what has no name of its own: dense_5/kernel:0.
+# Keras and TensorFlow number objects that have no name of their own: dense_5/kernel:0.
 _COUNTERS = re.compile(r"_\d+(?=[_/:.]|$)|:\d+$")
 _BYTES_MAX = 32 << 10  # for names that travel; the digests cover all names
 
@@ -24,7 +24,7 @@ def label_of(variable: Any) -> str:
 
 
 def without_counters(label: str) -> str:
-    """A label without what differs between processes that have made other models before.
+    """A label without the counters, which differ between processes that have made other models before.
 
     >>> without_counters("sequential_1/dense_5/kernel:0"), without_counters("adam/dense_12_bias_momentum")
     ('sequential/dense/kernel', 'adam/dense_bias_momentum')
@@ -33,8 +33,8 @@ def without_counters(label: str) -> str:
 
 
 def listing(labels: Sequence[str]) -> str:
-    """As cpp/operation/listing.h says: digests of the labels in order and sorted, the same without counters,
-    and the labels. "" where no label tells anything.
+    """The text of cpp/operation/listing.h: digests of the labels in order and sorted, the same without
+    counters, and the labels. It is empty if no label tells anything.
 
     >>> print(listing(["b_1", "a"]))
     a85fefd7a0c97244d67a19825ab3a038

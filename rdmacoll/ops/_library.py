@@ -17,16 +17,16 @@ from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from
 from rdmacoll.ops._interrupts import Watch
 
-# AutoGraph replaces exceptions of other classes than Python's own by one of its own, unless told not to.
+# Without this, AutoGraph replaces exceptions by one of its own, unless their class is one of Python's.
 RdmacollError.ag_pass_through = True  # type: ignore[attr-defined]
 
-_SCOPE = "rdmacoll/"  # the slash: not within the scopes around; place.cc looks for it
+_SCOPE = "rdmacoll/"  # with the slash it is outside of all other scopes; place.cc searches for it
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def not_converted(function: _F) -> _F:
-    """`function` as it is written: there is nothing in it for AutoGraph, which costs time."""
+    """`function` without AutoGraph, which would find nothing to convert and takes time."""
     return cast(_F, tf.autograph.experimental.do_not_convert(function))
 
 
@@ -74,8 +74,8 @@ def _load() -> Any:
 
 
 def register() -> None:
-    """Lets TensorFlow know the ops and their gradients: graphs that were saved with them load. If it cannot,
-    the first op that is called says why."""
+    """Registers the ops and their gradients with TensorFlow, so that saved graphs with them load. If this
+    fails, the first op that is called raises the reason."""
     importlib.import_module("rdmacoll.ops")  # the gradients
     with contextlib.suppress(ConfigError):
         _load()
@@ -103,16 +103,18 @@ def _refuse_xla() -> None:
 
 
 def must_run(outputs: list[Any]) -> list[Any]:
-    """Makes the op behind `outputs` run although nothing on this rank may use its result: another rank
-    may, and would wait. (Not by being stateful: that would chain all collectives of a function.)"""
+    """Makes the op of `outputs` run even if this rank does not use its result. Another rank may use
+    its own, and would wait. The op is not stateful, since TensorFlow would then chain all collectives of a
+    function."""
     if not tf.executing_eagerly() and outputs[0].graph.building_function:
         outputs[0].graph.control_outputs.append(outputs[0].op)
     return outputs
 
 
 def op_scope() -> Any:
-    """A context for building an op: its node gets none of the names of the scopes around, so what is
-    before _SCOPE in the name of its kernel has been put there by TensorFlow, for calls and loops."""
+    """A context for building an op. The op's node gets none of the names of the scopes around it. So
+    TensorFlow itself has put there everything before _SCOPE in the name of its kernel, for calls and
+    loops."""
     return contextlib.nullcontext() if tf.executing_eagerly() else tf.name_scope(_SCOPE)
 
 
@@ -128,4 +130,4 @@ def typed_errors() -> Iterator[None]:
         try:
             raise typed from None
         finally:
-            del typed  # else the error and this frame would keep each other
+            del typed  # otherwise the error and this frame would keep each other alive

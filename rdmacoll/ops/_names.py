@@ -1,10 +1,10 @@
 """Names that keep two collectives apart.
 
-Data ops are not stateful (TensorFlow would chain them, and ranks with another order would hang), so
-in a graph each needs a name of its own, the same on all ranks. The counters of TensorFlow's own names
-differ between ranks that differ elsewhere in their graphs. So these names are made from the outermost
-function's name, or from a graph of TensorFlow 1, and an index within its trace. A function that is called
-twice is traced once: its two copies are told apart by their kernels (cpp/tensorflow/place.h).
+Data ops are not stateful: TensorFlow would chain them, and ranks with another order would hang. So in a graph
+each op needs a name of its own, the same on all ranks. The counters of TensorFlow's own names differ between
+ranks that differ elsewhere in their graphs. So these names are made from the outermost function's name, or
+from a graph of TensorFlow 1, and an index within its trace. A function that is called twice is traced once:
+its two copies are told apart by their kernels (cpp/tensorflow/place.h).
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _GRAPH_NUMBERS = itertools.count()
 
 
 def outermost(graph: Any) -> Any:
-    """The function that is traced, or the graph of TensorFlow 1 that it is traced for, as are branches and
-    bodies of loops."""
+    """The outermost function that is being traced, or the graph of TensorFlow 1 around it. Branches and
+    bodies of loops belong to it."""
     while getattr(graph, "building_function", False):
         outer = getattr(graph, "outer_graph", None)
         if outer is None:
             break
-        # Eagerly, TensorFlow has a graph around a function that nothing runs in.
+        # In eager mode TensorFlow has a graph around a function, in which nothing runs.
         if not outer.building_function and tf.compat.v1.executing_eagerly_outside_functions():
             break
         graph = outer
@@ -60,13 +60,13 @@ def outermost(graph: Any) -> Any:
 
 
 def replica_count() -> int:
-    """How many replicas of a `tf.distribute` strategy build what is built now."""
+    """The number of replicas of a `tf.distribute` strategy that build the current op."""
     context = tf.distribute.get_replica_context()
     return 1 if context is None else int(context.num_replicas_in_sync)
 
 
 def replica_number() -> int:
-    """Which of them builds it, from 0."""
+    """The number of the replica that builds the current op, from 0."""
     if replica_count() == 1:
         return 0
     found = tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -74,12 +74,13 @@ def replica_number() -> int:
 
 
 def in_replica(name: str) -> str:
-    """A name that the replicas of this process do not share: they are in no order."""
+    """A name that the replicas of this process do not share, since they have no order."""
     return name if replica_count() == 1 else f"{name}/replica_{replica_number()}"
 
 
 def _title(graph: Any) -> str:
-    """The same on all ranks, and another one for each function and each graph that runs by itself."""
+    """A title that is the same on all ranks. Each function, and each graph that runs by itself, has
+    another one."""
     if not getattr(graph, "building_function", False):
         other = _OWNERS.claim("a graph of TensorFlow 1", [graph])
         if other is not None:
@@ -98,7 +99,7 @@ def _title(graph: Any) -> str:
 
 
 def place_in_trace(name: str) -> str:
-    """`name`, and how often it was used while the outermost function is being traced: "name/step_0"."""
+    """`name` with the number of its earlier uses in the trace of the outermost function: "name/step_0"."""
     if tf.executing_eagerly():
         return f"{name}/step_0"
     graph = outermost(tf.compat.v1.get_default_graph())
@@ -109,8 +110,8 @@ def place_in_trace(name: str) -> str:
 def op_name(name: str | None) -> str:
     """The `tensor_name` of an op that is built now.
 
-    "" is an unnamed op, counted by the engine when it runs; only eager ops run in an order that is the
-    program's. Raises ConfigError for functions of one name, or graphs of TensorFlow 1, of two threads.
+    It is "" for an unnamed eager op, which the engine counts when it runs. Only eager ops run in the order of
+    the program. Raises ConfigError if two threads build functions of one name, or graphs of TensorFlow 1.
     """
     if name is not None:
         return note_taken(in_replica(checked_name(name)))
@@ -126,8 +127,8 @@ def op_name(name: str | None) -> str:
                 "take one function's for the other's. Give the functions different names, or each "
                 "collective a name of its own (name=...)."
             )
-    # One index for all kinds: an allreduce that meets a broadcast is a mismatch, not a stall. One for each
-    # set: what a rank does in another one is no business of this one's.
+    # All kinds share one index, so that an allreduce that meets a broadcast is a mismatch, not a stall. Each
+    # set has an index of its own, since other sets of a rank do not matter to it.
     number = set_number()
     kind = f"set_{number}_collective" if number else "collective"
     return note_taken(f"{title}/{kind}_{_COUNTERS.next(graph, kind)}")

@@ -20,7 +20,7 @@ Reference = Callable[[], Any]
 
 
 class _Use:
-    """The use of a name by a thread: for which things, and beside which threads."""
+    """The use of a name by a thread: the things that it names, and the threads that exist beside this one."""
 
     def __init__(self, thread: threading.Thread, things: Sequence[Any]) -> None:
         self.title = thread.name
@@ -44,20 +44,21 @@ class _Use:
         return _is_alive(self._thread()) or any(one() is thread for one in self._beside)
 
     def matters(self) -> bool:
-        """Whether a thread that it is beside may still come."""
+        """Whether a thread of this use, or beside it, may still use the name."""
         return _is_alive(self._thread()) or any(_is_alive(one()) for one in self._beside)
 
 
 class Owners:
-    """By name: who uses it."""
+    """The uses of each name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._uses: dict[str, list[_Use]] = {}
 
     def claim(self, name: str, things: Sequence[Any]) -> str | None:
-        """Notes that this thread uses `name` for `things`. Returns the title of another thread that uses it
-        for other things at the same time, or None. One that has ended counts where this one was there."""
+        """Notes that this thread uses `name` for `things`. Returns the title of another thread that uses
+        it for other things at the same time, or None. A thread that has ended still counts if this thread
+        existed beside it."""
         me = threading.current_thread()
         mine = _Use(me, things)
         with self._lock:

@@ -19,7 +19,7 @@ _CURRENT: ContextVar[ProcessSet] = ContextVar("rdmacoll process set", default=gl
 
 @contextlib.contextmanager
 def within(process_set: ProcessSet) -> Iterator[None]:
-    """Ops that are built inside are for this set. Raises ConfigError for one that is not added."""
+    """Builds ops inside of the context for this set. Raises ConfigError if the set is not added."""
     number_of(world.current(), process_set)
     token = _CURRENT.set(process_set)
     try:
@@ -29,7 +29,7 @@ def within(process_set: ProcessSet) -> Iterator[None]:
 
 
 def within_that_of(op: Any) -> contextlib.AbstractContextManager[None]:
-    """The same for the set of an op that is there already."""
+    """As `within`, for the set of an existing op."""
     return within(process_sets()[op.get_attr("process_set")])
 
 
@@ -39,13 +39,13 @@ def current_set() -> ProcessSet:
 
 
 def set_number() -> int:
-    """Its number, the ops' attribute."""
+    """The number of the current set, which is the ops' attribute."""
     return number_of(world.current(), current_set())
 
 
 def takes_process_set(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the argument `process_set`: whose ranks take part. A root_rank is a rank of the world all the
-    same. These ranks are told what the function refuses."""
+    """Adds the argument `process_set`: the ranks that take part. A root_rank stays a rank of the world. If
+    the function refuses a call, these ranks are told."""
 
     @functools.wraps(function)
     def built_within(*args: Any, process_set: ProcessSet = global_process_set, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """Collectives that this rank refuses before their kernels have seen them.
 
-A refused collective takes its number, or in a graph its name, all the same. The ranks of its set that call it
-get the reason: else the next collective would meet the refused one of another rank.
+A refused collective still takes its number, or in a graph its name. The ranks of its set that call it get the
+reason. Otherwise the next collective would meet the refused one of another rank.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REFUSED = "_rdmacoll_refused"
 
 
 class _Taken(threading.local):
-    """How many names this thread has given to ops, and the last one."""
+    """The number of names that this thread has given to ops, and the last name."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -44,7 +44,7 @@ _TAKEN = _Taken()
 
 
 def note_taken(name: str) -> str:
-    """An op is about to be built, or to run, under this name, which is returned."""
+    """Notes that an op is about to be built, or to run, under this name. Returns the name."""
     _TAKEN.count += 1
     _TAKEN.last = name
     return name
@@ -56,8 +56,8 @@ def note_refused(error: BaseException, name: str | None) -> None:
 
 
 def tell_of_empty(kind: str, name: str | None) -> None:
-    """A group without tensors takes its number or name, too. Ranks that have tensors hear why they get no
-    result."""
+    """Announces a group without tensors, which takes its number or name, too. Ranks with tensors hear why
+    they get no result."""
     from rdmacoll.ops._names import op_name
     from rdmacoll.ops._process_sets import set_number
 
@@ -67,12 +67,13 @@ def tell_of_empty(kind: str, name: str | None) -> None:
 
 
 def taken() -> int:
-    """For `tell`: before the call of a collective."""
+    """The number of names that this thread has given to ops. Take it before the call of a collective, for
+    `tell`."""
     return _TAKEN.count
 
 
 def tell(function: Callable[..., Any], before: int, error: Exception, args: Any, kwargs: Any) -> None:
-    """Announces what the call has refused by `error`, unless the engine has done so."""
+    """Announces the operations that the call has refused by `error`, unless the engine has done so."""
     if is_announced(error) or isinstance(error, NotInitializedError) or not world.is_initialized():
         return
     from rdmacoll.ops._names import op_name
@@ -83,7 +84,7 @@ def tell(function: Callable[..., Any], before: int, error: Exception, args: Any,
         number = set_number()
         if _TAKEN.count == before and not refused:
             refused = _names_of_call(function, args, kwargs)
-        # The kernel has seen the last one, unless TensorFlow refused it before.
+        # The kernel has seen the last operation, unless TensorFlow refused it before.
         is_unseen = _TAKEN.count > before and not refused and not isinstance(error, RdmacollError)
         names = [_TAKEN.last] if is_unseen else []
         names += [op_name(name) for name in refused]
@@ -101,11 +102,11 @@ def _kind_name(function: Callable[..., Any]) -> str:
 
 
 def _names_of_call(function: Callable[..., Any], args: Any, kwargs: Any) -> list[str | None]:
-    """One for each operation that the call would have begun with."""
+    """The names of the operations with which the call would have begun."""
     given = inspect.signature(function).bind(*args, **kwargs).arguments
     name = given.get("name")
     if not isinstance(given.get("tensor"), tf.IndexedSlices) or given.get("sparse_as_dense") is True:
         return [name]
     names: list[str | None] = [None, None] if name is None else [f"{name}/indices", f"{name}/values"]
-    # Eager operations come one by one: the others get no further than to the refused one.
+    # Eager operations run one by one, so the other ranks get no further than the refused one.
     return names[:1] if tf.executing_eagerly() else names

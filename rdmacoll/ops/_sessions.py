@@ -1,4 +1,4 @@
-"""MonitoredTrainingSession, which makes itself anew after what it takes for a preemption."""
+"""MonitoredTrainingSession, which starts itself again after a supposed preemption."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rdmacoll.ops._library import typed_errors
 
 
 def let_errors_end_them() -> None:
-    """The status of a rank that failed is one of those: such a session would begin again, for ever. With
-    this, errors of ours arrive typed from its `run`, and end the training."""
-    # TensorFlow's own affair, the same from 2.15 to 2.21.
+    """Keeps such sessions from restarting for ever: they take the status of a failed rank for a
+    preemption. With this, our errors arrive typed from `run`, and end the training."""
+    # These are internal to TensorFlow, and the same from 2.15 to 2.21.
     with contextlib.suppress(ImportError, AttributeError):
         from tensorflow.python.training.monitored_session import _CoordinatedSession
 

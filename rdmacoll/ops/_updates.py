@@ -53,8 +53,8 @@ def _heard(name: bytes, run: int) -> None:
 
 
 def listen(name: str, compare: Callable[[], None]) -> None:
-    """Calls `compare`, a method, after the updates of optimizer `name` that are due, as long as its object is
-    kept by somebody else. An exception that it raises fails the step."""
+    """Registers `compare`, a method, for the updates of optimizer `name` that are due. It is called after
+    them as long as its object exists. An exception that it raises fails the step."""
     _COMPARES[name] = weakref.WeakMethod(compare)
 
 
@@ -65,30 +65,31 @@ def _compare(name: str) -> None:
 
 
 def start_counting(name: str, due: int) -> None:
-    """The next update of optimizer `name` is number 1."""
+    """Restarts the count of optimizer `name`: the next update is number 1. due: the first update to
+    compare after."""
     _shared().rc_tf_set_updates(name.encode(), 0)
     _shared().rc_tf_set_due(name.encode(), due)
 
 
 def set_due(name: str, due: int) -> None:
-    """The update after which the comparison is called next."""
+    """Sets the number of the update after which the comparison is called next."""
     _shared().rc_tf_set_due(name.encode(), due)
 
 
 def updates(name: str) -> int:
-    """How many updates optimizer `name` has applied."""
+    """The number of updates that optimizer `name` has applied."""
     return int(_shared().rc_tf_updates(name.encode()))
 
 
 def is_due_after_one_more(name: str) -> bool:
-    """Counts an update. Whether it is due."""
+    """Counts an update, and returns whether it is due."""
     return bool(_shared().rc_tf_count_update(name.encode()))
 
 
 def count_update(name: str, variables: Sequence[Any]) -> None:
-    """Counts an update that is applied here: now, or whenever the function runs that is being traced.
-    variables: of `tf.Variable`; the comparison comes after the assignments to them that are built before
-    this call, and before those that are built later."""
+    """Counts an update that is applied here: now, or whenever the traced function runs. variables:
+    `tf.Variable` objects. The comparison comes after assignments to them that are built before this call,
+    and before those that are built later."""
     if tf.executing_eagerly():
         if is_due_after_one_more(name):
             with waiting():
@@ -110,8 +111,9 @@ def count_op(name: str) -> Any:
 
 
 def _order_after_assignments() -> None:
-    """Tells TensorFlow, which orders the ops of a function by their variables, which of these the op reads.
-    It has no handles as inputs, since TensorFlow would want it on the device of each of them."""
+    """Tells TensorFlow which variables the op reads, since TensorFlow orders the ops of a function by
+    their variables. The op has no handles as inputs: TensorFlow would place it on the device of each of
+    them."""
     from tensorflow.python.framework import auto_control_deps
 
     @auto_control_deps.register_acd_resource_resolver
@@ -120,15 +122,15 @@ def _order_after_assignments() -> None:
         if op.type != "RdmacollApplied":
             return False
         handles = [_origin(handle) for handle in getattr(op.graph, _HANDLES, {}).get(op.name, [])]
-        # It only reads them. As a reader it would be in no order to the next op of its name, which may not
-        # count before the next comparison is set.
+        # The op only reads them. Readers have no order among each other. But the next op of its name may not
+        # count before the next comparison is set. So the op is declared as a writer.
         unknown = [handle for handle in handles if handle not in writes]
         writes.update(unknown)
         return bool(unknown)
 
 
 def _origin(handle: Any) -> Any:
-    # TensorFlow replaces a handle behind an Identity by what is before it, and asks again.
+    # TensorFlow replaces a handle after an Identity by the tensor before it, and asks again.
     while handle.op.type == "Identity":
         handle = handle.op.inputs[0]
     return handle

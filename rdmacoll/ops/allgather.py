@@ -20,9 +20,9 @@ from rdmacoll.ops._process_sets import current_set, gradient_of_its_set, set_num
 def allgather(tensor: Any, name: str | None = None) -> Any:
     """Concatenates all ranks' tensors along the first dimension, in rank order.
 
-    tensor: the first dimension may differ between ranks, and be 0; the others and the dtype are equal.
-    Every fixed-size dtype: uint8/16/32/64, int8/16/32/64, float16, bfloat16, float32, float64, bool,
-    complex64, complex128. A scalar gives a vector of one element for each rank.
+    tensor: the first dimension may differ between ranks, and be 0. The other dimensions and the dtype are
+    equal. It may have every fixed-size dtype: uint8/16/32/64, int8/16/32/64, float16, bfloat16, float32,
+    float64, bool, complex64, complex128. A scalar gives a vector of one element for each rank.
 
     The gradient (of floats; complex has none) is this rank's rows of the sum of all ranks' gradients.
     `name` and errors as for `allreduce`.
@@ -45,14 +45,14 @@ def grouped_allgather(tensors: Sequence[Any], name: str | None = None) -> list[A
 
 
 def allgather_one(tensor: Any, *, name: str | None, label: str = "") -> Any:
-    """`allgather` of a tensor, which `label` names in messages."""
+    """`allgather` of one tensor. label: its name in messages."""
     return allgather_group([tensor], name=name, labels=[label] if label else [])[0]
 
 
 def allgather_group(
     tensors: Sequence[Any], *, name: str | None, labels: Sequence[str] = (), group: str = ""
 ) -> list[Any]:
-    """One op for tensors of one dtype. group: all dtypes of the group that it is the first op of."""
+    """One op for tensors of one dtype. group: all dtypes of the group, if this is its first op."""
     check_movable(tensors[0].dtype)
     functions = ops()
     with op_scope(), typed_errors():

@@ -36,25 +36,28 @@ def allreduce(
     *,
     sparse_as_dense: bool | str = False,
 ) -> Any:
-    """Reduces `tensor` over all ranks; the same shape and dtype, and the same bits on every rank.
+    """Reduces `tensor` over all ranks. The result has the same shape and dtype, and the same bits on every
+    rank.
 
-    tensor: a tensor, or what becomes one, of any shape up to 8 dimensions; equal shape, dtype and `op`
-    on all ranks; integers of 8 to 64 bits, float16, bfloat16, float32 or float64; complex with Sum and
-    Average; bool with Min ("all") and Max ("any"). Also a `tf.IndexedSlices` (see `sparse_as_dense`), of
-    which ranks may have different numbers of rows. op: Average (no integers), Sum, Min, Max or Product.
-    name: equal on all ranks, one in flight at a time; without it ops are matched by their order (eager) or
-    place in the graph (tf.function).
-    Inputs are multiplied by `prescale_factor` first, the result by `postscale_factor` last.
-    compression: `Compression.fp16` or `bf16` lets float32 and float64 travel as 16 bits, their gradients too.
-    sparse_as_dense, equal on all ranks: False gathers the rows of slices (Sum and Average), and the result is
-    slices; True makes them dense, and the result too; "auto" gathers the rows, or sums those of one index
-    where that is less to send: slices either way.
+    tensor: a value that becomes a tensor, of up to 8 dimensions. Shape, dtype and `op` are equal on all
+    ranks. Dtypes: integers of 8 to 64 bits, float16, bfloat16, float32 or float64; complex with Sum and
+    Average; bool with Min ("all") and Max ("any"). It may also be a `tf.IndexedSlices` (see
+    `sparse_as_dense`), of which ranks may have different numbers of rows. op: Average (no integers), Sum,
+    Min, Max or Product. name: equal on all ranks, one in flight at a time. Without it ops are matched by
+    their order (eager) or their place in the graph (tf.function).
 
-    The gradient of Sum and Average is the allreduce of the gradient with the same op; of Min and Max
-    the sum goes to the ranks whose element is the result, which share evenly; Product has none.
+    prescale_factor, postscale_factor: factors of the inputs and of the result. compression:
+    `Compression.fp16` or `bf16` sends float32 and float64 as 16 bits, their gradients too. sparse_as_dense:
+    equal on all ranks. False gathers the rows of slices (Sum and Average), and the result is slices. True
+    makes them dense, and the result is dense. "auto" gathers the rows, or sums those of one index if this
+    sends less; the result is slices.
 
-    Raises ConfigError, MismatchError, DuplicateNameError, RankFailedError, StalledError, ShutdownError;
-    in a graph TensorFlow's classes (`rdmacoll.error_from` gives the typed one).
+    The gradient of Sum and Average is the allreduce of the gradient with the same op. With Min and Max the
+    sum of the gradients goes to the ranks whose element is the result, which share evenly. Product has no
+    gradient.
+
+    Raises ConfigError, MismatchError, DuplicateNameError, RankFailedError, StalledError, ShutdownError; in a
+    graph TensorFlow's classes (`rdmacoll.error_from` gives the typed one).
     """
     options: dict[str, Any] = {
         "op": reduction(op),
@@ -122,9 +125,9 @@ def reduce_group(
     manifest: str = "",
     group: str = "",
 ) -> list[Any]:
-    """One op for tensors that travel as one dtype. `labels` name the tensors in messages; `manifest`
-    describes the list that they are the first part of, and has to be equal on all ranks; so have the dtypes
-    of their `group`."""
+    """One op for tensors that travel as one dtype. labels: the names of the tensors in messages. manifest:
+    describes the list that begins with these tensors; it has to be equal on all ranks. group: the dtypes
+    of the group, which have to be equal on all ranks, too."""
     dtype = compression.wire_dtype(tensors[0].dtype)
     check_reducible(dtype, op)
     prescale, postscale = scales(dtype, prescale_factor, postscale_factor)

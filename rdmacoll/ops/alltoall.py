@@ -16,14 +16,14 @@ from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_pr
 @not_converted
 @takes_process_set
 def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
-    """Gives each rank some rows of `tensor`, and returns those that the ranks have for this one, by rank.
+    """Sends some rows of `tensor` to each rank, and returns the rows from all ranks, in rank order.
 
-    tensor: of one dimension or more; the first may differ between ranks. splits: how many rows each rank
-    gets, together the first dimension; without them it is cut in equal parts, and must be a multiple of the
-    number of ranks. With splits the result is a pair: the rows, and how many of them came from each rank
-    (int64). Dtypes, `name` and errors as for `allgather`.
+    tensor: of one dimension or more; the first may differ between ranks. splits: the number of rows for each
+    rank; their sum is the first dimension. Without splits the tensor is cut into equal parts, and its rows
+    must be a multiple of the number of ranks. With splits the result is a pair: the rows, and the number of
+    rows from each rank (int64). Dtypes, `name` and errors as for `allgather`.
 
-    The gradient (of floats; complex has none) sends each row's back to where it came from.
+    The gradient (of floats; complex has none) sends the gradient of each row back to the row's rank.
     """
     value = as_tensor(tensor)
     check_has_rows(value, "alltoall")

@@ -1,4 +1,4 @@
-"""barrier: nobody goes on before all have come."""
+"""barrier: no rank goes on before all ranks have come."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rdmacoll.ops._process_sets import set_number, takes_process_set
 @not_converted
 @takes_process_set
 def barrier(name: str | None = None) -> Any:
-    """Waits for all ranks. In a graph, an op with side effects: TensorFlow keeps it in program order.
+    """Waits for all ranks. In a graph it is an op with side effects, which TensorFlow keeps in program order.
 
     Errors as for `allreduce`.
     """

@@ -51,9 +51,9 @@ def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None
     """Broadcasts in place: assigns rank `root_rank`'s values to the variables of all ranks, as one operation
     for each dtype, and returns their values after that.
 
-    variables: `tf.Variable` or `keras.Variable` objects, the same list on all ranks, of any fixed-size
-    dtype (booleans, counters and the states of seed generators too). In a graph of TensorFlow 1 it happens
-    when a returned value is fetched. Raises ConfigError for what is no variable, and the errors of
+    variables: `tf.Variable` or `keras.Variable` objects, the same list on all ranks, of any fixed-size dtype
+    (booleans, counters and the states of seed generators too). In a graph of TensorFlow 1 it happens when a
+    returned value is fetched. Raises ConfigError for objects that are not variables, and the errors of
     `allreduce`.
     """
     targets = list(variables)
@@ -94,8 +94,8 @@ def _check_movable(variable: Any, position: int) -> None:
 def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> Any:
     """`broadcast_` for the variables of a model and its optimizer.
 
-    In a graph of TensorFlow 1 this builds and returns the op that does it, to be run once they are
-    initialised; elsewhere it is done, and None is returned.
+    In a graph of TensorFlow 1 this returns the op that broadcasts. Run it after the variables are
+    initialised. Otherwise this broadcasts, and returns None.
     """
     values = broadcast_(variables, root_rank)
     if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
@@ -105,10 +105,10 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> Any:
 
 @takes_process_set
 def broadcast_global_variables(root_rank: int = 0) -> Any:
-    """In a graph of TensorFlow 1: an op that gives rank `root_rank`'s values to all global variables there
-    are now. Run it in a session, after the initialisation; `BroadcastGlobalVariablesHook` does that in a
-    MonitoredTrainingSession. Raises ConfigError elsewhere, where nothing keeps a list of all variables.
-    """
+    """In a graph of TensorFlow 1: an op that gives rank `root_rank`'s values to all current global
+    variables. Run it in a session, after the initialisation; `BroadcastGlobalVariablesHook` does that in a
+    MonitoredTrainingSession. Raises ConfigError elsewhere, since nothing keeps a list of all variables
+    there."""
     if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
         raise ConfigError(
             "broadcast_global_variables() outside a graph of TensorFlow 1, where there is no list of all "
@@ -126,8 +126,8 @@ def send_group(
     labels: Sequence[str] = (),
     group: str = "",
 ) -> list[Any]:
-    """One op for tensors of one dtype. labels: what they are called, whose order ranks compare. group: all
-    dtypes of the group that it is the first op of."""
+    """One op for tensors of one dtype. labels: the names of the tensors, whose order ranks compare. group:
+    all dtypes of the group, if this is its first op."""
     check_movable(tensors[0].dtype)
     functions = ops()
     names = listing(labels)

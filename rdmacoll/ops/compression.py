@@ -1,7 +1,7 @@
 """16 bits on the wire: floats are rounded before they travel, summed in float32, and get their dtype back.
 
-The names are Horovod's. Gradients are noise to start with; what matters is the range: float16 ends at 65504
-and loses what is below 6e-8; bfloat16 has the range of float32, and two decimal digits.
+The names are Horovod's. Gradients are noisy, so the range matters more than the precision. float16 ends at
+65504 and loses values below 6e-8. bfloat16 has the range of float32, and two decimal digits.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Compressor:
         return self._dtype if self._dtype is not None and dtype in (tf.float32, tf.float64) else dtype
 
     def packed(self, tensors: Sequence[Any], prescale: float) -> tuple[list[Any], float]:
-        """The tensors on the wire, and the factor that is still to be applied. Factors come before the
-        rounding, so that they can keep a large gradient in float16's range."""
+        """The tensors on the wire, and the factor that is still to be applied. Other factors are applied
+        before the rounding, so that they can keep a large gradient in float16's range."""
         if self._dtype is None or not tensors[0].dtype.is_floating:
             return list(tensors), prescale
         scaled = [tensor if prescale == 1.0 else tensor * prescale for tensor in tensors]
@@ -52,7 +52,7 @@ class Compression:
 
 
 def compressor(compression: Any) -> Compressor:
-    """The one that is meant; None is `Compression.none`. Raises ConfigError."""
+    """The compressor of an argument; None means `Compression.none`. Raises ConfigError."""
     if compression is None:
         return Compression.none
     if not isinstance(compression, Compressor):

@@ -16,17 +16,18 @@ from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_pr
 @not_converted
 @takes_process_set
 def gather(tensor: Any, root_rank: int, name: str | None = None) -> Any:
-    """At rank `root_rank` all ranks' tensors, one after the other along the first dimension, by rank;
-    elsewhere a tensor without rows.
+    """Returns all ranks' tensors at rank `root_rank`, one after the other along the first dimension, in rank
+    order. Elsewhere it returns a tensor without rows.
 
-    tensor, name, errors: as for `allgather`. The gradient (of floats) scatters the root's; it runs on all
-    ranks or none: let every rank's loss depend on the result, which costs nothing where that is empty.
+    tensor, name, errors: as for `allgather`. The gradient (of floats) scatters the root's gradient. It runs
+    on all ranks or on none. So let every rank's loss depend on the result, which costs nothing where it is
+    empty.
     """
     return gather_one(as_tensor(tensor), root_rank, name)
 
 
 def gather_one(value: Any, root_rank: int, name: str | None) -> Any:
-    """`gather` of a tensor."""
+    """`gather` of one tensor."""
     check_movable(value.dtype)
     root = check_root(root_rank)
     functions = ops()

@@ -34,12 +34,14 @@ def reduce(
     postscale_factor: float = 1.0,
     compression: Any = None,
 ) -> Any:
-    """At rank `root_rank` the reduction of all ranks' tensors; elsewhere zeros of that shape.
+    """Returns the reduction of all ranks' tensors at rank `root_rank`. Elsewhere it returns zeros of that
+    shape.
 
-    tensor, op, name, scales, compression, errors: as for `allreduce`. The gradient of Sum and Average is the
-    root's, sent to every rank; of Min and Max it goes to the ranks whose element is the result, which share
-    evenly; Product has none. It runs on all ranks or none: let every rank's loss depend on the result, which
-    costs nothing where that is zeros.
+    tensor, op, name, scales, compression, errors: as for `allreduce`.
+
+    The gradient of Sum and Average is the root's, sent to every rank. With Min and Max it goes to the ranks
+    whose element is the result, which share evenly. Product has no gradient. The gradient runs on all ranks
+    or on none. So let every rank's loss depend on the result, which costs nothing where it is zeros.
     """
     value = as_tensor(tensor)
     reduce_op = reduction(op)

@@ -35,14 +35,14 @@ def reducescatter(
     postscale_factor: float = 1.0,
     compression: Any = None,
 ) -> Any:
-    """This rank's rows of the reduction of all ranks' tensors.
+    """Returns this rank's rows of the reduction of all ranks' tensors.
 
-    tensor: of one dimension or more, the same shape on all ranks; dtypes, `op`, `name`, scales,
-    compression and errors as for `allreduce`. It is cut along the first dimension: all ranks get as many
-    rows, the first ones one more where that does not come out even.
+    tensor: of one dimension or more, the same shape on all ranks. It is cut along the first dimension. If the
+    rows do not divide evenly, the first ranks get one more. Dtypes, `op`, `name`, scales, compression and
+    errors are as for `allreduce`.
 
-    The gradient of Sum and Average gathers the ranks' gradients; of Min and Max these go to the ranks whose
-    element is the result, which share evenly; Product has none.
+    The gradient of Sum and Average gathers the ranks' gradients. With Min and Max these go to the ranks whose
+    element is the result, which share evenly. Product has no gradient.
     """
     return grouped_reducescatter([tensor], op, name, prescale_factor, postscale_factor, compression)[0]
 

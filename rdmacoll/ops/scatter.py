@@ -19,13 +19,13 @@ from rdmacoll.ops.gather import gather_one
 @not_converted
 @takes_process_set
 def scatter(tensor: Any, root_rank: int, splits: Any = None, name: str | None = None) -> Any:
-    """This rank's rows of rank `root_rank`'s tensor.
+    """Returns this rank's rows of rank `root_rank`'s tensor.
 
-    tensor: of one dimension or more; elsewhere than at the root only its dtype and the shape of a row
-    count. splits, read at the root: how many rows each rank gets; without them all get as many, the first
-    ranks one more where that does not come out even. Dtypes, `name` and errors as for `allgather`.
+    tensor: of one dimension or more. Elsewhere than at the root only its dtype and the shape of a row count.
+    splits, read at the root: the number of rows for each rank. Without splits all ranks get equal parts. If
+    the rows do not divide evenly, the first ranks get one more. Dtypes, `name` and errors as for `allgather`.
 
-    The gradient (of floats), at the root, gathers all ranks' gradients; elsewhere zero.
+    The gradient (of floats) gathers all ranks' gradients at the root. Elsewhere it is zero.
     """
     value = as_tensor(tensor)
     check_has_rows(value, "scatter")
@@ -33,7 +33,7 @@ def scatter(tensor: Any, root_rank: int, splits: Any = None, name: str | None = 
 
 
 def scatter_one(value: Any, root_rank: int, splits: Any, name: str | None) -> Any:
-    """`scatter` of a tensor; `splits` as the op takes them."""
+    """`scatter` of one tensor. splits: as the op takes them."""
     check_movable(value.dtype)
     root = check_root(root_rank)
     functions = ops()

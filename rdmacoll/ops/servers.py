@@ -1,7 +1,7 @@
 """Pushes to asynchronous parameter servers, and pulls from them, as TensorFlow ops.
 
-They are stateful: within a function TensorFlow runs them in the order of the program. No thread of
-TensorFlow waits meanwhile.
+The ops are stateful: within a function TensorFlow runs them in the order of the program. No thread of
+TensorFlow waits for a server.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from rdmacoll.ps.calls import current
 
 @not_converted
 def push(tensor: Any, name: str, learning_rate: Any = None) -> Any:
-    """Lets the servers update variable `name` by the gradient `tensor`, of its shape and dtype; of a
-    `tf.IndexedSlices` by its rows. learning_rate: of this update, a scalar tensor or a number; None: the
-    rule's. In a graph of TensorFlow 1 the operation, elsewhere None.
+    """Lets the servers update variable `name` by the gradient `tensor`, of its shape and dtype. A
+    `tf.IndexedSlices` updates its rows. learning_rate: of this update, a scalar tensor or a number; None: the
+    rule's. Returns the operation in a graph of TensorFlow 1, elsewhere None.
 
-    Raises ConfigError where it does not fit, NotInitializedError, RankFailedError once a server has died; in
-    a graph TensorFlow's classes (`rdmacoll.error_from` gives the typed one)."""
+    Raises ConfigError if the tensor does not fit, NotInitializedError, and RankFailedError after a server has
+    died; in a graph TensorFlow's classes (`rdmacoll.error_from` gives the typed one).
+    """
     if isinstance(tensor, tf.IndexedSlices):
         gradients, rows = _slices(tensor, name)
         with op_scope(), typed_errors():
@@ -42,7 +43,7 @@ def push(tensor: Any, name: str, learning_rate: Any = None) -> Any:
 
 @not_converted
 def pull(name: str) -> Any:
-    """The value of variable `name`, as it is when the op runs: a tensor. Errors as of `push`."""
+    """The value of variable `name` when the op runs: a tensor. Errors as of `push`."""
     variable = current().variable(name)
     with op_scope(), typed_errors():
         value = ops().rdmacoll_ps_pull(
@@ -54,7 +55,8 @@ def pull(name: str) -> Any:
 
 @not_converted
 def pull_rows(rows: Any, name: str) -> Any:
-    """The values of some rows of variable `name`: `rows` are n integers, the tensor has shape (n, ...)."""
+    """The values of some rows of variable `name`. rows: n integers. The tensor has shape (n, ...). Errors
+    as of `push`."""
     variable = current().variable(name)
     rows = tf.cast(tf.reshape(rows, (-1,)), tf.int64)
     dims = tf.concat([tf.shape(rows, tf.int64), tf.constant(variable.shape[1:], tf.int64)], 0)
@@ -68,9 +70,9 @@ def pull_rows(rows: Any, name: str) -> Any:
 
 @not_converted
 def exchange(gradients: Sequence[Any], names: Sequence[str], learning_rate: Any = None) -> list[Any]:
-    """One step: pushes gradients of these variables and gives their fresh values, with one request to each
-    server for each dtype. For a `tf.IndexedSlices` its rows are pushed and pulled: the values are slices of
-    the same indices. learning_rate and errors are those of `push`."""
+    """One step: pushes gradients of these variables and returns their fresh values. It takes one request
+    to each server for each dtype. For a `tf.IndexedSlices` its rows are pushed and pulled, and the values
+    are slices of the same indices. learning_rate and errors are those of `push`."""
     fitting = [
         tf.IndexedSlices(*_slices(gradient, name), gradient.dense_shape)
         if isinstance(gradient, tf.IndexedSlices)
@@ -83,7 +85,7 @@ def exchange(gradients: Sequence[Any], names: Sequence[str], learning_rate: Any 
 def exchange_undeclared(
     gradients: Sequence[Any], names: Sequence[str], learning_rate: Any = None
 ) -> list[Any]:
-    """The same, of variables that may be declared before the ops run, and not when they are made."""
+    """As `exchange`, for variables that may be declared after the ops are built, but before they run."""
     results: list[Any] = list(gradients)
     with op_scope():
         rate = _rate(learning_rate)
@@ -112,7 +114,7 @@ def exchange_undeclared(
 
 
 def _rate(learning_rate: Any) -> Any:
-    """As the ops take it: a scalar, or no element."""
+    """The learning rate as the ops take it: a scalar, or empty for None."""
     if learning_rate is None:
         return tf.zeros((0,), tf.float64)
     if isinstance(learning_rate, (int, float)):
@@ -121,12 +123,12 @@ def _rate(learning_rate: Any) -> Any:
 
 
 def _to_run(operation: Any) -> Any:
-    """The operation as a program gets it: None in functions, where it runs by itself."""
+    """The result for a program: the operation, or None in functions, where it runs by itself."""
     return None if operation is None or operation.graph.building_function else operation
 
 
 def _slices(slices: Any, name: str) -> tuple[Any, Any]:
-    """The rows of gradients, and their numbers."""
+    """The rows of a gradient, and their numbers. Raises ConfigError if they do not fit the variable."""
     variable = current().variable(name)
     values = as_tensor(slices.values)
     if values.dtype != variable.dtype or not values.shape[1:].is_compatible_with(variable.shape[1:]):

@@ -1,9 +1,11 @@
-"""allreduce of `tf.IndexedSlices`: the rows of all ranks, or sums where that is less to send.
+"""allreduce of `tf.IndexedSlices`: the rows of all ranks, or sums if these send less.
 
-Every rank gets the indices of all, so all know how many rows there are, and choose alike. To gather rows
-each rank receives all the others have; to sum, twice the size of the dense tensor (Patarasu and Yuan 2009).
-An optimizer that squares rows before it adds those of one index (Adam in Keras 3, the norms that clip) gets
-another result from sums. So a program has to ask for sums.
+Every rank gets the indices of all ranks. So all ranks know the number of rows, and choose alike. To gather,
+each rank receives the rows of all others. To sum, each rank receives twice the size of the dense tensor
+(Patarasu and Yuan 2009).
+
+Some optimizers square rows before they add those of one index (Adam in Keras 3, the norms that clip). Sums
+give another result there, so a program has to ask for sums.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from rdmacoll.ops.allgather import allgather_one
 from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.ops.compression import Compression, Compressor
 
-# Rows that are gathered, for each row of the dense tensor: above, sums are less to send.
+# Gathered rows for each row of the dense tensor. Above this, sums send less.
 GATHERED_ROWS_MAX = 2
 
 
@@ -35,8 +37,8 @@ def reduce_slices(
     label: str = "",
     may_sum: bool = False,
 ) -> Any:
-    """The sum or average as `tf.IndexedSlices`: the rows of all ranks in rank order, where one index may be
-    there several times; if it `may_sum`, and that is less to send, each index once, with its sum."""
+    """The sum or average as `tf.IndexedSlices`: the rows of all ranks in rank order, in which an index may
+    repeat. may_sum: if this sends less, the result has each index once, with its sum."""
     _check(slices, op, label)
     prescale, postscale = scales(slices.values.dtype, prescale_factor, postscale_factor)
 
