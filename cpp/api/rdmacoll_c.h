@@ -313,10 +313,10 @@ typedef struct rc_api {
    * `error`, too.
    *
    * prepared_run submits the operation and waits for `timeout_ms`. It returns the values of
-   * handle_wait, or 3 in a forked child, or 4. 4 means success with moved results: the results
-   * that the engine allocates have new addresses (prepared_result_at). The first run returns 4,
-   * too, if there are such results. An rc_prepared must not run twice at once. Runs take one
-   * argument only, since each argument costs Python time. */
+   * handle_wait, or 3 in a forked child, or 4. 4 means success with moved results: results in
+   * memory of the engine have new addresses (prepared_result_at). The first run returns 4, too,
+   * if there are such results. An rc_prepared must not run twice at once. Runs take one argument
+   * only, since each argument costs Python time. */
   int (*prepare)(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
                  rc_prepared** prepared, char** error);
   int (*prepared_run)(rc_prepared* prepared);

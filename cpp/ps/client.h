@@ -158,7 +158,7 @@ class Client final : public Sink {
     std::deque<Pending> asked;  // answered in this order; the first few are in progress
     bool has_left = false;      // it has answered this worker's goodbye, and may end
     bool is_lost = false;
-    bool has_heard_why = false;  // it has received the reason of this worker's end
+    bool has_heard_why = false;  // the reason of this worker's end was sent to it
   };
 
   CallRef ask_all(Ask ask, const std::string& text = {}, uint64_t step = 0);
