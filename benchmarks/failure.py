@@ -1,10 +1,10 @@
-"""How long the others take to name a rank that is gone: the promise that the tests hold five times over.
+"""Measures how long the surviving ranks take to name a failed rank, beside the promised times.
 
     python benchmarks/failure.py [--ranks 3] [--turns 7] [--transport shm] [--json FILE]
 
-Each turn starts a fresh world, kills one rank with SIGKILL (or stops it with SIGSTOP) in the middle of a
-stream of allreduces, and takes on every survivor the time from the signal to the RankFailedError. The
-error's text is checked before its time counts.
+Each turn starts a fresh world and signals one rank in the middle of a stream of allreduces. The signal is
+SIGKILL or SIGSTOP. Every survivor takes the time from the signal to its RankFailedError. A turn counts only
+if the error names the right rank.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import tempfile
 import time
 from pathlib import Path
 
-PROMISES_S = {"kill": 1.0, "stop": 6.0}  # a stopped process: RDMACOLL_PEER_TIMEOUT_S and a second
+PROMISES_S = {"kill": 1.0, "stop": 6.0}  # stop: RDMACOLL_PEER_TIMEOUT_S and one second
 
 
 def survive(victim: int, signal_name: str, marker: Path) -> None:
-    """What each rank does: allreduces until somebody is gone; survivors print what they saw and when."""
+    """Runs allreduces on one rank until a rank fails. A survivor prints the error's rank, cause and time."""
     import numpy
 
     import rdmacoll
@@ -43,12 +43,12 @@ def survive(victim: int, signal_name: str, marker: Path) -> None:
     except rdmacoll.RankFailedError as error:
         seen = time.time()
         print(json.dumps({"rank": rank, "seen": seen, "named": error.rank, "cause": error.cause}), flush=True)
-    # The victim of SIGSTOP is killed by its parent; survivors need no goodbye.
+    # The parent kills the victim of SIGSTOP. Survivors need no orderly shutdown.
     os._exit(0)
 
 
 def one_turn(ranks: int, signal_name: str, transport: str) -> list[float]:
-    """Seconds until each survivor knew."""
+    """Runs one turn. Returns the seconds from the signal to each survivor's error."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -87,7 +87,7 @@ def one_turn(ranks: int, signal_name: str, transport: str) -> list[float]:
 
 
 def main() -> None:
-    """Prints a table and writes the same as JSON."""
+    """Prints a table and writes the same values as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--turns", type=int, default=7)

@@ -1,4 +1,4 @@
-"""perftest's programs between two devices of this machine, and what they print."""
+"""Runs perftest's programs between two devices of this machine, and reads their output."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from rdma.pingpong import wait_for_listener
 
 _DEADLINE_S = 120.0
 _TRIES = 5
-# "#bytes", "BW average[MB/sec]", "99.9% percentile[usec]": names contain spaces, and one may part two names.
+# "#bytes", "BW average[MB/sec]", "99.9% percentile[usec]": a name may contain spaces, and a single space may
+# separate two names.
 _COLUMN = re.compile(r"#\w+|[\w.%]+(?: [\w.%]+)*\[[\w/]+\]")
 
 
 def columns(output: str) -> dict[str, float]:
-    """The row of numbers that a program ends with, by the names above it. Raises ValueError without one."""
+    """Returns the last row of numbers by the column names above it. Raises ValueError if there is none."""
     lines = output.splitlines()
     for head, row in zip(lines, lines[1:]):
         if head.lstrip().startswith("#bytes"):
@@ -29,12 +30,15 @@ def columns(output: str) -> dict[str, float]:
 
 
 def latency_us(output: str) -> float:
-    """What ib_send_lat says of one way: the median, which it calls typical."""
+    """Returns ib_send_lat's median one-way latency in microseconds. ib_send_lat calls it typical."""
     return columns(output)["t_typical[usec]"]
 
 
 def gigabytes_per_s(output: str) -> float:
-    """What ib_write_bw says on the average, in 10^9 bytes: its MB are 2^20, and newer ones say MiB."""
+    """Returns ib_write_bw's average bandwidth in 10^9 bytes per second.
+
+    ib_write_bw counts in units of 2^20 bytes. It calls them MB or, in newer versions, MiB.
+    """
     found = columns(output)
     (average,) = (value for name, value in found.items() if re.match(r"BW average\[Mi?B/sec\]", name))
     return average * 2**20 / 1e9
@@ -42,7 +46,7 @@ def gigabytes_per_s(output: str) -> float:
 
 @dataclass(frozen=True)
 class End:
-    """A device, and the index of its GID where it has some to choose from."""
+    """A device and the index of its GID. The index is None on InfiniBand, which needs no such choice."""
 
     device: str
     gid_index: int | None
@@ -50,9 +54,9 @@ class End:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: the server's end and the client's, bytes, how often.
+    """The arguments of one run: the server's end, the client's end, bytes and iterations.
 
-    Both ends poll: waiting for events, with -e, perftest may wait for ever.
+    Both ends poll. With -e, perftest waits for events and may hang.
     """
 
     ends: Sequence[End]
@@ -60,7 +64,7 @@ class Plan:
     iterations: int
 
     def command(self, program: str, end: End, port: int) -> list[str]:
-        """One end's command, but for the server's address that the client appends."""
+        """Returns the command of one end. The caller appends the server's address for the client."""
         named = {"-d": end.device, "-p": port, "-s": self.size, "-n": self.iterations}
         words = [word for name, value in named.items() for word in (name, str(value))]
         words += [] if end.gid_index is None else ["-x", str(end.gid_index)]
@@ -68,10 +72,10 @@ class Plan:
 
 
 def measured(program: str, plan: Plan, read: Callable[[str], float]) -> float:
-    """What `read` finds in the program's output.
+    """Runs the program and returns the value that `read` finds in its output.
 
-    perftest measures the rate of the processor's clock first, and says inf for every time when a busy machine
-    spoilt that: then it gets another try.
+    perftest first measures the rate of the processor's clock. On a busy machine this measurement can fail.
+    All times are inf then, and the program runs again.
     """
     for _ in range(_TRIES):
         value = read(run(program, plan))
@@ -81,7 +85,7 @@ def measured(program: str, plan: Plan, read: Callable[[str], float]) -> float:
 
 
 def run(program: str, plan: Plan) -> str:
-    """The output of the client, which has ended well, like its server."""
+    """Runs server and client. Returns the client's output; ends the benchmark if one of them fails."""
     port = free_port()
     server = _start(plan.command(program, plan.ends[0], port))
     try:

@@ -1,4 +1,4 @@
-"""What the benchmarks over RDMA are to reach, and tables of what they did. Pure."""
+"""The goals of the benchmarks over RDMA, and tables of their results. Pure."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from rdmacoll._base.text import bytes_text
 
-LATENCY_RATIO_MAX = 1.5  # of ib_send_lat's
+LATENCY_RATIO_MAX = 1.5  # our latency / ib_send_lat's
 LATENCY_BYTES = 8
-BANDWIDTH_RATIO_MIN = 0.9  # of ib_write_bw's
+BANDWIDTH_RATIO_MIN = 0.9  # our bandwidth / ib_write_bw's
 BANDWIDTH_BYTES_MIN = 1 << 20
 ALLREDUCE_RATIO_MIN = 1.0  # time of Open MPI / our time
 
 Row = dict[str, Any]
-# What one turn measured at one size: {"ours": ..., "peer": ...} for latency_us and for GB_per_s.
+# The values of one turn at one size: {"ours": ..., "peer": ...} for latency_us and for GB_per_s.
 Turn = dict[str, dict[str, float]]
 
 
 def pair_row(size: int, turns: Sequence[Turn], *, judge_latency: bool) -> Row:
-    """Every turn, and medians: of each, and of the turns' own ratios, ours / peer."""
+    """Returns one size's row: every turn, the medians, and the median of the turns' ratios ours / peer."""
     row: Row = {"bytes": size}
     for quantity in ("latency_us", "GB_per_s"):
         ours, peer = ([turn[quantity][who] for turn in turns] for who in ("ours", "peer"))
@@ -39,7 +39,7 @@ def pair_row(size: int, turns: Sequence[Turn], *, judge_latency: bool) -> Row:
 
 
 def allreduce_row(measured: Row, peer: str) -> Row:
-    """Of a row of `bench allreduce --peers`: the times, the ratio peer / ours, and whether we are ahead."""
+    """Converts a row of `bench allreduce --peers`: times, the ratio peer / ours, whether the goal is met."""
     ratio = measured["ratio"][peer]
     return {
         "bytes": measured["bytes"],
@@ -53,13 +53,13 @@ def allreduce_row(measured: Row, peer: str) -> Row:
 
 
 def _line(row: Row, *cells: str) -> str:
-    """A line of Markdown: the size, cells, whether the goal is reached."""
+    """Returns a table row of Markdown: the size, the cells, and whether the goal is reached."""
     mark = {True: "reached", False: "missed", None: ""}[row["reached"]]
     return f"| {' | '.join([bytes_text(row['bytes']), *cells, mark])} |"
 
 
 def pair_table(rows: Sequence[Row]) -> list[str]:
-    """Lines of Markdown."""
+    """Returns the point-to-point table as lines of Markdown."""
     lines = [
         "| bytes | one way, ours | `ib_send_lat` | ours / its "
         "| bandwidth, ours | `ib_write_bw` | ours / its | goal |",
@@ -80,7 +80,7 @@ def pair_table(rows: Sequence[Row]) -> list[str]:
 
 
 def allreduce_table(rows: Sequence[Row]) -> list[str]:
-    """Lines of Markdown."""
+    """Returns the allreduce table as lines of Markdown."""
     lines = ["| bytes | ours | Open MPI | Open MPI / ours | goal |", "|---:|---:|---:|---:|---|"]
     for row in rows:
         time = row["time_us"]

@@ -1,11 +1,11 @@
-"""RDMA beside perftest and Open MPI, over the same two devices, in one run.
+"""Compares RDMA with perftest and Open MPI, over the same two devices, in one run.
 
     tests/rdma/guest --env PYTHONPATH=$PWD:$PWD/tests -- .venv/bin/python benchmarks/rdma_peers.py
 
-Rank 0 and perftest's server have the first of RDMACOLL_TEST_DEVICE, rank 1 and perftest's client the
-second. Before anything is timed, each library's allreduce is seen in what the devices count. Point to point,
-perftest and ours take turns, program by program; of allreduce both libraries take turns in the same
-processes (`rdmacoll bench allreduce --peers openmpi`). Ours checks what arrives, and so is every sum.
+Rank 0 and perftest's server use the first device of RDMACOLL_TEST_DEVICE. Rank 1 and perftest's client use
+the second. First the devices' packet counters must show that each library's allreduce uses the devices. Point
+to point, perftest and `rdmacoll bench pair` take turns. For allreduce, both libraries take turns in the same
+processes (`rdmacoll bench allreduce --peers openmpi`). All received data and all sums are checked.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from rdmacoll.cli.report import parse_bytes
 from rdmacoll.version import __version__
 
 TURNS_MIN = 7
-ITERATIONS_MIN, ITERATIONS_MAX = 10, 1000  # of perftest
-REPEATS = 3  # bursts of ours in one turn
+ITERATIONS_MIN, ITERATIONS_MAX = 10, 1000  # limits for perftest
+REPEATS = 3  # bursts of `bench pair` in one turn
 PAIR = (DEVICES[0], DEVICES[1 % len(DEVICES)])
 PROCESSORS = os.cpu_count() or 1
 DEADLINE_S = 900.0
@@ -42,7 +42,7 @@ OPEN_MPI = {
     "OMPI_MCA_pml_ucx_tls": "any",
     "OMPI_MCA_pml_ucx_devices": "any",
     "OMPI_MCA_osc": "^ucx",
-    # Ranks that wait leave the processor to the one, and to the device's software, that they wait for.
+    # A waiting rank yields the processor to the other rank and to the device's software.
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "UCX_TLS": "rc_verbs,ud_verbs,self",
 }
@@ -69,26 +69,29 @@ rdmacoll.shutdown()
 
 
 def settings() -> dict[str, str]:
-    """What the ranks are started with; the caller's own settings win."""
+    """Returns the ranks' environment settings. The caller's own settings take precedence."""
     names = ("RDMACOLL_", "TF_RDMA_", "OMPI_MCA_", "UCX_")
     given = {name: value for name, value in os.environ.items() if name.startswith(names)}
     return {**OPEN_MPI, "RDMACOLL_TRANSPORT": "rdma", **given}
 
 
 def gid_of(device: str) -> int | None:
-    """The GID that all use: with soft-RoCE the first, as UCX loses its datagrams where the GID is IPv4's."""
+    """Returns the GID index for all programs.
+
+    With soft-RoCE this is the first GID, since UCX loses its datagrams with an IPv4 GID.
+    """
     return 0 if ARE_SOFT else gid_index(device)
 
 
 def of_device(device: str) -> dict[str, str]:
-    """One rank's settings, of both libraries."""
+    """Returns one rank's settings for both libraries."""
     index = gid_of(device)
     gid = {} if index is None else {"UCX_IB_GID_INDEX": str(index), "RDMACOLL_GID_INDEX": str(index)}
     return {"RDMACOLL_DEVICE": device, "UCX_NET_DEVICES": f"{device}:1", **gid}
 
 
 def on_two_ranks(*arguments: str) -> None:
-    """Python with these arguments under mpirun, each rank on its own device."""
+    """Runs Python with these arguments under mpirun, each rank on its own device."""
     command = mpirun_command(1)
     for number, device in enumerate(PAIR):
         own = [f"{name}={value}" for name, value in of_device(device).items()]
@@ -113,7 +116,7 @@ def on_two_ranks(*arguments: str) -> None:
 
 
 def bench(*arguments: str) -> dict[str, Any]:
-    """What a benchmark of the command line writes."""
+    """Runs `rdmacoll bench` on two ranks and returns its JSON. Ends the program on wrong values."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.json"
         on_two_ranks("-m", "rdmacoll.cli.main", "bench", *arguments, "--json", str(path))
@@ -124,7 +127,10 @@ def bench(*arguments: str) -> dict[str, Any]:
 
 
 def packets_seen() -> dict[str, dict[str, int]]:
-    """What soft-RoCE devices count of each library's allreduces; an error where it is too little."""
+    """Counts the packets of each library's allreduces on the soft-RoCE devices.
+
+    Ends the benchmark if a library's count is too small. Devices without such counters are not checked.
+    """
     if not ARE_SOFT:
         print("these devices count no packets in software: that both libraries use them is not checked")
         return {}
@@ -133,7 +139,7 @@ def packets_seen() -> dict[str, dict[str, int]]:
         traffic = Traffic()
         on_two_ranks("-c", program)
         seen[name] = {device: traffic.packets(device) for device in PAIR}
-        # Each rank receives the bytes at least once, in packets of 4 KiB at most.
+        # Each rank receives the bytes at least once. A packet has at most 4 KiB.
         needed = SEEN_CALLS * SEEN_BYTES // 4096
         if min(seen[name].values()) < needed:
             raise SystemExit(
@@ -145,7 +151,7 @@ def packets_seen() -> dict[str, dict[str, int]]:
 
 
 def by_perftest(size: int, iterations: int) -> tuple[float, float]:
-    """Microseconds one way and GB/s at one size."""
+    """Measures perftest at one size. Returns the one-way latency in microseconds and GB/s."""
     ends = [perftest.End(device, gid_of(device)) for device in PAIR]
     plan = perftest.Plan(ends, size, iterations)
     return (
@@ -155,7 +161,7 @@ def by_perftest(size: int, iterations: int) -> tuple[float, float]:
 
 
 def pair_turn(options: argparse.Namespace) -> list[rdma_goals.Turn]:
-    """One turn: perftest at every size, then ours."""
+    """Runs one turn: perftest at every size, then `rdmacoll bench pair`."""
     volume = parse_bytes(options.volume)
     turns: list[rdma_goals.Turn] = []
     for size in options.sizes:
@@ -172,7 +178,7 @@ def pair_turn(options: argparse.Namespace) -> list[rdma_goals.Turn]:
 
 
 def pairs(options: argparse.Namespace) -> list[rdma_goals.Row]:
-    """The table's rows, point to point."""
+    """Measures all turns point to point. Returns the table's rows."""
     by_turn = []
     for number in range(options.turns):
         by_turn.append(pair_turn(options))
@@ -184,7 +190,7 @@ def pairs(options: argparse.Namespace) -> list[rdma_goals.Row]:
 
 
 def allreduces(options: argparse.Namespace) -> tuple[list[rdma_goals.Row], str]:
-    """The table's rows of allreduce, and which Open MPI it was."""
+    """Measures allreduce. Returns the table's rows and Open MPI's version."""
     sizes = ["--min", options.min, "--max", options.max, "--step", str(options.step)]
     measured = ["--turns", str(options.turns), "--burst", str(options.burst)]
     found = bench("allreduce", "--peers", "openmpi", *sizes, *measured)
@@ -211,7 +217,7 @@ def parsed() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Prints the tables and writes the same as JSON; the exit code is 0 when all goals are reached."""
+    """Prints the tables and writes the same values as JSON. The exit code is 0 if all goals are reached."""
     options = parsed()
     print(f"{counted(PROCESSORS, 'processor')}, {' and '.join(PAIR)}, Linux {platform.release()}", flush=True)
     report: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A picture of what `rdma_peers.py --json` wrote: python benchmarks/rdma_plot.py FILE.json PICTURE.svg
+"""Draws the results of `rdma_peers.py --json`: python benchmarks/rdma_plot.py FILE.json PICTURE.svg
 
 Needs matplotlib: pip install 'rdmacoll[plot]'.
 """
@@ -19,7 +19,7 @@ from rdmacoll._base.text import counted
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-# Key of the report, way to the numbers in a row, title, the peer's name; both axes are logarithmic.
+# Key of the report, key of the numbers in a row, title, the peer's name.
 PANELS = (
     ("allreduce", "time_us", "allreduce (µs)", "Open MPI"),
     ("pair", "latency_us", "one way (µs)", "ib_send_lat"),
@@ -28,7 +28,7 @@ PANELS = (
 
 
 def draw(report: dict[str, Any]) -> Any:
-    """The figure: a panel for each quantity that was measured."""
+    """Returns the figure, with a panel for each measured quantity. Both axes are logarithmic."""
     panels = [panel for panel in PANELS if panel[0] in report]
     figure, axes = pyplot.subplots(1, len(panels), figsize=(5 * len(panels), 4), squeeze=False)
     for axis, (key, quantity, title, peer) in zip(axes[0], panels):

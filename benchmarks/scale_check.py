@@ -1,16 +1,20 @@
-"""What `rdmacoll sim scale` predicts, beside what is measured: allreduces of network namespaces whose cables
-are shaped. Needs root.
+"""Compares the predictions of `rdmacoll sim scale` with measured allreduces. Needs root.
+
+The hosts are network namespaces with shaped cables.
 
     PYTHONPATH=$PWD:$PWD/tests python benchmarks/scale_check.py [--hosts 2,3,4,8] [--per-host 1] [--gbit 1]
         [--algorithms auto,ring] [--step resnet50] [--json FILE]
 
-The links' own figures are measured in the same run, by plain TCP in a ring of as many hosts: the time of a
-hop of a small message while every host sends one to the next, and what each stream carries while every host
-sends and adds half of what it gets, as in an allreduce. These are less than the shaped cables give where the
-machine's processors, which carry all hosts and their network, are the limit; so are the rates at which numpy
-copies and adds while all hosts do. From these alone the model predicts. Each time is the median of a number
-of calls, from the moment at which the last rank begins until the last one has ended. A step submits the
-buckets of a model's gradients as a backward pass would have them, which waits instead of computing.
+The same run measures the model's inputs, by plain TCP in a ring of as many hosts. The latency is the time of
+one hop of a small message, while every host sends one to the next. The bandwidth is the rate of each stream,
+while every host sends and adds half of the received bytes, as in an allreduce. All hosts and their network
+share the machine's processors. If the processors are the limit, the measured bandwidth is below that of the
+shaped cables. numpy's rates of copying and adding are measured while all hosts copy and add. The model has no
+other measured inputs.
+
+A reported time is the median over several calls. It lasts from the last rank's begin to the last rank's end.
+A step submits the buckets of a model's gradients at the times of a backward pass. It sleeps instead of
+computing.
 """
 
 from __future__ import annotations
@@ -34,13 +38,13 @@ from rdmacoll.cli.bench_step import DEFAULT_BUCKET
 from rdmacoll.cli.report import parse_bytes
 from rdmacoll.cli.scale import step_of
 
-# The processor's part of a hop, at each end.
+# The processor's share of a hop, at each end.
 _OVERHEAD_SHARE = 0.2
 AUTO = "auto"
-# Room for one packet of the largest size that TCP hands over. More would pass at once wherever a host had
-# nothing to send, and not be in any model of a cable.
+# Room for one packet of the largest size that TCP hands to the device. A larger burst would pass the shaper
+# at once after an idle time. No model of a cable has such bursts.
 BURST_BYTES = 70_000
-Operation = tuple[int, float]  # bytes, and when they are there, in us
+Operation = tuple[int, float]  # bytes, and the time at which they are ready, in us
 
 LINK = """
 import os, socket, statistics, sys, threading, time
@@ -124,7 +128,7 @@ rdmacoll.shutdown()
 
 
 def measured_model(hosts: Hosts, ranks: int, volume: int) -> tuple[Model, dict[str, float]]:
-    """The model with what plain TCP and numpy do here, and these figures."""
+    """Measures plain TCP and numpy on these hosts. Returns the model and the measured values."""
     where = hosts.prefixes(list(range(ranks)))
     reports = run(LINK, ranks, arguments=[str(volume)], prefix_of=where).succeeded()
     found = {key: sum(report[key] for report in reports) / ranks for key in reports[0]}
@@ -136,7 +140,7 @@ def measured_model(hosts: Hosts, ranks: int, volume: int) -> tuple[Model, dict[s
 
 @dataclass(frozen=True)
 class World:
-    """Hosts with as many ranks each, and the model of them."""
+    """Hosts with the same number of ranks each, and their model."""
 
     hosts: Hosts
     count: int
@@ -145,14 +149,17 @@ class World:
 
     @property
     def ranks(self) -> int:
-        """Of all hosts."""
+        """The number of ranks on all hosts."""
         return self.count * self.per_host
 
 
 def compare(
     world: World, works: dict[str, list[Operation]], calls: int, algorithm: str
 ) -> list[dict[str, Any]]:
-    """A row for each of the works; "auto" is what the engine chooses."""
+    """Measures and predicts each of `works`. Returns a row for each.
+
+    With the algorithm "auto", the engine chooses.
+    """
     wanted = json.dumps([[what, calls, operations] for what, operations in works.items()])
     forced = None if algorithm == AUTO else algorithm
     reports = run(
@@ -201,7 +208,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Exits with 1 where a prediction is further off than --within."""
+    """Exits with 1 if a prediction deviates by more than --within."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hosts", default="2,3,4,8")
     parser.add_argument("--per-host", type=int, default=1)

@@ -1,10 +1,10 @@
-"""The cost of the check that ranks are equal (RDMACOLL_CHECK_WEIGHTS=epoch), over an epoch of 100 steps.
+"""Measures the cost of comparing the ranks' weights (RDMACOLL_CHECK_WEIGHTS=epoch) over 100 steps.
 
     python benchmarks/weights_check.py [--ranks 2] [--turns 7] [--model cnn] [--json FILE]
 
-A difference of 0.1 % drowns in the noise of whole steps. So the parts are timed by themselves: what an
-ordinary step pays (it counts the update), a comparison (there are two: after the first update and after the
-last one), and a step. Before that the ranks must be found equal, and a planted difference must be found.
+The cost is smaller than the noise of whole steps, so the parts are timed separately. An ordinary step counts
+the update. An epoch has two comparisons: after the first update and after the last one. Before the timing,
+the check must find equal ranks equal, and it must find a planted difference.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-STEPS = 100  # of an epoch
+STEPS = 100  # in an epoch
 COMPARISONS = 2
 GOAL = 0.001
-COUNTS = 200  # updates that are counted in one function
+COUNTS = 200  # updates that one call of the timed function counts
 MODELS = ("cnn", "mlp", "resnet50")
 
 
 def network(keras: Any, name: str) -> tuple[Any, tuple[int, ...], int]:
-    """The model, the shape of its input, the batch of a rank."""
+    """Returns the model, the shape of its input, and the batch size of a rank."""
     layers = keras.layers
     if name == "resnet50":
         return keras.applications.ResNet50(weights=None), (224, 224, 3), 8
@@ -45,7 +45,7 @@ def network(keras: Any, name: str) -> tuple[Any, tuple[int, ...], int]:
 
 
 def work(name: str, turns: int) -> None:
-    """One rank; rank 0 prints what it has measured."""
+    """Measures on one rank. Rank 0 prints its times."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -103,7 +103,7 @@ def work(name: str, turns: int) -> None:
 
 
 def sees_a_difference(rdmacoll: Any, model: Any, optimizer: Any) -> None:
-    """Ends the benchmark unless equal ranks pass and others do not."""
+    """Ends the benchmark unless the check accepts equal ranks and refuses different ones."""
     rdmacoll.check_weights(model, optimizer)
     kernel = model.trainable_variables[0]
     kept = kernel.numpy()
@@ -117,7 +117,7 @@ def sees_a_difference(rdmacoll: Any, model: Any, optimizer: Any) -> None:
 
 
 def measured(ranks: int, turns: int, model: str) -> dict[str, Any]:
-    """What rank 0 says."""
+    """Starts the ranks and returns rank 0's report. Ends the benchmark if a rank fails."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"

@@ -1,10 +1,10 @@
-"""Measures a GPU and its driver through the CUDA driver API: what decides how GPU memory travels.
+"""Measures a GPU and its driver through the CUDA driver API. The results decide how GPU memory travels.
 
     python3 benchmarks/cuda_driver --json gpu.json
 
-Needs an NVIDIA GPU with its driver, and Python alone: no CUDA toolkit, no package, no build. The kernels are
-PTX for capability 3.5, which the driver compiles; `kernels.py` makes it. Results are checked before they are
-timed. A part that fails says so, and the others go on.
+The program needs an NVIDIA GPU with its driver, and Python. It needs no CUDA toolkit, no package and no
+build. The kernels are PTX for capability 3.5, which the driver compiles; `kernels.py` makes the PTX. Results
+are checked before they are timed. A failed part prints its error, and the other parts still run.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> int:
             continue
         try:
             results[name] = part(cuda, options)
-        except Exception as error:  # a part of the table, not its end
+        except Exception as error:  # the error goes into the table, and the next part runs
             results[name] = f"failed: {type(error).__name__}: {error}"
             results["ok"] = False
         print(f"\n{name}")

@@ -1,4 +1,4 @@
-"""A GPU and its driver as they tell of themselves, and as they behave."""
+"""Reads the facts of a GPU and its driver, and tests their behaviour."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from driver import (
 
 
 def describe(cuda: Cuda, _: Any) -> dict[str, Any]:
-    """The GPU, as the driver and NVML tell it, and its place in the PCIe tree."""
+    """Returns the GPU's facts from the driver and from NVML, and its place in the PCIe tree."""
     name, total, version = ctypes.create_string_buffer(96), ctypes.c_size_t(), ctypes.c_int()
     address = ctypes.create_string_buffer(32)
     cuda("cuDeviceGetName", name, 96, cuda.device)
@@ -63,7 +63,7 @@ def _nvml(cuda: Cuda) -> tuple[list[int] | str, str]:
 
 
 def behaviour(cuda: Cuda, options: Any) -> dict[str, Any]:
-    """Facts of the driver that the engine relies on, each as it was seen."""
+    """Tests the driver's behaviour that the engine relies on. Returns each observed value."""
     seen: dict[str, Any] = {}
     stream, event = cuda.stream(), cuda.event()
     seen["an event that was never recorded"] = cuda.code("cuEventQuery", event)
@@ -108,7 +108,7 @@ def behaviour(cuda: Cuda, options: Any) -> dict[str, Any]:
 
 
 def _in_a_process_of_its_own(options: Any) -> dict[str, Any]:
-    """Behaviour that costs the process its context, or its life."""
+    """Tests behaviour that destroys the process's context or kills the process."""
     context = multiprocessing.get_context("spawn")
     found: dict[str, Any] = {}
     for label, target in (
@@ -135,7 +135,7 @@ def _read_device_memory(end: Connection, options: Any) -> None:
 
 
 def _break_context(end: Connection, options: Any) -> None:
-    """A word is written to an address that nobody has; then comes what an engine would ask."""
+    """Writes a word to an address without memory, then makes the calls that an engine would make."""
     cuda = Cuda(options.library, options.gpu, options.ptx)
     stream, event = cuda.stream(), cuda.event()
     cuda.launch("write_word", stream, 1, 1, POINTER(8), ctypes.c_uint(1))

@@ -1,4 +1,4 @@
-"""Costs of the calls that an operation on GPU memory makes, and of staging through pinned memory."""
+"""Measures the calls that an operation on GPU memory makes, and staging through pinned memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from driver import (
 
 
 def calls(cuda: Cuda, _: Any) -> dict[str, float]:
-    """What single calls cost, in microseconds of the calling thread (ctypes adds about 0.5)."""
+    """Measures single calls, in microseconds of the calling thread. Each time includes that of ctypes."""
     stream, event = cuda.stream(), cuda.event()
     device, pinned = cuda.allocate(MI), cuda.pinned(MI)
     flag = ctypes.c_uint32.from_address(pinned)
@@ -88,8 +88,11 @@ def _launch_and_wait(cuda: Cuda, stream: Any) -> None:
 
 
 def _host_function_us(cuda: Cuda, stream: Any) -> float:
-    """The host function is the C library's close(), so no Python runs in the driver's thread. It closes one
-    end of a pipe, and the thread that sleeps on the other end wakes up."""
+    """Measures a host function that wakes a sleeping thread, in microseconds.
+
+    The host function is the C library's close(), so the driver's thread runs no Python. It closes one end of
+    a pipe. The thread that sleeps on the other end wakes up.
+    """
     close = ctypes.cast(ctypes.CDLL(None).close, ctypes.c_void_p)
 
     def once() -> None:
@@ -104,7 +107,7 @@ def _host_function_us(cuda: Cuda, stream: Any) -> float:
 
 
 def pinning(cuda: Cuda, _: Any) -> dict[str, float]:
-    """Milliseconds to page-lock 64 MiB, and to allocate device memory."""
+    """Measures page-locking 64 MiB and allocating device memory, in milliseconds."""
     times: dict[str, float] = {}
     area = mmap.mmap(-1, 64 * MI)
     area.write(b"\1" * len(area))
@@ -125,7 +128,10 @@ def pinning(cuda: Cuda, _: Any) -> dict[str, float]:
 
 
 def staging(cuda: Cuda, _: Any) -> dict[str, dict[str, float]]:
-    """GB/s between the device and pinned memory, 256 MiB in chunks of each size: one way, the other, both."""
+    """Measures copies of 256 MiB between the device and pinned memory, in GB/s.
+
+    Each size of chunk is measured to the host, to the device, and both ways at once.
+    """
     total = 256 * MI
     device, pinned = cuda.allocate(2 * total), cuda.pinned(2 * total)
     down, up, both = cuda.stream(), cuda.stream(), cuda.stream()

@@ -1,4 +1,4 @@
-"""The CUDA driver API by ctypes: calls that are checked, and one GPU."""
+"""Calls the CUDA driver API through ctypes, for one GPU, and checks each call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DriverError(Exception):
 
 
 class Cuda:
-    """libcuda with its calls checked, and the primary context of one GPU current."""
+    """libcuda with the primary context of one GPU. A call raises DriverError if the driver refuses it."""
 
     def __init__(self, library: str, index: int, ptx: str) -> None:
         self._library = ctypes.CDLL(library)
@@ -63,7 +63,7 @@ class Cuda:
         self._functions: dict[str, ctypes.c_void_p] = {}
 
     def code(self, name: str, *arguments: Any) -> int:
-        """The driver's own result of a call."""
+        """Calls the driver and returns its result code unchecked."""
         return int(getattr(self._library, name)(*arguments))
 
     def __call__(self, name: str, *arguments: Any) -> None:
@@ -74,13 +74,13 @@ class Cuda:
             raise DriverError(f"{name}: {(text.value or b'?').decode()} ({code})")
 
     def attribute(self, number: int) -> int | None:
-        """None where this driver does not know the attribute."""
+        """Returns a device attribute, or None if this driver does not know the attribute."""
         value = ctypes.c_int()
         refused = self.code("cuDeviceGetAttribute", ctypes.byref(value), number, self.device)
         return None if refused else value.value
 
     def pointer_attribute(self, number: int, address: int) -> int | None:
-        """None where the driver refuses to answer for this address."""
+        """Returns a pointer attribute, or None if the driver refuses to answer for this address."""
         value = ctypes.c_uint64()
         refused = self.code("cuPointerGetAttribute", ctypes.byref(value), number, POINTER(address))
         return None if refused else value.value
@@ -95,7 +95,7 @@ class Cuda:
             self("cuMemFree_v2", POINTER(address))
 
     def pinned(self, size: int, flags: int = 2) -> int:
-        """Page-locked host memory, which the GPU sees (2: mapped)."""
+        """Allocates page-locked host memory. Flag 2 maps it for the GPU."""
         address = ctypes.c_void_p()
         self("cuMemHostAlloc", ctypes.byref(address), ctypes.c_size_t(size), flags)
         return int(address.value or 0)
@@ -130,7 +130,7 @@ class Cuda:
         return list(found)
 
     def gpu_us(self, stream: Any, work: Callable[[], None], repeats: int) -> float:
-        """The median time of `work` on the GPU, by events."""
+        """Returns the median time of `work` on the GPU in microseconds, measured by events."""
         times = []
         begin, end = self.event(0), self.event(0)
         work()
@@ -146,7 +146,7 @@ class Cuda:
 
 
 def host_us(call: Callable[[], Any], repeats: int = 2000) -> float:
-    """The least of five averages: what a call costs the thread that makes it."""
+    """Returns the time of a call on its own thread, in microseconds: the least of five averages."""
     times = []
     for _ in range(5):
         begin = time.perf_counter()

@@ -2,8 +2,9 @@
 
     python3 benchmarks/cuda_driver/kernels.py path/to/libnvrtc.so.11.2
 
-That is the last release that compiles for capability 3.5. Driver R470, the last one for Tesla K80 boards,
-refuses the version that it writes (7.8), and none of the kernels needs more than 6.0.
+This release is the last one that compiles for capability 3.5. It writes PTX of version 7.8. Driver R470, the
+last one for Tesla K80 boards, refuses this version. The kernels need version 6.0 only, so the text is changed
+to 6.0.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ OPTIONS = (b"--gpu-architecture=compute_35", b"--std=c++17", b"--fmad=false")
 
 
 def compiled(library: str, source: str) -> str:
-    """PTX. Raises RuntimeError with the compiler's words."""
+    """Compiles CUDA source to PTX. Raises RuntimeError with the compiler's log."""
     nvrtc, program, size = ctypes.CDLL(library), ctypes.c_void_p(), ctypes.c_size_t()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
     options = (ctypes.c_char_p * len(OPTIONS))(*OPTIONS)

@@ -1,4 +1,4 @@
-"""Sums on the GPU beside a device copy: of one process, and of two that share it."""
+"""Compares sums on the GPU with a device copy, in one process and in two that share the GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from driver import (
 
 
 def reduction(cuda: Cuda, _: Any) -> dict[str, Any]:
-    """Sums beside a device copy, in GB/s of what is read and written, 1 GiB an array."""
+    """Measures sums of 1 GiB arrays beside a device copy, in GB/s of all bytes read and written."""
     size, stream = GI, cuda.stream()
     arrays = [cuda.allocate(size) for _ in range(5)]
     sm = cuda.attribute(ATTRIBUTES["multiprocessors"]) or 1
@@ -72,12 +72,12 @@ def reduction(cuda: Cuda, _: Any) -> dict[str, Any]:
 
 
 def _two_floats(word: int) -> tuple[float, ...]:
-    """Of two bfloat16."""
+    """Returns the two bfloat16 values of a 32-bit word."""
     return struct.unpack("<2f", struct.pack("<2I", word << 16 & 0xFFFFFFFF, word & 0xFFFF0000))
 
 
 def _check(kind: str, found: list[int], words: list[int], expected: Any) -> None:
-    """Compares with sums that Python makes."""
+    """Compares the GPU's sums with sums made in Python. Raises DriverError if they differ."""
     if kind == "f32":
         (value,) = {struct.unpack("<f", struct.pack("<I", word))[0] for word in found}
         right = value == expected
@@ -92,7 +92,10 @@ def _check(kind: str, found: list[int], words: list[int], expected: Any) -> None
 
 
 def shared_card(cuda: Cuda, options: Any) -> dict[str, Any]:
-    """Two processes on this GPU sum an array by CUDA IPC: each sums one half, then copies the other."""
+    """Measures two processes on this GPU that sum an array through CUDA IPC.
+
+    Each process sums one half and copies the other half from its peer.
+    """
     size = options.shared_bytes // 2 // 16 * 32
     context = multiprocessing.get_context("spawn")
     ends, processes = [], []
@@ -173,5 +176,5 @@ def _sharer(end: Connection, options: Any, size: int, rank: int) -> None:
         end.recv()
     except EOFError:
         pass
-    except Exception as error:  # goes to the parent, as text
+    except Exception as error:  # the parent raises the text as an error
         end.send(f"{type(error).__name__}: {error}")
