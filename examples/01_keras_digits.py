@@ -1,4 +1,6 @@
-"""Handwritten digits on several ranks: own data and own random weights on each, equal weights at the end.
+"""Trains on handwritten digits with several ranks. Each rank has its own data and its own random weights.
+
+At the end, the weights of all ranks are equal.
 
 mpirun --bind-to none -np 2 python examples/01_keras_digits.py [--json FILE] [--epochs N] [--no-wrap]
 """
@@ -34,16 +36,16 @@ rdmacoll.init()
 rank, ranks = rdmacoll.rank(), rdmacoll.size()
 started = {"command": "train", "version": rdmacoll.__version__, "ok": False, "ranks": ranks}
 try:
-    write(started)  # what stays if the training fails
+    write(started)  # if the training fails, this summary stays
 except OSError as error:
     parser.error(f"--json {arguments.json} cannot be written: {error.strerror}")
-keras.utils.set_random_seed(1 + rank)  # other weights, other order of batches
+keras.utils.set_random_seed(1 + rank)  # each rank has other weights and another order of batches
 
 digits = load_digits()
 order = np.random.default_rng(0).permutation(len(digits.images))
 images, labels = digits.images[order, :, :, None] / 16.0, digits.target[order]
 test_images, test_labels, images, labels = images[:360], labels[:360], images[360:], labels[360:]
-each = len(images) // ranks  # equal shards: equal numbers of batches
+each = len(images) // ranks  # equal shards give equal numbers of batches
 shard = slice(rank * each, (rank + 1) * each)
 
 model = keras.Sequential(

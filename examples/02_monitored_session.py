@@ -1,4 +1,4 @@
-"""Handwritten digits in TensorFlow 1's way: a graph, tf.compat.v1.train, a MonitoredTrainingSession.
+"""Trains on handwritten digits in the style of TensorFlow 1: a graph and a MonitoredTrainingSession.
 
 mpirun --bind-to none -np 2 python examples/02_monitored_session.py [--checkpoints FOLDER] [--fp16]
 """
@@ -29,7 +29,7 @@ test_images, test_labels, images, labels = images[:360], labels[:360], images[36
 images, labels = images[rank::ranks], labels[rank::ranks]  # this rank's share
 
 tf.disable_eager_execution()
-tf.set_random_seed(1 + rank)  # other weights on each rank: the hook sends rank 0's to all
+tf.set_random_seed(1 + rank)  # each rank has other weights; the hook broadcasts those of rank 0
 x, y = tf.placeholder(tf.float32, (None, 64)), tf.placeholder(tf.int64, (None,))
 weights = [tf.get_variable(f"w{i}", shape) for i, shape in enumerate([(64, 128), (128,), (128, 10), (10,)])]
 logits = tf.nn.relu(x @ weights[0] + weights[1]) @ weights[2] + weights[3]

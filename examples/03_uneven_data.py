@@ -1,4 +1,4 @@
-"""Ranks with different numbers of batches: whose data ends first joins, and the others go on.
+"""Trains ranks with different numbers of batches. A rank whose data ends calls join(). The others go on.
 
 mpirun --bind-to none -np 2 python examples/03_uneven_data.py
 """
@@ -21,7 +21,7 @@ digits = load_digits()
 order = np.random.default_rng(0).permutation(len(digits.images))
 images, labels = digits.images[order].reshape(-1, 64) / 16.0, digits.target[order]
 test_images, test_labels, images, labels = images[:360], labels[:360], images[360:], labels[360:]
-# Rank 0 has one part of the data, rank 1 two, and so on.
+# Rank 0 has one part of the data, rank 1 has two parts, and so on.
 cuts = np.cumsum(np.arange(ranks + 1)) * len(images) // (ranks * (ranks + 1) // 2)
 shard = slice(cuts[rank], cuts[rank + 1])
 
@@ -36,7 +36,8 @@ rdmacoll.broadcast_variables(model.variables + optimizer.variables, root_rank=0)
 
 for _ in range(12):
     model.fit(images[shard], labels[shard], 32, 1, 0)
-    # Who joined first has missed the last steps. The last has done them all, and gives its variables.
+    # A rank that joins early misses the last steps. The last rank has run all steps, so it broadcasts its
+    # variables.
     last = rdmacoll.join()
     rdmacoll.broadcast_variables(model.variables + optimizer.variables, root_rank=last)
 
