@@ -25,8 +25,9 @@ Row = dict[str, Any]
 
 
 def compared(size: int, cells: Mapping[str, Cell]) -> Row:
-    """The row of a size: the times of each library, and the ratio of each peer to our library of the same
-    group (above 1 we are faster). It also holds the best peer of each group, and our share of each limit."""
+    """The row of a size. It has the times of each library, and the ratio of each peer to our library of
+    the same group (above 1 we are faster). It also has the best peer of each group, and our share of each
+    limit."""
     row: Row = {
         "bytes": size,
         "time_us": {name: cell.summary() for name, cell in cells.items()},

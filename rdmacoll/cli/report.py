@@ -57,7 +57,7 @@ def is_speaker() -> bool:
 
 def put(text: str = "") -> None:
     """Prints a line. If the reader of the pipe is gone (`| head`), output is discarded and the command
-    goes on: other ranks wait for it, and --json has yet to be written."""
+    goes on. Other ranks wait for it, and --json has yet to be written."""
     try:
         click.echo(text)
     except BrokenPipeError:

@@ -44,8 +44,8 @@ def worlds_of(first: int, last: int) -> list[int]:
 def step_of(
     shapes: Sequence[tuple[int, ...]], backward_us: float, bucket_bytes: int
 ) -> list[tuple[int, float]]:
-    """The buckets of a model's gradients, as the optimizer wrapper cuts them: (bytes, time in us at which the
-    last gradient of the bucket is ready). Gradients become ready one after the other at equal intervals.
+    """The buckets of a model's gradients, as the optimizer wrapper cuts them. Each is (bytes, time in us at
+    which its last gradient is ready). Gradients become ready one after the other at equal intervals.
 
     >>> step_of(gradients.MODELS["resnet50"][1], 161.0, 26214400)[0]
     (4000, 1.0)
@@ -61,9 +61,8 @@ def step_of(
 
 def at_least(worlds: Sequence[int], times: Sequence[float | None]) -> list[float | None]:
     """Lower bounds for worlds that are too large to be simulated, in the unit of `times`; None for the
-    others. If the time per added rank has not fallen between the last three known worlds, it does not fall
-    later (as with a ring, or with p-1 messages a rank). Then the bound grows with it. Otherwise the bound is
-    the last known time.
+    others. If the time per added rank has not fallen over the last three known worlds, it does not fall
+    later. A ring is an example. Then the bound grows with it. Otherwise the bound is the last known time.
 
     >>> at_least([2, 4, 8, 16], [1.0, 2.0, 4.0, None])
     [None, None, None, 8.0]

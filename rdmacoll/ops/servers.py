@@ -24,7 +24,7 @@ def push(tensor: Any, name: str, learning_rate: Any = None) -> Any:
     rule's. Returns the operation in a graph of TensorFlow 1, elsewhere None.
 
     Raises ConfigError if the tensor does not fit, NotInitializedError, and RankFailedError after a server has
-    died; in a graph TensorFlow's classes (`rdmacoll.error_from` gives the typed one).
+    died. In a graph it raises TensorFlow's classes (`rdmacoll.error_from` gives the typed one).
     """
     if isinstance(tensor, tf.IndexedSlices):
         gradients, rows = _slices(tensor, name)

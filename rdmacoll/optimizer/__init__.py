@@ -145,8 +145,8 @@ def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: A
 
 
 def with_inner(optimizer: Any) -> list[Any]:
-    """The optimizer and all optimizers inside of it: inside of loss scaling (of Keras, and of TensorFlow
-    1), of a MultiOptimizer, and of Keras 2's wrapper for optimizers of TensorFlow 1."""
+    """The optimizer and all optimizers inside of it. Loss scaling (of Keras, and of TensorFlow 1) has one
+    inside, and so has Keras 2's wrapper for optimizers of TensorFlow 1. A MultiOptimizer has several."""
     parts = [optimizer]
     for outer in parts:  # the list grows in the loop
         inner = getattr(outer, "inner_optimizer", None) or getattr(outer, "_optimizer", None)

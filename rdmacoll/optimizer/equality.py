@@ -48,8 +48,8 @@ def equal_on_ranks(gradients: Sequence[Any], name: str, process_set: ProcessSet)
 
 
 def _summary(gradient: Any) -> list[Any]:
-    """A projection and the norm of the finite elements, the number of other elements, and a projection of
-    the rows' indices (0 for a dense gradient)."""
+    """Four numbers of a gradient: a projection and the norm of its finite elements, the number of other
+    elements, and a projection of the rows' indices. The last one is 0 for a dense gradient."""
     is_sparse = isinstance(gradient, tf.IndexedSlices)
     projection, norm, others = _numbers(gradient.values if is_sparse else gradient)
     if not is_sparse:
@@ -66,8 +66,8 @@ def _numbers(tensor: Any) -> tuple[Any, Any, Any]:
 
 
 def _projection(flat: Any) -> Any:
-    """A weighted sum. The factor of a place is that of its column times that of its row, since a cosine
-    for each place would take most of the time."""
+    """A weighted sum. The factor of a place is that of its column times that of its row. A cosine for each
+    place would take most of the time."""
     rows = tf.reshape(tf.pad(flat, [[0, -tf.size(flat) % _ROW]]), (-1, _ROW))
     of_places = tf.cos(tf.range(_ROW, dtype=tf.float64))
     of_rows = tf.cos(_RATIO * tf.cast(tf.range(tf.shape(rows)[0]), tf.float64))

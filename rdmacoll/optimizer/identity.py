@@ -1,5 +1,4 @@
-"""Names of models that train at the same time. A name is the same on all ranks, and each model has another
-one.
+"""Names of models that train at the same time. A name is the same on all ranks, and no two models share one.
 
 The main thread runs one program on all ranks, so its models are numbered in that order. Other threads have no
 common order, so their models are identified by the names and shapes of their variables.

@@ -147,8 +147,8 @@ def _is_opaque(tensor: Any) -> bool:
 
 
 def _is_neutral(found: Any, tensor: Any, variable: Any) -> bool:
-    """Whether a tensor is equal on all ranks and is no gradient: a constant, the variable itself, or a
-    variable of another shape, which is no sum of gradients."""
+    """Whether a tensor is equal on all ranks and is no gradient. This holds for constants, for the
+    variable itself, and for a variable of another shape, which is no sum of gradients."""
     operation = _operation(found)
     if operation is None or operation.type in _CONSTANT:
         return operation is not None

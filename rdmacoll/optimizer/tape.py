@@ -59,15 +59,16 @@ def DistributedGradientTape(
     threads than the main one are matched by the names and shapes of their sources.
 
     A wrapped tape or a wrapped optimizer is enough. A wrapped optimizer does not reduce gradients again that
-    a wrapped tape has reduced for the same process set, nor gradients that are made from these alone.
-    Gradients that are also made from those of a plain tape are an error, unless the optimizer takes means.
+    a wrapped tape has reduced for the same process set. The same holds for gradients that are made from these
+    alone. Gradients that are also made from those of a plain tape are an error, unless the optimizer takes
+    means.
 
     Ranks compare the sources before updates, as RDMACOLL_CHECK_WEIGHTS says. Only `check_weights` compares
     slots of a plain optimizer. Nothing is compared in a graph of TensorFlow 1.
 
-    Raises ConfigError for a tape that is wrapped already, for several backward passes in a step (a tape lives
-    for one), and with asynchronous parameter servers, which reduce nothing. If nothing distinguishes the
-    tapes of two threads, this is an error as well, which ends the world.
+    Raises ConfigError for a tape that is wrapped already, and for several backward passes in a step, since a
+    tape lives for one. It also does so with asynchronous parameter servers, which reduce nothing. If nothing
+    distinguishes the tapes of two threads, this is an error as well, which ends the world.
     """
     refuse_servers()
     if checked_passes(backward_passes_per_step) != 1:

@@ -88,8 +88,8 @@ def compares(variables: Sequence[Any]) -> bool:
 
 
 def is_elsewhere() -> bool:
-    """Whether the comparison happens elsewhere: in a graph of TensorFlow 1, whose variables Python cannot
-    read here, and in all replicas of a strategy but the first one."""
+    """Whether the comparison happens elsewhere. In a graph of TensorFlow 1 Python cannot read the
+    variables here. In a strategy only the first replica compares."""
     if not tf.compat.v1.executing_eagerly_outside_functions():
         return True
     replica = tf.distribute.get_replica_context()

@@ -19,12 +19,12 @@ class BroadcastGlobalVariablesCallback(Callback):
     """Gives all ranks the variables of rank `root_rank`, when the first batch of each `fit` begins.
 
     At that time Keras has called `on_train_begin` of every callback. So only the root needs the files of an
-    earlier training: `BackupAndRestore` and loaders of your own may be in the list of rank `root_rank` alone.
+    earlier training. `BackupAndRestore` and loaders of your own may be in the root's list alone.
 
-    All variables are sent: weights, statistics of batch normalisation, states of seed generators, variables
-    of models, layers and lists that are attributes of the model, and the optimizers' variables. Slots that
-    only some ranks have are created on the others. Variables that the first batch creates are sent after it.
-    Metrics and half-filled sums of gradients stay each rank's own.
+    All variables are sent: weights, statistics of batch normalisation, states of seed generators, and the
+    optimizers' variables. Variables of models, layers and lists that are attributes of the model are sent,
+    too. Slots that only some ranks have are created on the others. Variables that the first batch creates are
+    sent after it. Metrics and half-filled sums of gradients stay each rank's own.
 
     process_set: the ranks that train together; nothing happens on other ranks. allow_unwrapped: allows a
     first batch that reduces no gradient of the model. Otherwise this is a ConfigError, since ranks would

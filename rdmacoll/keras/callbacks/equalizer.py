@@ -68,8 +68,8 @@ class Equalizer:
             self._send(groups, with_sums)
 
     def _agree(self, begin: Mapping[str, Any]) -> tuple[dict[str, Group], set[str], dict[int, Any] | None]:
-        """The groups, equal on all ranks; the keys of groups whose sums of gradients are sent; the
-        descriptions of all ranks, or None if these are equal."""
+        """Returns three values. First, the groups, equal on all ranks. Second, the keys of groups whose
+        sums of gradients are sent. Third, the descriptions of all ranks, or None if these are equal."""
         groups = groups_of(self._model)
         heard = self._exchange({**begin, "problem": ""}, groups)
         if heard is None:

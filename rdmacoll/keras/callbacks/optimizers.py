@@ -120,8 +120,9 @@ def accumulators_of(optimizer: Any) -> set[int]:
 
 
 def built_for(optimizer: Any, model: Mapping[str, Any]) -> list[str] | None:
-    """The keys of the model's variables that it has slots for, in its order; the key of a variable outside of
-    the model begins with OTHER. None: it is not built, or an optimizer of TensorFlow 1."""
+    """The keys of the model's variables that the optimizer has slots for, in its order. The key of a
+    variable outside of the model begins with OTHER. None: it is not built, or an optimizer of TensorFlow
+    1."""
     outer, inner = parts_of(optimizer)[0], parts_of(optimizer)[-1]
     if is_legacy(inner):
         return sorted(_named(inner, inner._slots, model)) or None  # their order means nothing

@@ -1,5 +1,5 @@
-"""Finds the variables that a training has: those of the model, of everything that is an attribute of it, and
-of the optimizers that train it.
+"""Finds the variables of a training: those of the model and of its attributes, and those of the optimizers
+that train it.
 
 Ranks match variables by keys. A key is a place in the model (attribute names and positions), never a name
 that Keras has made with a counter.
@@ -81,8 +81,9 @@ class _Walk:
 
 
 def groups_of(model: Any, also: frozenset[str] = frozenset()) -> dict[str, Group]:
-    """The model's group, and one for each optimizer that is an attribute of the model, or is wrapped and has
-    slots for variables of the model. also: names of wrapped optimizers that other ranks have found."""
+    """The model's group, and one for each of its optimizers. These are attributes of the model, or they
+    are wrapped and have slots for variables of the model. also: names of wrapped optimizers that other
+    ranks have found."""
     walk = _Walk()
     walk.visit(getattr(model, "optimizer", None), "optimizer")
     walk.visit(model, MODEL)
