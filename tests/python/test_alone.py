@@ -99,7 +99,7 @@ def test_horovods_variables_below_a_launcher_of_one_process_end_it_too():
             },
             "torchrun x1, restart 3",
         ),
-        # Of two nodes one may count a restart that the other does not.
+        # One of two nodes may count a restart that the other does not, so the job's name has no count.
         (
             {
                 **TORCHRUN,

@@ -11,7 +11,7 @@ from ranks import run_python
 from rdmacoll import ConfigError
 from rdmacoll._abi import arguments
 
-# What is called on a world of one, and words of the sentence.
+# Calls that are refused in a world of one, and words of the refusal.
 REFUSED = [
     ("engine.allreduce(a, 'sum')", ["op='sum'", "rdmacoll.Average"]),
     ("engine.allreduce(a, None)", ["op=None"]),

@@ -1,4 +1,4 @@
-"""What the benchmarks over RDMA read from perftest, and how they judge."""
+"""The benchmarks over RDMA: their reading of perftest's output, and their judgement."""
 
 from __future__ import annotations
 

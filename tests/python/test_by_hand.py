@@ -102,7 +102,7 @@ def test_processes_come_in_any_order_and_say_who_is_missing(tmp_path, late, wait
         f"started by the command line: worker 0 at {hand.hosts[0]}, rank 0 of 4 with 2 parameter servers"
     )
     assert described in outcome.ranks[0].output
-    assert outcome.reports[1]["argv"] == hand.flags(1)  # what came stays
+    assert outcome.reports[1]["argv"] == hand.flags(1)  # sys.argv is unchanged
     assert [outcome.reports[place]["listening"] for place in range(2)] == [[host] for host in hand.workers]
 
 

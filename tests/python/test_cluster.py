@@ -1,4 +1,4 @@
-"""Who a process is, from lists of hosts: of arguments, flags and TF_CONFIG."""
+"""The task and rank of a process, from lists of hosts in arguments, in flags and in TF_CONFIG."""
 
 from __future__ import annotations
 

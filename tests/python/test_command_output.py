@@ -1,4 +1,4 @@
-"""What commands print fits a terminal of 80 columns, has units, and is said once."""
+"""The output of commands fits a terminal of 80 columns, has units, and says each thing once."""
 
 from __future__ import annotations
 

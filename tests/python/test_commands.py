@@ -163,7 +163,7 @@ def test_standard_output_has_the_json_alone_when_it_is_to_go_there(tmp_path, arg
     found = json.loads(result.stdout)
     assert found["command"] == " ".join(arguments[: 2 if arguments[0] == "sim" else 1])
     assert result.returncode == (0 if found["ok"] else 1) == (result.returncode if code is None else code)
-    assert result.stderr  # what people read
+    assert result.stderr  # the text for people
     assert list(tmp_path.iterdir()) == []
 
 
@@ -293,7 +293,7 @@ def test_scale_on_modelled_links(tmp_path):
         least = 2 * (row["ranks"] - 1) / row["ranks"] * (1 << 20) / 117.7
         assert least < row["time_us"]["ring"] < 1.2 * least
         assert row["moved"]
-        # What the engine chooses is what it is said to have chosen.
+        # `chosen` names the algorithm that the engine really chooses.
         (chosen,) = row["chosen"]
         assert row["time_us"]["auto"] == row["time_us"][chosen]
     training = [row for row in found["rows"] if row["what"] == "ResNet-50"]

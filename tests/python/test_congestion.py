@@ -52,7 +52,7 @@ def test_facts(tmp_path: Path) -> None:
     assert refused == Congestion(refusal="No such file or directory")
 
 
-# Of the connections that the kernel knows, those whose ends are here.
+# Reports the congestion control of each TCP connection of the rank.
 SENDERS = """
 import os, socket, time
 import numpy as np

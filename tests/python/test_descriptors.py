@@ -47,7 +47,12 @@ def test_every_limit_is_an_error_with_the_cure_or_enough(transport):
         if here == there == [1.0, 3.0, 5.0, 7.0]:
             enough[short] = True
             continue
-        assert not enough.get(short), (short, limit, here, there)  # what was enough stays so
+        assert not enough.get(short), (
+            short,
+            limit,
+            here,
+            there,
+        )  # a higher limit than a sufficient one suffices
         enough[short] = False
         for rank, (kind, text) in enumerate((here, there)):
             assert kind == "ConfigError", (short, limit, text)
@@ -114,7 +119,7 @@ report(outcome, rank=me)
 """
 
 
-@pytest.mark.parametrize(("transport", "starved"), [("", 1), ("tcp", 2)])  # who calls, who is called
+@pytest.mark.parametrize(("transport", "starved"), [("", 1), ("tcp", 2)])  # the calling rank, the called rank
 def test_a_connection_that_comes_too_late_is_a_failed_rank(transport, starved):
     env = {
         "RDMACOLL_TRANSPORT": transport,

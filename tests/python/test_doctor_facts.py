@@ -1,4 +1,4 @@
-"""What `rdmacoll doctor` gathers: devices of recorded trees, limits of control groups, a read by a child."""
+"""Facts that `rdmacoll doctor` gathers: recorded device trees, control groups' limits, a read by a child."""
 
 from __future__ import annotations
 

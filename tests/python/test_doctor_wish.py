@@ -1,4 +1,4 @@
-"""What `rdmacoll doctor` takes as asked for is what the engine takes as asked for."""
+"""`rdmacoll doctor` and the engine agree on whether the settings demand RDMA or turn it off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process says of its own end, in Pythons that tell of a SystemExit that was raised by itself."""
+"""The cause that a process gives for its own end, in Pythons that report a raised SystemExit."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ rdmacoll.shutdown()
     said = outcome.ranks[0].output
     assert "allreduce 'lonely' waits for its decision" in said, said
     assert "2 of 3 ranks have submitted it; missing: rank 2 (" in said, said
-    # Who is missing is known to the root alone.
+    # Only the root knows which ranks are missing.
     assert "which ranks are missing is known to rank 0 (" in outcome.ranks[1].output, outcome.text()
 
 

@@ -1,4 +1,4 @@
-"""Who a process is, from launchers' variables."""
+"""The rank and the world of a process, from launchers' variables."""
 
 from __future__ import annotations
 

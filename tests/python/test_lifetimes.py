@@ -1,4 +1,4 @@
-"""Who keeps memory, and until when: after errors, after Ctrl-C, after the end of a world."""
+"""The lifetime of memory: after errors, after Ctrl-C and after the end of a world."""
 
 from __future__ import annotations
 

@@ -150,7 +150,10 @@ def in_environment(name: str, value: str, call: Callable[[], object]) -> None:
 
 
 class Places:
-    """Where values come in. Each gives one value there; the name that a refusal has to hold, or ""."""
+    """The places where values enter. Each method draws one value for its place.
+
+    It returns the name that a refusal has to contain (or ""), the value, and the call that takes the value.
+    """
 
     def __init__(self, folder: Path, values: Values) -> None:
         self.values, self.folder = values, folder

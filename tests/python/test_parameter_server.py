@@ -29,7 +29,7 @@ def ps(servers: int, **more: str) -> dict[str, str]:
 
 
 def sums(workers: int, servers: int, **environ: str) -> list[Any]:
-    """What the workers report of ps_numpy.py."""
+    """Runs ps_numpy.py and returns the sums that the workers report."""
     settings = {"RDMACOLL_ORDER": "canonical", **environ}
     reports = run(PROGRAMS / "ps_numpy.py", workers + servers, env=settings, deadline_s=240).succeeded()
     assert reports[workers:] == ["served, tensorflow: False"] * servers
@@ -178,7 +178,7 @@ TOLERANCE = 2e-5
 
 
 def train(workers: int, ranks: int, *arguments: str, **environ: str) -> list[Any]:
-    """What each worker reports of ps_keras.py, for data that are spread over so many."""
+    """Runs ps_keras.py with the data spread over `workers`, and returns the reports of the workers."""
     settings = {"RDMACOLL_ORDER": "canonical", **environ}
     words = [str(workers), *arguments]
     outcome = run(PROGRAMS / "ps_keras.py", ranks, env=settings, arguments=words, warm=True, deadline_s=240)

@@ -1,4 +1,4 @@
-"""What `rdmacoll doctor --pair` says of a path that fails or is slow: the right cause and a fitting cure."""
+"""`rdmacoll doctor --pair` names the right cause and a fitting cure for a path that fails or is slow."""
 
 from __future__ import annotations
 

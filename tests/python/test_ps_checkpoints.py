@@ -1,4 +1,4 @@
-"""What asynchronous servers save, and how a run goes on from it."""
+"""Checkpoints of asynchronous servers, and runs that go on from them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ report({name: ps.pull(name).ravel().tolist() for name in values}, 0)
 
 
 def _lives(program: str, folder: Path) -> list[Any]:
-    """What rank 0 of a run reports that saves, and then of one that goes on from there."""
+    """Returns the reports of rank 0 from a run that saves and from a run that goes on from there."""
     path = str(folder / "model")
     return [run(program, 3, arguments=[path, life]).succeeded()[0] for life in ("first", "second")]
 

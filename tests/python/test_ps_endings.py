@@ -155,7 +155,7 @@ def test_servers_whose_workers_have_all_died_have_failed():
         assert "Traceback" not in server.output
 
 
-# What the page says: Open MPI ends a job with its first process, unless it is told otherwise.
+# As the page in docs says, Open MPI ends a job with its first process, unless an option forbids that.
 @pytest.mark.skipif("Open MPI) 4" not in launcher_version(), reason="needs Open MPI 4")
 def test_a_death_is_survived_under_a_launcher_that_allows_it(tmp_path):
     program = tmp_path / "program.py"
@@ -203,7 +203,7 @@ def test_a_worker_that_was_stopped_hears_that_it_was_itself(transport):
         os.kill(started.pid(0), signal.SIGINT)
         outcome = started.finish(60)
     assert [rank.code for rank in outcome.ranks] == [-signal.SIGINT, 1, 0], outcome.text()
-    # Of its push that failed, and of its engine, which may speak into each other's lines.
+    # The failed push and the engine both print the sentence. Each may write into the other's lines.
     said = re.findall(
         rf"rror: rank 1 \([^()]*pid {pid}\) did not run for about 2\.\d+ s \([^()]*\): after 1 s the others "
         r"went on without it\. Where that may happen, raise RDMACOLL_PEER_TIMEOUT_S\.\n",
@@ -225,7 +225,7 @@ def test_colocated_all_others_name_the_worker_that_fails_and_its_error():
         last = output.splitlines()[-1]
         assert last.startswith("rdmacoll.engine.errors.RankFailedError: rank 1 ("), outcome.text()
         assert f"pid {pid}) has left the job (ValueError: nan)" in last
-        assert "stopped answering" not in output, output  # of nobody else
+        assert "stopped answering" not in output, output  # no other rank is blamed
 
 
 def test_colocated_who_stays_says_who_has_left_by_an_error():
@@ -247,7 +247,7 @@ if rdmacoll.rank() == 1:
 
 
 def errors_when_rank_2_dies(program: str, ranks: int, **options: Any) -> list[str]:
-    """What workers 0 and 1 report of the death of a server, once they have reported that they work."""
+    """Kills rank 2 once workers 0 and 1 have reported, and returns the error of each of these workers."""
     with Run(program, ranks, **options) as started:
         started.wait_for_reports([0, 1])
         os.kill(started.pid(2), signal.SIGKILL)

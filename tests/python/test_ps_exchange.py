@@ -1,4 +1,4 @@
-"""Where the values of an exchange come, and what a push brings beside its gradient."""
+"""The result arrays of an exchange, and the learning rate that a push may bring."""
 
 from __future__ import annotations
 

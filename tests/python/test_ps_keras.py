@@ -65,8 +65,8 @@ def test_a_loop_of_ones_own_saves_what_it_has_set_and_keeps_its_count(tmp_path):
     assert found == {"found": [True] * 8, "iterations": [5, 7]}
 
 
-# Where momentum moves a row without a gradient, the worker has that when it pushes the row again: later than
-# plain Keras, so that is another training, with the same end.
+# Momentum also moves rows without a gradient. The worker sees such a move only when it pushes the row again,
+# later than plain Keras does. The training therefore takes another path to the same end.
 @pytest.mark.parametrize(
     ("optimizer", "tolerance"),
     [

@@ -17,7 +17,7 @@ TOLERANCE = 2e-6
 
 
 def there(folder: Path, workers: int, task: str, *arguments: str, python: Path | None = None) -> list[Any]:
-    """What the ranks report of a task of ps_async_keras2.py, with one server."""
+    """Runs a task of ps_async_keras2.py with one server, and returns the reports of the ranks."""
     words = [str(PROGRAM), task, "1", *arguments]
     program: str | Path = PROGRAM
     if python is not None:

@@ -1,4 +1,4 @@
-"""What asynchronous parameter servers hold, and what they and their workers refuse."""
+"""Memory of asynchronous parameter servers, and refusals of servers and workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ time.sleep(1000)
 
 def test_a_server_holds_what_it_stores_and_never_more():
     def held(columns: int, optimizer: str) -> tuple[int, int, int]:
-        """What the server stores, and the bytes that it has of the machine, now and at most."""
+        """Returns the bytes that the server stores, its resident bytes, and its peak of resident bytes."""
         with Run(DECLARING % (columns, optimizer), 3, env={"RDMACOLL_TRANSPORT": "tcp"}) as started:
             started.wait_for_reports([0, 1])
             lines = Path(f"/proc/{started.pid(2)}/status").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What does not fit is refused: by every rank, at once, with the values."""
+"""Every rank refuses calls and settings that do not fit, at once and with the values."""
 
 from __future__ import annotations
 

@@ -364,7 +364,7 @@ def test_who_has_met_itself_leaves_the_port_to_rank_0(monkeypatch):
         calls.append(where)
         if len(calls) > 1:
             return real(where, timeout=timeout)
-        itself = socket.socket()  # what Linux does where the port is one that it gives to callers
+        itself = socket.socket()  # Linux does this for a port of its ephemeral range
         itself.bind(where)
         itself.connect(where)
         return itself

@@ -1,4 +1,4 @@
-"""Where a start without MPI listens, what it leaves behind where it cannot, and who looks there."""
+"""Listeners of a start without MPI: descriptors after a failure, and the checks that other workers make."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_server_says_meanwhile_who_waits(tmp_path):
     lists = [f"--worker_hosts={','.join(hand.workers)}", f"--ps_hosts={','.join(hand.servers)}"]
     path = tmp_path / "found.json"
     serve = ["serve", "--task_index=0", *lists, "--every", "0.1", "--json", str(path)]
-    # Who has stopped is silent for as long as that, and then is taken for dead.
+    # The timeout is long, so that the stopped worker does not count as dead.
     env = {"ROUNDS": "1000000000", "RDMACOLL_PEER_TIMEOUT_S": "300"}
     with hand.run(tmp_path, arguments_of={2: serve}, env=env) as started:
         wait_for_line(started, 2, "0 workers waiting")
@@ -105,7 +105,7 @@ def test_a_server_says_meanwhile_who_waits(tmp_path):
     assert found["error"]["kind"] == "RankFailedError"
     assert f"rdmacoll serve: RankFailedError: {found['error']['message']}" in outcome.ranks[2].output
     assert "rank 1 (" in found["error"]["message"]
-    # What it had done until then.
+    # The report covers the work until the failure.
     assert {name: found[name] for name in ("rank", "server", "workers")} == {
         "rank": 2,
         "server": 0,

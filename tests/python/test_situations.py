@@ -23,7 +23,7 @@ DIMENSIONS = {
     "loop": ("fit", "train_step", "loop"),
     "wrapped": ("optimizer", "tape"),
     "replicas": ("1", "2"),
-    "order": ("first", "last"),  # of the broadcast among the callbacks
+    "order": ("first", "last"),  # the broadcast's place among the callbacks
     "restore": ("none", "weights", "file", "checkpoint"),  # by rank 0 alone: weights in on_train_begin
     "passes": ("1", "2"),
     "precision": ("float32", "mixed"),

@@ -41,7 +41,7 @@ FITS = {"(optimizer, ...)": '(optimizer, loss="mse")', "fit(..., ": "fit(x, y, v
 
 @dataclass(frozen=True)
 class Case:
-    """What the text around a snippet takes for granted, and what stands for its dots."""
+    """The code that a snippet takes for granted, and the replacements of its dots."""
 
     ranks: int
     before: str
@@ -91,7 +91,7 @@ CASES = {
 
 
 def snippets() -> list[tuple[str, str]]:
-    """(where it is, the snippet) of all documents."""
+    """Returns the place and the text of each snippet in all documents."""
     found = []
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What ends a start: Ctrl-C, and the death of a rank."""
+"""Ctrl-C and the death of a rank end a start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call costs once its kind has come again and again: whom it wakes, what it says."""
+"""Repeated calls: the threads that they wake, and the control messages that they send."""
 
 from __future__ import annotations
 

@@ -35,11 +35,14 @@ def test_an_order_of_variables_that_differs_is_an_error(ranks: int) -> None:
 
 
 class Thing:
-    """What can be referred to."""
+    """An object that weak references can refer to."""
 
 
 def in_thread(owners: Owners, things: Sequence[Any], *, after: threading.Event | None = None) -> Any:
-    """What the claim says, and the thread, which may wait before it."""
+    """Starts a thread that claims a name, after the event `after` if one is given.
+
+    Returns a list, which gets the answer of the claim, and the thread.
+    """
     said: list[Any] = []
 
     def work() -> None:
@@ -78,7 +81,7 @@ def test_one_thing_may_have_two_threads() -> None:
     go.set()
     waiting.join()
     assert said == [None]
-    assert owners.claim("name", [Thing()]) is None  # that thread has ended, and was not the main one's
+    assert owners.claim("name", [Thing()]) is None  # the thread has ended, and is not the main one
 
 
 def test_labels_lose_what_processes_count() -> None:

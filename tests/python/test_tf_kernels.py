@@ -1,6 +1,6 @@
 """The op library against a table of functions written here, which notes what the kernels submit.
 
-What the engine does with a request is tested elsewhere; here: that each request says what it should,
+Other tests cover the engine's work on a request. These tests check that each request says what it should,
 and that results, errors and late outputs come back right.
 """
 

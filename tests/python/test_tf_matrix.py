@@ -17,7 +17,7 @@ OLD = ("tensorflow-cpu==2.15.1", "numpy<2", "mpi4py")
 
 
 def cache_folder() -> Path:
-    """What tests download is kept there."""
+    """Returns the folder for the downloads of tests, and creates it if it is missing."""
     cache = Path(os.environ.get("RDMACOLL_CACHE", Path.home() / ".cache" / "rdmacoll"))
     cache.mkdir(parents=True, exist_ok=True)
     return cache
@@ -39,7 +39,7 @@ def old_python() -> Path:
 
 
 def run_there(python: Path, program: str, ranks: int, *arguments: str) -> list[list[str]]:
-    """What each rank has done, in that environment."""
+    """Runs `program` in the environment of `python`, and returns the checks that each rank has done."""
     command = [str(python), str(PROGRAMS / program), *arguments]
     text = f"import os\nos.execv({command[0]!r}, {command!r})\n"
     return [report["done"] for report in run(text, ranks, launcher="mpirun", deadline_s=400).succeeded()]

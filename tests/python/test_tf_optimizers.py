@@ -24,7 +24,7 @@ PROGRAM = ROOT / "tests" / "multiprocess" / "tf_optimizers.py"
 COLUMNS = ("graph", "eager", "accumulation", "mixed_precision", "clipnorm", "clipvalue", "global_clipnorm")
 COLUMNS += ("steps_per_execution", "jit_compile", "passes")
 # way: `fit`, a loop of one's own (a tf.function, or eager), sessions (`Session`, `MonitoredTrainingSession`).
-# What is wrapped: the optimizer, the gradient tape, or nothing.
+# wrapped: the optimizer, the gradient tape, or nothing.
 # norm, value, global: clipping, by each norm, by value, by the norm of all.
 # passes: two backward passes to a step, against one process with batches of twice the size.
 TABLE = """
@@ -68,14 +68,14 @@ OPTIMIZERS = {
     "AdagradDAOptimizer",
 }
 ONE_OF = {"Keras 3": "Adam", "Keras 2": "Adam", "Keras 2 legacy": "Adam", "v1": "AdamOptimizer"}
-# What does not know of optimizers, since a loop or a tape does it: each is tried in the others.
+# Columns that a loop or a tape implements, whatever the optimizer: tried with one optimizer alone.
 OF_ONE: dict[tuple[str, str], tuple[str, ...]] = {
     ("loop", "optimizer"): ("accumulation", "steps_per_execution"),
     ("loop", "tape"): COLUMNS[2:],
 }
 ROWS = [tuple(part.strip() for part in line.split("  ") if part) for line in TABLE.splitlines()[2:]]
 Row = tuple[str, ...]
-Cell = tuple[list[str], str]  # what the program takes, and the word in the table
+Cell = tuple[list[str], str]  # the program's arguments, and the word in the table
 
 
 @pytest.fixture(scope="session")
@@ -139,7 +139,7 @@ def test_the_table_has_every_cell() -> None:
         assert set(row[3:]) <= {*OUTCOMES, "-"}
 
 
-# What is not tried elsewhere in `make test`: Keras 3 is in test_keras_ranks.py.
+# Rows that `make test` tries nowhere else. test_keras_ranks.py tries Keras 3.
 FEW = [row for row in ROWS if row[0] == "Session" or row[:3] == ("fit", "optimizer", "Keras 2")]
 
 

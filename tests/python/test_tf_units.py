@@ -1,4 +1,4 @@
-"""What tells two runs of one collective apart, so that ranks never take one for the other."""
+"""Keys of operations tell two runs of one collective apart, so that ranks never mix them up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a release wheel must be: how binutils' and auditwheel's words are read, and what is refused."""
+"""Rules for a release wheel: reading the output of binutils and auditwheel, and refusing wheels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be wrapped is said when it is wrapped, or when it is first used."""
+"""An object that cannot be wrapped is refused when it is wrapped, or at its first use."""
 
 from __future__ import annotations
 

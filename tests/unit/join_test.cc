@@ -185,7 +185,7 @@ TEST(JoiningBelowTheRoot, passes_on_what_a_rank_says_after_a_verdict) {
   EXPECT_EQ(origins, (std::vector<int>{1, 17, 17, 18, 1}));
 }
 
-// When ranks have joined, the root may answer a rank at once. That rank may then be several
+// When ranks have joined, the root may answer a rank at once. This rank may then be several
 // operations of a name ahead of its children. The children's next records are about earlier
 // operations than the rank's next record.
 TEST(BelowTheRoot, operations_of_a_name_are_not_gathered_with_later_ones) {
