@@ -1,4 +1,5 @@
-// What libibverbs tells of the devices, and what opening and registering refuses.
+// Tests the facts that libibverbs reports of the devices, and the errors of opening and
+// registering.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -51,7 +52,7 @@ TEST(VerbsDevice, is_listed_with_its_limits_and_ports) {
   }
 }
 
-// The one way of reading them stands in for the other on older libraries.
+// On older libraries, the kernel's files replace the query for GIDs. Both must agree.
 TEST(VerbsDevice, has_the_gids_that_the_kernels_files_have) {
   const Sysfs sysfs;
   for (const std::string& name : test_devices()) {
@@ -137,7 +138,7 @@ TEST(VerbsDevice, leaves_no_descriptor_behind) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-// In a process of its own, which gives up its privileges: root may pin what it likes.
+// Runs in a separate process, which gives up its privileges. Root may pin any amount of memory.
 void register_as_nobody(std::size_t bytes) {
   const rlimit small{65536, 65536};
   if (::setrlimit(RLIMIT_MEMLOCK, &small) != 0) ::_exit(10);

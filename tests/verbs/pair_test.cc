@@ -1,4 +1,4 @@
-// Two connected queue pairs: every kind of request, errors, flushes, events.
+// Tests two connected queue pairs: every kind of request, errors, flushes, events.
 #include <poll.h>
 
 #include "verbs/verbs_fixture.h"
@@ -54,7 +54,7 @@ TEST_P(VerbsPair, tells_of_a_write_with_its_immediate) {
   request.kind = SendKind::write_with_immediate;
   request.immediate = 0x01020304;
   first_.post(request);
-  request.pieces = {};  // nothing but the immediate
+  request.pieces = {};  // the request has only the immediate
   request.immediate = 0xfffefdfc;
   request.id = 3;
   first_.post(request);
@@ -72,7 +72,7 @@ TEST_P(VerbsPair, tells_of_a_write_with_its_immediate) {
 
 TEST_P(VerbsPair, has_taken_an_inline_payload_when_the_call_returns) {
   ASSERT_GE(first_.pair->granted().inline_bytes, 64u);
-  std::array<std::byte, 64> foreign;  // not registered: no device reads it
+  std::array<std::byte, 64> foreign;  // not registered, so no device can read it
   std::memcpy(foreign.data(), first_.memory.data(), foreign.size());
   const Sge piece{foreign.data(), foreign.size(), 0};
   SendRequest request = write({&piece, 1}, 1000, 5);
@@ -91,7 +91,7 @@ TEST_P(VerbsPair, keeps_the_order_of_a_chain_and_completes_its_signalled_end_alo
   }
   Status status;
   ASSERT_EQ(second_.pair->post_receives(receives, status), kChain) << status.message();
-  for (int turn = 0; turn < 2; ++turn) {  // the second finds the space of the first free again
+  for (int turn = 0; turn < 2; ++turn) {  // the first turn's space is free again in the second
     std::vector<Sge> pieces;
     for (std::size_t i = 0; i < kChain / 2; ++i) pieces.push_back(first_.piece(i * 333, 100));
     std::vector<SendRequest> chain;
@@ -111,7 +111,7 @@ TEST_P(VerbsPair, keeps_the_order_of_a_chain_and_completes_its_signalled_end_alo
 }
 
 TEST_P(VerbsPair, a_full_queue_says_how_many_it_took) {
-  connect_again({.rnr_retries = 7});  // they wait for the receives below, however long that takes
+  connect_again({.rnr_retries = 7});  // 7: the sends wait for the receives below without limit
   const Sge piece = first_.piece(0, 8);
   const std::size_t granted = first_.pair->granted().sends;
   std::vector<SendRequest> chain(granted * 2 + 64);
@@ -171,7 +171,7 @@ TEST_P(VerbsPair, that_was_failed_flushes_what_was_posted) {
   EXPECT_EQ(one.status, kFlushed);
   EXPECT_EQ(two.status, kFlushed);
   EXPECT_EQ(one.id + two.id, 3u);
-  first_.pair->fail();  // again: no harm
+  first_.pair->fail();  // a second call does no harm
 }
 
 TEST_P(VerbsPair, refuses_an_mtu_that_does_not_exist) {
@@ -196,13 +196,14 @@ TEST_P(VerbsPair, wakes_a_sleeper_once_for_each_arming) {
   const int fd = second_.device->completion_fd();
   const Sge piece = first_.piece(0, 16);
   const SendRequest silent{.id = 9, .pieces = {&piece, 1}};
-  // More often than events are acknowledged together.
+  // The loop has more turns than the number of events that are acknowledged together.
   for (uint64_t turn = 0; turn < 70; ++turn) {
     second_.post_receive(turn, 0, 16);
     ASSERT_TRUE(second_.device->arm().ok());
-    ASSERT_TRUE(second_.has_none());  // polled once more: nothing came before it was armed
+    ASSERT_TRUE(second_.has_none());  // no completion came before the device was armed
     SendRequest request = silent;
-    request.is_signalled = turn % 8 == 7;  // or the queue never has space again
+    request.is_signalled =
+        turn % 8 == 7;  // without signals, the queue would never have space again
     first_.post(request);
     ASSERT_TRUE(is_readable(fd, 20'000)) << turn;
     second_.device->take_completion_events();
@@ -210,10 +211,10 @@ TEST_P(VerbsPair, wakes_a_sleeper_once_for_each_arming) {
     if (request.is_signalled) {
       EXPECT_EQ(first_.next().id, 9u);
     }
-    second_.device->take_completion_events();  // of a device that is both ends: the sender's
+    second_.device->take_completion_events();  // the sender's event, if one device is both ends
     ASSERT_FALSE(is_readable(fd, 0)) << turn;
   }
-  // Not armed: silence.
+  // A device that is not armed raises no event.
   second_.post_receive(99, 0, 16);
   first_.post({.is_signalled = true, .id = 9, .pieces = {&piece, 1}});
   EXPECT_EQ(second_.next().id, 99u);
@@ -226,7 +227,7 @@ TEST_P(VerbsPair, has_no_async_event_when_all_is_well) {
   EXPECT_FALSE(is_readable(first_.device->async_fd(), 0));
 }
 
-// Only in the guest, where "b1" is the far end of the cable of the first device.
+// Runs only in the guest. "b1" there is the far end of the first device's cable.
 TEST(VerbsCable, that_is_pulled_and_put_back_is_two_events_of_the_port) {
   std::unique_ptr<Device> device;
   ASSERT_TRUE(verbs().open({.device = test_devices()[0], .completions = 16}, device).ok());

@@ -1,4 +1,4 @@
-// Two connected queue pairs on real devices: those that RDMACOLL_TEST_DEVICE names.
+// A fixture with two connected queue pairs on the devices that RDMACOLL_TEST_DEVICE names.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@
 
 namespace rdmacoll::rdma {
 
-// "rxe1,rxe2"; a single one is both ends.
+// Returns the names in RDMACOLL_TEST_DEVICE, such as "rxe1,rxe2". A single device is both ends.
 inline std::array<std::string, 2> test_devices() {
   const char* set = std::getenv("RDMACOLL_TEST_DEVICE");
   const std::string names = set == nullptr ? "" : set;
@@ -57,7 +57,8 @@ constexpr auto kPatience = std::chrono::seconds(20);
 
 using Completions = std::map<uint32_t, std::deque<Completion>>;  // by queue pair
 
-// One end. Destroyed from below: queue pair, registration, memory, device.
+// One end. Its members are destroyed from the last to the first: queue pair, registration, memory,
+// device.
 struct Side {
   std::shared_ptr<Device> device;
   std::shared_ptr<Completions> completions;
@@ -91,7 +92,7 @@ struct Side {
       (*completions)[taken[i].queue_pair].push_back(taken[i]);
     }
   }
-  // The next one of this end's queue pair.
+  // Waits for the next completion of this end's queue pair and returns it.
   Completion next() {
     std::deque<Completion>& own = (*completions)[pair->local().queue_pair];
     const auto end = std::chrono::steady_clock::now() + kPatience;
@@ -146,7 +147,7 @@ class VerbsPair : public testing::TestWithParam<On> {
     }
   }
 
-  // Fresh queue pairs on the same devices, connected like this.
+  // Makes new queue pairs on the same devices and connects them with these settings.
   void connect_again(const PathSettings& path) {
     for (Side* side : {&first_, &second_}) make_pair(*side);
     connect(path);
