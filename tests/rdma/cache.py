@@ -1,4 +1,4 @@
-"""The cache of built and unpacked files, its locks, and Debian's packages as a source of files."""
+"""The cache of built and unpacked files, its locks, and the download of Debian packages."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _PROGRESS_EVERY_S = 10.0
 
 
 class GuestError(Exception):
-    """The guest could not do its work; the text is one sentence that names the cause and the cure."""
+    """The guest failed. The text is one sentence with the cause and the cure."""
 
 
 def say(text: str) -> None:
-    """One line for the person who waits."""
+    """Prints one line of progress for the user."""
     print(f"guest: {text}", file=sys.stderr, flush=True)
 
 
 def folder() -> Path:
-    """Where built kernels are kept from run to run."""
+    """Returns the folder that keeps built kernels between runs, and creates it."""
     base = os.environ.get("RDMACOLL_CACHE") or str(Path.home() / ".cache" / "rdmacoll")
     path = Path(base) / "guest"
     path.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,10 @@ def folder() -> Path:
 
 @contextlib.contextmanager
 def lock(name: str, waiting_for: str, progress: Callable[[], str] = str) -> Iterator[None]:
-    """One process at a time makes `name`; the others wait, and say every 10 s for what."""
+    """Holds the lock of `name`, so that one process at a time makes it.
+
+    A waiting process regularly prints `waiting_for` and the progress.
+    """
     with (folder() / f"{name}.lock").open("a+") as file:
         begin = said = time.monotonic()
         while True:
@@ -53,9 +56,9 @@ def lock(name: str, waiting_for: str, progress: Callable[[], str] = str) -> Iter
 
 @contextlib.contextmanager
 def workplace(name: str) -> Iterator[Path]:
-    """A folder in the cache for a build, gone at its end. The caller holds the lock of this name."""
+    """Provides a temporary folder in the cache for a build. The caller holds the lock of this name."""
     for left in folder().glob(f"{name}.making-*"):
-        shutil.rmtree(left, ignore_errors=True)  # of a build that was killed: its lock is ours now
+        shutil.rmtree(left, ignore_errors=True)  # a killed build left it: this process has its lock now
     path = Path(tempfile.mkdtemp(prefix=f"{name}.making-", dir=folder()))
     try:
         yield path
@@ -64,13 +67,13 @@ def workplace(name: str) -> Iterator[Path]:
 
 
 def environment() -> dict[str, str]:
-    """Ours for programs that we start, in English, and without what a make above us says to makes."""
+    """Returns the environment of started programs: English, without the variables of an outer make."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     return {**ours, "LC_ALL": "C"}
 
 
 def call(command: Sequence[str | Path], *, cwd: Path | None = None) -> str:
-    """Runs a short command; its output, or an error that shows the end of it."""
+    """Runs a short command and returns its output. Raises GuestError with the last lines if it fails."""
     try:
         done = subprocess.run(
             [str(part) for part in command],
@@ -89,7 +92,7 @@ def call(command: Sequence[str | Path], *, cwd: Path | None = None) -> str:
 
 
 def candidate(names: Sequence[str]) -> tuple[str, str]:
-    """The first of these packages that apt can get, and the version it would get."""
+    """Returns the first of these packages that apt offers, and the offered version."""
     for name in names:
         for line in call(["apt-cache", "policy", name]).splitlines():
             if line.startswith("  Candidate:") and "(none)" not in line:
@@ -98,9 +101,9 @@ def candidate(names: Sequence[str]) -> tuple[str, str]:
 
 
 def fetch(names: Callable[[], Sequence[str]], into: Path) -> tuple[str, str, Path]:
-    """Downloads the first of these packages that apt can get: its name, its version and its .deb.
+    """Downloads the first of these packages that apt offers. Returns its name, its version and its .deb.
 
-    Lists of packages that are missing or old are renewed, if we may.
+    If that fails and the process is root, it updates apt's package lists and tries again.
     """
     try:
         return _download(*candidate(names()), into)
@@ -119,13 +122,13 @@ def _download(name: str, version: str, into: Path) -> tuple[str, str, Path]:
 
 
 def unpack(deb: Path, into: Path) -> None:
-    """What a .deb would install, under a folder."""
+    """Unpacks the files of a .deb into a folder."""
     into.mkdir(exist_ok=True)
     call(["dpkg-deb", "-x", deb, into])
 
 
 def unpacked(package: str, name: str) -> Path:
-    """What a Debian package would install, in the folder NAME-VERSION of the cache, and not installed."""
+    """Unpacks a Debian package into the folder NAME-VERSION of the cache. Nothing is installed."""
     with lock(name, f"{name}, which another process unpacks"), workplace(name) as place:
         _, version, deb = fetch(lambda: [package], place)
         unpack(deb, place / "files")
@@ -136,7 +139,7 @@ def unpacked(package: str, name: str) -> Path:
 
 
 def take_in(made: Path, final: Path) -> None:
-    """Puts a finished file or folder into the cache: it is there whole or not at all."""
+    """Moves a finished file or folder into the cache atomically."""
     if made.is_file():
         with made.open("rb") as file:
             os.fsync(file.fileno())

@@ -1,7 +1,7 @@
 """The command line of tests/rdma/guest.
 
-Exit status: the command's own; 2 for a wrong use; 124 when the command was not done in its time; 125 when
-the guest died, or could not be made, so that there is no exit status of the command.
+The exit status is the command's own. It is 2 for wrong usage, and 124 if the command did not end within its
+time. It is 125 if the guest died or could not start, so that the command has no exit status.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ USAGE, TIMED_OUT, NO_STATUS = 2, 124, 125
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs what the command line says; the exit code."""
+    """Runs the command line and returns the exit code."""
     parser = _parser()
     own, command = _split(arguments)
     given = parser.parse_args(own)
     if not command and not given.prepare:
         parser.print_usage(sys.stderr)
         return USAGE
-    # A script's background process is started with SIGINT ignored; a guest is to end all the same.
+    # A shell script starts background processes with SIGINT ignored. A guest must end on SIGINT all the same.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
@@ -56,7 +56,10 @@ def _interrupt(*_: object) -> None:
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our options, and the command after `--` or from the first word that is no option of ours."""
+    """Splits the words into our options and the command.
+
+    The command begins after `--`, or at the first word that is no option of ours.
+    """
     words = list(arguments)
     position = 0
     while position < len(words) and words[position].startswith("-"):

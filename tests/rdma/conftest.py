@@ -1,4 +1,4 @@
-"""Where the tests of this folder run: in a guest, or on devices of this machine."""
+"""Fixtures that run this folder's tests in a guest, or on devices of this machine."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import pytest
 from rdma import guest
 from rdma.machine import Options, Result
 
-# Set by `make test-rdma DEVICE=...`: one device, or several with commas between.
+# `make test-rdma DEVICE=...` sets this variable: one device, or several with commas between them.
 REAL_DEVICES = os.environ.get("RDMACOLL_TEST_DEVICE", "")
 
-# The guest itself is of no interest where there are real devices.
+# Runs on real devices skip the tests of the guest itself.
 collect_ignore = ["test_guest.py"] if REAL_DEVICES else []
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Runner(Protocol):
-    """Runs a command where the devices are. Hosts, memory and kernel are a guest's."""
+    """Runs a command beside the devices. Hosts, memory and kernel are settings of a guest."""
 
     def __call__(
         self,
@@ -40,21 +40,21 @@ class Runner(Protocol):
     ) -> Result: ...
 
 
-# Runs checks of a scene, all of them when none is named: (module, checks..., options of the runner); it also
-# finds modules of a folder that is given.
+# Runs checks of a scene: (module, checks..., options of the runner). Without names, it runs all checks. The
+# option `modules` adds a folder to PYTHONPATH.
 Player = Callable[..., None]
 
 
 @pytest.fixture(scope="session")
 def devices() -> list[str]:
-    """The devices that tests use, two entries at least; a single device is both ends."""
+    """Returns the devices for the tests, at least two entries. A single device is both ends."""
     named = REAL_DEVICES.split(",") if REAL_DEVICES else ["rxe1", "rxe2"]
     return named * 2 if len(named) == 1 else named
 
 
 @pytest.fixture(scope="session")
 def guest_is_ready(request: pytest.FixtureRequest) -> None:
-    """The guest's kernel is in the cache; who waits for it sees how far it is."""
+    """Puts the guest's kernel into the cache and shows the progress of its build."""
     if not REAL_DEVICES:
         capture = request.config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
@@ -63,7 +63,7 @@ def guest_is_ready(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def on_devices(guest_is_ready: None) -> Runner:
-    """Runs a command where the devices are."""
+    """Runs a command beside the devices."""
 
     def run(
         command: Sequence[str],
@@ -85,7 +85,7 @@ def on_devices(guest_is_ready: None) -> Runner:
 
 @pytest.fixture(scope="session")
 def play(on_devices: Runner) -> Player:
-    """Plays a scene: a program of this folder that starts ranks beside the devices and judges them there."""
+    """Runs a scene: a program of this folder that starts ranks beside the devices and checks them there."""
 
     def run(
         scene: str,
@@ -109,7 +109,7 @@ def play(on_devices: Runner) -> Player:
 
 @pytest.fixture(scope="session")
 def suite_passes(on_devices: Runner) -> Callable[..., int]:
-    """Runs the tests of a C++ suite that match a pattern, none skipped; how many passed."""
+    """Runs the tests of a C++ suite that match a pattern. Returns how many passed; none may be skipped."""
 
     def run(
         program: Path, pattern: str, *, timeout_s: float = 120, kernel: str = "auto", **environ: str

@@ -1,4 +1,4 @@
-"""Runs one command in a guest: starts the kernel, passes output on as it comes, brings the status back."""
+"""Runs one command in a guest: starts the kernel, passes its output on and returns the exit status."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from rdma import qemu, uml
 from rdma.cache import GuestError, say
 from rdma.machine import Launch, Options, Place, Result, passed_environment
 
-# The first is for daily work; the second where it is refused, and for what needs two processors.
+# user-mode Linux is the default. QEMU is for machines that forbid it, and for tests that need two processors.
 KINDS = {"uml": uml, "qemu": qemu}
 _PREFIX = "rdmacoll-guest-"
 _STAGE2 = Path(__file__).resolve().parent / "stage2.sh"
 _PR_SET_PDEATHSIG = 1
-# The time from the end of the guest's process to the end of its pipes.
+# Longest wait from the end of the guest's process to the end of its pipes.
 _DRAIN_S = 5.0
 _CONSOLE_LINES = 4
 
 
 class RefusedError(GuestError):
-    """Nothing was started: there is no such guest."""
+    """The options are invalid, and nothing was started."""
 
 
 class TimedOutError(GuestError):
-    """The command was not done in its time."""
+    """The command did not end within its time."""
 
 
 class NotBootedError(GuestError):
-    """The kernel never came to the point where it could run the command."""
+    """The guest ended before it started the command."""
 
     def __init__(self, text: str, of_a_signal: bool) -> None:
         super().__init__(text)
@@ -69,7 +69,7 @@ def run(
 ) -> Result:
     """Runs `command` in a guest. Its output also goes to `out` and `err` while it runs.
 
-    Raises GuestError when there is no exit status, whatever the reason: nothing is taken for a success.
+    Raises GuestError if there is no exit status, for whatever reason.
     """
     if refusal := options.refusal():
         raise RefusedError(refusal)
@@ -91,7 +91,10 @@ def run(
 
 
 def _make_writable(folder: Path) -> None:
-    """A folder that is missing would be the guest's own, and what is written there lost with it."""
+    """Creates a writable folder if it is missing. Raises RefusedError if it cannot be made or written.
+
+    Without the folder on the host, the guest would write into a folder of its own and lose the files.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -102,7 +105,7 @@ def _make_writable(folder: Path) -> None:
 
 
 def _make_console(file: Path) -> None:
-    """Better known before the run than after it."""
+    """Checks before the run that the console's file can be written. Raises RefusedError if not."""
     try:
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666))
     except OSError as error:
@@ -111,7 +114,7 @@ def _make_console(file: Path) -> None:
 
 
 def prepare(kernel: str, jobs: int | None = None) -> None:
-    """Puts into the cache what runs on this kernel need; on "auto", on the one that would be taken."""
+    """Puts the files for runs on this kernel into the cache. "auto" prepares the kernel that it takes."""
     kind = kernel if kernel != "auto" else "qemu" if uml.refusal() else "uml"
     KINDS[kind].prepare(jobs)
 
@@ -119,7 +122,7 @@ def prepare(kernel: str, jobs: int | None = None) -> None:
 def _run_on_qemu(
     command: Sequence[str], options: Options, out: BinaryIO | None, err: BinaryIO | None
 ) -> Result:
-    """QEMU 7.2 itself crashes once in some 45 starts; the command has not begun then, and gets another."""
+    """Runs on QEMU. QEMU 7.2 sometimes crashes before the command begins, and is then started once more."""
     try:
         return _run_on("qemu", command, options, out, err)
     except NotBootedError as error:
@@ -167,7 +170,7 @@ def _write_exchange(
 def _status(
     kind: str, command: Sequence[str], exchange: Path, ended: _Ended, timeout_s: float, seconds: float
 ) -> int:
-    """The command's exit status, or the error that says why there is none."""
+    """Returns the command's exit status. Raises the error that says why there is none."""
     with contextlib.suppress(OSError, ValueError):
         return int((exchange / "status").read_text())
     if ended.timed_out:
@@ -184,7 +187,7 @@ def _status(
 
 
 def _last_words(console: str) -> str:
-    """Why the kernel says that it ended: its panic, or the last lines, to be put behind a sentence."""
+    """Returns the kernel's panic or its last lines, for the end of an error text."""
     lines = [line.strip() for line in console.splitlines() if line.strip()]
     panic = [line for line in lines if "Kernel panic" in line]
     words = panic[:1] or lines[-_CONSOLE_LINES:]
@@ -192,7 +195,11 @@ def _last_words(console: str) -> str:
 
 
 def base_folder(memory_bytes: int) -> Path:
-    """Memory, if there is enough and if it may be run from, as user-mode Linux runs its guest's pages."""
+    """Returns the parent folder for runs: /dev/shm, or the folder for temporary files.
+
+    /dev/shm must have enough free memory. It must not be mounted noexec, since user-mode Linux executes its
+    guest's pages from a file there.
+    """
     base = Path("/dev/shm")
     if not os.access(base, os.W_OK) or os.statvfs(base).f_flag & os.ST_NOEXEC:
         return Path(tempfile.gettempdir())
@@ -201,7 +208,7 @@ def base_folder(memory_bytes: int) -> Path:
 
 @contextlib.contextmanager
 def _work_folder(memory_bytes: int) -> Iterator[Path]:
-    """A folder with room for the guest's memory; it goes with us, or by the next run."""
+    """Provides a folder with room for the guest's memory. If this run is killed, the next run removes it."""
     base = base_folder(memory_bytes)
     for left in base.glob(f"{_PREFIX}*"):
         _remove_if_left(left)
@@ -209,7 +216,7 @@ def _work_folder(memory_bytes: int) -> Iterator[Path]:
     try:
         with (folder / "unlocked").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            (folder / "unlocked").rename(folder / "lock")  # whoever tidies up sees it locked only
+            (folder / "unlocked").rename(folder / "lock")  # other runs see the file only while it is locked
             (folder / f"pid-{os.getpid()}").touch()
             yield folder
     finally:
@@ -217,7 +224,7 @@ def _work_folder(memory_bytes: int) -> Iterator[Path]:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Removes the folder of a run that was killed: nobody holds its lock."""
+    """Removes the folder of a killed run. No process holds its lock."""
     try:
         with (folder / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -241,7 +248,7 @@ class _Pipes:
         return self
 
     def close_write_ends(self) -> None:
-        """After the start: the guest alone holds them now."""
+        """Closes this process's write ends. Call after the start, when the guest holds them."""
         while self.write_end:
             os.close(self.write_end.pop())
 
@@ -252,7 +259,11 @@ class _Pipes:
 
 
 def _in_child(parent: int, processors: int) -> Callable[[], None]:
-    """Before exec: it keeps to its cores, and is killed when the thread that started it ends."""
+    """Returns the function that runs in the child before exec.
+
+    The function binds the child to its cores. It also arranges that the child is killed when the thread that
+    started it ends.
+    """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     allowed = sorted(os.sched_getaffinity(0))
     cores = random.sample(allowed, min(processors, len(allowed)))
@@ -287,7 +298,7 @@ def _start_and_follow(
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends the guest, with the session that we made for it; what UML forks dies with it by itself."""
+    """Kills the guest's process group. The processes that user-mode Linux forks die with it."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -296,7 +307,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def _follow(
     process: subprocess.Popen[bytes], pipes: _Pipes, deadline: float, sinks: Sequence[BinaryIO | None]
 ) -> _Ended:
-    """Passes output on until the guest is gone and its pipes are empty, or its time is over."""
+    """Passes output on until the guest has ended and its pipes are empty, or until its time is over."""
     parts: list[list[bytes]] = [[], [], []]
     timed_out = False
     gone_at: float | None = None

@@ -1,4 +1,4 @@
-"""The guest's first root: a static busybox, the init script, and the modules that a modular kernel needs."""
+"""Writes the guest's first root: a static busybox, the init script, and a modular kernel's modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _CONSOLE = (5, 1)  # the device number of /dev/console
 
 
 def busybox() -> Path:
-    """A static busybox out of Debian's package, which is not installed: it would replace another busybox."""
+    """Returns a static busybox, unpacked from Debian's package.
+
+    The package is not installed, since it would replace another busybox.
+    """
     found = sorted(cache.folder().glob("busybox-*/bin/busybox"))
     if found:
         return found[-1]
@@ -22,7 +25,7 @@ def busybox() -> Path:
 
 
 def write(target: Path, modules: Mapping[str, bytes] | None = None) -> None:
-    """Writes an uncompressed cpio archive; `modules` are inserted in their order."""
+    """Writes an uncompressed cpio archive. The guest inserts `modules` in their order."""
     archive = bytearray()
     for folder in _FOLDERS:
         _entry(archive, folder, stat.S_IFDIR | 0o755)

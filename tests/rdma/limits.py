@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Root may pin what it likes, unless it gives up the right to; nobody else has that.
+# Root may pin any amount of memory unless it gives up this capability. Other users do not have it.
 _WITHOUT_THE_RIGHT = ("setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock")
 
 
 def limited(memlock: int, *, as_root: bool) -> Sequence[str]:
-    """What stands before a command whose RLIMIT_MEMLOCK is to be so many bytes.
+    """Returns the words before a command that limit its RLIMIT_MEMLOCK to `memlock` bytes.
 
-    A user may lower limits, too: only who starts as root needs root for it.
+    as_root: the caller is root, so the words also drop the capability to exceed the limit.
     """
     return ["prlimit", f"--memlock={memlock}:{memlock}", *(_WITHOUT_THE_RIGHT if as_root else ())]

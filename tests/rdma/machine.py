@@ -1,4 +1,4 @@
-"""What every kind of guest needs to know of a run, and what it gives back."""
+"""The options and results of a run, for every kind of guest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# What the command finds again of our environment. --env adds to it.
+# Environment variables that the command inherits from this process. --env adds to them.
 _PASSED = ("LANG", "HOME", "PATH", "TERM", "USER", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
 _PASSED_PREFIXES = (
     "ASAN_",
@@ -30,15 +30,15 @@ _PASSED_PREFIXES = (
 _MORE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOSTS_MAX = 99
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_MEMORY_MIN = "128M"  # what the kernels need before the command has any
+_MEMORY_MIN = "128M"  # the kernels themselves need nearly all of this
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a guest is to be.
+    """The options of a guest.
 
-    `writable` folders of the host keep what the command writes into them; `console` is the file that gets
-    what the kernel said.
+    writable: folders of the host that keep the files that the command writes there.
+    console: the file for the kernel's messages.
     """
 
     kernel: str = "auto"
@@ -52,11 +52,11 @@ class Options:
 
     @property
     def memory_bytes(self) -> int:
-        """The memory as a number."""
+        """The memory in bytes."""
         return _bytes(self.memory)
 
     def refusal(self) -> str:
-        """Why there is no such guest, and what there is; empty if there is."""
+        """Returns why the options are invalid and which values are valid, or an empty text."""
         if not 1 <= self.hosts <= HOSTS_MAX:
             return f"{self.hosts} hosts are not possible: 1 to {HOSTS_MAX} are"
         if not re.fullmatch(r"[0-9]+[KMGkmg]", self.memory):
@@ -74,7 +74,7 @@ def _bytes(memory: str) -> int:
 
 @dataclass(frozen=True)
 class Result:
-    """What a command in the guest left: its exit code and output, and what the kernel said."""
+    """The result of a command in the guest: its exit code, its output and the kernel's messages."""
 
     code: int
     stdout: bytes
@@ -88,8 +88,8 @@ class Result:
 class Launch:
     """How the process of a guest is started. `out` and `err` are its devices for the command's output.
 
-    Its processes stay on as many cores as it has processors: those of user-mode Linux hand over to each
-    other, which takes five times as long when each is on a core of its own that has to wake first.
+    The guest's processes stay on as many cores as it has processors. The processes of user-mode Linux hand
+    over to each other. A measurement has shown that this is much slower when each has its own core.
     """
 
     command: Sequence[str]
@@ -101,7 +101,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of one run: `exchange` is seen by the guest, `files` is for the kernel's own files."""
+    """The folders and pipes of one run. The guest sees `exchange`; `files` is for the kernel's own files."""
 
     exchange: Path
     files: Path
@@ -110,7 +110,7 @@ class Place:
 
 
 def passed_environment(hosts: int, extra: Mapping[str, str]) -> dict[str, str]:
-    """The command's environment: a choice of ours, and the names of the devices."""
+    """Returns the command's environment: the passed variables, the names of the devices, and `extra`."""
     chosen = {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""Under mpirun: runs a program with one device of RDMACOLL_DEVICE, the first on local rank 0.
+"""Runs a program under mpirun with one device of RDMACOLL_DEVICE for each local rank.
 
 Usage: own_device.py PROGRAM [ARGUMENT...]
 """

@@ -1,6 +1,6 @@
-"""Sends between two devices with ibv_rc_pingpong and prints, as JSON, what each device counted.
+"""Sends between two devices with ibv_rc_pingpong and prints each device's counters as JSON.
 
-Usage: pingpong.py SERVER_DEVICE CLIENT_DEVICE [--size BYTES]. Runs wherever the devices are.
+Usage: pingpong.py SERVER_DEVICE CLIENT_DEVICE [--size BYTES]. Run it beside the devices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _END_S = 120.0
 
 
 def gid_index(device: str) -> int | None:
-    """The first RoCE v2 GID that is no link-local one; None where the link is InfiniBand."""
+    """Returns the index of the first RoCE v2 GID that is not link-local. On InfiniBand, returns None."""
     port = _DEVICES / device / "ports" / "1"
     if "InfiniBand" in (port / "link_layer").read_text():
         return None
@@ -35,7 +35,7 @@ def gid_index(device: str) -> int | None:
 
 
 def counters(device: str) -> dict[str, int]:
-    """The device's own counters, as far as they are numbers."""
+    """Returns the device's counters that are numbers."""
     found = {}
     for folder in ("hw_counters", "counters"):
         for path in sorted((_DEVICES / device / "ports" / "1").glob(f"{folder}/*")):
@@ -47,7 +47,7 @@ def counters(device: str) -> dict[str, int]:
 
 
 def wait_for_listener(port: int, server: subprocess.Popen[bytes]) -> None:
-    """Returns when somebody listens on the port."""
+    """Waits until a process listens on the port."""
     end = time.monotonic() + _START_S
     while time.monotonic() < end and server.poll() is None:
         for file in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -59,7 +59,7 @@ def wait_for_listener(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> int:
-    """Runs both ends; the exit code is 0 when both ended with 0."""
+    """Runs both ends. The exit code is 0 if both ended with 0."""
     parser = argparse.ArgumentParser()
     parser.add_argument("server")
     parser.add_argument("client")
@@ -69,7 +69,7 @@ def main() -> int:
 
     def end(device: str, *more: str) -> subprocess.Popen[bytes]:
         index = gid_index(device)
-        # Events: two ends that spin would wait for time slices on a single processor.
+        # The ends wait for events. On a single processor, two spinning ends would wait for time slices.
         gid = [] if index is None else ["-g", str(index)]
         command = [
             "ibv_rc_pingpong",

@@ -1,4 +1,4 @@
-"""pyverbs out of Debian's package, which is not installed: other tests look at a machine without it."""
+"""Unpacks pyverbs from Debian's package without installing it. Other tests need a machine without pyverbs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _MODULES = Path("usr/lib/python3/dist-packages")
 
 
 def folder() -> Path:
-    """What PYTHONPATH must have for pyverbs; an error where Debian does not make it for this Python."""
+    """Returns the folder that PYTHONPATH needs for pyverbs.
+
+    Raises GuestError if Debian's pyverbs does not fit this Python.
+    """
     found = [modules for modules in cache.folder().glob(f"pyverbs-*/{_MODULES}") if _fits(modules)]
     modules = (
         max(found, key=lambda one: one.stat().st_mtime)

@@ -1,4 +1,4 @@
-"""QEMU without hardware support as the guest: two processors and sanitizers, ten times slower to start."""
+"""QEMU without hardware support as the guest. It has two processors, runs sanitizers and starts slowly."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ _APPEND = (
 
 
 def prepare(_jobs: int | None = None) -> None:
-    """Unpacks what a run needs into the cache."""
+    """Unpacks the files that a run needs into the cache."""
     qemu_kernel.files()
     initramfs.busybox()
 
 
 def launch(options: Options, place: Place) -> Launch:
-    """Two virtio-serial ports carry the command's output; the console is the process's own output."""
+    """Returns the start of a guest.
+
+    Two virtio-serial ports carry the command's output. The console is the process's own output.
+    """
     if shutil.which(_PROGRAM) is None:
         raise GuestError(f"{_PROGRAM} is missing: make setup-rdma installs it")
     kernel = qemu_kernel.files()
@@ -40,7 +43,7 @@ def launch(options: Options, place: Place) -> Launch:
     command += ["-chardev", "file,id=console,path=/dev/fd/1", "-device", "isa-serial,chardev=console"]
     command += ["-device", "virtio-serial-pci"]
     for name, number in (("out", place.out), ("err", place.err)):
-        # A file cannot be at its end for reading, which would block the port.
+        # The backend is a file and never reaches an end of its input, which would block the port.
         command += ["-chardev", f"file,id={name},path=/dev/fd/{number}"]
         command += ["-device", f"virtserialport,chardev={name},name={name}"]
     command += _shared("root", "/", writable=False)
@@ -51,7 +54,7 @@ def launch(options: Options, place: Place) -> Launch:
 
 
 def _shared(tag: str, folder: str, *, writable: bool) -> list[str]:
-    """A folder of the host over 9p; a comma in its name is written twice."""
+    """Returns QEMU's options for a host folder over 9p. A comma in its name is doubled."""
     path = folder.replace(",", ",,")
     read_only = "" if writable else ",readonly=on"
     return [

@@ -1,4 +1,4 @@
-"""Debian's own kernel and its modules for QEMU, unpacked from the package into the cache, not installed."""
+"""Unpacks Debian's kernel and its modules into the cache, for QEMU. Nothing is installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rdma import cache
 from rdma.cache import GuestError, say
 
 _NEWEST = "linux-image-amd64"
-# Beside what these need. Whatever a kernel has built in is not looked for.
+# The modules that these depend on are added. A missing module is taken for built in.
 _WANTED = (
     "virtio_pci",
     "9pnet_virtio",
@@ -34,7 +34,7 @@ _ORDER = "order"
 
 
 def files() -> Path:
-    """A folder with `vmlinux` and `modules/`, in whose file `order` they are to be inserted."""
+    """Returns a folder with `vmlinux` and `modules/`. The file `modules/order` has the order of insertion."""
     found = sorted(cache.folder().glob("qemu-*/vmlinux"), key=lambda path: path.stat().st_mtime)
     if found:
         return found[-1].parent
@@ -44,13 +44,13 @@ def files() -> Path:
 
 
 def modules(folder: Path) -> dict[str, bytes]:
-    """The modules in their order."""
+    """Returns the contents of the modules by name, in the order of insertion."""
     names = (folder / "modules" / _ORDER).read_text().splitlines()
     return {name: (folder / "modules" / name).read_bytes() for name in names}
 
 
 def _packages() -> list[str]:
-    """The package that the newest kernel's name stands for."""
+    """Returns the packages that the newest kernel's metapackage depends on."""
     found = re.findall(r"Depends: (linux-image-\d\S*)", cache.call(["apt-cache", "depends", _NEWEST]))
     if not found:
         raise GuestError(f"apt does not say which kernel {_NEWEST} is: run apt-get update")
@@ -75,9 +75,9 @@ def _unpack() -> Path:
 
 
 def _unpacked_kernel(image: bytes) -> bytes:
-    """The ELF file inside a bzImage: QEMU starts it at once, where unpacking it takes emulated seconds.
+    """Returns the ELF file inside a bzImage. QEMU starts it without the slow emulated unpacking.
 
-    A kernel that is packed otherwise than by xz is started as it is.
+    If the kernel is not packed by xz, the image is returned unchanged.
     """
     position = image.find(_XZ_MAGIC)
     while position >= 0:
@@ -100,7 +100,7 @@ def _copy_modules(root: Path, target: Path) -> None:
     contents: dict[str, bytes] = {}
 
     def take(name: str) -> None:
-        """The module after all that it needs; one that is not there is built in."""
+        """Adds a module after the modules that it needs. A missing module is taken for built in."""
         if name in contents or name not in have:
             return
         data = have[name].read_bytes()
@@ -120,7 +120,7 @@ def _copy_modules(root: Path, target: Path) -> None:
 
 
 def _needs(module: bytes) -> list[str]:
-    """What a module names as needed, in the strings of its section .modinfo."""
+    """Returns the modules that a module needs, from the strings of its section .modinfo."""
     needed: list[str] = []
     for names in re.findall(rb"\0(?:depends=|softdep=pre: )([\w, -]*)\0", module):
         needed += [name.replace("-", "_") for name in re.split(r"[, ]+", names.decode()) if name]

@@ -1,7 +1,7 @@
-"""What scenes share: programs that run where the devices are, start ranks there and judge what they do.
+"""Functions for all scenes. A scene is a program that runs beside the devices, starts ranks and checks them.
 
-A scene's checks are its functions check_...; `python -m rdma.scene_ranks check_a check_b` runs these, in this
-order, and without names it runs all. It ends at the first that fails.
+A scene's checks are its functions check_... `python -m rdma.scene_ranks check_a check_b` runs these two, in
+this order. Without names, it runs all checks. The scene ends at the first failed check.
 """
 
 from __future__ import annotations
@@ -18,52 +18,53 @@ import numpy as np
 
 from rdma.pingpong import counters
 
-# As many as the guest has hosts; on a machine with real devices those that the caller named.
+# A guest has one device for each host. On a machine with real devices, the caller names them.
 DEVICES = os.environ["RDMACOLL_TEST_DEVICE"].split(",")
 ARE_SOFT = all(device.startswith("rxe") for device in DEVICES)
-# Soft-RoCE with the guest's addresses; on a machine it has those of the machine.
+# In the guest, soft-RoCE devices have the addresses 10.9.0.x. On a machine they have the machine's addresses.
 ARE_THE_GUESTS = Path("/.guest").exists()
-# First touches of pages cost 0.2 ms each in user-mode Linux.
+# The first touch of a page is slow in user-mode Linux, so the pool is small.
 SMALL_POOL = {"TF_RDMA_BUF_SIZE": "64M"}
 RDMA = {"RDMACOLL_TRANSPORT": "rdma", **SMALL_POOL}
-# A silent peer has failed after 3 s. Whoever pins fresh pages there is silent for seconds: so few of them.
+# A peer that is silent for 3 s has failed. A rank that pins many fresh pages in user-mode Linux is silent for
+# seconds, so this pool is even smaller.
 QUICK = {"RDMACOLL_PEER_TIMEOUT_S": "3", "TF_RDMA_BUF_SIZE": "16M"}
 
 
 def own_device(ranks: int) -> dict[int, dict[str, str]]:
-    """Each rank's environment with a device of its own, as far as there are enough."""
+    """Returns each rank's environment. Each rank has its own device if there are enough devices."""
     return {rank: {"RDMACOLL_DEVICE": DEVICES[rank % len(DEVICES)]} for rank in range(ranks)}
 
 
 def shell(command: str) -> None:
-    """Runs a command that makes or ends a fault."""
+    """Runs a command that causes or ends a fault."""
     subprocess.run(command.split(), check=True)
 
 
 def seed() -> int:
-    """A new one for every run; programs print it when they fail."""
+    """Returns a new seed for every run. Programs print it when they fail."""
     return int(np.random.SeedSequence().generate_state(1)[0]) % (1 << 24)
 
 
 class Traffic:
-    """What the devices count from here on."""
+    """Counts the devices' packets from the creation of this object on."""
 
     def __init__(self) -> None:
         self._before = {device: counters(device) for device in DEVICES}
 
     def packets(self, device: str) -> int:
-        """How many packets a soft-RoCE device has sent and received; others have no such counters."""
+        """Returns how many packets a soft-RoCE device has sent and received. Others have no such counters."""
         now, before = counters(device), self._before[device]
         return sum(now[name] - before[name] for name in ("sent_pkts", "rcvd_pkts"))
 
     def silent(self, ranks: int) -> list[str]:
-        """Soft-RoCE devices of so many ranks that carried no more than greetings: fewer than 100 packets."""
+        """Returns those of the first `ranks` soft-RoCE devices that carried less than 100 packets."""
         used = DEVICES[:ranks] if ARE_SOFT else []
         return [device for device in used if self.packets(device) < 100]
 
 
 def main(names: Mapping[str, Any]) -> None:
-    """Runs the checks that the command line names, of a module's names."""
+    """Runs the checks that the command line names. names: the globals of the scene's module."""
     every = [name for name in names if name.startswith("check_")]
     for name in sys.argv[1:] or every:
         begin = time.monotonic()

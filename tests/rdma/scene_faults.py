@@ -1,4 +1,4 @@
-"""What happens to ranks over RDMA when a rank dies, a cable is pulled, or packets are lost."""
+"""Faults of ranks over RDMA: a rank dies, a cable is pulled, packets are lost, a device is removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ranks import Outcome, Run
 
 from rdma.scene import QUICK, RDMA, main, own_device, shell
 
-# Sums for ever; whoever watches sees by the number of turns that they go on.
+# The ranks sum for ever. They report the number of turns, so that the test sees their progress.
 FOREVER = """
 ramp = np.arange(100_000, dtype=np.float64)
 turn = 0
@@ -26,7 +26,7 @@ while not engine.allreduce(np.int32(os.path.exists(os.environ["RANKS_FOLDER"] + 
 
 
 def _wait_for_turns(started: Run, turns: int, within_s: float = 60) -> int:
-    """Returns, with the number, when rank 0 has done so many further sums."""
+    """Waits until rank 0 has done `turns` further sums. Returns the number of its last sum."""
     first = now = (started.reported(0) or {}).get("turn", 0)
     end = time.monotonic() + within_s
     while now < first + turns:
@@ -87,7 +87,7 @@ def check_a_cable_that_stays_pulled_is_an_error_with_status_and_path() -> None:
             shell("ip link set b2 up")
     for rank, entry in enumerate(found):
         named([entry], outcome, 1 - rank)
-        # Who gave up first says what its device has said; the other hears it.
+        # The rank that gives up first reports its device's error. The other rank is told this error.
         cause = entry["attributes"]["cause"]
         assert "queue pair " in cause, outcome.text()
         assert "no answer from the other end: retry counter exceeded (12)" in cause, outcome.text()
@@ -122,7 +122,7 @@ def check_sums_are_right_though_packets_are_lost() -> None:
         shell("tc qdisc del dev v2 root")
 
 
-# The last one in a guest, which has one device less then: soft-RoCE goes with its interface.
+# This check must be the last one in a guest. It deletes a network interface, which removes its device.
 def check_a_device_that_is_taken_away_is_named_at_both_ends() -> None:
     with _start(2) as started:
         _wait_for_turns(started, 5)
@@ -132,7 +132,7 @@ def check_a_device_that_is_taken_away_is_named_at_both_ends() -> None:
     for rank, entry in enumerate(found):
         named([entry], outcome, 1 - rank)
         cause = entry["attributes"]["cause"]
-        # The kernel takes its time: the other end's retries may be over before.
+        # The kernel removes the device slowly. The other end may run out of retries first.
         is_gone = (
             "the RDMA device of rank 1, rxe2 port 1 (" in cause
             and "does not answer any more: it was removed" in cause

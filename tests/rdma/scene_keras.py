@@ -6,7 +6,8 @@ from ranks import run
 
 from rdma.scene import DEVICES, SMALL_POOL, Traffic, main
 
-# Importing TensorFlow is what costs, so one process trains over both. Two ranks have one order of summing.
+# The import of TensorFlow is slow, so one process trains over both transports. With two ranks, there is only
+# one order of additions.
 PROGRAM = """
 import hashlib, os, sys
 os.environ["KERAS_BACKEND"] = "tensorflow"

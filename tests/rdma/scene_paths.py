@@ -1,4 +1,4 @@
-"""`rdmacoll doctor --pair` and `rdmacoll bench pair` where there are devices."""
+"""`rdmacoll doctor --pair` and `rdmacoll bench pair` on RDMA devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ main.main()
 def _play(
     *arguments: str, ranks: int, env: Mapping[str, str] | None = None, odd: Mapping[str, str] | None = None
 ) -> tuple[int | None, dict[str, Any], str]:
-    """(exit code of rank 0, its JSON, everything said); `odd` is the last rank's environment alone."""
+    """Runs a command of rdmacoll on all ranks. Returns rank 0's exit code, its JSON and all output.
+
+    odd: environment variables of the last rank alone.
+    """
     env_of = own_device(ranks)
     env_of[ranks - 1].update(odd or {})
     program = _COMMAND.format(arguments=list(arguments))
@@ -42,7 +45,7 @@ def _has_numbers(path: dict[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def _apart(*ports: str) -> Iterator[None]:
-    """The switch keeps these hosts apart from each other, and from no other."""
+    """Isolates these hosts from each other at the switch. They still reach all other hosts."""
     for port in ports:
         shell(f"ip link set {port} type bridge_slave isolated on")
     try:
@@ -62,7 +65,7 @@ def check_two_ranks_have_a_path_over_rdma_and_one_over_tcp() -> None:
     cut = _paths(found, "RDMA")[0, 1]["cut"]
     assert len(cut["eager_us"]) == len(cut["rendezvous_us"]) == len(cut["sizes"]) == 7
     assert found["measured_acc_size"] == cut["eager_bytes"]
-    # Found when the two met: a power of 2, between the documented default and what messages may take.
+    # The start measures the cut: a power of 2 from the documented default to the largest message.
     assert found["acc_size"] in [8192, 16384, 32768, 65536], text
     assert "the engine takes " in " ".join(text.split()), text
 
@@ -99,12 +102,12 @@ def check_a_single_path_that_fails_is_named_and_the_others_have_numbers() -> Non
 
 
 def check_a_slow_link_is_named_with_both_values() -> None:
-    shell("tc qdisc add dev v3 root netem limit 10000 rate 200mbit")  # what host 3 sends: 0.025 GB/s
+    shell("tc qdisc add dev v3 root netem limit 10000 rate 200mbit")  # host 3 sends at most 0.025 GB/s
     try:
         code, found, text = _play("doctor", "--pair", "--timeout", "100", ranks=3)
     finally:
         shell("tc qdisc del dev v3 root")
-    assert code == 0, text  # a note: a training runs
+    assert code == 0, text  # a slow link is a note, since a training works
     slow = {finding["name"]: finding["seen"] for finding in found["findings"] if finding["state"] == "note"}
     for other in (0, 1):
         path = _paths(found, "RDMA")[other, 2]
@@ -123,8 +126,8 @@ def check_a_wrong_gid_is_named_with_the_right_one() -> None:
 
 
 def check_a_missing_route_is_called_that() -> None:
-    # Rank 1 has an address of another network, where rank 0 has no route to: the kernel looks for it on its
-    # own link then.
+    # Rank 1 has an address of another network, and rank 0 has no route to it. The kernel then looks for the
+    # address on its own link.
     shell("ip addr add 10.8.0.2/32 dev v2")
     shell("ip rule add pref 21 from 10.9.0.1 to 10.8.0.0/24 unreachable")
     try:
@@ -141,7 +144,7 @@ def check_a_missing_route_is_called_that() -> None:
 
 
 def _gid_index(device: str, gid: str) -> int:
-    """Where the kernel puts the GID of a new address, a little later."""
+    """Returns the index of a new address's GID. Waits until the kernel has added the GID."""
     end = time.monotonic() + 10
     while time.monotonic() < end:
         for entry in sorted(Path(f"/sys/class/infiniband/{device}/ports/1/gids").iterdir()):

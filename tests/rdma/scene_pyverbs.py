@@ -1,4 +1,4 @@
-"""What pyverbs sees of the devices beside what we see, and what it does to a queue pair of ours."""
+"""Compares pyverbs' view of the devices with ours, and breaks our queue pairs by means of pyverbs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HERE = Path(__file__).resolve().parent
 _SYSFS = Path("/sys/class/infiniband")
 _PEER_TIMEOUT_S = 10
 
-# All are idle when the packet comes that is not their peer's.
+# All ranks are idle when the stray packet comes.
 PAUSE = """
 ramp = np.arange(100_000, dtype=np.float64)
 
@@ -41,7 +41,7 @@ while not os.path.exists(os.environ["RANKS_FOLDER"] + "/go on"):
     time.sleep(0.05)
 sums()
 """
-# mpirun ends all when one ends: not before all have reported.
+# mpirun ends all ranks when one ends. So no rank ends before all have reported.
 AFTER = """
 while not os.path.exists(os.environ["RANKS_FOLDER"] + "/enough"):
     time.sleep(0.05)
@@ -70,7 +70,7 @@ def check_the_engine_sysfs_and_pyverbs_agree() -> None:
 
 
 def _queue_pair(device: str, pid: int) -> dict[str, Any]:
-    """What the kernel knows of the one queue pair of a process, once no packets change its numbers."""
+    """Returns the kernel's facts of a process's only queue pair, once its packet numbers stay the same."""
     end = time.monotonic() + 20
     before: dict[str, Any] = {}
     while time.monotonic() < end:
@@ -89,9 +89,9 @@ def _queue_pair(device: str, pid: int) -> dict[str, Any]:
 
 
 def _broken(operation: str) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
-    """Rank 0's queue pair, what both ranks reported at their end, and what they said.
+    """Breaks rank 0's queue pair. Returns the queue pair, the final reports of both ranks, and all output.
 
-    A third process writes to it as if it were rank 1, with a key that opens nothing.
+    A third process writes to the queue pair as if it were rank 1, with an invalid key.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
         file.write(program(PAUSE, after=AFTER))
@@ -122,12 +122,13 @@ def _broken(operation: str) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
     for rank, entry in enumerate(found):
         named([entry], outcome, 1 - rank)
         assert entry["at"] - sent < _PEER_TIMEOUT_S, (entry, outcome.text())
-        assert outcome.text().count(f"[rdmacoll rank {rank}] error: ") == 2, outcome.text()  # in each copy
+        # Each of the two copies of the output has the error once.
+        assert outcome.text().count(f"[rdmacoll rank {rank}] error: ") == 2, outcome.text()
     return pair, found, outcome.text()
 
 
 def _both_say(status: str, pair: dict[str, Any], found: list[dict[str, Any]], text: str) -> None:
-    """Rank 0 what its device said, and rank 1 that rank 0 said it, in one sentence."""
+    """Checks that rank 0 reports its device's error, and that rank 1 repeats rank 0's report in one line."""
     own, told = (entry["attributes"]["cause"] for entry in found)
     assert own.startswith(f"queue pair {pair['lqpn']} failed: "), text
     for part in (status, f"on {DEVICES[0]} port 1 (", "GID 1 ::ffff:10.9.0.1", "to GID ::ffff:10.9.0.2"):
@@ -137,12 +138,12 @@ def _both_say(status: str, pair: dict[str, Any], found: list[dict[str, Any]], te
 
 
 def check_a_queue_pair_broken_by_a_stray_write_is_named_with_its_status() -> None:
-    """The write takes a receive, whose completion says why."""
+    """The write consumes a receive, and the receive's completion has the cause."""
     _both_say("remote access error (10)", *_broken("IBV_WR_RDMA_WRITE_WITH_IMM"))
 
 
 def check_a_queue_pair_that_was_only_flushed_is_named_too() -> None:
-    """The write takes no receive: all that the device says is that its receives are flushed."""
+    """The write consumes no receive. The device reports only that its receives are flushed."""
     _both_say("work request flushed error (5)", *_broken("IBV_WR_RDMA_WRITE"))
 
 

@@ -1,4 +1,4 @@
-"""Ranks over RDMA, against numpy."""
+"""Compares the results of ranks over RDMA with numpy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAMS = ROOT / "tests" / "multiprocess"
 ASYNCHRONOUS = PROGRAMS / "ps_training.py"
 OWN_DEVICE = Path(__file__).with_name("own_device.py")
 
-# Large enough for chunks that are written, a few times, each rank with values of its own.
+# The largest sum needs several written chunks. Each rank has its own values.
 SUMS = """
 import numpy as np, rdmacoll
 from ranks import report
@@ -37,7 +37,7 @@ rdmacoll.shutdown()
 
 
 def _run_over_rdma(program: str, ranks: int, *arguments: str, **env: str) -> list[Any]:
-    """What the ranks of a program report, each on a device of its own as far as there are enough."""
+    """Runs a program and returns the ranks' reports. Each rank has its own device if there are enough."""
     traffic = Traffic()
     reports = run(
         PROGRAMS / program,
@@ -52,7 +52,7 @@ def _run_over_rdma(program: str, ranks: int, *arguments: str, **env: str) -> lis
 
 
 def _compare(ranks: int, **env: str) -> None:
-    """All collectives, dtypes and operators."""
+    """Compares all collectives, dtypes and operators."""
     for entry in _run_over_rdma("numpy_collectives.py", ranks, str(seed()), **env):
         assert entry["transport"] == "rdma", entry
         assert entry["cases"] > 250, entry
@@ -73,31 +73,31 @@ def check_four_ranks_in_canonical_order() -> None:
 
 
 def check_process_sets_that_overlap() -> None:
-    """Of four ranks: static, added and removed, in use at the same time."""
+    """Four ranks use static, added and removed process sets at the same time."""
     for entry in _run_over_rdma("process_sets.py", 4, str(seed()), "4"):
         assert entry["cases"] > 0, entry
 
 
 def check_ranks_that_join() -> None:
-    """Three whose data is uneven, in the log and in plans, in the world and in a set."""
+    """Three ranks with uneven data join, in the log and in plans, in the world and in a process set."""
     for entry in _run_over_rdma("joins.py", 3):
         assert entry["plans_left"] > 0, entry
 
 
 def _sums(ranks: int, **options: Any) -> Outcome:
-    """A few large sums; every rank says that it used RDMA, and sent what an allreduce sends."""
+    """Runs a few large sums. Checks that every rank used RDMA and sent the bytes of an allreduce."""
     outcome = run(SUMS, ranks, **{"env": RDMA, **options})
     for entry in outcome.succeeded():
         assert entry["transport"] == "rdma", entry
-        # Each rank of an allreduce sends 2(p-1)/p of the bytes at least; here 3 times 8 MB.
+        # Each rank of an allreduce sends at least 2(p-1)/p of the bytes, here of 3 times 8 MB.
         assert entry["bytes_sent"] >= 24_000_000, entry
         assert entry["bytes_received"] >= 24_000_000, entry
-        # The devices work while the processor reduces; how often, one processor for both ends decides.
+        # The devices work while the processor reduces. If both ends share a processor, they do so less often.
         assert 0 < entry["bytes_reduced_beside_sends"] <= entry["bytes_reduced"], entry
     return outcome
 
 
-# 4 MB of numpy's memory, which the devices reach. Each rank leaves as soon as it has its sum.
+# 4 MB of numpy's memory, which is registered with the devices. Each rank leaves as soon as it has its sum.
 PREPARED = """
 import numpy as np, rdmacoll
 from ranks import report
@@ -126,7 +126,7 @@ def check_prepared_memory_is_not_copied() -> None:
             assert (copied, registrations) == (0, 0), outcome.text()
 
 
-# Five times the smallest pool.
+# The tensor has five times the size of the smallest pool.
 LARGE = """
 import numpy as np, rdmacoll
 from ranks import report
@@ -151,7 +151,7 @@ def check_a_tensor_larger_than_the_pool_goes_in_pieces_and_it_is_said_once() -> 
         assert entry["transport"] == "rdma", entry
         assert entry["bytes_sent"] >= 160_000_000, entry
     said = [rank.output.count("a larger one is faster (TF_RDMA_BUF_SIZE)") for rank in outcome.ranks]
-    # What would be best depends on the link; on that of the guest 16 MiB are a hindrance.
+    # The best size of the pool depends on the link. For the guest's link, 16 MiB are too small.
     assert said == [1, 0] or (not ARE_SOFT and said == [0, 0]), outcome.text()
     assert not traffic.silent(2)
 
@@ -168,7 +168,7 @@ def check_under_mpirun_each_local_rank_on_its_device() -> None:
 
 
 def check_parameter_servers_sum_over_rdma() -> None:
-    """Two workers and two servers: a worker pushes all of its bytes, and pulls as many."""
+    """Two workers and two servers: a worker pushes all of its bytes and pulls the same number."""
     traffic = Traffic()
     env = {**RDMA, "RDMACOLL_MODE": "ps", "RDMACOLL_NUM_SERVERS": "2"}
     reports = run(SUMS, 4, env=env, env_of=own_device(4)).succeeded()
@@ -181,7 +181,7 @@ def check_parameter_servers_sum_over_rdma() -> None:
 
 
 def _trained(mishap: str) -> list[Any]:
-    """What two workers and two asynchronous servers report, one device each."""
+    """Runs two workers and two asynchronous servers, one device each. Returns the workers' reports."""
     traffic = Traffic()
     outcome = run(ASYNCHRONOUS, 4, env=RDMA, env_of=own_device(4), arguments=["2", mishap], deadline_s=200)
     assert not traffic.silent(4)
@@ -193,7 +193,7 @@ def _trained(mishap: str) -> list[Any]:
 
 
 def check_asynchronous_servers_train_over_rdma() -> None:
-    """Dense pushes and pulls, rows, and the ordinary world of the workers beside them."""
+    """The workers push and pull dense tensors and rows. They also use their ordinary world."""
     for found in _trained("stale"):
         assert found["distance"] < 1e-2, found
         assert abs(found["b"] - 0.2) < 1e-6, found
@@ -220,7 +220,7 @@ def check_rank_0_says_once_what_was_chosen() -> None:
 
 
 def check_automatic_choice() -> None:
-    """All ranks find the same device; it is both ends."""
+    """All ranks find the same device. This device is both ends."""
     text = _sums(2).ranks[0].output
     assert "RDMA over" in text
     assert "first active port" in text

@@ -1,4 +1,4 @@
-"""Whether RDMA is used: what was asked for, what every rank can, and who is named when one cannot."""
+"""Tests when RDMA is used, by the requests and the ranks' abilities, and which rank a refusal names."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rdma.limits import limited
 from rdma.scene import ARE_SOFT, ARE_THE_GUESTS, DEVICES, RDMA, SMALL_POOL, Traffic, main, own_device
 from rdmacoll.benchmarks.hosts import Hosts
 
-# Below what the start tries.
+# Less memory than the start tries to pin.
 LIMITED = limited(16384, as_root=os.geteuid() == 0)
-# No kernel gives it, where a machine of eight adapters has a mlx5_7.
+# No kernel gives a device this name. A name such as mlx5_7 exists on machines with eight adapters.
 MISSING = "nothere_0"
 
 PROGRAM = """
@@ -43,7 +43,7 @@ def _start(
 
 
 def _refusals(outcome: Outcome) -> list[str]:
-    """What the ranks were told, which were all refused."""
+    """Checks that all ranks were refused. Returns the texts of their errors."""
     assert [rank.code for rank in outcome.ranks] == [1, 1], outcome.text()
     assert all(entry["error"] == "ConfigError" for entry in outcome.reports), outcome.text()
     return [entry["text"] for entry in outcome.reports]
@@ -72,7 +72,7 @@ def check_neighbours_keep_to_shared_memory_unless_told() -> None:
     outcome = _start({})
     assert _transports(outcome) == {"shm"}
     assert "RDMA over" not in outcome.text()
-    # Asked for, but not instead of shared memory.
+    # RDMA is requested, but shared memory has priority on one host.
     assert _transports(_start({"TF_RDMA_ENABLED": "true"})) == {"shm"}
 
 
@@ -86,7 +86,7 @@ def check_one_rank_that_cannot_decides_for_all_and_is_named() -> None:
 
 @contextmanager
 def _without_device_files() -> Iterator[None]:
-    """As in a container that was not given the devices: the kernel has them, and no program may use them."""
+    """Hides the device files, as in a container without the devices. The kernel still has the devices."""
     there, away = Path("/dev/infiniband"), Path("/dev/infiniband.away")
     there.rename(away)
     try:
@@ -97,7 +97,7 @@ def _without_device_files() -> Iterator[None]:
 
 def check_devices_that_no_program_may_use_are_said_though_nobody_asked() -> None:
     if not ARE_THE_GUESTS:
-        return  # other programs use them
+        return  # other programs use the devices of this machine
     hosts = Hosts(2)
     try:
         hosts.open()

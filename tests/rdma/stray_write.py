@@ -1,7 +1,7 @@
-"""Sends, by pyverbs, a packet that a queue pair takes for one of its peer's: an RDMA write with a wrong key.
+"""Sends an RDMA write with a wrong key through pyverbs. The target takes it for a packet of its peer.
 
 Usage: stray_write.py OPERATION DEVICE GID_INDEX REMOTE_GID REMOTE_QUEUE_PAIR PACKET_NUMBER. The operation is
-IBV_WR_RDMA_WRITE or IBV_WR_RDMA_WRITE_WITH_IMM; the number is that of the packet which the other end expects.
+IBV_WR_RDMA_WRITE or IBV_WR_RDMA_WRITE_WITH_IMM. PACKET_NUMBER is the number that the target expects next.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _KEY = 0x5A5A5A
 
 
 def main(operation: str, name: str, gid_index: str, remote_gid: str, queue_pair: str, packet: str) -> None:
-    """Has a queue pair of its own, whose other end knows nothing of it."""
+    """Connects a new queue pair to the target, without the target's knowledge, and posts the write."""
     context = device.Context(name=name)
     domain = pd.PD(context)
     region = mr.MR(domain, 64, enums.IBV_ACCESS_LOCAL_WRITE)

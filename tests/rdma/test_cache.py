@@ -1,4 +1,4 @@
-"""What is made once for all runs is made by one, whole or not at all. No guest is needed."""
+"""The cache: one process makes each entry, and an entry is complete or absent. No guest is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tools of rdma-core see on the devices; in a guest, or on this machine's with DEVICE=..."""
+"""Tests the devices with the tools of rdma-core, in a guest, or on this machine with DEVICE=..."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from rdma.conftest import REAL_DEVICES, Runner
 
 pytestmark = pytest.mark.rdma
 
-# As text: another user may not be allowed to read the file.
+# The program is passed as text, since another user may not be allowed to read the file.
 PINGPONG = ["-c", Path(__file__).with_name("pingpong.py").read_text()]
-# Enough for a small region, and for the queues, which adapters pin as well; not for a large region.
+# The limit is enough for a small region and for the queues, which adapters pin too. A large region exceeds
+# it.
 _MEMLOCK = ["prlimit", "--memlock=1048576:1048576"]
 _NOBODY = ["setpriv", "--reuid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
 
@@ -33,7 +34,7 @@ def test_two_hosts_talk_and_both_devices_count_it(on_devices: Runner, devices: l
     report = json.loads(result.stdout)
     assert report["codes"] == [0, 0]
     if not REAL_DEVICES:
-        # 1000 messages of 4096 bytes each way, and none of them by another way than this device.
+        # ibv_rc_pingpong sends 1000 messages of 4096 bytes each way. All of them must pass this device.
         for device in devices:
             counted = report["counted"][device]
             assert counted["sent_pkts"] >= 1000, counted

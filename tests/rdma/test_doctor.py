@@ -1,4 +1,4 @@
-"""`rdmacoll doctor` where there are devices: in a guest, or on this machine's with DEVICE=..."""
+"""`rdmacoll doctor` on RDMA devices: in a guest, or on this machine with DEVICE=..."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rdma.limits import limited
 pytestmark = pytest.mark.rdma
 
 _ROOT = Path(__file__).resolve().parents[2]
-# The file of --json goes through a pipe: in a guest nothing that is written stays.
+# The script prints the file of --json, since files that a guest writes are lost.
 _SCRIPT = 'f=$(mktemp); "$0" -m rdmacoll.cli.main doctor --json "$f"; echo "exit $?"; cat "$f"; rm "$f"'
-# Less than the pool needs. In the guest we are root.
+# The limit is less than the pool needs. The guest's user is root.
 _LIMITED = limited(65536, as_root=not REAL_DEVICES or os.geteuid() == 0)
 
 

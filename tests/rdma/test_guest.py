@@ -1,4 +1,4 @@
-"""The guest itself: status and output come back, failures have names, nothing is left behind."""
+"""Tests the guest itself: it returns status and output, names failures, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ pytestmark = [pytest.mark.rdma, pytest.mark.usefixtures("guest_is_ready")]
 HERE = Path(__file__).resolve().parent
 PROGRAM = HERE / "guest"
 BASE = guest.base_folder(Options().memory_bytes)
-# Ways to end the kernel in the midst of a command: a crash, power off, a restart.
+# Letters of /proc/sysrq-trigger that end the kernel while a command runs.
 DEATHS = {"crash": "c", "power off": "o", "restart": "b"}
 
 
-# QEMU takes ten times as long.
+# QEMU is much slower.
 KINDS = ["uml", pytest.param("qemu", marks=pytest.mark.slow)]
 
 
@@ -112,7 +112,7 @@ def test_a_writable_folder_that_is_missing_is_made(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_mounted_ends_the_guest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guest, "_make_writable", lambda _: None)  # as if it went after the look at it
+    monkeypatch.setattr(guest, "_make_writable", lambda _: None)  # as if the folder vanished after the check
     with pytest.raises(
         GuestError, match=f"gave up: the folder {tmp_path}/gone of the host cannot be mounted"
     ):
@@ -210,7 +210,7 @@ def test_qemu_runs_sanitizers_and_passes_traffic(tmp_path: Path) -> None:
     assert result.code == 0, result.stderr.decode()
     assert b"ThreadSanitizer: data race" in result.stderr
     code, report = result.stdout.decode().splitlines()
-    assert code == "66"  # what the sanitizer gives for a finding
+    assert code == "66"  # the sanitizer's exit code for a finding
     assert all(counted["sent_pkts"] >= 1000 for counted in json.loads(report)["counted"].values())
 
 
@@ -226,14 +226,14 @@ def processes_in(session: int) -> list[int]:
 
 
 def mounts_of_guests() -> set[str]:
-    """Places of mounts in guests' folders. Other programs mount elsewhere meanwhile."""
+    """Returns the mount points in guests' folders. Other programs may mount elsewhere meanwhile."""
     places = {line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()}
     return {place for place in places if place.startswith(str(BASE / "rdmacoll-guest-"))}
 
 
 @contextlib.contextmanager
 def guest_that_waits() -> Iterator[tuple[subprocess.Popen[bytes], int, Path]]:
-    """A guest in the midst of its command, whose first output came while it runs; its session and folder."""
+    """Starts a guest and waits for the first output of its command. Yields process, session and folder."""
     command = [str(PROGRAM), "--", "sh", "-c", "echo ready; sleep 600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
         try:
@@ -257,7 +257,7 @@ def test_an_interrupted_guest_leaves_nothing(number: signal.Signals) -> None:
         time.sleep(0.05)
     assert not processes_in(session)
     if number == signal.SIGKILL:
-        assert sh("true").code == 0  # whoever runs next tidies up after it
+        assert sh("true").code == 0  # the next run removes its folder
     assert not folder.exists()
     assert not {place for place in mounts_of_guests() if place.startswith(str(folder))}
 

@@ -1,4 +1,4 @@
-"""The test of paths between ranks, where there are devices."""
+"""The test of paths between ranks, on RDMA devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_paths_are_measured_over_rdma_and_tcp(play: Player) -> None:
     )
 
 
-# Networks are broken in the guest alone.
+# Only the guest's network can be broken.
 if not REAL_DEVICES:
 
     def test_a_broken_path_is_named_and_spoils_no_other(play: Player) -> None:

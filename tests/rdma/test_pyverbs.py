@@ -1,4 +1,4 @@
-"""pyverbs of rdma-core beside us on the same devices: it sees what we see, and what it breaks we name."""
+"""Compares our view of the devices with that of rdma-core's pyverbs, and breaks queue pairs with pyverbs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.rdma
 
 @pytest.fixture(scope="module")
 def pyverbs() -> Path:
-    """The folder that has it. A machine with devices need not be one of Debian's."""
+    """Returns the folder of pyverbs. A machine with real devices may run another system than Debian."""
     try:
         return pyverbs_package.folder()
     except GuestError as error:
@@ -28,7 +28,7 @@ def test_the_engine_the_kernel_and_pyverbs_agree(play: Player, pyverbs: Path) ->
     play("scene_pyverbs", "check_the_engine_sysfs_and_pyverbs_agree", modules=pyverbs)
 
 
-# Queue pairs are broken in the guest alone.
+# Only the guest's queue pairs may be broken.
 if not REAL_DEVICES:
 
     def test_a_queue_pair_that_is_broken_is_named(play: Player, pyverbs: Path) -> None:

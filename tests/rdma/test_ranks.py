@@ -1,6 +1,6 @@
-"""Ranks over RDMA, as a whole: sums, requests, faults, a training. The scenes are beside this file.
+"""Tests whole ranks over RDMA: sums, requests, faults, a training. The scenes are beside this file.
 
-Checks that share a guest are in one test: its start and TensorFlow's import are what takes time.
+Checks that share a guest are in one test, since the guest's start and TensorFlow's import take most time.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_a_training_gives_the_weights_that_tcp_gives(play: Player) -> None:
     play("scene_keras", timeout_s=400, memory="6G")
 
 
-# Cables are pulled in the guest alone.
+# Only the guest's cables can be pulled.
 if not REAL_DEVICES:
 
     @pytest.mark.slow

@@ -21,7 +21,7 @@ def test_the_conformance_suite_passes_over_queue_pairs(
     assert suite_passes(program, "*/rdma", timeout_s=400, RDMACOLL_TEST_DEVICES=named) >= 25
 
 
-# The guest with one processor cannot start them.
+# The guest with one processor cannot start these tests.
 if not REAL_DEVICES:
 
     @pytest.mark.slow

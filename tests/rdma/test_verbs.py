@@ -1,4 +1,4 @@
-"""Our own verbs on the devices: the C++ program of tests/verbs, and what Python is told of the devices."""
+"""Tests our verbs on the devices: the C++ program of tests/verbs, and the list of devices in Python."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rdma.conftest import REAL_DEVICES, Runner
 
 pytestmark = pytest.mark.rdma
 
-_CABLE = "VerbsCable.*"  # pulls a cable, which only the guest's devices allow
+_CABLE = "VerbsCable.*"  # these tests pull a cable, which only the guest has
 _DEVICES = "import json; from rdmacoll._abi.library import load; print(json.dumps(load().devices({!r})))"
 
 
 @pytest.fixture(scope="session")
 def program(builds: Builds) -> Path:
-    """The program of tests/verbs, built."""
+    """Builds the program of tests/verbs and returns its path."""
     return builds.wait("test") / "verbs_tests"
 
 

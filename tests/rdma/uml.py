@@ -1,4 +1,4 @@
-"""User-mode Linux as the guest: one process of the host, one processor, starts in half a second."""
+"""User-mode Linux as the guest. It has one processor and starts quickly."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _PTRACE_TRACEME = 0
 
 @functools.cache
 def refusal() -> str:
-    """Why this machine does not let a process trace another, as user-mode Linux must; empty if it does.
+    """Returns why user-mode Linux cannot run here, or an empty text. It needs ptrace.
 
-    Asked before the kernel is built, which would be for nothing.
+    Callers ask before the kernel is built, since the build would be useless.
     """
     ptrace = ctypes.CDLL(None).ptrace
     child = os.fork()
@@ -27,13 +27,16 @@ def refusal() -> str:
 
 
 def prepare(jobs: int | None = None) -> None:
-    """Builds what a run needs into the cache."""
+    """Builds the files that a run needs, in the cache."""
     uml_kernel.kernel(jobs)
     initramfs.busybox()
 
 
 def launch(options: Options, place: Place) -> Launch:
-    """Serial lines 0 and 1 carry the command's output; the console is the process's own."""
+    """Returns the start of a guest.
+
+    Serial lines 0 and 1 carry the command's output. The console is the process's own output.
+    """
     initrd = place.files / "initrd"
     initramfs.write(initrd)
     command = [
@@ -53,5 +56,5 @@ def launch(options: Options, place: Place) -> Launch:
         "guest.kind=uml",
         f"guest.exchange={place.exchange}",
     ]
-    # TMPDIR holds the guest's memory, as a file without a name.
+    # The guest's memory is an unnamed file in TMPDIR.
     return Launch(command, {**os.environ, "TMPDIR": str(place.files)}, "/dev/ttyS0", "/dev/ttyS1", 1)

@@ -1,4 +1,4 @@
-"""User-mode Linux with rdma_rxe, built once from Debian's kernel source package and kept in the cache."""
+"""Builds user-mode Linux with rdma_rxe once, from Debian's kernel source package, into the cache."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rdma import cache
 from rdma.cache import GuestError, say
 
 _CONFIG = Path(__file__).resolve().parent / "uml.config"
-# The first that apt can get; 6.12 is in Debian 12's security archive and in Debian 13.
+# The first package that apt offers is taken. 6.12 is in Debian 12's security archive and in Debian 13.
 _SOURCES = ("linux-source-6.12", "linux-source-6.1")
-# Never compiled here, and two thirds of the unpacked tree. Kconfig files are needed all the same.
+# These files are never compiled here, and they are most of the unpacked tree. Their Kconfig files are needed.
 _LEFT_OUT = (
     "*/tools/testing/*",
     "*/arch/*/boot/dts/*",
@@ -27,8 +27,8 @@ _LEFT_OUT = (
     "*/drivers/scsi/*.[ch]",
     "*/drivers/staging/*.[ch]",
 )
-# Kernels up to 6.12 have room for the floating-point state of processors with AVX-512. Linux takes it from
-# whoever traces a process in its full size alone, which with AMX is 11,008 bytes; no guest would start there.
+# Kernels up to 6.12 reserve space for the floating-point state of processors with AVX-512. The host's ptrace
+# accepts only the full state, which has 11,008 bytes with AMX. Without this change, no guest starts there.
 _STATE_FILE = "arch/x86/um/user-offsets.c"
 _STATE_BYTES = ("DEFINE_LONGS(HOST_FP_SIZE, 2696)", "DEFINE_LONGS(HOST_FP_SIZE, 11008)")
 _BUILD_TIMEOUT_S = 7200
@@ -43,13 +43,13 @@ def _config_hash() -> str:
 
 
 def _cached() -> Path | None:
-    """The newest kernel of this configuration: a new source package alone is no reason to build."""
+    """Returns the newest built kernel of this configuration, of any version of the source package."""
     found = sorted(cache.folder().glob(f"uml-*-{_config_hash()}"), key=lambda path: path.stat().st_mtime)
     return found[-1] if found else None
 
 
 def _compiled() -> str:
-    """How far the build is that holds the lock."""
+    """Returns the progress of the build that holds the lock, as text."""
     for log in cache.folder().glob(f"uml.making-*/{_LOG}"):
         try:
             done = log.read_text(errors="replace").count("\n  CC ")
@@ -60,7 +60,7 @@ def _compiled() -> str:
 
 
 def kernel(jobs: int | None = None) -> Path:
-    """The kernel's executable; built first where the cache has none, by whoever comes first."""
+    """Returns the kernel's executable. If the cache has none, the first process to ask builds it."""
     ready = _cached()
     if ready is not None:
         return ready
@@ -100,7 +100,7 @@ def _source(deb: Path, place: Path) -> Path:
 
 
 def _make_room_for_state(tree: Path) -> None:
-    """Newer kernels ask the processor instead, and have no such line."""
+    """Enlarges the state's space. Newer kernels ask the processor for its size and have no such line."""
     path = tree / _STATE_FILE
     if path.exists():
         path.write_text(path.read_text().replace(*_STATE_BYTES))
@@ -118,7 +118,7 @@ def _configure(tree: Path) -> None:
 
 
 def _make(tree: Path, jobs: int, log: Path) -> None:
-    """Compiles, as the least of this machine's work; nothing of it outlives us."""
+    """Compiles at the lowest priority. If this process fails, it kills the compilers too."""
     command = ["nice", "-n", "19", "make", "ARCH=um", f"-j{jobs}", "linux"]
     with log.open("wb") as file:
         process = subprocess.Popen(
