@@ -1,5 +1,6 @@
-// Small transfers go ahead of their receives, but only so many: a sender waits for a receiver that
-// posts nothing, loses nothing, and lets control messages and other transfers pass.
+// A limited number of small transfers go ahead of their receives. A sender then waits for a
+// receiver that posts nothing. It loses nothing, and lets control messages and other transfers
+// pass.
 #include <malloc.h>
 
 #include <cstdlib>
@@ -13,7 +14,7 @@
 namespace rdmacoll::conformance {
 namespace {
 
-// A million takes long with checks on: RDMACOLL_TEST_AHEAD asks for it.
+// RDMACOLL_TEST_AHEAD sets another number. A million transfers take long in a build with checks.
 std::size_t transfers() {
   const char* asked = std::getenv("RDMACOLL_TEST_AHEAD");
   return asked == nullptr ? 40'000 : std::strtoull(asked, nullptr, 10);

@@ -1,5 +1,5 @@
-// Nothing that a peer sends crashes a rank, makes it wait for ever, or makes it write elsewhere
-// than where the peer may (which the address sanitizer sees).
+// No data from a peer crashes a rank, makes it wait for ever, or makes it write outside the memory
+// that the peer may write. The address sanitizer sees such a write.
 #include <gmock/gmock.h>
 
 #include "conformance/rdma_puppet.h"

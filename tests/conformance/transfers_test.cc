@@ -88,8 +88,8 @@ class Transfers : public testing::TestWithParam<Backend> {
     for (const Recorder& sink : fleet_->sinks) EXPECT_TRUE(sink.failures.empty());
   }
 
-  // A completion hands the memory back: the source is scribbled over at once, so that whoever reads
-  // it too late gets nonsense, and the target is checked at once.
+  // A completion hands the memory back. The test therefore overwrites the source at once, so that a
+  // late reader gets wrong bytes. It checks the target at once.
   void note_what_ends(std::vector<Exchange>& all) {
     ended_ = 0;
     for (Recorder& sink : fleet_->sinks) {

@@ -14,8 +14,10 @@ from test_tf_matrix import old_python, run_there  # noqa: F401
 from test_tf_optimizers import tf_keras  # noqa: F401
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "tf_copies.py"
-# own: wrapped, with a name, buckets and sums of its own. plain: not wrapped, as it comes out of a file; it
-# works when it is wrapped again. none: no optimizer. refused: by Keras, for a plain optimizer too.
+# own: wrapped, with a name, buckets and sums of its own.
+# plain: not wrapped, as it comes out of a file. It works when it is wrapped again.
+# none: no optimizer.
+# refused: Keras refuses it, for a plain optimizer too.
 TABLE = """
 way                            Keras 2  Keras 2 legacy  Keras 3  Keras 3 scaled
 copy                           own      own             own      own

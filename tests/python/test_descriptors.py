@@ -47,12 +47,7 @@ def test_every_limit_is_an_error_with_the_cure_or_enough(transport):
         if here == there == [1.0, 3.0, 5.0, 7.0]:
             enough[short] = True
             continue
-        assert not enough.get(short), (
-            short,
-            limit,
-            here,
-            there,
-        )  # a higher limit than a sufficient one suffices
+        assert not enough.get(short), (short, limit, here, there)  # more suffice as well
         enough[short] = False
         for rank, (kind, text) in enumerate((here, there)):
             assert kind == "ConfigError", (short, limit, text)

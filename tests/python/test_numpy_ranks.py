@@ -28,8 +28,8 @@ def seed() -> int:
     return int.from_bytes(os.urandom(3), "big")
 
 
-# With the others below every number of ranks up to 5, and every transport; 8 ranks, and the rest of the
-# combinations, are left to `make test-all`.
+# With the tests below, these cases cover every number of ranks up to 5, and every transport. The command
+# `make test-all` adds 8 ranks and the other combinations.
 @pytest.mark.parametrize(
     ("size", "transport"),
     [

@@ -1,7 +1,8 @@
 """Training in the situations that programs bring about: every pair of two of their properties, on two ranks.
 
-After three updates with other data on each rank, weights have the same bits on all ranks and are those of one
-process that trains on the joined batches; or the situation is refused by a sentence that REFUSALS names.
+Each rank makes three updates with its own data. The weights then have the same bits on all ranks, and equal
+those of one process that trains on the joined batches. Otherwise rdmacoll refuses the situation with a
+sentence in REFUSALS.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""One binary for all versions of TensorFlow: what was built once is loaded and trains in 2.15 (Keras 2) and
-in the newest (Keras 3), each in an environment of its own. The newest is what all other tests run in."""
+"""One binary works with all versions of TensorFlow: it trains in 2.15 (Keras 2) and in the newest (Keras 3).
+
+Each version has its own environment. All other tests run in the newest version.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Every optimizer that TensorFlow has, in every way to train: what comes of it, as a table.
+"""Every optimizer of TensorFlow, in every way to train: a table of outcomes.
 
-Ranks have other data and other initial weights. "same": after the training the weights have the same bits
-on all ranks, and are those of one process that trains on the joined batches. In the column of mixed
-precision a batch overflows on the last rank alone, and is left out by all.
+Each rank has its own data and initial weights. The word "same" means that the trained weights have the same
+bits on all ranks. They also equal those of one process that trains on the joined batches. In the column of mixed precision, a batch
+overflows on the last rank alone, and all ranks leave it out.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from test_tf_ranks import run_checks
 PROGRAM = ROOT / "tests" / "multiprocess" / "tf_optimizers.py"
 COLUMNS = ("graph", "eager", "accumulation", "mixed_precision", "clipnorm", "clipvalue", "global_clipnorm")
 COLUMNS += ("steps_per_execution", "jit_compile", "passes")
-# way: `fit`, a loop of one's own (a tf.function, or eager), sessions (`Session`, `MonitoredTrainingSession`).
+# way: `fit`, a loop of the program (a tf.function, or eager), `Session` or `MonitoredTrainingSession`.
 # wrapped: the optimizer, the gradient tape, or nothing.
-# norm, value, global: clipping, by each norm, by value, by the norm of all.
-# passes: two backward passes to a step, against one process with batches of twice the size.
+# norm, value, global: clipping by each gradient's norm, by value, by the norm of all gradients.
+# passes: two backward passes a step, compared with one process whose batches have twice the size.
 TABLE = """
 way        wrapped    library         graph  eager  accum.   mixed  norm   value  global  steps  jit    passes
 fit        optimizer  Keras 3         same   same   same     same   same   same   same    same   same   same

@@ -1,4 +1,4 @@
-// Thousands of orders of events that the real thing shows once a year.
+// Simulates thousands of orders of events that are very rare in production.
 #include <gtest/gtest.h>
 
 #include "sanitized.h"
@@ -53,8 +53,8 @@ TEST(SimulatedWorlds, do_not_believe_words_of_an_earlier_one) {
   EXPECT_GT(refused, 60u);
 }
 
-// The root's answer to what a rank had started by a plan, and had the verdict of already, met the
-// rank's next operation of that name.
+// The root may answer an operation that a rank has started by a plan, after the rank has got the
+// verdict. The answer must not meet the rank's next operation of this name.
 TEST(SimulatedFaults, end_well_where_verdicts_overtake_what_they_are_about) {
   const SimOutcome outcome = simulate(3809);
   EXPECT_TRUE(outcome.ok()) << outcome.scenario << "\n" << outcome.hang << outcome.unnamed;
@@ -108,7 +108,7 @@ SimOutcome simulate_alltoall(int ranks, std::vector<int64_t> shape, bool is_even
   return simulate(script);
 }
 
-// Each rank is told what it gets, not what anybody gives to anybody.
+// The root tells each rank its own received rows, and not the rows between other ranks.
 TEST(SimulatedWorlds, of_many_ranks_exchange_uneven_parts) {
   const SimOutcome outcome = simulate_alltoall(60, {2}, false);
   EXPECT_TRUE(outcome.ok()) << outcome.hang << outcome.wrong << outcome.unnamed;
@@ -124,7 +124,7 @@ TEST(SimulatedWorlds, have_sets_that_tell_each_other_their_splits) {
   EXPECT_TRUE(outcome.ok()) << outcome.hang << outcome.wrong << outcome.unnamed;
 }
 
-// Rows of no bytes: what is tried are the numbers, 8 MB of them, beyond one control message.
+// The rows have no bytes. The test is about their numbers, which exceed one control message.
 TEST(SimulatedWorlds, of_a_thousand_ranks_tell_each_other_their_splits) {
   const SimOutcome outcome = simulate_alltoall(kSanitized ? 300 : 1024, {0}, false);
   EXPECT_TRUE(outcome.ok()) << outcome.hang << outcome.wrong << outcome.unnamed;
@@ -137,8 +137,8 @@ TEST(SimulatedWorlds, of_many_ranks_exchange_little_in_few_messages) {
   }
 }
 
-// The same again and again, until one rank has another number of rows: all have the results of what
-// was submitted, also those that had begun with the rows of the plan.
+// The same operation repeats until one rank has another number of rows. All ranks get the results
+// of the submitted rows, even ranks that have begun with the rows of the plan.
 TEST(SimulatedPlans, go_on_with_the_rows_that_ranks_have) {
   for (const Kind kind : {Kind::allgather, Kind::gather, Kind::scatter, Kind::alltoall}) {
     uint64_t anew = 0;
@@ -168,8 +168,9 @@ TEST(SimulatedPlans, go_on_with_the_rows_that_ranks_have) {
   }
 }
 
-// A rank has started by the plan what needs data of all; another one joins instead, and has heard
-// before the first that the plan has ended: what it gives is zeros, and no result.
+// A rank starts a planned operation that needs data of all ranks. Another rank joins instead, and
+// hears of the plan's end before the first rank does. The zeros that the joined rank contributes
+// must not become a result.
 TEST(SimulatedPlans, end_before_zeros_of_a_rank_that_has_joined_are_a_result) {
   for (const int ranks : {2, 3}) {
     uint64_t caught_up = 0;

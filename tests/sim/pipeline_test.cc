@@ -42,14 +42,15 @@ TEST_P(Pipeline, of_segments_hides_latency_behind_the_link) {
   constexpr double kLatency = 2000, kRate = 1000;  // as long as 2 MB take
   const ScaleAnswer answer =
       answer_of(allreduce(ranks, kBytes, only_link(kLatency, kRate), "ring"));
-  // Each link carries 2 (p-1)/p of the bytes; to fill the pipeline costs a round trip (the grant,
-  // then the data) for each round of one segment, and that segment's own share in it.
+  // Each link carries 2 (p-1)/p of the bytes. Each round of one segment adds a round trip (the
+  // grant, then the data) while the pipeline fills. The segment's own share of the bytes comes on
+  // top.
   const double rounds = 2.0 * (ranks - 1);
   const double share = rounds / ranks * kBytes / kRate;
   const double fill = rounds * (2 * kLatency + 1.0 * kBytes / kSegments / ranks / kRate);
   EXPECT_LT(answer.time_us, 1.05 * (share + fill)) << ranks << " ranks";
   EXPECT_GT(answer.time_us, share);
-  // One segment after the other would pay the latency of every round for each of them.
+  // Without a pipeline, each segment would pay the latency of every round.
   EXPECT_LT(answer.time_us, 0.9 * (share + kSegments * rounds * 2 * kLatency));
 }
 

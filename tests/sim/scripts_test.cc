@@ -23,7 +23,7 @@ TEST(SimulatedScripts, cover_every_fault_and_several_world_sizes) {
   EXPECT_GE(ranks.size(), 7u);
 }
 
-// An allreduce by a caller who leaves it to the engine where its results lie is among them.
+// One of the kinds is an allreduce for which the engine chooses the result's memory.
 TEST(SimulatedScripts, refuse_the_result_of_every_kind_that_asks_for_memory) {
   std::map<Kind, int> refused, planned;
   for (uint64_t seed = 0; seed < 3000; ++seed) {
@@ -175,8 +175,8 @@ TEST(SimulatedScripts, cover_ranks_that_join_early) {
   EXPECT_GT(refused, 10);
 }
 
-// Each fault comes to worlds with sets of processes, with ranks that join early, with plans, and to
-// every kind of operation; but where an operation is missing nobody joins, which would be its end.
+// Each fault occurs in worlds with process sets, with plans, with servers, and beside every kind of
+// operation. If an operation is missing, no rank joins, since a join would end this operation.
 TEST(SimulatedScripts, have_every_fault_beside_everything_else) {
   std::map<Fault, std::map<std::string, int>> beside;
   for (uint64_t seed = 0; seed < 3000; ++seed) {

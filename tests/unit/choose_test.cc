@@ -19,8 +19,8 @@ struct Place {
   const char* name;
   int ranks, nodes;
 };
-// Not nodes of three, three of them: over TCP doubling is up to 1.35 times as long as two_level
-// there for 2 KiB and less.
+// Three nodes of three ranks are not among them. For small sizes over TCP, doubling takes clearly
+// longer there than two_level.
 constexpr Place kPlaces[] = {{"pair", 2, 2},
                              {"three", 3, 3},
                              {"four", 4, 4},
@@ -68,9 +68,9 @@ constexpr Kind kKinds[] = {{"allreduce", Result::sum},
                            {"reduce", Result::root_sum},
                            {"gather", Result::root_concatenation},
                            {"alltoall", Result::exchange}};
-// Mostly 0.95 to 2.2, and 1.2 times the best, but in a few places for which one rule more is not
-// worth it. 16-bit floats have one step that is larger, where the most that many may send to one at
-// once was measured: each half of halving and doubling sends sums of float32 there.
+// The limits fit the few worst places, for which another rule is not worth it. 16-bit floats have
+// one larger step. It lies at the measured limit for many ranks that send to one rank at once. Each
+// half of halving and doubling sends sums of float32 there.
 struct Tolerance {
   double least_growth = 0.88, most_growth = 2.31;
   double most_lost = 1.4, most_lost_by_node = 1.26;
@@ -112,15 +112,14 @@ class Chosen : public testing::TestWithParam<std::tuple<Place, Kind>> {
         .time_us;
   }
 
-  // The choice takes no longer than any other, times `most`.
+  // Expects that the chosen algorithm takes at most `most` times as long as any other.
   void expect_best(uint64_t bytes, const LinkModel& links, double most) {
     const Algorithm chosen = choice(bytes, links).algorithm;
     const double mine = time_of(chosen, bytes, links);
     for (const AlgorithmRow& row : algorithm_table()) {
       if (row.result != result_ || row.algorithm == chosen) continue;
-      // Between hosts its messages cost what the model does not know: measured over TCP, 2 hosts of
-      // 2 ranks at 10 Gbit/s, 8 bytes took 51 us beside 48 of recursive doubling, 2 KiB 71
-      // beside 55.
+      // The model underestimates its messages between hosts. Measurements over TCP show that
+      // recursive doubling is faster.
       if (row.algorithm == Algorithm::one_shot) continue;
       EXPECT_LE(mine, most * time_of(row.algorithm, bytes, links))
           << name_of(chosen) << " instead of " << row.name << " for " << bytes << " bytes";
@@ -153,7 +152,7 @@ TEST_P(Chosen, takes_longer_for_more_and_no_more_than_that) {
   }
 }
 
-// Within a node the cuts are measured, not the model's.
+// Within a node the cuts come from measurements and not from the model.
 TEST_P(Chosen, is_hardly_slower_than_any_other) {
   if (place_.nodes == 1 || (kSanitized && place_.ranks > 16)) return;
   for (const LinkModel& links : {kRdmaLinks, kTcpLinks}) {
@@ -192,7 +191,7 @@ TEST_P(Chosen, takes_no_longer_by_node_than_flat) {
   }
 }
 
-// Links of another rate than the usual.
+// Links that are slower than the usual ones.
 TEST_P(Chosen, is_hardly_slower_over_slow_links) {
   if (place_.nodes == 1 || result_ != Result::sum || wide_ || kSanitized) return;
   LinkModel slow_tcp = kTcpLinks, slow_rdma = kRdmaLinks;

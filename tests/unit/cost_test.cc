@@ -76,7 +76,8 @@ TEST(Cost, is_that_of_the_literature) {
   }
 }
 
-// Nothing is folded in first; what a chain of blocks costs is what its right edge has to carry.
+// The algorithms fold no surplus ranks in first. The right edge determines the cost of a chain of
+// blocks.
 TEST(Cost, of_other_numbers_of_ranks_is_little_more_than_of_the_next_power_of_two) {
   for (const int ranks : {3, 5, 6, 7, 11, 13, 24, 31}) {
     const auto next = static_cast<int>(std::bit_ceil(static_cast<unsigned>(ranks)));
@@ -92,8 +93,8 @@ TEST(Cost, of_other_numbers_of_ranks_is_little_more_than_of_the_next_power_of_tw
   }
 }
 
-// Sanders, Speck and Traeff: n beta, and some rounds of a segment to fill the trees; the root of a
-// binomial tree sends everything log2 p times.
+// Sanders, Speck and Traeff: the time is n beta, and some rounds of a segment that fill the trees.
+// The root of a binomial tree sends everything log2 p times.
 TEST(Cost, of_the_two_trees_is_that_of_sending_once) {
   constexpr uint64_t kBytes = 64 << 20, kSegment = 256 << 10;
   for (const int ranks : {3, 4, 5, 8, 16, 33}) {
@@ -109,7 +110,7 @@ TEST(Cost, of_the_two_trees_is_that_of_sending_once) {
   }
 }
 
-// The way of two_level: between nodes each byte goes as often as with one rank a node.
+// With two_level, each byte crosses between nodes as often as with one rank on each node.
 TEST(Cost, of_two_levels_is_that_of_its_nodes) {
   LinkModel links = hockney();
   links.node = {.latency_us = 0.01, .bytes_per_us = kInfinite};

@@ -66,8 +66,8 @@ TEST(FdDeathTest, two_owners_of_one_descriptor_are_refused) {
   EXPECT_DEATH(Fd{first.get()}, "has two owners");
 }
 
-// The parent's pipe end must be closed in the child, and nothing that the child opens afterwards
-// may be closed by a destructor that runs there.
+// The child must close the parent's end of the pipe. A destructor that runs in the child must not
+// close a descriptor that the child opens afterwards.
 TEST(Fd, a_forked_child_closes_all_and_then_owns_nothing) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);

@@ -1,6 +1,5 @@
-// Nothing that a peer says crashes a rank, keeps it busy for ever, or takes its memory: one field
-// of one control message is changed, of every kind, and the whole simulated world goes on from
-// there.
+// No message of a peer crashes a rank, keeps it busy for ever, or takes its memory. Each test run
+// changes one field of one control message, of every kind. The whole simulated world then goes on.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -45,7 +44,7 @@ bool read(const SimScript& script, const SimWord& word, Message& message) {
                 message, script.servers);
 }
 
-// Small enough to be run a hundred times a second; some have two levels in their control tree.
+// True for worlds that are simulated fast. Some of them have two levels in their control tree.
 bool is_small(const SimScript& script) {
   std::size_t operations = 0;
   for (const auto& phase : script.phases) operations += phase.size();
@@ -56,7 +55,8 @@ bool is_small(const SimScript& script) {
          operations < (is_deep ? 12 : 40) && is_agreed && script.segment_bytes >= 1000;
 }
 
-// Worlds as they come; some in which all ranks join; some with decisions that are taken anew.
+// Records random small worlds, worlds in which all ranks join, and worlds with decisions that are
+// replayed.
 std::vector<Recorded> record_worlds() {
   const std::size_t joins = Message(AllJoinedMessage()).index();
   const std::size_t anew = Message(AnewMessage()).index();
@@ -115,7 +115,7 @@ Draw draw(const std::vector<Recorded>& worlds, std::mt19937_64& random) {
   return drawn;
 }
 
-// Says which field has changed: one of the message, or its sender, or the set that it is for.
+// Changes one field of the message, its sender, or its set. Returns the name of the change.
 std::string change(const SimScript& script, SimWord& word, std::mt19937_64& random) {
   Message message;
   if (!read(script, word, message)) return "nothing";
@@ -158,7 +158,7 @@ void run_changed(const std::vector<Recorded>& worlds, uint64_t seed, Told& told)
            failure.detail().cause.starts_with("it sent");
   });
   told.refused += is_refused ? 1 : 0;
-  // With a fault of the world's own some ranks may hear of that first.
+  // In a world with a fault of its own, some ranks may hear of this fault first.
   if (!is_refused || script.fault != Fault::none) return;
   for (const Status& failure : outcome.failures) {
     if (failure.ok() || failure.detail().rank == sender) continue;
@@ -172,7 +172,7 @@ void limit_child() {
   setrlimit(RLIMIT_CORE, &none);
 }
 
-// Runs the seeds in a process of its own, which another one follows when it dies.
+// Runs the seeds in a child process. Another child follows when it dies.
 std::vector<std::string> deaths(const std::vector<Recorded>& worlds, uint64_t seeds, Told& told) {
   constexpr std::size_t kShown = 20;
   std::vector<std::string> deaths;

@@ -64,8 +64,8 @@ TEST(Layout, offsets_beyond_2_to_the_32_are_exact) {
   EXPECT_EQ(pieces[0].data, address((1 << 21) + last.begin - 12));
 }
 
-// Every part of every cut, as the executor would find it: inputs and outputs are made of the parts
-// that the cut says, each byte once and in order.
+// Checks every part of a cut as the executor finds it. Inputs and outputs consist of the parts that
+// the cut names, each byte once and in order.
 void check_cut(const Cut& cut, uint64_t segment_bytes) {
   const std::size_t tensors = cut.row_bytes.size();
   std::vector<std::byte*> inputs, outputs;

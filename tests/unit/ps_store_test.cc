@@ -188,8 +188,8 @@ TEST(PushedRates, are_kept_where_they_change_and_not_without_end) {
   EXPECT_EQ(rates.at(5), std::nullopt);
 }
 
-// accum = accum * momentum + gradient; var -= accum * rate, with Nesterov's: var -= gradient * rate
-// + accum * momentum * rate.
+// accum = accum * momentum + gradient; var -= accum * rate.
+// With Nesterov's: var -= gradient * rate + accum * momentum * rate.
 TEST(Store, has_the_momentum_of_tensorflow_1) {
   for (const bool nesterov : {false, true}) {
     const std::string rule = std::string("optimizer=sgd\nmomentum=0.5\nrate_behind_momentum=1\n") +

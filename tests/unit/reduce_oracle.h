@@ -139,10 +139,9 @@ inline Bytes reduce(Dtype dtype, ReduceOp op, const std::vector<Bytes>& sources,
   }
 }
 
-// Half of the elements are ordinary numbers near 1 (random bits are mostly huge or tiny, so that
-// sums would not round), the others any bits: NaN, infinities, denormals, wrapping integers. A
-// reduced element is bits only where its zeros' signs are certain: min and max of +0 and -0 may be
-// either, so those operators get no negative zero.
+// Half of the floats are ordinary numbers near 1. Random bits are mostly huge or tiny, so their
+// sums would not round. The other half has any bits: NaN, infinities, denormals. Integers have any
+// bits and wrap. min and max of +0 and -0 may be either, so these operators get no negative zero.
 inline Bytes random_operand(Dtype dtype, std::size_t count, ReduceOp op, std::mt19937_64& random) {
   const std::size_t size = size_of(dtype);
   Bytes bytes(count * size);

@@ -81,8 +81,8 @@ TEST(RingOrder, gives_right_results) {
   }
 }
 
-// Ranks in turns on the nodes, as a launcher places them by node: all of a ring of theirs in the
-// order of their numbers would go through the nodes' ports.
+// Ranks are on the nodes in turns, as a launcher places them by node. A ring in the order of their
+// numbers would send all data through the nodes' ports.
 TEST(RingOrder, costs_the_same_wherever_the_ranks_of_a_node_are) {
   for (const int nodes : {2, 3, 4}) {
     for (const int ranks : {8, 12}) {

@@ -146,8 +146,8 @@ TEST(Wire, empty_texts_and_lists_are_fine) {
   EXPECT_TRUE(reader.done());
 }
 
-// Whatever the bytes are, reading ends, stays within its limits and within the buffer (which lies
-// at the end of its own allocation, where the address sanitizer sees one byte too much).
+// For any bytes, reading ends and stays within its limits and within the buffer. The buffer has its
+// own allocation, so the address sanitizer sees a read of one byte too many.
 TEST(Wire, survives_random_truncated_and_mutated_messages) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);

@@ -114,8 +114,8 @@ class Gate final : public RemoteReader {
   std::atomic<bool> is_open{false};
 };
 
-// The classic bug is the lost wake-up: sleep whenever arm() allows it, thousands of times, and have
-// the job end before, amid and after arm().
+// The classic bug is the lost wake-up. The test sleeps whenever arm() allows it, thousands of
+// times. The job ends before, during and after arm().
 TEST_P(WorkersTest, wakes_whoever_sleeps_after_arm) {
   std::mutex mutex;
   std::condition_variable bell;
