@@ -1,8 +1,8 @@
 """Every optimizer of TensorFlow, in every way to train: a table of outcomes.
 
 Each rank has its own data and initial weights. The word "same" means that the trained weights have the same
-bits on all ranks. They also equal those of one process that trains on the joined batches. In the column of mixed precision, a batch
-overflows on the last rank alone, and all ranks leave it out.
+bits on all ranks. They also equal those of one process that trains on the joined batches. In the column of
+mixed precision, a batch overflows on the last rank alone, and all ranks leave it out.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ DeviceFacts rxe() {
 DeviceFacts rxe_with_only_link_local() {
   return device("rxe1", {ethernet({v2(0, "fe80::1")})}, true);
 }
-// Each address is there as v1 and as v2, v1 first.
+// Each address has a v1 GID and then a v2 GID.
 DeviceFacts mlx5_roce(const std::string& name = "mlx5_0") {
   return device(name, {ethernet({v1(0, "fe80::1"), v2(1, "fe80::1"), v1(2, "::ffff:10.1.0.1"),
                                  v2(3, "::ffff:10.1.0.1"), v1(4, "fd00::1"), v2(5, "fd00::1")})});

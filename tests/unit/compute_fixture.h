@@ -1,4 +1,4 @@
-// Operands of jobs, wherever they lie, and whoever does the work.
+// Operands of jobs in all kinds of memory, and all compute backends.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,8 @@ using oracle::Bytes;
 // Far more than any job here takes; only a lost wake-up or a hang reaches it.
 inline constexpr std::chrono::seconds kLimit{60};
 
-// "Another process": addresses of ours, read through a call, counted, and failing on demand.
+// Stands for another process. It reads addresses of this process through a call, counts the reads,
+// and fails on demand.
 class Neighbour final : public RemoteReader {
  public:
   Status read(std::span<const RemotePiece> from, std::size_t skip, std::byte* into,
@@ -131,7 +132,7 @@ class ComputeTest : public ::testing::TestWithParam<Maker> {
     return GetParam().make(std::move(wake));
   }
 
-  // Until `count` jobs have been reported.
+  // Polls until `count` jobs have been reported.
   Counting wait(std::size_t count) {
     Counting sink;
     const auto end = std::chrono::steady_clock::now() + kLimit;
@@ -156,7 +157,7 @@ inline std::unique_ptr<Compute> workers_of(int workers, std::function<void()> wa
                                          WorkerLimits{.at_once = 0, .alone = 0});
 }
 
-// Those where jobs end on another thread, and all.
+// worker_makers(): the backends whose jobs end on another thread. all_makers(): all backends.
 inline std::vector<Maker> worker_makers() {
   return {{"one_worker", [](auto wake) { return workers_of(1, std::move(wake)); }},
           {"three_workers", [](auto wake) { return workers_of(3, std::move(wake)); }}};

@@ -1,4 +1,4 @@
-// Jobs over pieces, mapped and read, by whoever does the work: inline, one worker, three workers.
+// Jobs over mapped and read pieces, on each backend: inline, one worker, three workers.
 #include "compute/compute.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ TEST_P(ComputeTest, reduces_operands_that_are_cut_differently_wherever_they_lie)
     for (std::size_t i = 0; i < n; ++i) {
       c.add(static_cast<Place>(random() % 4), size_of(dtype), neighbour, random);
     }
-    // Into memory of its own, or in place of a local operand.
+    // The result has its own memory, or replaces a local operand.
     c.result.resize(expected.size());
     c.to = cut(c.result, size_of(dtype), random);
     Bytes* target = &c.result;
@@ -162,14 +162,14 @@ TEST_P(ComputeTest, refuses_operands_that_a_peer_made_too_short_or_too_long) {
   const std::vector<RemotePiece> odd = {{theirs.data(), 0, 3}, {theirs.data() + 3, 0, 397}};
   const std::vector<Operand> operands = {{to, {}, nullptr}, {{}, odd, nullptr}};
   EXPECT_EQ(run({.dtype = Dtype::float32, .to = to, .sources = operands}).code(), Code::failed);
-  // Not mapped, and nobody who could read it.
+  // The memory is not mapped, and no reader is given.
   const std::vector<RemotePiece> far = {{nullptr, 1, 400}};
   const std::vector<Operand> unreadable = {{to, {}, nullptr}, {{}, far, nullptr}};
   EXPECT_EQ(run({.dtype = Dtype::float32, .to = to, .sources = unreadable}).code(), Code::failed);
 }
 
 #if defined(__x86_64__)
-// TensorFlow's threads flush denormals; sums must not depend on which thread forms them.
+// TensorFlow's threads flush denormals. Sums must not depend on the thread that adds.
 TEST_P(ComputeTest, keeps_denormals_on_threads_that_flush_them) {
   constexpr unsigned kFlushBoth = 0x8040;
   const unsigned before = _mm_getcsr();

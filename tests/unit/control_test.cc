@@ -101,7 +101,7 @@ TEST(Messages, that_are_damaged_anywhere_never_harm_the_reader) {
       bytes[random() % bytes.size()] = std::byte(random());
     }
     Message read;
-    if (decode(kEpoch, 4, bytes, read)) {  // harmless damage: it still is a whole message
+    if (decode(kEpoch, 4, bytes, read)) {  // the damaged message is still valid
       EXPECT_EQ(encode(kEpoch, read).size(), bytes.size()) << "seed " << seed;
     }
   }
@@ -190,7 +190,7 @@ TEST_F(ReadinessTree, conflict_waits_a_moment_and_then_names_who_has_not_spoken)
   ASSERT_EQ(verdicts.size(), 1u);
   EXPECT_EQ(verdicts[0].status.code(), Code::mismatch);
   EXPECT_NE(verdicts[0].status.message().find("rank 2 (host2"), std::string::npos);
-  // The late one gets the same answer, and then it is over.
+  // The late rank gets the same answer. Then the operation is over.
   EXPECT_TRUE(root.add(record(descriptor("x", 4), 2), 70 * kMillisecond));
   EXPECT_EQ(root.take_verdicts().size(), 1u);
   EXPECT_EQ(root.pending(), 0u);
@@ -220,7 +220,7 @@ TEST_F(ReadinessTree, labels_are_named_and_need_not_agree) {
     EXPECT_TRUE(root.add(labelled, 0));
   }
   EXPECT_EQ(root.take_ready().size(), 1u);
-  // The next time the descriptor is known, and the labels with it: here the root itself is late.
+  // The second time, the descriptor and its labels are known. Here the root itself is late.
   EXPECT_TRUE(root.add(record(x, 1), kSecond));
   root.check(3 * kSecond);
   const auto warnings = root.take_warnings();
@@ -324,7 +324,7 @@ TEST_F(Decisions, a_batch_is_summed_in_the_order_of_each_of_its_operations) {
   EXPECT_EQ(units_of_first(many, {{Algorithm::direct, 9'999}, {Algorithm::ring}}), 1u);
   World by_nodes = world(0, 6);
   for (int rank = 0; rank < 6; ++rank) by_nodes.members[rank].node = rank / 3;
-  EXPECT_EQ(units_of_first(by_nodes, {}), 1u);  // no powers of two: its own order
+  EXPECT_EQ(units_of_first(by_nodes, {}), 1u);  // no power of two, so the batch keeps its own order
   for (int rank = 0; rank < 6; ++rank) by_nodes.members[rank].node = rank / 4;
   EXPECT_EQ(units_of_first(by_nodes, {}), 3u);
 }

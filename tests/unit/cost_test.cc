@@ -158,7 +158,7 @@ TEST(Cost, counts_the_processors_overhead_and_the_ports_gap) {
   EXPECT_GE(cost_of(schedules, nodes, links, 8, 1 << 20).time_us, busy + 2 * 6 * 9);
 }
 
-// Within a node nothing goes through a port: who sees the other's memory reads it.
+// Within a node nothing goes through a port. A rank that sees a peer's memory reads this memory.
 TEST(Cost, within_a_node_is_that_of_the_memory) {
   LinkModel links = hockney();
   links.network.bytes_per_us = 0.001;
@@ -171,7 +171,7 @@ TEST(Cost, within_a_node_is_that_of_the_memory) {
   EXPECT_EQ(seen.network_bytes, 0u);
   const double reads = 0.75 * bytes * (kGamma + 1 / links.copy_bytes_per_us);
   EXPECT_NEAR(seen.time_us, reads, 0.02 * reads);
-  // Packed first: the parts that others read, and the own part on the way back.
+  // Each rank first packs the parts that others read, and copies its own part back.
   const Cost packed = cost_of(lowered_schedules(Algorithm::direct, shape, links, false), nodes,
                               links, bytes, 1ull << 40);
   EXPECT_NEAR(packed.time_us, reads + bytes / links.copy_bytes_per_us, 0.05 * reads);

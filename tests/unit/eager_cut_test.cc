@@ -31,7 +31,7 @@ TEST(EagerCut, stays_between_its_bounds) {
   EXPECT_EQ(eager_cut(0, 1e9, kEagerBytesMax), kEagerBytesMin);
   EXPECT_EQ(eager_cut(kSecond, 100, kEagerBytesMax), kEagerBytesMax);
   EXPECT_EQ(eager_cut(kSecond, 100, 16 * kKiB), 16 * kKiB);
-  EXPECT_EQ(eager_cut(kSecond, 100, 700), 700U);  // a peer whose messages are that small
+  EXPECT_EQ(eager_cut(kSecond, 100, 700), 700U);  // the peer's messages are that small
 }
 
 TEST(EagerCut, shortest_of_all_requests_counts) {

@@ -74,7 +74,8 @@ TEST(FabricRefusals, an_interface_that_does_not_exist_is_refused) {
   }
 }
 
-// With a connection that goes on, as those of a rendezvous at the same address do.
+// A connection of the former listener goes on, as connections of a rendezvous at the same address
+// do.
 TEST(FabricRefusals, a_port_is_taken_over_from_a_former_listener_and_refused_where_it_is_in_use) {
   Fd listener;
   const auto any = *SocketAddress::parse("127.0.0.1:0");
@@ -238,7 +239,7 @@ TEST(FabricRefusals, a_caller_is_turned_away_where_there_are_no_descriptors) {
   ASSERT_TRUE(parse_card(cluster.cards[1], 1, card).ok());
   cluster.fabrics[1]->connect(0);
   std::vector<Fd> callers(2);
-  for (Fd& caller : callers) {  // the second one comes when the patience is over
+  for (Fd& caller : callers) {  // the second one comes after the timeout
     ASSERT_EQ(start_connect(tcp_endpoint(card.tcp.back()), caller), 0);
     const NoDescriptors none;
     pollfd closed{.fd = caller.get(), .events = POLLRDHUP, .revents = 0};
@@ -257,7 +258,7 @@ TEST(FabricRefusals, strangers_at_the_door_disturb_nobody) {
   Card card;
   ASSERT_TRUE(parse_card(cluster.cards[1], 1, card).ok());
   std::vector<Fd> strangers;
-  for (int i = 0; i < 200; ++i) {  // more than are let wait
+  for (int i = 0; i < 200; ++i) {  // more than may wait
     Fd socket;
     ASSERT_EQ(start_connect(tcp_endpoint(card.tcp.back()), socket), 0);
     if (i % 3 == 0) ::send(socket.get(), "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);

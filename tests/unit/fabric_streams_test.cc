@@ -1,4 +1,4 @@
-// Several TCP streams between two ranks: how they meet, and what is said of one that does not come.
+// Several TCP streams between two ranks: how they connect, and the error for a missing stream.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,7 +49,7 @@ TEST(FabricStreams, come_after_the_first_and_between_nodes_alone) {
   EXPECT_GT(cluster.fabrics[2]->counters().bytes_striped, 0u);
 }
 
-// The one who is called need not have asked for the connection.
+// The called rank need not have requested the connection.
 TEST(FabricStreams, a_caller_is_let_in_with_all_of_them) {
   Cluster cluster(2, streams(3));
   ASSERT_TRUE(cluster.begin({0, 1}).ok());
@@ -164,7 +164,7 @@ TEST(FabricStreams, leave_no_descriptor_behind) {
     ASSERT_TRUE(cluster.until([&] { return has_streams(cluster, 1, 8); }));
   }
   {
-    Cluster cluster(2, streams(8));  // in the midst of it
+    Cluster cluster(2, streams(8));  // destroyed while the streams connect
     ASSERT_TRUE(cluster.begin({0, 1}).ok());
     cluster.connect_all();
     ASSERT_TRUE(cluster.all_meet());

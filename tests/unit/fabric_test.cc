@@ -116,7 +116,7 @@ TEST(Fabric, ranks_of_one_node_find_the_lowest_as_leader) {
 
 TEST(Fabric, a_socket_that_does_not_answer_is_no_leader) {
   Cluster cluster(3);
-  cluster.fabrics[0].reset();  // same boot and namespace on its card, but nobody is there
+  cluster.fabrics[0].reset();  // its card names the same boot and namespace, but the rank is gone
   int leader = -1;
   ASSERT_TRUE(cluster.fabrics[2]->probe_node(cluster.cards, leader).ok());
   EXPECT_EQ(leader, 1);
@@ -167,7 +167,7 @@ TEST(Fabric, calls_before_the_connection_are_busy) {
   EXPECT_FALSE(cluster.fabrics[0]->is_connected(1));
 }
 
-// The one who is called need not have asked for the connection.
+// The called rank need not have requested the connection.
 TEST(Fabric, a_caller_is_let_in_before_it_is_expected) {
   for (const char* transport : {"shm", "tcp"}) {
     Cluster cluster(2, only({transport}));

@@ -1,4 +1,4 @@
-// Control messages beyond what a transport takes at a time.
+// Control messages that are longer than a transport's limit.
 #include <gtest/gtest.h>
 
 #include "agreement/messages.h"
@@ -31,7 +31,8 @@ TEST(Messages, that_are_too_long_go_in_parts) {
   EXPECT_EQ(std::get<Decision>(read).rows, decision.rows);
 }
 
-// A set may be gone between two parts: so they are for nobody's set, and the whole for its own.
+// A set may be removed between two parts. The parts therefore name no set, and the whole message
+// names its set.
 TEST(Messages, of_a_set_say_so_once_their_parts_are_one) {
   Decision decision{1, Algorithm::pairwise_alltoall, 4096, {{{1, ""}, 0}}, {}, 9};
   decision.rows.assign(300, std::vector<int64_t>(1000, 7));

@@ -1,4 +1,4 @@
-// A process that did not run for longer than its peers wait.
+// A process that is suspended for longer than its peers' timeout.
 #include "base/gap.h"
 
 #include <gtest/gtest.h>

@@ -40,7 +40,7 @@ class GateOfRankOne : public testing::Test {
     log_.go_on();
   }
 
-  // `message` fits, and does not once `change` has made it wrong.
+  // Expects that the gate accepts `message`, and refuses it after `change`.
   template <typename Body>
   void refuses(int sender, const Body& message, const std::function<void(Body&)>& change) {
     EXPECT_EQ(gate_.complaint(sender, message), "");
@@ -102,7 +102,7 @@ TEST_F(GateOfRankOne, refuses_descriptions_of_what_cannot_run) {
   is_refused(described(Kind::allreduce, "value", {3, -2}));
   is_refused(described(Kind::allreduce, "value", {int64_t{1} << 40, int64_t{1} << 40}));
   is_refused(described(Kind::reducescatter, "value", {}));
-  is_refused(described(Kind::allreduce, "sum", {4}));  // it has a number already
+  is_refused(described(Kind::allreduce, "sum", {4}));  // this descriptor has a number already
   Request none;
   none.kind = Kind::alltoall;
   is_refused(encode_descriptor(none));

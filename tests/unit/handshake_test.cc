@@ -45,7 +45,7 @@ void transmit(const Fd& socket, std::span<const std::byte> bytes) {
             static_cast<ssize_t>(bytes.size()));
 }
 
-// Both sides until neither can go on; a side that fails hangs up.
+// Advances both sides until neither can go on. A side that fails closes its socket.
 struct Meeting {
   Fd left, right;
   Status dialer, listener;
@@ -287,7 +287,7 @@ TEST(Handshake, of_a_door_for_several_worlds_takes_the_one_that_is_called) {
   EXPECT_EQ(second.peer(), 0);
   Handshake third = Handshake::listen(host, Role::data, 0, {&lodger, &twin});
   EXPECT_THAT(meet(b, 2, third).message(), HasSubstr("it belongs to another job"));
-  // The secret of one world opens no other.
+  // A world refuses the secret of another world.
   const Credentials thief = rank_of(0, "a secret of 16 B", "job ps");
   Handshake fourth = Handshake::listen(host, Role::data, 0, {&lodger, &twin});
   auto [left, right] = sockets();

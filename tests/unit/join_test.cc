@@ -1,4 +1,4 @@
-// Ranks without data left: what the others may still do, and how it ends.
+// Ranks without data left: the operations that other ranks may still run, and the end of the join.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

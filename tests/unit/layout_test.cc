@@ -106,7 +106,8 @@ void check_cut(const Cut& cut, uint64_t segment_bytes) {
   }
 }
 
-// As the planner has it: of an alltoall a rank knows what it gives, and is told what it gets.
+// Returns the cut as the planner gets it. In an alltoall a rank knows its given rows, and the root
+// tells it its received rows.
 Cut cut_for(const Descriptor& descriptor, const RowTable& said, int rank, int ranks) {
   if (descriptor.kind != Kind::alltoall) return cut_of(descriptor, said, rank, ranks);
   Exchange exchange{said[rank], {}, most_rows(said)};
@@ -145,7 +146,7 @@ TEST(Layout, every_cut_finds_every_byte_once) {
       const Cut cut = cut_for(descriptor, said, rank, ranks);
       check_cut(cut, 64 + random() % 4000);
       if (HasFatalFailure()) return;
-      Layout layout;  // all ranks cut the same segments, whatever they have of them
+      Layout layout;  // all ranks cut the same segments
       const std::vector<std::byte*> anywhere(tensors, address(4096));
       layout.assign_ragged(cut, anywhere, anywhere, 640);
       if (rank > 0) {
@@ -192,7 +193,7 @@ TEST(Cut, needs_what_every_rank_has_to_say_and_nothing_else) {
   }
 }
 
-// Down the tree everybody is told of its subtree, and in the end of itself.
+// Down the tree, each rank gets the columns of its subtree, and in the end its own column.
 TEST(Cut, tells_each_rank_what_it_gets) {
   const RowTable said = {{1, 2, 3, 4}, {7}, {10, 20, 30, 40}, {0, 0, 0, 5}};
   RowTable below, mine;

@@ -67,7 +67,8 @@ TEST(LinkRate, moves_where_a_ring_begins_over_tcp) {
   }
 }
 
-// On slow links bytes cost more than rounds sooner; how large the steps are is in choose_test.
+// On slow links, bytes cost more than rounds from smaller sizes on. choose_test checks the sizes of
+// the jumps.
 TEST(LinkRate, moves_the_cuts) {
   EXPECT_EQ(tuning_for(kTcpLinks).doubling_bytes_port, socket_tuning().doubling_bytes_port);
   EXPECT_EQ(tuning_for(kRdmaLinks).doubling_bytes_port, Tuning().doubling_bytes_port);

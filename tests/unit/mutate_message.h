@@ -1,4 +1,4 @@
-// One field of a control message, changed: by the fields that the message has, not by its bytes.
+// Changes one field of a control message. It works on the fields of the message, not on its bytes.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ class Mutator {
  public:
   explicit Mutator(std::mt19937_64& random) : random_(random) {}
 
-  // Says which field has changed.
+  // Changes one field and returns its name.
   std::string mutate(Message& message) {
     fields_.clear();
     std::visit([this](auto& body) { visit(body); }, message);

@@ -1,4 +1,4 @@
-// While it lives this process can open no further descriptor, or so many only.
+// While an object lives, this process can open at most `left` further descriptors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ class NoDescriptors {
   explicit NoDescriptors(int left = 0) {
     EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
     for (int i = 0; i < left; ++i) hoard_.push_back(make_event());
-    // The lowest free number: all below it are taken.
+    // This is the lowest free number, so all numbers below are in use.
     const int first_free = make_event().get();
     limit_ = {static_cast<rlim_t>(first_free), before_.rlim_max};
     EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit_), 0);

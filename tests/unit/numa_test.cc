@@ -1,4 +1,4 @@
-// Which NUMA node a process is bound to, from what the kernel's files say.
+// The NUMA node that a process is bound to, according to the kernel's files.
 #include "bootstrap/numa.h"
 
 #include <gtest/gtest.h>

@@ -15,7 +15,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Two ends of a connection over loopback whose segments have so many bytes; 0: loopback's own.
+// Returns both ends of a loopback connection whose segments have at most `segment_bytes` bytes. 0:
+// the loopback's own size.
 std::pair<Fd, Fd> connection(int segment_bytes) {
   Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   Fd left(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -65,7 +66,7 @@ TEST_P(PathChecks, pass_on_a_good_path_and_read_no_byte_beyond_themselves) {
 
 INSTANTIATE_TEST_SUITE_P(Segments, PathChecks, testing::Values(0, 1400, 8948));
 
-// Its kernel takes the segment: the path is good.
+// The stopped process's kernel takes the segment, so the path is good.
 TEST(PathCheck, a_process_that_is_stopped_is_not_blamed_on_the_path) {
   auto [left, right] = connection(1400);
   PathCheck check;

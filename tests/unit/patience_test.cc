@@ -14,7 +14,7 @@ TEST(Patience, goes_while_it_is_in_vain_and_comes_back_at_once) {
   EXPECT_EQ(patience.spin(), kMost / 2);
   for (int i = 0; i < 100; ++i) patience.slept(kMillisecond);
   EXPECT_EQ(patience.spin(), 5 * kMicrosecond);
-  patience.slept(kMost + 50 * kMicrosecond);  // polling would have seen it before the wake-up
+  patience.slept(kMost + 50 * kMicrosecond);  // polling would have seen the event
   EXPECT_EQ(patience.spin(), kMost);
 }
 
@@ -34,7 +34,7 @@ TEST(Patience, counts_a_wait_once_however_often_it_wakes_for_nothing) {
   for (int i = 0; i < 5; ++i) wait.slept();
   wait.moved(kMillisecond);
   EXPECT_EQ(patience.spin(), kMost / 2);
-  wait.moved(3 * kMillisecond);  // found by polling: says nothing
+  wait.moved(3 * kMillisecond);  // found by polling, so the budget stays
   EXPECT_EQ(patience.spin(), kMost / 2);
   EXPECT_FALSE(wait.should_sleep(3 * kMillisecond + kMost / 2));
 }

@@ -1,4 +1,5 @@
-// Which order is a plan, what a plan names, and who has to catch up after one.
+// The orders that make a plan, the operations that a plan names, and the ranks that catch up after
+// it.
 #include "agreement/plan_mode.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +34,7 @@ class Plans : public testing::Test {
     }
     return decision;
   }
-  // An operation whose ranks have so many rows each.
+  // An operation whose ranks have `rows`.
   Decision gathering(const std::string& name, RowTable rows, Kind kind = Kind::allgather) {
     Decision decision = this->decision({name}, kind);
     if (kind == Kind::alltoall) decision.most_rows = most_rows(rows);
@@ -82,7 +83,7 @@ TEST_F(Plans, do_not_mind_another_order_or_company_within_the_period) {
   recurrence.note(decision({"c", "a"}));
   const auto period = recurrence.find();
   ASSERT_TRUE(period);
-  ASSERT_EQ(period->decisions.size(), 2u);  // as they were the last time
+  ASSERT_EQ(period->decisions.size(), 2u);  // as in the last round
   EXPECT_EQ(period->decisions[1].units[0].descriptor, number_of("c"));
 }
 
@@ -263,7 +264,7 @@ TEST_F(Plans, leave_decisions_that_wait_for_all_their_units) {
   EXPECT_EQ(catch_up.unit_of(7), nullptr);
   EXPECT_TRUE(catch_up.names({"a", 0}));
   EXPECT_FALSE(catch_up.unit_caught_up({"a", 0}));
-  EXPECT_FALSE(catch_up.names({"a", 0}));  // the next one of this name is another
+  EXPECT_FALSE(catch_up.names({"a", 0}));  // the next operation of this name is another one
   EXPECT_EQ(catch_up.unit_caught_up({"c", 0}), 6u);
   catch_up.caught_up(6);
   EXPECT_TRUE(catch_up.waits(5));

@@ -69,7 +69,7 @@ TEST(Pool, is_null_when_exhausted_and_whole_again_after_free) {
   std::vector<std::byte*> quarters;
   for (int i = 0; i < 4; ++i) quarters.push_back(pool->allocate(kMi / 4));
   EXPECT_EQ(pool->allocate(1), nullptr);
-  for (int i : {1, 3, 0, 2}) pool->free(quarters[i]);  // neighbours on either side, and on both
+  for (int i : {1, 3, 0, 2}) pool->free(quarters[i]);  // free neighbours on one side, then on both
   EXPECT_EQ(pool->allocate(kMi), pool->base());
 }
 
@@ -157,7 +157,7 @@ TEST(Pool, a_forked_child_takes_and_frees_nothing) {
 }
 
 TEST(PoolDeathTest, freeing_twice_or_within_is_our_bug) {
-  // A new process instead of a fork, in which the pool would refuse.
+  // The test needs a new process, since the pool refuses calls in a fork.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto pool = pool_of(kMi);
   std::byte* memory = pool->allocate(128);

@@ -29,7 +29,7 @@ class Checkpoints : public testing::Test {
   Checkpoints() { std::remove(path.c_str()); }
   ~Checkpoints() override { std::remove(path.c_str()); }
 
-  // A dense variable and one by rows, with some updates behind them.
+  // Returns a store of a dense variable and a variable by rows, after `pushes` pushes.
   static Store store_after(int pushes, const std::string& rule = kAdam) {
     Store store;
     const std::vector<StoredSpec> specs = {{"w", Dtype::float32, true, kElements, 0},
@@ -96,7 +96,7 @@ TEST_F(Checkpoints, give_values_to_variables_that_have_none) {
   EXPECT_TRUE(empty.is_initialized(1));
 }
 
-// Each goes by the rule that it was declared with.
+// Each variable keeps the rule that it was declared with.
 TEST_F(Checkpoints, have_variables_of_several_optimizers) {
   const std::string momentum = "optimizer=sgd\ninitial_learning_rate=0.1\nmomentum=0.5\n";
   const StoredSpec v{"v", Dtype::float32, true, kElements, 0};
@@ -170,7 +170,7 @@ TEST_F(Checkpoints, are_refused_with_what_is_different) {
       run(Checkpoint::Way::restore, path, other).message(),
       testing::HasSubstr("the optimizer of its variable w keeps momentum, velocity, and here "
                          "it keeps nothing."));
-  // Its momentum is of steps, that of TensorFlow 1 of gradients.
+  // Its momentum sums steps. TensorFlow 1's momentum sums gradients.
   const std::string momentum = "optimizer=sgd\nmomentum=0.5\n";
   Store of_steps = store_after(1, momentum);
   ASSERT_TRUE(run(Checkpoint::Way::save, path, of_steps).ok());
@@ -178,7 +178,7 @@ TEST_F(Checkpoints, are_refused_with_what_is_different) {
   EXPECT_THAT(run(Checkpoint::Way::restore, path, of_gradients).message(),
               testing::HasSubstr("keeps momentum, and here it keeps gradient_momentum."));
   ASSERT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
-  // Other numbers of the same optimizer are fine: a rate that is lowered, for instance.
+  // The same optimizer may have other numbers, for instance a lower learning rate.
   Store slower = store_after(0, "optimizer=adam\ninitial_learning_rate=0.01\n");
   EXPECT_TRUE(run(Checkpoint::Way::restore, path, slower).ok());
   Store more = store_after(0);

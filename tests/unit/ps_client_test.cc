@@ -7,7 +7,7 @@
 namespace rdmacoll::ps {
 namespace {
 
-// Takes everything, and notes whom it was for.
+// Accepts all transfers and messages, and notes their peers.
 class Notes final : public Transport {
  public:
   void connect(int) override {}
@@ -55,7 +55,7 @@ TEST(PsClient, begins_with_a_server_of_its_own) {
     std::unique_ptr<MemoryPool> pool;
     ASSERT_TRUE(MemoryPool::create(std::size_t{1} << 20, pool).ok());
     Client client(notes, world, *pool, {.servers = {4, 5, 6}, .chunk_bytes = kChunkBytesLeast});
-    // Each server has shares of it.
+    // Each server has shares of this variable.
     const VariableSpec spec{"w", Dtype::float32, {kElements}, false};
     const bool decays = false;
     CallRef declared;

@@ -14,7 +14,8 @@
 namespace rdmacoll::ps {
 namespace {
 
-// A gradient that comes while a row catches up moves it as any other, whatever way it comes.
+// A gradient that arrives while a row catches up moves the row like any other gradient. This holds
+// for both kinds of pushes.
 class StoreSettles : public testing::TestWithParam<bool> {};
 
 TEST_P(StoreSettles, anew_behind_a_gradient) {
@@ -31,7 +32,7 @@ TEST_P(StoreSettles, anew_behind_a_gradient) {
   push(sparse);
   push(dense);
   const uint64_t first_missed = sparse.updates(0);
-  constexpr int kDone = 260, kMissed = kDone + 5;  // it would settle with the next ones
+  constexpr int kDone = 260, kMissed = kDone + 5;  // the row would settle with the next updates
   for (int i = 0; i < kMissed; ++i) sparse.begin_update(0);
   uint64_t row = 0, left = kDone * kColumns;
   EXPECT_FALSE(sparse.catch_up(0, sparse.updates(0), row, left));
@@ -56,7 +57,7 @@ TEST_P(StoreSettles, anew_behind_a_gradient) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, StoreSettles, testing::Bool());
 
-// Each in slices of less than a row takes, in turn with the other.
+// Both rows catch up in turns, in slices that are shorter than a row's work.
 TEST(Store, rows_settle_also_where_others_catch_up) {
   Store store = store_of("optimizer=adam\n", kByRows);
   const std::vector<float> gradient(kElements, 1);
@@ -77,7 +78,7 @@ TEST(Store, rows_settle_also_where_others_catch_up) {
   EXPECT_THAT(slices, testing::AllOf(testing::Ge(2 * 26), testing::Le(2 * 28)));
 }
 
-#ifndef __SANITIZE_THREAD__  // which writes what it allocates
+#ifndef __SANITIZE_THREAD__  // this sanitizer writes to allocated memory
 
 uint64_t resident_bytes() {
   std::ifstream stat("/proc/self/statm");
@@ -86,7 +87,7 @@ uint64_t resident_bytes() {
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Else a server would be silent for so long that its workers take it for dead.
+// Touching it would keep the server silent for so long that its workers would take it for dead.
 TEST(Store, declares_what_is_large_without_touching_it) {
   constexpr uint64_t kLarge = uint64_t{1} << 26;
   const StoredSpec large{"w", Dtype::float32, true, kLarge, 4, {1 << 24, 4}};
@@ -135,7 +136,7 @@ TEST(Store, fills_slots_in_slices) {
   EXPECT_EQ(std::vector<double>(third, third + 7), std::vector<double>(7, 3));
 }
 
-// Rows that rest for long are as after all those updates, for the work of a few of them.
+// A row without gradients for a long time ends as after all missed updates, with the work of a few.
 class StoreRest : public testing::TestWithParam<const char*> {};
 
 TEST_P(StoreRest, takes_no_longer_than_until_values_settle) {
@@ -167,7 +168,7 @@ TEST_P(StoreRest, takes_no_longer_than_until_values_settle) {
     work += 7 - left;
   }
   EXPECT_LT(work / kElements, kWorkMost);
-  push();  // by slots that have faded alike
+  push();  // both stores' slots have faded alike
   const std::vector<float> expected = values_of(dense), reached = values_of(sparse);
   for (std::size_t i = 0; i < kElements; ++i) {
     EXPECT_NEAR(reached[i], expected[i], 1e-4 * std::abs(expected[i]) + 1e-6) << i;

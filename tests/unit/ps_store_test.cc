@@ -39,7 +39,7 @@ void in_slices(const std::function<bool(uint64_t&)>& step) {
   }
 }
 
-// A push of some rows changes all rows as a gradient does that is zero in the others: as in Keras.
+// A push of some rows changes all rows like a gradient that is zero in the other rows, as in Keras.
 class StoreRows : public testing::TestWithParam<const char*> {};
 
 TEST_P(StoreRows, change_as_with_zeros_for_the_others) {
@@ -119,7 +119,7 @@ TEST(Store, pushes_of_one_row_leave_the_others_alone) {
   }
 }
 
-// However many updates rows have missed, no call makes more of them than it may.
+// For any number of missed updates, no call makes more updates than its limit.
 TEST(Store, rows_catch_up_in_slices) {
   Store store = store_of("optimizer=adam\ninitial_learning_rate=0.1", kByRows);
   const std::vector<float> gradient(kColumns, 1);
@@ -142,7 +142,7 @@ TEST(Store, rows_catch_up_in_slices) {
                                      testing::Le(2 + kMissed * kColumns / kSlice)));
 }
 
-// As the rows above, each update with a rate of its own: those that rows make up for, too.
+// As above, but each update has its own rate. Missed updates use their rates, too.
 TEST_P(StoreRows, make_up_for_updates_at_the_rates_that_came_with_them) {
   const std::string rule = std::string("initial_learning_rate=0.1\n") + GetParam();
   Store dense = store_of(rule, kDense), sparse = store_of(rule, kByRows);

@@ -1,4 +1,4 @@
-// Whether ranks can use RDMA, each for itself and all together.
+// The ability to use RDMA, of each rank and of all ranks together.
 #include "bootstrap/rdma_ability.h"
 
 #include <gmock/gmock.h>

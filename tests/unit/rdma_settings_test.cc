@@ -117,7 +117,7 @@ TEST(RdmaSettings, eager_cut_is_found_by_both_ends_or_obeyed) {
   }
 }
 
-// Both are limited members there, who may not talk to each other.
+// Both ranks are limited members of the partition. Limited members may not talk to each other.
 TEST(RdmaSettings, a_partition_that_leads_nowhere_is_a_failure_of_the_peer) {
   RdmaCluster limited(infiniband,
                       [](FabricOptions& options) { options.config.rdma_pkey_index = 0; });
@@ -156,7 +156,7 @@ TEST(RdmaSettings, soft_roce_does_not_retry_for_ever_and_says_so_once) {
   EXPECT_TRUE(fewer.notes().empty());
 }
 
-// The reason why RDMA, asked for, cannot be.
+// Returns the reason why ranks refuse RDMA although the settings demand it.
 std::string refusal(const std::function<AdapterModel(int)>& adapter, const Configure& configure) {
   RdmaCluster refused(adapter, [&](FabricOptions& options) {
     options.config.rdma_request = "TF_RDMA_ENABLED=true";
@@ -250,7 +250,7 @@ TEST(RdmaSettings, accumulation_that_the_pool_cannot_hold_is_refused_with_both_v
   };
   const std::string said = refusal(ethernet, with(kMiB));
   EXPECT_THAT(said, AllOf(HasSubstr("TF_RDMA_ACC_SIZE=1048576"), HasSubstr("64 MiB")));
-  // Both cures that it names do.
+  // Both cures in the message work.
   const std::string lower = "Lower TF_RDMA_ACC_SIZE to ";
   const uint64_t fits = std::stoull(said.substr(said.find(lower) + lower.size()));
   RdmaCluster lowered(ethernet, with(fits));

@@ -11,8 +11,8 @@
 namespace rdmacoll {
 namespace {
 
-// Digests of one letter each stand for themselves: of the order and the set of names, and of both
-// without counters.
+// One letter stands for each digest. The digests are of the order of names, of their set, and of
+// both without counters.
 std::string listing(const std::string& order, const std::string& names,
                     const std::string& bare_order, const std::string& bare,
                     const std::string& labels) {

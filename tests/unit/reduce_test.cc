@@ -13,8 +13,8 @@ namespace {
 
 using oracle::Bytes;
 
-// Guard bytes around a result, so that a store outside is seen; `shift` elements off the alignment
-// of the allocation.
+// A result between guard bytes, which show a store outside of it. It begins `shift` bytes off the
+// alignment of the allocation.
 class Guarded {
  public:
   Guarded(const Bytes& content, std::size_t shift)
@@ -136,7 +136,7 @@ TEST_P(Reduce, adds_in_the_canonical_tree) {
 }
 
 TEST_P(Reduce, keeps_16_bit_floats_wide_and_rounds_once) {
-  // 256 + 1 does not fit 8 digits: rounded after each step the ones would all be lost.
+  // 256 + 1 does not fit in 8 digits. Rounding after each step would lose all ones.
   const uint16_t one = oracle::encode(oracle::kBfloat16, 1);
   const uint16_t big = oracle::encode(oracle::kBfloat16, 256);
   const std::vector<std::vector<uint16_t>> sources = {{big}, {one}, {one}, {one}, {one}};

@@ -1,4 +1,4 @@
-// After a roll call every rank has heard of every other, whatever came before it.
+// After a roll call every rank has heard of every other, whatever steps came before.
 #include "collectives/roll_call.h"
 
 #include <gtest/gtest.h>
@@ -12,12 +12,13 @@
 namespace rdmacoll {
 namespace {
 
-// Runs the steps from `begins` on, of all ranks, and returns whom each has heard of.
+// Runs the steps of all ranks from `begins` on. Returns, for each rank, the ranks that it has heard
+// of.
 std::vector<std::set<int>> heard_by_all(const std::vector<Schedule>& all,
                                         const std::vector<std::size_t>& begins) {
   std::vector<std::set<int>> heard(all.size());
   std::vector<std::set<std::size_t>> done(all.size());
-  // By sender, receiver and ordinal: whom the sender had heard of.
+  // Key: sender, receiver and ordinal. Value: the ranks that the sender had heard of.
   std::map<std::tuple<int, int, int>, std::set<int>> sent;
   for (std::size_t rank = 0; rank < all.size(); ++rank) heard[rank] = {static_cast<int>(rank)};
   for (bool moves = true; moves;) {
@@ -67,7 +68,7 @@ TEST(RollCalls, let_every_rank_hear_of_every_other) {
   }
 }
 
-// Nobody waits for the data before it says that it has begun.
+// A rank announces that it has begun without waiting for the data.
 TEST(RollCalls, wait_for_nothing_else) {
   Schedule schedule = make_schedule(Algorithm::binomial_broadcast, {.ranks = 9, .rank = 4});
   const std::size_t begin = schedule.steps.size();

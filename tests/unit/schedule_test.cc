@@ -1,4 +1,4 @@
-// Every algorithm, as it is written and as it is lowered, for every number of ranks.
+// Checks every algorithm, as written and as lowered, for every number of ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -138,7 +138,7 @@ TEST(ParameterServer, stays_right_when_lowered_for_any_placement) {
   }
 }
 
-// It has no memory of a caller's; what it needs is its part of each worker, and the sum.
+// A server has no caller's memory. It needs memory for its part of each worker, and for the sum.
 TEST(ParameterServer, has_neither_input_nor_output) {
   const Shape shape{.ranks = 6, .rank = 7, .prescaled = true, .servers = 3};
   const Schedule schedule = parameter_server_allreduce(shape);
@@ -190,7 +190,7 @@ TEST(Lowering, packs_only_what_others_must_see) {
   EXPECT_EQ(unpacks, 0);
 }
 
-// A reduction into memory that a peer has read would wait for each of its lines.
+// A reduction into memory that a peer has read would wait for each of the memory's cache lines.
 TEST(Lowering, makes_results_where_the_caller_wants_them) {
   for (const auto make : {direct_allreduce, ring_allreduce, halving_doubling_allreduce}) {
     const Placement placement{std::vector<bool>(5, true), false, false};

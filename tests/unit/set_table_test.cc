@@ -1,4 +1,4 @@
-// Which sets there may be, and that what they use never meets.
+// The process sets that may exist. Their lanes and memory never overlap.
 #include "engine/set_table.h"
 
 #include <gmock/gmock.h>

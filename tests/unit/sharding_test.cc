@@ -19,7 +19,8 @@ VariableSpec embedding(std::string name, std::vector<int64_t> dims) {
   return {std::move(name), Dtype::float32, std::move(dims), true};
 }
 
-// Every element once, in order; places count each server's elements without gaps.
+// Expects that shares cover every element once and in order, and that the places of each server
+// have no gaps.
 void expect_whole(const Sharding& sharding, std::size_t variable, const VariableSpec& spec) {
   uint64_t next = 0;
   std::vector<uint64_t> places(static_cast<std::size_t>(sharding.servers()), 0);
@@ -77,7 +78,7 @@ TEST(Sharding, is_the_same_everywhere) {
   here.add(specs);
   there.add(specs);
   EXPECT_EQ(here.text(), there.text());
-  // And stays what it is: a checkpoint of one build is read by the next.
+  // The cut must not change between builds, since a build reads the checkpoints of earlier builds.
   EXPECT_EQ(here.text(),
             "server 0: 5116 B: a[0:1024], d[0:130], d[260:385]\n"
             "server 1: 4648 B: a[1024:2048], b, d[130:260], e\n"

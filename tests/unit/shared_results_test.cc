@@ -110,7 +110,7 @@ TEST(SharedResults, are_not_let_go_by_a_forked_child) {
   EXPECT_EQ(results.lend(kMi, 1), block);
 }
 
-// Each part of a shared result is written by one rank, once; the others hear that it is there.
+// One rank writes each part of a shared result, once. The other ranks hear that the part is there.
 TEST(SharedResults, are_right_with_and_without_views) {
   for (int ranks = 2; ranks <= kRanksMax; ++ranks) {
     for (int form = 0; form < 8; ++form) {
@@ -134,7 +134,7 @@ TEST(SharedResults, are_right_with_and_without_views) {
   }
 }
 
-// Servers write their parts there, and the ranks nothing.
+// Servers write their parts of the results. The ranks write nothing.
 TEST(SharedResults, are_written_by_servers_that_see_them) {
   for (int ranks = 2; ranks <= 16; ++ranks) {
     for (int servers = 1; servers <= 5; ++servers) {
@@ -163,7 +163,7 @@ TEST(SharedResults, are_written_by_servers_that_see_them) {
   }
 }
 
-// In a ring of two steps each sum goes round: both ranks write what is not theirs alone.
+// Both ranks of this schedule write the same part of the result. The verifier has to find this.
 TEST(SharedResults, of_two_writers_are_found) {
   std::vector<Schedule> lowered;
   for (int rank = 0; rank < 2; ++rank) {

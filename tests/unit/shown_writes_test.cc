@@ -1,4 +1,5 @@
-// Which way writes of shown memory take: by what they cost, and again when that changes.
+// Writes of peer-visible memory go through the cache or past it. The measured cost decides, again
+// and again.
 #include "memory/shown_writes.h"
 
 #include <gtest/gtest.h>

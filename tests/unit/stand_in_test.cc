@@ -1,4 +1,4 @@
-// A rank that stands in says of its rows what it was expected to say, whatever the kind.
+// A placeholder reports the rows that the other ranks expect from its rank, for every kind.
 #include "operation/stand_in.h"
 
 #include <gtest/gtest.h>

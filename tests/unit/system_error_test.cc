@@ -46,7 +46,7 @@ TEST(SystemError, the_advice_is_the_hard_limit_or_how_to_raise_that) {
     EXPECT_THAT(error_text(EMFILE),
                 AllOf(HasSubstr(cat("`ulimit -n ", expected, "`")), Not(HasSubstr(all))));
   }
-  // A hard limit that is lowered stays low, so in a process of its own.
+  // A hard limit cannot be raised again, so the test lowers it in another process.
   EXPECT_EXIT(
       {
         rlimit low{};

@@ -23,7 +23,7 @@ TEST(TcpRefusals, says_busy_when_too_many_transfers_are_posted) {
   EXPECT_TRUE(pair.b.post_recv({0, 0, posted, {}, posted}).ok());
 }
 
-// A file stands for a socket that the kernel does not let us watch.
+// A file stands for a socket that the kernel does not let the transport watch.
 TEST(TcpRefusals, a_peer_whose_socket_cannot_be_watched_has_failed) {
   ManualClock clock;
   TcpTransport transport{world_of(3, 0), clock, kPeerTimeout};

@@ -1,4 +1,4 @@
-// Several TCP streams to a peer: what goes over them, what they may not do, and how they end.
+// Several TCP streams to a peer: their data, refused frames, and their end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ TEST(TcpStreams, share_a_large_transfer_without_a_copy) {
   EXPECT_TRUE(pair.a.arm() && pair.b.arm());
 }
 
-// As the segments of a sum are.
+// The segments of a sum are such transfers.
 TEST(TcpStreams, take_whole_transfers_that_are_no_longer_than_a_stripe) {
   Pair pair(streams(2));
   constexpr std::size_t kTransfers = 8, kBytes = tcp::kStripeBytes;
@@ -238,7 +238,7 @@ TEST(TcpStreams, refuse_what_does_not_fit) {
       EXPECT_THAT(twice.cause(), HasSubstr("sent a stripe twice at byte 200000"));
     }
   }
-  Awaiting begun;  // the first stream has begun a frame that goes over it
+  Awaiting begun;  // the first stream has begun a frame that overlaps this stripe
   begun.data.position = 0;
   begun.data.bytes = 200'001;
   begun.write(begun.data);
@@ -268,7 +268,7 @@ TEST(TcpStreams, both_ends_name_the_one_that_broke) {
   puppet.beside.reset();
   puppet.settle();
   puppet.clock.time += 900 * kMillisecond;
-  puppet.wire.reset();  // the peer has found it first
+  puppet.wire.reset();  // the peer has found the failure first
   EXPECT_THAT(puppet.cause(), HasSubstr("stream 2 of 2 failed: closed by the other end"));
 }
 
@@ -344,7 +344,7 @@ TEST(TcpStreams, what_is_not_wanted_hangs_up) {
     Pair pair(streams(2));
     const int open = open_descriptors();
     auto [left, right] = socket_pair();
-    pair.a.adopt_beside(1, 1, std::move(left));  // there is one of that number
+    pair.a.adopt_beside(1, 1, std::move(left));  // a stream of this number exists
     right.reset();
     EXPECT_EQ(open_descriptors(), open);
     pair.a.fail(1);

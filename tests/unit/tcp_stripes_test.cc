@@ -43,7 +43,7 @@ TEST(TcpStripes, are_known_by_the_length_of_the_whole) {
   }
 }
 
-// However the streams take turns: every byte once, and no stripe without end.
+// For any order of the streams' turns, every byte is taken once, and the stripes come to an end.
 TEST(TcpStripes, cover_a_transfer_once) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -67,7 +67,7 @@ TEST(Tcp, sends_nothing_large_before_the_grant) {
   EXPECT_EQ(pair.b.counters().bytes_received, kBytes);
 }
 
-// A grant that is waited for is a second way.
+// A wait for a grant would be a second trip.
 TEST(Tcp, a_small_exchange_takes_one_way) {
   Pair pair;
   std::vector<std::byte> mine = random_bytes(8, 4), yours = random_bytes(8, 5), at_a(8), at_b(8);
@@ -144,7 +144,7 @@ TEST(Tcp, no_more_goes_ahead_of_grants_than_is_kept_aside) {
   pair.settle();
   EXPECT_EQ(pair.at_b.received_cookies.size(), kTransfers);
   EXPECT_TRUE(from == to);
-  // All has been granted, so that as much goes ahead again.
+  // All transfers have been granted, so the same number of bytes may go ahead again.
   const Piece source{from[0].data(), kBytes};
   ASSERT_TRUE(pair.a.post_send({1, 0, kTransfers, {&source, 1}, kTransfers}).ok());
   pair.settle();

@@ -42,7 +42,7 @@ TEST(TwoLevel, is_canonical_where_nodes_are_powers_of_two_of_consecutive_ranks) 
            {0, 0, 0, 1, 1, 1}, {0, 1, 0, 1}, {0, 1, 1}, {0, 0, 1, 1, 0}, {0, 0, 1, 2, 2}}) {
     const Shape shape{.ranks = static_cast<int>(nodes.size()), .nodes = nodes};
     EXPECT_FALSE(is_canonical(kTwoLevel, shape)) << join(nodes, " ");
-    // Nor would the verifier let them pass as such.
+    // The verifier does not accept the schedules as canonical, either.
     EXPECT_NE(verify(schedules_of(two_level(), shape), AlgorithmRow::Result::sum, 0, true), "")
         << join(nodes, " ");
   }

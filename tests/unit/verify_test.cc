@@ -114,7 +114,7 @@ TEST_F(Verifier, finds_a_sum_out_of_canonical_order) {
             std::string::npos);
 }
 
-// Sums of 16-bit floats: what is rounded twice, or taken for another width, is found.
+// Sums of 16-bit floats. The verifier finds values that are rounded twice or read in a wrong width.
 class WideVerifier : public testing::Test {
  protected:
   std::vector<Schedule> ring() const {

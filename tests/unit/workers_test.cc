@@ -1,4 +1,4 @@
-// Many jobs at once, who reports them, and who is woken.
+// Many jobs at once: the threads that report them, and the threads that are woken.
 #include "compute/workers.h"
 
 #include <gtest/gtest.h>
@@ -100,7 +100,7 @@ TEST_P(InFlightTest, does_not_arm_while_completions_wait) {
   EXPECT_TRUE(compute->arm());
 }
 
-// A neighbour's memory, which whoever reads it waits for.
+// Memory of a neighbour. A reader waits until the gate is open.
 class Gate final : public RemoteReader {
  public:
   Status read(std::span<const RemotePiece>, std::size_t, std::byte* into,
@@ -243,13 +243,13 @@ struct CopyFromAfar {
   ComputeJob job;
 };
 
-// One that takes a job only when it is woken: it has come to where it waits.
+// Returns a worker that already waits, so it takes a job only when it is woken.
 std::unique_ptr<WorkerCompute> sleeping_worker(std::size_t alone) {
   auto worker = std::make_unique<WorkerCompute>(
       1, [] {}, WorkerLimits{0, alone});
   EXPECT_TRUE(worker->hand_over([] {}));
   worker->finish_tasks();
-  EXPECT_FALSE(worker->arm());  // which tells of the task once
+  EXPECT_FALSE(worker->arm());  // arm() reports the end of the task once
   return worker;
 }
 

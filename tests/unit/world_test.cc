@@ -38,7 +38,7 @@ TEST(World, counts_ranks_within_and_across_nodes) {
 
 TEST(World, describes_a_member) {
   EXPECT_EQ(world_of({0, 1}, 0).describe(1), "rank 1 (node1, pid 101)");
-  // In a part of a job sentences have the job's numbers.
+  // In a part of a job, messages use the job's numbers.
   World part = world_of({0, 1}, 0);
   part.members[1].number = 7;
   EXPECT_EQ(part.describe(1), "rank 7 (node1, pid 101)");
