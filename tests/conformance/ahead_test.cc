@@ -59,13 +59,13 @@ class Ahead : public testing::TestWithParam<Backend> {
     Piece piece;
     return transport(stream.to).post_recv(transfer(stream.from, i, stream.target[i], piece));
   }
-  // As many as are accepted. True: some were.
+  // Sends until the transport accepts no more. Returns whether the transport accepted any transfer.
   bool send_some(Stream& stream) {
     const std::size_t before = stream.sent;
     while (stream.sent < stream.source.size() && send(stream, stream.sent).ok()) ++stream.sent;
     return stream.sent > before;
   }
-  // The sender gets rid of nothing more.
+  // Sends until the transport has accepted nothing for kIdlePolls polls.
   void send_until_it_waits(std::vector<Stream>& streams) {
     for (int idle = 0; idle < kIdlePolls; ++idle) {
       for (Stream& stream : streams) {
@@ -113,14 +113,14 @@ TEST_P(Ahead, waits_for_a_receiver_that_posts_nothing_and_loses_nothing) {
   }
   EXPECT_TRUE(is_simulated || kSanitized || heap <= kHeapBytesMax) << heap << " bytes";
 
-  // A word of control passes, in both directions.
+  // A control message still passes in both directions.
   const std::vector<std::byte> word(100, std::byte{7});
   for (int rank : {0, 1})
     fleet_->offer([&] { return transport(rank).post_control(1 - rank, word); });
   EXPECT_TRUE(fleet_->poll_until(
       [&] { return sink(0).messages[1].size() == 1 && sink(1).messages[0].size() == 1; }));
 
-  // The last one that was accepted does not wait for those before it.
+  // The last accepted transfer does not wait for the transfers before it.
   for (Stream& stream : streams) {
     const std::size_t last = stream.sent - 1;
     fleet_->offer([&] { return receive(stream, last); });

@@ -111,7 +111,7 @@ Backend tcp(std::string name, tcp::Streams streams) {
       streams.count);
 }
 
-// A simulated rank belongs to its network; this end of it dies when it is destroyed.
+// A simulated rank belongs to its network. The rank dies when this end is destroyed.
 class SimEnd final : public Transport {
  public:
   SimEnd(SimNetwork& network, int rank)

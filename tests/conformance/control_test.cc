@@ -89,7 +89,7 @@ TEST_P(Control, is_neither_lost_nor_doubled_while_data_is_in_flight) {
 TEST_P(Control, says_busy_when_nobody_reads_and_goes_on_when_somebody_does) {
   make(2);
   std::vector<std::vector<std::byte>> sent;
-  // Rank 1 does not poll: sooner or later there is no room.
+  // Rank 1 does not poll, so the transport runs out of room.
   bool busy = false;
   for (uint64_t i = 0; i < 2000 && !busy; ++i) {
     sent.push_back(message(30'000, i));

@@ -34,7 +34,7 @@ class Death : public testing::TestWithParam<Backend> {
     EXPECT_FALSE(transport(survivor).is_connected(dead));
   }
 
-  // Sends, receives and control with everybody; nothing waits for the end of it.
+  // Posts sends, receives and control messages with every peer. It does not wait for their end.
   void start_traffic(int rank, uint64_t rounds, std::mt19937_64& random) {
     for (uint64_t i = 0; i < rounds; ++i) {
       for (int peer = 0; peer < fleet_->size(); ++peer) {
@@ -58,7 +58,7 @@ class Death : public testing::TestWithParam<Backend> {
     ++runs_;
   }
 
-  // The two that are left still understand each other.
+  // Expects that a transfer between the two survivors arrives.
   void expect_works(int from, int to) {
     std::mt19937_64 random(kSeeds);
     Buffer source(nullptr, 70'000, 3, random);
@@ -93,7 +93,8 @@ TEST_P(Death, of_an_idle_rank_is_reported_once) {
 }
 
 TEST_P(Death, of_a_busy_rank_is_reported_once_and_its_memory_is_left_alone) {
-  // Over RDMA, data of the dead that nobody receives is kept for half a second each time.
+  // Over RDMA, a transport keeps unreceived data of a dead peer for a while, so there are fewer
+  // seeds.
   const uint64_t seeds = is_rdma() ? 4 : 12;
   for (uint64_t seed = kSeeds; seed < kSeeds + seeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -263,7 +264,7 @@ class ProcessDeath : public testing::TestWithParam<Backend> {
   }
 
   [[noreturn]] static void be_child(Sockets sockets, bool busy, Nanoseconds peer_timeout) {
-    ::alarm(60);  // an orphan ends by itself
+    ::alarm(60);  // ends an orphan
     Endpoint endpoint = GetParam().make_endpoint(1, std::move(sockets), peer_timeout);
     Recorder sink;
     std::vector<std::byte> memory(300'000);
@@ -360,7 +361,7 @@ TEST_P(ProcessDeath, wakes_a_sleeper) {
 TEST_P(ProcessDeath, by_silence_is_told_within_five_times_the_promise) {
   constexpr Nanoseconds kPromise = 400 * kMillisecond;
   start(false, kPromise);
-  // Alive and quiet is not silent.
+  // A quiet peer is not silent: it sends heartbeats.
   const auto quiet_until =
       std::chrono::steady_clock::now() + std::chrono::nanoseconds(3 * kPromise);
   poll_until([&] { return std::chrono::steady_clock::now() > quiet_until; });

@@ -80,7 +80,8 @@ std::vector<Backend> backends_with_processes() {
 std::string test_name(const testing::TestParamInfo<Backend>& info) { return info.param.name; }
 
 void paint(std::span<std::byte> memory, uint64_t seed) {
-  // Eight bytes a turn, by plain pointers: under a sanitizer this is much of what the tests do.
+  // Writes eight bytes a turn, through plain pointers. Under a sanitizer the tests spend much of
+  // their time here.
   uint64_t state = seed * 0x9e3779b97f4a7c15u + 1, word = 0;
   const auto draw = [&] {
     state = state * 6364136223846793005u + 1442695040888963407u;

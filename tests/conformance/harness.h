@@ -20,10 +20,10 @@
 
 namespace rdmacoll::conformance {
 
-// Silence is not what most tests are about, and a heartbeat must not repair a lost wake-up.
+// Most tests are not about silence. A heartbeat must not repair a lost wake-up.
 inline constexpr Nanoseconds kNeverSilent = 3600 * kSecond;
 
-// Notes everything, and that nothing comes twice.
+// Notes all events, and expects that no event comes twice.
 struct Recorder final : Sink {
   struct Seen {
     std::vector<RemotePiece> pieces;
@@ -72,12 +72,12 @@ struct Fleet {
   // Polls all until `done`; false after `limit` of real time.
   bool poll_until(const std::function<bool()>& done,
                   std::chrono::seconds limit = std::chrono::seconds(60));
-  // Offers it again while it is busy, as an engine does.
+  // Repeats the call while it returns busy, as an engine does.
   void offer(const std::function<Status()>& call);
   bool all_connected() const;
 };
 
-// A process that can be started on its own: for the tests that kill one.
+// The pool and transport of a rank that is a process of its own, for tests that kill a process.
 struct Endpoint {
   std::unique_ptr<MemoryPool> pool;
   std::unique_ptr<Transport> transport;
@@ -107,11 +107,11 @@ World world_of(int ranks, int rank);
 std::unique_ptr<MemoryPool> make_pool();
 const Clock& steady_clock();
 
-// Bytes that say where they belong: no two transfers look alike.
+// Fills memory with bytes that depend on `seed`, so that no two transfers look alike.
 void paint(std::span<std::byte> memory, uint64_t seed);
 bool is_painted(std::span<const std::byte> memory, uint64_t seed);
 
-// Memory in one or many pieces, of the pool or not, cut at random.
+// Memory in one or many pieces, inside or outside the pool, cut at random.
 class Buffer {
  public:
   Buffer(MemoryPool* pool, std::size_t bytes, std::size_t pieces_max, std::mt19937_64& random);

@@ -1,4 +1,4 @@
-// The test of a path, over every transport: what it measures, and how it ends when a peer does.
+// The test of a path over every transport: its measurements, and its end when a peer dies.
 #include "probe/pair_probe.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ struct Side {
   Player player;
 };
 
-// Runs in a thread of its own, but only while the other side has nothing to do.
+// Runs one side in its own thread, but only while the other side has nothing to do.
 class Follower {
  public:
   Follower(Side& side, const Plan& plan)
@@ -68,7 +68,7 @@ class Follower {
   }
 
   std::binary_semaphore go_{0}, back_{0};
-  bool is_done_ = false;  // handed over by the semaphores
+  bool is_done_ = false;  // the semaphores guard it
   std::thread thread_;
 };
 
@@ -197,7 +197,7 @@ TEST_P(PairProbe, refuses_data_that_arrives_changed) {
   open();
   Side leader(*fleet, 0), other(*fleet, 1);
   bool begun = false;
-  // Plays along, but sends other bytes than it should.
+  // The other side takes part, but sends wrong bytes.
   const Status led = lead(leader, quick({1000}), [&] {
     Message message;
     if (other.player.take(message)) {

@@ -19,7 +19,7 @@ class Processes : public testing::TestWithParam<Backend> {
     return round % 40 == 0 ? 900'000 : round * 31;
   }
 
-  // Both sides play the same: send, receive, show and look, then check.
+  // Both sides run this: they send, receive, publish and read views, and then check the bytes.
   static std::string play(Endpoint& endpoint, int rank) {
     Recorder sink;
     Transport& transport = *endpoint.transport;
@@ -66,7 +66,7 @@ class Processes : public testing::TestWithParam<Backend> {
       if (!ended) return "round " + std::to_string(round) + " did not end";
       if (!target.is_painted(theirs)) return "wrong bytes in round " + std::to_string(round);
     }
-    // The other side may still need a word from us.
+    // The peer may still need a message from this rank.
     const std::byte bye{};
     if (!transport.post_control(peer, {&bye, 1}).ok()) return "bye";
     if (!poll_until([&] { return !sink.messages[peer].empty() && transport.flushed(); }))

@@ -47,7 +47,8 @@ TEST_P(ParameterServerDeclarations, lets_nobody_wait_for_values_that_others_want
   EXPECT_EQ(said(""), 2);
 }
 
-// Each server gets as many elements of each variable, in the same order, but others.
+// With both cuts, each server gets the same numbers of elements in the same order, but other
+// elements.
 TEST_P(ParameterServerDeclarations, refuses_what_was_declared_in_other_portions) {
   chunk_bytes = std::size_t{1} << 20;
   open(2, 2);

@@ -83,7 +83,7 @@ class PsFleet : public testing::TestWithParam<Backend> {
     ASSERT_TRUE(ended.ok()) << ended.message();
   }
 
-  // All workers declare, the first gives values.
+  // All workers declare the variables. The first worker gives the initial values.
   void begin(const std::vector<VariableSpec>& specs, std::vector<std::vector<float>> values,
              const std::string& rule = kSgd) {
     const std::unique_ptr<bool[]> decays(new bool[specs.size()]());
@@ -92,7 +92,7 @@ class PsFleet : public testing::TestWithParam<Backend> {
       const Status asked = client->declare(specs, {decays.get(), specs.size()}, rule, declared);
       ASSERT_TRUE(asked.ok()) << asked.message();
       run(declared);
-      // A server that stores nothing of them needs nothing.
+      // A server that stores none of the variables needs no values.
       EXPECT_FALSE(declared->texts.empty());
       for (const std::string& text : declared->texts) EXPECT_EQ(text, "needs values");
     }

@@ -18,7 +18,7 @@ TEST_P(ParameterServerRows, moves_only_the_rows_that_are_named) {
   open(2, 3);
   constexpr std::size_t kRows = 400, kColumns = 6;
   begin({floats("words", {kRows, kColumns}, true)}, {counted(kRows * kColumns, 0)});
-  // Twice the same: their gradients are summed.
+  // Row 5 occurs twice, so its gradients are summed.
   const std::vector<int64_t> rows = {399, 5, 0, 5, 200};
   std::vector<float> gradients(rows.size() * kColumns, -1);
   CallRef call;
@@ -59,7 +59,7 @@ TEST_P(ParameterServerRows, say_where_the_push_of_an_exchange_was_refused) {
   EXPECT_EQ(values, (std::vector<float>{17, 18, -1, 0}));
 }
 
-// Rows that nobody names as well as a whole variable whose gradients are zero there.
+// Rows that no push names change like a whole variable whose gradients are zero in these rows.
 TEST_P(ParameterServerRows, make_up_for_updates_at_the_rates_that_came_with_them) {
   open(2, 2);
   constexpr std::size_t kRows = 60, kColumns = 7;
@@ -87,7 +87,7 @@ TEST_P(ParameterServerRows, make_up_for_updates_at_the_rates_that_came_with_them
   EXPECT_EQ(both[0], both[1]);
 }
 
-// More than a server does at once.
+// The missed updates are more than a server makes at once.
 TEST_P(ParameterServerRows, makes_up_for_what_rows_have_missed) {
   open(2, 1);
   constexpr std::size_t kRows = 512, kColumns = 64, kPushes = 101;
@@ -107,7 +107,8 @@ TEST_P(ParameterServerRows, makes_up_for_what_rows_have_missed) {
   }
   float velocity = 1, expected = 1 - velocity;
   for (std::size_t missed = 1; missed < kPushes; ++missed) expected -= velocity *= 0.5F;
-  // By their numbers, and as a whole; while one makes up for them, the other is served.
+  // One call pulls rows by their numbers, another pulls the whole variable. While one call makes up
+  // for missed updates, the server serves the other.
   std::vector<float> some(2 * kColumns);
   std::vector<std::vector<float>> whole = {std::vector<float>(kRows * kColumns)};
   const CallRef pull = clients[1]->pull(tensors(whole));
@@ -118,7 +119,7 @@ TEST_P(ParameterServerRows, makes_up_for_what_rows_have_missed) {
                   .ok());
   for (const CallRef& one : {pull, stats, call}) run(one);
   EXPECT_EQ(some, std::vector<float>(2 * kColumns, expected));
-  // The row that missed none has had each update once.
+  // Row 0 has missed no update, and has had each update once.
   float moment = 0, often_pushed = 1;
   for (std::size_t push = 0; push < kPushes; ++push) {
     moment = moment * 0.5F - 1;

@@ -43,7 +43,7 @@ TEST_P(ParameterServerState, takes_over_what_an_optimizer_has_and_gives_it_back)
   std::vector<std::vector<float>> none = {std::vector<float>(5050), std::vector<float>(80)};
   run(clients[1]->push(tensors(none)));
   EXPECT_THAT(updates(found), testing::ElementsAre("8"));
-  // A gradient of zeros: the momentum is halved, and moves the values once more.
+  // The gradient is zero. The push therefore halves the momentum, which moves the values once more.
   run(clients[1]->pull(tensors(found), 1));
   EXPECT_EQ(found[1][3], slots[1][3] * 0.5F);
   run(clients[1]->pull(tensors(found)));
@@ -74,7 +74,7 @@ TEST_P(ParameterServerState, takes_gradients_that_lie_apart_and_tells_whoever_do
   EXPECT_EQ(gradients, values_from(1));
   EXPECT_EQ(fresh[0], std::vector<float>(5050, 9));
   EXPECT_EQ(fresh[1], std::vector<float>(17, 9));
-  // All that is open ends with the client's failure.
+  // All open calls end with the client's failure.
   const CallRef lost = clients[0]->push(tensors(gradients));
   lost->done = [&told](const Status& status) { told += status.code() == Code::shutdown ? 10 : 0; };
   clients[0]->fail({Code::shutdown, "over"});

@@ -39,7 +39,7 @@ TEST_P(ParameterServer, applies_every_push_of_every_worker_once) {
     gradients.push_back(values_of_specs(0));
     for (auto& one : gradients.back()) std::fill(one.begin(), one.end(), -1 - worker);
   }
-  // Several at a time of each worker.
+  // Each worker has several pushes in flight.
   std::vector<CallRef> calls;
   for (int step = 0; step < kSteps; ++step) {
     for (std::size_t worker = 0; worker < 3; ++worker) {
@@ -63,7 +63,7 @@ TEST_P(ParameterServer, gives_fresh_values_back_for_gradients) {
   }
 }
 
-// How far each of four workers comes while the first takes kSteps, and in how many rounds.
+// The steps of each of four workers while the first one takes kSteps, and the number of rounds.
 struct Progress {
   std::array<int, 4> steps = {};
   int rounds = 0;
@@ -75,7 +75,7 @@ TEST_P(ParameterServer, lets_the_fast_run_while_one_is_slow) {
   std::vector<std::vector<std::vector<float>>> memory(4, values_of_specs(0));
   std::vector<CallRef> calls(4);
   constexpr int kSteps = 500;
-  // The last worker moves in every `pace`th round alone.
+  // The last worker moves only in every `pace`th round.
   const auto take_steps = [&](int pace) {
     Progress made;
     for (; made.steps[0] < kSteps && made.rounds < 1'000'000; ++made.rounds) {
@@ -101,7 +101,7 @@ TEST_P(ParameterServer, lets_the_fast_run_while_one_is_slow) {
   ASSERT_EQ(others.steps[0], kSteps);
   EXPECT_LT(others.steps[3], all.steps[3] / 2);
   if (GetParam().name == "rdma") {
-    // A device works beside these rounds, and serves queue pairs in an order of its own.
+    // A device works independently of these rounds, and serves queue pairs in its own order.
     const int kept = others.steps[1] + others.steps[2];
     EXPECT_GE(kept * 100, std::min(all.steps[1] + all.steps[2], 2 * kSteps) * 90);
     return;
@@ -173,7 +173,8 @@ TEST_P(ParameterServer, that_leaves_by_an_error_says_why_to_its_workers) {
   EXPECT_TRUE(servers[1]->has_told());
 }
 
-// It has heard first of another's end, which is what ends it: that one is the cause for all.
+// A server ends because it has heard of the end of another server. For all workers, the cause is
+// that other server.
 TEST_P(ParameterServer, that_leaves_for_anothers_sake_names_that_one) {
   open(2, 2);
   begin(kSpecs, values_of_specs(0));
@@ -204,7 +205,7 @@ TEST_P(ParameterServer, that_dies_is_named_by_the_workers) {
   EXPECT_EQ(later->status.code(), Code::rank_failed);
 }
 
-// The others are told by whoever has lost it, also where a worker was lost before.
+// A rank that has lost the server tells the others, even if a worker was lost before.
 TEST_P(ParameterServer, that_dies_ends_the_others_with_its_name) {
   open(3, 3);
   begin(kSpecs, values_of_specs(0));
@@ -252,7 +253,7 @@ TEST_P(ParameterServer, goes_on_without_a_worker_that_was_stopped) {
 }
 
 TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
-  chunk_bytes = std::size_t{1} << 30;  // so a huge variable has few shares
+  chunk_bytes = std::size_t{1} << 30;  // a huge variable then has few shares
   open(3, 1);
   const VariableSpec w = floats("w", {3}), v = floats("v", {3});
   const bool decays = true;
@@ -272,7 +273,7 @@ TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
   run(clients[0]->init(tensors(values)));
   EXPECT_EQ(wait(clients[0]->init(tensors(values))).message(),
             "variable w has its initial values already: push gradients to change it.");
-  // Though data was sent along that nobody wanted, both still count alike.
+  // The refused calls sent unwanted data. Both sides still count sequences alike.
   values = {{1, 1, 1}};
   run(clients[0]->push_pull(tensors(values)));
   EXPECT_EQ(values[0], (std::vector<float>{0, 1, 2}));
@@ -287,7 +288,7 @@ TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
   EXPECT_EQ(values[0], (std::vector<float>{0, 1, 2}));
   ASSERT_TRUE(clients[2]->declare({&w, 1}, {&decays, 1}, "optimizer=adam\n", call).ok());
   EXPECT_THAT(wait(call).message(), testing::HasSubstr("different optimizers"));
-  // Each declaration may have its own; a rate may have to come with each push.
+  // Each declaration may have its own rule. With this rule, each push has to bring a learning rate.
   ASSERT_TRUE(clients[0]->declare({&v, 1}, {&decays, 1}, "schedule=pushed\n", call).ok());
   run(call);
   std::array<float, 3> moved = {1, 2, 3};

@@ -27,7 +27,7 @@ class ParameterServerViews : public PsFleet {
     fleet->offer([&] { return transport.publish({2, ps::kLaneThere, 0, pieces, 0}); });
   }
 
-  // Its worker 1 has done nothing of its own: ids and sequences begin at 0.
+  // Worker 1 has made no calls, so its ids and sequences begin at 0.
   void open_beside_a_damaged_one() {
     open(2, 1);
     clients[1].reset();
@@ -45,7 +45,7 @@ class ParameterServerViews : public PsFleet {
     std::vector<std::vector<float>> values = {std::vector<float>(kElements)};
     run(clients[0]->init(tensors(values)));
   }
-  // All that worker 0 could pack into.
+  // Allocates all memory into which worker 0 could pack chunks.
   std::vector<std::byte*> take_pool() {
     std::vector<std::byte*> taken;
     while (std::byte* memory = fleet->pools[0]->allocate(kChunkBytes)) taken.push_back(memory);
@@ -147,7 +147,7 @@ TEST_P(ParameterServerViews, of_a_worker_that_dies_while_they_are_shown_are_forg
   const std::size_t used = fleet->pools[1]->used();
   std::vector<std::vector<float>> gradient = {counted(kElements, 0)};
   clients[1]->push(tensors(gradient));
-  // Its chunks are shown; the server has seen some of them.
+  // The worker has published its chunks. The server has seen some of them.
   ASSERT_TRUE(run_until([&] { return fleet->pools[1]->used() > used; }));
   clients[1].reset();
   fleet->transports[1].reset();
@@ -178,7 +178,7 @@ TEST_P(ParameterServerViews, in_pieces_are_nonsense) {
 }
 
 TEST_P(ParameterServerViews, between_the_places_of_numbers_are_nonsense) {
-  if (GetParam().name == "sim_read") return;  // it is copied to where numbers lie
+  if (GetParam().name == "sim_read") return;  // this backend copies the piece to aligned memory
   open_beside_a_damaged_one();
   std::byte* const memory = fleet->pools[1]->allocate(2 * kChunkBytes);
   const Piece piece{memory + 2, kChunkBytes};

@@ -18,7 +18,7 @@ std::vector<VerbsRank> ranks_with_devices(int ranks) {
   return all;
 }
 
-// Nodes of two ranks, which all the same meet by their devices.
+// Engines on nodes of two ranks. All ranks connect through their devices, even within a node.
 class CanonicalEngines {
  public:
   CanonicalEngines(int ranks, const std::string& algorithm)

@@ -57,7 +57,7 @@ class RdmaEngines : public testing::Test {
     return operation->done();
   }
 
-  int fabric_steps_of_a_turn_ = 0;  // 0: all that is under way arrives between two turns
+  int fabric_steps_of_a_turn_ = 0;  // 0: all data in flight arrives between two turns
   VerbsFleet fleet_{{.seed = 71},
                     {{.adapters = {ethernet(0)}},
                      {.adapters = {ethernet(1)}},
@@ -67,7 +67,7 @@ class RdmaEngines : public testing::Test {
   std::vector<std::unique_ptr<Engine>> engines_;
 };
 
-// Its caller goes on with something else: nobody may look at the transport for a while.
+// The caller goes on with other work, so no thread may poll the transport for a while.
 TEST_F(RdmaEngines, what_a_rank_passes_on_is_on_its_way_when_its_own_part_is_done) {
   std::vector<std::vector<float>> values(4, std::vector<float>(100));
   values[0].assign(100, 3.5F);

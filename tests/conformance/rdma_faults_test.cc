@@ -29,7 +29,7 @@ class RdmaFaults : public testing::Test {
     return make({{.adapters = {ethernet(0)}}, {.adapters = {ethernet(1)}}});
   }
 
-  // A transfer from `from` to `to`, which need not end.
+  // Starts a transfer from `from` to `to`, which need not complete.
   uint64_t start(int from, int to, std::size_t bytes, bool is_of_pool = true) {
     std::mt19937_64 random(++cookie_);
     for (const bool is_send : {true, false}) {
@@ -63,7 +63,7 @@ TEST_F(RdmaFaults, path_that_is_dead_from_the_beginning_is_named_with_its_cure) 
   fleet.meet_all();
   const auto failed = [&](int rank) { return !fleet.sink(rank).failures.empty(); };
   EXPECT_TRUE(fleet.poll_until([&] { return failed(0) && failed(1); }));
-  // The second one may hear of the end of the first before its own retries are over.
+  // The second rank may hear of the end of the first one before its own retries are over.
   const std::string all = fleet.failure(0, 1) + fleet.failure(1, 0);
   EXPECT_THAT(all, AllOf(HasSubstr("retry counter exceeded (12)"), HasSubstr("mlx5_0 port 1"),
                          HasSubstr("to GID ::ffff:10.9.0."), HasSubstr("No path between the two"),
@@ -86,7 +86,7 @@ TEST_F(RdmaFaults, path_that_dies_is_named) {
   VerbsFleet& fleet = make_two();
   fleet.fabric.cut(0, 1);
   start(0, 1, 500'000);
-  // Also by the one who has nothing to send.
+  // The rank that has nothing to send also reports the cause.
   for (const std::string& cause : {fleet.failure(0, 1), fleet.failure(1, 0)}) {
     EXPECT_THAT(cause, AllOf(HasSubstr("retry counter exceeded (12)"), HasSubstr("mlx5_0 port 1"),
                              HasSubstr("GID ::ffff:10.9.0.")));
@@ -128,7 +128,7 @@ TEST_F(RdmaFaults, device_that_fails_ends_all_its_peers_and_no_others) {
   expect_arrives(2, start(1, 2, 900'000));
 }
 
-// As soft-RoCE goes with its network interface: flushed requests are all that is seen.
+// A soft-RoCE device disappears with its network interface. Ranks then see only flushed requests.
 TEST_F(RdmaFaults, device_that_is_taken_away_is_named_at_both_ends) {
   VerbsFleet& fleet = make({{.adapters = {ethernet(0)}}, {.adapters = {ethernet(1)}}});
   start(0, 1, 900'000);
@@ -151,8 +151,8 @@ TEST_F(RdmaFaults, queue_that_is_full_now_and_then_delays_only) {
   EXPECT_GT(fleet.fabric.counters().fulls, 100u);
 }
 
-// A receiver that has promised more than it has posted is waited for as long as the settings of the
-// path say.
+// A sender waits for a receiver that has posted fewer receives than promised, as long as the path's
+// settings say.
 TEST_F(RdmaFaults, receiver_that_is_not_ready_is_waited_for) {
   VerbsFleet fleet({.seed = 45, .rnr_steps = 1'000'000}, {{.adapters = {ethernet(0)}}}, 2);
   RdmaPuppet puppet(fleet, {ethernet(1)});
@@ -204,7 +204,7 @@ TEST_F(RdmaFaults, pool_without_room_for_staging_is_named_with_its_cure) {
   for (std::byte* some : taken) fleet.pool(0).free(some);
 }
 
-// The end of its socket overtakes its acknowledgements.
+// The end of the peer's socket overtakes the peer's acknowledgements.
 TEST_F(RdmaFaults, what_a_peer_has_received_before_it_left_is_sent) {
   int overtaken = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
@@ -237,7 +237,7 @@ TEST_F(RdmaFaults, what_a_peer_has_received_before_it_left_is_sent) {
   EXPECT_GT(overtaken, 0);
 }
 
-// The first peer is told why, and so is the second: nobody waits for buffers that never come.
+// Both peers hear the reason, so no rank waits for buffers that never come.
 TEST_F(RdmaFaults, memory_that_may_not_be_locked_fails_every_peer_that_needs_it) {
   verbs_sim::AdapterModel limited = ethernet(0);
   limited.lockable_bytes = std::size_t{3} << 20;  // messages fit, staging buffers do not

@@ -54,7 +54,7 @@ class RdmaFuzz {
     }
   }
 
-  // Still alive, or failed with a cause; and its end is seen, once.
+  // Expects that the transport reports the end of the peer exactly once, with a cause.
   void check() {
     puppet_.settle(50);
     puppet_.hang_up();
@@ -84,7 +84,7 @@ class RdmaFuzz {
                          .position = position},
                         payload, static_cast<uint16_t>(random_() % 10 == 0 ? random_() : 0));
   }
-  // Places of ours, mostly: elsewhere the devices stop the transport.
+  // Most places are in the puppet's memory. The devices stop writes to other places.
   std::vector<std::byte> grant() {
     std::vector<std::byte> bytes((1 + random_() % 3) * rdma::kPlaceBytes);
     for (std::size_t at = 0; at < bytes.size(); at += rdma::kPlaceBytes) {
@@ -269,7 +269,7 @@ TEST_F(RdmaNonsense, transfer_that_is_not_granted_is_not_written) {
   EXPECT_TRUE(fleet_.sink(0).sent_cookies.empty());
 }
 
-// A peer that waits for a grant does not wait for the bytes that were to go in the same turn.
+// A peer that waits for a grant does not wait for data that the transport writes in the same turn.
 TEST_F(RdmaNonsense, grants_are_not_behind_the_writes_of_their_turn) {
   constexpr uint32_t kBytes = 200'000;
   std::vector<std::byte> place(rdma::kPlaceBytes);

@@ -13,12 +13,12 @@ using verbs_sim::infiniband;
 using verbs_sim::soft_roce;
 using Word = rdma::GreetingSocket::Word;
 
-// Between two transports; lets through what a test allows.
+// Sits between the sockets of two transports, and passes only the bytes that a test allows.
 struct Relay {
   std::pair<Fd, Fd> ends[2] = {unix_pair(), unix_pair()};
 
   Fd take(int side) { return std::move(ends[side].second); }
-  // Up to `bytes` of what `from` has said; returns how many there were.
+  // Passes up to `bytes` bytes from `from` to the other side, and returns their number.
   std::size_t pass(int from, std::size_t bytes) {
     std::vector<std::byte> some(bytes);
     const ssize_t got = ::recv(ends[from].first.get(), some.data(), some.size(), MSG_DONTWAIT);
@@ -70,7 +70,7 @@ TEST(RdmaMeeting, path_record_may_overtake_the_word_that_the_peer_is_ready) {
   fleet.at(1).adopt(0, relay.take(1));
   const std::size_t greeting = rdma::greeting_bytes();
   relay.pass_exactly(fleet, 0, greeting);
-  relay.pass_exactly(fleet, 1, greeting + 1);  // the word of rank 1 too, so rank 0 tries the path
+  relay.pass_exactly(fleet, 1, greeting + 1);  // with rank 1's word, so rank 0 tries the path
   const uint64_t sends = fleet.fabric.counters().sends;
   EXPECT_TRUE(fleet.poll_until([&] { return fleet.fabric.counters().sends > sends; }) || sends > 0);
   poll_some(fleet);
@@ -204,7 +204,7 @@ TEST(RdmaMeeting, ranks_that_find_their_cut_on_two_rails_talk) {
 
 class RdmaRefusal : public testing::Test {
  protected:
-  // How rank 0 calls the end of a peer with such a greeting.
+  // Returns the cause that rank 0 reports for a peer with such a greeting.
   std::string refusal(const std::function<void(rdma::Greeting&)>& edit) {
     puppet_.hear_greeting();
     edit(puppet_.greeting);

@@ -23,7 +23,7 @@ class RdmaPinned : public testing::Test {
   Piece whole(std::vector<std::byte>& memory) { return {memory.data(), memory.size()}; }
   uint64_t copied() { return at(0).counters().bytes_copied + at(1).counters().bytes_copied; }
 
-  // From rank 0 to rank 1; both pieces are of the same size.
+  // Starts a transfer from rank 0 to rank 1. Both pieces have the same size.
   uint64_t start(Piece from, Piece to) {
     paint({from.data, from.bytes}, ++cookie_);
     paint({to.data, to.bytes}, 0);
@@ -44,7 +44,8 @@ class RdmaPinned : public testing::Test {
     finish(to);
   }
 
-  // Before the fleet, which is destroyed first: devices know some of it.
+  // Declared before the fleet, so that the fleet is destroyed first. Its devices may have
+  // registered this memory.
   std::vector<std::byte> source_ = std::vector<std::byte>(kBytes);
   std::vector<std::byte> target_ = std::vector<std::byte>(kBytes);
   std::unique_ptr<VerbsFleet> fleet_;

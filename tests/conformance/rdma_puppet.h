@@ -1,4 +1,4 @@
-// A peer of an RDMA transport that says whatever a test wants, on simulated verbs.
+// A peer of an RDMA transport on simulated verbs. It sends any data that a test wants.
 #pragma once
 
 #include <array>
@@ -74,7 +74,7 @@ class RdmaPuppet {
   }
   void hang_up() { socket_.reset(); }
 
-  // All up to where the transport calls it connected.
+  // Performs all steps until the transport counts this peer as connected.
   void connect() {
     hear_greeting();
     say(rdma::encode(greeting));

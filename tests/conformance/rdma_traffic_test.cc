@@ -11,13 +11,13 @@ using verbs_sim::soft_roce;
 
 constexpr std::size_t kSmallPool = std::size_t{16} << 20;
 
-// Transfers and control messages between all, posted at random times; checks what arrives.
+// Posts transfers and control messages between all ranks at random times, and checks the data.
 class Traffic {
  public:
   Traffic(VerbsFleet& fleet, uint64_t seed, std::size_t bytes_max)
       : fleet_(fleet), random_(seed), bytes_max_(bytes_max) {}
 
-  // Posts what it can and polls at random; false when it does not end.
+  // Posts and polls at random until all has arrived. Returns false if this does not end.
   bool run(int transfers, int controls) {
     for (int i = 0; i < transfers; ++i) add_transfer();
     for (int i = 0; i < controls; ++i) add_control();
@@ -191,7 +191,7 @@ TEST(RdmaTraffic, of_memory_beyond_a_small_pool_goes_through_staging_buffers) {
   EXPECT_EQ(fleet.fabric.counters().changed_under_way, 0u);
 }
 
-// A device has a largest message, and a chunk may be larger.
+// A device limits the size of a message. A chunk may be larger.
 TEST(RdmaTraffic, chunks_larger_than_a_message_of_the_device_may_be_are_cut) {
   std::vector<VerbsRank> ranks(2);
   for (int rank = 0; rank < 2; ++rank) {
@@ -214,7 +214,7 @@ TEST(RdmaTraffic, chunks_larger_than_a_message_of_the_device_may_be_are_cut) {
 
 // ---- credits ----
 
-// Both talk while nobody polls, far beyond all credits.
+// Both ranks post far more than all credits allow, while no rank polls.
 TEST(RdmaCredits, bursts_from_both_sides_while_nobody_polls_all_arrive) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE(seed);
@@ -245,7 +245,7 @@ TEST(RdmaCredits, bursts_from_both_sides_while_nobody_polls_all_arrive) {
         ASSERT_TRUE(fleet.at(rank).post_control(1 - rank, word).ok());
       }
     }
-    for (int i = 0; i < 20'000 && fleet.fabric.step(); ++i) {  // the devices work, nobody looks
+    for (int i = 0; i < 20'000 && fleet.fabric.step(); ++i) {  // the devices work, no rank polls
     }
     EXPECT_TRUE(fleet.poll_until([&] {
       return fleet.sink(0).messages[1].size() == kWords &&
@@ -258,7 +258,7 @@ TEST(RdmaCredits, bursts_from_both_sides_while_nobody_polls_all_arrive) {
   }
 }
 
-// The last credit buys others or nothing: two ranks that spend it on credits of another rail would
+// A rank spends the last credit of a rail only on credits of this rail. Otherwise two ranks could
 // wait for each other for ever.
 TEST(RdmaCredits, last_one_is_not_spent_on_those_of_another_rail) {
   VerbsFleet fleet({.seed = 53}, ranks_of(1, 2, {}), 2);
@@ -270,7 +270,7 @@ TEST(RdmaCredits, last_one_is_not_spent_on_those_of_another_rail) {
   for (int i = 0; i < 14; ++i) ASSERT_TRUE(fleet.at(0).post_control(1, word).ok());
   puppet.settle();
   EXPECT_EQ(puppet.messages.size(), 7u) << "one credit is kept";
-  // More than the half of its receives, from which on it owes much.
+  // From more than half of its receives on, the transport owes many credits.
   for (uint32_t i = 0; i <= puppet.theirs.receives / 2; ++i) {
     puppet.write(1, {}, 0, 0, UINT32_MAX);
     puppet.settle();
@@ -314,7 +314,7 @@ TEST(RdmaCost, steady_state_registers_and_copies_nothing) {
   EXPECT_EQ(fleet.fabric.counters().changed_under_way, 0u);
 }
 
-// A caller that drives may leave then: nobody looks at its transport for a while.
+// A driving caller may leave then, so no thread polls the transport for a while.
 TEST(RdmaTraffic, needs_no_more_polls_of_its_sender_once_the_device_has_all_of_it) {
   constexpr std::size_t kBytes = 700'000;
   VerbsFleet fleet({.seed = 57}, ranks_of(2, 1, {.chunk_bytes = 100'000}));

@@ -28,8 +28,8 @@ using shm::Traffic;
 
 struct ManualClock final : Clock {
   Nanoseconds time = kSecond;
-  // Something that happens just when the transport looks at the clock: after the rings, before the
-  // sockets.
+  // Runs once when the transport reads the clock. The transport then has polled the rings, but not
+  // the sockets.
   mutable std::function<void()> meanwhile;
   Nanoseconds now() const override {
     if (meanwhile) std::exchange(meanwhile, nullptr)();
@@ -37,7 +37,7 @@ struct ManualClock final : Clock {
   }
 };
 
-// Rank 0 is a real transport, which dials; rank 1 is ours to play.
+// Rank 0 is a real transport, which dials. The test plays rank 1.
 class Puppet {
  public:
   explicit Puppet(ShmOptions options = {}) {

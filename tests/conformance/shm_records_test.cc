@@ -135,8 +135,8 @@ std::vector<Lie> lies() {
 INSTANTIATE_TEST_SUITE_P(over, ShmLies, testing::ValuesIn(lies()),
                          [](const auto& info) { return info.param.name; });
 
-// Whatever stands in the ring: no crash, no read outside what is mapped (the address sanitizer
-// watches), and at most one report.
+// Random records in the ring cause no crash, no read outside the mapped memory, and at most one
+// report. The address sanitizer checks the reads.
 TEST(ShmFuzz, survives_random_records) {
   for (uint64_t seed = kSeeds; seed < kSeeds + 1500; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -1,4 +1,4 @@
-// Sends through the pool, where one-copy reads are not permitted; and the table of what is in
+// Sends through the pool, for systems without one-copy reads. Also tests the table of transfers in
 // flight.
 #include <map>
 #include <tuple>
@@ -33,7 +33,7 @@ TEST(ShmStaging, goes_on_when_the_pool_is_exhausted) {
     const Transfer send{.peer = 1, .sequence = i, .pieces = sources.back()->pieces(), .cookie = i};
     fleet->offer([&] { return fleet->transports[0]->post_send(send); });
   }
-  // Taken in another order than sent.
+  // The receives are posted in another order than the sends.
   for (uint64_t i = 40; i-- > 0;) {
     const Transfer receive{.peer = 0, .sequence = i, .pieces = targets[i]->pieces(), .cookie = i};
     fleet->offer([&] { return fleet->transports[1]->post_recv(receive); });

@@ -28,7 +28,7 @@ struct VerbsRank {
 };
 
 struct VerbsFleet final : Fleet {
-  // `world_size`: with ranks that are no transports of ours, if it is more than those given.
+  // `world_size`: larger than `ranks` if the world has further ranks without a transport here.
   VerbsFleet(const verbs_sim::FabricPolicy& policy, const std::vector<VerbsRank>& ranks,
              int world_size = 0)
       : fabric(policy) {

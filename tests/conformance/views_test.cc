@@ -75,7 +75,8 @@ void Views::run(int per_pair, uint64_t seed) {
       }
     }
   }
-  // Published memory is the reader's until it releases: scribble as soon as `sent` says so.
+  // The reader owns published memory until it releases it. The test overwrites the memory as soon
+  // as `sent` arrives.
   for (int rank = 0; rank < fleet_->size(); ++rank) {
     sink(rank).on_sent = [&all, rank](uint64_t cookie) {
       EXPECT_EQ(all[cookie - 1].from, rank);

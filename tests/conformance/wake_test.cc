@@ -1,5 +1,5 @@
-// The lost wake-up, hunted with real threads that sleep on the handle. No heartbeat comes to the
-// rescue: the peers' patience is an hour.
+// Looks for lost wake-ups, with real threads that sleep on the handle. The peer timeout is so long
+// that no heartbeat can repair a lost wake-up.
 #include <poll.h>
 
 #include <atomic>
@@ -20,7 +20,7 @@ class Wake : public testing::TestWithParam<Backend> {
     while (std::chrono::steady_clock::now() < end) {
     }
   }
-  // As an engine does: polls until `done`, and sleeps whenever nothing happens.
+  // Polls until `done` and sleeps whenever nothing happens, as an engine does.
   static bool sleep_until(Transport& transport, Sink& sink, const std::function<bool()>& done) {
     while (!done()) {
       if (transport.poll(sink)) continue;
@@ -31,7 +31,7 @@ class Wake : public testing::TestWithParam<Backend> {
     }
     return true;
   }
-  // Would a rank that goes to sleep now get up again?
+  // Returns whether a rank that goes to sleep now would wake up again.
   static bool is_wakeful(Transport& transport) {
     if (!transport.arm()) return true;
     return is_rung(transport);
@@ -40,7 +40,7 @@ class Wake : public testing::TestWithParam<Backend> {
     pollfd handle{.fd = transport.wait_handle(), .events = POLLIN};
     return ::poll(&handle, 1, 2'000) == 1;
   }
-  // Fills the way from rank 0 to rank 1, which does not look.
+  // Fills the path from rank 0 to rank 1, which does not poll.
   static void fill(Fleet& fleet) {
     const std::vector<std::byte> message(10'000);
     while (fleet.transports[0]->post_control(1, message).ok()) {
@@ -53,7 +53,7 @@ class Wake : public testing::TestWithParam<Backend> {
       if (fleet.transports[rank]->poll(fleet.sinks[rank])) quiet = 0;
     }
   }
-  // Nobody is promised to be woken when all has left, so this does not sleep.
+  // A transport does not promise a wake-up when all data has left, so this function does not sleep.
   static bool flush(Transport& transport, Sink& sink) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kLostAfterMs);
     while (!transport.flushed() && std::chrono::steady_clock::now() < end) transport.poll(sink);
@@ -61,7 +61,7 @@ class Wake : public testing::TestWithParam<Backend> {
   }
 };
 
-// The window of the lost wake-up, entered on purpose.
+// Enters the window of the lost wake-up on purpose.
 TEST_P(Wake, what_comes_between_the_last_poll_and_arm_is_not_slept_over) {
   auto fleet = GetParam().make(2, kNeverSilent);
   const std::byte word{1};
@@ -82,7 +82,7 @@ TEST_P(Wake, room_that_appears_between_the_last_poll_and_arm_is_not_slept_over) 
     EXPECT_TRUE(!armed_before || fleet->transports[0]->arm());
     settle(*fleet, 1);
     EXPECT_TRUE(armed_before ? is_rung(*fleet->transports[0]) : is_wakeful(*fleet->transports[0]));
-    // ... and it is used.
+    // The freed room is usable.
     const std::size_t before = fleet->sinks[1].messages[0].size();
     fleet->offer([&] { return fleet->transports[0]->post_control(1, {}); });
     EXPECT_TRUE(fleet->poll_until([&] { return fleet->sinks[1].messages[0].size() > before; }));
