@@ -1,4 +1,4 @@
-"""Worlds of one that are none, and the name of a job, from launchers' variables."""
+"""Refused worlds of one, and the names of jobs, from launchers' variables."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_size_of_one_that_is_set_allows_a_world_of_one(environ, words):
         {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"},
         {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS_PER_NODE": "1"},
         {"SLURM_JOB_ID": "7"},
-        {"SLURM_NTASKS": "4"},  # no job: what sbatch is to take
+        {"SLURM_NTASKS": "4"},  # no job: an option for sbatch
         {"PMIX_RANK": "0"},
         {"HOROVOD_FUSION_THRESHOLD": "64"},
         tf_config(worker=["a:1"], ps=["b:1"]),

@@ -110,7 +110,7 @@ REFUSED_BY_TENSORFLOW = [
     ("rdmacoll.DistributedGradientTape(tf.GradientTape(), bucket_bytes='1M')", ["bucket_bytes='1M'"]),
     ("rdmacoll.DistributedGradientTape(tf.GradientTape(), prescale_factor='x')", ["prescale_factor='x'"]),
 ]
-# Loss scaling has the optimizer that it scales inside.
+# A loss-scaling optimizer contains the optimizer that it scales.
 REFUSED_BY_TENSORFLOW += [
     (text, ["wrapped already", "twice"])
     for text in (

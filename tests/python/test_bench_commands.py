@@ -109,7 +109,7 @@ def test_links_are_shaped_and_streams_show_their_rate(tmp_path, link):
     assert found["parts"][0]["mtu"] == 1500
     assert f"{link} Gbit/s, MTU 1500, cubic" in output
     assert "| cores busy | rdmacoll |" in output
-    # Faster than the link would be a link that is not shaped; the bucket lets some bytes through at once.
+    # A shorter time would mean that the link is not shaped. The token bucket lets some bytes through at once.
     assert row["time_us"]["stream"]["min"] >= 0.8 * (4 << 20) * 8 / (float(link) * 1e3)
 
 
@@ -226,7 +226,7 @@ def test_a_missing_result_is_wrong_too(got, expected, differ):
     ],
 )
 def test_wrong_usage_ends_with_2(arguments):
-    ours = signal.getsignal(signal.SIGTERM)  # these commands set theirs, which would fail a test only
+    ours = signal.getsignal(signal.SIGTERM)  # the commands set their own handler
     try:
         result = CliRunner().invoke(commands, ["bench", *arguments])
     finally:

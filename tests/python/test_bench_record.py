@@ -62,7 +62,7 @@ def test_a_training_is_recorded_and_its_sizes_can_be_replayed(tmp_path, text, ra
         ROOT / "rdmacoll" / "cli" / "main.py",
         ranks,
         launcher=launcher,
-        # Options behind the program are its own.
+        # Options behind the program belong to the program.
         arguments=["bench", "record", "--out", str(sizes), str(program), "--epochs", "1"],
         env={"RANKS_ARGUMENTS": json.dumps(arguments)},
         deadline_s=200,
@@ -106,7 +106,7 @@ def test_by_hand_worker_0_alone_writes_what_was_recorded(tmp_path):
 
 @pytest.fixture
 def without_tensorflow(monkeypatch):
-    """Its import would take seconds, and leave variables behind that tests after this one inherit."""
+    """Hides TensorFlow. Its import would take seconds, and would leave variables behind for later tests."""
     monkeypatch.setitem(sys.modules, "tensorflow", None)
 
 

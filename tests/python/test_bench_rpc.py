@@ -223,7 +223,7 @@ def test_large_payloads_are_new_in_every_turn(tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("link", [slow("1"), slow("10")])
 def test_links_are_shaped_for_servers_too(tmp_path, link):
-    # One worker: the bursts of two need not overlap, and then each has the server's link for itself.
+    # There is one worker. The bursts of two workers need not overlap, and each might have the link alone.
     options = ["--workers", "1", "--links", link, "--payload", "", "--sizes", "4M", "--peer", "all"]
     code, found, output = command_line(tmp_path, "bench", "ps-throughput", *options, *QUICK)
     assert code == 0, output

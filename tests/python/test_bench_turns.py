@@ -21,7 +21,7 @@ def cell(*seconds: float, quiet: bool = True, wrong: int = 0) -> Cell:
 
 
 class Machine:
-    """Readings in which others had these shares of the two processors, one after the other."""
+    """A machine with two processors. The readings give other processes these shares, one after the other."""
 
     cores = 2
 
@@ -43,7 +43,7 @@ class Machine:
 
 
 class FakeTeam:
-    """Two ranks whose calls take a second; `breaks` at the burst with this number."""
+    """Two ranks whose calls take a second. The team breaks at burst number `breaks`."""
 
     def __init__(self, name: str = "openmpi", breaks: int = 0, wrong: int = 0) -> None:
         self.library = LIBRARIES[name]
@@ -126,7 +126,7 @@ def test_when_the_time_is_over_it_says_after_which_turn():
 
 def test_wrong_values_of_all_ranks_and_turns_are_counted():
     cells, _ = taken([FakeTeam(wrong=3)], Machine(), turns=2)
-    assert cells["openmpi"].wrong == 2 * 2 * 3  # when it is made and when it is dropped, in each turn
+    assert cells["openmpi"].wrong == 2 * 2 * 3  # at its start and at its end, in each turn
 
 
 def test_packets_and_own_time_are_not_foreign():

@@ -17,12 +17,12 @@ from ranks import ROOT, Outcome, Run, free_addresses, run
 from rdmacoll.benchmarks.hosts import Hosts
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "by_hand.py"
-# Starts a process when its file is there.
+# Starts a program once its file exists.
 HELD = 'while [ ! -e "$0" ]; do sleep 0.02; done; exec "$@"'
 
 
 class ByHand:
-    """2 workers and 2 servers, or as many as are said; the places are their ranks."""
+    """A run of workers and servers that are started by hand. A process's place is its rank."""
 
     def __init__(self, workers: int = 2, servers: int = 2, hosts: Sequence[str] = ()) -> None:
         self.hosts = list(hosts) or free_addresses(workers + servers)
@@ -45,7 +45,7 @@ class ByHand:
         prefix_of: Mapping[int, Sequence[str]] | None = None,
         warm: bool = False,
     ) -> Run:
-        """Held ones start when `folder` has a file with their number."""
+        """Starts the run. A held process starts once `folder` has a file with its number."""
         count = len(self.hosts)
         return Run(
             PROGRAM,
@@ -67,7 +67,7 @@ class ByHand:
 
 
 def wait_for_line(started: Run, place: int, words: str) -> None:
-    """Returns when a process has said it."""
+    """Waits until the process at `place` has printed `words`."""
     end = time.monotonic() + 180
     while words not in started.so_far().ranks[place].output:
         assert time.monotonic() < end, f"{words!r}:\n{started.so_far().text()}"
@@ -75,7 +75,7 @@ def wait_for_line(started: Run, place: int, words: str) -> None:
 
 
 def served(outcome: Outcome) -> None:
-    """2 workers got the sum, and 2 servers ended with 0, without TensorFlow and MPI."""
+    """Checks that 2 workers got the sum, and that 2 servers ended with 0, without TensorFlow and MPI."""
     reports = outcome.succeeded()
     assert reports[2:] == [[], []], outcome.text()
     for place in range(2):

@@ -33,8 +33,8 @@ def test_keras_of_tensorflow_2_15_begins_equal(old_python: Path) -> None:  # noq
         assert len(done) == 18
 
 
-# Each check costs seconds: these are tried in each run, all of them in the slow one. With Keras 2 the sample
-# of test_situations.py restores.
+# Each check costs seconds. The usual run tries these checks, and the slow run tries all of them.
+# With Keras 2, the sample of test_situations.py tests restores.
 FIRST = [
     "check_a_model_that_is_never_built_trains_as_in_one_process",
     "check_a_callback_behind_ours_restores_on_one_rank_alone",

@@ -1,4 +1,4 @@
-"""How long the channel between ranks waits, and what it says when it gives up."""
+"""Timeouts of the bootstrap channel between ranks, and its errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 
 
 class NeverDone:
-    """A communicator and a request of MPI, whose other ranks never come."""
+    """Stands for an MPI communicator and for its request. The other ranks never come."""
 
     def Get_size(self) -> int:
         return 2

@@ -19,7 +19,7 @@ LISTS = {"ps_hosts": PS, "worker_hosts": WORKERS}
 
 
 def values(**given: str) -> Values:
-    """Settings as the library gives them, where the user has set these."""
+    """Returns settings as the library does when the user has set `given`."""
     plain = {"MODE": "allreduce", "NUM_SERVERS": "1", "SERVER_PLACEMENT": "dedicated", "RDMA": "true"}
     plain["PS_SYNC"] = "true"
     rows = []

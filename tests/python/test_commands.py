@@ -365,7 +365,7 @@ def test_a_peer_that_is_not_there_is_a_failure_with_json(tmp_path):
 
 
 def _blocked(tmp_path: Path) -> Path:
-    """A folder whose mpi4py cannot be imported, before the real one."""
+    """Returns a folder with an mpi4py that cannot be imported, and which hides the real one."""
     folder = tmp_path / "blocked"
     (folder / "mpi4py").mkdir(parents=True)
     (folder / "mpi4py" / "__init__.py").write_text("raise ImportError('blocked')\n")

@@ -1,5 +1,8 @@
-"""Copies of wrapped optimizers, in every way to make one: what they are, as a table. On two ranks with other
-gradients a copy and its original take turns, and each has to come to what one process comes to."""
+"""Copies of wrapped optimizers, for every way to make one: a table of outcomes.
+
+A copy and its original take turns on two ranks, each with its own gradients. Each optimizer has to reach the
+weights of one process.
+"""
 
 from __future__ import annotations
 

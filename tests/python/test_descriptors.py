@@ -1,4 +1,4 @@
-"""Too few file descriptors: every rank says so, with limit and cure, and nobody crashes or hangs."""
+"""Too few file descriptors: every rank names the limit and the cure, and no rank crashes or hangs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ranks import run
 
 TRANSPORTS = ["", "tcp"]
 
-# Every limit, from no descriptor left to enough, in one job: on all ranks, or on one of them.
+# Tries every limit in one job, from no free descriptor to enough of them, on all ranks or on one rank.
 SWEEP = """
 import os, resource, sys
 from mpi4py import MPI

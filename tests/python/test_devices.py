@@ -12,7 +12,7 @@ def test_a_machine_tells_its_devices_or_why_there_are_none():
     told = load().devices("RDMACOLL_DEVICE=mlx9_9")
     assert set(told) == {"error", "warning", "devices", "rails", "choice_error"}
     assert told["rails"] == []
-    # This one is nowhere. Either nothing can be known, or it is missing among those present.
+    # The named device does not exist. Either no devices can be listed, or it is missing in the list.
     sentence = told["error"] or told["choice_error"]
     assert sentence.endswith(".")
     assert (told["error"] is None) != (told["choice_error"] is None)

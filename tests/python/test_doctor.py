@@ -74,12 +74,12 @@ RXE_RAIL = Rail("rxe1", 1, ROCE.gid, "rxe1 port 1 (Ethernet, in software)", "no 
 
 
 def engine_sees(*devices: Device, changed: dict[str, Any] | None = None, **view: Any) -> Machine:
-    """As the kernel has them, but for what the engine says of them."""
+    """A machine whose kernel and engine see these devices. `view` holds the engine's own findings."""
     return with_devices(views=(View(ENGINE, devices, **view), View(SYSFS, devices)), **(changed or {}))
 
 
 def judged(device: Device, *words: str) -> Device:
-    """With the engine's word on each port."""
+    """The device, with the engine's judgement of each port."""
     ports = (replace(port, unusable=word) for port, word in zip(device.ports, words))
     return replace(device, ports=tuple(ports))
 

@@ -210,7 +210,7 @@ def test_pyverbs_is_asked_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, None, ""),
         ({"fs/cgroup/cpu.max": "max 100000"}, None, ""),
         ({"fs/cgroup/cpu.max": "250000 100000"}, 2.5, "fs/cgroup"),
-        # The narrowest of the group and of all above it.
+        # The narrowest limit of the group and of its parents counts.
         ({"fs/cgroup/a/cpu.max": "100000 100000", "fs/cgroup/a/b/cpu.max": "max 100000"}, 1.0, "fs/cgroup/a"),
         (
             {"fs/cgroup/a/cpu.max": "400000 100000", "fs/cgroup/a/b/cpu.max": "50000 100000"},

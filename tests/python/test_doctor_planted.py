@@ -32,7 +32,7 @@ from rdmacoll.cli.doctor_gather_groups import group_memory
 
 LO, ETH = Interface("lo", "127.0.0.1", 65536), Interface("eth0", "10.1.2.3", 9000)
 BRIDGE = Interface("docker0", "172.17.0.1", 1500, is_bridge=True)
-# A machine with all the notes about itself that a sound one may have.
+# A sound machine with all notes that a sound machine may have.
 USUAL = replace(
     PLAIN,
     memory=Memory(Limit(UNLIMITED, UNLIMITED), transparent="never"),
@@ -45,7 +45,7 @@ OF_TWO = Start(Launch("Slurm's srun", 0, 2))
 def planted(
     name: str, state: str, seen: str, cure: str, **changes: Any
 ) -> tuple[Machine, str, str, str, str]:
-    """A sound machine with one fault, and what is to be said of it."""
+    """Returns a sound machine with one fault, and the finding that the doctor has to report."""
     return replace(USUAL, **changes), name, state, seen, cure
 
 

@@ -21,7 +21,7 @@ from rdmacoll.cli.doctor_wish import RdmaWish, rdma_wish
 HAS_DEVICES = any(Path("/sys/class/infiniband").glob("*"))
 NOBODY_HAS = "nonesuch_7"
 
-# Variables, what turns RDMA off, what demands it; None: refused.
+# Variables, and the settings that turn RDMA off or demand it. None: the engine refuses the variables.
 WISHES: list[tuple[dict[str, str], RdmaWish | None]] = [
     ({}, RdmaWish()),
     ({"RDMACOLL_DEVICE": "auto", "RDMACOLL_TRANSPORT": "auto"}, RdmaWish()),
@@ -44,7 +44,7 @@ WISHES: list[tuple[dict[str, str], RdmaWish | None]] = [
     ({"RDMACOLL_TRANSPORT": "rdma", "TF_RDMA_ENABLED": "no"}, None),
 ]
 
-# A world of one says at once whether RDMA is demanded: there is no device, and then it does not start.
+# Without RDMA devices, a world of one starts only if the settings do not demand RDMA.
 ASK_ENGINE = """
 import json, os, sys
 import rdmacoll
@@ -90,7 +90,7 @@ def test_the_rule_is_the_engines() -> None:
 
 
 def written(settings: Settings, **variables: str) -> Settings:
-    """As if these variables had set them."""
+    """Returns the settings as if these variables had set them."""
     rows = [
         {**row, "given": f"{variables[row['name']]}={row['value']}"} if row["name"] in variables else row
         for row in settings.rows
@@ -102,7 +102,7 @@ OFF = [
     written(settings(RDMACOLL_RDMA="false", RDMACOLL_DEVICE="mlx5_0"), RDMACOLL_RDMA="TF_RDMA_ENABLED"),
     settings(RDMACOLL_TRANSPORT="shm,tcp", RDMACOLL_DEVICE="mlx5_0", RDMACOLL_RDMA="true"),
 ]
-# Machines on which RDMA does not work, in every way that is a problem where it is wanted.
+# Machines on which RDMA does not work, for every cause that is a problem when RDMA is requested.
 UNABLE: list[Machine] = [
     replace(PLAIN, kernel=Kernel(adapters=("0000:3b:00.0",))),
     with_devices(replace(MLX5, ports=MLX5.ports[1:])),

@@ -22,7 +22,7 @@ atexit.register(lambda: print(own.cause(), ending.is_harmless(own.cause())))
 
 
 def told(program: str) -> tuple[int, list[str]]:
-    """The exit status of a program, and what it prints."""
+    """Runs a program and returns its exit status and the lines that it prints."""
     done = subprocess.run(
         [PYTHONS[0], "-c", PROGRAM + program, str(ROOT / "rdmacoll" / "_base" / "ending.py")],
         capture_output=True,

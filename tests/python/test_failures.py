@@ -1,6 +1,6 @@
-"""A rank that is lost is named on every other one, in time.
+"""Every other rank names a lost rank in time.
 
-Deadlines are five times what is promised.
+Deadlines are five times the promised times.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ranks import LAUNCHERS, Run, run
 
 
 def check_that_a_killed_rank_is_named(started):
-    """Kills rank 1 of 3; the others name it within five times the promise."""
+    """Kills rank 1 of 3. The others have to name it within five times the promised time."""
     started.wait_for_reports(range(3))
     time.sleep(0.5)
     killed = time.time()
@@ -127,7 +127,7 @@ for step in range(3 if me == 0 else 100):
         ("sys.exit(3)", "SystemExit: 3"),
         ("sys.exit()", "SystemExit: 0"),
         ("sys.exit('no such disk')", "SystemExit: no such disk"),
-        ("raise SystemExit(3)", "SystemExit"),  # Python tells nobody of its code
+        ("raise SystemExit(3)", "SystemExit"),  # Python reports no code
         ("rdmacoll.shutdown()", "shutdown()"),
     ],
 )
@@ -333,10 +333,10 @@ report(os.waitstatus_to_exitcode(ended[1]) if ended[0] else "hangs", rank=me)
 
 
 def unused_shared_memory() -> set[str]:
-    """The entries of /dev/shm that no process has mapped: others' jobs use theirs, or remove them."""
+    """Returns the entries of /dev/shm that no process has mapped. Other jobs map or remove their entries."""
     used = ""
     for maps in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             used += maps.read_text()
     return {str(entry) for entry in Path("/dev/shm").iterdir() if f" {entry}\n" not in used}
 

@@ -1,4 +1,4 @@
-"""Programs that a rank starts inherit its variables: they are no rank, and hear so with the cure."""
+"""Programs that a rank starts inherit its variables. They are no ranks, and get an error with the cure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BY_HAND = {"RDMACOLL_RANK": "1", "RDMACOLL_SIZE": "2", "RDMACOLL_RENDEZVOUS": "n
 
 
 def processes(folder: Path, *, began: str = "500") -> Path:
-    """/proc of a machine on which this process is a grandchild of process 77, which began then."""
+    """Makes a /proc in which this process is a grandchild of process 77, which began at `began`."""
     for pid, parent, start in ((os.getpid(), 78, "900"), (78, 77, "800"), (77, 1, began)):
         (folder / str(pid)).mkdir()
         fields = ["S", str(parent), *"0" * 17, start, "0"]

@@ -29,7 +29,7 @@ def command(*arguments: str | Path, cwd: Path = ROOT, **env: str) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """A wheel from what is tracked or new in the tree, copied elsewhere: no leftovers can help."""
+    """A wheel from a copy of the tree's tracked and new files, so that no build leftovers can help."""
     clone = tmp_path_factory.mktemp("clone")
     listed = command("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z")
     for name in filter(None, listed.split("\0")):
@@ -116,7 +116,7 @@ def test_the_library_knows_the_version_of_the_package():
 
 
 def test_a_folder_that_is_called_like_the_package_hides_nothing(tmp_path):
-    """A program that lies beside a clone: Python would take the clone's folder for a namespace package."""
+    """The program lies beside a clone. Python must not take the clone's folder for a namespace package."""
     (tmp_path / "rdmacoll" / "rdmacoll").mkdir(parents=True)
     program = tmp_path / "train.py"
     program.write_text("import rdmacoll\nrdmacoll.init()\nprint(rdmacoll.size())\n")

@@ -38,7 +38,7 @@ rdmacoll.shutdown()
     assert outcome.succeeded() == ["done"] * 2
 
 
-# Over TCP, and of two ranks, segments are small anyway: there the smallest pool is no hindrance.
+# Over TCP, and with two ranks, segments are small. The smallest pool therefore suffices.
 @pytest.mark.parametrize(("transport", "ranks", "told"), [("shm", 4, 1), ("shm", 2, 0), ("tcp", 2, 0)])
 def test_a_tensor_larger_than_the_pool_goes_in_pieces_and_it_is_said_once(transport, ranks, told):
     program = """

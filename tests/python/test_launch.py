@@ -149,7 +149,7 @@ def test_what_cannot_be_is_refused_by_name(environ, words):
 
 
 def test_a_silent_world_of_one_is_refused_and_names_both():
-    # The launcher says 4; this process's MPI was not started by it and says 1.
+    # The launcher says 4 ranks. It did not start this process's MPI, which says 1.
     with pytest.raises(ConfigError, match="rank 2 of 4") as caught:
         find_start(environ={"PMI_RANK": "2", "PMI_SIZE": "4"})
     assert "rank 0 of 1" in str(caught.value) or "mpi4py cannot be imported" in str(caught.value)

@@ -60,7 +60,7 @@ else:
 
 
 def test_ctrl_c_in_the_first_slice_of_a_small_prepared_run_is_noticed():
-    """Python runs its handlers when the library calls back, before any line of ours."""
+    """Python runs signal handlers when the library calls back, before any further line of this program."""
     body = """
 import gc
 if me == 0:

@@ -1,11 +1,11 @@
-"""Limits of threads and memory: named with what is needed, or lived with."""
+"""Limits of threads and memory: an error names the need, or the engine copes with the limit."""
 
 from __future__ import annotations
 
 import pytest
 from ranks import run
 
-# A rank under a limit that the program sets itself; root is free of the one on threads.
+# A rank under a limit that the program sets itself. The limit on threads does not hold for root.
 LIMITED = """
 import os, resource, sys
 import numpy as np

@@ -42,7 +42,7 @@ def test_collectives_equal_numpy_across_hosts(hosts, address):
     assert {entry["cross_size"] for entry in found} == {3}
 
 
-# Nodes of powers of two, where the order is canonical; unequal ones, and ranks that lie crosswise.
+# Nodes of powers of two, for which the order is canonical; unequal nodes; ranks on the nodes in turns.
 @pytest.mark.parametrize(
     ("host_of", "order"),
     [
@@ -139,7 +139,7 @@ def test_no_namespace_is_left(hosts):
     assert not [name for name in names if (Path("/run/netns") / name).exists()]
 
 
-# Ends one connection of the process, the last that it has made to the other host.
+# Ends the last connection that the process has made to the other host.
 BROKEN = """
 import os, socket, time
 import numpy as np, rdmacoll

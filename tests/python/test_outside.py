@@ -1,4 +1,4 @@
-"""Values from outside: what cannot be used is a ConfigError with name, value and cure, and nothing else."""
+"""Values from outside: a bad value raises only a ConfigError, with name, value and cure."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ OBJECTS: tuple[Any, ...] = (
 
 
 class Values:
-    """Bad values by a seed: known ones, pairs of these, and letters of all kinds."""
+    """Draws bad values from a seed: known bad values, pairs of them, and all kinds of letters."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -138,7 +138,7 @@ def ask(sets: Any = None, argv: Any = False, lists: Any = None, **settings: Any)
 
 
 def in_environment(name: str, value: str, call: Callable[[], object]) -> None:
-    """Calls with the variable set, where the system takes that value."""
+    """Makes the call with the variable set, if the system accepts the value."""
     try:
         os.environ[name] = value
     except (ValueError, UnicodeEncodeError):

@@ -28,7 +28,7 @@ def test_doctor_tests_every_pair_over_tcp(tmp_path, ranks):
     assert "GB/s from row to column" in output
     named = {finding["name"]: finding for finding in found["findings"]}
     assert named["TCP"]["state"] == "ok"
-    # On a machine without devices, the page says why; with some, they were tested.
+    # With devices, the command has tested them. Without devices, the finding says why there is no test.
     assert named["RDMA"]["state"] == "ok", named["RDMA"]
     if not any(rank["has_devices"] for rank in found["ranks"]):
         assert "not tested" in named["RDMA"]["seen"]
@@ -59,7 +59,7 @@ def test_a_job_that_would_not_start_without_rdma_is_a_problem(tmp_path):
     assert "TF_RDMA_ENABLED=true demands it" in finding["seen"]
 
 
-# One of the two has another setting: their path cannot be tested, and both are named.
+# One of the two ranks has another setting. The path cannot be tested, and the finding names both ranks.
 DIFFERENT = """
 import os, sys
 if os.environ["OMPI_COMM_WORLD_RANK"] == "2":

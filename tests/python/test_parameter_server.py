@@ -95,7 +95,7 @@ except rdmacoll.RdmacollError as error:
 
 
 def end_of(victim: int, transport: str) -> list[Any]:
-    """Kills a rank of 3 workers and 2 servers that train; what the others report, servers too."""
+    """Kills a rank of a training with 3 workers and 2 servers. Returns the reports of all other ranks."""
     environ = ps(2, RDMACOLL_TRANSPORT=transport)
     with Run(STEPS.replace("BODY", "pass"), 5, env=environ) as started:
         started.wait_for_reports(range(3))
@@ -205,7 +205,7 @@ def test_a_training_is_that_of_one_process_and_of_allreduce(workers: int) -> Non
         train(workers, workers, **ps(2, RDMACOLL_SERVER_PLACEMENT="colocated")),
     ]
     for found in runs:
-        # Bit for bit, between workers and with allreduce: the order of the sums is canonical.
+        # The order of the sums is canonical, so workers agree with each other and with allreduce in all bits.
         assert {one["digest"] for one in found} == {among_workers[0]["digest"]}
         assert len(found) == workers
 

@@ -1,4 +1,4 @@
-"""Paths between ranks: who is tested when, what is made of the numbers, and what is said of them."""
+"""Paths between ranks: the schedule of the pairs, the judgement of the numbers, and the findings."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def link_local(index: int, number: int) -> Gid:
 
 
 def rank(number: int, *gids: Gid, host: str = "", obstacle: str = "", has_devices: bool = True) -> RankFacts:
-    """A rank that uses the first of these GIDs."""
+    """Returns the facts of a rank that uses the first of these GIDs."""
     rails = (RailFacts(f"mlx5_0 port 1 (GID {gids[0].index} {gids[0].gid})", gids[0], gids),) if gids else ()
     return RankFacts(number, host or f"node{number}", rails, obstacle, has_devices)
 
@@ -165,7 +165,7 @@ def test_no_cut_without_both_tests():
 def world(
     *ranks: RankFacts, speed: Callable[[int, int], float] = lambda *_: 10.0, **changes: object
 ) -> Paths:
-    """All paths well, over RDMA where both can, and over TCP."""
+    """Returns a world whose paths all work, over TCP, and over RDMA if both ranks can use it."""
     paths = []
     for low, high in itertools.combinations(ranks, 2):
         numbers = (2.0, speed(low.rank, high.rank), speed(high.rank, low.rank), 12.0)
@@ -277,7 +277,7 @@ def test_a_slow_link_is_named_with_both_values():
 
 
 def test_paths_within_a_host_are_compared_with_their_like_alone():
-    # Within node0 ten times as fast: the others are not slow for that.
+    # The path within node0 is much faster. The other paths do not count as slow because of that.
     ranks = [rank(n, v4(3, n), host="node0" if n < 2 else f"node{n}") for n in range(4)]
     found = world(*ranks, speed=lambda a, b: 100.0 if {a, b} == {0, 1} else 10.0)
     assert of_state(judge(found), NOTE) == []
@@ -311,7 +311,7 @@ def test_rdma_that_is_turned_off_on_devices_is_no_problem():
     findings = judge(world(*ranks))
     assert of_state(findings, PROBLEM) == []
     assert (findings[0].name, findings[0].state) == ("RDMA", OK)
-    # Off at one rank alone: the others wait for it.
+    # RDMA is off on one rank alone, so the other rank waits for it.
     assert only_problem(world(ranks[0], rank(1, v4(3, 1)))).name == "RDMA"
 
 

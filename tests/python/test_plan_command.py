@@ -1,4 +1,4 @@
-"""`rdmacoll plan`: the choice, the costs and the schedules, as JSON and as people read them."""
+"""`rdmacoll plan`: the choice, the costs and the schedules, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_the_choice_its_reason_and_the_cost_of_each_algorithm(tmp_path):
     costs = {row["algorithm"]: row for row in found["costs"]}
     assert set(costs) == {"ring", "direct", "one_shot", "recursive_doubling", "halving_doubling", "two_level"}
     assert all(set(row) == COST and row["time_us"] > 0 for row in costs.values())
-    # Between two nodes that are as one rank each: half of the bytes out, and half of the sum.
+    # Each of the two nodes acts like one rank: it sends half of the bytes, and half of the sum.
     assert costs["two_level"]["network_bytes"] == 1 << 20
     assert costs["two_level"]["time_us"] < costs["direct"]["time_us"]
     assert not costs["ring"]["canonical"]
     assert "two_level is chosen. Nodes with several ranks" in output
     assert "two_level *" in output
-    # As it is written, and with publish and await where ranks see each other's memory.
+    # The written schedule, and the lowered one with publish and await for memory that ranks see.
     assert "await" not in found["schedule"]
     assert "await" in found["lowered"]
     for word in ("send", "publish", "await", "reduce"):
@@ -90,7 +90,7 @@ def test_what_an_alltoall_sends_is_counted_by_rank(tmp_path):
     )
     assert code == 0, output
     costs = {row["algorithm"]: row for row in found["costs"]}
-    # 1 KiB for each: 31 of them straight, or five times half of them.
+    # Each rank has 1 KiB for each peer. It sends 31 parts directly, or half of its parts five times.
     assert (costs["pairwise_alltoall"]["messages"], costs["pairwise_alltoall"]["network_bytes"]) == (
         31,
         31 << 10,
@@ -244,7 +244,7 @@ def test_no_servers_are_planned_where_none_are_asked_for(tmp_path):
 
 
 def test_a_reader_that_has_gone_is_no_error(tmp_path):
-    # As `| head` does, with more than a pipe holds to be printed, and the rest of the work to be done.
+    # The reader leaves like `| head`. More output than a pipe holds, and other work, are still to be done.
     path = tmp_path / "plan.json"
     command = [sys.executable, "-m", "rdmacoll.cli.main", "plan", "--ranks", "192", "--algorithm", "direct"]
     with subprocess.Popen(

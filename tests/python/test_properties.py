@@ -1,4 +1,4 @@
-"""Shapes, dtypes and layouts that nobody thought of; in a world of one and the parts that need no world."""
+"""Random shapes, dtypes and layouts, in a world of one and in the parts that need no world."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How runs with parameter servers end by a failure, and what is said then."""
+"""Failures that end runs with parameter servers, and the errors of the ranks."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ os.write(1, line.encode())  # at once: the other's may come between the parts of
     assert done.returncode == 0, done.stdout + done.stderr
     values = re.findall(r"worker [02] has -(\d+)\.0", done.stdout)
     assert len(values) == 2, done.stdout + done.stderr
-    # 300 of each and 51 of the one that died, as the last one finds them.
+    # The last worker finds 300 pushes of each survivor and 51 of the dead worker.
     assert max(map(int, values)) == 651, values
 
 

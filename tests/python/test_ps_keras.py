@@ -15,12 +15,12 @@ from ranks import ROOT, Outcome, Run, run
 PROGRAMS = ROOT / "tests" / "multiprocess"
 KERAS = PROGRAMS / "ps_async_keras.py"
 
-# Sums of a few floats in another order, over 16 to 24 steps; weights go a thousand times as far.
+# The order of sums of a few floats differs, over 16 to 24 steps. Weights move much farther than that.
 TOLERANCE = 2e-6
 
 
 def keras(workers: int, servers: int, task: str, *arguments: str, **options: Any) -> Outcome:
-    """Runs a task of ps_async_keras.py; with no servers, they are colocated."""
+    """Runs a task of ps_async_keras.py. 0 servers: colocated ones."""
     words = [task, str(servers or "colocated"), *arguments]
     return run(KERAS, workers + servers, arguments=words, warm=True, deadline_s=240, **options)
 
@@ -82,7 +82,7 @@ def test_of_an_embedding_rows_alone_travel(optimizer, tolerance):
     difference, moved, bytes_received = keras(1, 2, "embedding", optimizer).succeeded()[0]
     assert difference < tolerance * moved
     assert moved > 1e-3
-    # Its initial values, and in each of 16 steps 48 rows of 2000, with their numbers.
+    # The worker sends the initial values, and in each of 16 steps 48 of 2000 rows with their numbers.
     assert 1 < bytes_received < 1.6
 
 
@@ -97,10 +97,10 @@ def test_workers_learn_digits_together(workers, servers, launcher, tmp_path):
     assert reports[workers:] == [None] * servers
     for found in reports[:workers]:
         assert found["accuracy"] > 0.95
-        # Single runs of either differ by half of it.
+        # Single runs differ by half of this tolerance.
         assert found["accuracy"] > reports[0]["of one process"] - 0.04
         assert found["equal"]
-        # Every push of every worker has been an update.
+        # Each push of each worker is one update.
         assert found["iterations"] == sum(one["mine"] for one in reports[:workers])
 
 
@@ -164,7 +164,7 @@ def test_a_file_of_a_run_with_servers_goes_on_in_allreduce_mode(tmp_path):
     saved = run(FILES, 4, arguments=["ps", file], warm=True, deadline_s=200).succeeded()[0]
     found = run(FILES, 2, arguments=["allreduce", file], warm=True, deadline_s=200).succeeded()[0]
     assert found["begin"] == saved["end"]
-    assert found["steps"] == saved["steps"] == 2 * 4  # the servers', of both workers
+    assert found["steps"] == saved["steps"] == 2 * 4  # the servers count the steps of both workers
     assert found["end"] != found["begin"]
 
 
@@ -173,7 +173,7 @@ def test_keras_trains_on_without_a_worker_that_dies():
     assert [rank.code for rank in outcome.ranks] == [0, 7, 0, 0], outcome.text()
     for rank in (0, 2):
         assert outcome.ranks[rank].report == {"steps": 32, "error": ""}
-    # With 1 where another has finished before this one's end is seen.
+    # The number is 1 if another worker has finished before the server sees the death.
     assert re.search(r"The server goes on with \d worker", outcome.ranks[3].output), outcome.text()
 
 
@@ -191,7 +191,7 @@ def test_a_server_that_dies_ends_fit_with_its_name():
 def test_ctrl_c_ends_a_fit_that_is_held_back_by_a_slower_worker():
     with Run(KERAS, 3, arguments=["held_back", "1"], warm=True) as started:
         started.wait_for_reports([0, 1])
-        time.sleep(1)  # for it to come so far
+        time.sleep(1)  # the worker reaches the limit by then
         os.kill(started.pid(0), signal.SIGINT)
         outcome = started.finish(60)
     assert [rank.code for rank in outcome.ranks] == [0, 0, 0], outcome.text()

@@ -70,7 +70,7 @@ def test_the_best_weights_are_what_keras_2_saves(tf_keras: Path, tmp_path: Path)
 @pytest.mark.slow
 def test_workers_train_an_embedding_together_in_keras_2(tf_keras: Path) -> None:  # noqa: F811
     for found in there(tf_keras, 2, "together", "adam")[:2]:
-        assert found["loss"] < 0.45  # it was 0.5, that of a network which says 0
+        assert found["loss"] < 0.45  # it begins at 0.5, the loss of a network that returns 0
         assert found["equal"]
         assert found["steps"] == 120
 

@@ -37,7 +37,7 @@ def test_a_server_holds_what_it_stores_and_never_more():
         stored, now, most = held(1 << 16, optimizer)
         assert copies * (64 << 20) <= stored < copies * (64 << 20) + 4096
         assert stored < now
-        # Beside it a few chunks for each worker, and none of the variable's size.
+        # The server also holds a few chunks for each worker, but no further copy of the variable.
         assert most - bare - stored < 32 << 20, (optimizer, bare, stored, now, most)
 
 

@@ -26,16 +26,16 @@ def test_workers_train_together(launcher, servers, mishap):
         assert found["steps"] == STEPS
         assert found["distance"] < 1e-2
         assert found["b"] == pytest.approx(0.1 * workers)
-        # Row 999 is as the first worker gave it: others had ones there.
+        # Row 999 has the first worker's value. The other workers had ones there.
         assert found["words"] == pytest.approx([0.2 * workers, 0.1, 0])
         # Each worker pushes w to the servers that have a part of it.
         assert sum(one["updates"] for one in found["stats"]) >= STEPS * workers
         assert sum(one["stored_bytes"] for one in found["stats"]) == 4 * 40 + 8 + 4 * 8000
         assert found["sharding"].count("\n") == of_all
-        assert found["sum"] == workers  # the ordinary world stands beside
+        assert found["sum"] == workers  # collectives work beside the servers
 
 
-# Without one-copy reads shared memory carries less at once than a chunk could have.
+# Without one-copy reads, shared memory carries less at once than the largest chunk.
 @pytest.mark.parametrize("one_copy", ["true", "false"])
 def test_a_server_may_store_nothing_and_all_part_as_friends(one_copy):
     program = """
@@ -63,7 +63,7 @@ def test_training_goes_on_without_a_worker_that_dies():
     for rank in (0, 2):
         assert outcome.ranks[rank].report["distance"] < 1e-2
         assert outcome.ranks[rank].report["stats"][0]["lost"] == 1
-        # Collectives are of all workers, and the servers' part is not.
+        # A collective needs all workers, so it fails. Calls to the servers go on.
         assert outcome.ranks[rank].report["sum"].startswith("RankFailedError: rank 1 ("), outcome.text()
     said = outcome.ranks[3].output
     assert "rank 1 (" in said, said
@@ -133,7 +133,7 @@ report([said, [float(ps.pull(name)[-1]) for name in ("w", "b", "more")]])
     first, second = run(program, 4, deadline_s=60).succeeded()[:2]
     assert [first[1], second[1]] == [[-1.0, 1.0, 7.0]] * 2
     assert len(second[0]) == 2, second
-    # Whichever of the two servers answers first.
+    # Either of the two servers may answer first.
     known = ("the servers know w (float32, shape (10), ", "the servers know b (float32, shape (3), ")
     assert any(part in second[0][0] for part in known), second
 
@@ -279,7 +279,7 @@ report([naps() - before, time.monotonic() - began])
 rdmacoll.shutdown()
 """
     naps, seconds = run(program, 2, env={"RDMACOLL_TRANSPORT": "tcp"}, deadline_s=120).succeeded()[0]
-    # A thread looks every few milliseconds who is there, whatever the calls take.
+    # A thread polls for peers every few milliseconds, however long the calls take.
     assert naps < 1000 + 2000 * seconds, (naps, seconds)
 
 
@@ -314,6 +314,6 @@ report(rounds)
 def test_a_worker_that_is_slowed_tenfold_holds_nobody_back():
     fast, slow_one, another, _ = run(PACE, 4, deadline_s=60).succeeded()
     for kept in (fast, another):
-        # In the middle one: what else runs on this machine takes its time from all, now and then.
+        # The median counts, since other programs on this machine take time from all workers now and then.
         assert statistics.median(slowed / usual for usual, slowed in kept) > 0.9, (fast, another)
     assert all(slowed < usual / 4 for usual, slowed in slow_one), slow_one

@@ -1,4 +1,4 @@
-"""For what workers of asynchronous parameter servers wait, and who is not kept waiting."""
+"""Waits of workers of asynchronous parameter servers, and workers that need not wait."""
 
 from __future__ import annotations
 

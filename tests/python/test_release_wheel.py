@@ -1,5 +1,7 @@
-"""The release wheel, built by zig from the source archive, is what old clusters can load. The trainings in
-fresh environments are left to `make check-wheel`."""
+"""Old clusters can load the release wheel, which zig builds from the source archive.
+
+The command `make check-wheel` adds trainings in fresh environments.
+"""
 
 from __future__ import annotations
 

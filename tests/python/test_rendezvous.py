@@ -24,7 +24,7 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 
 
 class Meeting:
-    """Ranks as threads; collects what each returns or raises."""
+    """Runs ranks as threads, and collects the result or the exception of each."""
 
     def __init__(self) -> None:
         self.address = f"127.0.0.1:{free_port()}"

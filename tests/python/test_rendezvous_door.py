@@ -50,7 +50,7 @@ def test_worker_0_looks_at_those_who_wait_and_they_do_not_mind():
     meeting = Meeting()
     meeting.start(1, rank=1, size=4, lists=lists)
     meeting.start(0, rank=0, size=4, lists=lists)
-    time.sleep(1.5)  # it looks at all of them, and more than once at who is not there
+    time.sleep(1.5)  # it checks all workers, and repeats this for missing ones
     meeting.start(2, rank=2, size=4, lists=lists)
     meeting.start(3, rank=3, size=4, lists=lists)
     assert sorted(meeting.finish()) == [0, 1, 2, 3]

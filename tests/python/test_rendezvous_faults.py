@@ -1,4 +1,4 @@
-"""Callers that give up, faults of threads, ports that are taken for a moment, and what must not stay open."""
+"""Callers that give up, failing threads, ports in use for a moment, and sockets that must not stay open."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 
 
 def let_in(meeting: Meeting, process: str) -> Call:
-    """A call of rank 1 of 2 that rank 0 lets in, and that then says nothing."""
+    """Returns a call of rank 1 of 2 that rank 0 has accepted, and that then stays silent."""
     launch = Launch("a test", 1, 2, meeting.address)
     end = time.monotonic() + 20
     while True:
@@ -115,7 +115,7 @@ def test_a_fault_of_the_thread_that_resolves_names_ends_the_start(monkeypatch):
 def test_a_port_that_a_socket_has_for_a_moment_is_waited_for():
     meeting = Meeting()
     host, _, port = meeting.address.partition(":")
-    with socket.socket() as taken:  # it is bound, and does not listen: as between the two, or while it closes
+    with socket.socket() as taken:  # it is bound but does not listen, as while it opens or closes
         taken.bind((host, int(port)))
         for rank in range(2):
             meeting.start(rank, rank=rank, size=2)

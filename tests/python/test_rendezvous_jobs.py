@@ -1,4 +1,4 @@
-"""Two jobs at one address: what they are told, and which of them goes on."""
+"""Two jobs at one address: their errors, and the job that goes on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORDERS = [order for order in itertools.permutations(RANKS) if order[0][0] == "A"
 
 
 class World:
-    """A body for `Meeting`: meets, keeps the address, and ends when it is told to."""
+    """A body for `Meeting`. It meets, keeps the address, and ends once `ends` is set."""
 
     def __init__(self) -> None:
         self.stands, self.ends = threading.Event(), threading.Event()
@@ -48,7 +48,7 @@ def wait_for(meeting: Meeting, key: str) -> RdmacollError:
 
 @pytest.fixture
 def pair():
-    """Ranks 0 and 1 of job A, whose world stands."""
+    """Gives a function that starts ranks 0 and 1 of job A, and waits until their world is complete."""
     made = []
 
     def make(job: str = "") -> tuple[Meeting, World]:
@@ -94,7 +94,7 @@ def test_a_name_on_some_ranks_only_is_an_error_of_all():
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_two_jobs_without_names_never_finish_mixed(order):
-    """Each of four comes when the one before has met somebody, or has found nobody."""
+    """Four processes start one by one. The one before has then met a peer, or has found none."""
     meeting = Meeting()
     worlds = {"A": World(), "B": World()}
     for key in order:
@@ -114,7 +114,7 @@ def test_two_jobs_without_names_never_finish_mixed(order):
     blamed = [sentence for world in worlds.values() for sentence in world.blamed]
     errors = [str(result) for result in results.values() if isinstance(result, RdmacollError)]
     assert [text for text in [*blamed, *errors] if "two processes are rank" in text], results
-    # A world that stood has been ended by its rank 0, which a mixed one must be.
+    # If a mixed world was complete, its rank 0 must have ended it.
     for key in ("A0", "B0"):
         if not isinstance(results[key], RdmacollError):
             assert worlds[key[0]].blamed, results

@@ -28,7 +28,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 def call(address: str, rank: int, size: int) -> Call:
-    """A rank that comes, answers once, and then does nothing."""
+    """Returns the call of a rank that comes, answers once, and then does nothing."""
     launch = Launch("a test", rank, size, address)
     end = time.monotonic() + 20
     while True:
@@ -52,7 +52,7 @@ def test_a_rank_that_shows_no_sign_of_life_is_named_on_all(monkeypatch):
     while not meeting.results:
         assert time.monotonic() < end, "nobody misses it"
         silent.link.add(silent.link.receive())
-        silent.link.take()  # it answers that large frames arrive, and says nothing else
+        silent.link.take()  # it only confirms that large frames arrive
         time.sleep(0.02)
     for error in meeting.finish().values():
         assert isinstance(error, RankFailedError)
@@ -75,7 +75,7 @@ except rdmacoll.RdmacollError as error:
 
 
 def test_a_rank_that_is_stopped_before_all_have_come_is_named():
-    """In two jobs at once, since a silence takes its time: rank 0 of one is stopped, rank 1 of the other."""
+    """Two jobs run at once, to save time. The test stops rank 0 of one job and rank 1 of the other."""
     waits = ["sh", "-c", "sleep 1000"]
     with contextlib.ExitStack() as stack:
         jobs = [
@@ -120,7 +120,7 @@ def test_a_step_that_takes_long_does_not_look_like_death(monkeypatch):
     assert list(meeting.finish().values()) == [["two"] * 3] * 3
 
 
-# Opens so many connections to a port as soon as somebody listens there, and holds them in silence.
+# Opens `count` connections to a port as soon as a program listens there, and keeps them silent.
 HOLD = """
 import errno, select, socket, sys, time
 port, count, word = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].encode()
@@ -144,7 +144,7 @@ sys.stdin.read()
 
 
 def hold(port: int, count: int, word: str = "") -> subprocess.Popen[str]:
-    """The strangers, once they try to come."""
+    """Starts the program of the strangers, and returns once they try to connect."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert hard >= count + 100, "raise the limit of open files"
     holding = subprocess.Popen(
@@ -288,7 +288,7 @@ except rdmacoll.RdmacollError as error:
 @needs_root
 def test_a_path_that_drops_large_frames_is_named_on_both_sides(hosts):
     for name in hosts.names:
-        # The switch stays at 1500. It would let pass what a sender leaves a device to cut.
+        # The switch stays at 1500. It would pass large frames that the sender leaves to the device to cut.
         ip("-n", name, "link", "set", "eth0", "mtu", "9000", "gso_max_segs", "1")
     with Run(FAILING, 2, prefix_of=hosts.prefixes([0, 1]), rendezvous="10.77.0.1:5090") as started:
         outcome = started.finish(60)
@@ -315,7 +315,7 @@ except rdmacoll.RdmacollError as error:
 
 @needs_root
 def test_a_path_between_two_other_ranks_that_drops_large_frames_is_named():
-    """Rank 0 has the switch's MTU, so the start and its own connections pass."""
+    """Rank 0 has the switch's MTU, so the start and the connections of rank 0 pass."""
     made = Hosts(3)
     try:
         made.open()

@@ -1,4 +1,4 @@
-"""The start without MPI where every process was given the same lists of addresses, or was not."""
+"""The start without MPI from lists of addresses, equal on all processes or not."""
 
 from __future__ import annotations
 

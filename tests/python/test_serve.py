@@ -89,7 +89,7 @@ def test_a_server_says_meanwhile_who_waits(tmp_path):
     env = {"ROUNDS": "1000000000", "RDMACOLL_PEER_TIMEOUT_S": "300"}
     with hand.run(tmp_path, arguments_of={2: serve}, env=env) as started:
         wait_for_line(started, 2, "0 workers waiting")
-        # Outside of a plan no sum begins without it, and nobody waits at the server: then once more.
+        # Outside of a plan no sum begins without the stopped worker, and none waits. The test then repeats.
         end = time.monotonic() + 180
         while "1 worker waiting" not in started.so_far().ranks[2].output:
             assert time.monotonic() < end, started.so_far().text()
@@ -116,7 +116,7 @@ def test_a_server_says_meanwhile_who_waits(tmp_path):
 
 
 def mpirun(first: list[str], ranks: int, then: list[str], more: int) -> tuple[int, str]:
-    """The exit code and the output of two programs in one job."""
+    """Runs two programs in one job, and returns the exit code and the output."""
     command = [*mpirun_command(ranks), *first, ":", "-np", str(more), *then]
     done = subprocess.run(
         command, env=clean_environment(), capture_output=True, text=True, timeout=240, check=False
@@ -151,7 +151,7 @@ def test_a_rank_that_is_no_server_is_refused_and_all_hear_it(tmp_path):
 
 
 def alone(*options: str) -> tuple[int, str]:
-    """The exit code and the output of a server that nobody else is started with."""
+    """Runs a server without any worker, and returns its exit code and its output."""
     done = subprocess.run(
         [*COMMAND, *options],
         env=clean_environment(),

@@ -62,23 +62,23 @@ ONCE_WRONG: Sequence[Case] = (
     # A loaded optimizer has its loss scaling around it before it is wrapped, others get it in `compile`.
     {**_USUAL, "keras": "Keras 3", "loop": "fit", "restore": "file", "passes": "2"},
 )
-# Situations in which the first batch builds the model. Keras 3 builds it before, where there is a strategy.
+# Situations in which the first batch builds the model. With a strategy, Keras 3 builds it before.
 BUILDS_LATE: Sequence[Case] = tuple(
     {**case, "loop": loop, "built": "late"}
     for case in ({"keras": "Keras 2"}, {"keras": "Keras 2 legacy"}, {"keras": "Keras 3", "replicas": "1"})
     for loop in ("fit", "train_step")
 )
-# Which cases are refused, and by which words. The first one that fits counts.
+# Refused cases, and words of their errors. The first rule that fits counts.
 REFUSALS: Sequence[tuple[Case, str]] = (
     ({"keras": "Keras 2", "mode": "session"}, "cannot train without eager execution"),
     # Without eager execution Keras builds the model from the data, before callbacks.
     ({"mode": "session"}, ""),
-    # A program sends its optimizer's variables in their order, and a restored one has another.
+    # A program sends its optimizer's variables in their order. A restored optimizer has another order.
     (
         {"keras": "Keras 2 legacy", "loop": "loop", "restore": "checkpoint", "built": "yes"},
         "in different orders",
     ),
-    # With a model that is built late the order differs in a strategy only.
+    # If the model is built late, the order differs only with a strategy.
     (
         {"keras": "Keras 2 legacy", "loop": "loop", "restore": "checkpoint", "replicas": "2"},
         "MismatchError: ranks disagree about operation number",
@@ -93,12 +93,12 @@ REFUSALS: Sequence[tuple[Case, str]] = (
 
 
 def fits(case: Case, rules: Sequence[Case]) -> bool:
-    """Whether the case is one of those that a rule describes."""
+    """Returns whether a rule describes the case."""
     return any(rule.items() <= case.items() for rule in rules)
 
 
 def is_possible(case: Case) -> bool:
-    """Whether a program can be in this situation at all."""
+    """Returns whether a program can be in this situation at all."""
     if case["mode"] == "session" and not _is_possible_in_sessions(case):
         return False
     if case["loop"] == "fit" and case["wrapped"] == "tape":
@@ -107,12 +107,12 @@ def is_possible(case: Case) -> bool:
         return False
     if case["loop"] == "loop" and case["order"] == "last":
         return False
-    # Keras 3 restores no checkpoint into what is not built.
+    # Keras 3 restores no checkpoint into a model that is not built.
     return (case["keras"], case["built"], case["restore"]) != ("Keras 3", "late", "checkpoint")
 
 
 def _is_possible_in_sessions(case: Case) -> bool:
-    """Keras 2 has no train_step there. It scales losses of legacy optimizers, distributes built models."""
+    """In sessions Keras 2 has no train_step, scales losses of legacy optimizers, distributes built models."""
     if case["keras"] == "Keras 3" or case["loop"] != "fit":
         return False
     if case["keras"] == "Keras 2" and case["precision"] == "mixed":
@@ -121,22 +121,22 @@ def _is_possible_in_sessions(case: Case) -> bool:
         return False
     if case["restore"] == "checkpoint":
         return False
-    # There the refusal of passes would leave TensorFlow's graphs entered, for the cases behind it.
+    # A refusal of passes would leave TensorFlow's graphs entered, and disturb later cases.
     is_simple = case["built"] == "yes" and case["restore"] != "file" and case["passes"] == "1"
     return case["replicas"] == "1" or is_simple
 
 
 def refusal_of(case: Case) -> str:
-    """Words of the error that the case ends in, or ""."""
+    """Returns words of the error that the case ends in, or "" if it ends well."""
     return next((words for rule, words in REFUSALS if rule.items() <= case.items()), "")
 
 
 def is_good(case: Case, text: str) -> bool:
-    """Whether this is what has to come of the case."""
+    """Returns whether `text` is the outcome that the case must have."""
     if words := refusal_of(case):
         return words in text
     if case["restore"] in ("none", "checkpoint") and fits(case, BUILDS_LATE):
-        # Gradients of the first batch are of each rank's own weights.
+        # Each rank computes the gradients of the first batch with its own weights.
         return text == "same" or text.startswith("other than one process")
     return text == "same"
 
@@ -155,12 +155,12 @@ def come_true(cases: Sequence[Case], folder: Path, seed: int = SEED) -> None:
 
 
 def chosen(seed: int = SEED) -> list[Case]:
-    """Cases that have all pairs."""
+    """Returns cases that cover all pairs of properties."""
     return cover(all_cases(DIMENSIONS, is_possible), seed)
 
 
 def by_execution(cases: Sequence[Case]) -> list[list[Case]]:
-    """Those of graphs of TensorFlow 1 need a process of their own."""
+    """Splits the cases. Cases with TensorFlow 1's graphs need a process of their own."""
     parts = [[case for case in cases if (case["mode"] == "session") is flag] for flag in (False, True)]
     return [part for part in parts if part]
 

@@ -1,4 +1,4 @@
-"""Every Python snippet of README and docs runs as it is pasted, with what the text around it implies."""
+"""Every Python snippet of README and docs runs as pasted, with the code that its text implies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Case:
     is_slow: bool = False
 
 
-# By the line that a snippet begins with, or its first one that no other has.
+# The key is the first line of a snippet, or its first line that no other snippet has.
 CASES = {
     "optimizer = rdmacoll.DistributedOptimizer(optimizer)  # any": Case(2, KERAS, FITS),
     "train = rdmacoll.DistributedOptimizer(tf.train.Adam": Case(2, GRAPH + "rdmacoll.init()\n", is_slow=True),
@@ -118,7 +118,7 @@ def test_every_snippet_has_a_case_and_every_case_a_snippet():
 
 
 def _params() -> list[object]:
-    """One on several pages runs once."""
+    """Returns the test's parameters. A snippet on several pages runs once."""
     places = {snippet: where for where, snippet in reversed(snippets())}
     return [
         pytest.param(snippet, id=where, marks=[pytest.mark.slow] if is_slow(snippet) else [])
@@ -133,7 +133,7 @@ def test_a_snippet_runs_as_it_is_pasted(snippet: str, tmp_path: Path) -> None:
     for dots, meant in case.dots.items():
         assert dots in snippet
         snippet = snippet.replace(dots, meant)
-    # First: a server saves in the folder that it is started in, and does not come back from init().
+    # The program changes its folder first, since a server saves there and does not return from init().
     program = f"import os; os.chdir({str(tmp_path)!r})\n{case.before}\n{snippet}\n{case.after}\n"
     outcome = run(program, case.ranks, deadline_s=240, warm="tensorflow" in program or "keras" in program)
     assert [rank.code for rank in outcome.ranks] == [0] * case.ranks, outcome.text()

@@ -47,7 +47,7 @@ def test_a_rank_that_is_killed_during_the_start_is_named_on_the_others(ended, st
 
 
 def test_a_rank_that_is_killed_between_two_steps_over_mpi_is_named_where_survivors_may_speak():
-    env = {"OMPI_MCA_orte_enable_recovery": "1"}  # else the launcher ends them first, as others do
+    env = {"OMPI_MCA_orte_enable_recovery": "1"}  # without it, the launcher ends them first
     with Run(PROGRAM, 3, launcher="mpirun", arguments=["1", "engine_node", "killed"], env=env) as started:
         outcome = started.finish(60)
     ended, *survivors = (outcome.reports[rank] for rank in (1, 0, 2))
@@ -69,18 +69,18 @@ def test_whose_socket_is_gone_is_gone():
         cards.append(json.dumps({"unix": name, "node": node, "host": f"h{rank}", "pid": 7}))
     presence = Presence(cards, 0)
     presence.check()
-    listeners[2].close()  # on another node: nothing is known of it here
+    listeners[2].close()  # a rank on another node is not visible here
     presence.check()
     listeners[1].close()
     with pytest.raises(RankFailedError, match=r"rank 1 \(h1, pid 7\) left during the start") as caught:
         presence.check()
     assert (caught.value.rank, caught.value.host) == (1, "h1")
     listeners[0].close()
-    presence.check()  # a system that does not list our own socket says nothing of others
+    presence.check()  # without the own socket, the system's list says nothing
 
 
 def interrupt(started, rank):
-    """Ctrl-C for a rank that waits in its start; when it was sent."""
+    """Sends Ctrl-C to a rank that waits in its start, and returns the time of sending."""
     time.sleep(0.4)
     assert started.reported(rank) == {"pid": started.pid(rank)}
     sent = time.time()
@@ -115,7 +115,7 @@ def test_ctrl_c_ends_a_search_for_rank_0():
     assert ended["at"] - sent < DEADLINE_S
 
 
-# Rank 1 never reaches init(): rank 0 is kept in MPI_Init, which nobody can call off.
+# Rank 1 never reaches init(). Rank 0 stays in MPI_Init, which no call can interrupt.
 KEPT_IN_MPI_INIT = """
 import os, sys, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Starts whose data has no way, or strangers at its door."""
+"""Starts without a data path between ranks, and starts with strangers at a listener."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_name_is_one_threads_while_others_are_there() -> None:
     owners, go, first, second = Owners(), threading.Event(), Thing(), Thing()
     said, waiting = in_thread(owners, [second], after=go)
     assert in_thread(owners, [first])[0] == [None]
-    # It has ended, but the other one was there before: other ranks may have run that first.
+    # The first thread has ended, but the second one existed before. Other ranks may have run it first.
     go.set()
     waiting.join()
     assert said == ["other"]

@@ -75,7 +75,7 @@ def test_outputs_without_an_input_to_reuse_lie_in_engine_memory(ops: Any, spy: S
         return allreduce(ops, [x, y], tensor_name="held")
 
     kept = [step(big, small) for _ in range(3)]  # the inputs live on, so they cannot be overwritten
-    assert len(spy.lent) == 2  # the first call has found out
+    assert len(spy.lent) == 2  # the first call has noticed that
     for request in spy.requests[1:]:
         assert request["tensors"][0]["output"] in spy.lent
         assert request["tensors"][1]["output"] not in spy.lent  # too small to be worth it
@@ -86,7 +86,7 @@ def test_outputs_without_an_input_to_reuse_lie_in_engine_memory(ops: Any, spy: S
     gc.collect()
     assert spy.lent == {}
 
-    spy.lends = False  # the pool is exhausted: TensorFlow's memory does
+    spy.lends = False  # the pool is exhausted, so the op uses TensorFlow's memory
     np.testing.assert_array_equal(step(big, small)[0].numpy(), big.numpy())
 
 

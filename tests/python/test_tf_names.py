@@ -1,4 +1,4 @@
-"""Names that programs written for Horovod ask for, where they ask."""
+"""Names that programs for Horovod import, in the modules from which they import them."""
 
 from __future__ import annotations
 

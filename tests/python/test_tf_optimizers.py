@@ -48,7 +48,7 @@ loop       none       Keras 2         apart  apart  apart    apart  apart  apart
 loop       none       v1              apart  apart  apart    -      apart  apart  apart   apart  apart  -
 Session    none       v1              apart  apart  apart    apart  apart  apart  apart   -      apart  -
 """
-# "same" and "apart" are all that is said; of an error this is a part. "-": there is no such thing.
+# A cell must report exactly "same" or "apart", or contain this part of an error. "-": not possible.
 OUTCOMES = {
     "same": "same",
     "apart": "ranks differ",
@@ -80,8 +80,10 @@ Cell = tuple[list[str], str]  # the program's arguments, and the word in the tab
 
 @pytest.fixture(scope="session")
 def tf_keras() -> Path:
-    """A folder with `tf_keras`, downloaded when it is missing. Without what it depends on: that is
-    the package `tensorflow`, and `tensorflow-cpu` is here."""
+    """Returns a folder with `tf_keras`, and downloads it if it is missing.
+
+    Its dependency, the package `tensorflow`, is left out, since `tensorflow-cpu` is installed.
+    """
     wanted = "tf_keras==2.21.*"
     folder = cache_folder() / "tf_keras-2.21"
     with folder.with_suffix(".lock").open("w") as lock:
@@ -113,7 +115,7 @@ def cells(rows: Iterable[Row], *, of_each: bool = False) -> list[Cell]:
 
 
 def come_true(wanted: list[Cell], folder: Path | None = None, python: Path | None = None) -> None:
-    """Trains in all these cells on two ranks, and compares what comes of it with the table."""
+    """Trains in all these cells on two ranks, and compares the outcomes with the table."""
     command = [str(python or sys.executable), str(PROGRAM), json.dumps([cell for cell, _ in wanted])]
     outcome = run(
         f"import os\nos.execv({command[0]!r}, {command!r})\n",

@@ -15,7 +15,7 @@ PROGRAMS = ROOT / "tests" / "multiprocess"
 
 
 def run_checks(program: str, ranks: int, *, servers: int = 0, first: str = "", **options: object) -> None:
-    """first: a program whose checks this one runs, too."""
+    """Runs the checks of `program`. first: a program whose checks `program` runs, too."""
     path: Path = PROGRAMS / program
     texts = [(PROGRAMS / name).read_text() for name in (first, program) if name]
     checks = [line for text in texts for line in text.splitlines() if line.startswith("def check_")]

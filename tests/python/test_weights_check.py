@@ -1,4 +1,4 @@
-"""Whether ranks are equal is checked at the updates of wrapped optimizers, and by check_weights()."""
+"""Wrapped optimizers and check_weights() check that the weights of all ranks are equal."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_setting_takes_words_and_numbers() -> None:
 
 def test_the_next_comparison_is_the_root_s_epoch() -> None:
     assert [next_due("epoch", count, True, remaining) for count, remaining in ((1, 9), (10, 10))] == [10, 20]
-    # As long as nobody knows the epoch they double; as long as none counts, too.
+    # The number doubles while the end of the root's epoch is unknown, and until a comparison counts.
     assert [next_due("epoch", count, True, 0) for count in (1, 2, 4)] == [2, 4, 8]
     assert [next_due("epoch", count, False, 100) for count in (1, 2, 4)] == [2, 4, 8]
     assert [next_due("7", count, True, 100) for count in (1, 7, 13)] == [7, 14, 14]
