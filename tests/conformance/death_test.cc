@@ -1,4 +1,4 @@
-// A rank that dies is reported exactly once, with a cause, whatever was going on.
+// Peers report a dead rank exactly once, with a cause, during any traffic.
 #include <dirent.h>
 #include <poll.h>
 #include <signal.h>

@@ -69,7 +69,7 @@ struct Fleet {
 
   int size() const { return static_cast<int>(transports.size()); }
   bool poll_all();
-  // Polls all until `done`; false after `limit` of real time.
+  // Polls all transports until `done`. Returns false after `limit` of real time.
   bool poll_until(const std::function<bool()>& done,
                   std::chrono::seconds limit = std::chrono::seconds(60));
   // Repeats the call while it returns busy, as an engine does.

@@ -1,4 +1,4 @@
-// The canonical order over simulated RDMA: the bits of one tree, whatever the algorithm.
+// The canonical order over simulated RDMA: all algorithms give the bits of one tree.
 #include "compute/inline.h"
 #include "conformance/verbs_fleet.h"
 #include "engine/engine.h"

@@ -257,7 +257,7 @@ TEST_F(RdmaNonsense, places_for_transfers_that_nobody_has_are_not_kept_without_e
   EXPECT_THAT(fleet_.failure(0, 1), HasSubstr("a record of kind 3"));
 }
 
-// Without a grant nothing is written, however long it takes.
+// Without a grant, the transport never writes.
 TEST_F(RdmaNonsense, transfer_that_is_not_granted_is_not_written) {
   std::mt19937_64 random(2);
   Buffer source(&fleet_.pool(0), 200'000, 1, random);

@@ -200,7 +200,7 @@ TEST(RdmaMeeting, ranks_that_find_their_cut_on_two_rails_talk) {
   }
 }
 
-// ---- who is refused ----
+// ---- refusals ----
 
 class RdmaRefusal : public testing::Test {
  protected:

@@ -14,7 +14,7 @@
 
 namespace rdmacoll::conformance {
 
-// Rank 1 of a fleet whose rank 0 is a transport, on the adapters of a host of its own.
+// Rank 1 of a fleet. It uses the adapters of its own host. Rank 0 is a transport.
 class RdmaPuppet {
  public:
   static constexpr uint32_t kReceiveBytes = 10'000;

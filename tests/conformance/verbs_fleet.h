@@ -1,4 +1,4 @@
-// Ranks with simulated devices, whose sockets are real.
+// Ranks with simulated devices and real sockets.
 #pragma once
 
 #include <sys/socket.h>

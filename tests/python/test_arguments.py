@@ -1,4 +1,4 @@
-"""Arguments that do not fit are refused with what they are and the cure, and nobody waits."""
+"""Calls refuse arguments that do not fit, with the value and the cure, and no rank waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks of parameter servers' traffic: payloads, starts, what is said, and tiny runs."""
+"""The benchmarks of parameter servers' traffic: payloads, starts, output, and tiny runs."""
 
 from __future__ import annotations
 

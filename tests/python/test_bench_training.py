@@ -1,4 +1,4 @@
-"""The benchmark of trainings with parameter servers: models, what is said, and tiny runs."""
+"""The benchmark of trainings with parameter servers: models, output, and tiny runs."""
 
 from __future__ import annotations
 

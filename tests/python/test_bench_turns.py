@@ -1,4 +1,4 @@
-"""How comparisons judge: bursts that somebody disturbed, ratios, goals, and what is left out."""
+"""The judgement of comparisons: disturbed bursts, broken teams, ratios and goals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The RDMA devices of this machine, whichever they are: an answer in any case."""
+"""The list of this machine's RDMA devices: there is an answer in any case."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def found(machine: Machine, name: str) -> list[Any]:
     return [finding for finding in doctor.examine(machine) if finding.name == name]
 
 
-# machine, finding, state, what it must say; state "" means that there is no such finding.
+# machine, finding, state, words of the finding. An empty state means that there is no such finding.
 STATES: list[tuple[Machine, str, str, list[str]]] = [
     (PLAIN, "librdmacoll", "ok", [__version__]),
     (replace(PLAIN, engine=Engine("l", problem="l is missing")), "librdmacoll", "problem", ["l is missing"]),

@@ -1,4 +1,4 @@
-"""The package from a clean clone: a wheel for every Python 3, in an environment of its own."""
+"""The package from a clean clone: one wheel for every Python 3, in a fresh environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""join: ranks whose data ends before the others'."""
+"""join: ranks whose data ends before the data of other ranks."""
 
 from __future__ import annotations
 

@@ -227,10 +227,10 @@ def test_parameter_servers_are_planned_beside_the_rest(tmp_path):
     assert found["algorithm"] == "parameter_server"
     costs = {row["algorithm"]: row for row in found["costs"]}
     assert set(costs) > {"ring", "direct", "parameter_server"}
-    # A server's port takes the parts of four workers, and gives them back: twice what a worker has.
+    # A server's port receives the parts of four workers and sends them back, so twice a worker's bytes.
     assert costs["parameter_server"]["network_bytes"] == 2 * (64 << 20)
     assert costs["parameter_server"]["parts"] == 2
-    # Rank 5 is the second server, which has nothing of its own.
+    # Rank 5 is the second server, which has no input.
     assert "input" not in found["schedule"]
     assert "reduce" in found["schedule"]
 

@@ -132,7 +132,7 @@ def test_no_bytes_break_the_frame_reader(data, cuts):
         for cut in [*cuts, len(data)]:
             reader.add(data[:cut])
             data = data[cut:]
-            assert reader.take() is None  # nobody guesses a signature
+            assert reader.take() is None  # random bytes have no valid signature
     except channel.ProtocolError:
         pass
 

@@ -48,7 +48,7 @@ def test_a_run_goes_on_from_what_the_servers_saved(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"model.server-{i}-of-2" for i in range(2)]
 
 
-# A first run saves twice; another one reports what it is told of a path.
+# A first run saves twice. A second run reports its errors for a path.
 SAVES = """
 import sys
 import numpy as np, rdmacoll

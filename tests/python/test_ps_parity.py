@@ -1,4 +1,4 @@
-"""A training by TensorFlow's own parameter servers ends with the weights that ours end with."""
+"""Trainings with TensorFlow's own parameter servers and with rdmacoll's end with the same weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server's updates against Keras' own, step by step; and what a server cannot apply."""
+"""Compares a server's updates with Keras, step by step. Also tests rules that a server refuses."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_a_stopped_process_is_not_blamed_on_the_path(monkeypatch):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        with socket.create_connection(listener.getsockname()) as stopped:  # it reads nothing
+        with socket.create_connection(listener.getsockname()) as stopped:  # this peer reads nothing
             link = Link(listener.accept()[0])
             link.begin(b"key", b"down", b"up", 1 << 16)
             link.try_path()

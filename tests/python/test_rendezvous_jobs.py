@@ -215,7 +215,7 @@ except rdmacoll.RdmacollError as error:
 
 @pytest.mark.parametrize("lists", [False, True])
 def test_a_world_with_a_rank_of_another_job_ends_on_all_of_its_ranks(tmp_path, lists):
-    """A0 and B1 have met; B0 comes."""
+    """A0 and B1 have met. Then B0 comes."""
     first, second = free_addresses(2)
     held = ["sh", "-c", 'while [ ! -e "$0" ]; do sleep 0.02; done; exec "$@"', str(tmp_path / "go")]
     env_of = {place: {"PLACE": str(place), "RDMACOLL_RANK": str(place % 2)} for place in range(3)}

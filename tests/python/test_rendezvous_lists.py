@@ -86,7 +86,7 @@ def test_worker_0_hears_of_what_another_has_found_before_they_met():
     meeting = Meeting()
     meeting.start(1, rank=1, size=3, lists=([first, second], [server]))
     meeting.start(2, rank=2, size=3, lists=([second, first], [server]))
-    meeting.threads[1].join(20)  # it has come to worker 1
+    meeting.threads[1].join(20)  # it has reached worker 1
     meeting.start(0, rank=0, size=3, lists=([first, second], [server]))
     for error in meeting.finish().values():
         assert isinstance(error, ConfigError)

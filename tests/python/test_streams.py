@@ -1,4 +1,4 @@
-"""Several TCP connections between two ranks; of hosts, in test_namespaces.py."""
+"""Several TCP connections between two ranks. test_namespaces.py tests them between hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs that were saved with our ops load before any of these is called."""
+"""Saved graphs with rdmacoll's ops load before a program calls any of these ops."""
 
 from __future__ import annotations
 

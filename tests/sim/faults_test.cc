@@ -96,7 +96,7 @@ SimOutcome simulate_alltoall(int ranks, std::vector<int64_t> shape, bool is_even
     for (int rank = 0; rank < ranks; ++rank) set.push_back(outside + rank);
     script.first_sets = 1;
     operation.set = 1;
-    script.phases.push_back({{.kind = Kind::barrier}});  // nobody leaves before all are done
+    script.phases.push_back({{.kind = Kind::barrier}});  // no rank leaves before all are done
   }
   operation.shapes = {std::move(shape)};
   for (int rank = 0; rank < ranks; ++rank) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kInfinite = 1e12;
 
-// Between any two ranks, cut as for RDMA; nothing else takes time.
+// A model with one link between any two ranks, and segments as for RDMA. Nothing else takes time.
 LinkModel only_link(double latency_us, double bytes_per_us) {
   return {.node = {.bytes_per_us = kInfinite},
           .network = {.latency_us = latency_us, .bytes_per_us = bytes_per_us},
@@ -86,7 +86,7 @@ TEST(Scale, sums_are_compared_where_bytes_are_moved_and_times_are_the_same_witho
   EXPECT_DOUBLE_EQ(moved.time_us, sizes.time_us);
 }
 
-// Racks of 4 nodes; all halves of a vector cross the uplinks at once in the longest rounds.
+// The racks have 4 nodes. In the longest rounds, all halves of a vector cross the uplinks at once.
 TEST(Scale, oversubscribed_uplinks_take_their_time) {
   ScaleQuestion question = allreduce(8, 4 << 20, kTcpLinks, "halving_doubling");
   const double flat = answer_of(question).time_us;

@@ -112,7 +112,7 @@ TEST(SimulatedScripts, cover_dtypes_operators_and_even_exchanges) {
   EXPECT_GT(planned_even, 20);
 }
 
-// Ranks may follow a plan there, whatever it is that repeats itself.
+// Operations of every kind repeat, so that ranks may follow a plan.
 TEST(SimulatedScripts, cover_repetitions_of_every_kind) {
   std::map<Kind, int> repeated;
   for (uint64_t seed = 0; seed < 150; ++seed) {

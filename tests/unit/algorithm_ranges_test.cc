@@ -1,4 +1,4 @@
-// Lists of algorithms by size, in our words and in those of tf_cnn_benchmarks.
+// Lists of algorithms by size, in rdmacoll's words and in those of tf_cnn_benchmarks.
 #include "base/algorithm_ranges.h"
 
 #include <gtest/gtest.h>

@@ -24,7 +24,7 @@ namespace rdmacoll::compute_test {
 
 using oracle::Bytes;
 
-// Far more than any job here takes; only a lost wake-up or a hang reaches it.
+// Far more than any job here takes. Only a lost wake-up or a hang reaches this limit.
 inline constexpr std::chrono::seconds kLimit{60};
 
 // Stands for another process. It reads addresses of this process through a call, counts the reads,
@@ -151,7 +151,7 @@ class ComputeTest : public ::testing::TestWithParam<Maker> {
   std::unique_ptr<Compute> compute;
 };
 
-// Every job goes to the workers, however small.
+// Returns a backend in which every job goes to the workers, even a small one.
 inline std::unique_ptr<Compute> workers_of(int workers, std::function<void()> wake) {
   return std::make_unique<WorkerCompute>(workers, std::move(wake),
                                          WorkerLimits{.at_once = 0, .alone = 0});

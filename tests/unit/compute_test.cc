@@ -201,7 +201,7 @@ TEST(Job, reaches_bytes_far_beyond_two_gigabytes) {
   const std::size_t last = kBytes / 4 - 1;
   static_cast<float*>(a)[last] = 40.0F;
   static_cast<float*>(b)[last] = 2.0F;
-  // One huge piece; a cut above 4 GiB; and a neighbour's memory that has to be read.
+  // Covers one huge piece, a cut above 4 GiB, and a neighbour's memory that has to be read.
   const std::vector<Piece> to = {{mine, kBytes}};
   const std::size_t half = (std::size_t{5} << 30) + 8;
   const std::vector<RemotePiece> remote = {

@@ -24,7 +24,7 @@ std::string control_of(const Fd& socket) {
 TEST(Congestion, control_is_set_before_the_connection_at_both_ends) {
   sockaddr_in loopback{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
   SocketAddress address(reinterpret_cast<const sockaddr*>(&loopback));
-  // "reno" is in every kernel, and allowed to everybody.
+  // Every kernel has "reno", and allows it to every user.
   Fd listener, caller;
   ASSERT_TRUE(listen_at(tcp_endpoint(address, "reno"), listener).ok());
   EXPECT_EQ(control_of(listener), "reno");

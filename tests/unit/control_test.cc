@@ -305,7 +305,7 @@ TEST_F(Decisions, small_ones_that_wait_together_share_a_batch) {
   EXPECT_FALSE(log.form(true));
 }
 
-// The bits of a sum must not depend on who was ready at the same time.
+// The bits of a sum must not depend on the operations that are ready at the same time.
 TEST_F(Decisions, a_batch_is_summed_in_the_order_of_each_of_its_operations) {
   const auto units_of_first = [&](const World& world, std::vector<Forced> forced,
                                   const Tuning& tuning = {}) {

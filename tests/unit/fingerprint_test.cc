@@ -151,7 +151,7 @@ TEST(FingerprintCard, survives_noise) {
     Card card;
     const Status status = parse_card(text, 0, card);
     if (status.ok() && card.wire == kWireVersion) {
-      Card back;  // whatever was accepted is a card
+      Card back;  // an accepted text is a valid card
       EXPECT_TRUE(parse_card(to_json(card), 0, back).ok()) << text;
     }
   }

@@ -1,4 +1,4 @@
-// Jobs of 16-bit floats some of whose operands, or whose result, are sums in float32.
+// Jobs of 16-bit floats. Some operands, or the result, are sums in float32.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -139,7 +139,7 @@ TEST_P(ComputeTest, reduces_operands_of_both_widths_wherever_they_lie) {
   }
 }
 
-// A peer may have said anything about its own pieces.
+// A peer may have announced wrong pieces.
 TEST_P(ComputeTest, refuses_a_wide_operand_of_another_size_or_cut_inside_an_element) {
   std::mt19937_64 random(3);
   const Neighbour neighbour;

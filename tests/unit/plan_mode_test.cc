@@ -13,7 +13,7 @@ namespace {
 
 class Plans : public testing::Test {
  protected:
-  // A sum; "" is unnamed.
+  // Returns the number of a descriptor, by default of a sum. An empty name means unnamed.
   uint32_t number_of(const std::string& name, int64_t elements = 4, Kind kind = Kind::allreduce) {
     bool is_new = false;
     return table_.intern(operation(name, elements, 0, kind)->descriptor, is_new);

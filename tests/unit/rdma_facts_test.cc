@@ -36,7 +36,7 @@ class RdmaSysfs : public testing::Test {
     fs::create_directories(path.parent_path());
     std::ofstream(path) << text << "\n";
   }
-  // mlx5_0 under a bus, rxe0 under none; both are links, as the kernel has them.
+  // Makes a device link as the kernel does: mlx5_0 is under a bus, rxe0 under none.
   void link(const std::string& name, const std::string& under) {
     fs::create_directories(root_ / under / name);
     fs::create_directories(root_ / "class");

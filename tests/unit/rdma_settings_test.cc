@@ -18,7 +18,7 @@ constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 using Configure = std::function<void(FabricOptions&)>;
 
-// Two ranks, each on a host of its own with one device, that may talk by RDMA alone.
+// Two ranks on two hosts with one device each. The ranks may use only RDMA.
 struct RdmaCluster {
   SimFabric wire{verbs_sim::FabricPolicy{}};
   std::unique_ptr<Cluster> cluster;

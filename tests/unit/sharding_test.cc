@@ -1,4 +1,4 @@
-// Which server stores what.
+// The division of variables among servers.
 #include "ps/sharding.h"
 
 #include <gmock/gmock.h>
@@ -90,7 +90,7 @@ TEST(Sharding, puts_rows_of_an_embedding_on_every_server) {
   Sharding sharding(4, kShareBytes);
   sharding.add({&spec, 1});
   for (int server = 0; server < 4; ++server) EXPECT_GE(sharding.elements_on(0, server), 4U);
-  // A row is never cut, however small shares are.
+  // A row is never cut, even if shares are small.
   Sharding tiny(2, 8);
   tiny.add({&spec, 1});
   expect_whole(tiny, 0, spec);

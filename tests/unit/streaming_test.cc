@@ -1,4 +1,4 @@
-// Copies past the cache: the same bytes, and none beside them, wherever they begin and end.
+// Copies past the cache, with any begin and end: the bytes are equal, and no other byte is written.
 #include "memory/streaming.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// TCP transports in one thread: a pair, or one whose peer is the test itself.
+// TCP transports in one thread: a pair, or one transport with the test as its peer.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -79,7 +79,7 @@ struct Pair {
   }
 };
 
-// One rank whose peer is this test, byte by byte.
+// One rank with the test as its peer. The test writes single bytes and frames.
 struct Puppet {
   ManualClock clock;
   TcpOptions options;

@@ -154,7 +154,7 @@ TEST(TcpStreams, one_that_comes_late_helps_from_then_on) {
   EXPECT_GT(a.counters().bytes_striped, 0u);
 }
 
-// The puppet's second stream, while 300,000 B are awaited; stripes of 100,000 B.
+// A puppet with two streams, whose rank waits for 300,000 B in stripes of 100,000 B.
 struct Awaiting : Puppet {
   std::vector<std::byte> place = std::vector<std::byte>(300'000);
   tcp::Header data{

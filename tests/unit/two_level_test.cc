@@ -1,4 +1,4 @@
-// The allreduce by nodes, whatever their sizes.
+// The allreduce by nodes, for nodes of all sizes.
 #include <gtest/gtest.h>
 
 #include <algorithm>

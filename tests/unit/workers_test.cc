@@ -134,7 +134,7 @@ TEST_P(WorkersTest, wakes_whoever_sleeps_after_arm) {
   for (int turn = 0; turn < 3000; ++turn) {
     gate.is_entered = gate.is_open = false;
     ASSERT_TRUE(compute->submit({.to = {&to, 1}, .sources = {&operand, 1}}).ok());
-    while (!gate.is_entered) std::this_thread::yield();  // a worker, since nobody polls
+    while (!gate.is_entered) std::this_thread::yield();  // a worker reads, since no thread polls
     if (turn % 2 == 0) gate.is_open = true;
     const bool may_sleep = compute->arm();
     EXPECT_TRUE(may_sleep || turn % 2 == 0);
@@ -259,11 +259,11 @@ TEST(Workers, leave_to_whoever_polls_what_does_not_pile_up) {
   const auto worker = sleeping_worker(2 * kBytes);
   for (int turn = 0; turn < 100; ++turn) {
     ASSERT_TRUE(worker->submit(copy.job).ok());
-    EXPECT_FALSE(worker->arm());  // nobody else would do it
+    EXPECT_FALSE(worker->arm());  // the polling thread has to run the job
     Counting sink;
     int polls = 0;
     for (; sink.cookies.empty(); ++polls) ASSERT_TRUE(worker->poll(sink));
-    EXPECT_GT(polls, 1);  // between them transfers are looked after
+    EXPECT_GT(polls, 1);  // the engine polls transfers between them
     EXPECT_TRUE(worker->arm());
   }
   EXPECT_EQ(copy.witness.threads(), 1U);
