@@ -1,7 +1,8 @@
-"""One process of a run that is started by hand: its flags say which. RANKS_PLACE is its rank in the job; it
-reports the sum it got, that it has served, or its error. Behind "serve" or "bench" come options of that
-command. ROUNDS sums come before the one that is reported. Asynchronous, it reports what as many pushes of
-each worker came to."""
+"""Runs one process of a job that is started by hand with TensorFlow's flags. RANKS_PLACE is its rank.
+
+The process reports its sum, that it has served, or its error. The options of "serve" or "bench" follow that
+word. ROUNDS sums come before the reported one. With asynchronous servers, the process reports the value after
+as many pushes of each worker."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from rdmacoll.cli.main import main
 
 
 def listening() -> list[str]:
-    """Where this process listens over TCP: "127.0.0.1:4000"."""
+    """Returns the TCP addresses on which this process listens, such as "127.0.0.1:4000"."""
     links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
     inodes = {os.readlink(link)[8:-1] for link in links if os.path.exists(link) or os.path.islink(link)}
     found = []
@@ -36,7 +37,7 @@ def listening() -> list[str]:
 
 
 def loaded() -> list[str]:
-    """What a server does without."""
+    """Returns the modules in this process that a server does not need."""
     return [name for name in ("tensorflow", "mpi4py.MPI") if name in sys.modules]
 
 

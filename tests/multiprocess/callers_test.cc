@@ -1,5 +1,5 @@
-// Callers and the engine thread: who has the engine, and that nobody waits for somebody who stands
-// back.
+// Tests how callers and the engine thread share the engine. No thread may wait for a thread that
+// has given the engine up.
 #include <gtest/gtest.h>
 #include <pthread.h>
 
@@ -24,7 +24,8 @@ bool ends_within(const Operation& operation, milliseconds limit) {
   return operation.done();
 }
 
-// Without the thread the poller's rank would fall silent, and be taken for dead after a second.
+// Without the engine thread, the polling rank would be silent. Its peer would call it dead after 1
+// s.
 TEST(Callers, that_only_ask_do_not_keep_the_engine_from_going_on) {
   LocalWorld world(2, "RDMACOLL_PEER_TIMEOUT_S=1\n");
   if (HasFatalFailure()) return;
@@ -111,7 +112,7 @@ TEST(Callers, that_wait_do_not_overtake_what_they_have_submitted_before) {
 
 // ---- callers that drive and do not wait ----
 
-// What a request's `done` has seen; outlives whoever has submitted it.
+// The facts that a request's `done` recorded. It outlives the submitting thread.
 struct Seen {
   std::atomic<int> calls = 0;
   std::atomic<std::thread::id> thread;
@@ -140,7 +141,7 @@ TEST(Callers, that_drive_end_what_needs_nobody_else) {
     EXPECT_EQ(seen.calls, 1);
     driven += seen.thread.load() == std::this_thread::get_id() ? 1 : 0;
   }
-  // Not all: now and then the engine thread looks whether there is anything to do.
+  // The engine thread checks for work now and then, so it may complete some of them.
   EXPECT_GT(driven, kTurns / 2);
 }
 
@@ -162,7 +163,7 @@ TEST(Callers, that_drive_come_back_though_a_peer_stays_away) {
       EXPECT_FALSE(operation->done());
       has_returned = true;
     }
-    // On rank 0 by its engine thread: nobody waits there.
+    // On rank 0 the engine thread completes it, since no caller waits there.
     ASSERT_TRUE(ends_within(*operation, milliseconds(10'000)));
     EXPECT_EQ(seen.calls, 1);
     EXPECT_EQ(values.front(), 2.f);
@@ -201,7 +202,7 @@ TEST(Pool, of_the_smallest_size_is_enough_for_any_number_of_large_operations) {
                             "RDMACOLL_ALLREDUCE_ALGORITHM=", row.name, "\n"));
     if (HasFatalFailure()) return;
     world.each([&](int rank) {
-      std::vector<std::byte*> kept;  // a caller that takes all it can get
+      std::vector<std::byte*> kept;  // this caller borrows all memory that it can get
       while (std::byte* memory = world.rank(rank).pool()->lend(1 << 20)) kept.push_back(memory);
       std::vector<std::vector<float>> values(6, std::vector<float>(1 << 20, 1.f));
       std::vector<OperationRef> operations;
@@ -220,7 +221,7 @@ TEST(Pool, of_the_smallest_size_is_enough_for_any_number_of_large_operations) {
   }
 }
 
-// ---- what is said ----
+// ---- messages ----
 
 TEST(Limits, a_group_too_large_to_describe_is_refused_with_a_cure) {
   LocalWorld world(1, "");
@@ -268,8 +269,8 @@ TEST(Limits, many_long_descriptors_at_once_are_split_into_messages) {
   });
 }
 
-// TensorFlow's done() schedules what has waited: a worker does that, if there is one, while the
-// thread that has the engine goes on; but a caller that drives for its own sake does it itself.
+// TensorFlow's done() schedules the waiting ops. If there are compute workers, a worker calls it
+// while the holder of the baton goes on. A caller that drives for its own sake calls it itself.
 TEST(Callbacks, are_called_by_workers_or_by_who_drives_for_himself) {
   for (const int workers : {0, 2}) {
     LocalWorld world(2, cat("RDMACOLL_COMPUTE_WORKERS=", workers, "\n"));
@@ -298,7 +299,7 @@ TEST(Callbacks, are_called_by_workers_or_by_who_drives_for_himself) {
         ASSERT_TRUE(is_called);
         EXPECT_EQ(values[0], 2.f);
         const bool is_workers = name.starts_with("rdmacoll-w");
-        // Who drives gives up after a while.
+        // A driving caller may stop after a while. A worker then calls the callback.
         EXPECT_TRUE(is_workers == (workers > 0) || (drives && caller == std::this_thread::get_id()))
             << name;
         if (!drives) {
@@ -309,7 +310,8 @@ TEST(Callbacks, are_called_by_workers_or_by_who_drives_for_himself) {
   }
 }
 
-// A callback that takes longer than its waiter spins: the end of it rings.
+// The callback takes longer than its waiter spins. The waiter sleeps, and the callback's end wakes
+// it.
 TEST(Callbacks, wake_who_waits_on_the_handle_as_well) {
   LocalWorld world(1, "RDMACOLL_COMPUTE_WORKERS=1\nRDMACOLL_SPIN_US=10\n");
   if (HasFatalFailure()) return;
@@ -326,7 +328,7 @@ TEST(Callbacks, wake_who_waits_on_the_handle_as_well) {
   }
 }
 
-// Alone, so that it ends in the turn that it is submitted in.
+// A world of one rank. The operation ends in the engine turn in which it is submitted.
 TEST(Callbacks, of_callers_that_drive_are_their_own) {
   LocalWorld world(1, "RDMACOLL_COMPUTE_WORKERS=1\n");
   if (HasFatalFailure()) return;
@@ -342,7 +344,7 @@ TEST(Callbacks, of_callers_that_drive_are_their_own) {
     ASSERT_TRUE(ends_within(*operation, milliseconds(10'000)));
     own += caller == std::this_thread::get_id() ? 1 : 0;
   }
-  EXPECT_GT(own, kTurns / 2);  // else the engine thread was there before
+  EXPECT_GT(own, kTurns / 2);  // in the other turns the engine thread was faster
 }
 
 TEST(Callbacks, of_what_never_ends_are_called_when_the_world_does) {

@@ -1,4 +1,4 @@
-// The whole engine over real transports: every number of ranks that is special in some way.
+// Tests the whole engine over real transports, with every number of ranks that is a special case.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -31,7 +31,8 @@ constexpr Setup kSetups[] = {
      "RDMACOLL_TRANSPORT=shm\nRDMACOLL_ALLREDUCE_ALGORITHM=ring\nRDMACOLL_SEGMENT_BYTES=4096\n"},
 };
 
-// The same bits. Compared as a whole: millions of assertions took most of this suite's time.
+// Checks for equal bits. It compares whole arrays, since an assertion for each element would be
+// slow.
 template <typename T>
 testing::AssertionResult same(std::span<const T> got, const std::vector<T>& expected) {
   if (got.size() != expected.size()) {
@@ -52,7 +53,7 @@ class Collectives : public testing::TestWithParam<std::tuple<int, int>> {
   std::string settings() const { return kSetups[std::get<1>(GetParam())].settings; }
 };
 
-// Whole numbers, so that floats sum them exactly.
+// Returns whole numbers, so that floats sum them exactly.
 std::vector<int64_t> data_of(int rank, std::size_t count) {
   std::vector<int64_t> data(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -193,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(worlds, Collectives,
 
 class Canonical : public testing::TestWithParam<int> {};
 
-// Also of 16-bit floats, which are rounded once, whatever is forced.
+// 16-bit floats are rounded once, with any forced algorithm.
 TEST_P(Canonical, sums_have_the_same_bits_over_any_transport_algorithm_and_cut) {
   const int ranks = GetParam();
   constexpr std::size_t kCount = 30'011;
@@ -248,8 +249,9 @@ std::map<std::string, double> metrics_of(Session& session) {
   return metrics;
 }
 
-// What the direct algorithm copies beside its reductions: what others have reduced, (p-1)/p of the
-// bytes; and where callers' memory is packed, what others reduce, as much again, and its own part.
+// Returns the bytes that a rank copies with the direct algorithm, beside its reductions. A rank
+// copies the parts that other ranks have reduced, (p-1)/p of the bytes. If the caller's memory is
+// packed, it also copies its data for these parts, and its own part.
 double copied_bytes(int ranks, double bytes, bool is_packed) {
   const double others = bytes * (ranks - 1) / ranks;
   return is_packed ? 2 * others + bytes / ranks : others;
@@ -279,7 +281,7 @@ TEST(Counters, steady_state_makes_nothing_new_and_copies_no_more_than_the_formul
         EXPECT_EQ(grown("handshakes"), 0);
         EXPECT_EQ(grown("registrations"), 0);
         EXPECT_EQ(grown("batches"), kSteps);
-        EXPECT_EQ(grown("control_messages"), 0);  // the plan says it all
+        EXPECT_EQ(grown("control_messages"), 0);  // the plan needs no messages
         EXPECT_LE(after["connections"], ranks - 1);
         EXPECT_LE(grown("bytes_copied"),
                   kSteps * copied_bytes(ranks, static_cast<double>(bytes), is_packed) * 1.01);
@@ -312,7 +314,7 @@ TEST(Counters, a_ring_connects_its_neighbours_and_the_control_tree_only) {
   world.each([&](int rank) {
     std::vector<float> values(5000, 1.f);
     ASSERT_TRUE(run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values)).ok());
-    // Rank 0 is everybody's parent in a tree of this size.
+    // In a control tree of this size, rank 0 is the parent of all others.
     const double expected = rank == 0 ? 5 : rank == 1 || rank == 5 ? 2 : 3;
     EXPECT_EQ(metrics_of(world.rank(rank))["connections"], expected) << "rank " << rank;
   });

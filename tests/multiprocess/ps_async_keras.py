@@ -1,4 +1,4 @@
-"""Keras 3 with asynchronous parameter servers. Argument: what is tried. Reports what came of it."""
+"""Keras 3 with asynchronous parameter servers. The argument names a function; its result is reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIMIZERS = {
         keras.optimizers.schedules.ExponentialDecay(0.05, 7, 0.7), momentum=0.9, nesterov=True
     ),
     "adam": lambda: keras.optimizers.Adam(0.01, clipvalue=0.05),
-    # Both clip most gradients here.
+    # The two limits below clip most gradients here.
     "clipnorm": lambda: keras.optimizers.SGD(0.1, momentum=0.9, clipnorm=0.05, weight_decay=1e-3),
     "global_clipnorm": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.05),
     "amsgrad": lambda: keras.optimizers.Adam(
@@ -53,7 +53,7 @@ def data(rows: int = 96) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Steps(keras.callbacks.Callback):
-    """The weights after each step, which is taken with a smaller learning rate each time, unless there is a
+    """Records the weights after each step. The learning rate falls with each step, unless there is a
     schedule."""
 
     def __init__(self) -> None:
@@ -76,14 +76,15 @@ def train(model: keras.Model, optimizer: object, epochs: int = 2) -> np.ndarray:
 
 
 def same_as_plain(name: str, dtype: str) -> list[float]:
-    """With one worker: the largest difference to plain Keras in any step, and how far weights have gone."""
+    """Trains one worker. Returns the largest difference to plain Keras, and how far the weights moved."""
     seen = [train(network(dtype), wrap(OPTIMIZERS[name]())) for wrap in (lambda one: one, WRAP)]
     return [float(np.abs(seen[0] - seen[1]).max()), float(np.abs(seen[0][0] - seen[0][-1]).max())]
 
 
 def resumed(name: str, folder: str) -> list[float]:
-    """With one worker: an epoch in plain Keras, one with servers, one in plain Keras, each from the file of
-    the one before. The difference to three epochs in one, and how far the weights have gone."""
+    """Trains one worker: an epoch in plain Keras, one with servers, one in plain Keras, each from a file.
+
+    Returns the difference to three epochs without files, and how far the weights moved."""
     straight, file = network(), f"{folder}/model.keras"
     steps = train(straight, OPTIMIZERS[name](), epochs=3)
     x, y = data()
@@ -103,8 +104,9 @@ def resumed(name: str, folder: str) -> list[float]:
 
 
 def set_after_fit(folder: str) -> list[bool]:
-    """Whether a file has what EarlyStopping has restored after `fit`, what the next step has made of it, and,
-    once more, the restored; and then what another has made of it."""
+    """Returns whether files have the weights that EarlyStopping has restored, and those after the next step.
+
+    At the end another worker pushes. Files must have the result of this push too."""
     model, file, found = network(), f"{folder}/model.keras", []
     model.compile(optimizer=WRAP(keras.optimizers.SGD(0.1)), loss="mse")
     x, y = data()
@@ -120,7 +122,7 @@ def set_after_fit(folder: str) -> list[bool]:
         model.save(file)
         pairs = zip(best.best_weights, keras.models.load_model(file).get_weights())
         found.append(not any(np.array_equal(one, other) for one, other in pairs))
-    # As another worker would push after it.
+    # This push stands for one of another worker.
     name = model.layers[0].kernel.path
     for save in (model.save, lambda to: keras.models.save_model(model, to)):
         for to in (file, f"{folder}/model.h5"):
@@ -132,8 +134,10 @@ def set_after_fit(folder: str) -> list[bool]:
 
 
 def set_in_a_loop(folder: str) -> dict[str, object]:
-    """A loop of one's own: whether files have what was set after its last step, not what was set before it,
-    and the same momentum in both formats; the optimizer's steps, here and in a file."""
+    """Trains in a user's loop. Files must have the values that were set after its last step, and no older
+    ones.
+
+    Both formats must have the same momentum. Also returns the optimizer's steps, here and in a file."""
     model, optimizer, found = network(), WRAP(OPTIMIZERS["momentum"]()), []
     model.compile(optimizer=optimizer, loss=keras.losses.MeanSquaredError())
     x, y = data()
@@ -154,7 +158,7 @@ def set_in_a_loop(folder: str) -> dict[str, object]:
     steps(3)
     name = model.layers[0].kernel.path
     for suffix in (".keras", ".h5"):
-        rdmacoll.push(np.ones((6, 24), np.float32), name)  # as of another worker
+        rdmacoll.push(np.ones((6, 24), np.float32), name)  # stands for a push of another worker
         found.append(not is_saved(suffix))
         model.layers[0].kernel.assign(np.full((6, 24), 0.5, np.float32))
         found.append(is_saved(suffix) and float(model.layers[0].kernel.numpy()[0, 0]) == 0.5)
@@ -174,11 +178,11 @@ def set_in_a_loop(folder: str) -> dict[str, object]:
 
 
 def embedding(name: str) -> list[float]:
-    """With one worker: the difference to plain Keras after `fit`; how far the rows have gone; the bytes that
-    the servers got, for each byte of the embedding."""
+    """Trains an embedding with one worker. Returns the difference to plain Keras after `fit`, how far the
+    rows moved, and the bytes that the servers received for each byte of the embedding."""
     rows, length = 2000, 4
     random = np.random.default_rng(5)
-    # No row twice in a batch: Keras squares the parts of its gradient one by one, servers their sum.
+    # A batch has no row twice. Keras squares the parts of a row's gradient; servers square their sum.
     batches = [random.choice(80, size=(12, length), replace=False) * 17 for _ in range(8)]
     words = np.concatenate(batches)
     targets = np.cos(words.sum(axis=1, keepdims=True)).astype(np.float32)
@@ -197,14 +201,16 @@ def embedding(name: str) -> list[float]:
 
 
 def digits(epochs: str, folder: str) -> dict[str, object]:
-    """All workers, each with data of its own: the accuracy of what was saved, loaded in plain Keras."""
+    """Trains all workers, each with its own data. Returns the accuracy of the saved model in plain Keras."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
     order = np.random.default_rng(0).permutation(len(found.images))
     images, labels = found.images[order].reshape(-1, 64) / 16.0, found.target[order]
     tests, mine = slice(0, 360), slice(360 + rdmacoll.rank(), None, rdmacoll.size())
-    keras.utils.set_random_seed(1 + rdmacoll.rank())  # other weights, other order of batches
+    keras.utils.set_random_seed(
+        1 + rdmacoll.rank()
+    )  # each rank has other weights and another order of batches
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def train(optimizer: Any, share: slice) -> keras.Model:
@@ -219,7 +225,7 @@ def digits(epochs: str, folder: str) -> dict[str, object]:
         return model
 
     model = train(WRAP(keras.optimizers.Adam(3e-3), compression=rdmacoll.Compression.none), mine)
-    rdmacoll.engine.barrier()  # nobody pushes any more
+    rdmacoll.engine.barrier()  # all pushes are done
     model.optimizer.finalize_variable_values(model.trainable_variables)
     weights = model.get_weights()
     same = rdmacoll.engine.allgather(np.concatenate([one.ravel() for one in weights])[None])
@@ -229,7 +235,7 @@ def digits(epochs: str, folder: str) -> dict[str, object]:
     assert type(loaded.optimizer) is keras.optimizers.Adam
     assert all(np.array_equal(one, other) for one, other in zip(weights, loaded.get_weights()))
     of_one = 0.0
-    if rdmacoll.rank() == 0:  # with all data, the same number of times
+    if rdmacoll.rank() == 0:  # one process with all data, for the same number of epochs
         alone = train(keras.optimizers.Adam(3e-3), slice(360, None))
         of_one = alone.evaluate(images[tests], labels[tests], verbose=0)[1]
     return {
@@ -242,8 +248,9 @@ def digits(epochs: str, folder: str) -> dict[str, object]:
 
 
 def two_optimizers() -> float:
-    """Models that are trained in turn, each with an optimizer of its own, as a generator and its
-    discriminator are; the last one's is made by the first one's class. The difference to plain Keras."""
+    """Trains two models in turn, each with its own optimizer, like a generator and its discriminator.
+
+    The class of the first optimizer makes the last one. Returns the difference to plain Keras."""
     x, y = data()
     found = []
     for wrap in (lambda one: one, WRAP):
@@ -263,8 +270,8 @@ def two_optimizers() -> float:
 
 
 def rates_of_callbacks(name: str) -> list[float]:
-    """With one worker, and callbacks of Keras that set the learning rate: the difference to plain Keras, how
-    far weights have gone, and the last rate."""
+    """Trains one worker with Keras callbacks that set the learning rate. Returns the difference to plain
+    Keras, how far the weights moved, and the last rate."""
     seen = []
     for wrap in (lambda one: one, WRAP):
         model, steps = network(), Steps()
@@ -281,7 +288,7 @@ def rates_of_callbacks(name: str) -> list[float]:
 
 
 def refused() -> list[str]:
-    """What DistributedOptimizer and its like say of what servers cannot do."""
+    """Returns the errors of DistributedOptimizer and others for features that servers do not have."""
     said = []
 
     def wrap(optimizer: object, **options: object) -> object:
@@ -323,12 +330,12 @@ def refused() -> list[str]:
             if not isinstance(typed, rdmacoll.ConfigError):
                 raise
             said.append(str(typed))
-    train(network(), WRAP(keras.optimizers.SGD(0.1)), 1)  # what was refused has left nothing behind
+    train(network(), WRAP(keras.optimizers.SGD(0.1)), 1)  # the refused calls have left nothing behind
     return said
 
 
 class Mishap(keras.callbacks.Callback):
-    """Worker 1 dies, or all tell that they are in the middle of their training."""
+    """Ends worker 1, or reports that this rank is in the middle of its training."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -343,7 +350,7 @@ class Mishap(keras.callbacks.Callback):
 
 
 def mishap(kind: str) -> dict[str, object]:
-    """A worker or a server dies while Keras trains."""
+    """Trains while a worker or a server dies."""
     model = network()
     model.compile(optimizer=WRAP(keras.optimizers.SGD(0.01)), loss="mse")
     counter = Mishap(kind)
@@ -358,7 +365,7 @@ def mishap(kind: str) -> dict[str, object]:
 
 
 def held_back() -> dict[str, object]:
-    """Worker 0 waits in TensorFlow for worker 1, which pushes nothing any more, and is interrupted."""
+    """Worker 0 waits in TensorFlow for worker 1, which no longer pushes. Then worker 0 is interrupted."""
     model = network()
     model.compile(optimizer=WRAP(keras.optimizers.SGD(0.01)), loss="mse")
     x, y = data()

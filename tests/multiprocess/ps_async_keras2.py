@@ -1,5 +1,5 @@
-"""Keras 2 with asynchronous parameter servers, in TensorFlow 2.15 or by `tf_keras`. Arguments: what is tried,
-and how many servers there are. Reports what came of it."""
+"""Keras 2 with asynchronous parameter servers, in TensorFlow 2.15 or through `tf_keras`. The arguments are a
+function and the number of servers. The function's result is reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = 400
 
 
 def network(embeds: bool = False) -> tf.keras.Model:
-    """With an embedding, whose rows travel alone, or without."""
+    """Makes the network. An embedding's rows travel separately."""
     keras.utils.set_random_seed(9)
     layers = [
         keras.layers.Input((6,)),
@@ -44,14 +44,16 @@ def network(embeds: bool = False) -> tf.keras.Model:
 
 def data() -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(4 + rdmacoll.rank())
-    # No row is in two batches: what else is done to it comes when it is pushed again.
+    # No row is in two batches. Servers apply other changes of a row only when it is pushed again.
     words = random.permutation(WORDS)[:396].reshape(66, 6)
     return words, np.sin(words.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 class Steps(keras.callbacks.Callback):
-    """The weights after each step, but for the first, which may be an embedding with rows of others. The
-    learning rate is smaller in each step, unless there is a schedule."""
+    """Records the weights after each step, except the first weight. It may be an embedding with rows of
+    others.
+
+    The learning rate falls with each step, unless there is a schedule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,8 +79,8 @@ def train(optimizer: object, epochs: int, embeds: bool = False) -> tuple[tf.kera
 
 
 def same_as_plain(name: str) -> list[float]:
-    """With one worker: the largest difference to plain Keras in any step and, of all weights, at the end; how
-    far they have gone. Weight decay moves rows that are not pushed, too."""
+    """Trains one worker. Returns the largest difference to plain Keras in any step, that of all weights at
+    the end, and how far the weights moved. Weight decay also moves rows that are not pushed."""
     embeds = name in ("sgd", "adam")
     wraps = (lambda one: one, WRAP)
     (plain, seen), (served, found) = [train(wrap(OPTIMIZERS[name]()), 1, embeds) for wrap in wraps]
@@ -89,8 +91,9 @@ def same_as_plain(name: str) -> list[float]:
 
 
 def resumed(name: str, folder: str) -> list[float]:
-    """With one worker: an epoch in plain Keras, one with servers, one in plain Keras, each from the file of
-    the one before. The difference to three epochs in one, and how far the weights have gone."""
+    """Trains one worker: an epoch in plain Keras, one with servers, one in plain Keras, each from a file.
+
+    Returns the difference to three epochs without files, and how far the weights moved."""
     straight, steps = train(OPTIMIZERS[name](), 3)
     model, _ = train(OPTIMIZERS[name](), 1)
     for wraps, suffix in ((True, ".keras"), (False, ".h5")):
@@ -106,8 +109,8 @@ def resumed(name: str, folder: str) -> list[float]:
 
 
 def best_kept(folder: str) -> list[bool]:
-    """Whether files have what EarlyStopping has restored in `fit`, and then what the next steps have made of
-    it, twice."""
+    """Returns whether files have the weights that EarlyStopping has restored in `fit`, and those after the
+    next steps. Both are tried twice."""
     model, found = network(), []
     model.compile(optimizer=WRAP(OPTIMIZERS["sgd"]()), loss="mse")
     for turn in range(2):
@@ -126,7 +129,7 @@ def best_kept(folder: str) -> list[bool]:
 
 
 def together(name: str) -> dict[str, object]:
-    """Several workers: the loss of this one's data; whether all have the same rows in the end; its steps."""
+    """Trains several workers. Returns this worker's loss, whether all end with equal rows, and its steps."""
     model, seen = train(WRAP(OPTIMIZERS[name]()), 20, True)
     rdmacoll.engine.barrier()
     model.optimizer.finalize_variable_values(model.trainable_variables)
@@ -137,7 +140,7 @@ def together(name: str) -> dict[str, object]:
 
 
 def refused() -> list[str]:
-    """What is said of what servers cannot do."""
+    """Returns the errors for features that servers do not have."""
     said = []
     for make in (keras.optimizers.legacy.Adam, keras.optimizers.Adadelta):
         try:

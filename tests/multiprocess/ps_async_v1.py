@@ -1,5 +1,5 @@
-"""TensorFlow 1's optimizers with asynchronous parameter servers. Arguments: what is tried, how many servers.
-Reports what came of it."""
+"""TensorFlow 1's optimizers with asynchronous parameter servers. The arguments are a function and the number
+of servers. The function's result is reported."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rdmacoll import ps
 TASK, SERVERS, *ARGUMENTS = sys.argv[1:]
 WRAP = rdmacoll.DistributedOptimizer
 STEPS = 12
-# Adam moves rows without a gradient, which the worker has when it pushes them again: later than the plain
-# optimizer.
+# Adam also moves rows without a gradient. The worker receives such a row only when it pushes it again, so it
+# is later than the plain optimizer.
 is_dense = "adam" in ARGUMENTS
 v1 = tf.compat.v1
 train = v1.train
@@ -43,7 +43,7 @@ def values(salt: int, *shape: int) -> np.ndarray:
 
 
 def weights(own: float = 0) -> dict[str, Any]:
-    """An embedding, a matrix and, in float64, what is added."""
+    """Makes an embedding, a matrix and a float64 bias."""
     return {
         "words": v1.get_variable("words", initializer=values(1, 50, 3) + np.float32(own)),
         "kernel": v1.get_variable("kernel", initializer=values(2, 3, 4) + np.float32(own)),
@@ -59,11 +59,11 @@ def loss_of(made: dict[str, Any], rows: Any) -> Any:
 
 def batch(step: int, worker: int = 0) -> np.ndarray:
     rows = np.random.default_rng([5, step, worker]).integers(0, 25, 8)
-    return np.concatenate([rows, rows[:2]])  # some twice
+    return np.concatenate([rows, rows[:2]])  # two rows occur twice
 
 
 def in_session(wrap: Callable[[Any], Any], make: Callable[[], Any], way: str) -> list[Any]:
-    """All variables after each step, at the end those of the servers, and the global step."""
+    """Returns all variables after each step, then those of the servers, and the global step."""
     with tf.Graph().as_default(), v1.Session() as session:
         made = weights()
         rows = v1.placeholder(tf.int64, (None,))
@@ -109,8 +109,8 @@ def in_eager_steps(wrap: Callable[[Any], Any], make: Callable[[], Any], way: str
 
 
 def same_as_plain(name: str, way: str) -> list[float]:
-    """With one worker: the largest difference to the plain optimizer in any step, that of what servers have
-    at the end, and how far variables have gone."""
+    """Trains one worker. Returns the largest difference to the plain optimizer in any step, the difference of
+    the servers' variables at the end, and how far the variables moved."""
     there = in_session if way in ("minimize", "apply", "refs") else in_eager_steps
     if way == "refs":
         v1.disable_v2_behavior()
@@ -127,7 +127,7 @@ def same_as_plain(name: str, way: str) -> list[float]:
 
 
 def together(name: str) -> dict[str, Any]:
-    """Workers train in a session that begins anew in the middle."""
+    """Trains several workers. Their session is restarted in the middle."""
     me = rdmacoll.rank()
     with tf.Graph().as_default():
         made = weights()
@@ -151,8 +151,9 @@ def together(name: str) -> dict[str, Any]:
 
 
 def first_values(way: str) -> list[bool]:
-    """Where the first worker's step changes nothing, and the other's would change much: whether both have the
-    first one's values, and the servers, too."""
+    """Takes one step on each worker. The first worker's changes nothing; the other's would change much.
+
+    Returns whether both workers and the servers have the first worker's values."""
     me = rdmacoll.rank()
     optimizer = WRAP(train.GradientDescentOptimizer(1000.0 * me))
     if way == "eager":
@@ -175,7 +176,9 @@ def first_values(way: str) -> list[bool]:
 
 
 def second_session(way: str) -> dict[str, bool]:
-    """Of a session that initializes variables anew, when the servers have trained them."""
+    """Starts a second session, which initializes variables that the servers have trained.
+
+    Returns whether its first step takes the servers' values and pushes nothing."""
     if way == "refs":
         v1.disable_v2_behavior()
     with tf.Graph().as_default():
@@ -242,7 +245,7 @@ def refused() -> list[str]:
 
 
 def scaled_losses() -> list[float]:
-    """Under loss scaling, whose steps with gradients that are not finite are left out."""
+    """Trains with loss scaling, which skips steps with gradients that are not finite."""
     with tf.Graph().as_default(), v1.Session() as session:
         weight = v1.get_variable("weight", initializer=np.float32([1.0, 2.0]))
         factor = v1.placeholder(tf.float32, ())
@@ -256,8 +259,9 @@ def scaled_losses() -> list[float]:
 
 
 def two_in_one_run() -> list[float]:
-    """Two optimizers, whose steps one run takes: variables are declared in the order of the program, and each
-    goes by its own."""
+    """Runs the steps of two optimizers in one session run. Variables are declared in the program's order.
+
+    Each variable follows its own optimizer."""
     with tf.Graph().as_default(), v1.Session() as session:
         made = [v1.get_variable(f"w{i}", initializer=np.zeros(2, np.float32)) for i in range(2)]
         steps = [

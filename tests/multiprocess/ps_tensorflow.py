@@ -1,10 +1,12 @@
-"""The small training by TensorFlow's own parameter server over gRPC, without rdmacoll; reports the weights.
+"""Runs the small training with TensorFlow's own parameter servers over gRPC, without rdmacoll.
 
-Arguments: this process's number, the kind, how many servers there are, and the addresses of the servers and
-of the workers. "sessions": as of TensorFlow 1; each worker has a graph and a session of its own, gradients
-are gathered on the servers, which have the variables, and the first worker applies their mean. The last
-worker reports. "strategy": ParameterServerStrategy, whose workers compute gradients of their shares at once;
-one more process, the last, is the client, which applies their mean and reports.
+The arguments are this process's number, the kind, the number of servers, and the addresses of the servers and
+of the workers. There are two kinds:
+
+- "sessions": TensorFlow 1. Each worker has its own graph and session. The servers have the variables and
+  gather the gradients. The first worker applies their mean, and the last worker reports the weights.
+- "strategy": ParameterServerStrategy. The workers compute the gradients of their shares at the same time. One
+  more process, the last, is the client. It applies their mean and reports the weights.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from ranks import report
 NUMBER, KIND, SERVERS, *ADDRESSES = sys.argv[1:]
 CLUSTER = {"ps": ADDRESSES[: int(SERVERS)], "worker": ADDRESSES[int(SERVERS) :]}
 WORKERS = len(CLUSTER["worker"])
-FOLDER = Path(os.environ["RANKS_FOLDER"])  # with a file for each process that has trained
+FOLDER = Path(os.environ["RANKS_FOLDER"])  # it gets a file for each process that has trained
 v1 = tf.compat.v1
 
 
 def loss_of(weights: Sequence[Any], x: Any, y: Any) -> Any:
-    """What the network of Keras computes, of its weights."""
+    """Returns the loss of the Keras network with these weights."""
     hidden = tf.tanh(tf.matmul(x, weights[0]) + weights[1])
     hidden = tf.nn.relu(tf.matmul(hidden, weights[2]) + weights[3])
     return tf.reduce_mean(tf.square(tf.matmul(hidden, weights[4]) + weights[5] - y))
@@ -39,7 +41,7 @@ def train_in_a_session(worker: int, target: str) -> list[Any]:
     initial = network().get_weights()
     setter = v1.train.replica_device_setter(cluster=CLUSTER, worker_device=f"/job:worker/task:{worker}")
     with tf.Graph().as_default(), v1.device(setter):
-        # In turn on the servers.
+        # The device setter places the weights on the servers in turn.
         weights = [v1.get_variable(f"w{i}", initializer=one) for i, one in enumerate(initial)]
         x, y = v1.placeholder(tf.float32, (None, 6)), v1.placeholder(tf.float32, (None, 1))
         number = v1.placeholder(tf.int64, ())
@@ -94,7 +96,7 @@ def train_by_a_strategy() -> list[Any]:
         found = [part.fetch() for part in parts]
         for weight, speed, *one_each in zip(weights, speeds, *found):
             mean = tf.add_n(one_each) / WORKERS
-            weight.assign_add(speed.assign(MOMENTUM * speed - RATE * mean))  # as Keras' SGD
+            weight.assign_add(speed.assign(MOMENTUM * speed - RATE * mean))  # the formula of Keras' SGD
     return [weight.numpy() for weight in weights]
 
 

@@ -1,4 +1,4 @@
-"""What a call is refused with: for programs that run on every rank."""
+"""Catches the error of a refused call, for programs that run on every rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import rdmacoll
 
 
 def refusal(call: Callable[[], Any]) -> str:
-    """The error's class and sentence."""
+    """Returns the class and text of the error that `call` raises, or "not refused"."""
     try:
         call()
     except rdmacoll.RdmacollError as error:

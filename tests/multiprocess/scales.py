@@ -1,5 +1,6 @@
-"""Reductions of 16-bit floats with factors: scaled, added and scaled again in float32, rounded once. Sums of
-the dtypes that other packages leave out."""
+"""Tests reductions of 16-bit floats with factors. They are computed in float32 and rounded once.
+
+It also tests sums of the dtypes that other packages lack."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ REDUCE = {Sum: np.sum, Average: np.mean, Min: np.min, Max: np.max, Product: np.p
 
 
 def largest(dtype: Any) -> float:
-    """The largest finite value."""
+    """Returns the largest finite value."""
     return 65504.0 if dtype is np.float16 else 3.3895313892515355e38
 
 
 def ulps(got: Any, want: Any, dtype: Any) -> float:
-    """The largest distance, in steps of the dtype."""
+    """Returns the largest distance, in steps of the dtype."""
     step = np.maximum(np.abs(want), 2.0**-14) * (2.0**-10 if dtype is np.float16 else 2.0**-7)
     return float(np.max(np.abs(got.astype(np.float64) - want) / step, initial=0.0))
 
@@ -43,15 +44,15 @@ def check(dtype: Any, op: ReduceOp, before: float, after: float, size: int) -> N
         engine.grouped_allreduce([given[rank], given[rank][:3]], op, **factors)[0],
         engine.allreduce_async(given[rank].copy(), op, **factors).wait(),
     ):
-        # One rounding is half a step; two are more. The order of the sum in float32 is not seen.
+        # One rounding is at most half a step, and two are more. The order of the float32 sum has no effect.
         assert ulps(got, want, dtype) <= 0.51, (dtype, op, before, after, size, ulps(got, want, dtype))
 
 
 def edges(dtype: Any) -> None:
-    """What overflows 16 bits on its way, and not in the end."""
+    """Tests intermediate values that overflow 16 bits, with results that do not."""
     most = np.full(9, largest(dtype), dtype)
     ranks = rdmacoll.size()
-    part = 3 if dtype is np.float16 else 8  # bfloat16 reaches as far as float32
+    part = 3 if dtype is np.float16 else 8  # bfloat16 has the range of float32
     for op in (Average, Min, Max):
         got = engine.allreduce(most, op, prescale_factor=1 / part, postscale_factor=part)
         assert got.tolist() == most.tolist(), (dtype, op, got)

@@ -1,4 +1,4 @@
-// Parameter servers beside the workers, over real transports.
+// Tests synchronous parameter servers beside the workers, over real transports.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,7 +13,7 @@
 namespace rdmacoll {
 namespace {
 
-// The servers serve in threads of their own until close(), or until the world has failed.
+// The servers serve in their own threads until close(), or until the world has failed.
 class ServedWorld {
  public:
   ServedWorld(int workers, int servers, const std::string& settings)
@@ -64,7 +64,7 @@ double metric_of(Session& session, const std::string& name) {
   return std::stod(text.substr(at + name.size() + 4));
 }
 
-// By workers, servers and setup.
+// The tests' parameters are the workers, the servers and one of these setups.
 constexpr const char* kServedSetups[] = {
     "RDMACOLL_TRANSPORT=shm\n",
     "RDMACOLL_TRANSPORT=shm\nRDMACOLL_ONE_COPY=false\nRDMACOLL_SEGMENT_BYTES=8192\n",
@@ -81,7 +81,7 @@ class Served : public testing::TestWithParam<std::tuple<int, int, int>> {
   }
 };
 
-// What the oracle has is what every algorithm has in canonical order.
+// In canonical order, every algorithm has the bits of the oracle.
 TEST_P(Served, sums_have_the_bits_of_the_canonical_order) {
   ServedWorld world(workers(), servers(), settings() + "RDMACOLL_ORDER=canonical\n");
   if (HasFatalFailure()) return;
@@ -181,7 +181,7 @@ class ServedPlan : public testing::TestWithParam<const char*> {
   }
 };
 
-// Of all messages those are left that tell the servers what the root begins.
+// In a plan, the only control messages are the root's. They tell the servers which batch it begins.
 TEST_P(ServedPlan, is_followed_by_the_workers_and_costs_the_root_a_word_to_each_server) {
   ServedWorld world(kWorkers, kServers, settings());
   if (HasFatalFailure()) return;
@@ -234,7 +234,7 @@ TEST_P(ServedPlan, a_server_that_leaves_is_named_as_one) {
 INSTANTIATE_TEST_SUITE_P(Transports, ServedPlan, testing::Values("shm", "tcp"),
                          [](const auto& info) { return std::string(info.param); });
 
-// A server has room for segments in flight, of all workers, and no more, however large tensors are.
+// A server's memory holds the segments in flight of all workers. It does not grow with the tensors.
 TEST(Server, has_memory_for_what_is_in_flight_alone) {
   constexpr int kWorkers = 4;
   ServedWorld world(kWorkers, 1,

@@ -1,5 +1,5 @@
-"""What one rank refuses, the others hear, and what follows stays matched: numpy and TensorFlow. Also what is
-not refused: sums of every dtype."""
+"""Tests calls that one rank refuses, in numpy and TensorFlow. The other ranks get the error, and the
+following operations still match. It also tests calls that are not refused: sums of every dtype."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SALT = iter(range(10_000))
 
 
 def follows_right() -> None:
-    """The next unnamed operations of all ranks meet each other: on numpy and in TensorFlow."""
+    """Checks that the next unnamed operations of all ranks match, in numpy and in TensorFlow."""
     for call in engine.allreduce, allreduce:
         salt = next(SALT)
         given = value(RANK, (3,), salt=salt)
@@ -41,14 +41,14 @@ def follows_right() -> None:
 
 
 def waited(call: Callable[..., Any], *given: Any) -> Any:
-    """What an asynchronous call comes to."""
+    """Makes an asynchronous call and returns its result."""
     return call(*given).wait()
 
 
 def refused_by_one(
     good: Callable[[], Any], bad: Callable[[], Any], *words: str, kind: Any = rdmacoll.ConfigError
 ) -> None:
-    """The odd rank hears its own refusal at once, the others the reason, and nothing is shifted."""
+    """Checks the errors: the odd rank's own refusal, and the reason on the others. Nothing is shifted."""
     if RANK == ODD:
         own = raised(kind, bad)
         assert not isinstance(own, rdmacoll.MismatchError), own
@@ -104,7 +104,7 @@ def check_named_operations() -> None:
         "'named'",
         "Average of int64",
     )
-    # The name is free again for the next one, also at once.
+    # The name is free at once for the next operation.
     if RANK == ODD:
         raised(rdmacoll.ConfigError, lambda: engine.allreduce(np.ones(3, int), name="named"))
     else:
@@ -139,7 +139,7 @@ def check_prepared_calls() -> None:
         "keeps the memory of array",
     )
     run = engine.prepare_allreduce(given, op=rdmacoll.Sum)
-    for _ in range(50):  # by a plan, which a refusal has to leave
+    for _ in range(50):  # the ranks follow a plan, and a refusal must leave it
         run()
     refused_by_one(lambda: run(), lambda: engine.allreduce(np.ones(3, int)), "Average of int64")
 
@@ -210,7 +210,7 @@ def check_ops_in_a_graph() -> None:
     def traced(x: Any) -> Any:
         return allreduce(x)
 
-    # Refused while it is traced.
+    # The call is refused while the function is traced.
     refused_by_one(lambda: traced(tf.ones(3)), lambda: traced(tf.ones(3, tf.int32)), "Average of int32")
 
     @tf.function
@@ -221,7 +221,7 @@ def check_ops_in_a_graph() -> None:
             pass
         return allreduce(tf.ones(3), op=rdmacoll.Sum)
 
-    # The next one of the trace has its own name, as on the other ranks.
+    # The next call of the trace has the same name as on the other ranks.
     if RANK == ODD:
         close(goes_on(tf.ones(3, tf.int32)), [SIZE] * 3)
     else:
@@ -234,14 +234,14 @@ def check_ops_in_a_graph() -> None:
     def exchanged(x: Any) -> Any:
         return alltoall(x)
 
-    # Refused while it runs, by the engine.
+    # The engine refuses the call while the function runs.
     refused_by_one(
         lambda: exchanged(mine((SIZE, 2))),
         lambda: exchanged(mine((SIZE + 1, 2))),
         "equal parts",
         kind=tf.errors.OpError,
     )
-    # By the kernel.
+    # The kernel refuses the call.
     summed = tf.function(lambda x: allreduce(x), input_signature=[tf.TensorSpec(None, tf.float32)])
     refused_by_one(
         lambda: summed(tf.ones(3)),

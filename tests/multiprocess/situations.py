@@ -1,7 +1,7 @@
-"""Trains in the situations that its argument lists, as JSON, and reports what came of each.
+"""Trains in the situations that its argument lists, as JSON, and reports each result.
 
-Ranks have other data and other initial weights. A situation ends in "same": the weights have the same bits on
-all ranks, and are those of one process that trains on the joined batches. Else it ends in a sentence, or in
+Each rank has other data and other initial weights. The result "same" means that the weights have the same
+bits on all ranks, and equal those of one process with the joined batches. Any other result is a sentence, or
 the class and text of an exception. TensorFlow has two logical processors, for two replicas in a process.
 """
 
@@ -42,7 +42,8 @@ TOLERANCE = {"float32": 3e-5, "mixed": 5e-3}
 
 @functools.lru_cache(maxsize=1)
 def two_replicas() -> Any:
-    """One for all cases: TensorFlow counts the collectives of each strategy from the same number."""
+    """Returns one strategy for all cases. TensorFlow numbers the collectives of each strategy from the
+    start."""
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
@@ -64,7 +65,7 @@ def data_of(rank: int, case: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joined(case: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
-    """Of all ranks, an update's batches together."""
+    """Returns the data of all ranks, with the batches of one update together."""
     parts = [data_of(rank, case) for rank in range(SIZE)]
     size = BATCH * int(case["passes"])
     steps = [slice(step * size, (step + 1) * size) for step in range(UPDATES)]
@@ -73,18 +74,18 @@ def joined(case: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def restored(salt: int) -> list[np.ndarray]:
-    """Weights that rank 0 alone gets from somewhere: small ones, with which nothing overflows in 16 bits."""
+    """Returns weights that only rank 0 restores. They are small, so that nothing overflows in 16 bits."""
     return [0.2 * value(0, shape, salt=salt + i) for i, shape in enumerate([(3, 4), (4,), (4, 1), (1,)])]
 
 
 def optimizer_of(keras: Any, case: dict[str, str], passes: int = 1) -> Any:
-    """passes: of Keras 3's own accumulation."""
+    """Makes the optimizer. passes: the steps of Keras 3's own gradient accumulation."""
     home = keras.optimizers.legacy if case["keras"] == "Keras 2 legacy" else keras.optimizers
     return home.Adam(0.05, **({} if passes == 1 else {"gradient_accumulation_steps": passes}))
 
 
 class OwnStep:
-    """Mixed in before `Sequential`: a train_step as programs write it."""
+    """A mixin for `Sequential` with a train_step like those of user programs."""
 
     case: dict[str, str]
     is_distributed = False
@@ -103,7 +104,7 @@ class OwnStep:
 
 
 def scaling(optimizer: Any, case: dict[str, str]) -> tuple[Any, Any]:
-    """What a program calls around its tape under loss scaling."""
+    """Returns the two functions that a program with loss scaling calls on its loss and on its gradients."""
     if case["precision"] == "float32":
         return (lambda loss: loss), (lambda gradients: gradients)
     if case["keras"] == "Keras 3":
@@ -157,8 +158,9 @@ def policy_of(case: dict[str, str]) -> str:
 
 
 def earlier_file(keras: Any, case: dict[str, str], number: int, *, is_distributed: bool) -> str:
-    """A model that has been trained before, with an optimizer that has slots; in as many passes as later, if
-    those are Keras 3's."""
+    """Saves a trained model whose optimizer has slots, and returns the file's name.
+
+    With Keras 3's accumulation, this training has as many passes as the later one."""
     passes = int(case["passes"]) if is_distributed and case["keras"] == "Keras 3" else 1
     path = FOLDER / f"earlier-{number}-{RANK}.{'keras' if case['keras'] == 'Keras 3' else 'h5'}"
     model = model_of(keras, {**case, "loop": "fit", "built": "yes"}, is_distributed=False)
@@ -171,7 +173,7 @@ def earlier_file(keras: Any, case: dict[str, str], number: int, *, is_distribute
 
 
 def earlier_checkpoint(keras: Any, file: str) -> str:
-    """The same with TensorFlow's own files."""
+    """Saves the same model in TensorFlow's own files."""
     model = keras.models.load_model(file)
     return str(tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(f"{file}.checkpoint"))
 
@@ -179,7 +181,7 @@ def earlier_checkpoint(keras: Any, file: str) -> str:
 def model_and_optimizer(
     keras: Any, case: dict[str, str], file: str, *, is_distributed: bool
 ) -> tuple[Any, Any]:
-    """As a program makes them, where rank 0 alone may have the file of an earlier training."""
+    """Makes model and optimizer like a program. Only rank 0 may have the file of an earlier training."""
     model = model_of(keras, case, is_distributed=is_distributed)
     optimizer = optimizer_of(keras, case)
     if file:
@@ -195,7 +197,7 @@ def model_and_optimizer(
 
 def callbacks_of(keras: Any, case: dict[str, str], *, is_distributed: bool) -> list[Any]:
     class Restore(keras.callbacks.Callback):
-        """As a program's own loader, which rank 0 alone has."""
+        """A program's own loader, which only rank 0 uses."""
 
         def on_train_begin(self, logs: Any = None) -> None:
             if case["restore"] == "weights" and (RANK == 0 or not is_distributed):
@@ -229,7 +231,7 @@ def _trained(keras: Any, case: dict[str, str], number: int, *, is_distributed: b
     is_restored = RANK == 0 or not is_distributed
     file = checkpoint = ""
     if is_restored and case["restore"] in ("file", "checkpoint"):
-        # Outside of the strategy: Keras 3 cannot accumulate inside.
+        # This is outside the strategy, since Keras 3 cannot accumulate inside one.
         file = earlier_file(keras, case, number, is_distributed=is_distributed)
     if case["restore"] == "checkpoint" and file:
         file, checkpoint = "", earlier_checkpoint(keras, file)
@@ -239,7 +241,7 @@ def _trained(keras: Any, case: dict[str, str], number: int, *, is_distributed: b
             compiled(keras, model, optimizer, case)
             optimizer = model.optimizer
         if checkpoint:
-            # Each value that is not made yet is restored when it is made.
+            # Values that do not exist yet are restored when they are created.
             tf.train.Checkpoint(model=model, optimizer=optimizer).restore(checkpoint)
     x, y = data_of(RANK, case) if is_distributed else joined(case)
     batch = BATCH if is_distributed else BATCH * SIZE * int(case["passes"])
@@ -252,7 +254,7 @@ def _trained(keras: Any, case: dict[str, str], number: int, *, is_distributed: b
 
 
 def build_slots(optimizer: Any, model: Any) -> None:
-    """As a program does before it sends variables, since a file has slots."""
+    """Creates the optimizer's slots. A program does this before it broadcasts variables from a file."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if hasattr(inner, "_create_all_weights"):  # legacy
         inner._create_all_weights(model.trainable_variables)
@@ -272,7 +274,7 @@ def _loop(
     *,
     is_distributed: bool,
 ) -> None:
-    """A loop of the program's own."""
+    """Trains in a program's own loop."""
     with strategy.scope():
         if not model.built:
             model.build((None, 3))
@@ -308,7 +310,7 @@ def _loop(
 
 
 def judged(case: dict[str, str], number: int, weights: list[np.ndarray]) -> str:
-    """Compares with one process on the joined batches."""
+    """Compares the weights with those of one process on the joined batches. Returns the result's text."""
     tolerance = TOLERANCE[case["precision"]]
     alone = train(case, number, is_distributed=False)
     off = max(np.abs(a - b).max() for a, b in zip(alone, weights))
@@ -317,14 +319,14 @@ def judged(case: dict[str, str], number: int, weights: list[np.ndarray]) -> str:
 
 
 def digest_of(result: Any) -> str:
-    """Of weights; of an error it is no number."""
+    """Returns the digest of the weights, or "failed" for an error."""
     if isinstance(result, str):
         return "failed"
     return hashlib.sha256(b"".join(one.tobytes() for one in result)).hexdigest()
 
 
 def wait_for_all(number: int) -> None:
-    """A case that fails on one rank alone does not disturb the next one."""
+    """Waits for all ranks, so that a failure on one rank does not disturb the next case."""
     (FOLDER / f"done-{number}-{RANK}").touch()
     while not all((FOLDER / f"done-{number}-{rank}").exists() for rank in range(SIZE)):
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A rank that is killed, or stays, at one step of its start; the others say what they get.
+"""Kills or stops a rank at one step of its start. The others report their error.
 
 Arguments: the rank, the step (a method of the library, or "init"), and "killed", "killed after it" or
 "stays".
@@ -22,7 +22,7 @@ STAY_S = 40.0
 
 
 def end_at(step: str, how: str) -> None:
-    """Replaces the step of this process by its end."""
+    """Replaces the step with the end of this process."""
     plain = getattr(Library, step)
 
     def ends(*arguments: Any, **named: Any) -> Any:
@@ -37,7 +37,7 @@ def end_at(step: str, how: str) -> None:
 
 
 def tell_when_in(step: str) -> None:
-    """Reports this process's id when it comes to the step."""
+    """Reports this process's id when it reaches the step."""
     plain = getattr(Library, step)
 
     def tells(*arguments: Any, **named: Any) -> Any:
@@ -49,9 +49,9 @@ def tell_when_in(step: str) -> None:
 
 
 def main() -> None:
-    """Starts, and reports how that ended."""
+    """Starts this rank and reports the result."""
     ended, step, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-    step = "readable_settings" if step == "init" else step  # what init() asks for first
+    step = "readable_settings" if step == "init" else step  # the first library call of init()
     (end_at(step, how) if told_rank() == ended else tell_when_in(step))
     try:
         rdmacoll.init()

@@ -1,8 +1,8 @@
-"""The callbacks on real ranks, with every Keras. Arguments: 3, a folder with `tf_keras`, or 2 for that of
-TensorFlow; then the names of checks, otherwise all of them.
+"""Tests the callbacks on real ranks, with every Keras. The first argument is 3, a folder with `tf_keras`, or
+2 for TensorFlow's Keras. The names of checks may follow. Without names, all checks run.
 
-Where weights are compared with one process on the joined batches, rank 0 computes that too. The tolerance is
-for rounding; ranks that begin apart differ by 1e-2 and more.
+Rank 0 also trains one process on the joined batches, for comparison. The tolerance allows rounding. Ranks
+that begin with different weights differ by much more.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_a_model_that_is_never_built_trains_as_in_one_process() -> None:
 
 
 class Restore(keras.callbacks.Callback):
-    """What BackupAndRestore does, on rank 0 alone."""
+    """Sets weights on rank 0 alone, as BackupAndRestore does."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         if RANK == 0:
@@ -94,7 +94,7 @@ def check_ranks_that_begin_at_different_epochs_are_told() -> None:
 
 
 def saved(kind: type, folder: pathlib.Path, way: str) -> pathlib.Path:
-    """A file of a training that one process has made some steps of."""
+    """Trains some steps in one process. Returns the saved file."""
     model = network()
     model.compile(kind(0.02), "mse")
     fit(model, data=dataset(7))
@@ -106,7 +106,7 @@ def saved(kind: type, folder: pathlib.Path, way: str) -> pathlib.Path:
 
 
 def loaded(kind: type, path: pathlib.Path, way: str) -> Any:
-    """That training, to go on with."""
+    """Loads the saved training, so that it can go on."""
     if way != "checkpoint":
         return keras.models.load_model(path)
     model = network()
@@ -118,7 +118,7 @@ def loaded(kind: type, path: pathlib.Path, way: str) -> Any:
 def ways() -> Iterator[tuple[type, str]]:
     for kind in kinds():
         yield kind, "checkpoint"
-        if not IS_KERAS_3:  # which cannot train on with the optimizer of such a file
+        if not IS_KERAS_3:  # Keras 3 cannot train on with the optimizer of such a file
             yield kind, "h5"
         if "legacy" not in kind.__module__:
             yield kind, "keras"
@@ -160,7 +160,7 @@ def check_loss_scaling_of_one_rank_goes_on_on_all() -> None:
             set_policy("float32")
         assert equal_on_all_ranks(weights_of(model)), kind
         assert equal_on_all_ranks(state_of(model.optimizer)), kind
-        # A step in which some rank's gradients overflow is left out by all, and halves the scale.
+        # If the gradients of a rank overflow, all ranks skip the step and halve the scale.
         scale = model.optimizer.dynamic_scale if IS_KERAS_3 else model.optimizer.loss_scale
         left_out = round(np.log2(2.0**15 / float(np.asarray(scale))))
         made = int(model.optimizer.iterations.numpy())
@@ -182,7 +182,7 @@ def check_a_model_without_reductions_is_an_error() -> None:
         ):
             assert word in text, text
         fit(model, BroadcastGlobalVariablesCallback(0, allow_unwrapped=True))
-        # Wrapped, and compiled again with a plain optimizer.
+        # The model is compiled with a wrapped optimizer, then with a plain one.
         model = network()
         model.compile(rdmacoll.DistributedOptimizer(kind(0.01)), "mse")
         for _ in range(2):  # the second time nothing is traced
@@ -207,7 +207,7 @@ def check_an_optimizer_beside_the_model_goes_on_from_one_rank() -> None:
         rdmacoll.DistributedOptimizer(outside)
 
         class Stepped(keras.Model):
-            """Its optimizer is no attribute of it."""
+            """A model whose optimizer is not an attribute."""
 
             def __init__(self, trained: Any, optimizer: Any) -> None:
                 super().__init__()
@@ -269,7 +269,7 @@ def check_half_filled_sums_stay_with_their_rank() -> None:
     passes = {"gradient_accumulation_steps": 3}
     model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1, **passes)), "mse")
     alone.compile(keras.optimizers.SGD(0.1, **passes), "mse")
-    for _ in range(3):  # of 4 steps: each leaves one or two passes for the next
+    for _ in range(3):  # each fit has 4 steps and leaves one or two passes for the next
         fit(model, BroadcastGlobalVariablesCallback(0))
         fit_alone(alone)
         if RANK == 0:
@@ -278,7 +278,7 @@ def check_half_filled_sums_stay_with_their_rank() -> None:
 
 def check_what_the_first_batch_makes_follows() -> None:
     class Late(keras.Model):
-        """Keras 2 builds it in the first batch."""
+        """A model that Keras 2 builds in the first batch."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -296,7 +296,7 @@ def check_what_the_first_batch_makes_follows() -> None:
 
 
 def check_a_model_that_one_rank_alone_has_built_is_named() -> None:
-    if IS_KERAS_3:  # which builds models before `fit` begins
+    if IS_KERAS_3:  # Keras 3 builds models before `fit` begins
         return
     model = keras.Sequential([keras.layers.Dense(2, name="early"), keras.layers.Dense(1)], name="built")
     if RANK == 0:
@@ -342,7 +342,7 @@ def check_steps_per_execution_and_one_callback_alone() -> None:
     # Without a list Keras 3 calls `on_train_batch_end` from another thread.
     model.fit(*dataset(RANK), batch_size=BATCH, verbose=0, callbacks=callback, validation_data=dataset(RANK))
     assert equal_on_all_ranks(weights_of(model))
-    if not IS_KERAS_3:  # which does not tune it
+    if not IS_KERAS_3:  # Keras 3 does not tune the number
         model.compile(rdmacoll.DistributedOptimizer(kinds()[-1](0.01)), "mse", steps_per_execution="auto")
         text = str(raised(rdmacoll.ConfigError, lambda: fit(model, BroadcastGlobalVariablesCallback(0))))
         assert f'steps_per_execution="auto" on ranks {", ".join(map(str, range(SIZE)))}: ' in text, text

@@ -1,4 +1,4 @@
-"""What the programs of the TensorFlow tests share: values that every rank can foresee, and the runner."""
+"""Functions for the programs of the TensorFlow tests: values that every rank can compute, and the runner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEED = 20240117
 
 
 def value(rank: int, shape: tuple[int, ...], dtype: str = "float32", *, salt: int = 0) -> np.ndarray:
-    """Rank `rank`'s data: everybody can compute everybody's."""
+    """Returns the data of rank `rank`. Each rank can compute the data of all ranks."""
     generator = np.random.default_rng([SEED, rank, salt])
     kind = tf.as_dtype(dtype)
     if kind.is_bool:
@@ -28,12 +28,12 @@ def value(rank: int, shape: tuple[int, ...], dtype: str = "float32", *, salt: in
 
 
 def all_values(shape: tuple[int, ...], dtype: str = "float32", *, salt: int = 0) -> list[np.ndarray]:
-    """The data of all ranks, in order."""
+    """Returns the data of all ranks, in order."""
     return [value(rank, shape, dtype, salt=salt) for rank in range(rdmacoll.size())]
 
 
 def mine(shape: tuple[int, ...], dtype: str = "float32", *, salt: int = 0) -> Any:
-    """This rank's data as a tensor."""
+    """Returns this rank's data as a tensor."""
     return tf.constant(value(rdmacoll.rank(), shape, dtype, salt=salt))
 
 
@@ -61,7 +61,7 @@ def close(result: Any, wanted: Any, dtype: str = "float32") -> None:
 
 
 def raised(kind: type[BaseException], call: Callable[[], Any]) -> BaseException:
-    """The exception of that class that `call` has to raise."""
+    """Returns the exception of class `kind` that `call` raises. Fails if it raises none."""
     try:
         result = call()
     except kind as error:
@@ -70,7 +70,7 @@ def raised(kind: type[BaseException], call: Callable[[], Any]) -> BaseException:
 
 
 def equal_on_all_ranks(arrays: list[np.ndarray]) -> bool:
-    """Whether these arrays have the same bits everywhere."""
+    """Returns whether these arrays have the same bits on all ranks."""
     text = np.frombuffer(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays), np.uint8)
     root = rdmacoll.engine.broadcast(text, 0)
     same = np.array([int(np.array_equal(root, text))], np.int32)
@@ -78,8 +78,9 @@ def equal_on_all_ranks(arrays: list[np.ndarray]) -> bool:
 
 
 def run_all(names: dict[str, Any], prefix: str = "check_") -> None:
-    """Runs the functions of this prefix in the order of their names' appearance and reports them. A
-    failure ends this rank, which the others notice."""
+    """Runs the functions with this prefix in the order of their definition, and reports their names.
+
+    A failure ends this rank. The others notice that."""
     done = []
     for name, check in list(names.items()):
         if not name.startswith(prefix) or not callable(check):

@@ -1,5 +1,8 @@
-"""Copies of wrapped optimizers beside their originals: both make steps of two backward passes, in turns, with
-variables and gradients of their own. The argument is a folder with `tf_keras`, or "" in TensorFlow 2.15."""
+"""Tests copies of wrapped optimizers beside their originals. Both take turns with steps of two backward
+passes.
+
+Each has its own variables and gradients. The argument is a folder with `tf_keras`, or "" in TensorFlow
+2.15."""
 
 from __future__ import annotations
 
@@ -52,8 +55,9 @@ def one_pass(optimizer: Any, variables: list[Any], number: int) -> None:
 
 
 def holds(variables: list[Any], numbers: list[int]) -> bool:
-    """Whether they are what one process with learning rate 1 comes to: the mean of all ranks' gradients, and
-    the sum of the passes."""
+    """Returns whether the variables equal those of one process with learning rate 1.
+
+    This process sums the passes, and takes the mean of all ranks' gradients."""
     for i, variable in enumerate(variables):
         means = [np.mean([value(r, (3, 1), salt=n + 10 * i) for r in range(SIZE)], axis=0) for n in numbers]
         wanted = -np.sum([np.zeros((3, 1)), *means], axis=0)
@@ -63,7 +67,8 @@ def holds(variables: list[Any], numbers: list[int]) -> bool:
 
 
 def trains_alone(original: Any, other: Any, mine: list[Any], its: list[Any], begun: int = 0) -> str:
-    """Both make passes in turns; the original has made `begun` already."""
+    """Runs passes of both in turns. The original has already made `begun` passes. Returns the result's
+    text."""
     for number in range(2 * PASSES):
         if number >= begun:
             one_pass(original, mine, number)
@@ -95,7 +100,7 @@ def copied(keras: Any, make: Callable[[], Any], way: str) -> str:
 
 
 def copied_between_passes(keras: Any, make: Callable[[], Any], way: str) -> str:
-    """The copy begins with a first pass."""
+    """Copies an optimizer after its first pass. The copy begins with a first pass of its own."""
     original, mine = wrap(make()), make_variables(keras, 1)
     one_pass(original, mine, 0)
     its = make_variables(keras, 2 if way in ("from_config", "class", "copy of a copy") else 1)
@@ -110,7 +115,7 @@ def model_of(keras: Any, make: Callable[[], Any]) -> Any:
 
 
 def of_a_model(model: Any, made: Any) -> str:
-    """Of the optimizer that such a model has: whether it is wrapped, and works wrapped (again)."""
+    """Returns whether the optimizer of such a model is wrapped, and whether it works once it is wrapped."""
     found = getattr(made, "optimizer", None)
     if found is None:
         return "none"

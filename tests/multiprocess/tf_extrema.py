@@ -1,5 +1,5 @@
-"""Min and Max as TensorFlow ops on real ranks: of booleans, and their gradients. And sums that only the root
-has, as 16 bits."""
+"""Tests Min and Max as TensorFlow ops on real ranks: of booleans, and their gradients. It also tests sums for
+the root alone, sent as 16 bits."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check_there_is_no_sum_of_booleans() -> None:
 
 
 def tied(rank: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Values of which some are the same on several ranks, and some on all."""
+    """Returns values. Some of them are equal on several ranks, and some on all."""
     values = value(rank, shape, dtype)
     values.reshape(-1)[::3] = 7.0
     values.reshape(-1)[1::3] = -(rank // 2)
@@ -79,7 +79,7 @@ def tied(rank: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def weight_of(rank: int, shape: Any, dtype: str) -> Any:
-    """Of the sum that is rank `rank`'s loss."""
+    """Returns the weights of the sum that is the loss of rank `rank`."""
     count = tf.cast(tf.reduce_prod(shape), tf.float32)
     return tf.cast(tf.reshape(tf.range(1.0, count + 1.0), shape) * (rank + 1.0), dtype)
 
@@ -93,8 +93,9 @@ def slope(function: Callable[[Any], Any], x: Any) -> Any:
 
 
 def slope_in_one_process(op: int, part_of: Callable[[int], Any], dtype: str) -> Any:
-    """The gradient of the sum of all ranks' losses by this rank's values; rank r's loss is of the rows
-    `part_of(r)` of the extremum, if it has any."""
+    """Returns the gradient of the sum of all ranks' losses with respect to this rank's values.
+
+    The loss of rank r covers the rows `part_of(r)` of the extremum, if it has any."""
     values = [tf.constant(tied(rank, (ROWS, 2), dtype)) for rank in range(SIZE)]
     with tf.GradientTape() as tape:
         tape.watch(values)

@@ -1,4 +1,4 @@
-"""How gradients travel: as 16 bits, and sparse ones as rows or as sums."""
+"""Tests how gradients travel: as 16 bits, and sparse gradients as rows or as sums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rdmacoll import Compression
 rdmacoll.init()
 RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
 NARROW = {"fp16": (Compression.fp16, tf.float16), "bf16": (Compression.bf16, tf.bfloat16)}
-# The first number whose neighbours are 2 apart: added to it one by one, in 16 bits, ones are lost.
+# The first number with steps of 2 to its neighbours. In 16 bits, ones that are added one by one are lost.
 LARGE = {"fp16": 2048.0, "bf16": 256.0}
 
 
@@ -36,7 +36,7 @@ def sent_by(call: Callable[[], Any]) -> int:
 
 def check_partial_sums_are_not_rounded() -> None:
     for name, (compression, _) in NARROW.items():
-        # The last one is more than a ring would begin at, where it may add on the way.
+        # The last size is large enough for the ring algorithm, which adds on the way.
         for size in (1, 1000, 600_000 if SIZE == 3 else 20_000):
             for large_on in range(SIZE):
                 x = tf.fill((size,), LARGE[name] if large_on == RANK else 1.0)
@@ -44,7 +44,7 @@ def check_partial_sums_are_not_rounded() -> None:
                     result = rdmacoll.allreduce(x, op=op, compression=compression)
                     wanted = rounded(np.full(size, (LARGE[name] + SIZE - 1) / divisor), NARROW[name][1])
                     np.testing.assert_array_equal(result.numpy(), wanted.astype(np.float32))
-    if SIZE == 3:  # what would be lost
+    if SIZE == 3:  # a sum in 16 bits would lose the ones
         in_turn = np.float16(np.float16(2048) + np.float16(1)) + np.float16(1)
         assert in_turn == 2048
 
@@ -121,7 +121,7 @@ def check_the_loss_scale_falls_until_gradients_fit() -> None:
     optimizer = keras.mixed_precision.LossScaleOptimizer(inner)
     weights = keras.Variable(np.zeros(2, np.float32))
     optimizer.build([weights])
-    gradient = 64.0 if RANK == SIZE - 1 else 1.0  # too large by its scale of 2**15 on one rank alone
+    gradient = 64.0 if RANK == SIZE - 1 else 1.0  # with the scale of 2**15, too large on one rank alone
     train = tf.function(lambda: optimizer.apply([optimizer.scale_loss(tf.fill((2,), gradient))], [weights]))
     for _ in range(8):
         train()
@@ -166,7 +166,7 @@ def slices(rank: int, rows: int, of: int, width: int = 3) -> tuple[np.ndarray, n
 
 
 def reduced_slices(given: Any, **options: Any) -> Any:
-    """Calls whose result is the gradient of a table of which these rows were looked up."""
+    """Returns calls whose result is the gradient of a table after a lookup of these rows."""
     table = tf.Variable(tf.zeros(given.dense_shape))
 
     def call() -> Any:
@@ -226,7 +226,7 @@ def check_gradients_of_reduced_slices() -> None:
 
         return slope
 
-    for rows in (1, 2 * of):  # "auto" gathers the first, and sums the second
+    for rows in (1, 2 * of):  # "auto" gathers with the first number and sums with the second
         given, indices = slices(RANK, rows, of)
         for op, divisor in ((rdmacoll.Sum, 1), (rdmacoll.Average, SIZE)):
             for way in (False, True, "auto"):
@@ -237,7 +237,7 @@ def check_gradients_of_reduced_slices() -> None:
 
 
 def check_slices_that_are_made_dense_have_every_op() -> None:
-    most = [RANK, SIZE][RANK % 2]  # one index twice is one sum before anything is reduced
+    most = [RANK, SIZE][RANK % 2]  # the values of an index that occurs twice are added before the reduction
     given = tf.IndexedSlices(tf.constant([1.0, float(most)]), tf.constant([2, 2]), tf.constant([4]))
     result = rdmacoll.allreduce(given, op=rdmacoll.Max, sparse_as_dense=True)
     highest = max([1 + [rank, SIZE][rank % 2] for rank in range(SIZE)])

@@ -1,5 +1,6 @@
-"""Keras 2 without eager execution, as programs from before TensorFlow 2 train: everything is in a graph of
-TensorFlow 1, run in Keras' session. The argument: a folder with `tf_keras`, or "" in TensorFlow 2.15."""
+"""Tests Keras 2 without eager execution, like programs from before TensorFlow 2. Everything is in a graph of
+TensorFlow 1 and runs in Keras' session. The argument is a folder with `tf_keras`, or "" in TensorFlow
+2.15."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def dataset(rank: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joined(passes: int = 1) -> tuple[np.ndarray, ...]:
-    """The data of all ranks, in batches of `SIZE * passes` of theirs."""
+    """Returns the data of all ranks. Each batch joins `SIZE * passes` batches of the ranks."""
     parts, size = [dataset(rank) for rank in range(SIZE)], BATCH * passes
     return tuple(
         np.concatenate([p[i][at : at + size] for at in range(0, BATCH * STEPS, size) for p in parts])
@@ -63,7 +64,7 @@ def close(model: Any, other: Any) -> None:
 
 
 def matches_one_process(make: Callable[[], Any], passes: int = 1, **options: Any) -> None:
-    """Ranks begin with other weights, and get those of rank 0."""
+    """Compares a training with one process. Ranks begin with other weights and receive those of rank 0."""
     keras.backend.clear_session()  # small graphs are faster
     model, alone = network(), network()
     initial = [rdmacoll.engine.broadcast(w, 0) for w in alone.get_weights()]
@@ -136,7 +137,7 @@ def check_one_rank_that_overflows_stops_the_step_of_all() -> None:
 
 
 def check_metrics_are_averaged_before_the_rate_is_chosen() -> None:
-    """By the mean of all ranks' losses, which falls; those of the last rank rise."""
+    """The mean of all ranks' losses falls and decides the rate. The last rank's losses rise."""
     keras.backend.clear_session()
     model = network()
     begin, means = BroadcastGlobalVariablesCallback(0), MetricAverageCallback()
@@ -149,7 +150,7 @@ def check_metrics_are_averaged_before_the_rate_is_chosen() -> None:
 
 
 def check_a_checkpoint_of_rank_0_is_all_that_a_training_needs() -> None:
-    """Weights, slots and the count go on, as in a training that was not interrupted."""
+    """Weights, slots and the count go on like those of an uninterrupted training."""
     for make in (lambda: legacy.Adam(1e-2), lambda: legacy.SGD(0.1, momentum=0.9)):
         keras.backend.clear_session()
         whole, first = network(), network()
@@ -201,7 +202,7 @@ def check_a_model_that_is_not_wrapped_is_refused() -> None:
 
 def check_optimizers_that_know_no_graph_are_refused() -> None:
     refused = [keras.optimizers.SGD(), keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD())]
-    refused += [tf.keras.optimizers.SGD()] if keras is not tf.keras else []  # of Keras 3
+    refused += [tf.keras.optimizers.SGD()] if keras is not tf.keras else []  # an optimizer of Keras 3
     for optimizer in refused:
         said = str(raised(rdmacoll.ConfigError, lambda one=optimizer: rdmacoll.DistributedOptimizer(one)))
         assert "cannot train without eager execution" in said

@@ -1,5 +1,5 @@
-"""A rank waits in TensorFlow for one that does not come, and is sent a signal. Arguments: what it is in
-(eager, graph, fit or session) and the signal (SIGINT, or SIGTERM, which has a handler)."""
+"""A rank waits in TensorFlow for a rank that does not come, and receives a signal. The arguments are the way
+it waits (eager, graph, fit or session) and the signal (SIGINT, or SIGTERM, which has a handler)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD()), "mse")
 
 
 def session() -> Any:
-    """What its own retries must not keep from ending."""
+    """Returns a step in a MonitoredTrainingSession. The session's own retries must not keep it from
+    ending."""
     with tf.Graph().as_default():
         total = rdmacoll.allreduce(tf.compat.v1.get_variable("x", (3,)))
         running = tf.compat.v1.train.MonitoredTrainingSession()
@@ -41,7 +42,7 @@ STEP = {
     "graph": tf.function(lambda: rdmacoll.allreduce(tf.ones(3))),
     "fit": lambda: model.fit(tf.ones((4, 4)), tf.ones((4, 2)), verbose=0),
 }[WHERE]
-STEP()  # traced and connected
+STEP()  # the first step traces the function and connects the ranks
 rdmacoll.engine.barrier()
 report({"pid": os.getpid()})
 if rdmacoll.rank() == 1:

@@ -1,9 +1,9 @@
-"""Trains in the ways that its arguments name, and reports what came of each.
+"""Trains in the ways that its argument names, and reports each result.
 
-Argument: a JSON list of [way, wrapper, library, optimizer, column]. All ranks train together; then each
-trains a share of the cells alone, with the joined batches of all. What is reported for a cell: "same"
-(the weights have the same bits on all ranks, and are those of one process), "ranks differ", "other than one
-process", or the class and text of an exception.
+The argument is a JSON list of cells [way, wrapper, library, optimizer, column]. All ranks train each cell
+together. Then each rank trains a share of the cells alone, with the joined batches of all ranks. The result
+"same" means that the weights have the same bits on all ranks, and equal those of one process. The other
+results are "ranks differ", "other than one process", or the class and text of an exception.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import rdmacoll
 rdmacoll.init()
 RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
 tf.keras.utils.set_random_seed(77 + RANK)
-# Means of joined batches and means of ranks' means differ by rounding, in float32 or float16. A forgotten
-# reduction is off by 0.1 and more.
+# The mean of joined batches and the mean of the ranks' means differ by rounding, in float32 or float16. A
+# forgotten reduction changes the weights by much more.
 TOLERANCE, TOLERANCE_OF_FLOAT16 = 2e-5, 3e-3
 
 
@@ -36,7 +36,7 @@ def joined(column: str) -> tuple[np.ndarray, ...]:
 
 
 def together(cell: list[str]) -> list[np.ndarray] | str:
-    """The weights after a training of all ranks, or what was raised."""
+    """Returns the weights after a training of all ranks, or the text of the exception."""
     data = dataset(RANK, cell[-1], is_last=RANK == SIZE - 1)
     try:
         return WAYS[cell[0]](Training(*cell, data, initial_weights(RANK), is_distributed=True))

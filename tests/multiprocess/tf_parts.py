@@ -1,4 +1,5 @@
-"""The ops in which ranks give or get different parts, on real ranks. Argument: inter-op threads."""
+"""Tests the ops in which ranks give or get different parts. The argument is the number of inter-op
+threads."""
 
 from __future__ import annotations
 
@@ -31,17 +32,17 @@ MOVED = ("float32", "bool", "uint16", "int64", "bfloat16", "complex128")
 
 
 def both_ways(function: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """Eager, and in a graph with shapes that are not known."""
+    """Returns the function for eager code, and as a graph with unknown shapes."""
     return [function, tf.function(function, reduce_retracing=True)]
 
 
 def splits_of(rank: int) -> list[int]:
-    """How many rows `rank` gives to each: none to some."""
+    """Returns how many rows `rank` gives to each rank. Some counts are 0."""
     return [(rank * 2 + peer) % 3 for peer in range(SIZE)]
 
 
 def pieces(dtype: str) -> list[np.ndarray]:
-    """What every rank has for this one."""
+    """Returns the rows that every rank has for this rank."""
     found = []
     for rank in range(SIZE):
         ends = np.cumsum(splits_of(rank))
@@ -76,15 +77,19 @@ def check_sums_travel_as_16_bits() -> None:
 
 
 def check_rows_may_change_once_they_are_planned() -> None:
-    """What repeats itself runs by a plan, without control messages. Who comes with other rows ends that, and
-    what its peers have begun with the old ones is taken anew."""
+    """Repeated operations run by a plan, without control messages. A rank with other row counts ends the
+    plan.
+
+    Its peers then replay the operations that they have begun with the old counts."""
 
     @tf.function(reduce_retracing=True)
     def step(rows: Any, parts: Any, splits: Any) -> Any:
         return allgather(rows, name="planned rows"), alltoall(parts, splits, name="planned parts")
 
     def messages(more: int, more_of_one: int) -> int:
-        """Control messages of a step, which is right; how many rows more than at first there are."""
+        """Checks the results of a step and returns its control messages.
+
+        more, more_of_one: the additional rows of each rank, and of the last rank."""
         before = rdmacoll.metrics()["control_messages"]
         counts = [rank + 1 + more for rank in range(SIZE)]
         counts[-1] += more_of_one
@@ -99,7 +104,7 @@ def check_rows_may_change_once_they_are_planned() -> None:
         return rdmacoll.metrics()["control_messages"] - before
 
     def settles(more: int, more_of_one: int) -> bool:
-        # A plan may end early where a rank does not run for a second.
+        # A plan ends early if a rank does not run for a second.
         return 0 in [sum(messages(more, more_of_one) for _ in range(4)) for _ in range(12)]
 
     assert settles(0, 0)
@@ -190,7 +195,8 @@ def check_loops_and_branches() -> None:
 
 
 def slope(function: Callable[[Any], Any], x: Any, weight_of: Callable[[Any], Any]) -> Any:
-    """Of the sum of `function(x)`, weighted with what `weight_of` makes of its shape."""
+    """Returns the gradient of a weighted sum of `function(x)`. `weight_of` makes the weights from its
+    shape."""
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = function(x)
@@ -199,7 +205,7 @@ def slope(function: Callable[[Any], Any], x: Any, weight_of: Callable[[Any], Any
 
 
 def numbered(shape: Any) -> Any:
-    """Weights that differ between ranks and places."""
+    """Returns weights that differ between ranks and positions."""
     count = tf.reduce_prod(shape)
     return tf.reshape(tf.range(1.0, tf.cast(count, tf.float32) + 1.0), shape) * (RANK + 1.0)
 
@@ -237,7 +243,7 @@ def check_gradients_of_sums() -> None:
 
 
 def check_gradients_of_moves() -> None:
-    # Where my rows have gone: row by row with the weights that they met there.
+    # Each of this rank's rows has the weight of its place on the receiving rank.
     begins = [
         np.cumsum([0, *[splits_of(giver)[taker] for giver in range(SIZE)]])[RANK] for taker in range(SIZE)
     ]

@@ -1,4 +1,4 @@
-"""Process sets in TensorFlow, eager and in functions, with gradients and wrappers: runs on three ranks."""
+"""Tests process sets in TensorFlow on three ranks: eager, in functions, with gradients and wrappers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def eager(mine: list[rdmacoll.ProcessSet], value: float) -> None:
 
 
 def in_a_function(mine: list[rdmacoll.ProcessSet], value: float) -> None:
-    # Ranks have other numbers of collectives, in another order, and one name in two sets.
+    # Each rank has another number of collectives, in another order. One name is used in two sets.
     @tf.function
     def step(x):
         sums = [rdmacoll.allreduce(x, op=rdmacoll.Sum)]
@@ -49,10 +49,12 @@ def in_a_function(mine: list[rdmacoll.ProcessSet], value: float) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A linear collective: `call` builds it for a set, `right` says what each member gets of all members'
-    tensors. Numbers are small and whole, so everything is exact."""
+    """A linear collective. `call` builds it for a set. `right` computes each member's results from all
+    tensors.
 
-    shapes: Callable[[int], list[tuple[int, ...]]]  # of the tensors that a member gives, by its place
+    Numbers are small and whole, so all results are exact."""
+
+    shapes: Callable[[int], list[tuple[int, ...]]]  # shapes of the tensors that the member at a place gives
     call: Callable[[list[Any], rdmacoll.ProcessSet], list[Any]]
     right: Callable[[list[Arrays]], list[Arrays]]
 
@@ -64,7 +66,8 @@ class Case:
         ]
 
     def gradients(self, given: list[Arrays], weights: list[Arrays], place: int) -> Arrays:
-        """Of the sum of all members' weighted results: what they change by when one element does."""
+        """Returns the gradient of the sum of all members' weighted results, by changing one element at a
+        time."""
         found = [np.zeros_like(array) for array in given[place]]
         for i, array in enumerate(found):
             for at in np.ndindex(array.shape):
@@ -79,7 +82,7 @@ class Case:
 
 
 def splits_of(place: int, size: int) -> list[int]:
-    """How many rows a member gives to each: 0 to 2."""
+    """Returns how many rows a member gives to each member: 0 to 2."""
     return [(place + 2 * peer) % 3 for peer in range(size)]
 
 
@@ -92,8 +95,9 @@ def sums(given: list[Arrays]) -> Arrays:
 
 
 def cases_of(size: int) -> dict[str, Case]:
-    """Roots are the last member, which has another number in the set than in the world where a rank is left
-    out before it."""
+    """Returns all kinds for a set. The root is the last member.
+
+    If the set lacks an earlier rank, the root has different numbers in the set and in the world."""
     last, rows = size - 1, list(range(size, 0, -1))
 
     def exchanged(given: list[Arrays]) -> list[Arrays]:
@@ -163,7 +167,7 @@ def cases_of(size: int) -> dict[str, Case]:
 
 
 def every_kind(mine: list[rdmacoll.ProcessSet]) -> None:
-    """Results and gradients of each kind: set by set, and in one function in which all sets run at once."""
+    """Checks results and gradients of each kind: set by set, and in one function with all sets at once."""
     for name in cases_of(1):
         calls, inputs, wanted = [], [], []
         for one in [*mine, rdmacoll.global_process_set]:
@@ -209,7 +213,7 @@ def gradients(mine: list[rdmacoll.ProcessSet], value: float) -> None:
         w = tf.Variable([value] * 3)
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(rdmacoll.allgather(w * w, process_set=one))
-        # Of the rows of this rank: the sum of the ranks' gradients, 1 each.
+        # The gradient of this rank's rows is the sum of the ranks' gradients, and each of these is 1.
         assert np.allclose(tape.gradient(loss, w), 2 * value * one.size())
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(w * w)
@@ -261,7 +265,7 @@ def main() -> None:
     eager(mine, value)
     in_a_function(mine, value)
     every_kind(mine)
-    for one in mine:  # all ranks of a set refuse alike, or the next operation would be a mismatch
+    for one in mine:  # all ranks of a set refuse the call, so the next operation matches
         roots_are_members(one)
     gradients(mine, value)
     optimizer(low, value)

@@ -1,4 +1,4 @@
-"""What the TensorFlow ops refuse, and how they fail. Argument: the number of inter-op threads."""
+"""Tests refusals and failures of the TensorFlow ops. The argument is the number of inter-op threads."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def check_the_lists_of_gradients_must_agree() -> None:
     variables = [tf.Variable(tf.ones(8)) for _ in range(3)]
 
     def step(kinds: str) -> Any:
-        # One bucket for each dense gradient.
+        # Each dense gradient has its own bucket.
         with rdmacoll.DistributedGradientTape(tf.GradientTape(), bucket_bytes=32) as tape:
             loss = tf.add_n([tf.constant(0.0), *(uses[k](v) for k, v in zip(kinds, variables) if k != "-")])
         return [tf.convert_to_tensor(g) for g in tape.gradient(loss, variables) if g is not None]
 
-    # dense, sparse or None by position: rank 0's, and the others'
+    # For rank 0 and for the others: dense, sparse or no gradient, by position.
     for first, others in ("ddd", "-dd"), ("s--", "-s-"), ("d--", "---"), ("s--", "---"), ("s--", "d--"):
         for here, there in (first, others), (others, first):
             kinds = here if RANK == 0 else there
@@ -117,7 +117,7 @@ def check_groups_of_different_dtypes_are_an_error_and_shift_nothing() -> None:
         lambda tensors, name: grouped_broadcast(tensors, 0, name),
         lambda tensors, name: broadcast_([tf.Variable(one) for one in tensors], 0, name),
     ]
-    # Of most ranks, and of rank 1. Operations behind them have a partner of the same dtype and shape.
+    # Tensors of most ranks, and those of rank 1. Later operations have a partner of the same dtype and shape.
     lists = [
         ([plain, wide], [plain]),
         ([plain], [wide, plain, whole]),
@@ -163,7 +163,7 @@ def check_what_is_behind_a_group_of_a_function_has_its_partner() -> None:
             error = raised(tf.errors.InvalidArgumentError, lambda: graph(plain))  # noqa: B023
             assert "the first of a group of float32, float64" in str(error), error
         close(allreduce(plain, op=rdmacoll.Sum), expected(rdmacoll.Sum, (3,), "float32"))
-    # Other ranks list the dtypes in another order.
+    # The other ranks list the dtypes in another order than rank 0.
     tensors = [plain, wide][:: 1 if RANK == 0 else -1]
     for call in step, tf.function(step):
         close(call(tensors, plain, True), expected(rdmacoll.Sum, (3,), "float32"))
@@ -180,7 +180,7 @@ def check_a_name_twice_in_flight_is_an_error() -> None:
     if SIZE == 1:
         return  # the first may be done before the second comes
     if RANK == 0:
-        # One of the two is refused, the other waits for the ranks that come later.
+        # One of the two is refused. The other waits for the later ranks.
         error = raised(tf.errors.InvalidArgumentError, lambda: step(tf.ones(3)))
         assert type(rdmacoll.error_from(error)) is rdmacoll.DuplicateNameError
     else:
@@ -192,7 +192,7 @@ def check_a_look_at_the_metrics_harms_nothing() -> None:
     step = tf.function(lambda x: allreduce(x, op=rdmacoll.Sum))
     for salt in range(40):
         rdmacoll.metrics()
-        time.sleep(0.002)  # the engine's thread is asleep by now, and has to hear of what follows
+        time.sleep(0.002)  # the engine thread sleeps by now, and the next operation must wake it
         close(step(mine((3,), salt=salt)), expected(rdmacoll.Sum, (3,), "float32", salt=salt))
 
 
@@ -206,7 +206,7 @@ def check_a_handler_that_only_notes_a_signal_lets_the_step_end() -> None:
     else:
         time.sleep(0.3)
     close(step(mine((3,))), expected(rdmacoll.Sum, (3,), "float32"))
-    time.sleep(1.0 if RANK == 0 else 0.0)  # by now it is decided whether this rank was stuck
+    time.sleep(1.0 if RANK == 0 else 0.0)  # by now the engine has decided whether this rank is stuck
     close(step(mine((3,))), expected(rdmacoll.Sum, (3,), "float32"))
     assert noted == ([signal.SIGTERM] if RANK == 0 else [])
     signal.signal(signal.SIGTERM, plain)
@@ -227,5 +227,5 @@ def check_barriers() -> None:
 if __name__ == "__main__":
     run_all(globals())
     rdmacoll.shutdown()
-    assert signal.set_wakeup_fd(-1) == -1  # as it was found
+    assert signal.set_wakeup_fd(-1) == -1  # the value from before the program
     raised(rdmacoll.NotInitializedError, lambda: allreduce(tf.ones(1)))

@@ -1,5 +1,6 @@
-"""Two replicas in each rank (`tf.distribute.MirroredStrategy` over two logical processors) train like one
-process on the joined batch. Arguments: the folder of `tf_keras`, and `all`, or else few trainings."""
+"""Tests that two replicas in each rank train like one process on the joined batch. The replicas are those of
+`tf.distribute.MirroredStrategy` over two logical processors. The arguments are the folder of `tf_keras` and,
+for all trainings instead of a few, `all`."""
 
 from __future__ import annotations
 
@@ -27,14 +28,14 @@ RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
 STRATEGY = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 REPLICAS = STRATEGY.num_replicas_in_sync
 v1 = tf.compat.v1
-BATCH, STEPS = 4, 3  # of a replica
+BATCH, STEPS = 4, 3  # for each replica
 PASSES = 2
-NORM = 0.1  # less than those of the gradients
+NORM = 0.1  # less than the norms of the gradients
 new, old, old_legacy = keras.optimizers, tf_keras.optimizers, tf_keras.optimizers.legacy
 
 
 def some(cases: list[Any]) -> list[Any]:
-    """The last one stands for all."""
+    """Returns all cases with the argument `all`, otherwise the last case."""
     return cases if "all" in sys.argv else cases[-1:]
 
 
@@ -48,7 +49,7 @@ def dataset(rank: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joined() -> tuple[np.ndarray, np.ndarray]:
-    """Batch by batch, those of all ranks."""
+    """Returns the data of all ranks, joined batch by batch."""
     size = BATCH * REPLICAS
     parts = [dataset(rank) for rank in range(SIZE)]
     x, y = (
@@ -125,8 +126,8 @@ def check_loss_scaling_around_a_wrapped_optimizer() -> None:
 def looped(
     make: Callable[[], Any], *, is_alone: bool, wraps: str, is_function: bool = True, computes: str = ""
 ) -> list[np.ndarray]:
-    """A loop of one's own. wraps: "optimizer", "tape" or both. computes: a method of the optimizer that
-    gives gradients."""
+    """Trains in a user's loop. wraps: "optimizer", "tape" or both. computes: the optimizer's method that
+    returns gradients."""
     scope = contextlib.nullcontext() if is_alone else STRATEGY.scope()
     with scope:
         weights = [tf.Variable(array) for array in initial(0 if is_alone else RANK)]
@@ -223,7 +224,7 @@ def check_operations_of_replicas_do_not_mix() -> None:
 def passing(
     library: Any, make: Callable[[], Any], *, scales: bool = False, **options: Any
 ) -> list[np.ndarray]:
-    """Trained by batches that are parts of those of one process, two of them to a step."""
+    """Trains with two passes to a step. Two batches of the ranks are one batch of the single process."""
     with STRATEGY.scope():
         model = network(library, RANK)
         optimizer = rdmacoll.DistributedOptimizer(
@@ -233,7 +234,7 @@ def passing(
             optimizer = library.optimizers.LossScaleOptimizer(optimizer, initial_scale=4.0)
         model.compile(optimizer, "mse", **options)
     callbacks = [rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)]
-    # A rank's batch of `joined` is cut into passes.
+    # The share of a rank in a batch of `joined` is cut into passes.
     model.fit(*dataset(RANK), BATCH * REPLICAS // PASSES, verbose=0, shuffle=False, callbacks=callbacks)
     return [np.array(w) for w in model.get_weights()]
 
@@ -276,7 +277,7 @@ def check_passes_that_move_averages_are_refused() -> None:
         assert "give each rank one replica" in text, text
 
     class Scaling(new.LossScaleOptimizer):  # type: ignore[misc]
-        """May ask whether gradients are finite before they are reduced."""
+        """An optimizer that may test whether gradients are finite before they are reduced."""
 
         def apply(self, *args: Any, **kwargs: Any) -> Any:
             return super().apply(*args, **kwargs)

@@ -1,5 +1,5 @@
-"""Large sums of TensorFlow ops, whose results the ranks of a node share. Argument: whether they do here, yes
-or no."""
+"""Tests large sums of TensorFlow ops. The ranks of a node share their results. The argument says whether they
+share here: yes or no."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ os.environ.setdefault("RDMACOLL_BUF_SIZE", "256M")
 rdmacoll.init(process_sets=[[1, 2], [0, 2]])
 RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
 LARGE = (70_001,)  # float32: more than 256 KiB, and no whole number of cache lines
-KEPT: list[tuple[Any, np.ndarray]] = []  # looked at again after the engine has ended
+KEPT: list[tuple[Any, np.ndarray]] = []  # checked again after the engine has ended
 
 
 def shared() -> int:
@@ -28,7 +28,7 @@ def shared() -> int:
 
 
 def sums(count: int) -> Any:
-    """Of how many, since the last call, the results were shared: all of them, or none."""
+    """Checks that all of the `count` sums since the last call have shared results, or none of them."""
     made = shared() - sums.before
     sums.before = shared()
     assert made == (count if IS_SHARED else 0), (made, count)
@@ -53,7 +53,7 @@ def check_every_operator_and_scale() -> None:
     scaled = allreduce(mine(LARGE), op=rdmacoll.Sum, postscale_factor=0.5)
     close(scaled, 0.5 * expected(rdmacoll.Sum, LARGE, "float32"))
     sums(6)
-    # What is scaled first is scaled into the output, which therefore is each rank's own.
+    # With a prescale factor, each rank scales into its own output, so that no result is shared.
     scaled = allreduce(mine(LARGE), op=rdmacoll.Sum, prescale_factor=2.0)
     close(scaled, 2 * expected(rdmacoll.Sum, LARGE, "float32"))
     close(allreduce(mine((100,)), op=rdmacoll.Sum), expected(rdmacoll.Sum, (100,), "float32"))
@@ -67,7 +67,7 @@ def check_groups_of_all_sizes() -> None:
     def step(tensors: list[Any]) -> Any:
         return grouped_allreduce(tensors, op=rdmacoll.Sum, name="group")
 
-    for _ in range(20):  # soon by a plan
+    for _ in range(20):  # the ranks follow a plan after some steps
         got = step([mine(shape, salt=i) for i, shape in enumerate(shapes)])
         for i, shape in enumerate(shapes):
             close(got[i], expected(rdmacoll.Sum, shape, "float32", salt=i))
@@ -100,13 +100,13 @@ def check_kept_results_stay_as_they_were() -> None:
 
 
 def tripled(array: np.ndarray) -> np.ndarray:
-    array *= 3  # where it lies, as careless functions do
+    array *= 3  # in place, like a careless function
     return array
 
 
 ROWS = (1000, 128)
-# TensorFlow reuses the memory of what it holds alone, and it takes a slice for that when nobody else has the
-# whole.
+# TensorFlow reuses the memory of a tensor that has no other owner. The same is true for a slice, if nothing
+# else owns the whole tensor.
 CONSUMERS = {
     "sum of a slice": lambda y: y[:500] + 5.0,
     "split": lambda y: tf.split(y, 2)[0] * 3.0,
@@ -117,7 +117,7 @@ CONSUMERS = {
 }
 
 
-# A plan needs no word of anybody; where a shared result comes to lie its owner tells the others.
+# A plan needs no control messages. Only the owner of a shared result sends its address to the others.
 def check_what_is_said_of_them() -> None:
     if os.environ.get("RDMACOLL_MODE") == "ps":  # servers follow no plan: servers_test.cc counts
         return
@@ -129,13 +129,13 @@ def check_what_is_said_of_them() -> None:
             for _ in range(20):
                 call(mine(shape))
             counts.append(rdmacoll.metrics()["control_messages"] - before)
-        # A plan may end early where a rank does not run for a second.
+        # A plan ends early if a rank does not run for a second.
         is_owner = IS_SHARED and shape == LARGE and RANK == 0
         assert min(counts) == (20 * (SIZE - 1) if is_owner else 0), (shape, counts)
     sums(120)
 
 
-# Whatever a rank makes of its result, the others' must not change, nor what is summed there next.
+# If a rank changes its result, the other ranks' results and the next sums in that memory must not change.
 def check_what_one_rank_writes_the_others_do_not_see() -> None:
     wanted = expected(rdmacoll.Sum, ROWS, "float32")
     for name, consumer in CONSUMERS.items():
@@ -144,7 +144,7 @@ def check_what_one_rank_writes_the_others_do_not_see() -> None:
         for step in range(6):
             is_keeper = step % SIZE == RANK and name != "small sum of a slice"
             kept = (keep if is_keeper else change)(mine(ROWS))
-            engine.barrier()  # all have changed what they change
+            engine.barrier()  # all ranks have made their changes
             if is_keeper:
                 np.testing.assert_allclose(kept[0].numpy(), wanted, 1e-5, 1e-5, err_msg=name)
             del kept
@@ -206,7 +206,7 @@ def check_without_room_each_has_its_own() -> None:
         close(kept[salt], expected(rdmacoll.Sum, (1 << 20,), "float32", salt=salt), "float32")
     assert (20 < made < 40) if IS_SHARED else made == 0, made
     kept.clear()
-    engine.barrier()  # all have let them go
+    engine.barrier()  # all ranks have released the results
     sums.before = shared()
     close(allreduce(mine(LARGE), op=rdmacoll.Sum), expected(rdmacoll.Sum, LARGE, "float32"))
     sums(1)
@@ -219,7 +219,7 @@ def check_ranks_that_have_joined_take_part() -> None:
             with_data = [v for r, v in enumerate(all_values(LARGE, salt=step)) if step < 3 + 3 * r]
             close(got, np.sum(np.stack(with_data).astype(np.float64), axis=0))
         assert rdmacoll.join() == SIZE - 1
-    sums(2 * 3 * SIZE)  # with zeros of whoever has joined
+    sums(2 * 3 * SIZE)  # ranks that have joined contribute zeros
 
 
 if __name__ == "__main__":

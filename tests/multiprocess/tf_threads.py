@@ -1,4 +1,4 @@
-"""Two models at once, each trained by a thread of its own, in another order on each rank."""
+"""Trains two models at once, each in its own thread, in another order on each rank."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Step = Callable[[], Any]
 
 
 def run_in_threads(works: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What each returns, or the exception that it raises."""
+    """Runs each function in a thread. Returns the result or the exception of each."""
     results: list[Any] = [None] * len(works)
 
     def run(number: int) -> None:
@@ -49,7 +49,7 @@ def variables(names: Sequence[str] = ("a", "b")) -> list[Any]:
 
 
 def gradient_of(model: int, variable: Any, **options: Any) -> Step:
-    """The gradient of that model, reduced."""
+    """Returns a step that computes the reduced gradient of that model."""
 
     def step() -> Any:
         with rdmacoll.DistributedGradientTape(tf.GradientTape(), **options) as tape:
@@ -62,7 +62,7 @@ def gradient_of(model: int, variable: Any, **options: Any) -> Step:
 def repeated(
     make: Callable[[], Step], model: int, *, is_last_first: bool = False
 ) -> Callable[[], set[float]]:
-    """Makes the step in its thread and runs it often, at times of its own. Its results."""
+    """Makes the step in its thread, and runs it often at random times. Returns its results."""
 
     def work() -> set[float]:
         clock = random.Random(SEED + 2 * RANK + model)
@@ -82,8 +82,9 @@ def are_means(results: Sequence[Any]) -> None:
 
 
 def are_refused(results: Sequence[Any], *words: str) -> None:
-    """On every rank one thread has the error, which ends the world; the other one may have been quicker.
-    Then a new world begins."""
+    """Checks that a thread has the error, which ends the world. The other thread may end before the error.
+
+    Then it begins a new world."""
     errors = [str(error) for error in results if isinstance(error, Exception)]
     told = [error for error in errors if "two threads" in error]
     assert told, results
@@ -93,7 +94,7 @@ def are_refused(results: Sequence[Any], *words: str) -> None:
 
 
 def tapes(own: Sequence[Any], *, is_traced: bool, prefix: str = "") -> list[Callable[[], Step]]:
-    """What makes the step of each model."""
+    """Returns a function for each model that makes its step."""
 
     def make(model: int) -> Step:
         options = {"name": f"{prefix}{model}"} if prefix else {}
@@ -244,7 +245,7 @@ def check_one_model_may_go_from_thread_to_thread() -> None:
     own, handed_over, ended = variables(), threading.Event(), threading.Event()
     step = gradient_of(0, own[0])
     keeper = threading.Thread(target=lambda: (step(), handed_over.set(), ended.wait(90)))
-    keeper.start()  # and is alive while another one goes on
+    keeper.start()  # this thread is alive while another one goes on
     assert handed_over.wait(90)
     results = run_in_threads([repeated(lambda: step, 0)])
     ended.set()

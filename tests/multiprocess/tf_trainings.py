@@ -1,7 +1,7 @@
-"""The same small training in every way that TensorFlow has: `fit`, a loop of one's own, sessions.
+"""Runs the same small training in every way of TensorFlow: `fit`, a user's loop, sessions.
 
-A way takes a `Training` and gives the weights after it. Its data hold, for "mixed_precision", a batch that
-overflows on the last rank.
+A way takes a `Training` and returns the weights after it. For "mixed_precision", its data contain a batch
+that overflows on the last rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import rdmacoll
 
 BATCH, STEPS = 4, 6
 RATE = {"SGD": 0.5, "GradientDescent": 0.5, "ProximalGradientDescent": 0.5, "Adadelta": 5.0}
-# How Keras calls the three ways to clip, by what, and how TensorFlow 1 does it to a list.
+# Keras' names of the three ways to clip, with the limit and TensorFlow 1's function for a list.
 CLIPS: dict[str, tuple[float, Callable[[list[Any], float], list[Any]]]] = {
     "clipnorm": (0.1, lambda grads, most: [tf.clip_by_norm(grad, most) for grad in grads]),
     "clipvalue": (0.03, lambda grads, most: [tf.clip_by_value(grad, -most, most) for grad in grads]),
@@ -49,7 +49,7 @@ class Training:
 
     @property
     def batch(self) -> int:
-        # One process does at once what ranks do in two passes.
+        # One process joins the two passes of the ranks in one batch.
         at_once = 2 if self.column == "passes" and not self.is_distributed else 1
         return len(self.data[0]) // STEPS * at_once
 
@@ -58,7 +58,7 @@ class Training:
             yield self.data[0][begin : begin + self.batch], self.data[1][begin : begin + self.batch]
 
     def keras(self) -> Any:
-        """The Keras that is meant."""
+        """Imports and returns the Keras of this training."""
         if self.library == "Keras 3":
             import keras
 
@@ -70,7 +70,7 @@ class Training:
         return tf_keras
 
     def plain(self) -> Any:
-        """The optimizer as its library makes it."""
+        """Makes the plain optimizer."""
         rate = RATE.get(self.optimizer.removesuffix("Optimizer"), 0.05)
         if self.library == "v1":
             options = {
@@ -92,7 +92,7 @@ class Training:
         return getattr(home, self.optimizer)(rate, **options)
 
     def made(self) -> Any:
-        """The optimizer of this training."""
+        """Makes the optimizer of this training, wrapped if the training needs it."""
         optimizer = self.plain()
         if self.is_distributed and self.wrapper == "optimizer":
             wrapped = rdmacoll.DistributedOptimizer(optimizer, **self.passes())
@@ -100,20 +100,20 @@ class Training:
         return optimizer
 
     def passes(self) -> dict[str, Any]:
-        """Options of the wrapper."""
+        """Returns the options of the wrapper."""
         if self.column != "passes":
             return {}
         return {"backward_passes_per_step": 2, "average_aggregated_gradients": True}
 
     def clipped(self, grads: list[Any]) -> list[Any]:
-        """As a program clips whose optimizer does not."""
+        """Clips the gradients, like a program whose optimizer does not clip."""
         if self.column not in CLIPS:
             return grads
         most, clip = CLIPS[self.column]
         return clip(grads, most)
 
     def tape(self) -> Any:
-        """The tape of this training."""
+        """Makes the tape of this training, wrapped if the training needs it."""
         tape = tf.GradientTape()
         if self.is_distributed and self.wrapper == "tape":
             passes = {"backward_passes_per_step": 2} if self.column == "passes" else {}
@@ -169,8 +169,8 @@ def fit(training: Training) -> list[np.ndarray]:
         if training.is_distributed:
             callbacks.append(rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0))
         elif training.library == "Keras 3":
-            # As that one does. ScheduleFreeAdamW begins with copies of the weights, which are zeros where
-            # Keras builds it while it traces.
+            # The broadcast callback builds the optimizer too. ScheduleFreeAdamW begins with copies of the
+            # weights. If Keras builds it while it traces, these copies are zeros.
             build = lambda logs: model.optimizer.build(model.trainable_variables)  # noqa: E731
             callbacks.append(keras.callbacks.LambdaCallback(on_train_begin=build))
         if column == "jit_compile" and (training.library, training.wrapper) == ("Keras 3", "optimizer"):
@@ -191,7 +191,7 @@ def loop(training: Training) -> list[np.ndarray]:
 
 
 def loop_v1(training: Training) -> list[np.ndarray]:
-    """A loop with an optimizer of TensorFlow 1."""
+    """Trains in a user's loop with an optimizer of TensorFlow 1."""
     weights = [tf.Variable(w) for w in training.initial]
     if training.is_distributed:
         rdmacoll.broadcast_variables(weights)
@@ -213,7 +213,7 @@ def loop_v1(training: Training) -> list[np.ndarray]:
 
 
 def _run(step: Callable[[Any, Any], None], training: Training) -> None:
-    """Calls it for each batch, or for each two."""
+    """Calls `step` for each batch, or for each pair of batches."""
     batches = list(training.batches())
     if training.column in ("accumulation", "steps_per_execution"):
         batches = [tuple(map(np.stack, zip(*batches[i : i + 2]))) for i in range(0, STEPS, 2)]
@@ -222,10 +222,10 @@ def _run(step: Callable[[Any, Any], None], training: Training) -> None:
 
 
 def _step(keras: Any, model: Any, training: Training) -> Callable[[Any, Any], None]:
-    """What such a loop calls."""
+    """Returns the step that a user's loop calls."""
     optimizer, variables = training.made(), model.trainable_variables
     if training.optimizer == "ScheduleFreeAdamW":
-        optimizer.build(variables)  # with copies of the weights, which are zeros while a function is traced
+        optimizer.build(variables)  # it copies the weights, which would be zeros during tracing
     scaled = unscaled = lambda values: values
     if training.column == "mixed_precision":
         optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
@@ -245,7 +245,7 @@ def _step(keras: Any, model: Any, training: Training) -> Callable[[Any, Any], No
 def _called(
     training: Training, gradients: Callable[[Any, Any], list[Any]], apply: Callable[[list[Any]], Any]
 ) -> Callable[[Any, Any], None]:
-    """The step, from its two halves, as the column has it."""
+    """Joins gradients and update into the step that the column needs."""
 
     def step(x: Any, y: Any) -> None:
         apply(gradients(x, y))
@@ -259,8 +259,8 @@ def _called(
             step(x[i], y[i])
 
     call = {"accumulation": step_of_two_batches, "steps_per_execution": two_steps}.get(training.column, step)
-    # One process computes the same without a graph, in a fraction of the time that tracing takes; but
-    # Keras 2's Nadam, which counts how often it is called from Python.
+    # One process computes the same without a graph, and saves the time of tracing. The exception is Keras 2's
+    # Nadam, which counts its calls from Python.
     if training.column == "eager" or not (training.is_distributed or training.optimizer == "Nadam"):
         return call
     return tf.function(call, jit_compile=training.column == "jit_compile")
@@ -272,7 +272,7 @@ def _forward(weights: list[Any], x: Any, y: Any) -> Any:
 
 
 def eager_v1(training: Training) -> list[np.ndarray]:
-    """`minimize` of a function."""
+    """Trains with `minimize` of a function."""
     weights = [tf.Variable(w) for w in training.initial]
     if training.is_distributed:
         rdmacoll.broadcast_variables(weights)
@@ -315,7 +315,7 @@ def session(training: Training, *, is_monitored: bool) -> list[np.ndarray]:
 
 
 def _operations(optimizer: Any, loss: Any, weights: list[Any], training: Training) -> list[Any]:
-    """What is run in each step, in turn."""
+    """Returns the operations that each step runs, in order."""
     column = training.column
     if column == "jit_compile":
         return [tf.xla.experimental.compile(lambda: optimizer.minimize(loss), [])]

@@ -1,4 +1,4 @@
-"""What only TensorFlow 1 has: sessions, collections of variables, checkpoints by Saver."""
+"""Tests features of TensorFlow 1 only: sessions, collections of variables, checkpoints by Saver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ v1 = tf.compat.v1
 
 
 def variables() -> list[Any]:
-    """Other values on each rank, and one that is counted instead of trained."""
+    """Makes variables with other values on each rank. One of them is a counter and is not trained."""
     made = [
         v1.get_variable(f"w{i}", initializer=value(RANK, shape, salt=i))
         for i, shape in enumerate([(3, 2), (2,)])
@@ -105,7 +105,7 @@ def check_loss_scaling_can_be_inside_and_outside() -> None:
             raised(rdmacoll.ConfigError, lambda o=optimizer: rdmacoll.DistributedOptimizer(o))
             raised(rdmacoll.ConfigError, lambda o=optimizer: rdmacoll.DistributedOptimizer(o._optimizer))
             session.run(v1.global_variables_initializer())
-            # The last rank's gradients are not finite in the second step, which all leave out.
+            # The last rank's gradients are not finite in the second step, so all ranks skip it.
             for number in range(3):
                 session.run(step, {factor: np.inf if number == 1 and RANK == SIZE - 1 else 1.0})
             np.testing.assert_array_equal(session.run(weight), np.float32([1, 2]) - 2 * 0.25 * (SIZE - 1) / 2)
@@ -141,10 +141,10 @@ def check_what_would_not_be_reduced_is_refused() -> None:
 
 
 def check_its_own_variables_and_conditions() -> None:
-    """The last check: there is no way back."""
+    """This check must be the last, since TensorFlow cannot switch back to version 2."""
     v1.disable_v2_behavior()
     total = SIZE * (SIZE + 1) / 2
-    for rows in (1, 20):  # gathered, and summed
+    for rows in (1, 20):  # the first is gathered, the second summed
         with tf.Graph().as_default():
             weight = v1.get_variable("weight", initializer=np.float32([RANK + 1.0, 2.0]))
             table = v1.get_variable("table", initializer=np.ones((4, 2), np.float32))

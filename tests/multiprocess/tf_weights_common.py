@@ -1,5 +1,5 @@
-"""What the programs about ranks that come apart share. Their argument: 3 (Keras 3), 2 (Keras 2's new
-optimizers) or legacy."""
+"""Functions for the programs about ranks whose weights differ. Their argument is 3 (Keras 3), 2 (Keras 2's
+new optimizers) or legacy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAST = SIZE - 1
 
 
 def begin(**settings: object) -> None:
-    """A world with these settings."""
+    """Starts a new world with these settings."""
     rdmacoll.shutdown()
     rdmacoll.init(**settings)
 
@@ -57,14 +57,14 @@ def data(steps: int = STEPS, salt: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def network(*, seed: int | None = None) -> Any:
-    """Other initial weights on each rank, unless there is a seed."""
+    """Makes a network. Without a seed, each rank has other initial weights."""
     keras.utils.set_random_seed(SEED + (RANK if seed is None else seed))
     layers = [keras.layers.Input((5,)), keras.layers.Dense(6, activation="tanh")]
     return keras.Sequential([*layers, keras.layers.BatchNormalization(), keras.layers.Dense(1)])
 
 
 def small(*, seed: int | None = None) -> Any:
-    """The same without statistics."""
+    """Makes a smaller network without batch normalization."""
     keras.utils.set_random_seed(SEED + (RANK if seed is None else seed))
     return keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
 
@@ -84,7 +84,7 @@ def broadcast() -> Any:
 
 
 class Sends(keras.callbacks.Callback):
-    """A program's own broadcast, behind the first batch as in Horovod's recipe for loops."""
+    """A program's own broadcast after the first batch, as in Horovod's recipe for loops."""
 
     is_done = False
 
@@ -104,7 +104,7 @@ def fit(
 
 
 def apart(call: Callable[[], Any], *parts: str) -> str:
-    """The sentence of the error that `call` ends with, on every rank; `parts` are in it."""
+    """Checks that `call` raises a MismatchError on every rank, with `parts` in its text. Returns the text."""
     found = raised(Exception, call)
     error = rdmacoll.error_from(found)
     assert isinstance(error, rdmacoll.MismatchError), repr(found)
@@ -115,7 +115,7 @@ def apart(call: Callable[[], Any], *parts: str) -> str:
 
 @contextlib.contextmanager
 def lines() -> Iterator[list[str]]:
-    """What is written to stderr meanwhile."""
+    """Collects the lines that are written to stderr in its block."""
     found: list[str] = []
     kept, sys.stderr = sys.stderr, io.StringIO()
     try:
@@ -148,7 +148,7 @@ def moved(variable: Any, by: float = 0.25) -> None:
 
 
 def loop(model: Any, optimizer: Any, steps: int, *, after: Callable[[int], None] | None = None) -> None:
-    """Horovod's recipe broadcasts after the first step."""
+    """Trains in a user's loop. As in Horovod's recipe, the broadcast comes after the first step."""
 
     @tf.function
     def step(x: Any, y: Any) -> None:
