@@ -1,7 +1,7 @@
 #include "bootstrap/path_check.h"
 
-#include <linux/tcp.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -20,6 +20,9 @@ constexpr int kSegmentBytesMax = 16 << 10;
 // Within this time answers arrive, except on paths that lose much.
 constexpr Nanoseconds kAnswerTime = 2 * kSecond;
 
+// The place of tcpi_bytes_acked in the kernel's struct tcp_info. The C library's may be shorter.
+constexpr std::size_t kBytesAckedAt = 120;
+
 int segment_bytes_of(int socket) {
   int bytes = 0;
   socklen_t length = sizeof bytes;
@@ -28,11 +31,11 @@ int segment_bytes_of(int socket) {
 
 // The bytes of this side that the other kernel has acknowledged. False if this kernel does not say.
 bool acked_bytes(int socket, uint64_t& bytes) {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
-  if (length < offsetof(tcp_info, tcpi_bytes_acked) + sizeof info.tcpi_bytes_acked) return false;
-  bytes = info.tcpi_bytes_acked;
+  std::array<std::byte, 256> info{};
+  socklen_t length = info.size();
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, info.data(), &length) != 0) return false;
+  if (length < kBytesAckedAt + sizeof bytes) return false;
+  std::memcpy(&bytes, info.data() + kBytesAckedAt, sizeof bytes);
   return true;
 }
 
