@@ -84,7 +84,7 @@ LONGER: dict[str, str] = {
 DOCSTRINGS_OF = "rdmacoll"
 
 # Folders in which sentences of comments and docstrings begin with their subjects.
-SUBJECT_FIRST_IN = ("cpp/tensorflow", "rdmacoll/keras", "rdmacoll/ops", "rdmacoll/optimizer")
+SUBJECT_FIRST_IN = ("benchmarks", "cpp", "examples", "rdmacoll", "release", "tests")
 
 COLUMNS_OF_DOCUMENTS = 120
 LINES_OF_DOCUMENTS = {"README.md": 120, "ARCHITECTURE.md": 200, "docs/internals/*.md": 150}
