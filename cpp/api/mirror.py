@@ -98,6 +98,11 @@ class Header:
                 name, _, value = one.partition("=")
                 yield name.strip().removeprefix("RC_"), value.strip()
 
+    def names_of(self, enum: str) -> list[str]:
+        """The names of an enum's constants without their prefix."""
+        (body,) = [body for name, body in self.enums if name == enum]
+        return [one.partition("=")[0].strip().removeprefix("RC_") for one in body.split(",")]
+
     def type_of(self, declared: str, *, is_plain: bool = False) -> str:
         """The ctypes type of a parameter or field. is_plain: pointers are plain addresses."""
         text = declared.replace("const", " ")
@@ -170,6 +175,9 @@ def mirror(text: str) -> str:
     header = Header(text)
     lines = [TOP, f"ABI_VERSION = {header.version}", ""]
     lines += [f"{name} = {value}" for name, value in header.constants()]
+    lines += ["", "# The kinds by their names in Python.", "KINDS = {"]
+    lines += [f'    "{name.lower()}": {name},' for name in header.names_of("rc_kind")]
+    lines += ["}"]
     for struct in PACKED:
         fields = header.structs[struct]
         names = " ".join(re.sub(r"\[\d+\]", "", one).split()[-1].lstrip("*") for one in fields)

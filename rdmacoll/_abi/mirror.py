@@ -35,6 +35,20 @@ PS_SAVE = 0
 PS_SAVED = 1
 PS_RESTORE = 2
 
+# The kinds by their names in Python.
+KINDS = {
+    "allreduce": ALLREDUCE,
+    "broadcast": BROADCAST,
+    "allgather": ALLGATHER,
+    "barrier": BARRIER,
+    "reducescatter": REDUCESCATTER,
+    "alltoall": ALLTOALL,
+    "reduce": REDUCE,
+    "gather": GATHER,
+    "scatter": SCATTER,
+    "join": JOIN,
+}
+
 # rc_request:
 #   size kind dtype op root prescale postscale name iteration n_tensors tensors allocate done
 #   context manifest splits n_splits process_set place group

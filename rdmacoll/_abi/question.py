@@ -7,17 +7,16 @@ from typing import Any
 
 from rdmacoll._abi import library as abi, mirror
 
-_KINDS = {
-    "allreduce": mirror.ALLREDUCE,
-    "reducescatter": mirror.REDUCESCATTER,
-    "reduce": mirror.REDUCE,
-    "broadcast": mirror.BROADCAST,
-    "allgather": mirror.ALLGATHER,
-    "gather": mirror.GATHER,
-    "scatter": mirror.SCATTER,
-    "alltoall": mirror.ALLTOALL,
-}
-OPERATIONS = tuple(_KINDS)
+OPERATIONS = (
+    "allreduce",
+    "reducescatter",
+    "reduce",
+    "broadcast",
+    "allgather",
+    "gather",
+    "scatter",
+    "alltoall",
+)
 
 
 def explain(
@@ -45,7 +44,7 @@ def explain(
     """
     question = mirror.Question(
         ctypes.sizeof(mirror.Question),
-        _KINDS[operation],
+        mirror.KINDS[operation],
         ranks,
         nodes,
         count,

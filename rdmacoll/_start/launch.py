@@ -97,10 +97,6 @@ class Launch:
         workers = self.size - self.servers
         return {"worker_hosts": ",".join(self.hosts[:workers]), "ps_hosts": ",".join(self.hosts[workers:])}
 
-    def lists_text(self) -> str:
-        """The lists in one phrase."""
-        return " and ".join(f"{name}={hosts}" for name, hosts in (self.lists() or {}).items() if hosts)
-
     def describe(self) -> str:
         """One phrase for the log and for messages."""
         if self.hosts:

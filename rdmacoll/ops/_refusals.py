@@ -18,17 +18,6 @@ from rdmacoll._calls.refusals import announce, is_announced, mark_announced
 from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RdmacollError
 
-_KINDS = {
-    "allreduce": mirror.ALLREDUCE,
-    "broadcast": mirror.BROADCAST,
-    "allgather": mirror.ALLGATHER,
-    "barrier": mirror.BARRIER,
-    "reducescatter": mirror.REDUCESCATTER,
-    "alltoall": mirror.ALLTOALL,
-    "reduce": mirror.REDUCE,
-    "gather": mirror.GATHER,
-    "scatter": mirror.SCATTER,
-}
 _REFUSED = "_rdmacoll_refused"
 
 
@@ -63,7 +52,7 @@ def tell_of_empty(kind: str, name: str | None) -> None:
 
     if world.is_initialized():
         empty = ConfigError("the group has no tensors, and all ranks must have as many.")
-        announce(world.current(), _KINDS[kind], [op_name(name) or None], set_number(), empty)
+        announce(world.current(), mirror.KINDS[kind], [op_name(name) or None], set_number(), empty)
 
 
 def taken() -> int:
@@ -91,7 +80,7 @@ def tell(function: Callable[..., Any], before: int, error: Exception, args: Any,
     except (ConfigError, TypeError):
         pass  # no process set, no name, or no such argument: nothing that other ranks could wait for
     else:
-        kind = _KINDS[_kind_name(function)]
+        kind = mirror.KINDS[_kind_name(function)]
         announce(world.current(), kind, [name or None for name in names], number, error)
     mark_announced(error)
 
