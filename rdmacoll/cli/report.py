@@ -12,6 +12,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -97,16 +98,20 @@ def say_prose(text: str, indent: str = "", hanging: str | None = None) -> None:
 
 
 def say_rows(lines: Sequence[str]) -> None:
-    """Prints a Markdown table (titles, alignments, rows) at rank 0, in columns."""
+    """Prints Markdown tables (titles, alignments, rows) at rank 0, in columns. An empty line ends a table."""
     from rich.table import Table
 
-    titles, alignments, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    table = Table(box=None, pad_edge=False)
-    for title, alignment in zip(titles, alignments):
-        table.add_column(title, justify="right" if alignment.endswith(":") else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    say_table(table)
+    for has_text, part in groupby(lines, key=bool):
+        if not has_text:
+            say("")
+            continue
+        titles, alignments, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in part]
+        table = Table(box=None, pad_edge=False)
+        for title, alignment in zip(titles, alignments):
+            table.add_column(title, justify="right" if alignment.endswith(":") else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        say_table(table)
 
 
 def note_world_of_one(name: str) -> None:
