@@ -199,9 +199,9 @@ class Library:
         self._api.engine_topology(engine, out)
         return out[0], out[1], out[2], out[3], out[4], out[5]
 
-    def engine_metrics(self, engine: int) -> dict[str, int]:
+    def engine_metrics(self, engine: int) -> dict[str, int | float]:
         """Totals since the start."""
-        fields: dict[str, int] = json.loads(self.take_text(self._api.engine_metrics(engine)))
+        fields: dict[str, int | float] = json.loads(self.take_text(self._api.engine_metrics(engine)))
         return fields
 
     def engine_describe(self, engine: int) -> dict[str, Any]:

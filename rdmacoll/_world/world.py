@@ -324,8 +324,8 @@ def cross_size() -> int:
     return current().topology[5]
 
 
-def metrics() -> dict[str, int]:
-    """Totals since init().
+def metrics() -> dict[str, int | float]:
+    """Totals since init(): whole numbers, and seconds for the names that end in `_s`.
 
     - `bytes_reduced_beside_sends`: the part of `bytes_reduced` that was reduced while this rank's data was in
       transit
