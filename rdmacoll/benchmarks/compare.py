@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Callable
 
 from rdmacoll._base.text import bytes_text, counted
+from rdmacoll.benchmarks.builds import ratios_to_build
 from rdmacoll.benchmarks.environments import python_of
 from rdmacoll.benchmarks.hosts import Hosts
 from rdmacoll.benchmarks.judge import Row, compared
-from rdmacoll.benchmarks.libraries import LIBRARIES, Library, Place
+from rdmacoll.benchmarks.libraries import LIBRARIES, Library, Place, is_other_build
 from rdmacoll.benchmarks.parts import Part, Parts
 from rdmacoll.benchmarks.team import Team, TeamError
 from rdmacoll.benchmarks.turns import Cell, Rules, Task
@@ -32,7 +33,7 @@ MACHINE = "machine"  # as a link: the ranks share this machine's memory
 @dataclass(frozen=True)
 class Wish:
     """The measurement that is requested. links: "machine", or Gbit/s between two hosts. seconds: the limit
-    of the run."""
+    of the run. build: the tree of another build."""
 
     libraries: Sequence[str]
     ranks: Sequence[int]
@@ -41,6 +42,7 @@ class Wish:
     cache: Path
     rules: Rules
     seconds: float
+    build: Path | None = None
 
 
 def title_of(ranks: int, link: str) -> str:
@@ -89,10 +91,14 @@ def python_for(library: Library, cache: Path) -> Path | None:
 
 @contextlib.contextmanager
 def teams_of(
-    libraries: Sequence[Library], place: Place, cache: Path, tell: Callable[[str], None]
+    libraries: Sequence[Library],
+    place: Place,
+    cache: Path,
+    tell: Callable[[str], None],
+    build: Path | None = None,
 ) -> Iterator[list[Team]]:
     """Starts the teams and yields them. A team that cannot start is reported through `tell` and left out.
-    All teams are ended, also after a failure."""
+    All teams are ended, also after a failure. build: the tree of another build, for its libraries."""
     teams: list[Team] = []
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
         try:
@@ -104,6 +110,8 @@ def teams_of(
                         f"{library.environment}"
                     )
                     continue
+                if is_other_build(library.name):
+                    library = replace(library, tree=build)
                 try:
                     teams.append(Team(library, place, python, Path(folder), START_S))
                 except (TeamError, OSError) as error:
@@ -131,7 +139,9 @@ class Comparison(Parts):
         with (
             tempfile.TemporaryDirectory(prefix="hosts-") as folder,
             place_of(ranks, link, Path(folder)) as (place, facts),
-            teams_of([LIBRARIES[name] for name in names], place, self._wish.cache, self._tell) as teams,
+            teams_of(
+                [LIBRARIES[name] for name in names], place, self._wish.cache, self._tell, self._wish.build
+            ) as teams,
         ):
             versions = {team.library.name: team.facts for team in teams}
             part = {"ranks": ranks, "link": link, **facts, "libraries": versions, "rows": []}
@@ -147,10 +157,13 @@ class Comparison(Parts):
         taking_part = [team for team in teams if team.library.name != "memory" or size >= MEMORY_BYTES_MIN]
         cells = self._cells(teams, taking_part, size, "prepared")
         row = compared(size, cells)
+        plain: dict[str, Cell] = {}
         if size < PREPARED_BYTES_MAX:
             numpy = [team for team in teams if team.library.group == "numpy"]
-            plain = self._cells(teams, numpy, size, "plain")
-            row["time_us"].update({f"{name} plain": cell.summary() for name, cell in plain.items()})
+            cells_of_plain = self._cells(teams, numpy, size, "plain")
+            plain = {f"{name} plain": cell for name, cell in cells_of_plain.items()}
+            row["time_us"].update({name: cell.summary() for name, cell in plain.items()})
+        row["builds"] = ratios_to_build({**cells, **plain})
         return row
 
     def _cells(self, teams: list[Team], chosen: list[Team], size: int, variant: str) -> dict[str, Cell]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rdmacoll._base.text import bytes_text
-from rdmacoll.benchmarks.libraries import LIBRARIES, OURS
+from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS
 from rdmacoll.benchmarks.turns import Cell, ratio
 
 AHEAD_FROM_BYTES = 256 << 10
@@ -39,7 +39,7 @@ def compared(size: int, cells: Mapping[str, Cell]) -> Row:
     for group, own in OURS.items():
         if own not in cells:
             continue
-        of_group = [name for name in cells if LIBRARIES[name].group == group and name != own]
+        of_group = [name for name in cells if LIBRARIES[name].group == group and name in PEERS]
         for name in of_group:
             row["ratio"][name] = ratio(cells[name], cells[own])
         row["around"] += [name for name in of_group if _goes_around(size, cells[name], cells)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 BENCHMARKS = Path(__file__).resolve().parent
 _FOREVER_S = "1000000"
+_OTHER_BUILD = "-build"
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,33 @@ class Library:
     across: dict[str, str] = field(default_factory=dict)
     sleeps: bool = False  # its threads sleep and wake while it measures
     instead: str = ""  # if the environment is missing, this process's one serves, provided it has this module
+    tree: Path | None = None  # the tree of another build of rdmacoll; None: this tree
 
     @property
     def is_ours(self) -> bool:
-        """Whether the library is rdmacoll, in any variant."""
+        """Whether the library is rdmacoll, in any variant and of any build."""
         return self.name.split("-")[0] == "rdmacoll"
+
+
+def other_build(name: str) -> str:
+    """The name of the same library in another build of rdmacoll."""
+    return name + _OTHER_BUILD
+
+
+def is_other_build(name: str) -> bool:
+    """Whether a library belongs to another build of rdmacoll."""
+    return name.endswith(_OTHER_BUILD)
+
+
+def with_other_builds(rows: Iterable[Library]) -> dict[str, Library]:
+    """The rows by name, and after them a row of another build for each of ours. The tree of that build is
+    known only in a run: see `Library.tree`."""
+    known = {row.name: row for row in rows}
+    for row in list(known.values()):
+        if row.is_ours:
+            title = row.title.replace("rdmacoll", "other build")
+            known[other_build(row.name)] = replace(row, name=other_build(row.name), title=title)
+    return known
 
 
 _TCP = {"UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"}
@@ -44,9 +67,8 @@ _HOROVOD_ON_MPI = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1"}
 _OPS = {"module": "tensorflow_ops"}
 
-LIBRARIES = {
-    row.name: row
-    for row in (
+LIBRARIES = with_other_builds(
+    (
         Library("rdmacoll", "rdmacoll", {"module": "ours"}, "numpy", "own", "hand", PATIENT),
         Library("openmpi", "Open MPI", {"module": "mpi"}, "numpy", "own", "openmpi"),
         Library("mpich", "MPICH", {"module": "mpi"}, "numpy", "mpich", "hydra", across=_TCP),
@@ -84,9 +106,9 @@ LIBRARIES = {
         Library("memory", "memory", {"module": "limits", "limit": "memory"}, "limit", "own", "hand"),
         Library("stream", "TCP streams", {"module": "limits", "limit": "stream"}, "limit", "own", "hand"),
     )
-}
+)
 OURS = {"numpy": "rdmacoll", "tensorflow": "rdmacoll-op"}
-PEERS = [row.name for row in LIBRARIES.values() if row.group != "limit" and row.name not in OURS.values()]
+PEERS = [row.name for row in LIBRARIES.values() if row.group != "limit" and not row.is_ours]
 
 
 @dataclass(frozen=True)
@@ -158,7 +180,7 @@ def commands(library: Library, place: Place, start: Start) -> list[list[str]]:
 def _environment(library: Library, more: dict[str, str] | None = None) -> list[str]:
     path = [str(BENCHMARKS)]
     if library.is_ours:
-        path.append(str(BENCHMARKS.parent.parent))
+        path.append(str(library.tree or BENCHMARKS.parent.parent))
     given = {"PYTHONPATH": ":".join(path), "OMP_NUM_THREADS": "1", **library.settings, **(more or {})}
     return ["env", *(f"{name}={value}" for name, value in given.items())]
 

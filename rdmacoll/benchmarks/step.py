@@ -11,12 +11,14 @@ from typing import Any, Callable
 
 from rdmacoll._base.text import bytes_text
 from rdmacoll.benchmarks import resnet50
+from rdmacoll.benchmarks.builds import Ratio, ratios_of as ratios_of_builds, ratios_to_build
 from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
-from rdmacoll.benchmarks.libraries import LIBRARIES, OURS
+from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS, other_build
 from rdmacoll.benchmarks.quiet import Watch
 from rdmacoll.benchmarks.turns import Cell, Rules, Task, Turns, ratio
 
 OWN = OURS["tensorflow"]
+BUCKETED = (OWN, other_build(OWN))  # the libraries that take the size of a bucket
 MANNERS = ("wait", "compute")
 RAW_MPI = 1.0  # goal: time of the best raw MPI, tensor by tensor / ours
 HOROVOD = 3.0  # goal: Horovod's time / ours
@@ -24,7 +26,8 @@ HOROVOD = 3.0  # goal: Horovod's time / ours
 
 @dataclass(frozen=True)
 class Wish:
-    """The measurement that is requested. manner: how a backward pass uses the processor."""
+    """The measurement that is requested. manner: how a backward pass uses the processor. build: the tree
+    of another build."""
 
     libraries: Sequence[str]
     ranks: int
@@ -35,6 +38,7 @@ class Wish:
     cache: Path
     rules: Rules
     seconds: float
+    build: Path | None = None
 
 
 def hidden_share(step: float, backward: float, alone: float) -> float:
@@ -49,8 +53,8 @@ def hidden_share(step: float, backward: float, alone: float) -> float:
 
 def tasks_of(wish: Wish, names: Sequence[str]) -> dict[str, Task]:
     """The tasks that take turns. Each library reduces its gradients alone. Operations also run the
-    backward pass and the step; ours do so for every bucket size. Keys are "library what" and "library what
-    bucket"."""
+    backward pass and the step; those of our builds do so for every bucket size. Keys are "library what"
+    and "library what bucket"."""
     common = {"shapes": resnet50.shapes(), "manner": wish.manner, "backward_s": wish.backward_s, "keep": True}
     tasks = {}
     for name in names:
@@ -60,7 +64,7 @@ def tasks_of(wish: Wish, names: Sequence[str]) -> dict[str, Task]:
             tasks[f"{name} gradients"] = Task(name, {"what": "gradients", **common})
         else:
             tasks[f"{name} backward"] = Task(name, {"what": "backward", **common})
-            for bucket in wish.buckets if name == OWN else [None]:
+            for bucket in wish.buckets if name in BUCKETED else [None]:
                 for what in ("gradients", "step"):
                     key = f"{name} {what}" + (f" {bucket}" if bucket else "")
                     tasks[key] = Task(name, {"what": what, "bucket_bytes": bucket, **common})
@@ -73,7 +77,7 @@ def rows_of(cells: Mapping[str, Cell], names: Sequence[str], buckets: Sequence[i
     rows = []
     for name in names:
         group = LIBRARIES[name].group
-        for bucket in buckets if name == OWN else [None]:
+        for bucket in buckets if name in BUCKETED else [None]:
             suffix = f" {bucket}" if bucket else ""
             found: dict[str, Any] = {"library": name, "bucket_bytes": bucket}
             if group == "limit":
@@ -114,8 +118,15 @@ def ratios_of(cells: Mapping[str, Cell], bucket: int) -> dict[str, float]:
     return {
         key.split()[0]: ratio(cell, own)
         for key, cell in cells.items()
-        if key.endswith(" gradients") and LIBRARIES[key.split()[0]].name not in OURS.values()
+        if key.endswith(" gradients") and key.split()[0] in PEERS
     }
+
+
+def builds_of(manner: str, cells: Mapping[str, Cell]) -> list[Ratio]:
+    """The ratios of another build to this one, of gradients and steps."""
+    times = {key: cell.summary() for key, cell in cells.items() if " backward" not in key}
+    ratios = ratios_to_build({key: cells[key] for key in times})
+    return ratios_of_builds(manner, {"builds": ratios, "time_us": times})
 
 
 def missed(ratios: Mapping[str, float]) -> list[str]:
@@ -159,7 +170,7 @@ def measure(
     names = [n for n in wish.libraries if LIBRARIES[n].group != "limit" or n == limit]
     with (
         place_of(wish.ranks, wish.link, folder) as (place, _),
-        teams_of([LIBRARIES[name] for name in names], place, wish.cache, tell) as teams,
+        teams_of([LIBRARIES[name] for name in names], place, wish.cache, tell, wish.build) as teams,
     ):
         facts = {team.library.name: team.facts for team in teams}
         say(f"backward pass: {wish.manner}")

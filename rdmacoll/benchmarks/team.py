@@ -128,6 +128,9 @@ class Team:
                             stdin=subprocess.DEVNULL,
                             stdout=output,
                             stderr=subprocess.STDOUT,
+                            # Python's -m looks into the current folder before PYTHONPATH. There may be
+                            # another rdmacoll.
+                            cwd=self._path.parent,
                             start_new_session=True,
                             preexec_fn=_begin_child,
                         )
@@ -141,6 +144,10 @@ class Team:
         ranks = [hellos[number]["rank"] for number in order]
         if ranks != list(range(self.place.ranks)):
             raise TeamError(f"{self.library.title}: {self.place.ranks} ranks were started, and say {ranks}")
+        tree = self.library.tree
+        others = [hello["package"] for hello in hellos if hello["package"]]
+        if tree is not None and any(tree not in Path(package).resolve().parents for package in others):
+            raise TeamError(f"{self.library.title}: its ranks have imported {others[0]}, not {tree}")
         self.stop()
 
     def _hello(self, listener: socket.socket, until: float) -> dict[str, Any]:

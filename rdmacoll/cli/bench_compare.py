@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from rdmacoll._base.text import counted
+from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._start import bootstrap
-from rdmacoll.benchmarks import environments, judge
+from rdmacoll.benchmarks import builds, environments, judge
 from rdmacoll.benchmarks.compare import (
     MACHINE,
     Comparison,
@@ -24,12 +24,12 @@ from rdmacoll.benchmarks.compare import (
     settings_of,
     title_of,
 )
-from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS
+from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS, other_build
 from rdmacoll.benchmarks.rpc.libraries import PEERS as RPC_PEERS, libraries
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_pair import sizes_of
 from rdmacoll.cli.report import Findings, command, say, say_rows
-from rdmacoll.cli.turn_options import takes_rules
+from rdmacoll.cli.turn_options import takes_build, takes_rules
 
 SIZES = "8,64,512,1K,4K,16K,64K,256K,1M,4M,16M,64M,256M"
 
@@ -77,6 +77,7 @@ def alone() -> None:
 @click.option("--sizes", default=SIZES, show_default=True, help="In bytes: 8, 8:1M, 8,1M:4M.")
 @click.option("--ranks", default="2,4", show_default=True)
 @click.option("--links", default=f"{MACHINE},1,10", show_default=True, help="Gbit/s between two hosts.")
+@takes_build
 @takes_rules
 @click.option("--seconds", default=3600.0, show_default=True, help="The limit of the whole run.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw the result here (needs matplotlib).")
@@ -88,6 +89,7 @@ def compare(
     sizes: str,
     ranks: str,
     links: str,
+    build: Path | None,
     rules: Rules,
     seconds: float,
     plot: str | None,
@@ -105,7 +107,9 @@ def compare(
             "--plot needs matplotlib, which is not installed: pip install 'rdmacoll[plot]'."
         )
     numbers = numbers_of(ranks, "--ranks")
-    libraries = names_of(ours, list(OURS.values()), "--ours") + names_of(peers, PEERS, "--peers")
+    own = names_of(ours, list(OURS.values()), "--ours")
+    libraries = own + names_of(peers, PEERS, "--peers")
+    libraries += [other_build(name) for name in own] if build is not None else []
     wish = Wish(
         [name for name in LIBRARIES if name in libraries or LIBRARIES[name].group == "limit"],
         numbers,
@@ -114,23 +118,31 @@ def compare(
         bootstrap.cache_folder(),
         rules,
         seconds,
+        build,
     )
+    facts = machine_facts()
+    say(f"{facts['processor']}, {counted(facts['cores'], 'core')}")
     comparison = Comparison(wish, lambda text: click.echo(text, err=True))
     comparison.run(_show)
     cells = [cell for part in comparison.parts for row in part["rows"] for cell in row["time_us"].values()]
     wrong = sum(cell["wrong"] for cell in cells)
     for text in comparison.left_out:
         say(text)
+    ratios = [ratio for part in comparison.parts for ratio in _ratios(part)]
+    if build is not None:
+        say(f"beside {build}: {builds.summary(ratios)}")
     say(counted(wrong, "wrong value"))
     found: Findings = {
-        "ok": wrong == 0 and bool(cells),
-        **machine_facts(),
+        "ok": wrong == 0 and bool(cells) and (build is None or bool(ratios)),
+        **facts,
         "settings": settings_of(wish),
         "parts": comparison.parts,
         "missed": {title_of(part["ranks"], part["link"]): _missed(part) for part in comparison.parts},
         "left_out": comparison.left_out,
         "wrong": wrong,
     }
+    if build is not None:
+        found["build"] = builds.facts(build, ratios)
     if plot is not None:
         importlib.import_module("rdmacoll.benchmarks.plot").draw(found).savefig(plot)
     return found
@@ -141,8 +153,13 @@ def _show(part: dict[str, Any]) -> None:
     say_rows(judge.table(part["rows"]))
     if part["link"] != MACHINE:
         say_rows(judge.cores_table(part["rows"]))
+    say_rows(builds.table(_ratios(part)))
     for sentence in _missed(part):
         say(f"- {sentence}")
+
+
+def _ratios(part: dict[str, Any]) -> list[builds.Ratio]:
+    return [ratio for row in part["rows"] for ratio in builds.ratios_of(bytes_text(row["bytes"]), row)]
 
 
 def _missed(part: dict[str, Any]) -> list[str]:

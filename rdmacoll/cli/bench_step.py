@@ -10,13 +10,13 @@ import click
 
 from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._start import bootstrap
-from rdmacoll.benchmarks import resnet50, step as steps
+from rdmacoll.benchmarks import builds, resnet50, step as steps
 from rdmacoll.benchmarks.compare import MACHINE, machine_facts
-from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS
+from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS, other_build
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import alone, links_of, names_of
-from rdmacoll.cli.report import Findings, command, parse_bytes, say
-from rdmacoll.cli.turn_options import takes_rules
+from rdmacoll.cli.report import Findings, command, parse_bytes, say, say_rows
+from rdmacoll.cli.turn_options import takes_build, takes_rules
 
 DEFAULT_BUCKET = 26_214_400  # the default of RDMACOLL_BUCKET_BYTES
 
@@ -33,6 +33,7 @@ DEFAULT_BUCKET = 26_214_400  # the default of RDMACOLL_BUCKET_BYTES
     help="wait: as if an accelerator computed, the processor is free. compute: on the processor.",
 )
 @click.option("--buckets", default=f"1M,4M,12M,{DEFAULT_BUCKET},128M", show_default=True)
+@takes_build
 @takes_rules
 @click.option("--seconds", default=600.0, show_default=True, help="The limit of each backward pass's part.")
 @command("bench step")
@@ -44,6 +45,7 @@ def step(
     backward_ms: float,
     backward: str,
     buckets: str,
+    build: Path | None,
     rules: Rules,
     seconds: float,
 ) -> Findings:
@@ -59,10 +61,14 @@ def step(
     manners = names_of(backward, list(steps.MANNERS), "--backward")
     cuts = [parse_bytes(text) for text in buckets.split(",")]
     libraries = [*OURS.values(), *names_of(peers, PEERS, "--peers"), "memory", "stream"]
+    libraries += [other_build(name) for name in OURS.values()] if build is not None else []
+    machine = machine_facts()
+    say(f"{machine['processor']}, {counted(machine['cores'], 'core')}")
     say(
         f"{len(resnet50.shapes())} gradients, {resnet50.total_bytes() / 1e6:.1f} MB, {counted(ranks, 'rank')}"
     )
     parts, left_out, wrong = [], [], 0
+    of_builds: list[builds.Ratio] = []
 
     def tell(text: str) -> None:
         left_out.append(text)
@@ -79,6 +85,7 @@ def step(
             bootstrap.cache_folder(),
             rules,
             seconds,
+            build,
         )
         with tempfile.TemporaryDirectory(prefix="step-") as folder:
             cells, facts = steps.measure(wish, Path(folder), say, tell)
@@ -106,10 +113,14 @@ def step(
             for sentence in part["missed"]:
                 say(f"- {sentence}")
         parts.append(part)
+        of_builds += steps.builds_of(manner, cells)
+    if build is not None:
+        say_rows(builds.table(of_builds))
+        say(f"beside {build}: {builds.summary(of_builds)}")
     say(counted(wrong, "wrong value"))
-    return {
-        "ok": wrong == 0 and any(part["rows"] for part in parts),
-        **machine_facts(),
+    found: Findings = {
+        "ok": wrong == 0 and any(part["rows"] for part in parts) and (build is None or bool(of_builds)),
+        **machine,
         "ranks": ranks,
         "link": link,
         "backward_ms": backward_ms,
@@ -117,3 +128,6 @@ def step(
         "left_out": left_out,
         "wrong": wrong,
     }
+    if build is not None:
+        found["build"] = builds.facts(build, of_builds)
+    return found

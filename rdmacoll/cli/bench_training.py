@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import click
 
 from rdmacoll._base.text import counted
 from rdmacoll._start import bootstrap
+from rdmacoll.benchmarks import builds
 from rdmacoll.benchmarks.compare import MACHINE, cable_of, machine_facts
+from rdmacoll.benchmarks.libraries import other_build
 from rdmacoll.benchmarks.training import judge
 from rdmacoll.benchmarks.training.libraries import OURS, PEERS, across
 from rdmacoll.benchmarks.training.measure import Measurement, Training, Wish
@@ -18,7 +21,7 @@ from rdmacoll.benchmarks.training.models import CLASSES, MODELS
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import alone, links_of, names_of
 from rdmacoll.cli.report import Findings, command, say, say_rows
-from rdmacoll.cli.turn_options import takes_rules
+from rdmacoll.cli.turn_options import takes_build, takes_rules
 
 # The default leaves out the contestants over TCP: they double the number of ranks, and each rank of AlexNet
 # has gigabytes.
@@ -57,6 +60,7 @@ def trainings_of(models: str, image: int | None, batch: int | None) -> list[Trai
     "--peer", "peers", multiple=True, help=f"all, or of {', '.join(PEERS)}; may come several times."
 )
 @click.option("--links", default=MACHINE, show_default=True, help="Or Gbit/s between two hosts: 1,10.")
+@takes_build
 @takes_rules
 @click.option("--seconds", default=1800.0, show_default=True, help="The limit of the whole run.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw the result here (needs matplotlib).")
@@ -71,6 +75,7 @@ def training(
     ours: str,
     peers: tuple[str, ...],
     links: str,
+    build: Path | None,
     rules: Rules,
     seconds: float,
     plot: str | None,
@@ -89,7 +94,9 @@ def training(
             "--plot needs matplotlib, which is not installed: pip install 'rdmacoll[plot]'."
         )
     given = list(PEERS) if "all" in peers else names_of(",".join(peers), list(PEERS), "--peer")
-    contestants = [*names_of(ours, list(OURS), "--ours"), *given]
+    own = names_of(ours, list(OURS), "--ours")
+    contestants = [*own, *given]
+    contestants += [other_build(name) for name in own] if build is not None else []
     if not contestants:
         raise click.BadParameter("--ours is empty, and there is no --peer: nobody would train")
     wish = Wish(
@@ -101,18 +108,28 @@ def training(
         bootstrap.cache_folder(),
         rules,
         seconds,
+        build,
     )
+    facts = machine_facts()
+    say(f"{facts['processor']}, {counted(facts['cores'], 'core')}")
     measurement = Measurement(wish, lambda text: click.echo(text, err=True))
     measurement.run(_show)
     rows = [row for part in measurement.parts for row in part["rows"]]
     wrong = sum(cell["wrong"] for row in rows for cell in row["time_us"].values())
     for text in measurement.left_out:
         say(text)
+    ratios = [ratio for row in rows for ratio in builds.ratios_of(row["title"], row)]
+    if build is not None:
+        say_rows(builds.table(ratios))
+        say(f"beside {build}: {builds.summary(ratios)}")
     say(counted(wrong, "wrong step"))
     found: Findings = {
-        "ok": wrong == 0 and bool(rows) and all(row["time_us"] for row in rows),
+        "ok": wrong == 0
+        and bool(rows)
+        and all(row["time_us"] for row in rows)
+        and (build is None or bool(ratios)),
         "what": "ps-training",
-        **machine_facts(),
+        **facts,
         "settings": {
             "workers": workers,
             "servers": servers,
@@ -126,6 +143,8 @@ def training(
         "left_out": measurement.left_out,
         "wrong": wrong,
     }
+    if build is not None:
+        found["build"] = builds.facts(build, ratios)
     if plot is not None:
         importlib.import_module("rdmacoll.benchmarks.training.plot").draw(found).savefig(plot)
     return found

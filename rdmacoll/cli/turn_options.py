@@ -1,15 +1,18 @@
 """The options of commands that measure turn by turn: the number of turns, the length of bursts, the
-allowed disturbance."""
+allowed disturbance, another build of rdmacoll."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
+from rdmacoll.benchmarks.builds import tree_of
 from rdmacoll.benchmarks.turns import Rules
+from rdmacoll.engine.errors import ConfigError
 
 
 def takes_rules(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,3 +33,22 @@ def takes_rules(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*words, rules=rules, **named)
 
     return with_rules
+
+
+def takes_build(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --library to a command, which gets the tree of the other build as `build`, or None."""
+
+    @click.option(
+        "--library",
+        metavar="PATH",
+        help="Another build of rdmacoll as a peer: a built clone, or the librdmacoll.so in it.",
+    )
+    @functools.wraps(function)
+    def with_build(*words: Any, library: str | None, **named: Any) -> Any:
+        try:
+            build = None if library is None else tree_of(Path(library))
+        except ConfigError as error:
+            raise click.BadParameter(f"--library {error}") from None
+        return function(*words, build=build, **named)
+
+    return with_build

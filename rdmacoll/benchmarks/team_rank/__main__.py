@@ -109,8 +109,10 @@ def main() -> None:
         stream.write(json.dumps(fields).encode() + b"\n")
         stream.flush()
 
+    package = getattr(sys.modules.get("rdmacoll"), "__file__", "")
     start_s = {"begin": begin, "joined": time.time(), **getattr(library, "start_s", {})}
-    say({"rank": library.rank, "pid": os.getpid(), "facts": library.facts, "start_s": start_s})
+    hello = {"rank": library.rank, "pid": os.getpid(), "facts": library.facts, "start_s": start_s}
+    say({**hello, "package": package})
     rank = Rank(library)
 
     def obey() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from typing import Any
 
@@ -16,7 +17,6 @@ class OurLibrary:
     def __init__(self) -> None:
         begin = time.monotonic()
         import rdmacoll
-        from rdmacoll._world import world
 
         imported = time.monotonic()
         rdmacoll.init()
@@ -27,7 +27,7 @@ class OurLibrary:
         self.facts = {
             "version": rdmacoll.__version__,
             "numpy": np.__version__,
-            "transport": str(world.describe().get("transport")),
+            "transport": _transport(),
         }
 
     def make(self, work: Work) -> Job:
@@ -42,6 +42,15 @@ class OurLibrary:
         if work["variant"] == "plain":
             return SumInPlace(buffer, lambda: engine.allreduce(buffer, total, out=buffer), self)
         return SumInPlace(buffer, engine.prepare_allreduce(buffer, buffer, total), self)
+
+
+def _transport() -> str:
+    """The engine's transport. No public name tells it, and another build may have another private name."""
+    try:
+        world = importlib.import_module("rdmacoll._world.world")
+        return str(world.describe().get("transport"))
+    except (ImportError, AttributeError):
+        return "unknown"
 
 
 def join(_: dict[str, Any]) -> OurLibrary:

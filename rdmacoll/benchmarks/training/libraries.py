@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rdmacoll.benchmarks.libraries import PATIENT, QUIET_TENSORFLOW, Library
+from rdmacoll.benchmarks.libraries import (
+    PATIENT,
+    QUIET_TENSORFLOW,
+    Library,
+    is_other_build,
+    with_other_builds,
+)
 
 _OURS = {**PATIENT, **QUIET_TENSORFLOW}
 _BY_TCP = {**_OURS, "RDMACOLL_TRANSPORT": "tcp"}
@@ -16,9 +22,8 @@ def _ours(name: str, title: str, updates: str, settings: dict[str, str]) -> Libr
     return Library(name, title, told, "rpc", "tf-grpc", "hand", settings, sleeps=True, instead="tensorflow")
 
 
-LIBRARIES = {
-    row.name: row
-    for row in (
+LIBRARIES = with_other_builds(
+    (
         _ours("rdmacoll-sync", "rdmacoll", "sync", _OURS),
         _ours("rdmacoll-async", "rdmacoll", "async", _OURS),
         # These use TCP on one machine, as gRPC does. The others use shared memory there.
@@ -36,7 +41,7 @@ LIBRARIES = {
             instead="tensorflow",
         ),
     )
-}
+)
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,12 @@ CONTESTANTS = {
         Contestant("tf-grpc-sync", "TensorFlow's servers, sync", "tf-grpc", "sync"),
     )
 }
-OURS = tuple(name for name, row in CONTESTANTS.items() if LIBRARIES[row.library].is_ours)
-PEERS = tuple(name for name in CONTESTANTS if name not in OURS)
+_OF_RDMACOLL = [name for name, row in CONTESTANTS.items() if LIBRARIES[row.library].is_ours]
+OURS = tuple(name for name in _OF_RDMACOLL if not is_other_build(name))
+PEERS = tuple(name for name in CONTESTANTS if name not in _OF_RDMACOLL)
 ALONE = "alone"
 
 
 def across(name: str) -> bool:
     """Whether this contestant takes part between hosts. There ours use TCP in any case."""
-    return not name.endswith("-tcp")
+    return "-tcp" not in name

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable
 
+from rdmacoll.benchmarks.builds import ratios_to_build
 from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
 from rdmacoll.benchmarks.libraries import Place
 from rdmacoll.benchmarks.parts import Part, Parts
 from rdmacoll.benchmarks.rpc.measure import by_link
-from rdmacoll.benchmarks.training.libraries import ALONE, CONTESTANTS, LIBRARIES, OURS, across
+from rdmacoll.benchmarks.training.libraries import ALONE, CONTESTANTS, LIBRARIES, OURS, PEERS, across
 from rdmacoll.benchmarks.training.models import Model
 from rdmacoll.benchmarks.turns import Cell, Rules, Task, ratio
 
@@ -53,7 +54,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Wish:
-    """The measurement that is requested. contestants: names."""
+    """The measurement that is requested. contestants: names. build: the tree of another build."""
 
     contestants: Sequence[str]
     trainings: Sequence[Training]
@@ -63,6 +64,7 @@ class Wish:
     cache: Path
     rules: Rules
     seconds: float
+    build: Path | None = None
 
 
 def row_of(training: Training, cells: Mapping[str, Cell], workers: int) -> Row:
@@ -72,7 +74,7 @@ def row_of(training: Training, cells: Mapping[str, Cell], workers: int) -> Row:
     - the share of communication in a step, beside workers that train each for itself;
     - milliseconds of processor for a step of one worker, of workers and of servers;
     - peak memory, of all workers and of all servers;
-    - the peers' ratios to each of ours, above 1 if we are faster.
+    - the peers' ratios to each of ours, and those of another build, above 1 if we are faster.
     """
     alone = cells.get(ALONE)
     size = training.model.variables_bytes(training.image)
@@ -105,9 +107,8 @@ def row_of(training: Training, cells: Mapping[str, Cell], workers: int) -> Row:
                 "servers": sum(values[workers:]) / share,
             }
     for ours in (name for name in OURS if name in cells):
-        row["ratio"][ours] = {
-            name: ratio(cell, cells[ours]) for name, cell in cells.items() if name not in (*OURS, ALONE)
-        }
+        row["ratio"][ours] = {name: ratio(cell, cells[ours]) for name, cell in cells.items() if name in PEERS}
+    row["builds"] = ratios_to_build(cells)
     return row
 
 
@@ -147,7 +148,7 @@ class Measurement(Parts):
         """Measures a training with ranks of its own, since the ranks of a large model keep gigabytes."""
         chosen = {CONTESTANTS[name].library for name in names}
         libraries = [row for name, row in LIBRARIES.items() if name in chosen]
-        with teams_of(libraries, place, self._wish.cache, self._tell) as teams:
+        with teams_of(libraries, place, self._wish.cache, self._tell, self._wish.build) as teams:
             started = [team.library.name for team in teams]
             tasks = {
                 name: Task(CONTESTANTS[name].library, training.work(CONTESTANTS[name].updates))
