@@ -20,7 +20,7 @@ from rdmacoll._world import world
 from rdmacoll.engine import joining
 from rdmacoll.engine.errors import ConfigError, MismatchError
 from rdmacoll.engine.process_set import ProcessSet, number_of
-from rdmacoll.ops import _updates
+from rdmacoll.ops import _baselines, _updates
 from rdmacoll.optimizer import compared, fits
 from rdmacoll.optimizer.comparison import Comparison, Difference
 from rdmacoll.optimizer.registry import plain_variable
@@ -28,8 +28,8 @@ from rdmacoll.optimizer.registry import plain_variable
 MODE, TOLERANCE = "RDMACOLL_CHECK_WEIGHTS", "RDMACOLL_CHECK_WEIGHTS_TOLERANCE"
 # The numbers that each rank adds to its fingerprints: whether it is in `fit`; whether it has variables that
 # are not broadcast yet; whether it has warned; updates until its epoch ends (0: unknown); updates so far;
-# whether it needs no more comparisons.
-_FITS, HOLDS, _WARNED, _REMAINING, _UPDATES, ENDS = range(6)
+# whether it needs no more comparisons; whether the ranks' weights have been equal.
+_FITS, HOLDS, _WARNED, _REMAINING, _UPDATES, ENDS, _WERE_EQUAL = range(7)
 _CURE = (
     "Give all ranks the same values before the first batch (BroadcastGlobalVariablesCallback, "
     "broadcast_variables), let callbacks decide by the same numbers (MetricAverageCallback before them), or "
@@ -124,6 +124,7 @@ class UpdateCheck:
         self._left_out: set[int] = set()  # positions of states that ranks have changed
         self._has_warned = False
         self._has_noted = False
+        self._were_equal = False  # whether a comparison found the ranks equal
         self.batches = 0  # in a graph of TensorFlow 1
         self.restart()
         _ALL.add(self)
@@ -139,7 +140,7 @@ class UpdateCheck:
     def restart(self) -> None:
         """Restarts the count: the next update is number 1."""
         self._left_out.clear()
-        self._has_warned = False
+        self._has_warned = self._were_equal = False
         _updates.start_counting(self.name, due=self.FIRST_DUE)
 
     def applied(self, variables: Sequence[Any]) -> None:
@@ -193,16 +194,19 @@ class UpdateCheck:
         is_judged = action != "nothing"
         due = next_due(mode(), count, is_judged, int(said[0, _REMAINING]))
         _updates.set_due(self.name, _updates.NEVER if said[:, ENDS].any() else due)
+        self._were_equal |= comparison.is_equal()
         if not is_judged or comparison.is_equal():
             return
         found = comparison.difference(tolerance(), self._left_out)
+        self._were_equal |= found is None or not found.is_beyond
         if found is not None:
             self._tell(found, count, is_error=action == "error", is_first=comparison.live[0])
 
     def told(self, comparison: Comparison, session: Any) -> list[int]:
         """The numbers that this rank adds to its fingerprints."""
         count = self.updates()
-        told = [0, 0, int(self._has_warned), 0, count, 0]
+        sent = [_baselines.has_one(one.source) for one in compared.variable_entries(self.weights())]
+        told = [0, 0, int(self._has_warned), 0, count, 0, int(self._were_equal or all(sent))]
         fit = fits.of(self._optimizer())
         if fit is not None:
             told[_FITS] = 1
@@ -259,7 +263,11 @@ def _action(count: int, said: Array) -> str:
     if said[:, _FITS].all():
         return "error"
     # In a loop the program may broadcast after its first step.
-    if count == 1 or said[:, _WARNED].any():
+    if count == 1:
+        return "nothing"
+    if said[:, _WERE_EQUAL].all():
+        return "error"
+    if said[:, _WARNED].any():
         return "nothing"
     return "error" if mode().isdigit() else "warning"
 

@@ -125,6 +125,16 @@ def lines() -> Iterator[list[str]]:
         sys.stderr = kept
 
 
+def warned(call: Callable[[], Any]) -> str:
+    """Returns the one warning of the ranks' differences, which rank 0 writes. Without one, returns ""."""
+    with lines() as said:
+        call()
+    found = [line for line in said if "train apart" in line]
+    counts = rdmacoll.engine.allgather(np.array([len(found)]))
+    assert counts.tolist() in ([0] * (LAST + 1), [1] + [0] * LAST), (counts, said)
+    return found[0] if found else ""
+
+
 class At(keras.callbacks.Callback):
     """Calls `act(model)` on one rank: after a batch or an epoch, each counted from 0."""
 

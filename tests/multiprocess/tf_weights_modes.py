@@ -1,89 +1,18 @@
-"""Ranks that come apart are found without a wrapped optimizer of Keras: with a wrapped tape and a plain
-optimizer, and with wrapped optimizers of TensorFlow 1, eagerly, in functions and in sessions."""
+"""Ranks that come apart are found with wrapped optimizers of TensorFlow 1, eagerly, in functions and in
+sessions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tf_common import run_all, value
-from tf_weights_common import LAST, RANK, apart, data, keras, lines, loop, moved, sgd, small, with_settings
+from tf_weights_common import LAST, RANK, apart, loop, moved, sgd, small, warned, with_settings
 
 import rdmacoll
 
 v1 = tf.compat.v1
 STEPS = 9
-
-
-def warned(call: Callable[[], Any]) -> str:
-    """The one warning of the ranks' differences, which rank 0 writes; empty where there is none."""
-    with lines() as said:
-        call()
-    found = [line for line in said if "train apart" in line]
-    counts = rdmacoll.engine.allgather(np.array([len(found)]))
-    assert counts.tolist() in ([0] * (LAST + 1), [1] + [0] * LAST), (counts, said)
-    return found[0] if found else ""
-
-
-def sends(model: Any) -> Callable[[int], None]:
-    """Broadcasts behind the first step."""
-    return lambda number: None if number else rdmacoll.broadcast_variables(model.variables, 0)
-
-
-def with_tape(
-    model: Any, steps: int, *, eagerly: bool = False, passes: int = 1, after: Any = None, wraps: bool = False
-) -> None:
-    """A loop of one's own: the tape is wrapped, and the optimizer only if it `wraps`."""
-    optimizer = sgd() if wraps else keras.optimizers.SGD(0.05, momentum=0.9)
-
-    def step(x: Any, y: Any) -> None:
-        variables = model.trainable_variables
-        sums = [tf.zeros_like(variable) for variable in variables]
-        for _ in range(passes):
-            with rdmacoll.DistributedGradientTape(tf.GradientTape()) as tape:
-                loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
-            sums = [total + one for total, one in zip(sums, tape.gradient(loss, variables))]
-        optimizer.apply_gradients(zip(sums, variables))
-
-    run = step if eagerly else tf.function(step)
-    for number in range(steps):
-        run(*map(tf.constant, data(1, salt=number)))
-        if after:
-            after(number)
-
-
-def check_a_tape_with_a_plain_optimizer_is_compared_before_its_updates() -> None:
-    for eagerly in (True, False):
-        text = warned(lambda eagerly=eagerly: with_tape(small(), STEPS, eagerly=eagerly))
-        assert RANK or "kernel of rank" in text, text
-        assert RANK or "at the gradients number 2 of DistributedGradientTape" in text, text
-        model = small()
-        assert not warned(
-            lambda model=model, eagerly=eagerly: with_tape(model, STEPS, eagerly=eagerly, after=sends(model))
-        )
-
-
-def check_the_passes_of_a_tape_before_the_first_update_are_not_judged() -> None:
-    model = small()
-    assert not warned(lambda: with_tape(model, 4, passes=2, after=sends(model)))
-
-
-def check_a_tape_that_is_not_alone_leaves_the_comparison_to_the_optimizer() -> None:
-    text = warned(lambda: with_tape(small(), STEPS, wraps=True))
-    assert RANK or "after update 2 of DistributedOptimizer" in text, text
-
-
-@with_settings(check_weights=3)
-def check_a_tape_ends_at_a_number_of_its_gradients() -> None:
-    model = small(seed=0)
-
-    def after(number: int) -> None:
-        if number == 3 and RANK == LAST:
-            moved(model.trainable_variables[0])
-
-    apart(lambda: with_tape(model, STEPS, after=after), "at the gradients number 6 of")
 
 
 class InSession:
