@@ -77,7 +77,8 @@ def DistributedOptimizer(
     process_set: the ranks that train together. They wrap their optimizers of this set in the same order.
     name: equal on all ranks. It replaces the number by that order, for threads that wrap optimizers at the
     same time. Without a name, optimizers of other threads than the main one are matched by the names and
-    shapes of their variables. If these are equal, too, this is an error, which ends the world.
+    shapes of their variables. Ranks with different models then wait until the stall limit. If names and
+    shapes of two models are equal, this is an error, which ends the world.
 
     With `gradient_accumulation_steps` ranks communicate once for each update. Under loss scaling
     (mixed_float16) they communicate at every step, since all ranks must agree whether its gradients are
@@ -140,7 +141,7 @@ def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: A
     if is_main_thread():
         number = next(_NAMED.setdefault(label, itertools.count(1)))
         label += f" ({number})" if number > 1 else ""
-    registry.note_wrapped(optimizer, label)
+    registry.note_wrapped(optimizer, label, is_own=is_main_thread() or name is not None)
     return optimizer
 
 

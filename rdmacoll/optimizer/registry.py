@@ -49,26 +49,32 @@ class Reduction:
     number: int
 
 
-_WRAPPED: _ByObject[str] = _ByObject()
+# name, and whether it belongs to this optimizer alone
+_WRAPPED: _ByObject[tuple[str, bool]] = _ByObject()
 _REDUCTIONS: _ByObject[Reduction] = _ByObject()
 _REDUCTION_NUMBERS = itertools.count(1)
 
 
-def note_wrapped(optimizer: Any, name: str) -> None:
+def note_wrapped(optimizer: Any, name: str, *, is_own: bool) -> None:
     """Records a wrapped optimizer. name: the same on all ranks, which wrap their optimizers in the same
-    order."""
-    _WRAPPED[optimizer] = name
+    order. is_own: no other optimizer has this name."""
+    _WRAPPED[optimizer] = name, is_own
 
 
 def wrapped_optimizers() -> list[tuple[str, Any]]:
     """All wrapped optimizers that still exist, in the order of their wrapping, with their names. Several may
     have one name."""
-    return [(str(_WRAPPED.get(optimizer)), optimizer) for optimizer in _WRAPPED.living()]
+    return [(str(name_of_wrapped(optimizer)), optimizer) for optimizer in _WRAPPED.living()]
 
 
 def name_of_wrapped(optimizer: Any) -> str | None:
     """The name by which ranks know this optimizer; None for a plain one."""
-    return _WRAPPED.get(optimizer)
+    return (_WRAPPED.get(optimizer) or (None, False))[0]
+
+
+def has_own_name(optimizer: Any) -> bool:
+    """Whether this is a wrapped optimizer whose name no other one has."""
+    return (_WRAPPED.get(optimizer) or (None, False))[1]
 
 
 def note_reduction(reducer: GradientReducer, variables: Iterable[Any]) -> None:

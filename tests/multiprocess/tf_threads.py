@@ -220,14 +220,17 @@ def check_graphs_run_by_two_threads() -> None:
     are_refused(run_in_threads(all_repeated(makes, is_last_first=True)))
 
 
+def wrapped_sgd(**options: Any) -> Any:
+    return rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.0), **options)
+
+
 def check_models_that_threads_fit_begin_with_their_own_weights() -> None:
     def fitted(model: int) -> np.ndarray:
         network = keras.Sequential(
             [keras.layers.Input((2,)), keras.layers.Dense(1 + model, kernel_initializer="zeros")]
         )
         network.layers[0].set_weights([np.full((2, 1 + model), RANK + FACTORS[model]), np.zeros(1 + model)])
-        optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.0))
-        network.compile(optimizer, "mse")
+        network.compile(wrapped_sgd(), "mse")
         if model == RANK % 2:
             time.sleep(0.5)
         callback = rdmacoll.callbacks.BroadcastGlobalVariablesCallback(0)
@@ -239,6 +242,37 @@ def check_models_that_threads_fit_begin_with_their_own_weights() -> None:
     for model, found in enumerate(results):
         assert not isinstance(found, Exception), found
         np.testing.assert_array_equal(found, np.full((2, 1 + model), FACTORS[model]))
+
+
+def check_a_model_that_differs_between_ranks_is_an_error_at_once() -> None:
+    def fitted(model: int, optimizer: Any) -> np.ndarray:
+        width = 2 + (RANK if model else 0)  # only the second model differs
+        network = keras.Sequential([keras.layers.Input((width,)), keras.layers.Dense(1)])
+        network.compile(optimizer or wrapped_sgd(name=f"model_{model}"), "mse")
+        callbacks = [rdmacoll.callbacks.BroadcastGlobalVariablesCallback(0)]
+        callbacks += [rdmacoll.callbacks.MetricAverageCallback()]
+        network.fit(np.ones((4, width)), np.ones((4, 1)), 2, verbose=0, callbacks=callbacks)
+        return np.asarray(network.layers[0].kernel)
+
+    for of_main_thread in (True, False):
+        optimizers = [wrapped_sgd() if of_main_thread else None for _ in range(2)]
+        results = run_in_threads([functools.partial(fitted, model, optimizers[model]) for model in range(2)])
+        assert isinstance(results[0], np.ndarray), results
+        assert isinstance(results[1], rdmacoll.MismatchError), results
+        assert "ranks cannot be made equal: variable" in str(results[1]), results
+
+
+def check_fits_of_one_name_are_an_error() -> None:
+    begun = threading.Barrier(2)
+
+    def fitted(model: int) -> None:
+        network = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+        network.compile(wrapped_sgd(name="both"), "mse")
+        begun.wait(90)
+        callbacks = [rdmacoll.callbacks.BroadcastGlobalVariablesCallback(0)]
+        network.fit(np.ones((4, 2)), np.ones((4, 1)), 2, verbose=0, callbacks=callbacks)
+
+    are_refused(run_in_threads([functools.partial(fitted, model) for model in range(2)]), 'name="actor"')
 
 
 def check_one_model_may_go_from_thread_to_thread() -> None:

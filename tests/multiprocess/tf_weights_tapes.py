@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tf_common import run_all, value
 from tf_weights_common import (

@@ -13,10 +13,9 @@ from rdmacoll._world import world
 from rdmacoll.engine.process_set import ProcessSet, number_of
 from rdmacoll.keras.callbacks import agreement, optimizers
 from rdmacoll.keras.callbacks.exchange import gathered_unless_equal
-from rdmacoll.keras.callbacks.state import MODEL, Group, groups_of, wrapped_names
+from rdmacoll.keras.callbacks.state import MODEL, Group, groups_of, name_in_thread, wrapped_names
 from rdmacoll.ops._library import typed_errors
 from rdmacoll.ops.broadcast import broadcast_
-from rdmacoll.optimizer.identity import content_of, is_main_thread
 from rdmacoll.ps.calls import has_servers
 
 
@@ -122,12 +121,7 @@ class Equalizer:
         return gathered_unless_equal(description, labels, self._name(groups), self._set)
 
     def _name(self, groups: Mapping[str, Group]) -> str:
-        """The name of the exchange. It tells trainings in several threads apart, by their optimizers and
-        variables."""
-        names = ["BroadcastGlobalVariablesCallback"]
-        if not is_main_thread():
-            names += [*wrapped_names(groups), content_of(list(groups[MODEL].variables.values()))]
-        return " of ".join(names)
+        return name_in_thread("BroadcastGlobalVariablesCallback", groups)
 
     def _send(self, groups: Mapping[str, Group], with_sums: set[str]) -> None:
         variables = [

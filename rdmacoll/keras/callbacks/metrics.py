@@ -13,8 +13,7 @@ from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.keras.callbacks.agreement import in_words
 from rdmacoll.keras.callbacks.base import Callback
 from rdmacoll.keras.callbacks.exchange import gathered
-from rdmacoll.keras.callbacks.state import groups_of, wrapped_names
-from rdmacoll.optimizer.identity import content_of, is_main_thread
+from rdmacoll.keras.callbacks.state import groups_of, name_in_thread
 
 Logs = Mapping[str, float]
 _COUNTER = re.compile(r"_(\d+)$")
@@ -40,7 +39,8 @@ class MetricAverageCallback(Callback):
             return
         logs = {} if logs is None else logs
         mine = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
-        everybody = gathered(mine, self._name(), self.process_set)
+        name = name_in_thread("MetricAverageCallback", groups_of(self.model))
+        everybody = gathered(mine, name, self.process_set)
         means, missing = averages(everybody)
         logs.update(means[world.rank()])
         new = [name for name in missing if name not in self._named]
@@ -50,14 +50,6 @@ class MetricAverageCallback(Callback):
                 f"MetricAverageCallback does not average {', '.join(missing[name] for name in new)}. Give "
                 "all ranks the same metrics, in the same order, and validation data on all ranks or on none."
             )
-
-    def _name(self) -> str:
-        """The name of the exchange. It tells trainings in several threads apart, by their optimizers and
-        variables."""
-        names = ["MetricAverageCallback"]
-        if not is_main_thread():
-            names += [*wrapped_names(groups_of(self.model)), content_of(self.model.trainable_variables)]
-        return " of ".join(names)
 
 
 def averages(logs: Mapping[int, Logs]) -> tuple[dict[int, Logs], dict[str, str]]:

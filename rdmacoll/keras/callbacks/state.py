@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from rdmacoll.engine.operators import CODES
 from rdmacoll.keras.callbacks import optimizers
-from rdmacoll.optimizer.registry import name_of_wrapped, plain_variable, wrapped_optimizers
+from rdmacoll.optimizer.identity import check_alone, content_of, is_main_thread
+from rdmacoll.optimizer.registry import has_own_name, name_of_wrapped, plain_variable, wrapped_optimizers
 
 MODEL = "model"
 _PLAIN = (type(None), str, bytes, int, float, np.ndarray)  # an attribute may be a long list of these
@@ -114,9 +115,26 @@ def _is_of_another_graph(group: Group) -> bool:
 
 def wrapped_names(groups: Mapping[str, Group]) -> list[str]:
     """The names of the wrapped optimizers: the same on all ranks of one training."""
+    return sorted(str(name_of_wrapped(one)) for one in _wrapped(groups))
+
+
+def _wrapped(groups: Mapping[str, Group]) -> list[Any]:
     owners = [group.owner for key, group in groups.items() if key != MODEL]
-    names = [name_of_wrapped(part) for owner in owners for part in optimizers.parts_of(owner)]
-    return sorted(name for name in names if name is not None)
+    parts = [part for owner in owners for part in optimizers.parts_of(owner)]
+    return [part for part in parts if name_of_wrapped(part) is not None]
+
+
+def name_in_thread(title: str, groups: Mapping[str, Group]) -> str:
+    """The name of an exchange of this training, which tells trainings in several threads apart. The
+    optimizers' own names are enough: ranks with different models have to meet, so that they get an error.
+    Raises ConfigError if two threads use one name."""
+    if is_main_thread():
+        return title
+    variables, wrapped = list(groups[MODEL].variables.values()), _wrapped(groups)
+    names = [title, *wrapped_names(groups)]
+    if wrapped and all(has_own_name(one) for one in wrapped):
+        return check_alone(" of ".join(names), variables, wrapped)
+    return " of ".join([*names, content_of(variables)])
 
 
 def is_variable(value: Any) -> bool:
