@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rdmacoll._base.outside import text_of
+from rdmacoll._base.external_values import text_of
 from rdmacoll.engine.errors import ConfigError
 
 PREFIX = "RDMACOLL_"

@@ -105,8 +105,8 @@ class FrameReader:
             return None
         payload = bytes(self._buffer[_LENGTH.size : end])
         mac = bytes(self._buffer[end : end + MAC_BYTES])
-        wanted = _mac(self._key, self._direction, _COUNTER.pack(self._counter), payload)
-        if not hmac.compare_digest(mac, wanted):
+        expected = _mac(self._key, self._direction, _COUNTER.pack(self._counter), payload)
+        if not hmac.compare_digest(mac, expected):
             raise ProtocolError("a frame with a wrong signature")
         del self._buffer[: end + MAC_BYTES]
         self._counter += 1

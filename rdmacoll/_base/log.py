@@ -16,8 +16,8 @@ class Log:
 
     def _write(self, level: str, prefix: str, text: str) -> None:
         if LEVELS.index(level) <= self._level and sys.stderr is not None:  # None: stderr was closed
-            who = f" rank {self._rank}" if self._rank >= 0 else ""
-            sys.stderr.write(f"[rdmacoll{who}] {prefix}{text}\n")
+            rank_label = f" rank {self._rank}" if self._rank >= 0 else ""
+            sys.stderr.write(f"[rdmacoll{rank_label}] {prefix}{text}\n")
             sys.stderr.flush()
 
     def say(self, text: str) -> None:

@@ -12,7 +12,7 @@ from rdmacoll._abi import arguments
 from rdmacoll._calls.refusals import announce
 from rdmacoll._calls.results import results_of
 from rdmacoll._calls.submission import Array, Call, Handle, Operation, Start, submit_group
-from rdmacoll._world.running import Engine
+from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError
 

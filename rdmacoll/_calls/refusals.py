@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Sequence
 
 from rdmacoll._abi import arguments, mirror
-from rdmacoll._world.running import Engine
+from rdmacoll._world.running_engine import Engine
 from rdmacoll.engine.errors import ConfigError, NotInitializedError
 
 _MARK = "_rdmacoll_is_announced"

@@ -10,7 +10,7 @@ import numpy as np
 from rdmacoll._abi.arrays import Block, array_over
 from rdmacoll._abi.library import Library
 from rdmacoll._calls.submission import Array, Call, Handle, Operation, Start
-from rdmacoll._world.running import Engine
+from rdmacoll._world.running_engine import Engine
 
 
 class Results:
@@ -33,7 +33,7 @@ class Results:
         engine = self._engine
         if not engine.is_forked:
             engine.library.handle_free(self._handle)
-            engine.let_go(id(self))
+            engine.release(id(self))
 
 
 def results_of(engine: Engine, operation: Operation) -> Results:

@@ -14,7 +14,7 @@ import numpy as np
 from rdmacoll._abi import arguments, library as abi, mirror
 from rdmacoll._abi.arguments import address_of
 from rdmacoll._calls.refusals import announce
-from rdmacoll._world.running import Engine
+from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current, note_failure, refusal
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 
@@ -227,7 +227,7 @@ def _perform(engine: Engine, call: Call, *, is_kept: bool) -> Operation | None:
     finally:
         if slot.value:  # Ctrl-C came right after the wait, and the engine may still use the arrays
             Operation(engine, call, slot)
-        engine.let_go(holder)
+        engine.release(holder)
 
 
 class Operation:
@@ -251,7 +251,7 @@ class Operation:
         try:
             self.handle = submit(engine, call)
         except BaseException:
-            engine.let_go(id(self))
+            engine.release(id(self))
             raise
 
     def hand_over(self, take: Callable[[int], _T]) -> _T:
@@ -260,7 +260,7 @@ class Operation:
         try:
             return take(handle)
         finally:
-            self._engine.let_go(id(self))
+            self._engine.release(id(self))
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Drives the engine until the operation is done. False if `timeout_s` seconds pass first."""
@@ -302,7 +302,7 @@ class Operation:
             engine.unfinished.append((self.handle, self._arrays))
             if len(engine.unfinished) >= _SWEEP_FROM:
                 engine.sweep()
-        engine.let_go(id(self))
+        engine.release(id(self))
 
 
 def submit_group(engine: Engine, calls: Sequence[Call]) -> list[Operation]:
@@ -325,7 +325,7 @@ def submit_group(engine: Engine, calls: Sequence[Call]) -> list[Operation]:
     finally:
         # Also if Ctrl-C came right after the call: the engine may use the arrays from then on.
         operations += [Operation(engine, call, slot) for call, slot in zip(calls, slots) if slot.value]
-        engine.let_go(holder)
+        engine.release(holder)
     return operations
 
 

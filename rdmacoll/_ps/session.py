@@ -66,10 +66,10 @@ class Session:
         self._declaring = threading.Lock()  # numbers follow the order of declarations
         self._restored: str | None = None  # the checkpoint with which the next declaration begins
         # Variables that were declared with this rule but have no values, since their restore was refused.
-        self._bare: tuple[list[str], str] = ([], "")
+        self._without_values: tuple[list[str], str] = ([], "")
         # Calls that have not ended, also abandoned ones, and the memory that they use.
         self._calls: dict[int, _Call] = {}
-        self._inside = threading.RLock()  # reentrant: a signal's handler may call the session
+        self._lock = threading.RLock()  # reentrant: a signal's handler may call the session
         self._threads: set[int] = set()  # the threads that are in calls
         self._is_closed = False
 
@@ -80,13 +80,13 @@ class Session:
 
     def end(self) -> None:
         """Ends open and later calls with ShutdownError. `close` comes later."""
-        with self._inside:
+        with self._lock:
             if not self._is_closed:
                 self._library.ps_end(self._address)
 
     def close(self) -> None:
         """Says goodbye to the servers. The session cannot be used afterwards."""
-        with self._inside:
+        with self._lock:
             self._is_closed = True
         # Other threads return from the library from time to time. This thread is no longer in a call, even if
         # Ctrl-C came before it left the set.
@@ -106,8 +106,8 @@ class Session:
             self._library.ps_free(self._address)
             if call:
                 self._library.ps_call_free(call)
-            for left in list(self._calls.values()):
-                left.free(self._library)
+            for pending in list(self._calls.values()):
+                pending.free(self._library)
 
     def wait(self, begin: Callable[[], int], memory: object) -> list[str]:
         """Begins a call, and returns the servers' answers.
@@ -116,20 +116,20 @@ class Session:
         than this function runs.
         """
         call = _Call(memory)
-        with self._inside:
+        with self._lock:
             if self._is_closed:
                 raise _not_initialized()
             self._threads.add(threading.get_ident())
             self._calls[id(call)] = call
         try:
             call.number = begin()
-            said = None
-            while said is None:
+            answers = None
+            while answers is None:
                 if self._is_closed:
                     raise _not_initialized()
-                said = self._library.ps_wait(self._address, call.number, _SLICE_MS)
+                answers = self._library.ps_wait(self._address, call.number, _SLICE_MS)
             self._forget(call)
-            return said
+            return answers
         except RdmacollError as error:
             if not isinstance(error, NotInitializedError):
                 self._forget(call)
@@ -153,11 +153,11 @@ class Session:
 
     def has(self, name: str) -> bool:
         """Whether a variable of this name is declared and has values."""
-        return name in self._variables and name not in self._bare[0]
+        return name in self._variables and name not in self._without_values[0]
 
-    def ask(self, what: int) -> list[str]:
+    def query(self, query: int) -> list[str]:
         """Asks the servers, for PS_STATS. Returns their answers."""
-        return self.wait(lambda: self._library.ps_ask(self._address, what), None)
+        return self.wait(lambda: self._library.ps_ask(self._address, query), None)
 
     def sharding(self) -> str:
         """The variables of each server, as text."""
@@ -212,16 +212,19 @@ class Session:
         with self._declaring:
             if restored is not None and self.rank == 0:
                 self._check_saved(restored)
-            said = self._name_variables(arrays, rule, rows, spared)
+            answers = self._name_variables(arrays, rule, rows, spared)
             restored, self._restored = restored or self._restored, None
         if self.rank == 0 and restored is not None:
-            self._bare = (list(arrays), rule)  # if the restore is refused, they may be declared without it
+            self._without_values = (
+                list(arrays),
+                rule,
+            )  # if the restore is refused, they may be declared without it
             self._checkpoint(restored, mirror.PS_RESTORE)
-            self._bare = ([], "")
-        elif self.rank == 0 and "needs values" in said:
+            self._without_values = ([], "")
+        elif self.rank == 0 and "needs values" in answers:
             updates, slots = state or State()
-            for slot, kept in enumerate(slots, 1):
-                self.move(mirror.PS_INIT, kept, slot=slot)
+            for slot, values in enumerate(slots, 1):
+                self.move(mirror.PS_INIT, values, slot=slot)
             return self.move(mirror.PS_INIT, arrays, updates=updates)
         self.move(mirror.PS_PULL, arrays)  # waits until the variables have values
         return None
@@ -229,10 +232,10 @@ class Session:
     def _name_variables(
         self, arrays: Mapping[str, Array], rule: str, rows: Collection[str], spared: Collection[str]
     ) -> list[str]:
-        if arrays and (list(arrays), rule) == self._bare:
+        if arrays and (list(arrays), rule) == self._without_values:
             for name, array in arrays.items():
                 self._number(name, array)
-            self._bare = ([], "")
+            self._without_values = ([], "")
             return ["needs values"]
         for name, array in arrays.items():
             if name in self._variables:
@@ -276,13 +279,13 @@ class Session:
         rate of a push, or None: the rule's. The same holds for the functions below.
         """
         variables = [self._number(name, array) for name, array in arrays.items()]
-        places = [address_of(array) for array in arrays.values()]
+        addresses = [address_of(array) for array in arrays.values()]
         library = self._library
         if move in (mirror.PS_INIT, mirror.PS_PULL):
-            which = (self._address, move, slot, updates, variables, places)
-            self.wait(lambda: library.ps_move_slot(*which), arrays)
+            arguments = (self._address, move, slot, updates, variables, addresses)
+            self.wait(lambda: library.ps_move_slot(*arguments), arrays)
         else:
-            self.wait(lambda: library.ps_move(self._address, move, variables, places, rate), arrays)
+            self.wait(lambda: library.ps_move(self._address, move, variables, addresses, rate), arrays)
 
     def exchange(
         self, gradients: Mapping[str, Array], values: Mapping[str, Array], rate: float | None = None
@@ -292,10 +295,10 @@ class Session:
         Shapes and dtypes as declared.
         """
         variables = [self._number(name, array) for name, array in gradients.items()]
-        there = [address_of(array) for array in gradients.values()]
-        back = [address_of(values[name]) for name in gradients]
-        which = (self._address, variables, there, back, rate)
-        self.wait(lambda: self._library.ps_exchange(*which), (gradients, values))
+        push_addresses = [address_of(array) for array in gradients.values()]
+        pull_addresses = [address_of(values[name]) for name in gradients]
+        arguments = (self._address, variables, push_addresses, pull_addresses, rate)
+        self.wait(lambda: self._library.ps_exchange(*arguments), (gradients, values))
 
     def _number(self, name: str, array: Array) -> int:
         variable = self.variable(name)
@@ -309,20 +312,20 @@ class Session:
     def updates(self, names: Collection[str]) -> int:
         """The largest number of updates that any of these variables has had."""
         variables = [self.variable(name).number for name in names]
-        said = self.wait(lambda: self._library.ps_updates(self._address, variables), None)
-        return max(map(int, said), default=0)
+        answers = self.wait(lambda: self._library.ps_updates(self._address, variables), None)
+        return max(map(int, answers), default=0)
 
     def move_rows(self, move: int, name: str, rows: Any, values: Array, rate: float | None = None) -> None:
         """PS_PUSH or PS_PULL of these rows of a variable."""
-        given = np.asarray(rows)
-        if given.size > 0 and given.dtype.kind not in "iu":
+        row_array = np.asarray(rows)
+        if row_array.size > 0 and row_array.dtype.kind not in "iu":
             raise ConfigError(
-                f"rows of variable {name!r} are {given.dtype}: give their numbers, as integers."
+                f"rows of variable {name!r} are {row_array.dtype}: give their numbers, as integers."
             )
-        numbers = np.ascontiguousarray(given, np.int64)
+        numbers = np.ascontiguousarray(row_array, np.int64)
         variable = self.variable(name).number
-        which = (move, variable, address_of(numbers), numbers.size, address_of(values), rate)
-        self.wait(lambda: self._library.ps_move_rows(self._address, *which), (numbers, values))
+        arguments = (move, variable, address_of(numbers), numbers.size, address_of(values), rate)
+        self.wait(lambda: self._library.ps_move_rows(self._address, *arguments), (numbers, values))
 
 
 def _check_names(arrays: Any, rows: Collection[str], spared: Collection[str]) -> None:

@@ -25,14 +25,14 @@ from rdmacoll._abi.library import load
 from rdmacoll._abi.settings import Values
 from rdmacoll._base import threads
 from rdmacoll._base.log import Log
-from rdmacoll._start import cluster as cluster_rules, launch as launch_rules, patience
-from rdmacoll._start.alone import check_alone
-from rdmacoll._start.carrier import Carrier, MpiCarrier, SoloCarrier
-from rdmacoll._start.cluster import Told
+from rdmacoll._start import cluster as cluster_rules, launch as launch_rules, start_deadline
+from rdmacoll._start.bootstrap_exchange import BootstrapExchange, MpiExchange, SingleRankExchange
+from rdmacoll._start.cluster import ClusterOptions
 from rdmacoll._start.inherited import MARK, check_inherited, mark_of, without_launch
 from rdmacoll._start.launch import OPEN_MPI, Launch
-from rdmacoll._start.rendezvous import TcpCarrier
+from rdmacoll._start.rendezvous import TcpExchange
 from rdmacoll._start.secret import SECRET_BYTES, read_secret
+from rdmacoll._start.single_process_check import check_single_process
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 
 # An MPI that runs out of descriptors at its start may crash. Open MPI 4 takes a dozen.
@@ -50,31 +50,33 @@ class Start:
         self.comm = comm
         self.owns_mpi = owns_mpi  # we imported mpi4py first, so no other code finalises MPI
 
-    def tell(self, values: Values, note: str = "") -> None:
+    def log_start(self, values: Values, note: str = "") -> None:
         """Logs once how this world was started, and then the `note`.
 
         Follows rank 0's line about its devices.
         """
         log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
-        tell = log.say if self.launch.rank == 0 and self.launch.size > 1 else log.info
-        tell(f"started by {self.launch.describe()}.")
+        write = log.say if self.launch.rank == 0 and self.launch.size > 1 else log.info
+        write(f"started by {self.launch.describe()}.")
         if note:
-            tell(note)
+            write(note)
 
-    def refusal(self, wrong: RdmacollError | None, values: Values, *, serves: bool) -> RdmacollError | None:
-        """The error that prevents this world, which the other ranks hear: `wrong` settings of this rank. If
-        it only `serves`, the error may be that it is no server."""
-        return self._no_server(values) if wrong is None and serves else wrong
+    def start_error(
+        self, settings_error: RdmacollError | None, values: Values, *, serves: bool
+    ) -> RdmacollError | None:
+        """The error that prevents this world, which the other ranks hear: this rank's `settings_error`, or
+        the error of a process that only `serves` but is no server."""
+        return self._not_a_server_error(values) if settings_error is None and serves else settings_error
 
     @contextmanager
-    def announced(self, wrong: RdmacollError | None, values: Values) -> Iterator[None]:
-        """Logs `wrong` here, too, if it takes long until the other ranks have come to hear it."""
-        if wrong is None or self.launch.size == 1:
+    def report_if_slow(self, settings_error: RdmacollError | None, values: Values) -> Iterator[None]:
+        """Logs `settings_error` here, too, if it takes long until the other ranks have come to hear it."""
+        if settings_error is None or self.launch.size == 1:
             yield
             return
         log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
         timer = threading.Timer(
-            _ANNOUNCE_S, log.warning, [f"{wrong} The other ranks are waited for, to hear it."]
+            _ANNOUNCE_S, log.warning, [f"{settings_error} The other ranks are waited for, to hear it."]
         )
         timer.daemon = True
         timer.start()
@@ -83,7 +85,7 @@ class Start:
         finally:
             timer.cancel()
 
-    def _no_server(self, values: Values) -> ConfigError | None:
+    def _not_a_server_error(self, values: Values) -> ConfigError | None:
         launch, servers = self.launch, int(values.number("RDMACOLL_NUM_SERVERS"))
         if launch.size == 1:
             return ConfigError(
@@ -99,26 +101,26 @@ class Start:
             return None
         return ConfigError(
             f"{launch.name(launch.rank)} is no parameter server: those are the last {servers} of "
-            f"{launch.size} ranks ({launch.by}). Start the script here, and servers behind its workers."
+            f"{launch.size} ranks ({launch.source}). Start the script here, and servers behind its workers."
         )
 
-    def carrier(self, values: Values) -> Carrier:
+    def exchange(self, values: Values) -> BootstrapExchange:
         """The channel between the ranks. Raises ConfigError."""
         log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
         name, secret = secrets.token_hex(8), secrets.token_bytes(SECRET_BYTES)
         timeout_s = values.number("RDMACOLL_START_TIMEOUT_S")
         if self.comm is not None:
-            return MpiCarrier(self.comm, name, secret, timeout_s)
+            return MpiExchange(self.comm, name, secret, timeout_s)
         if self.launch.size == 1:
-            return SoloCarrier(name, secret)
-        is_by_hand = self.launch.by in _BY_HAND or bool(self.launch.hosts)
+            return SingleRankExchange(name, secret)
+        is_by_hand = self.launch.source in _BY_HAND or bool(self.launch.hosts)
         if is_by_hand and not values.is_given("RDMACOLL_START_TIMEOUT_S"):
-            timeout_s = patience.BY_HAND_S
+            timeout_s = start_deadline.BY_HAND_S
         # Rank 0 has a connection from each other rank.
         load().check_descriptors(_RENDEZVOUS_DESCRIPTORS + (self.launch.size if self.launch.rank == 0 else 0))
         file_secret = read_secret(values.text("RDMACOLL_SECRET_FILE"))
         name = values.text("RDMACOLL_JOB_ID") if values.is_given("RDMACOLL_JOB_ID") else self.launch.job
-        return TcpCarrier(
+        return TcpExchange(
             replace(self.launch, job=name),
             file_secret,
             timeout_s,
@@ -197,15 +199,15 @@ def _init_thread(mpi: Any) -> None:
 
 
 def _watch_until(done: threading.Event, timeout_s: float | None) -> None:
-    told = launch_rules.by_mpi(os.environ)
-    log = Log(os.environ.get("RDMACOLL_LOG", "warning"), told.rank if told else -1)
-    waiting = patience.Patience(timeout_s, log)
-    while not done.wait(patience.REPORT_EVERY_S / 10):
-        waiting.report("waiting in MPI_Init for the other ranks of this MPI job to reach init()")
-        if waiting.is_over():
+    launch = launch_rules.by_mpi(os.environ)
+    log = Log(os.environ.get("RDMACOLL_LOG", "warning"), launch.rank if launch else -1)
+    deadline = start_deadline.StartDeadline(timeout_s, log)
+    while not done.wait(start_deadline.REPORT_EVERY_S / 10):
+        deadline.report("waiting in MPI_Init for the other ranks of this MPI job to reach init()")
+        if deadline.is_over():
             log.error(
-                f"the ranks of this MPI job did not all reach init() {waiting.limit()}: some rank has not "
-                "come so far, or has ended. MPI_Init cannot be called off, so this process ends."
+                f"the ranks of this MPI job did not all reach init() {deadline.limit_text()}: some rank has "
+                "not come so far, or has ended. MPI_Init cannot be called off, so this process ends."
             )
             os._exit(1)
 
@@ -226,7 +228,7 @@ def _mpi_is_active() -> bool:
     return bool(module.COMM_WORLD.Get_size() > 1)
 
 
-def _short(version: str) -> str:
+def _short_version(version: str) -> str:
     """The version up to the first comma, of "Open MPI v4.1.4, package: Debian, ident: ..."."""
     return version.partition(",")[0]
 
@@ -235,19 +237,19 @@ def _first_line(text: str) -> str:
     return text.strip().split("\n", 1)[0].strip(" \0")
 
 
-def _start_with_mpi(told: Launch, environ: Mapping[str, str], timeout_s: float | None) -> Start | None:
+def _start_with_mpi(launch: Launch, environ: Mapping[str, str], timeout_s: float | None) -> Start | None:
     """The start over COMM_WORLD. None if MPI does not fit and Slurm can start instead."""
     if "mpi4py.MPI" not in sys.modules:
         load().check_descriptors(_MPI_DESCRIPTORS)
     slurm = launch_rules.by_slurm(environ)
-    can_do_without = slurm is not None and slurm.size == told.size
+    can_do_without = slurm is not None and slurm.size == launch.size
     try:
         mpi, first = _import_mpi()
     except (ImportError, RuntimeError) as error:
-        if told.size == 1 or can_do_without:
+        if launch.size == 1 or can_do_without:
             return None
         raise ConfigError(
-            f"{told.by} says that this is rank {told.rank} of {told.size}, but mpi4py cannot be "
+            f"{launch.source} says that this is rank {launch.rank} of {launch.size}, but mpi4py cannot be "
             f"imported ({error}): each process would be a world of its own. "
             "pip install 'rdmacoll[mpi]', or start with RDMACOLL_RANK, _SIZE and _RENDEZVOUS."
         ) from None
@@ -255,22 +257,22 @@ def _start_with_mpi(told: Launch, environ: Mapping[str, str], timeout_s: float |
         raise ConfigError("MPI is already finalised in this process: init() has to come before.")
     version = _first_line(mpi.Get_library_version())
     world = mpi.COMM_WORLD
-    if told.by == OPEN_MPI and OPEN_MPI not in version and not mpi.Is_initialized():
-        says = "is not that MPI"
-    elif _initialized(mpi, timeout_s) and world.Get_size() != told.size:
-        says = f"says rank {world.Get_rank()} of {world.Get_size()}"
+    if launch.source == OPEN_MPI and OPEN_MPI not in version and not mpi.Is_initialized():
+        difference = "is not that MPI"
+    elif _initialized(mpi, timeout_s) and world.Get_size() != launch.size:
+        difference = f"says rank {world.Get_rank()} of {world.Get_size()}"
     else:
         return Start(
-            replace(told, by=f"{told.by} ({_short(version)})", rank=world.Get_rank()),
+            replace(launch, source=f"{launch.source} ({_short_version(version)})", rank=world.Get_rank()),
             world,
             owns_mpi=first,
         )
     if can_do_without:
         return None
     raise ConfigError(
-        f"{told.by} says that this is rank {told.rank} of {told.size}, but mpi4py's MPI ({version}) {says}: "
-        "each process would be a world of its own. Use the mpirun of that MPI, or install mpi4py for the "
-        "launcher's."
+        f"{launch.source} says that this is rank {launch.rank} of {launch.size}, but mpi4py's MPI "
+        f"({version}) {difference}: each process would be a world of its own. Use the mpirun of that MPI, or "
+        "install mpi4py for the launcher's."
     )
 
 
@@ -308,60 +310,60 @@ def find_start(
         return Start(listed)
     if rank is None and size is None:
         check_inherited(environ)
-    told = launch_rules.by_hand(environ, rank=rank, size=size, rendezvous=rendezvous)
-    if told is not None:
-        return Start(told)
+    launch = launch_rules.by_hand(environ, rank=rank, size=size, rendezvous=rendezvous)
+    if launch is not None:
+        return Start(launch)
     found = launch_rules.by_launchers(environ)
-    if _mpi_is_active() and not any(told.is_mpi for told in found):
+    if _mpi_is_active() and not any(launch.is_mpi for launch in found):
         world = sys.modules["mpi4py.MPI"].COMM_WORLD
         found.insert(0, Launch("MPI", world.Get_rank(), world.Get_size(), is_mpi=True))
     timeout_s = values.given_number("RDMACOLL_START_TIMEOUT_S") if values else None
-    if all(told.size == 1 for told in found):
-        check_alone(environ, is_launched=bool(found))
-    for told in found:
-        start = _start_with_mpi(told, environ, timeout_s) if told.is_mpi else Start(told)
+    if all(launch.size == 1 for launch in found):
+        check_single_process(environ, is_launched=bool(found))
+    for launch in found:
+        start = _start_with_mpi(launch, environ, timeout_s) if launch.is_mpi else Start(launch)
         if start is not None:
             return start
     return Start(Launch("no launcher", 0, 1))
 
 
 def find_lists(
-    told: Told,
+    options: ClusterOptions,
     values: Values,
     *,
-    is_told_otherwise: bool = False,
+    has_explicit_start: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> Launch | None:
     """The start that lists of hosts describe. Raises ConfigError.
 
     The lists come from arguments and flags. In mode ps they come from TF_CONFIG if nothing else names the
-    ranks. is_told_otherwise: `init` was given a communicator, or rank and size.
+    ranks. has_explicit_start: `init` was given a communicator, or rank and size.
     """
     environ = os.environ if environ is None else environ
     is_colocated = values.text("RDMACOLL_SERVER_PLACEMENT") == "colocated"
-    if told.has_lists():
-        if is_told_otherwise:
+    if options.has_lists():
+        if has_explicit_start:
             raise ConfigError(
                 "init() takes comm, or rank, size and rendezvous, or lists of hosts, not two of them."
             )
-        return cluster_rules.launch_of(told, is_colocated=is_colocated)
+        return cluster_rules.launch_of(options, is_colocated=is_colocated)
     variable = environ.get("TF_CONFIG", "")
-    if is_told_otherwise or not variable.strip() or values.text("RDMACOLL_MODE") != "ps":
+    if has_explicit_start or not variable.strip() or values.text("RDMACOLL_MODE") != "ps":
         return None
     if launch_rules.by_hand(environ) is not None or _mpi_is_active():
         return None
     if any(launch.size > 1 for launch in launch_rules.by_launchers(environ)):
         return None
     check_inherited(environ)
-    variables = cluster_rules.told_by_tf_config(variable)
+    variables = cluster_rules.tf_config_options(variable)
     return cluster_rules.launch_of(variables, is_colocated=is_colocated) if variables else None
 
 
-def told_launch(environ: Mapping[str, str] | None = None) -> Launch | None:
+def described_launch(environ: Mapping[str, str] | None = None) -> Launch | None:
     """The start that variables describe, without starting anything. Raises ConfigError."""
     environ = os.environ if environ is None else environ
-    told = launch_rules.by_hand(environ)
-    return told or next(iter(launch_rules.by_launchers(environ)), None)
+    launch = launch_rules.by_hand(environ)
+    return launch or next(iter(launch_rules.by_launchers(environ)), None)
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -392,7 +394,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("RDMACOLL_CACHE") or Path.home() / ".cache" / "rdmacoll")
 
 
-def told_rank(environ: Mapping[str, str] | None = None) -> int:
+def described_rank(environ: Mapping[str, str] | None = None) -> int:
     """This process's rank as variables describe it; 0 without a launcher. Raises ConfigError."""
-    told = told_launch(environ)
-    return told.rank if told else 0
+    launch = described_launch(environ)
+    return launch.rank if launch else 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdmacoll._abi.settings import Values
-from rdmacoll._base.outside import json_of, shown, text_of, whole_of
+from rdmacoll._base.external_values import json_of, shown, text_of, whole_of
 from rdmacoll._start.launch import Launch, parse_address
 from rdmacoll.engine.errors import ConfigError
 
@@ -22,7 +22,7 @@ _FLAGS = (*_LISTS, "server_protocol", "variable_update", "cross_replica_sync", "
 _UPDATES = ("parameter_server", "distributed_replicated")
 _TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")
 _CHIEFS = ("chief", "master")
-_JOBS_MISSING_HERE = {
+_UNSUPPORTED_JOBS = {
     "evaluator": "there are no evaluators here: evaluate in a process of its own, without TF_CONFIG, from "
     "the checkpoints that worker 0 writes",
     "controller": "there is no controller here: start the workers and the servers alone",
@@ -36,10 +36,10 @@ _PROTOCOLS = {
 
 
 @dataclass(frozen=True)
-class Told:
+class ClusterOptions:
     """The start as arguments, flags or TF_CONFIG describe it. Fields that they do not set are empty."""
 
-    by: str
+    source: str
     job_name: str = ""
     task_index: int | None = None
     ps_hosts: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ def _index_of(value: object) -> int | None:
     return whole_of("task_index", value, "tasks are counted from 0")
 
 
-def told_by(
+def cluster_options(
     flags: Mapping[str, str],
     *,
     job_name: str | None = None,
@@ -129,18 +129,21 @@ def told_by(
     ps_hosts: str | Sequence[str] | None = None,
     worker_hosts: str | Sequence[str] | None = None,
     protocol: str | None = None,
-) -> Told:
+) -> ClusterOptions:
     """The start as arguments describe it, and flags for the arguments that are None. Raises ConfigError."""
-    given = {
+    arguments = {
         "job_name": job_name,
         "task_index": task_index,
         "ps_hosts": ps_hosts,
         "worker_hosts": worker_hosts,
         "server_protocol": protocol,
     }
-    is_argument = any(given[name] is not None for name in _LISTS)
-    merged: dict[str, Any] = {**flags, **{name: value for name, value in given.items() if value is not None}}
-    return Told(
+    is_argument = any(arguments[name] is not None for name in _LISTS)
+    merged: dict[str, Any] = {
+        **flags,
+        **{name: value for name, value in arguments.items() if value is not None},
+    }
+    return ClusterOptions(
         "arguments of init()" if is_argument else "the command line",
         text_of("job_name", merged.get("job_name", ""), "give ps or worker"),
         _index_of(merged.get("task_index")),
@@ -160,13 +163,13 @@ def _flag_of(value: str) -> bool | None:
     return word in _TRUE if word else None
 
 
-def told_by_tf_config(text: str) -> Told | None:
+def tf_config_options(text: str) -> ClusterOptions | None:
     """The start as TF_CONFIG describes it. None if it names no cluster. Raises ConfigError."""
-    told = json_of("TF_CONFIG", text, "put it right, or unset it")
-    cluster = told.get("cluster") if isinstance(told, dict) else None
+    document = json_of("TF_CONFIG", text, "put it right, or unset it")
+    cluster = document.get("cluster") if isinstance(document, dict) else None
     if not cluster:
         return None
-    task = told.get("task") or {}
+    task = document.get("task") or {}
     if not isinstance(cluster, dict) or not isinstance(task, dict):
         raise ConfigError(
             'TF_CONFIG is not like {"cluster": {"ps": [...], "worker": [...]}, '
@@ -189,7 +192,9 @@ def told_by_tf_config(text: str) -> Told | None:
     elif kind == "worker" and index is not None and index >= 0:
         index += len(chiefs)
     workers = hosts_of(cluster.get("worker"), "TF_CONFIG's worker")
-    return Told("TF_CONFIG", kind, index, hosts_of(cluster.get("ps"), "TF_CONFIG's ps"), (*chiefs, *workers))
+    return ClusterOptions(
+        "TF_CONFIG", kind, index, hosts_of(cluster.get("ps"), "TF_CONFIG's ps"), (*chiefs, *workers)
+    )
 
 
 def _checked_protocol(protocol: str) -> str:
@@ -200,47 +205,54 @@ def _checked_protocol(protocol: str) -> str:
     return protocol
 
 
-def launch_of(told: Told, *, is_colocated: bool) -> Launch:
+def launch_of(options: ClusterOptions, *, is_colocated: bool) -> Launch:
     """The start that lists describe. Raises ConfigError."""
-    if told.job_name in _JOBS_MISSING_HERE:
-        raise ConfigError(f"job_name={told.job_name}: {_JOBS_MISSING_HERE[told.job_name]}.")
-    if told.job_name not in ("", "ps", "worker"):
-        raise ConfigError(f"job_name={shown(told.job_name)} is unknown ({told.by}): give ps or worker.")
-    if told.variable_update and told.variable_update not in _UPDATES:
+    if options.job_name in _UNSUPPORTED_JOBS:
+        raise ConfigError(f"job_name={options.job_name}: {_UNSUPPORTED_JOBS[options.job_name]}.")
+    if options.job_name not in ("", "ps", "worker"):
         raise ConfigError(
-            f"variable_update={told.variable_update} has no parameter servers: start workers with mpirun, "
+            f"job_name={shown(options.job_name)} is unknown ({options.source}): give ps or worker."
+        )
+    if options.variable_update and options.variable_update not in _UPDATES:
+        raise ConfigError(
+            f"variable_update={options.variable_update} has no parameter servers: start workers with mpirun, "
             f"without lists of hosts, or give {' or '.join(_UPDATES)}."
         )
-    wanted = {"job_name": told.job_name, "worker_hosts": told.worker_hosts, "ps_hosts": told.ps_hosts}
+    required = {
+        "job_name": options.job_name,
+        "worker_hosts": options.worker_hosts,
+        "ps_hosts": options.ps_hosts,
+    }
     if is_colocated:
-        if told.ps_hosts or told.job_name == "ps":
+        if options.ps_hosts or options.job_name == "ps":
             raise ConfigError(
-                f"{'ps_hosts' if told.ps_hosts else 'job_name=ps'} names parameter servers, and "
+                f"{'ps_hosts' if options.ps_hosts else 'job_name=ps'} names parameter servers, and "
                 "RDMACOLL_SERVER_PLACEMENT=colocated says that every worker serves instead: leave one of "
                 "them out."
             )
-        del wanted["ps_hosts"]
-    missing = [name for name, value in wanted.items() if not value]
+        del required["ps_hosts"]
+    missing = [name for name, value in required.items() if not value]
     if missing:
         raise ConfigError(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing ({told.by}): a start by "
-            "hand has job_name (ps or worker), task_index, ps_hosts and worker_hosts in every process."
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing ({options.source}): a "
+            "start by hand has job_name (ps or worker), task_index, ps_hosts and worker_hosts in every "
+            "process."
         )
-    hosts = told.worker_hosts + told.ps_hosts
-    tasks = told.ps_hosts if told.job_name == "ps" else told.worker_hosts
-    rank = _index_in(told, len(tasks)) + (len(told.worker_hosts) if told.job_name == "ps" else 0)
-    launch = Launch(told.by, rank, len(hosts), hosts[0], hosts=hosts, servers=len(told.ps_hosts))
+    hosts = options.worker_hosts + options.ps_hosts
+    tasks = options.ps_hosts if options.job_name == "ps" else options.worker_hosts
+    rank = _index_in(options, len(tasks)) + (len(options.worker_hosts) if options.job_name == "ps" else 0)
+    launch = Launch(options.source, rank, len(hosts), hosts[0], hosts=hosts, servers=len(options.ps_hosts))
     _check_duplicates(launch)
     return launch
 
 
-def _index_in(told: Told, tasks: int) -> int:
-    among = f"{told.job_name}_hosts names {tasks}, so tasks are 0 to {tasks - 1}"
-    if told.task_index is None and tasks > 1:
-        raise ConfigError(f"task_index is missing ({told.by}): {among}, one for each process.")
-    index = told.task_index or 0
+def _index_in(options: ClusterOptions, tasks: int) -> int:
+    among = f"{options.job_name}_hosts names {tasks}, so tasks are 0 to {tasks - 1}"
+    if options.task_index is None and tasks > 1:
+        raise ConfigError(f"task_index is missing ({options.source}): {among}, one for each process.")
+    index = options.task_index or 0
     if not 0 <= index < tasks:
-        raise ConfigError(f"task_index={index} ({told.by}) is out of range: {among}.")
+        raise ConfigError(f"task_index={index} ({options.source}) is out of range: {among}.")
     return index
 
 
@@ -255,7 +267,7 @@ def _check_duplicates(launch: Launch) -> None:
             )
 
 
-def settings_of(told: Told, launch: Launch | None, values: Values) -> dict[str, object]:
+def settings_of(options: ClusterOptions, launch: Launch | None, values: Values) -> dict[str, object]:
     """The settings that follow from lists and protocol. They must not contradict `values`.
 
     Raises ConfigError.
@@ -265,43 +277,45 @@ def settings_of(told: Told, launch: Launch | None, values: Values) -> dict[str, 
         found = {"mode": "ps"}
         if values.is_given("RDMACOLL_MODE") and values.text("RDMACOLL_MODE") != "ps":
             raise ConfigError(
-                f"lists of hosts ({told.by}) start parameter servers, and RDMACOLL_MODE="
+                f"lists of hosts ({options.source}) start parameter servers, and RDMACOLL_MODE="
                 f"{values.text('RDMACOLL_MODE')} says that there are none: leave one of them out."
             )
         if launch.servers:
             found["num_servers"] = launch.servers
-            given = values.text("RDMACOLL_NUM_SERVERS") if values.is_given("RDMACOLL_NUM_SERVERS") else ""
-            for text in (told.num_servers, given):
+            servers_text = (
+                values.text("RDMACOLL_NUM_SERVERS") if values.is_given("RDMACOLL_NUM_SERVERS") else ""
+            )
+            for text in (options.num_servers, servers_text):
                 if text and text != str(launch.servers):
                     raise ConfigError(
-                        f"the lists ({told.by}) have {launch.servers} parameter servers, and "
+                        f"the lists ({options.source}) have {launch.servers} parameter servers, and "
                         f"RDMACOLL_NUM_SERVERS says {text}: leave it out."
                     )
-    elif told.num_servers:
-        found = {"mode": "ps", "num_servers": told.num_servers}
-    if told.is_synchronous is not None and (launch is not None or not told.is_synchronous):
-        found["ps_sync"] = told.is_synchronous
-        text = "true" if told.is_synchronous else "false"
+    elif options.num_servers:
+        found = {"mode": "ps", "num_servers": options.num_servers}
+    if options.is_synchronous is not None and (launch is not None or not options.is_synchronous):
+        found["ps_sync"] = options.is_synchronous
+        text = "true" if options.is_synchronous else "false"
         if values.is_given("RDMACOLL_PS_SYNC") and values.text("RDMACOLL_PS_SYNC") != text:
             raise ConfigError(
                 f"cross_replica_sync={text}, and RDMACOLL_PS_SYNC says otherwise: leave one of them out."
             )
-    if told.protocol and _PROTOCOLS[told.protocol][0]:
+    if options.protocol and _PROTOCOLS[options.protocol][0]:
         found["rdma"] = True
         if values.is_given("RDMACOLL_RDMA") and values.text("RDMACOLL_RDMA") == "false":
             raise ConfigError(
-                f"server_protocol={told.protocol} asks for RDMA, and RDMACOLL_RDMA (TF_RDMA_ENABLED) is "
+                f"server_protocol={options.protocol} asks for RDMA, and RDMACOLL_RDMA (TF_RDMA_ENABLED) is "
                 "false: change one of them."
             )
     return found
 
 
-def protocol_sentence(told: Told, values: Values) -> str:
+def protocol_sentence(options: ClusterOptions, values: Values) -> str:
     """The meaning of the given protocol of TensorFlow's servers here, as a sentence, or ""."""
-    if not told.protocol:
+    if not options.protocol:
         return ""
-    asks, meaning = _PROTOCOLS[told.protocol]
+    requests_rdma, meaning = _PROTOCOLS[options.protocol]
     allowed = values.text("RDMACOLL_TRANSPORT")
-    if asks and allowed not in ("", "auto") and "rdma" not in allowed.split(","):
+    if requests_rdma and allowed not in ("", "auto") and "rdma" not in allowed.split(","):
         meaning = f"RDMACOLL_TRANSPORT={allowed} leaves RDMA out, and is obeyed"
-    return f"server_protocol={told.protocol}: {meaning}."
+    return f"server_protocol={options.protocol}: {meaning}."

@@ -8,26 +8,26 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from rdmacoll._base.outside import shown
+from rdmacoll._base.external_values import shown
 from rdmacoll.engine.errors import ConfigError
 
 # Set in a rank while its world of several ranks stands: names the rank, with a digest of its variables.
 MARK = "_RDMACOLL_RANK"
 # The values of these variables identify one process of one start.
-_TELLING = (
+_IDENTIFYING = (
     *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     *("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "PMIX_SIZE", "PMIX_NAMESPACE"),
     *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     *("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
     *("RDMACOLL_RANK", "RDMACOLL_SIZE", "RDMACOLL_RENDEZVOUS", "RDMACOLL_JOB_ID", "TF_CONFIG"),
 )
-_RANKS = tuple(name for name in _TELLING if name.endswith(("RANK", "PROCID", "TF_CONFIG")))
+_RANKS = tuple(name for name in _IDENTIFYING if name.endswith(("RANK", "PROCID", "TF_CONFIG")))
 _OF_LAUNCHERS = (
     *("OMPI_", "PMIX_", "PMI_", "PRTE_", "MV2_", "MPI_LOCAL", "HYDRA_", "JSM_NAMESPACE_", "FLUX_"),
     *("SLURM_", "HOROVOD_", "TORCHELASTIC_", "GROUP_", "ROLE_"),
 )
 _NAMES = (
-    *(*_TELLING, MARK, "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    *(*_IDENTIFYING, MARK, "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     *("RDMACOLL_PORT", "RDMACOLL_MODE", "RDMACOLL_NUM_SERVERS"),
 )
 
@@ -46,8 +46,8 @@ def without_launch(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _digest(variables: Mapping[str, str]) -> str:
-    told = "\0".join(f"{name}={variables.get(name, '')}" for name in _TELLING)
-    return hashlib.sha256(told.encode(errors="backslashreplace")).hexdigest()[:16]
+    identity = "\0".join(f"{name}={variables.get(name, '')}" for name in _IDENTIFYING)
+    return hashlib.sha256(identity.encode(errors="backslashreplace")).hexdigest()[:16]
 
 
 def _stat_of(pid: int, proc: Path) -> tuple[str, int]:
@@ -87,9 +87,10 @@ def check_inherited(variables: Mapping[str, str], proc: Path = Path("/proc")) ->
     pid, began, rank, _ = parts
     if not any(variables.get(name) for name in _RANKS) or not _is_ancestor(pid, began, proc):
         return
-    told = [f"{name}={shown(variables[name])}" for name in _TELLING if variables.get(name)]
+    inherited = [f"{name}={shown(variables[name])}" for name in _IDENTIFYING if variables.get(name)]
     raise ConfigError(
         f"this process was started by rank {rank} of a running job (pid {pid}) and has inherited the "
-        f"variables of its start ({', '.join(told[:3])}): init() would make it rank {rank} once more. Start "
-        "it with env=rdmacoll.clean_environment(), and it is a world of its own; or call no init() there."
+        f"variables of its start ({', '.join(inherited[:3])}): init() would make it rank {rank} once more. "
+        "Start it with env=rdmacoll.clean_environment(), and it is a world of its own; or call no init() "
+        "there."
     )

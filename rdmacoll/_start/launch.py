@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from rdmacoll._base.outside import shown, text_of, whole_of
+from rdmacoll._base.external_values import shown, text_of, whole_of
 from rdmacoll.engine.errors import ConfigError
 
 OPEN_MPI = "Open MPI"
@@ -16,7 +16,7 @@ OPEN_MPI = "Open MPI"
 class Variables(NamedTuple):
     """A launcher, its variable with the number of processes, and its variable with the rank."""
 
-    by: str
+    source: str
     size: str
     rank: str
 
@@ -51,11 +51,11 @@ _PORT_FIRST, _PORTS = 15000, 15000  # below Linux' ephemeral ports
 class Launch:
     """The start of this process: the launcher, this rank, the world's size, and rank 0's address."""
 
-    by: str
+    source: str
     rank: int
     size: int
     rendezvous: str = ""  # host:port, if MPI does not carry the texts
-    variables: tuple[str, ...] = ()  # the variables with rank and size, if `by` does not name them
+    variables: tuple[str, ...] = ()  # the variables with rank and size, if `source` does not name them
     is_mpi: bool = False  # MPI carries the texts, if this process has that MPI
     hosts: tuple[str, ...] = ()  # host:port of every rank, if lists name the ranks
     servers: int = 0  # the number of parameter servers, which are the last ranks
@@ -68,18 +68,19 @@ class Launch:
         workers = self.size - self.servers
         return f"worker {rank}" if rank < workers else f"ps {rank - workers}"
 
-    def place(self, rank: int) -> str:
+    def name_with_address(self, rank: int) -> str:
         """A rank's name, with the address at which it is reached."""
         if self.hosts:
             return f"{self.name(rank)} ({self.hosts[rank]})"
         return f"{self.name(rank)} at {self.rendezvous}"
 
-    def missing(self, here: Collection[int]) -> str:
-        """The ranks other than 0 that are not `here`, for messages. Only the first ones if they are many."""
-        missing = [rank for rank in range(1, self.size) if rank not in here]
+    def missing(self, present: Collection[int]) -> str:
+        """The ranks other than 0 that are not `present`, for messages. Only the first ones if they are
+        many."""
+        missing = [rank for rank in range(1, self.size) if rank not in present]
         more = ", ..." if len(missing) > _NAMES_SHOWN else ""
         if self.hosts:
-            return ", ".join(self.place(rank) for rank in missing[:_NAMES_SHOWN]) + more
+            return ", ".join(self.name_with_address(rank) for rank in missing[:_NAMES_SHOWN]) + more
         shown = ", ".join(map(str, missing[:_NAMES_SHOWN])) + more
         plural = "s" if len(missing) != 1 else ""
         return f"rank{plural} {shown} of {self.size} at {self.rendezvous}"
@@ -104,14 +105,14 @@ class Launch:
             with_servers = f"with {self.servers} parameter server{plural}"
             beside = with_servers if self.servers else "where every worker serves"
             return (
-                f"{self.by}: {self.name(self.rank)} at {self.hosts[self.rank]}, rank {self.rank} of "
+                f"{self.source}: {self.name(self.rank)} at {self.hosts[self.rank]}, rank {self.rank} of "
                 f"{self.size} {beside}"
             )
         if self.size == 1:
-            return f"{self.by}: a world of one"
-        told = f" (from {' and '.join(self.variables)})" if self.variables else ""
+            return f"{self.source}: a world of one"
+        variables = f" (from {' and '.join(self.variables)})" if self.variables else ""
         address = f", rendezvous at {self.rendezvous}" if self.rendezvous else ""
-        return f"{self.by}: rank {self.rank} of {self.size}{told}{address}"
+        return f"{self.source}: rank {self.rank} of {self.size}{variables}{address}"
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
@@ -121,10 +122,10 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 def checked(launch: Launch) -> Launch:
     """The launch. Raises ConfigError if its rank and size are impossible."""
     if launch.size < 1:
-        raise ConfigError(f"{launch.by}: size {launch.size}; a world has at least one rank.")
+        raise ConfigError(f"{launch.source}: size {launch.size}; a world has at least one rank.")
     if not 0 <= launch.rank < launch.size:
         raise ConfigError(
-            f"{launch.by}: rank {launch.rank} of {launch.size}; ranks are 0 to {launch.size - 1}."
+            f"{launch.source}: rank {launch.rank} of {launch.size}; ranks are 0 to {launch.size - 1}."
         )
     return launch
 
@@ -186,7 +187,7 @@ def by_hand(
     merged.update({name: environ[name] for name in given if name not in merged and name in environ})
     if not merged:
         return None
-    by = "arguments of init()" if as_argument else "RDMACOLL_RANK and RDMACOLL_SIZE"
+    source = "arguments of init()" if as_argument else "RDMACOLL_RANK and RDMACOLL_SIZE"
     if set(merged) == {"RDMACOLL_SIZE"} and merged["RDMACOLL_SIZE"].strip() == "1":
         merged["RDMACOLL_RANK"] = "0"
     missing = [name for name in ("RDMACOLL_RANK", "RDMACOLL_SIZE") if name not in merged]
@@ -197,7 +198,7 @@ def by_hand(
         )
     launch = checked(
         Launch(
-            by,
+            source,
             _number(merged, "RDMACOLL_RANK"),
             _number(merged, "RDMACOLL_SIZE"),
             merged.get("RDMACOLL_RENDEZVOUS", ""),
@@ -215,12 +216,12 @@ def by_hand(
 
 def by_mpi(environ: Mapping[str, str]) -> Launch | None:
     """The launch that an MPI launcher describes, even if this process does not have that MPI."""
-    for by, size, rank in MPI_VARIABLES:
+    for source, size, rank in MPI_VARIABLES:
         if size in environ and rank in environ:
             numbers = _number(environ, rank), _number(environ, size)
             namespace = environ.get("PMIX_NAMESPACE", "")
             job = f"PMIX_NAMESPACE={namespace}" if namespace else ""
-            return checked(Launch(by, *numbers, variables=(rank, size), is_mpi=True, job=job))
+            return checked(Launch(source, *numbers, variables=(rank, size), is_mpi=True, job=job))
     return None
 
 
@@ -295,8 +296,8 @@ def by_torchrun(environ: Mapping[str, str]) -> Launch | None:
             f"WORLD_SIZE={size} is set, but RANK is not: each process would be a world of its own. Give "
             "every process RANK, MASTER_ADDR and MASTER_PORT as torchrun does, or unset WORLD_SIZE."
         )
-    by, size_name, rank_name = TORCHRUN_VARIABLES
-    launch = checked(Launch(by, _number(environ, rank_name), size, variables=(rank_name, size_name)))
+    source, size_name, rank_name = TORCHRUN_VARIABLES
+    launch = checked(Launch(source, _number(environ, rank_name), size, variables=(rank_name, size_name)))
     if launch.size == 1:
         return launch
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
@@ -339,8 +340,8 @@ def by_launchers(environ: Mapping[str, str]) -> list[Launch]:
     differ = slurm and torchrun and (slurm.rank, slurm.size) != (torchrun.rank, torchrun.size)
     if slurm and torchrun and found[0] is slurm and torchrun.size > 1 and differ:
         raise ConfigError(
-            f"{slurm.by} says rank {slurm.rank} of {slurm.size}, {torchrun.by} says rank {torchrun.rank} of "
-            f"{torchrun.size} ({' and '.join(torchrun.variables)}): unset what does not hold, or start with "
-            "RDMACOLL_RANK, RDMACOLL_SIZE and RDMACOLL_RENDEZVOUS."
+            f"{slurm.source} says rank {slurm.rank} of {slurm.size}, {torchrun.source} says rank "
+            f"{torchrun.rank} of {torchrun.size} ({' and '.join(torchrun.variables)}): unset what does not "
+            "hold, or start with RDMACOLL_RANK, RDMACOLL_SIZE and RDMACOLL_RENDEZVOUS."
         )
     return found

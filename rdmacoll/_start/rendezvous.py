@@ -13,14 +13,14 @@ from typing import Any, Callable
 
 from rdmacoll._base import threads
 from rdmacoll._base.log import Log
-from rdmacoll._start.carrier import Keeper, left, no_watch
+from rdmacoll._start.bootstrap_exchange import AddressHolder, left_during_start, no_watch
 from rdmacoll._start.launch import Launch
-from rdmacoll._start.patience import Patience
-from rdmacoll._start.rendezvous_door import PROCESS, Self
-from rdmacoll._start.rendezvous_guest import Call, EarlyError, RendezvousGuest
-from rdmacoll._start.rendezvous_host import RendezvousHost
-from rdmacoll._start.rendezvous_place import AddressTakenError
+from rdmacoll._start.listen_address import AddressTakenError
+from rdmacoll._start.rendezvous_client import ConnectAttempt, RendezvousClient, RetryError
+from rdmacoll._start.rendezvous_listener import PROCESS_ID, LocalProcess
 from rdmacoll._start.rendezvous_refusal import refuse_all
+from rdmacoll._start.rendezvous_root import RendezvousRoot
+from rdmacoll._start.start_deadline import StartDeadline
 from rdmacoll.engine.errors import ConfigError, error_from_json
 
 # A thread sends signs of life once a second, but Python may delay it.
@@ -30,7 +30,7 @@ _RETRY_S = 0.1
 _OWNER_S = 1.0  # rank 0 answers in this time, by a thread of its own; another program may never answer
 
 
-class TcpCarrier:
+class TcpExchange:
     """The out-of-band channel over the rendezvous. It also agrees on the job's name and secret.
 
     Raises ConfigError and RankFailedError.
@@ -46,7 +46,7 @@ class TcpCarrier:
         is_by_hand: bool = False,
         silence_s: float = SILENCE_S_MIN,
         shares_port: bool = False,
-        process: str = PROCESS,
+        process: str = PROCESS_ID,
     ) -> None:
         """Meets the other ranks.
 
@@ -56,19 +56,19 @@ class TcpCarrier:
         """
         refused = self._without_threads(launch, file_secret, log)
         self._file_secret, self._launch = file_secret, launch
-        self._patience = Patience(timeout_s, log, is_by_hand=is_by_hand)
-        self._me = Self(launch, socket.gethostname(), os.getpid(), process)
-        self._is_kept = False
-        self._side: RendezvousHost | RendezvousGuest
+        self._deadline = StartDeadline(timeout_s, log, is_by_hand=is_by_hand)
+        self._local = LocalProcess(launch, socket.gethostname(), os.getpid(), process)
+        self._holds_address = False
+        self._side: RendezvousRoot | RendezvousClient
         silence_s = max(SILENCE_S_MIN, silence_s)
         if launch.rank == 0:
-            host = self._host(log, silence_s, shares_port)
-            self._side = host
-            self._guarded(host.gather)
+            root = self._root(log, silence_s, shares_port)
+            self._side = root
+            self._guarded(root.gather)
         else:
-            guest = RendezvousGuest(self._me, file_secret, self._patience, log, silence_s, refused)
-            self._side = guest
-            self._guarded(guest.join)
+            client = RendezvousClient(self._local, file_secret, self._deadline, log, silence_s, refused)
+            self._side = client
+            self._guarded(client.join)
 
     @staticmethod
     def _without_threads(launch: Launch, secret: bytes, log: Log) -> ConfigError | None:
@@ -85,33 +85,33 @@ class TcpCarrier:
             return error
         return None
 
-    def _host(self, log: Log, silence_s: float, shares_port: bool) -> RendezvousHost:
+    def _root(self, log: Log, silence_s: float, shares_port: bool) -> RendezvousRoot:
         begun = time.monotonic()
         while True:
             try:
-                return RendezvousHost(
-                    self._me, self._file_secret, self._patience, log, silence_s, shares_port=shares_port
+                return RendezvousRoot(
+                    self._local, self._file_secret, self._deadline, log, silence_s, shares_port=shares_port
                 )
             except AddressTakenError as error:
-                if time.monotonic() > begun + self._owner_leaves_within():
+                if time.monotonic() > begun + self._owner_leaves_within_s():
                     raise ConfigError(str(error)) from None
             time.sleep(_RETRY_S)
 
-    def _owner_leaves_within(self) -> float:
+    def _owner_leaves_within_s(self) -> float:
         """The number of seconds within which the socket that has the address may free it.
 
         If that socket belongs to rank 0 of a job, that rank hears that there is a second one, and its answer
         is raised.
         """
-        call = Call(self._launch, self._file_secret, answer_s=_OWNER_S)
+        attempt = ConnectAttempt(self._launch, self._file_secret, answer_s=_OWNER_S)
         try:
-            answer = call.say(self._me.hello())
-        except EarlyError:
+            answer = attempt.send(self._local.hello())
+        except RetryError:
             return _OWNER_S  # a socket that does not listen yet, is being closed, or never answers
         except ConfigError:
             return 0.0  # another program, or a job with another secret
         finally:
-            call.close()
+            attempt.close()
         if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
             raise error_from_json(json.dumps(answer["error"]))
         return _PREVIOUS_S
@@ -127,7 +127,7 @@ class TcpCarrier:
 
     def allgather(self, text: str, watch: Callable[[], None] = no_watch) -> list[str]:
         """All ranks' texts, by rank."""
-        return self._side.exchange(text, watch)
+        return self._side.allgather(text, watch)
 
     def check(self) -> None:
         """Raises the error that ends the start on all ranks, as rank 0 has told it."""
@@ -136,7 +136,9 @@ class TcpCarrier:
     def leave(self, cause: str) -> None:
         """Ends the start on all ranks. Their error names this rank and `cause`."""
         me = self._launch.rank
-        self._side.leave(left(me, self._me.host, self._me.who, cause, self._launch.name(me)))
+        self._side.leave(
+            left_during_start(me, self._local.host, self._local.host_pid, cause, self._launch.name(me))
+        )
 
     def job(self) -> tuple[str, bytes]:
         """Rank 0's random name, and a secret that is derived from the file's.
@@ -148,26 +150,27 @@ class TcpCarrier:
 
     def renew(self, timeout_s: float, source: str) -> None:
         """Starts a new time limit of `timeout_s`, from the setting `source`."""
-        self._patience.renew(timeout_s, source)
+        self._deadline.renew(timeout_s, source)
 
     def share_address(self, callers: Callable[[], int]) -> None:
         """Lets rank 0 hear callers at its address, also if the engine listens there."""
-        if isinstance(self._side, RendezvousHost):
+        if isinstance(self._side, RendezvousRoot):
             self._side.share_address(callers)
 
-    def keeper(self) -> Keeper | None:
+    def address_holder(self) -> AddressHolder | None:
         """Rank 0's side; None on other ranks."""
-        return self._side if isinstance(self._side, RendezvousHost) else None
+        return self._side if isinstance(self._side, RendezvousRoot) else None
 
-    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
-        """As `RendezvousHost.keep`. The owner of the `keeper` closes the address at the end of the world."""
-        if isinstance(self._side, RendezvousHost):
-            self._side.keep(is_over, blame)
-            self._is_kept = True
+    def hold_address(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
+        """As `RendezvousRoot.hold_address`. The owner of the `address_holder` closes the address at the end
+        of the world."""
+        if isinstance(self._side, RendezvousRoot):
+            self._side.hold_address(is_over, blame)
+            self._holds_address = True
         else:
-            self._side.part()
+            self._side.say_goodbye()
 
     def close(self) -> None:
         """Closes every socket, but not a kept address. Idempotent."""
-        if not self._is_kept:
+        if not self._holds_address:
             self._side.close()

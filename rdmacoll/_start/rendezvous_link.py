@@ -12,15 +12,15 @@ from typing import Any
 
 from rdmacoll._base import channel
 
-BEAT_EVERY_S = 1.0
-PATH_S = 5.0  # from a large frame to its answer, retransmissions included
+HEARTBEAT_EVERY_S = 1.0
+PROBE_S = 5.0  # from a large frame to its answer, retransmissions included
 _ANSWER_S = 2.0  # most answers arrive in this time
 # Only interfaces within a host have larger frames, and no frame is lost there.
 _SEGMENT_BYTES_MAX = 16 << 10
-_SAID_ON_CLOSE_S = 1.0
+_FLUSH_ON_CLOSE_S = 1.0
 # In the kernel's struct tcp_info: the number of this side's bytes that the other kernel has acknowledged.
 _BYTES_ACKED = struct.Struct("@120xQ")
-_AROUND_BYTES = len(channel.FrameWriter(b"", b"").frame({"large": ""}))
+_FRAME_OVERHEAD_BYTES = len(channel.FrameWriter(b"", b"").frame({"large": ""}))
 
 
 class Link:
@@ -28,17 +28,17 @@ class Link:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.heard_at = time.monotonic()
+        self.received_at = time.monotonic()
         self.frames = 0  # received frames
-        self.beat = 0  # the other side's count of ranks, from its last sign of life
-        self._beat_at = 0.0
+        self.heartbeat = 0  # the other side's count of ranks, from its last sign of life
+        self._heartbeat_at = 0.0
         self._out = bytearray()
         self._reader: channel.FrameReader | None = None
         self._writer: channel.FrameWriter | None = None
-        self._large_bytes = 0
-        self._large_until: float | None = None
-        self._pushed_bytes = self._large_at_bytes = 0  # bytes sent so far; the middle of the large frame
-        self._is_held_up = False  # the large frame is lost, as far as is known
+        self._probe_bytes = 0
+        self._probe_until: float | None = None
+        self._sent_bytes = self._probe_offset_bytes = 0  # bytes sent so far; the middle of the large frame
+        self._is_probe_lost = False  # the large frame is lost, as far as is known
         connection.setblocking(False)
 
     def begin(self, key: bytes, incoming: bytes, outgoing: bytes, frame_bytes_max: int) -> None:
@@ -46,16 +46,16 @@ class Link:
         self._reader = channel.FrameReader(key, incoming, frame_bytes_max)
         self._writer = channel.FrameWriter(key, outgoing)
 
-    def push(self, data: bytes) -> None:
+    def send_bytes(self, data: bytes) -> None:
         """Queues bytes, and sends as many as the socket takes now."""
         self._out += data
-        self._pushed_bytes += len(data)
+        self._sent_bytes += len(data)
         self.flush()
 
-    def say(self, value: Any) -> None:
+    def send(self, value: Any) -> None:
         """Queues a frame. Does nothing before `begin`."""
         if self._writer is not None:
-            self.push(self._writer.frame(value))
+            self.send_bytes(self._writer.frame(value))
 
     def flush(self) -> None:
         """Sends as many bytes as the socket takes now. A broken connection shows in `receive`."""
@@ -81,7 +81,7 @@ class Link:
             return b""
         if not data:
             raise ConnectionResetError("it closed the connection")
-        self.heard_at = time.monotonic()
+        self.received_at = time.monotonic()
         return data
 
     def add(self, data: bytes) -> None:
@@ -94,16 +94,16 @@ class Link:
         while self._reader is not None and (frame := self._reader.take()) is not None:
             self.frames += 1
             if isinstance(frame, dict) and "large" in frame:
-                self.say({"arrived": True})
+                self.send({"arrived": True})
             elif isinstance(frame, dict) and "arrived" in frame:
-                self._large_until, self._is_held_up = None, False
+                self._probe_until, self._is_probe_lost = None, False
             elif isinstance(frame, dict) and "beat" in frame:
-                self.beat = int(frame["beat"])
+                self.heartbeat = int(frame["beat"])
             else:
                 return frame
         return None
 
-    def try_path(self) -> None:
+    def probe_path(self) -> None:
         """Sends a frame of the interface's size, which the other side answers.
 
         A path that drops such frames would pass the small ones, and lose larger messages of the start later.
@@ -112,38 +112,38 @@ class Link:
             segment = self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
         except OSError:
             return
-        self._large_bytes = segment if segment <= _SEGMENT_BYTES_MAX else 0
-        self._large_until = time.monotonic() + PATH_S
+        self._probe_bytes = segment if segment <= _SEGMENT_BYTES_MAX else 0
+        self._probe_until = time.monotonic() + PROBE_S
         # Exactly one segment: virtual devices may cut data of several segments on the way.
-        before = self._pushed_bytes
-        self.say({"large": " " * max(0, self._large_bytes - _AROUND_BYTES)})
-        self._large_at_bytes = (before + self._pushed_bytes) // 2
+        before = self._sent_bytes
+        self.send({"large": " " * max(0, self._probe_bytes - _FRAME_OVERHEAD_BYTES)})
+        self._probe_offset_bytes = (before + self._sent_bytes) // 2
 
     def is_path_open(self) -> bool:
         """Whether the other side has answered the large frame."""
-        return self._large_until is None
+        return self._probe_until is None
 
     def path_fault(self, here: str, there: str, *, has_ended: bool = False) -> str:
         """The message about a path that drops large frames, or "".
 
         has_ended: the connection has ended, perhaps since the other side has just come to the same verdict.
         """
-        earlier_s = _ANSWER_S if has_ended else PATH_S
-        until = self._large_until if self._large_bytes else None  # 0: no large frame, as on loopback
+        verdict_after_s = _ANSWER_S if has_ended else PROBE_S
+        until = self._probe_until if self._probe_bytes else None  # 0: no large frame, as on loopback
         if until is None:
             return ""
         if not has_ended:
-            self._is_held_up = self._holds_up()
-        if not self._is_held_up or time.monotonic() < until - PATH_S + earlier_s:
+            self._is_probe_lost = self._probe_is_unacknowledged()
+        if not self._is_probe_lost or time.monotonic() < until - PROBE_S + verdict_after_s:
             return ""
         return (
-            f"frames of {self._large_bytes} bytes do not pass between {here} and {there} within {PATH_S:g} "
+            f"frames of {self._probe_bytes} bytes do not pass between {here} and {there} within {PROBE_S:g} "
             "s, small ones do: a switch or an interface on the way has a smaller MTU. Give the interfaces of "
             "all hosts the MTU that the whole path carries (ip link set dev NAME mtu 1500; it is found by "
             "ping -M do -s SIZE)."
         )
 
-    def _holds_up(self) -> bool:
+    def _probe_is_unacknowledged(self) -> bool:
         """Whether the other host's kernel has not received the large frame.
 
         A kernel acknowledges it for a suspended process, too. So a suspension is not blamed on the path.
@@ -151,29 +151,29 @@ class Link:
         try:
             info = self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         except OSError:
-            return self._is_held_up
+            return self._is_probe_lost
         # An old kernel does not report the bytes.
-        return len(info) < _BYTES_ACKED.size or _BYTES_ACKED.unpack_from(info)[0] < self._large_at_bytes
+        return len(info) < _BYTES_ACKED.size or _BYTES_ACKED.unpack_from(info)[0] < self._probe_offset_bytes
 
-    def beats(self, count: int) -> None:
+    def send_heartbeat(self, count: int) -> None:
         """Sends a sign of life with `count`, once a second."""
         now = time.monotonic()
-        if now - self._beat_at >= BEAT_EVERY_S:
-            self._beat_at = now
-            self.say({"beat": count})
+        if now - self._heartbeat_at >= HEARTBEAT_EVERY_S:
+            self._heartbeat_at = now
+            self.send({"beat": count})
 
-    def excuse(self, seconds: float) -> None:
+    def extend_limits(self, seconds: float) -> None:
         """Extends limits by seconds in which this process did not run: messages may have come then."""
-        self.heard_at += seconds
-        if self._large_until is not None:
-            self._large_until += seconds
+        self.received_at += seconds
+        if self._probe_until is not None:
+            self._probe_until += seconds
 
     def is_silent(self, limit_s: float) -> bool:
         """Whether the other side has shown no sign of life for `limit_s`.
 
         False while the large frame is held up: no later frame gets past a dropped one.
         """
-        return not self._is_held_up and time.monotonic() - self.heard_at > limit_s
+        return not self._is_probe_lost and time.monotonic() - self.received_at > limit_s
 
     def close(self) -> None:
         """Sends queued bytes, for at most a second, and closes. Idempotent."""
@@ -181,7 +181,7 @@ class Link:
             return
         try:
             if self._out:
-                self.connection.settimeout(_SAID_ON_CLOSE_S)
+                self.connection.settimeout(_FLUSH_ON_CLOSE_S)
                 self.connection.sendall(self._out)
             self._out.clear()
             self.connection.setblocking(False)

@@ -6,7 +6,7 @@ import time
 
 from rdmacoll._base.log import Log
 from rdmacoll._start.launch import Launch
-from rdmacoll._start.rendezvous_door import Door
+from rdmacoll._start.rendezvous_listener import RendezvousListener
 from rdmacoll.engine.errors import RdmacollError, error_to_fields
 
 _COME_WITHIN_S = 10.0  # ranks that a launcher starts together have come after so long
@@ -19,21 +19,23 @@ def refuse_all(launch: Launch, secret: bytes, log: Log, error: RdmacollError) ->
 
     Raises ConfigError if rank 0 cannot listen.
     """
-    door = Door(launch, secret, log)
+    listener = RendezvousListener(launch, secret, log)
     log.warning(f"{error} The other ranks are waited for, to hear it.")
-    told: set[object] = set()
+    reached: set[object] = set()
     until = time.monotonic() + _COME_WITHIN_S
     try:
         while time.monotonic() < until:
-            for key, _ in door.selector.select(_TICK_S):
-                came = door.look(key.data)
-                if came is not None:
-                    guest, hello = came
-                    door.dismiss(guest, {"error": error_to_fields(error)})
-                    told.add(hello.get("rank"))
-            door.drop_slow_strangers()
-            if told >= set(range(1, launch.size)):
-                until = min(until, time.monotonic() + (_READ_WITHIN_S if door.has_strangers() else 0.0))
+            for key, _ in listener.selector.select(_TICK_S):
+                admitted = listener.handle_event(key.data)
+                if admitted is not None:
+                    peer, hello = admitted
+                    listener.refuse(peer, {"error": error_to_fields(error)})
+                    reached.add(hello.get("rank"))
+            listener.drop_slow_callers()
+            if reached >= set(range(1, launch.size)):
+                until = min(
+                    until, time.monotonic() + (_READ_WITHIN_S if listener.has_pending_callers() else 0.0)
+                )
     finally:
-        door.close()
-        door.selector.close()
+        listener.close()
+        listener.selector.close()

@@ -8,14 +8,14 @@ import secrets
 import stat
 from pathlib import Path
 
-from rdmacoll._base.outside import shown
+from rdmacoll._base.external_values import shown
 from rdmacoll.engine.errors import ConfigError
 
 SECRET_BYTES = 32
 _BYTES_MIN = SECRET_BYTES // 2
 _BYTES_MAX = 4096
 # One in two million secrets of sixteen random hexadecimal digits has fewer different digits.
-_KINDS_MIN = 5
+_DISTINCT_MIN = 5
 
 
 def _create(path: Path) -> None:
@@ -88,9 +88,13 @@ def _check_strength(secret: bytes, path: Path) -> None:
     if len(secret) > _BYTES_MAX:
         raise ConfigError(f"{path} holds more than {_BYTES_MAX} bytes, which is no secret. {cure}")
     period = (secret + secret).index(secret, 1)  # the length of the repeated part: 4 in "abcdabcdabcdabcd"
-    kinds = len(set(secret))
-    if kinds < _KINDS_MIN or period < _BYTES_MIN or _is_run(secret):
-        what = f"has {kinds} different bytes" if kinds < _KINDS_MIN else "repeats or counts up a few bytes"
+    distinct = len(set(secret))
+    if distinct < _DISTINCT_MIN or period < _BYTES_MIN or _is_run(secret):
+        what = (
+            f"has {distinct} different bytes"
+            if distinct < _DISTINCT_MIN
+            else "repeats or counts up a few bytes"
+        )
         raise ConfigError(f"the secret in {path} {what}, so it can be guessed. {cure}")
 
 

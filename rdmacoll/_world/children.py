@@ -8,8 +8,8 @@ from rdmacoll._world import world
 
 
 def _mark(engine: int) -> None:
-    here = world.current() if engine else None
-    is_one_of_several = here is not None and here.topology[1] + here.servers > 1
+    running = world.current() if engine else None
+    is_one_of_several = running is not None and running.topology[1] + running.servers > 1
     bootstrap.mark_children(world.rank() if is_one_of_several else None)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from rdmacoll._abi.library import Library, load
 from rdmacoll._abi.settings import Values, arguments_text
-from rdmacoll._start.carrier import Carrier
+from rdmacoll._start.bootstrap_exchange import BootstrapExchange
 from rdmacoll._start.launch import Launch
 from rdmacoll._world import world
 from rdmacoll.engine.errors import RdmacollError
@@ -24,28 +24,28 @@ _MARGIN_S = 30.0  # seconds for the work between the parts of a test
 
 
 @dataclass(frozen=True)
-class Gathering:
+class RankGroup:
     """The ranks that the launcher describes, and the channel between them; no engine."""
 
     library: Library
     values: Values
     launch: Launch
-    carrier: Carrier
+    exchange: BootstrapExchange
     job: str
     secret: bytes
 
 
 @contextmanager
-def gathering() -> Iterator[Gathering]:
+def rank_group() -> Iterator[RankGroup]:
     """Meets the other ranks without starting an engine. Raises ConfigError, as `init` does."""
     library = load()
     values = Values(library.settings())
     start = world.start_of()
-    carrier = start.carrier(values)
+    exchange = start.exchange(values)
     try:
-        yield Gathering(library, values, start.launch, carrier, *carrier.job())
+        yield RankGroup(library, values, start.launch, exchange, *exchange.job())
     finally:
-        carrier.close()
+        exchange.close()
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ class Outcome:
 class _Round:
     """One round of measurements, and every rank's answers in it."""
 
-    def __init__(self, here: Gathering, pairs: Sequence[Pair], test: Test, name: str) -> None:
-        self._here, self._test = here, test
+    def __init__(self, group: RankGroup, pairs: Sequence[Pair], test: Test, name: str) -> None:
+        self._group, self._test = group, test
         self._problems: dict[Pair, tuple[str, str]] = dict.fromkeys(pairs, ("", ""))
-        me = here.launch.rank
+        me = group.launch.rank
         self._mine = next((pair for pair in pairs if me in pair), None)
         self._address = 0
         self._name = name
@@ -104,7 +104,7 @@ class _Round:
             reports = self._agree(lambda mine: self._run(mine, leaders))
         finally:
             if self._address:
-                self._here.library.pair_free(self._address)
+                self._group.library.pair_free(self._address)
         return {
             pair: Outcome({} if problems != ("", "") else reports[pair[0]], problems)
             for pair, problems in self._problems.items()
@@ -119,8 +119,8 @@ class _Round:
             except RdmacollError as error:
                 mine = {"problem": str(error)}
         # Ranks without work wait here for the ranks that measure.
-        self._here.carrier.renew(2 * self._test.limit_s + _MARGIN_S, "--timeout, twice, and some seconds")
-        answers = [json.loads(text) for text in self._here.carrier.allgather(json.dumps(mine))]
+        self._group.exchange.renew(2 * self._test.limit_s + _MARGIN_S, "--timeout, twice, and some seconds")
+        answers = [json.loads(text) for text in self._group.exchange.allgather(json.dumps(mine))]
         for pair, problems in self._problems.items():
             if problems == ("", ""):
                 low, high = (str(answers[rank].get("problem", "")) for rank in pair)
@@ -128,27 +128,27 @@ class _Round:
         return [answer.get("ok") for answer in answers]
 
     def _open(self, pair: Pair) -> str:
-        names = self._here.values.names()
-        self._address, card = self._here.library.pair_open(
-            place=pair.index(self._here.launch.rank),
+        names = self._group.values.names()
+        self._address, card = self._group.library.pair_open(
+            place=pair.index(self._group.launch.rank),
             numbers=pair,
-            job=f"{self._here.job} {self._name}",
-            secret=self._here.secret,
+            job=f"{self._group.job} {self._name}",
+            secret=self._group.secret,
             arguments=arguments_text(self._test.settings, names),
         )
         return card
 
     def _node(self, pair: Pair, cards: Sequence[Any]) -> int:
-        return self._here.library.pair_node(self._address, [cards[rank] for rank in pair])
+        return self._group.library.pair_node(self._address, [cards[rank] for rank in pair])
 
     def _run(self, pair: Pair, leaders: Sequence[Any]) -> dict[str, Any]:
-        places = [leaders[rank] for rank in pair]
-        return self._here.library.pair_run(self._address, places, **self._test.plan())
+        node_leaders = [leaders[rank] for rank in pair]
+        return self._group.library.pair_run(self._address, node_leaders, **self._test.plan())
 
 
-def measure(here: Gathering, pairs: Sequence[Pair], test: Test, name: str) -> dict[Pair, Outcome]:
+def measure(group: RankGroup, pairs: Sequence[Pair], test: Test, name: str) -> dict[Pair, Outcome]:
     """Runs one round: `test` on every pair, at the same time. Returns the same result at every rank.
 
     All ranks call it with the same arguments. `name` is new for each round.
     """
-    return _Round(here, pairs, test, name).run()
+    return _Round(group, pairs, test, name).run()

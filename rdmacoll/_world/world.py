@@ -11,15 +11,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
 from rdmacoll._abi.library import load
-from rdmacoll._base.ending import Ending, farewell, is_harmless
-from rdmacoll._base.standard import fill_standard_descriptors
-from rdmacoll._ps.serving import serve
-from rdmacoll._ps.start import variable_servers
+from rdmacoll._base.exit_cause import ExitCause, is_harmless, last_action
+from rdmacoll._base.standard_descriptors import fill_standard_descriptors
+from rdmacoll._ps.server_loop import serve
+from rdmacoll._ps.variable_servers import variable_servers
 from rdmacoll._start.bootstrap import Start, find_start
-from rdmacoll._start.carrier import gave_up
-from rdmacoll._start.starting import start_engine
-from rdmacoll._world.asked import ask
-from rdmacoll._world.running import Engine, refusal_of
+from rdmacoll._start.bootstrap_exchange import has_abandoned_operations
+from rdmacoll._start.start_steps import start_engine
+from rdmacoll._world.init_options import read_options
+from rdmacoll._world.running_engine import Engine, refusal_of
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 from rdmacoll.engine.process_set import ProcessSet, bind_static, unbind
 
@@ -30,15 +30,15 @@ class _Process:
     def __init__(self) -> None:
         self.engine: Engine | None = None
         self.lock = threading.RLock()
-        self.ending = Ending()
+        self.exit_cause = ExitCause()
         self.is_hooked = False
         self.is_forked = False
         self.finalizes_mpi = False
         self.had_servers = False
-        self.look: Callable[[], None] | None = None  # set in a process that only serves
+        self.poll: Callable[[], None] | None = None  # set in a process that only serves
         self.listeners: list[Callable[[int], None]] = []
 
-    def tell(self, address: int) -> None:
+    def notify(self, address: int) -> None:
         for listener in self.listeners:
             listener(address)
 
@@ -138,7 +138,7 @@ def init(
             )
         except RdmacollError as error:
             _hook()
-            _PROCESS.ending.is_plain(error)
+            _PROCESS.exit_cause.hide_traceback(error)
             raise
     _register_ops()
     if engine.is_server:
@@ -154,30 +154,34 @@ def _started(
 ) -> Engine:
     """Starts the engine of this process, and returns it when the world stands. Arguments as in `init`."""
     library = load()
-    asked = ask(library, process_sets, settings, by_hand=by_hand, argv=argv, lists=lists)
-    start = start_of(**by_hand, listed=asked.listed, values=asked.values)
-    wrong = start.refusal(asked.wrong, asked.values, serves=_PROCESS.look is not None)
-    with start.announced(wrong, asked.values):
-        carrier = start.carrier(asked.values)
-        servers = variable_servers(library, start.launch, asked.values) if wrong is None else None
+    options = read_options(library, process_sets, settings, by_hand=by_hand, argv=argv, lists=lists)
+    start = start_of(**by_hand, listed=options.listed, values=options.values)
+    settings_error = start.start_error(
+        options.settings_error, options.values, serves=_PROCESS.poll is not None
+    )
+    with start.report_if_slow(settings_error, options.values):
+        exchange = start.exchange(options.values)
+        servers = variable_servers(library, start.launch, options.values) if settings_error is None else None
         try:
-            with asked.named():
-                address = start_engine(library, carrier, start.launch, asked.arguments, wrong, servers)
+            with options.naming_protocol():
+                address = start_engine(
+                    library, exchange, start.launch, options.arguments, settings_error, servers
+                )
         except BaseException as error:
             if isinstance(error, RankFailedError) or not isinstance(error, Exception):
                 note_failure()
             raise
         else:
-            engine = _PROCESS.engine = Engine(library, address, asked.values)
-            engine.keep_address(carrier)
+            engine = _PROCESS.engine = Engine(library, address, options.values)
+            engine.hold_address(exchange)
         finally:
-            carrier.close()
-    _PROCESS.ending.forget()
+            exchange.close()
+    _PROCESS.exit_cause.reset()
     _PROCESS.had_servers = engine.servers > 0 or servers is not None
-    engine.variable_servers = servers and servers.begun()
+    engine.variable_servers = servers and servers.begin()
     bind_static(engine, process_sets)
-    _PROCESS.tell(address)
-    start.tell(asked.values, asked.note)
+    _PROCESS.notify(address)
+    start.log_start(options.values, options.note)
     return engine
 
 
@@ -187,15 +191,17 @@ def _register_ops() -> None:
         importlib.import_module("rdmacoll.ops._library").register()
 
 
-def serve_alone(look: Callable[[], None]) -> None:
+def serve_only(poll: Callable[[], None]) -> None:
     """Marks this process as a server without a script, so that `init()` refuses to make it a worker."""
-    _PROCESS.look = look
+    _PROCESS.poll = poll
 
 
 def _serve(engine: Engine) -> None:
     """Serves as a parameter server until the end, and then exits the process."""
     with engine.held() as address:
-        if not serve(engine.library, address, engine.variable_servers, leave, _PROCESS.ending, _PROCESS.look):
+        if not serve(
+            engine.library, address, engine.variable_servers, leave, _PROCESS.exit_cause, _PROCESS.poll
+        ):
             note_failure()
     shutdown()
     sys.exit(0)
@@ -216,7 +222,7 @@ def _end(cause: str | None) -> None:
         engine, _PROCESS.engine = _PROCESS.engine, None
         if engine is None:
             return
-        _PROCESS.tell(0)
+        _PROCESS.notify(0)
         unbind(engine)
         servers = engine.variable_servers
         try:
@@ -228,13 +234,13 @@ def _end(cause: str | None) -> None:
                     note_failure()
         finally:
             engine.close(cause)
-        engine.let_go(id(_PROCESS))  # ends the hold of `leave`
+        engine.release(id(_PROCESS))  # ends the hold of `leave`
 
 
 def shutdown() -> None:
     """Leaves the world. Pending operations fail with ShutdownError. `init()` may follow. Bounded in time."""
     if not _PROCESS.is_forked:
-        _end(farewell() or None)
+        _end(last_action() or None)
 
 
 def leave(cause: str) -> None:
@@ -256,13 +262,13 @@ def _hook() -> None:
     _PROCESS.is_hooked = True
     atexit.register(_at_exit)
     os.register_at_fork(after_in_child=_after_fork)
-    _PROCESS.ending.watch(_leave)
+    _PROCESS.exit_cause.install_hooks(_leave)
 
 
 def _after_fork() -> None:
     if _PROCESS.engine is not None:
         # The child keeps the parent's engine, and never closes or frees it: its thread does not exist here.
-        _PROCESS.engine.forget_in_child()
+        _PROCESS.engine.release_in_child()
         _PROCESS.engine = None
     # Also after shutdown(): MPI belongs to the parent, and MPI_Finalize would hang in the child.
     _PROCESS.is_forked = True
@@ -277,13 +283,13 @@ def note_failure() -> None:
 
 def _leave() -> None:
     if not _PROCESS.is_forked:
-        _end(_PROCESS.ending.cause())
+        _end(_PROCESS.exit_cause.cause())
 
 
 def _at_exit() -> None:
-    failed = _PROCESS.ending.is_exception
+    failed = _PROCESS.exit_cause.is_exception
     _leave()
-    if _PROCESS.finalizes_mpi and not failed and not gave_up():
+    if _PROCESS.finalizes_mpi and not failed and not has_abandoned_operations():
         module = sys.modules.get("mpi4py.MPI")
         if module is not None and module.Is_initialized() and not module.Is_finalized():
             module.Finalize()

@@ -66,9 +66,9 @@ def alone() -> None:
     """Call first in a command that starts all ranks itself. When the command is terminated, it ends its
     ranks too. Raises click's usage error under a launcher."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    told = bootstrap.told_launch()
+    told = bootstrap.described_launch()
     if told is not None and told.size > 1:
-        raise click.UsageError(f"this command starts its ranks itself: start it without {told.by}.")
+        raise click.UsageError(f"this command starts its ranks itself: start it without {told.source}.")
 
 
 @click.command("compare")

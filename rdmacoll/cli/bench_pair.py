@@ -79,10 +79,10 @@ def pair(*, transport: str | None, sizes: str, repeat: int, burst: float, timeou
         burst_s=burst,
         limit_s=timeout,
     )
-    with pairs.gathering() as here:
+    with pairs.rank_group() as here:
         if here.launch.size != 2:
             raise ConfigError(
-                f"bench pair measures the path between 2 ranks, and {here.launch.by} started "
+                f"bench pair measures the path between 2 ranks, and {here.launch.source} started "
                 f"{here.launch.size}: mpirun -np 2 rdmacoll bench pair."
             )
         outcome = pairs.measure(here, [(0, 1)], test, "bench")[0, 1]

@@ -8,7 +8,7 @@ import click
 
 from rdmacoll._abi.library import load
 from rdmacoll._base.text import bytes_text
-from rdmacoll._world.asked import ask
+from rdmacoll._world.init_options import read_options
 from rdmacoll.cli.report import Findings, command, say, say_prose, say_table
 
 
@@ -33,13 +33,13 @@ def _rows() -> list[dict[str, Any]]:
     """The rows of the table, including settings that TF_CONFIG makes. Raises ConfigError."""
     library = load()
     rows = library.settings()
-    asked = ask(library, None, {}, by_hand={}, argv=False, lists={})
-    if asked.listed is None:
+    options = read_options(library, None, {}, by_hand={}, argv=False, lists={})
+    if options.listed is None:
         return rows
-    for row in (rows := library.settings(asked.arguments)):
+    for row in (rows := library.settings(options.arguments)):
         if row["source"] == "argument":
             row["source"] = "environment"
-            row["note"] = f"{row['name']}={row['value']} is from {asked.listed.describe()}"
+            row["note"] = f"{row['name']}={row['value']} is from {options.listed.describe()}"
     return rows
 
 

@@ -19,7 +19,7 @@ from typing import Callable, TypeVar
 
 from rdmacoll._abi import device_views, devices, library, mirror
 from rdmacoll._start import bootstrap
-from rdmacoll._start.alone import check_alone
+from rdmacoll._start.single_process_check import check_single_process
 from rdmacoll.cli.doctor_facts import (
     PEER_MODULES,
     Congestion,
@@ -299,9 +299,9 @@ def _packages(load_tensorflow: bool) -> Packages:
 
 def _start() -> Start:
     try:
-        launch = bootstrap.told_launch()
+        launch = bootstrap.described_launch()
         if launch is None or launch.size == 1:
-            check_alone(bootstrap.variables(), is_launched=launch is not None)
+            check_single_process(bootstrap.variables(), is_launched=launch is not None)
         return Start(launch)
     except RdmacollError as error:
         return Start(problem=str(error))

@@ -87,7 +87,7 @@ def variables(found: Mapping[str, str], secret_file: str) -> Variables:
     tf_config = secret = ""
     if found.get("TF_CONFIG", "").strip():
         try:
-            cluster.told_by_tf_config(found["TF_CONFIG"])
+            cluster.tf_config_options(found["TF_CONFIG"])
         except RdmacollError as error:
             tf_config = str(error)
     if secret_file and os.path.lexists(os.path.expanduser(secret_file)):

@@ -13,7 +13,7 @@ from rdmacoll._abi.devices import engine_view
 from rdmacoll._abi.mirror import BANDWIDTH, EXCHANGE, LATENCY
 from rdmacoll._base.text import counted
 from rdmacoll._world import pairs
-from rdmacoll._world.pairs import Gathering, Pair
+from rdmacoll._world.pairs import Pair, RankGroup
 from rdmacoll.cli import doctor_gather, path_page
 from rdmacoll.cli.doctor_findings import PROBLEM
 from rdmacoll.cli.doctor_wish import rdma_wish
@@ -42,11 +42,11 @@ _CUT_BURSTS, _CUT_BURST_S = 9, 0.004
 
 def examine_pairs(timeout_s: float) -> Findings:
     """Runs the tests on all ranks; rank 0 prints the page. `timeout_s` limits one test, in seconds."""
-    with pairs.gathering() as here:
+    with pairs.rank_group() as here:
         if here.launch.size < 2:
             raise ConfigError(
                 "doctor --pair tests the paths between ranks, and here is one rank alone "
-                f"({here.launch.by}): mpirun -np 2 rdmacoll doctor --pair."
+                f"({here.launch.source}): mpirun -np 2 rdmacoll doctor --pair."
             )
         found = _paths(here, timeout_s)
         if here.launch.rank != 0:
@@ -66,7 +66,7 @@ def examine_pairs(timeout_s: float) -> Findings:
     }
 
 
-def _paths(here: Gathering, timeout_s: float) -> Paths:
+def _paths(here: RankGroup, timeout_s: float) -> Paths:
     ranks = _ranks(here)
     rounds = rounds_of([rank.host for rank in ranks])
     count = counted(sum(len(each) for each in rounds), "pair")
@@ -84,7 +84,7 @@ def _paths(here: Gathering, timeout_s: float) -> Paths:
     )
 
 
-def _ranks(here: Gathering) -> tuple[RankFacts, ...]:
+def _ranks(here: RankGroup) -> tuple[RankFacts, ...]:
     mine = rank_facts(
         here.launch.rank,
         socket.gethostname(),
@@ -92,7 +92,7 @@ def _ranks(here: Gathering) -> tuple[RankFacts, ...]:
         doctor_gather.kernel_devices(),
         rdma_wish(doctor_gather.settings(here.library)),
     )
-    texts = here.carrier.allgather(json.dumps(mine.fields()))
+    texts = here.exchange.allgather(json.dumps(mine.fields()))
     return tuple(rank_facts_from(json.loads(text)) for text in texts)
 
 
@@ -121,7 +121,7 @@ class _Tests:
 
 
 def _round(
-    here: Gathering, tests: _Tests, at_once: Sequence[Pair], ranks: Sequence[RankFacts], name: str
+    here: RankGroup, tests: _Tests, at_once: Sequence[Pair], ranks: Sequence[RankFacts], name: str
 ) -> Iterator[Path]:
     able = [pair for pair in at_once if not any(ranks[rank].obstacle for rank in pair)]
     for transport, tested in ((TCP, at_once), (RDMA, able)):
@@ -135,7 +135,7 @@ def _round(
 
 
 def _with_cuts(
-    here: Gathering, tests: _Tests, found: dict[Pair, Path], name: str
+    here: RankGroup, tests: _Tests, found: dict[Pair, Path], name: str
 ) -> Iterator[tuple[Pair, Path]]:
     well = [pair for pair, path in found.items() if path.is_ok]
     if not well:

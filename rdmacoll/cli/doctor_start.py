@@ -95,7 +95,7 @@ def _fits(launcher: tuple[str, str], library: tuple[str, str]) -> bool:
 def mpi(machine: Machine) -> Iterator[Finding]:
     """The launcher, mpi4py's MPI, and whether they fit each other."""
     found = machine.mpi
-    launched = machine.start.launch is not None and "MPI" in machine.start.launch.by
+    launched = machine.start.launch is not None and "MPI" in machine.start.launch.source
     by_hand = "RDMACOLL_RANK, RDMACOLL_SIZE and RDMACOLL_RENDEZVOUS start ranks without MPI"
     launcher, library = flavour(found.mpirun_says), flavour(found.library)
     said = " ".join(launcher).strip() or found.mpirun

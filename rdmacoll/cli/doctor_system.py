@@ -46,7 +46,7 @@ def binding(machine: Machine) -> Iterator[Finding]:
     yield (problem if launched else note)(
         "binding",
         f"this process may run on core {found.allowed[0]} alone, of {found.online}"
-        + (f"; it was started by {launched.by}" if launched else ""),
+        + (f"; it was started by {launched.source}" if launched else ""),
         why="all threads of TensorFlow and of the engine share that core",
         cure="mpirun --bind-to none (Open MPI), -bind-to none (MPICH), srun --cpu-bind=none; else taskset",
         check=check,

@@ -51,7 +51,7 @@ def is_speaker() -> bool:
     if _LAST_RANK:
         return _LAST_RANK[0] == 0
     try:
-        return bootstrap.told_rank() == 0
+        return bootstrap.described_rank() == 0
     except RdmacollError:
         return True
 

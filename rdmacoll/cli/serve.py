@@ -25,7 +25,7 @@ def _speaks(options: Mapping[str, Any]) -> bool:
     if any(options[name] for name in _LISTS):
         return True
     try:
-        told = bootstrap.told_launch()
+        told = bootstrap.described_launch()
     except RdmacollError:
         return True
     rows, _ = load().readable_settings()
@@ -144,7 +144,7 @@ def serve(
     if ps_hosts or worker_hosts or task_index is not None:
         lists = {"job_name": job_name, "task_index": task_index}
         lists |= {"ps_hosts": ps_hosts, "worker_hosts": worker_hosts}
-    world.serve_alone(report.look)
+    world.serve_only(report.look)
     try:
         world.init(
             mode="ps",

@@ -23,7 +23,7 @@ from rdmacoll._calls.calls import reduction_call
 from rdmacoll._calls.groups import Group, placed_handle
 from rdmacoll._calls.refusals import announce
 from rdmacoll._calls.submission import Array, Call, Handle, Operation, Start, perform, performed
-from rdmacoll._world.running import Engine
+from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.operators import DTYPES, Average
 from rdmacoll.engine.prepared import PreparedAllreduce, PreparedCall, check_kept, prepared_into

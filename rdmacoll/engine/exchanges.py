@@ -14,7 +14,7 @@ from rdmacoll._calls.groups import Group, grouped_handle
 from rdmacoll._calls.refusals import announce
 from rdmacoll._calls.results import KeptResults, Results, made_handle, results_of
 from rdmacoll._calls.submission import Call, Handle, Operation, Start, performed
-from rdmacoll._world.running import Engine
+from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.operators import DTYPES
 from rdmacoll.engine.prepared import PreparedCall, check_kept, prepared_result

@@ -11,7 +11,7 @@ import numpy as np
 from rdmacoll._abi import arguments
 from rdmacoll._abi.arrays import Block, array_over
 from rdmacoll._base.log import Log
-from rdmacoll._world.running import Engine
+from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError
 
@@ -30,7 +30,7 @@ class _PoolMemory:
         engine = self._engine
         if not engine.is_forked:
             engine.library.memory_free(engine.address, self._address)
-            engine.let_go(id(self))
+            engine.release(id(self))
 
 
 def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any, Any]:

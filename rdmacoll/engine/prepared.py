@@ -11,7 +11,7 @@ from rdmacoll._abi.builtin import function_at
 from rdmacoll._calls.refusals import announce
 from rdmacoll._calls.results import KeptResults
 from rdmacoll._calls.submission import SLICE_MS, Array, Call, failure
-from rdmacoll._world.running import Engine
+from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import refusal
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.process_set import ProcessSet, number_of
@@ -51,7 +51,7 @@ class PreparedCall:
             scratch.handle_ref,
             ctypes.addressof(self._error),
         ):
-            engine.let_go(id(self))
+            engine.release(id(self))
             raise failure(engine, self._error)
         self._prepared = scratch.handle.value or 0
         # ctypes passes such an argument on as it is, which is faster than converting a number.
@@ -129,7 +129,7 @@ class PreparedCall:
             engine.interrupted.append((self._prepared, self._arrays))
         else:
             engine.library.prepared_free(self._prepared)
-        engine.let_go(id(self))
+        engine.release(id(self))
 
 
 # The public name of the class that `prepare_allreduce` returns.

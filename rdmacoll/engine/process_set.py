@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rdmacoll._base.outside import shown
+from rdmacoll._base.external_values import shown
 from rdmacoll.engine.errors import ConfigError, NotInitializedError
 
 _SETTING = "RDMACOLL_PROCESS_SETS"

@@ -14,7 +14,7 @@ import numpy as np
 from rdmacoll._abi import mirror
 from rdmacoll._calls.results import results_of
 from rdmacoll._calls.submission import SLICE_MS, Array, Call, Operation
-from rdmacoll._world.running import Engine
+from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError, MismatchError
 from rdmacoll.engine.operators import DTYPES

@@ -15,7 +15,7 @@ from rdmacoll._calls.groups import Group, grouped_handle
 from rdmacoll._calls.refusals import announce
 from rdmacoll._calls.results import made_handle
 from rdmacoll._calls.submission import Call, Handle, Operation, Start, perform, performed
-from rdmacoll._world.running import Engine
+from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.operators import Average
 from rdmacoll.engine.prepared import PreparedCall, check_kept, prepared_into, prepared_result

@@ -16,7 +16,7 @@ import numpy as np
 
 from rdmacoll._abi import mirror
 from rdmacoll._abi.arguments import source
-from rdmacoll._base.outside import path_of
+from rdmacoll._base.external_values import path_of
 from rdmacoll._ps.session import Array, Session
 from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, NotInitializedError
@@ -176,7 +176,7 @@ def stats() -> list[dict[str, Any]]:
     (workers), lost (workers). The text waiting_for names the thing that the first waiting worker waits for:
     "values NAME" from worker 0, "checkpoint NAME", "pace" (staleness; at the first server), or "".
     """
-    return [json.loads(text) for text in current().ask(mirror.PS_STATS)]
+    return [json.loads(text) for text in current().query(mirror.PS_STATS)]
 
 
 def sharding() -> str:

@@ -19,7 +19,7 @@ from ranks import report
 
 import rdmacoll
 from rdmacoll import ps
-from rdmacoll._start import patience
+from rdmacoll._start import start_deadline
 from rdmacoll.cli.main import main
 
 
@@ -28,8 +28,8 @@ def listening() -> list[str]:
     links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
     inodes = {os.readlink(link)[8:-1] for link in links if os.path.exists(link) or os.path.islink(link)}
     found = []
-    for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
-        _, local, _, state, *rest = line.split()
+    for forwarded in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *rest = forwarded.split()
         if state == "0A" and rest[5] in inodes:
             address, port = local.split(":")
             found.append(f"{socket.inet_ntoa(struct.pack('=I', int(address, 16)))}:{int(port, 16)}")
@@ -41,7 +41,7 @@ def loaded() -> list[str]:
     return [name for name in ("tensorflow", "mpi4py.MPI") if name in sys.modules]
 
 
-patience.REPORT_EVERY_S = 0.3
+start_deadline.REPORT_EVERY_S = 0.3
 place = int(os.environ["RANKS_PLACE"])
 if sys.argv[1:2] in (["serve"], ["bench"]):
     atexit.register(lambda: report(loaded(), rank=place))

@@ -16,7 +16,7 @@ from ranks import report
 
 import rdmacoll
 from rdmacoll._abi.library import Library
-from rdmacoll._start.bootstrap import told_rank
+from rdmacoll._start.bootstrap import described_rank
 
 STAY_S = 40.0
 
@@ -28,7 +28,7 @@ def end_at(step: str, how: str) -> None:
     def ends(*arguments: Any, **named: Any) -> Any:
         while how == "killed after it" and not plain(*arguments, **named):
             pass
-        report({"at": time.time(), "pid": os.getpid()}, rank=told_rank())
+        report({"at": time.time(), "pid": os.getpid()}, rank=described_rank())
         if how == "stays":
             time.sleep(STAY_S)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -42,7 +42,7 @@ def tell_when_in(step: str) -> None:
 
     def tells(*arguments: Any, **named: Any) -> Any:
         setattr(Library, step, plain)
-        report({"pid": os.getpid()}, rank=told_rank())
+        report({"pid": os.getpid()}, rank=described_rank())
         return plain(*arguments, **named)
 
     setattr(Library, step, tells)
@@ -52,13 +52,13 @@ def main() -> None:
     """Starts this rank and reports the result."""
     ended, step, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     step = "readable_settings" if step == "init" else step  # the first library call of init()
-    (end_at(step, how) if told_rank() == ended else tell_when_in(step))
+    (end_at(step, how) if described_rank() == ended else tell_when_in(step))
     try:
         rdmacoll.init()
     except (rdmacoll.RdmacollError, KeyboardInterrupt) as error:
         fields = {name: getattr(error, name, None) for name in ("rank", "host", "cause")}
         told = {"class": type(error).__name__, "text": str(error), "at": time.time(), "pid": os.getpid()}
-        report({**told, **fields}, rank=told_rank())
+        report({**told, **fields}, rank=described_rank())
         raise
 
 

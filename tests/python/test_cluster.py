@@ -10,7 +10,7 @@ import pytest
 from rdmacoll._abi.settings import Values
 from rdmacoll._start import cluster
 from rdmacoll._start.bootstrap import find_lists, find_start
-from rdmacoll._start.cluster import flags_of, launch_of, protocol_sentence, settings_of, told_by
+from rdmacoll._start.cluster import cluster_options, flags_of, launch_of, protocol_sentence, settings_of
 from rdmacoll._start.launch import Launch
 from rdmacoll.engine.errors import ConfigError
 
@@ -29,8 +29,8 @@ def values(**given: str) -> Values:
     return Values(rows)
 
 
-def told_of(words: str, **arguments: Any) -> cluster.Told:
-    return told_by(flags_of(["train.py", *words.split()]), **arguments)
+def told_of(words: str, **arguments: Any) -> cluster.ClusterOptions:
+    return cluster_options(flags_of(["train.py", *words.split()]), **arguments)
 
 
 def start(words: str = "", *, is_colocated: bool = False, **arguments: Any) -> Launch:
@@ -45,7 +45,7 @@ def test_workers_are_the_first_ranks_and_servers_the_last(job, task, rank):
     assert (found.rank, found.size, found.servers, found.rendezvous) == (rank, 5, 2, "c:2222")
     assert found.hosts == (*WORKERS.split(","), *PS.split(","))
     assert found.name(rank) == f"{job} {task}"
-    assert found.place(4) == "ps 1 (b:2222)"
+    assert found.name_with_address(4) == "ps 1 (b:2222)"
     assert f"{job} {task} at {found.hosts[rank]}, rank {rank} of 5" in found.describe()
 
 
@@ -53,8 +53,8 @@ def test_flags_arguments_and_lists_say_the_same():
     by_flags = start(f"--job_name=ps --task_index 1 --ps_hosts={PS} -worker_hosts={WORKERS}")
     lists = {"ps_hosts": PS.split(","), "worker_hosts": tuple(WORKERS.split(","))}
     by_arguments = start(job_name="ps", task_index="1", **lists)
-    assert by_flags.by == "the command line"
-    assert by_arguments.by == "arguments of init()"
+    assert by_flags.source == "the command line"
+    assert by_arguments.source == "arguments of init()"
     assert by_flags.hosts == by_arguments.hosts
     assert by_flags.rank == by_arguments.rank == 4
 
@@ -248,7 +248,7 @@ def test_tf_config_says_it_with_parameter_servers(kind, index, jobs, rank, size)
     environ = tf_config(kind, index, **jobs)
     found = find_lists(told_of(""), values(MODE="ps"), environ=environ)
     assert found is not None
-    assert (found.by, found.rank, found.size, found.servers) == ("TF_CONFIG", rank, size, 2)
+    assert (found.source, found.rank, found.size, found.servers) == ("TF_CONFIG", rank, size, 2)
     assert find_lists(told_of(""), values(), environ=environ) is None  # in allreduce mode it says nothing
 
 
@@ -264,7 +264,7 @@ def test_tf_config_comes_last():
     told = told_of("", job_name="ps", task_index=0, **LISTS)
     by_arguments = find_lists(told, values(MODE="ps"), environ=environ)
     assert by_arguments is not None
-    assert by_arguments.by == "arguments of init()"
+    assert by_arguments.source == "arguments of init()"
 
 
 @pytest.mark.parametrize(
@@ -297,4 +297,4 @@ def test_a_tf_config_without_a_cluster_says_nothing(text):
 def test_two_ways_to_say_who_takes_part_are_refused():
     told = told_of("", job_name="ps", task_index=0, **LISTS)
     with pytest.raises(ConfigError, match="or lists of hosts, not two of them"):
-        find_lists(told, values(), is_told_otherwise=True, environ={})
+        find_lists(told, values(), has_explicit_start=True, environ={})

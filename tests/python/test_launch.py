@@ -6,7 +6,7 @@ import pytest
 
 from rdmacoll._abi.settings import argument_name, argument_text, arguments_text
 from rdmacoll._start import launch
-from rdmacoll._start.bootstrap import find_start, told_rank
+from rdmacoll._start.bootstrap import described_rank, find_start
 from rdmacoll.engine.errors import ConfigError
 
 SLURM = {
@@ -66,13 +66,13 @@ def test_a_launcher_of_one_process_hides_none_of_several():
     one = {**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
     for hiding in (one, {"PMI_RANK": "0", "PMI_SIZE": "1"}, {**one, "PMI_RANK": "0", "PMI_SIZE": "1"}):
         found = find_start(environ={**hiding, **TORCHRUN}).launch
-        assert (found.by, found.rank, found.size) == ("torchrun", 1, 2)
-        assert told_rank({**hiding, **TORCHRUN}) == 1
+        assert (found.source, found.rank, found.size) == ("torchrun", 1, 2)
+        assert described_rank({**hiding, **TORCHRUN}) == 1
 
 
 def test_torchrun_within_srun_is_the_one_that_started_this_process():
     found = find_start(environ={**SLURM, **TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}).launch
-    assert (found.by, found.rank, found.size) == ("torchrun", 1, 2)
+    assert (found.source, found.rank, found.size) == ("torchrun", 1, 2)
 
 
 def test_launchers_that_disagree_are_both_named():
@@ -80,7 +80,7 @@ def test_launchers_that_disagree_are_both_named():
     with pytest.raises(ConfigError, match=words):
         find_start(environ={**SLURM, **TORCHRUN})
     mpi = {"PMI_RANK": "0", "PMI_SIZE": "4"}
-    assert [told.by for told in launch.by_launchers({**mpi, **SLURM, **TORCHRUN})][1:] == [
+    assert [told.source for told in launch.by_launchers({**mpi, **SLURM, **TORCHRUN})][1:] == [
         "Slurm's srun",
         "torchrun",
     ]
@@ -198,9 +198,9 @@ def test_a_communicator_and_a_rank_together_are_refused():
 
 
 def test_the_told_rank_needs_no_start():
-    assert told_rank({}) == 0
-    assert told_rank(TORCHRUN) == 1
-    assert told_rank({"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "6"}) == 5
+    assert described_rank({}) == 0
+    assert described_rank(TORCHRUN) == 1
+    assert described_rank({"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "6"}) == 5
 
 
 NAMES = ["RDMACOLL_TRANSPORT", "RDMACOLL_ORDER", "RDMACOLL_STALL_ERROR_S"]

@@ -84,8 +84,8 @@ rdmacoll.init()
 def test_a_rank_that_others_keep_waiting_in_mpi_init_says_so():
     program = """
 import os, time
-from rdmacoll._start import patience
-patience.REPORT_EVERY_S = 0.3
+from rdmacoll._start import start_deadline
+start_deadline.REPORT_EVERY_S = 0.3
 if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":
     time.sleep(2)
 import rdmacoll

@@ -206,7 +206,7 @@ class Watched:
     def __getattr__(self, name):
         return getattr(library, name)
     def engine_close(self, address, cause):
-        engine.let_go(1)    # as another thread does, which the close has woken
+        engine.release(1)    # as another thread does, which the close has woken
         library.engine_close(address, cause)
         order.append("closed")
     def engine_free(self, address):

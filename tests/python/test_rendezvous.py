@@ -14,9 +14,9 @@ from ranks import free_port
 
 from rdmacoll._base import channel
 from rdmacoll._base.log import Log
-from rdmacoll._start import rendezvous_guest
+from rdmacoll._start import rendezvous_client
 from rdmacoll._start.launch import Launch
-from rdmacoll._start.rendezvous import TcpCarrier
+from rdmacoll._start.rendezvous import TcpExchange
 from rdmacoll._start.secret import read_secret
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 
@@ -56,11 +56,11 @@ class Meeting:
 
         def work() -> None:
             try:
-                carrier = TcpCarrier(launch, secret, timeout_s, Log(log), **options)
+                exchange = TcpExchange(launch, secret, timeout_s, Log(log), **options)
                 try:
-                    self.results[key] = (body or (lambda c: c.allgather(f"text {rank}")))(carrier)
+                    self.results[key] = (body or (lambda c: c.allgather(f"text {rank}")))(exchange)
                 finally:
-                    carrier.close()
+                    exchange.close()
             except RdmacollError as error:
                 self.results[key] = error
 
@@ -188,17 +188,17 @@ def test_a_port_that_is_taken_is_an_error():
         other.listen()
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(ConfigError, match="another program has port"):
-            TcpCarrier(Launch("a test", 0, 2, address), SECRET, 1.0, Log())
+            TcpExchange(Launch("a test", 0, 2, address), SECRET, 1.0, Log())
 
 
 def test_a_run_that_has_begun_already_is_told_from_one_that_has_not(monkeypatch):
-    monkeypatch.setattr("rdmacoll._start.rendezvous_guest._ANSWER_S", 0.1)
+    monkeypatch.setattr("rdmacoll._start.rendezvous_client._ANSWER_S", 0.1)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(ConfigError, match="says nothing, so a run has begun without this process"):
-            TcpCarrier(Launch("a test", 1, 2, address), SECRET, 0.5, Log("error"))
+            TcpExchange(Launch("a test", 1, 2, address), SECRET, 0.5, Log("error"))
 
 
 def test_another_program_at_the_address_is_an_error():
@@ -215,7 +215,7 @@ def test_another_program_at_the_address_is_an_error():
         thread.start()
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(ConfigError, match="another program"):
-            TcpCarrier(Launch("a test", 1, 2, address), SECRET, 5.0, Log())
+            TcpExchange(Launch("a test", 1, 2, address), SECRET, 5.0, Log())
         thread.join(5)
 
 
@@ -369,8 +369,8 @@ def test_who_has_met_itself_leaves_the_port_to_rank_0(monkeypatch):
         itself.connect(where)
         return itself
 
-    monkeypatch.setattr(rendezvous_guest.socket, "create_connection", connection)
-    monkeypatch.setattr(rendezvous_guest, "_ANSWER_S", 1000.0)
+    monkeypatch.setattr(rendezvous_client.socket, "create_connection", connection)
+    monkeypatch.setattr(rendezvous_client, "_ANSWER_S", 1000.0)
     meeting = Meeting()
     meeting.start("guest", rank=1, size=2)
     end = time.monotonic() + 15

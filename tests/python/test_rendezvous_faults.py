@@ -12,31 +12,31 @@ from types import SimpleNamespace
 
 import pytest
 from test_rendezvous import SECRET, Meeting
-from test_rendezvous_life import DEADLINE_S
+from test_rendezvous_liveness import DEADLINE_S
 
 from rdmacoll._base import threads
 from rdmacoll._start import rendezvous, rendezvous_link
+from rdmacoll._start.address_check import AddressCheck
+from rdmacoll._start.forwarded_callers import ForwardedCallers
 from rdmacoll._start.launch import Launch
-from rdmacoll._start.rendezvous_door import Self
-from rdmacoll._start.rendezvous_guest import Call, EarlyError, RendezvousGuest
-from rdmacoll._start.rendezvous_host import RendezvousHost
-from rdmacoll._start.rendezvous_line import Line
+from rdmacoll._start.rendezvous_client import ConnectAttempt, RendezvousClient, RetryError
 from rdmacoll._start.rendezvous_link import Link
-from rdmacoll._start.rendezvous_lookout import Lookout
-from rdmacoll._world.running import Engine
+from rdmacoll._start.rendezvous_listener import LocalProcess
+from rdmacoll._start.rendezvous_root import RendezvousRoot
+from rdmacoll._world.running_engine import Engine
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 
 
-def let_in(meeting: Meeting, process: str) -> Call:
+def let_in(meeting: Meeting, process: str) -> ConnectAttempt:
     """Returns a call of rank 1 of 2 that rank 0 has accepted, and that then stays silent."""
     launch = Launch("a test", 1, 2, meeting.address)
     end = time.monotonic() + 20
     while True:
-        calling = Call(launch, SECRET)
+        attempt = ConnectAttempt(launch, SECRET)
         try:
-            assert calling.say(Self(launch, "elsewhere", 7, process).hello()) == {"welcome": True}
-            return calling
-        except EarlyError:
+            assert attempt.send(LocalProcess(launch, "elsewhere", 7, process).hello()) == {"welcome": True}
+            return attempt
+        except RetryError:
             assert time.monotonic() < end
             time.sleep(0.02)
 
@@ -82,7 +82,9 @@ def _broken(*_: object) -> None:
     raise KeyError("planted")
 
 
-@pytest.mark.parametrize(("side", "step"), [(RendezvousHost, "_complete"), (RendezvousGuest, "_attend_once")])
+@pytest.mark.parametrize(
+    ("side", "step"), [(RendezvousRoot, "_complete_round"), (RendezvousClient, "_receive_once")]
+)
 def test_what_a_thread_does_not_expect_ends_the_start_on_all_ranks(monkeypatch, side, step):
     plain = getattr(side, step)
 
@@ -104,7 +106,7 @@ def test_what_a_thread_does_not_expect_ends_the_start_on_all_ranks(monkeypatch, 
 
 
 def test_a_fault_of_the_thread_that_resolves_names_ends_the_start(monkeypatch):
-    monkeypatch.setattr(Lookout, "_unresolved", _broken)
+    monkeypatch.setattr(AddressCheck, "_unresolved", _broken)
     meeting = Meeting()
     lists = (["127.0.0.1:1", "127.0.0.1:2"], [])
     lists[0][0] = meeting.address
@@ -142,9 +144,9 @@ def test_callers_that_nobody_has_taken_are_hung_up_on():
     for number in numbers:
         engines.send(struct.pack("=i", number))
     with selectors.DefaultSelector() as selector:
-        line = Line(ours.detach(), selector, object())
-        line.close()
-        line.close()
+        forwarded = ForwardedCallers(ours.detach(), selector, object())
+        forwarded.close()
+        forwarded.close()
     engines.close()
     for number in numbers:
         with pytest.raises(OSError, match="Bad file descriptor"):
@@ -154,25 +156,25 @@ def test_callers_that_nobody_has_taken_are_hung_up_on():
 def test_an_engine_that_has_ended_passes_nobody_on_however_often_it_is_asked():
     selector = selectors.DefaultSelector()
     theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    line = Line(ours.detach(), selector, "mark")
+    forwarded = ForwardedCallers(ours.detach(), selector, "mark")
     theirs.close()
-    assert [*line.take(), *line.take()] == []
+    assert [*forwarded.take(), *forwarded.take()] == []
     assert not selector.get_map()
-    line.close()
-    line.close()
+    forwarded.close()
+    forwarded.close()
     selector.close()
 
 
 def test_whatever_comes_while_the_address_is_kept_its_keeper_is_known():
-    carrier = SimpleNamespace(keeper=lambda: "the keeper", keep=_broken)
-    engine = SimpleNamespace(keeper=None, _is_over=None, _blame=None)
+    exchange = SimpleNamespace(address_holder=lambda: "the keeper", hold_address=_broken)
+    engine = SimpleNamespace(address_holder=None, _is_over=None, _blame=None)
     with pytest.raises(KeyError, match="planted"):
-        Engine.keep_address(engine, carrier)
-    assert engine.keeper == "the keeper"
+        Engine.hold_address(engine, exchange)
+    assert engine.address_holder == "the keeper"
 
 
 def test_a_stopped_process_is_not_blamed_on_the_path(monkeypatch):
-    monkeypatch.setattr(rendezvous_link, "PATH_S", 0.3)
+    monkeypatch.setattr(rendezvous_link, "PROBE_S", 0.3)
     monkeypatch.setattr(rendezvous_link, "_ANSWER_S", 0.1)
     with socket.socket() as listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
@@ -181,8 +183,8 @@ def test_a_stopped_process_is_not_blamed_on_the_path(monkeypatch):
         with socket.create_connection(listener.getsockname()) as stopped:  # this peer reads nothing
             link = Link(listener.accept()[0])
             link.begin(b"key", b"down", b"up", 1 << 16)
-            link.try_path()
-            link.beats(1)
+            link.probe_path()
+            link.send_heartbeat(1)
             time.sleep(0.5)
             assert not link.is_path_open()
             assert link.path_fault("here", "there") == ""

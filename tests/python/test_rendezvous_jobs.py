@@ -11,7 +11,7 @@ import pytest
 from ranks import Run, free_addresses
 from test_rendezvous import Meeting
 
-from rdmacoll._start import rendezvous_claims
+from rdmacoll._start import job_conflicts
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 
 RANKS = ["A0", "A1", "B0", "B1"]
@@ -26,15 +26,15 @@ class World:
         self.is_over = False
         self.blamed: list[str] = []
 
-    def __call__(self, carrier):
-        texts = carrier.allgather("text")
-        keeper = carrier.keeper()
-        carrier.keep(lambda: self.is_over, self.blamed.append)
-        carrier.close()
-        if keeper is not None:
+    def __call__(self, exchange):
+        texts = exchange.allgather("text")
+        address_holder = exchange.address_holder()
+        exchange.hold_address(lambda: self.is_over, self.blamed.append)
+        exchange.close()
+        if address_holder is not None:
             self.stands.set()
             self.ends.wait(30)
-            keeper.close()
+            address_holder.close()
         return texts
 
 
@@ -133,7 +133,7 @@ def test_a_second_claimant_soon_after_the_world_stands_ends_both(pair, rank):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_second_claimant_of_an_old_world_is_refused_alone(pair, rank, monkeypatch):
-    monkeypatch.setattr(rendezvous_claims, "AMBIGUOUS_S", 0.0)
+    monkeypatch.setattr(job_conflicts, "AMBIGUOUS_S", 0.0)
     meeting, world = pair()
     meeting.start("B", rank=rank, size=2)
     error = wait_for(meeting, "B")

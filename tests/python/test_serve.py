@@ -172,7 +172,7 @@ def test_a_server_that_serves_nobody_says_how_it_is_started():
 
 def test_ctrl_c_ends_a_wait_for_workers_with_a_sentence():
     options = [f"--ps_hosts=127.0.0.1:{free_port()}", f"--worker_hosts=127.0.0.1:{free_port()}"]
-    soon = "from rdmacoll._start import patience; patience.REPORT_EVERY_S = 0.3; "
+    soon = "from rdmacoll._start import start_deadline; start_deadline.REPORT_EVERY_S = 0.3; "
     command = [sys.executable, "-c", soon + "from rdmacoll.cli.main import main; main()", "serve"]
     with subprocess.Popen(
         [*command, "--task_index=0", *options],

@@ -12,7 +12,7 @@ import time
 import pytest
 from ranks import ROOT, Run, launcher_version, run
 
-from rdmacoll._start.presence import Presence
+from rdmacoll._start.liveness_check import LivenessCheck
 from rdmacoll.engine.errors import RankFailedError
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "start_steps.py"
@@ -67,16 +67,16 @@ def test_whose_socket_is_gone_is_gone():
         listener.bind("\0" + name)
         node = "elsewhere" if rank == 2 else "here"
         cards.append(json.dumps({"unix": name, "node": node, "host": f"h{rank}", "pid": 7}))
-    presence = Presence(cards, 0)
-    presence.check()
+    liveness = LivenessCheck(cards, 0)
+    liveness.check()
     listeners[2].close()  # a rank on another node is not visible here
-    presence.check()
+    liveness.check()
     listeners[1].close()
     with pytest.raises(RankFailedError, match=r"rank 1 \(h1, pid 7\) left during the start") as caught:
-        presence.check()
+        liveness.check()
     assert (caught.value.rank, caught.value.host) == (1, "h1")
     listeners[0].close()
-    presence.check()  # without the own socket, the system's list says nothing
+    liveness.check()  # without the own socket, the system's list says nothing
 
 
 def interrupt(started, rank):
@@ -121,8 +121,8 @@ import os, sys, time
 from pathlib import Path
 number = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
 Path(os.environ["RANKS_FOLDER"], "pid" + number).write_text(str(os.getpid()))
-from rdmacoll._start import patience
-patience.REPORT_EVERY_S = 0.3
+from rdmacoll._start import start_deadline
+start_deadline.REPORT_EVERY_S = 0.3
 if number == "1":
     time.sleep(1000)
 import rdmacoll

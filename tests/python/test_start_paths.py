@@ -6,7 +6,7 @@ import os
 
 import pytest
 from ranks import Run, free_addresses
-from test_rendezvous_life import STRANGERS, hold
+from test_rendezvous_liveness import STRANGERS, hold
 
 from rdmacoll.benchmarks.hosts import Hosts, ip
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rdmacoll._base.outside import file_text, json_of, whole_of
+from rdmacoll._base.external_values import file_text, json_of, whole_of
 from rdmacoll.engine.errors import ConfigError
 
 KINDS = ("uniform", "random", "skewed")

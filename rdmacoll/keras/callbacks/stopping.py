@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from rdmacoll._base.ending import remark
+from rdmacoll._base.exit_cause import note_last_action
 
 
 def note_begin() -> None:
     """Call it when a `fit` begins."""
-    remark("")
+    note_last_action("")
 
 
 def note_end(callback: Any, model: Any) -> None:
@@ -21,7 +21,7 @@ def note_end(callback: Any, model: Any) -> None:
     epochs = [one.epoch for one in callbacks if type(one).__name__ == "History" and one.epoch]
     after = f" after epoch {epochs[0][-1] + 1}" if epochs else ""
     names = _stoppers(callbacks)
-    remark(f"{' or '.join(names)} had stopped fit{after}: {_cure(names)}")
+    note_last_action(f"{' or '.join(names)} had stopped fit{after}: {_cure(names)}")
 
 
 def _beside(callback: Any) -> list[Any]:

@@ -15,12 +15,12 @@ from typing import Any, Callable
 
 from rdmacoll._base import channel, threads
 from rdmacoll._base.log import Log
-from rdmacoll._start.carrier import left
+from rdmacoll._start.bootstrap_exchange import left_during_start
 from rdmacoll._start.launch import Launch, split_address
-from rdmacoll._start.patience import Patience
-from rdmacoll._start.rendezvous_door import Porter, Self
+from rdmacoll._start.listen_address import bridge_of
 from rdmacoll._start.rendezvous_link import Link
-from rdmacoll._start.rendezvous_place import bridge_of
+from rdmacoll._start.rendezvous_listener import LocalProcess, WorkerListener
+from rdmacoll._start.start_deadline import StartDeadline
 from rdmacoll.engine.errors import (
     ConfigError,
     RankFailedError,
@@ -33,75 +33,75 @@ _NO_LOCK = contextlib.nullcontext()
 _RETRY_S = 0.05
 _ANSWER_S = 5.0
 _TICK_S = 0.25
-_TELL_S = 2.0  # for so long a rank tries to reach rank 0 only to report an error
-_TELL_OWN_S = 10.0  # the same for an error that the rank has from the beginning: rank 0 may start later
+_REPORT_S = 2.0  # for so long a rank tries to reach rank 0 only to report an error
+_REPORT_OWN_S = 10.0  # the same for an error that the rank has from the beginning: rank 0 may start later
 _OLD_S = 2.0  # an error that was heard longer ago than this is raised with its age
 # An engine's listener is silent, since it expects callers to speak first.
 _SILENCE = "who is there says nothing, so a run has begun without this process, or it is another program"
 _ANSWER_BYTES_MAX = 64 << 20
 
 
-class EarlyError(Exception):
+class RetryError(Exception):
     """Rank 0 does not listen, or the connection ended before rank 0 has admitted this rank: try again."""
 
 
-class UnresolvedError(EarlyError):
+class UnresolvedError(RetryError):
     """The name of rank 0's host has no address."""
 
 
-def _look_nowhere(_within_s: float) -> None:
+def _sleep(_within_s: float) -> None:
     time.sleep(_within_s)
 
 
-class Call:
+class ConnectAttempt:
     """One attempt to reach the rank that listens at the rendezvous."""
 
     def __init__(
         self,
         launch: Launch,
         secret: bytes,
-        look: Callable[[float], None] = _look_nowhere,
+        while_waiting: Callable[[float], None] = _sleep,
         answer_s: float | None = None,
     ) -> None:
-        """look: called during waits, and may take so many seconds. answer_s: the limit of each answer, in
-        seconds."""
-        self._launch, self._secret, self._look = launch, secret, look
+        """while_waiting: called during waits, and may take so many seconds. answer_s: the limit of each
+        answer, in seconds."""
+        self._launch, self._secret, self._while_waiting = launch, secret, while_waiting
         self._answer_s = _ANSWER_S if answer_s is None else answer_s
         self.link: Link | None = None
 
-    def say(self, hello: dict[str, Any]) -> Any:
+    def send(self, hello: dict[str, Any]) -> Any:
         """Connects, proves the secret, sends `hello`, returns the answer. Raises EarlyError, ConfigError."""
         try:
-            return self._say(hello)
-        except (EarlyError, ConfigError):
+            return self._send(hello)
+        except (RetryError, ConfigError):
             self.close()
             raise
         except (OSError, channel.ProtocolError) as error:
             self.close()
-            raise EarlyError(str(getattr(error, "strerror", None) or error)) from None
+            raise RetryError(str(getattr(error, "strerror", None) or error)) from None
 
-    def _say(self, hello: dict[str, Any]) -> Any:
+    def _send(self, hello: dict[str, Any]) -> Any:
         connection = self._connected()
         self.link = link = Link(connection)
-        link.push(channel.CALL)
+        link.send_bytes(channel.CALL)
         greeting = self._exactly(link, channel.GREETING_BYTES)
-        name, place = self._launch.name(0), self._launch.place(0)
+        name, root = self._launch.name(0), self._launch.name_with_address(0)
         if not greeting.startswith(channel.MAGIC):
             raise ConfigError(
                 f"{self._launch.rendezvous} is not {name} of an rdmacoll job: another program listens there. "
                 f"Choose another port in {self._launch.address_source(0)}."
             )
         proof = channel.caller_proof(self._secret, greeting)
-        link.push(proof)
+        link.send_bytes(proof)
         answer = self._exactly(link, channel.MAC_BYTES)
         if not hmac.compare_digest(answer, channel.listener_proof(self._secret, greeting, proof)):
             refused = "refused our secret" if answer == channel.REFUSED else "does not know our secret"
             raise ConfigError(
-                f"{place} {refused}: the file of RDMACOLL_SECRET_FILE must "
+                f"{root} {refused}: the file of RDMACOLL_SECRET_FILE must "
                 "have the same content on every host. Copy rank 0's, or put it in a shared home."
             )
         link.begin(channel.session_key(self._secret, greeting, proof), b"down", b"up", _ANSWER_BYTES_MAX)
-        link.say(hello)
+        link.send(hello)
         return self._answer(link)
 
     def _connected(self) -> socket.socket:
@@ -110,13 +110,13 @@ class Call:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise UnresolvedError(f"cannot resolve {host}: {error.strerror}") from None
-        last = EarlyError("nobody answers")
-        for address in dict.fromkeys(map(_address, (where for *_, where in found))):
+        last = RetryError("nobody answers")
+        for address in dict.fromkeys(map(_address, (sockaddr for *_, sockaddr in found))):
             try:
                 connection = socket.create_connection((address, port), timeout=self._answer_s)
             except OSError as error:
-                is_late = isinstance(error, socket.timeout)
-                last = EarlyError(f"{address}: {'no answer' if is_late else error.strerror}{_way(address)}")
+                reason = "no answer" if isinstance(error, socket.timeout) else error.strerror
+                last = RetryError(f"{address}: {reason}{_bridge_remark(address)}")
                 continue
             if connection.getsockname() == connection.getpeername():
                 # Without a listener the system may give this very port to a caller on the same host. The
@@ -134,8 +134,8 @@ class Call:
         while len(data) < count:
             if not _is_readable(link, _RETRY_S):
                 if time.monotonic() > deadline:
-                    raise EarlyError(_SILENCE)
-                self._look(0)  # two processes with different lists may have called each other
+                    raise RetryError(_SILENCE)
+                self._while_waiting(0)  # two processes with different lists may have called each other
                 continue
             data += link.receive(count - len(data))
         return bytes(data)
@@ -144,10 +144,10 @@ class Call:
         deadline = time.monotonic() + self._answer_s
         while (answer := link.take()) is None:
             if time.monotonic() > deadline:
-                raise EarlyError("it does not answer")
+                raise RetryError("it does not answer")
             if _is_readable(link, _RETRY_S):
                 link.add(link.receive())
-            self._look(0)
+            self._while_waiting(0)
         return answer
 
     def close(self) -> None:
@@ -156,12 +156,12 @@ class Call:
             self.link.connection.close()
 
 
-def _address(where: Any) -> str:
+def _address(sockaddr: Any) -> str:
     """The address from a result of getaddrinfo, with the interface if the address needs one."""
-    return f"{where[0]}%{where[3]}" if len(where) > 3 and where[3] else str(where[0])
+    return f"{sockaddr[0]}%{sockaddr[3]}" if len(sockaddr) > 3 and sockaddr[3] else str(sockaddr[0])
 
 
-def _way(address: str) -> str:
+def _bridge_remark(address: str) -> str:
     bridge = bridge_of(address)
     return f" (it is the bridge {bridge} of this host, where no other host is)" if bridge else ""
 
@@ -179,23 +179,25 @@ def _is_readable(
     return bool(events) and bool(events[0][1] & ~select.POLLOUT)
 
 
-class RendezvousGuest:
+class RendezvousClient:
     """The rendezvous side of all ranks but 0. Raises ConfigError."""
 
     def __init__(
         self,
-        me: Self,
+        local: LocalProcess,
         secret: bytes,
-        patience: Patience,
+        deadline: StartDeadline,
         log: Log,
         silence_s: float,
-        found: ConfigError | None = None,
+        own_error: ConfigError | None = None,
     ) -> None:
-        """found: an error of this rank that rank 0 shall hear."""
-        self._me, self._launch, self._secret = me, me.launch, secret
-        self._patience, self._silence_s = patience, silence_s
+        """own_error: an error of this rank that rank 0 shall hear."""
+        self._local, self._launch, self._secret = local, local.launch, secret
+        self._deadline, self._silence_s = deadline, silence_s
         # With lists this rank has an address, too. It listens there until all ranks are here.
-        self._porter = Porter(me.launch, secret, me.who, log) if me.launch.hosts else None
+        self._worker_listener = (
+            WorkerListener(local.launch, secret, local.host_pid, log) if local.launch.hosts else None
+        )
         self._link: Link | None = None
         self._changed = threading.Condition()  # guards the link, and the messages from it
         self._end: RdmacollError | None = None  # the error that ends the start
@@ -204,48 +206,48 @@ class RendezvousGuest:
         self._is_closed = False
         self._thread: threading.Thread | None = None
         # An error that this rank or its own listener found before it met rank 0, and the time to keep it.
-        self._found = found
-        self._tell_until = time.monotonic() + _TELL_OWN_S
+        self._own_error = own_error
+        self._report_until = time.monotonic() + _REPORT_OWN_S
 
     def join(self) -> None:
         """Connects to rank 0, however late rank 0 starts, and presents this rank."""
-        me, place = self._launch.name(self._launch.rank), self._launch.place(0)
+        me, root = self._launch.name(self._launch.rank), self._launch.name_with_address(0)
         while self._link is None:
-            call = Call(self._launch, self._secret, self._look_at_the_door)
+            attempt = ConnectAttempt(self._launch, self._secret, self._answer_callers)
             try:
-                reason = self._judged(call.say(self._me.hello()))
-                self._link = call.link
+                reason = self._check_admission(attempt.send(self._local.hello()))
+                self._link = attempt.link
                 continue
-            except EarlyError as error:
-                call.close()
+            except RetryError as error:
+                attempt.close()
                 # The traceback's frames would form a cycle with it, and keep all objects of init()'s callers.
                 reason = error.with_traceback(None)
-            self._look_at_the_door(_RETRY_S)
-            if self._found is not None and time.monotonic() > self._tell_until:
-                raise self._found
-            self._patience.report(f"waiting for {place}: {reason}")
-            if self._patience.is_over():
+            self._answer_callers(_RETRY_S)
+            if self._own_error is not None and time.monotonic() > self._report_until:
+                raise self._own_error
+            self._deadline.report(f"waiting for {root}: {reason}")
+            if self._deadline.is_over():
                 raise ConfigError(
-                    f"{me} cannot reach {place} {self._patience.limit()}: {reason}. {self._cure(reason)}"
+                    f"{me} cannot reach {root} {self._deadline.limit_text()}: {reason}. {self._cure(reason)}"
                 )
-        if self._found is not None:
-            self._link.say({"error": error_to_fields(self._found)})
-            raise self._found
-        self._link.try_path()
-        self._thread = threading.Thread(target=self._attend, name="rdmacoll-rendezvous", daemon=True)
+        if self._own_error is not None:
+            self._link.send({"error": error_to_fields(self._own_error)})
+            raise self._own_error
+        self._link.probe_path()
+        self._thread = threading.Thread(target=self._receive_loop, name="rdmacoll-rendezvous", daemon=True)
         threads.start(self._thread)
 
-    def _judged(self, answer: Any) -> EarlyError:
+    def _check_admission(self, answer: Any) -> RetryError:
         """Raises an EarlyError, or the error that ends the start, unless rank 0 has admitted this rank."""
         if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
             raise error_from_json(json.dumps(answer["error"]))
         if isinstance(answer, dict) and answer.get("early"):
-            raise EarlyError("it is still in its last world, or in one that has failed")
+            raise RetryError("it is still in its last world, or in one that has failed")
         if not isinstance(answer, dict) or not answer.get("welcome"):
             raise ConfigError(f"{self._launch.name(0)} spoke out of turn.")
-        return EarlyError("")
+        return RetryError("")
 
-    def _cure(self, reason: EarlyError) -> str:
+    def _cure(self, reason: RetryError) -> str:
         if isinstance(reason, UnresolvedError):
             return f"Give a name or an IP address of its host in {self._launch.address_source(0)}."
         return (
@@ -253,46 +255,45 @@ class RendezvousGuest:
             "and does a firewall let the port through?"
         )
 
-    def _look_at_the_door(self, within_s: float) -> None:
-        if self._porter is None:
+    def _answer_callers(self, within_s: float) -> None:
+        if self._worker_listener is None:
             time.sleep(within_s)
             return
         try:
-            self._porter.look(within_s)
+            self._worker_listener.answer_callers(within_s)
         except ConfigError as error:
             if self._thread is not None:
-                self._say({"error": error_to_fields(error)})
+                self._send({"error": error_to_fields(error)})
                 raise
             # Rank 0 would wait for this rank in vain, so it shall hear the error, too.
-            if self._found is None:
-                self._found, self._tell_until = error, time.monotonic() + _TELL_S
+            if self._own_error is None:
+                self._own_error, self._report_until = error, time.monotonic() + _REPORT_S
 
-    def _say(self, value: Any) -> None:
+    def _send(self, value: Any) -> None:
         with self._changed:
             if self._link is not None:
-                self._link.say(value)
+                self._link.send(value)
 
-    def exchange(self, text: str, watch: Callable[[], None]) -> list[str]:
+    def allgather(self, text: str, watch: Callable[[], None]) -> list[str]:
         """One round: returns all ranks' texts, by rank."""
         self._answer.clear()
-        self._say({"text": text})
+        self._send({"text": text})
         while True:
             with self._changed:
-                self._changed.wait_for(self._has_news, _TICK_S)
+                self._changed.wait_for(self._has_message, _TICK_S)
                 if self._answer:
                     break
                 self._raise_end()
             watch()
-            self._look_at_the_door(0)
+            self._answer_callers(0)
             # Rank 0 gives up first, and names the missing ranks.
-            if self._patience.is_over() and self._patience.grace_is_over():
-                raise ConfigError(
-                    f"{self._launch.place(0)} did not go on with the start {self._patience.limit()}."
-                )
+            if self._deadline.is_over() and self._deadline.grace_is_over():
+                root = self._launch.name_with_address(0)
+                raise ConfigError(f"{root} did not go on with the start {self._deadline.limit_text()}.")
         self.free_address()
         return list(self._answer)
 
-    def _has_news(self) -> bool:
+    def _has_message(self) -> bool:
         return bool(self._answer) or self._end is not None
 
     def _raise_end(self) -> None:
@@ -310,17 +311,17 @@ class RendezvousGuest:
 
     def leave(self, error: RankFailedError) -> None:
         """Sends the error to rank 0, which tells the other ranks."""
-        self._say({"error": error_to_fields(error)})
+        self._send({"error": error_to_fields(error)})
 
-    def part(self) -> None:
+    def say_goodbye(self) -> None:
         """Says goodbye once the world stands, so that the end of this connection is no failure for rank 0."""
-        self._say({"bye": True})
+        self._send({"bye": True})
 
     def free_address(self) -> None:
         """Closes the listener at this rank's own address once all ranks are here. The engine may use it."""
-        if self._porter is not None:
-            self._porter.close()
-            self._porter = None
+        if self._worker_listener is not None:
+            self._worker_listener.close()
+            self._worker_listener = None
 
     def close(self) -> None:
         """Closes every socket. Idempotent."""
@@ -332,10 +333,10 @@ class RendezvousGuest:
 
     # The thread.
 
-    def _attend(self) -> None:
+    def _receive_loop(self) -> None:
         link = self._link
         assert link is not None
-        looked_at = time.monotonic()
+        checked_at = time.monotonic()
         while True:
             try:
                 is_readable = _is_readable(link, _TICK_S, self._changed)
@@ -345,47 +346,48 @@ class RendezvousGuest:
                 if self._is_closed or self._end is not None:
                     return
                 now = time.monotonic()
-                link.excuse(max(0.0, now - looked_at - 4 * _TICK_S))
-                looked_at = now
+                link.extend_limits(max(0.0, now - checked_at - 4 * _TICK_S))
+                checked_at = now
                 try:
-                    self._attend_once(link, is_readable)
+                    self._receive_once(link, is_readable)
                 except Exception as error:
                     if not isinstance(error, RdmacollError):
                         error = threads.fault("rdmacoll-rendezvous", error)
                         # Otherwise rank 0 would only miss this rank's signs of life, without a reason.
-                        link.say({"error": error_to_fields(error)})
+                        link.send({"error": error_to_fields(error)})
                     self._end, self._end_at = error, now
                     self._changed.notify_all()
 
-    def _attend_once(self, link: Link, is_readable: bool) -> None:
-        ends = self._launch.place(0), f"{self._launch.name(self._launch.rank)} ({self._me.who})"
+    def _receive_once(self, link: Link, is_readable: bool) -> None:
+        own_name = self._launch.name(self._launch.rank)
+        ends = self._launch.name_with_address(0), f"{own_name} ({self._local.host_pid})"
         try:
             try:
                 if is_readable:
                     link.add(link.receive())
             finally:  # also at the end of the connection: its reason may have come with the welcome
                 while (frame := link.take()) is not None:
-                    self._hear(frame)
+                    self._handle(frame)
         except (OSError, channel.ProtocolError) as error:
             if fault := link.path_fault(*ends, has_ended=True):
                 raise ConfigError(fault) from None
             raise self._lost(str(error)) from None
-        link.beats(0)
-        self._patience.arrived(link.beat)
+        link.send_heartbeat(0)
+        self._deadline.arrived(link.heartbeat)
         if fault := link.path_fault(*ends):
             raise ConfigError(fault)
         if link.is_silent(self._silence_s):
             lost = self._lost(f"no sign of life for {self._silence_s:g} s")
-            link.say({"error": error_to_fields(lost)})
+            link.send({"error": error_to_fields(lost)})
             raise lost
 
     def _lost(self, cause: str) -> RankFailedError:
         host = split_address(self._launch.rendezvous)[0]
-        return left(0, host, self._launch.rendezvous, cause, self._launch.name(0))
+        return left_during_start(0, host, self._launch.rendezvous, cause, self._launch.name(0))
 
-    def _hear(self, frame: Any) -> None:
+    def _handle(self, frame: Any) -> None:
         if isinstance(frame, dict) and isinstance(frame.get("waiting"), str):
-            self._patience.tell(frame["waiting"])
+            self._deadline.log_now(frame["waiting"])
         elif isinstance(frame, dict) and isinstance(frame.get("error"), dict):
             raise error_from_json(json.dumps(frame["error"]))
         elif isinstance(frame, dict) and isinstance(frame.get("texts"), list):

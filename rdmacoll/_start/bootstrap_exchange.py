@@ -11,35 +11,35 @@ from rdmacoll.engine.errors import ConfigError, RankFailedError
 _POLL_S, _POLL_S_MAX = 0.0005, 0.02
 _LENGTH = struct.Struct("<q")
 # Abandoned operations of MPI. They cannot be cancelled: MPI may still write into their buffers.
-_GIVEN_UP: list[tuple[Any, ...]] = []
+_ABANDONED: list[tuple[Any, ...]] = []
 
 
-def gave_up() -> bool:
+def has_abandoned_operations() -> bool:
     """Whether an operation of MPI was abandoned. MPI_Finalize might wait for it, and so for other ranks."""
-    return bool(_GIVEN_UP)
+    return bool(_ABANDONED)
 
 
 def no_watch() -> None:
     """Does nothing during a wait."""
 
 
-def left(rank: int, host: str, who: str, cause: str, name: str = "") -> RankFailedError:
+def left_during_start(rank: int, host: str, host_pid: str, cause: str, name: str = "") -> RankFailedError:
     """The error for a rank that is gone before the world stands. name: instead of "rank N"."""
-    text = f"{name or f'rank {rank}'} ({who}) left during the start: {cause}."
+    text = f"{name or f'rank {rank}'} ({host_pid}) left during the start: {cause}."
     return RankFailedError(text, rank=rank, host=host, cause=cause)
 
 
-class Keeper(Protocol):
+class AddressHolder(Protocol):
     """Keeps rank 0's address while a world stands."""
 
     def close(self) -> None:
         """Frees the address. Idempotent."""
 
-    def forget_in_child(self) -> None:
+    def release_in_child(self) -> None:
         """In a forked child: closes the child's copies of the sockets."""
 
 
-class Carrier(Protocol):
+class BootstrapExchange(Protocol):
     """The out-of-band channel between ranks, as the start of an engine uses it."""
 
     def allgather(self, text: str, watch: Callable[[], None] = no_watch) -> list[str]:
@@ -72,13 +72,13 @@ class Carrier(Protocol):
         callers: returns the socket that then passes on descriptors of callers that look for rank 0.
         """
 
-    def keeper(self) -> Keeper | None:
+    def address_holder(self) -> AddressHolder | None:
         """The object that will keep rank 0's address for the world. Only on rank 0 of a start without MPI.
 
-        From `keep` on the caller has to close it.
+        From `hold_address` on the caller has to close it.
         """
 
-    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
+    def hold_address(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
         """Called when the world stands. Keeps the address for the world.
 
         is_over: whether the world has failed or ended. blame: ends the world on all ranks, with a sentence.
@@ -88,7 +88,7 @@ class Carrier(Protocol):
         """Frees the channel's resources, but not a kept address. It cannot be used afterwards."""
 
 
-class SoloCarrier:
+class SingleRankExchange:
     """The channel of a world of one."""
 
     def __init__(self, name: str, secret: bytes) -> None:
@@ -114,18 +114,18 @@ class SoloCarrier:
     def share_address(self, callers: Callable[[], int]) -> None:
         """Does nothing: it has no address."""
 
-    def keeper(self) -> Keeper | None:
+    def address_holder(self) -> AddressHolder | None:
         """None: it has no address."""
         return None
 
-    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
+    def hold_address(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
         """Does nothing: it has no address."""
 
     def close(self) -> None:
         """Does nothing."""
 
 
-class MpiCarrier:
+class MpiExchange:
     """The channel over an MPI communicator (mpi4py). It carries bytes only, so that nothing is unpickled.
 
     Operations are non-blocking and polled, so Ctrl-C and the deadline work while other ranks are late.
@@ -137,14 +137,14 @@ class MpiCarrier:
         self._proposal = (name, secret)
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
-        self._what, self._source = "call init()", "RDMACOLL_START_TIMEOUT_S"
+        self._step, self._source = "call init()", "RDMACOLL_START_TIMEOUT_S"
 
     def _finish(self, begin: Callable[..., Any], *buffers: Any, watch: Callable[[], None] = no_watch) -> None:
         request = begin(*buffers)
         try:
             self._wait(request, watch)
         except BaseException:
-            _GIVEN_UP.append((request, *buffers))
+            _ABANDONED.append((request, *buffers))
             raise
 
     def _wait(self, request: Any, watch: Callable[[], None]) -> None:
@@ -154,7 +154,7 @@ class MpiCarrier:
             now = time.monotonic()
             if now > self._deadline:
                 raise ConfigError(
-                    f"the ranks of this MPI job did not all {self._what} within {self._timeout_s:g} s "
+                    f"the ranks of this MPI job did not all {self._step} within {self._timeout_s:g} s "
                     f"({self._source}): some rank has not come so far, or has ended."
                 )
             # A long wait polls seldom, since other processes may be measuring.
@@ -169,8 +169,8 @@ class MpiCarrier:
         counts = [count for (count,) in _LENGTH.iter_unpack(lengths)]
         offsets = [sum(counts[:rank]) for rank in range(size)]
         everything = bytearray(sum(counts))
-        places = [everything, (counts, offsets), _byte_type()]
-        self._finish(self._comm.Iallgatherv, mine, places, watch=watch)
+        receive_buffer = [everything, (counts, offsets), _byte_type()]
+        self._finish(self._comm.Iallgatherv, mine, receive_buffer, watch=watch)
         return [bytes(everything[offset : offset + count]).decode() for offset, count in zip(offsets, counts)]
 
     def job(self) -> tuple[str, bytes]:
@@ -190,16 +190,16 @@ class MpiCarrier:
     def renew(self, timeout_s: float, source: str) -> None:
         """Starts a new time limit of `timeout_s`, from the setting `source`."""
         self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
-        self._what, self._source = "go on", source
+        self._step, self._source = "go on", source
 
     def share_address(self, callers: Callable[[], int]) -> None:
         """Does nothing: MPI has no address."""
 
-    def keeper(self) -> Keeper | None:
+    def address_holder(self) -> AddressHolder | None:
         """None: MPI has no address that another job could connect to."""
         return None
 
-    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
+    def hold_address(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
         """Does nothing: MPI has no address."""
 
     def close(self) -> None:

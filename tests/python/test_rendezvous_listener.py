@@ -13,7 +13,7 @@ from test_rendezvous import Meeting
 
 from rdmacoll._base.log import Log
 from rdmacoll._start.launch import Launch
-from rdmacoll._start.rendezvous import TcpCarrier
+from rdmacoll._start.rendezvous import TcpExchange
 from rdmacoll.engine.errors import ConfigError
 
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -29,7 +29,7 @@ def test_an_address_that_will_not_do_leaves_no_descriptor(rank):
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(5):
             with pytest.raises(ConfigError, match="another program has port"):
-                TcpCarrier(launch, SECRET, 1.0, Log())
+                TcpExchange(launch, SECRET, 1.0, Log())
         assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from rdmacoll._start.launch import Launch, parse_address
 from rdmacoll.engine.errors import ConfigError
 
-_EVERYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
-_BACKLOG = 4096  # for all ranks, and strangers before them
+_ANY_ADDRESS = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
+_BACKLOG = 4096  # for all ranks, and foreign callers before them
 _SIOCGIFADDR = 0x8915
 
 
@@ -31,9 +31,9 @@ def bridge_of(address: str) -> str:
         if not (Path("/sys/class/net") / name / "bridge").is_dir():
             continue
         request = struct.pack("256s", name.encode()[:15])
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query_socket:
             try:
-                answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
+                answer = fcntl.ioctl(query_socket.fileno(), _SIOCGIFADDR, request)
             except OSError:
                 continue  # this bridge has no IPv4 address
         if socket.inet_ntoa(answer[20:24]) == address:
@@ -41,13 +41,13 @@ def bridge_of(address: str) -> str:
     return ""
 
 
-def no_way_to(address: str) -> str:
+def unreachable_remark(address: str) -> str:
     """A remark for messages on an address that other hosts cannot reach, or ""."""
     bridge = bridge_of(address)
     return f" (other hosts have no way to it: {address} is the bridge {bridge})" if bridge else ""
 
 
-def _leads_nowhere(host: str, address: str) -> bool:
+def _is_unreachable(host: str, address: str) -> bool:
     """Whether a host's own name resolves to an address that others cannot reach: loopback, or a bridge."""
     if host == "localhost":
         return False
@@ -58,7 +58,7 @@ def _leads_nowhere(host: str, address: str) -> bool:
     return False
 
 
-def own_place(launch: Launch) -> tuple[socket.AddressFamily, Any]:
+def own_listen_address(launch: Launch) -> tuple[socket.AddressFamily, Any]:
     """The address at which this rank listens: family, and the socket's address. Raises ConfigError."""
     address = launch.hosts[launch.rank] if launch.hosts else launch.rendezvous
     found = parse_address(address)
@@ -71,18 +71,18 @@ def own_place(launch: Launch) -> tuple[socket.AddressFamily, Any]:
             f"{launch.name(launch.rank)} cannot resolve {host} of its address {address}: {error.strerror}. "
             f"Give a name or an IP address of its host in {launch.address_source(launch.rank)}."
         ) from None
-    family, _, _, _, where = resolved[0]
-    if _leads_nowhere(host, str(where[0])):
-        return family, (_EVERYWHERE[family], port)
-    return family, where
+    family, _, _, _, sockaddr = resolved[0]
+    if _is_unreachable(host, str(sockaddr[0])):
+        return family, (_ANY_ADDRESS[family], port)
+    return family, sockaddr
 
 
-def data_settings(launch: Launch) -> dict[str, object]:
+def engine_listen_settings(launch: Launch) -> dict[str, object]:
     """The settings that make the engine listen at the rendezvous address.
 
     Then a firewall has to let only addresses from the lists through. Raises ConfigError.
     """
-    _, (host, port, *_rest) = own_place(launch)
+    _, (host, port, *_rest) = own_listen_address(launch)
     address = ipaddress.ip_address(host.partition("%")[0])
     if address.is_unspecified:
         return {"port": port}
@@ -93,21 +93,21 @@ def data_settings(launch: Launch) -> dict[str, object]:
 
 def listen(launch: Launch) -> socket.socket:
     """A listening socket at this rank's address. Raises ConfigError."""
-    family, where = own_place(launch)
+    family, sockaddr = own_listen_address(launch)
     address = launch.hosts[launch.rank] if launch.hosts else launch.rendezvous
     me, source = launch.name(launch.rank), launch.address_source(launch.rank)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
+        listener.bind(sockaddr)
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             twice = f"Is {me} started twice? Otherwise choose" if launch.hosts else "Choose"
             raise AddressTakenError(
-                f"{me} cannot listen at {address}: another program has port {where[1]}. {twice} another one "
-                f"in {source}."
+                f"{me} cannot listen at {address}: another program has port {sockaddr[1]}. {twice} another "
+                f"one in {source}."
             ) from None
         if error.errno == errno.EADDRNOTAVAIL:
             raise ConfigError(

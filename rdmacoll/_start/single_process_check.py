@@ -23,15 +23,15 @@ _ALLOW = "For one process alone, set RDMACOLL_SIZE=1."
 _BY_HAND = "RDMACOLL_RANK, RDMACOLL_SIZE and RDMACOLL_RENDEZVOUS (host:port of rank 0)"
 
 
-def check_alone(variables: Mapping[str, str], *, is_launched: bool) -> None:
+def check_single_process(variables: Mapping[str, str], *, is_launched: bool) -> None:
     """Raises ConfigError if this process is one of several but would be a world of one.
 
     Otherwise each process would train a model of its own. is_launched: a launcher says that it has started
     one process. Such a process may have started others that have only Horovod's variables.
     """
-    looks = (_horovod,) if is_launched else (_horovod, _slurm, _launchers, _tf_config)
-    for look in looks:
-        if refusal := look(variables):
+    checks = (_horovod,) if is_launched else (_horovod, _slurm, _launchers, _tf_config)
+    for check in checks:
+        if refusal := check(variables):
             raise ConfigError(f"{refusal} {_ALLOW}")
 
 
@@ -44,12 +44,14 @@ def _horovod(variables: Mapping[str, str]) -> str:
     size, rank = _number(variables, "HOROVOD_SIZE"), _number(variables, "HOROVOD_RANK")
     if size <= 1 and rank == 0:
         return ""
-    told = [f"{name}={variables[name]}" for name in ("HOROVOD_RANK", "HOROVOD_SIZE") if name in variables]
+    variables_text = [
+        f"{name}={variables[name]}" for name in ("HOROVOD_RANK", "HOROVOD_SIZE") if name in variables
+    ]
     return (
-        f"{' and '.join(told)} come from a launcher of Horovod (horovodrun, Ray or Spark), which names no "
-        "address of rank 0: each process would be a world of its own. Start with mpirun, srun or torchrun, "
-        "or set RDMACOLL_RANK=$HOROVOD_RANK, RDMACOLL_SIZE=$HOROVOD_SIZE and RDMACOLL_RENDEZVOUS=host:port "
-        "of rank 0."
+        f"{' and '.join(variables_text)} come from a launcher of Horovod (horovodrun, Ray or Spark), which "
+        "names no address of rank 0: each process would be a world of its own. Start with mpirun, srun or "
+        "torchrun, or set RDMACOLL_RANK=$HOROVOD_RANK, RDMACOLL_SIZE=$HOROVOD_SIZE and "
+        "RDMACOLL_RENDEZVOUS=host:port of rank 0."
     )
 
 
@@ -67,14 +69,14 @@ def _slurm(variables: Mapping[str, str]) -> str:
 
 
 def _launchers(variables: Mapping[str, str]) -> str:
-    for by, size, rank in _LAUNCHERS:
+    for source, size, rank in _LAUNCHERS:
         name = next(
             (name for name, least in ((size, 2), (rank, 1)) if _number(variables, name) >= least), None
         )
         if name is not None:
             other = rank if name == size else size
             return (
-                f"{name}={variables[name]} says that {by} has started several processes, but {other} is "
+                f"{name}={variables[name]} says that {source} has started several processes, but {other} is "
                 f"{variables.get(other) or 'not set'}: each would be a world of its own. Start with mpirun, "
                 f"srun or torchrun, or give {_BY_HAND}."
             )
@@ -83,8 +85,8 @@ def _launchers(variables: Mapping[str, str]) -> str:
 
 def _tf_config(variables: Mapping[str, str]) -> str:
     try:
-        told = json.loads(variables.get("TF_CONFIG") or "{}")
-        cluster = dict(told.get("cluster") or {})
+        document = json.loads(variables.get("TF_CONFIG") or "{}")
+        cluster = dict(document.get("cluster") or {})
         tasks = sum(len(cluster.get(job) or ()) for job in ("chief", "master", "worker"))
     except (ValueError, TypeError, AttributeError, RecursionError):
         return ""  # broken: this start does not use it, and parameter servers refuse it

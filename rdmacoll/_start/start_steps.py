@@ -8,22 +8,27 @@ import time
 from typing import Any, Callable, Protocol
 
 from rdmacoll._abi.library import Library
-from rdmacoll._start.carrier import Carrier, no_watch
+from rdmacoll._start.bootstrap_exchange import BootstrapExchange, no_watch
 from rdmacoll._start.launch import Launch
-from rdmacoll._start.presence import Presence
+from rdmacoll._start.liveness_check import LivenessCheck
 from rdmacoll.engine.errors import RankFailedError, RdmacollError, error_from_json, error_to_fields
 
 # A start returns from the library this often, so that Python's signal handlers (Ctrl-C) can run.
 _SLICE_MS = 100
-_ASK_EVERY_S = 0.5
+_CHECK_EVERY_S = 0.5
 _GRACE_S = 1.2
 
 
-class Joining(Protocol):
+class ServerMeeting(Protocol):
     """A part of the start that needs the engine: the asynchronous servers."""
 
     def meet(
-        self, engine: int, carrier: Carrier, watch: Callable[[], None], job: tuple[str, bytes], arguments: str
+        self,
+        engine: int,
+        exchange: BootstrapExchange,
+        watch: Callable[[], None],
+        job: tuple[str, bytes],
+        arguments: str,
     ) -> None:
         """Connects the servers' ranks once the engines are connected. `watch` raises the loss of a rank."""
 
@@ -33,54 +38,55 @@ class Joining(Protocol):
 
 def start_engine(
     library: Library,
-    carrier: Carrier,
+    exchange: BootstrapExchange,
     launch: Launch,
     arguments: str,
-    wrong: RdmacollError | None,
-    servers: Joining | None = None,
+    settings_error: RdmacollError | None,
+    servers: ServerMeeting | None = None,
 ) -> int:
     """Starts the engine of a world, and returns it when the world stands on all ranks.
 
-    If the start fails, no engine is left, and the other ranks hear the error. wrong: the error in this rank's
-    settings. servers: asynchronous servers, which meet at the end of the start.
-    """
+    If the start fails, no engine is left, and the other ranks hear the error. settings_error: the error in
+    this rank's settings. servers: asynchronous servers, which meet at the end of the start."""
     engine = 0
 
     def open_engine() -> str:
         nonlocal engine
-        if wrong is not None:
-            raise wrong
+        if settings_error is not None:
+            raise settings_error
         engine, card = library.engine_open(
             rank=launch.rank, size=launch.size, job=job, secret=secret, arguments=arguments
         )
-        carrier.share_address(lambda: library.engine_callers(engine))
+        exchange.share_address(lambda: library.engine_callers(engine))
         return card
 
     def connect() -> str:
         while not library.engine_start(engine, leaders, _SLICE_MS):
-            carrier.check()
+            exchange.check()
             watch()
         return ""
 
-    def look() -> None:
+    def check_ranks() -> None:
         library.engine_start(engine, leaders, 0)
-        presence.check()
+        liveness.check()
 
     try:
-        job, secret = carrier.job()
-        cards = agree(carrier, open_engine)
-        presence = Presence(cards, launch.rank)
-        found = agree(carrier, lambda: str(library.engine_node(engine, cards)), _Watch(presence.check))
+        job, secret = exchange.job()
+        cards = agree(exchange, open_engine)
+        liveness = LivenessCheck(cards, launch.rank)
+        found = agree(
+            exchange, lambda: str(library.engine_node(engine, cards)), _LivenessWatch(liveness.check)
+        )
         leaders = [int(text) for text in found]
-        watch = _Watch(look)
-        agree(carrier, connect, watch)
+        watch = _LivenessWatch(check_ranks)
+        agree(exchange, connect, watch)
         if servers is not None:
-            servers.meet(engine, carrier, watch, (job, secret), arguments)
+            servers.meet(engine, exchange, watch, (job, secret), arguments)
     except BaseException as error:
         is_interrupt = not isinstance(error, Exception)
         cause = type(error).__name__ if is_interrupt else "the start failed"
         if is_interrupt:
-            carrier.leave(cause)
+            exchange.leave(cause)
         if servers is not None:
             servers.free()
         if engine:
@@ -90,22 +96,22 @@ def start_engine(
     return engine
 
 
-class _Watch:
+class _LivenessWatch:
     """Checks from time to time, while this rank waits, whether another rank is gone."""
 
-    def __init__(self, ask: Callable[[], object]) -> None:
-        self._ask = ask
-        self._ask_at = time.monotonic() + _ASK_EVERY_S
+    def __init__(self, check: Callable[[], object]) -> None:
+        self._check = check
+        self._check_at = time.monotonic() + _CHECK_EVERY_S
         self._lost: RankFailedError | None = None
         self._lost_at = 0.0
 
     def __call__(self) -> None:
         now = time.monotonic()
-        if now < self._ask_at:
+        if now < self._check_at:
             return
-        self._ask_at = now + _ASK_EVERY_S
+        self._check_at = now + _CHECK_EVERY_S
         try:
-            self._ask()
+            self._check()
         except RankFailedError as error:
             if self._lost is None:
                 self._lost, self._lost_at = error, now
@@ -117,16 +123,18 @@ class _Watch:
             raise copy.copy(self._lost)
 
 
-def agree(carrier: Carrier, step: Callable[[], str], watch: Callable[[], None] = no_watch) -> list[str]:
+def agree(
+    exchange: BootstrapExchange, step: Callable[[], str], watch: Callable[[], None] = no_watch
+) -> list[str]:
     """Runs a step, and returns all ranks' results. Raises its error, or that of the first rank with one."""
     failure: BaseException | None = None
     try:
         mine: dict[str, Any] = {"ok": step()}
     except Exception as error:
-        failure = _first_cause(carrier, error)
+        failure = _first_cause(exchange, error)
         mine = {"error": error_to_fields(failure)}
     try:
-        answers = [json.loads(text) for text in carrier.allgather(json.dumps(mine), watch)]
+        answers = [json.loads(text) for text in exchange.allgather(json.dumps(mine), watch)]
     except RdmacollError:
         if failure is None:
             raise
@@ -137,21 +145,21 @@ def agree(carrier: Carrier, step: Callable[[], str], watch: Callable[[], None] =
             failure = None  # otherwise the error and this frame would keep each other alive
     for other, answer in enumerate(answers):
         if "error" in answer:
-            raise _failed_there(other, answer["error"])
+            raise _remote_error(other, answer["error"])
     return [answer["ok"] for answer in answers]
 
 
-def _first_cause(carrier: Carrier, error: Exception) -> Exception:
+def _first_cause(exchange: BootstrapExchange, error: Exception) -> Exception:
     """The first cause of a failed step: a lost rank may be seen before the error that made it leave."""
     try:
         if isinstance(error, RankFailedError):
-            carrier.check()
-    except RdmacollError as told:
-        return told
+            exchange.check()
+    except RdmacollError as first:
+        return first
     return error
 
 
-def _failed_there(other: int, fields: dict[str, Any]) -> RdmacollError:
-    theirs = error_from_json(json.dumps(fields))
-    theirs.args = (f"rank {other} could not start: {theirs}",)
-    return theirs
+def _remote_error(other: int, fields: dict[str, Any]) -> RdmacollError:
+    error = error_from_json(json.dumps(fields))
+    error.args = (f"rank {other} could not start: {error}",)
+    return error

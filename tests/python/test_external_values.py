@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from rdmacoll._abi.library import load
-from rdmacoll._base import outside
+from rdmacoll._base import external_values
 from rdmacoll._start import bootstrap, cluster, launch
 from rdmacoll._start.secret import read_secret
-from rdmacoll._world import asked
+from rdmacoll._world import init_options
 from rdmacoll.benchmarks.rpc.payloads import recorded
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ps import calls
@@ -130,10 +130,12 @@ class Values:
         return self.draw.randbytes(self.draw.randrange(100))
 
 
-def ask(sets: Any = None, argv: Any = False, lists: Any = None, **settings: Any) -> asked.Asked:
-    found = asked.ask(load(), sets, settings, by_hand=NO_HAND, argv=argv, lists={**NO_LISTS, **(lists or {})})
-    if found.wrong is not None:
-        raise found.wrong
+def ask(sets: Any = None, argv: Any = False, lists: Any = None, **settings: Any) -> init_options.InitOptions:
+    found = init_options.read_options(
+        load(), sets, settings, by_hand=NO_HAND, argv=argv, lists={**NO_LISTS, **(lists or {})}
+    )
+    if found.settings_error is not None:
+        raise found.settings_error
     return found
 
 
@@ -179,11 +181,11 @@ class Places:
         environ[name] = value
         if self.values.draw.random() < 0.2:
             del environ[self.values.draw.choice(list(environ))]
-        return "", value, lambda: (bootstrap.told_launch(environ), launch.by_launchers(environ))
+        return "", value, lambda: (bootstrap.described_launch(environ), launch.by_launchers(environ))
 
     def tf_config(self) -> tuple[str, Any, Callable[[], object]]:
         value = self.values.text()
-        told, environ = cluster.told_by({}, **NO_LISTS), {"TF_CONFIG": value}
+        told, environ = cluster.cluster_options({}, **NO_LISTS), {"TF_CONFIG": value}
         return "", value, lambda: bootstrap.find_lists(told, self.servers, environ=environ)
 
     def lists(self) -> tuple[str, Any, Callable[[], object]]:
@@ -224,7 +226,7 @@ class Places:
 
     def path(self) -> tuple[str, Any, Callable[[], object]]:
         value = self.values.object()
-        return "path", value, lambda: outside.path_of("path", value)
+        return "path", value, lambda: external_values.path_of("path", value)
 
 
 def test_ten_thousand_bad_values_end_in_a_sentence_and_nothing_else(tmp_path, monkeypatch):
@@ -243,7 +245,7 @@ def test_ten_thousand_bad_values_end_in_a_sentence_and_nothing_else(tmp_path, mo
         except Exception as error:
             met = error
         text = str(met)
-        said = f"seed {SEED}, value {number} ({way.__name__}): {outside.shown(value)}: {met!r}"
+        said = f"seed {SEED}, value {number} ({way.__name__}): {external_values.shown(value)}: {met!r}"
         assert isinstance(met, ConfigError), said
         assert name.upper().split("/")[-1] in text.upper(), said
         assert len(text) < MESSAGE_MAX, said
@@ -258,10 +260,10 @@ def test_ten_thousand_bad_values_end_in_a_sentence_and_nothing_else(tmp_path, mo
         (lambda: launch.by_mpi({"PMI_SIZE": "two", "PMI_RANK": "0"}), ["PMI_SIZE='two'", "whole number"]),
         (lambda: launch.by_mpi({"PMI_SIZE": "9" * 5000, "PMI_RANK": "0"}), ["PMI_SIZE='999", "is too large"]),
         (
-            lambda: cluster.told_by_tf_config("[" * 100_000),
+            lambda: cluster.tf_config_options("[" * 100_000),
             ["TF_CONFIG='[[[", "nested too deeply", "unset it"],
         ),
-        (lambda: cluster.told_by_tf_config("{"), ["TF_CONFIG='{'", "is not JSON", "unset it"]),
+        (lambda: cluster.tf_config_options("{"), ["TF_CONFIG='{'", "is not JSON", "unset it"]),
         (lambda: ask(port="\ud800"), ["port='\\ud800'", "UTF-8"]),
         (lambda: ask(device="a\0b"), ["device='a\\x00b'", "holds a NUL"]),
         (lambda: ask(device="a\nb"), ["device='a\\nb'", "holds a line break"]),

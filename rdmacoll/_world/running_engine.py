@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from rdmacoll._abi.library import Library
 from rdmacoll._abi.settings import Values
-from rdmacoll._ps.start import VariableServers
-from rdmacoll._start.carrier import Carrier, Keeper
+from rdmacoll._ps.variable_servers import VariableServers
+from rdmacoll._start.bootstrap_exchange import AddressHolder, BootstrapExchange
 from rdmacoll.engine.errors import NotInitializedError, RankFailedError, RdmacollError
 from rdmacoll.engine.process_set import ProcessSet
 
@@ -39,10 +39,10 @@ class Engine:
         self.is_open = True
         self.is_forked = False  # True in a forked child, which must not touch the engine
         self.topology = library.engine_topology(address)
-        told = library.engine_describe(address)
-        self.servers, self.is_server = int(told["servers"]), bool(told["is_server"])
+        description = library.engine_describe(address)
+        self.servers, self.is_server = int(description["servers"]), bool(description["is_server"])
         self.variable_servers: VariableServers | None = None  # asynchronous ones
-        self.keeper: Keeper | None = None  # holds rank 0's address
+        self.address_holder: AddressHolder | None = None  # holds rank 0's address
         self.process_sets: dict[int, ProcessSet] = {}  # by number, without the set of all ranks
         # Abandoned operations, with the arrays that the engine may still touch. `interrupted` has prepared
         # runs that an exception ended. The library cannot tell whether these are done.
@@ -52,21 +52,21 @@ class Engine:
         self._unfreed = [address]
 
     def hold(self, holder: int) -> None:
-        """Keeps the engine's memory until `let_go(holder)`. Raises NotInitializedError after the end.
+        """Keeps the engine's memory until `release(holder)`. Raises NotInitializedError after the end.
 
         `hold` adds the holder before it reads `is_open`. `close` clears `is_open` before it reads the
         holders. So neither can miss the other.
         """
         self._holders.add(holder)
         if not self.is_open:
-            self.let_go(holder)
+            self.release(holder)
             raise refusal_of(is_forked=self.is_forked)
 
     def share(self, holder: int) -> None:
         """Adds a holder to an engine that is already held. The engine never refuses it."""
         self._holders.add(holder)
 
-    def let_go(self, holder: int) -> None:
+    def release(self, holder: int) -> None:
         """Ends a `hold` or a `share`. The last one after the end frees the engine."""
         self._holders.discard(holder)
         self._free_if_unused()
@@ -84,8 +84,8 @@ class Engine:
         """Leaves the world; pending operations fail with ShutdownError. Bounded in time, idempotent."""
         if not self.is_open:
             return
-        if self.keeper is not None:
-            self.keeper.close()  # the next world may need the address
+        if self.address_holder is not None:
+            self.address_holder.close()  # the next world may need the address
         # This wakes waiting threads, which let go. The engine must not be freed before this call returns.
         self.share(id(self))
         self.is_open = False
@@ -94,7 +94,7 @@ class Engine:
             self.library.handle_free(self.unfinished.pop()[0])
         while self.interrupted:
             self.library.prepared_free(self.interrupted.pop()[0])
-        self.let_go(id(self))
+        self.release(id(self))
 
     def sweep(self) -> None:
         """Frees the handles and arrays of abandoned operations that have ended."""
@@ -111,15 +111,17 @@ class Engine:
         try:
             yield self.address
         finally:
-            self.let_go(id(holder))
+            self.release(id(holder))
 
-    def keep_address(self, carrier: Carrier) -> None:
+    def hold_address(self, exchange: BootstrapExchange) -> None:
         """Keeps rank 0's address while this engine is open, so that ranks of another job find it in use.
 
         Does so only on rank 0 of a start without MPI.
         """
-        self.keeper = carrier.keeper()  # first, so that `close` closes it if anything fails from here on
-        carrier.keep(self._is_over, self._blame)
+        self.address_holder = (
+            exchange.address_holder()
+        )  # first, so that `close` closes it if anything fails from here on
+        exchange.hold_address(self._is_over, self._blame)
 
     def _is_over(self) -> bool:
         try:
@@ -137,9 +139,9 @@ class Engine:
         except NotInitializedError:
             pass  # the engine has ended meanwhile
 
-    def forget_in_child(self) -> None:
+    def release_in_child(self) -> None:
         """In a forked child: gives up the engine without touching it, and frees copies of the address."""
         self.is_open = False
         self.is_forked = True
-        if self.keeper is not None:
-            self.keeper.forget_in_child()
+        if self.address_holder is not None:
+            self.address_holder.release_in_child()

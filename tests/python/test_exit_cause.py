@@ -12,19 +12,19 @@ from release.environments import interpreters
 PYTHONS = [str(python) for version, python in interpreters().items() if version in ("3.12", "3.13")]
 PROGRAM = """
 import atexit, importlib.util, sys
-spec = importlib.util.spec_from_file_location("ending", sys.argv[1])
-ending = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(ending)
-own = ending.Ending()
-own.watch(lambda: print("early"))
-atexit.register(lambda: print(own.cause(), ending.is_harmless(own.cause())))
+spec = importlib.util.spec_from_file_location("exit_cause", sys.argv[1])
+exit_cause = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(exit_cause)
+own = exit_cause.ExitCause()
+own.install_hooks(lambda: print("early"))
+atexit.register(lambda: print(own.cause(), exit_cause.is_harmless(own.cause())))
 """
 
 
 def told(program: str) -> tuple[int, list[str]]:
     """Runs a program and returns its exit status and the lines that it prints."""
     done = subprocess.run(
-        [PYTHONS[0], "-c", PROGRAM + program, str(ROOT / "rdmacoll" / "_base" / "ending.py")],
+        [PYTHONS[0], "-c", PROGRAM + program, str(ROOT / "rdmacoll" / "_base" / "exit_cause.py")],
         capture_output=True,
         text=True,
         timeout=60,

@@ -22,11 +22,11 @@ from rdmacoll.engine.errors import error_from_json
 _EVERY_S = 1.0
 _CALL_S = 1.0  # the limit of one call
 _ANSWER_BYTES_MAX = 1 << 20
-# A guest's answer to the worker 0 that it is looking for.
-HERE = {"here": True}
+# A rank's answer to the worker 0 that it is looking for.
+PRESENT = {"here": True}
 
 
-class Lookout:
+class AddressCheck:
     """Calls one address after the other, in a `selector` that the owner polls, with this object as data.
 
     It skips addresses without a listener, and listeners that are no ranks of this job.
@@ -39,11 +39,11 @@ class Lookout:
         self._selector = selector
         # The ranks that have not answered yet.
         self._ranks = list(range(1, launch.size)) if launch.hosts else []
-        self._places: dict[int, Any] = {}  # results of getaddrinfo, which the resolving thread adds
+        self._addresses: dict[int, Any] = {}  # results of getaddrinfo, which the resolving thread adds
         self._closed = threading.Event()
         self._resolving: threading.Thread | None = None
         self._fault: Exception | None = None  # an unexpected error of that thread
-        self._at = 0  # the current position in `_ranks`
+        self._position = 0  # the current position in `_ranks`
         self._connection: socket.socket | None = None
         self._deadline = self._next_at = 0.0
         self._restart()
@@ -55,7 +55,7 @@ class Lookout:
         self._greeting = b""
         self._reader: channel.FrameReader | None = None
 
-    def look(self, hello: dict[str, Any]) -> None:
+    def advance(self, hello: dict[str, Any]) -> None:
         """Begins a call when it is time. Raises an unexpected error of the resolving thread.
 
         hello: this rank's hello.
@@ -71,11 +71,11 @@ class Lookout:
             threads.start(self._resolving)
         now = time.monotonic()
         if self._connection is not None and now > self._deadline:
-            self._hang_up()
+            self._end_call()
         if self._connection is None and self._ranks and now >= self._next_at:
-            self._at = (self._at + 1) % len(self._ranks)
-            self._next_at = now + (_EVERY_S if self._at == 0 else 0)
-            self._call(self._ranks[self._at])
+            self._position = (self._position + 1) % len(self._ranks)
+            self._next_at = now + (_EVERY_S if self._position == 0 else 0)
+            self._call(self._ranks[self._position])
 
     def _resolve(self, names: list[tuple[int, str]]) -> None:
         """Resolves names. Runs on its own thread, so that rank 0 admits callers while a resolver waits."""
@@ -92,34 +92,34 @@ class Lookout:
         for rank, address in names:
             try:
                 found = socket.getaddrinfo(*split_address(address), type=socket.SOCK_STREAM)
-                self._places[rank] = found[0]
+                self._addresses[rank] = found[0]
             except (OSError, UnicodeError):  # an invalid name is reported by the rank that has it
                 unknown.append((rank, address))
         return unknown
 
     def _call(self, rank: int) -> None:
-        if rank not in self._places:
+        if rank not in self._addresses:
             return
-        family, kind, protocol, _, where = self._places[rank]
+        family, kind, protocol, _, sockaddr = self._addresses[rank]
         try:
             connection = socket.socket(family, kind, protocol)
         except OSError:
             return
         connection.setblocking(False)
-        if connection.connect_ex(where) not in (0, errno.EINPROGRESS):
+        if connection.connect_ex(sockaddr) not in (0, errno.EINPROGRESS):
             connection.close()
             return
         self._connection, self._deadline = connection, time.monotonic() + _CALL_S
         self._restart()
         self._selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE, self)
 
-    def _hang_up(self) -> None:
+    def _end_call(self) -> None:
         if self._connection is not None:
             self._selector.unregister(self._connection)
             self._connection.close()
             self._connection = None
 
-    def hear(self) -> None:
+    def handle_event(self) -> None:
         """Handles an event of the call. Raises the error by which the called rank ends the start."""
         connection = self._connection
         if connection is None:
@@ -130,11 +130,11 @@ class Lookout:
             data = connection.recv(1 << 16)
             if not data:
                 raise ConnectionResetError
-            self._absorb(connection, data)
+            self._handle_bytes(connection, data)
         except BlockingIOError:
             return
         except (OSError, channel.ProtocolError):
-            self._hang_up()
+            self._end_call()
 
     def _connect(self, connection: socket.socket) -> None:
         if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0:
@@ -147,41 +147,41 @@ class Lookout:
         connection.sendall(channel.CALL)
         self._selector.modify(connection, selectors.EVENT_READ, self)
 
-    def _absorb(self, connection: socket.socket, data: bytes) -> None:
+    def _handle_bytes(self, connection: socket.socket, data: bytes) -> None:
         self._raw += data
         if not self._greeting and len(self._raw) >= channel.GREETING_BYTES:
-            self._greeting = self._taken(channel.GREETING_BYTES)
+            self._greeting = self._take(channel.GREETING_BYTES)
             if not self._greeting.startswith(channel.MAGIC):
                 raise channel.ProtocolError
             self._proof = channel.caller_proof(self._secret, self._greeting)
             connection.sendall(self._proof)
         if self._greeting and self._reader is None and len(self._raw) >= channel.MAC_BYTES:
             expected = channel.listener_proof(self._secret, self._greeting, self._proof)
-            if not hmac.compare_digest(self._taken(channel.MAC_BYTES), expected):
+            if not hmac.compare_digest(self._take(channel.MAC_BYTES), expected):
                 raise channel.ProtocolError
             key = channel.session_key(self._secret, self._greeting, self._proof)
             self._reader = channel.FrameReader(key, b"down", _ANSWER_BYTES_MAX)
             connection.sendall(channel.FrameWriter(key, b"up").frame(self._hello))
         if self._reader is not None:
-            self._reader.add(self._taken(len(self._raw)))
-            self._answered(self._reader.take())
+            self._reader.add(self._take(len(self._raw)))
+            self._handle_answer(self._reader.take())
 
-    def _taken(self, count: int) -> bytes:
+    def _take(self, count: int) -> bytes:
         data = bytes(self._raw[:count])
         del self._raw[:count]
         return data
 
-    def _answered(self, answer: Any) -> None:
-        if answer == HERE:
-            del self._ranks[self._at]
-            self._at = max(0, self._at - 1)
-            self._hang_up()
+    def _handle_answer(self, answer: Any) -> None:
+        if answer == PRESENT:
+            del self._ranks[self._position]
+            self._position = max(0, self._position - 1)
+            self._end_call()
         elif isinstance(answer, dict) and isinstance(answer.get("error"), dict):
-            self._hang_up()
+            self._end_call()
             raise error_from_json(json.dumps(answer["error"]))
 
     def close(self) -> None:
         """Ends all calls. Idempotent."""
         self._closed.set()
-        self._hang_up()
+        self._end_call()
         self._ranks = []

@@ -15,12 +15,12 @@ from typing import Any, Callable
 from rdmacoll._abi.library import Library
 from rdmacoll._abi.settings import Values
 from rdmacoll._base import threads
-from rdmacoll._base.ending import is_harmless, phrase_of
+from rdmacoll._base.exit_cause import error_phrase, is_harmless
 from rdmacoll._base.log import Log
 from rdmacoll._ps.session import Session
-from rdmacoll._start.carrier import Carrier, no_watch
+from rdmacoll._start.bootstrap_exchange import BootstrapExchange, no_watch
 from rdmacoll._start.launch import Launch
-from rdmacoll._start.starting import agree
+from rdmacoll._start.start_steps import agree
 from rdmacoll.engine.errors import RankFailedError, RdmacollError
 
 # Calls return to Python this often: for signals, and for the other part of a process with two parts.
@@ -28,24 +28,24 @@ _SLICE_MS = 100
 _TURN_MS = 5
 
 
-class _Stall:
+class _StallWarning:
     """On a server: logs one warning while its workers wait for the same thing."""
 
     def __init__(self, staleness: int, warning_s: float, warn: Callable[[str], None]) -> None:
         self._staleness, self._warning_s, self._warn = staleness, warning_s, warn
-        self._what, self._since, self._is_said = ("", 0), 0.0, False
+        self._waiting_for, self._since, self._is_reported = ("", 0), 0.0, False
 
-    def look(self, stats: Mapping[str, Any]) -> None:
+    def poll(self, stats: Mapping[str, Any]) -> None:
         """Looks at the server's counters. Called repeatedly."""
         now = time.monotonic()
         kind, _, name = stats["waiting_for"].partition(" ")
         # A push moves the pace, but nothing else that workers wait for.
-        what = (stats["waiting_for"], stats["updates"] if kind == "pace" else 0)
-        if what != self._what or not kind:
-            self._what, self._since, self._is_said = what, now, False
-        elif not self._is_said and now - self._since > self._warning_s:
-            self._is_said = True
-            for_what = {
+        waiting_for = (stats["waiting_for"], stats["updates"] if kind == "pace" else 0)
+        if waiting_for != self._waiting_for or not kind:
+            self._waiting_for, self._since, self._is_reported = waiting_for, now, False
+        elif not self._is_reported and now - self._since > self._warning_s:
+            self._is_reported = True
+            awaited = {
                 "values": f"worker 0 to give variable {name} its first values: it declares what all declare.",
                 "checkpoint": f"the checkpoint {name}: they go on when it is done.",
                 "pace": f"one that is more than {self._staleness} updates behind (staleness): they go on "
@@ -53,7 +53,7 @@ class _Stall:
             }[kind]
             self._warn(
                 f"{stats['waiting']} of {stats['workers']} workers have waited for {self._warning_s:g} s for "
-                f"{for_what}"
+                f"{awaited}"
             )
 
 
@@ -62,24 +62,29 @@ class VariableServers:
 
     def __init__(self, library: Library, launch: Launch, values: Values) -> None:
         self._library = library
-        self._me, self._ranks = launch.rank, launch.size
+        self._rank, self._ranks = launch.rank, launch.size
         is_colocated = values.text("RDMACOLL_SERVER_PLACEMENT") == "colocated"
         self._servers = launch.size if is_colocated else int(values.number("RDMACOLL_NUM_SERVERS"))
         self.workers = launch.size if is_colocated else launch.size - self._servers
         self._size = self.workers + self._servers
         text = values.text("RDMACOLL_PS_STALENESS")
         self._staleness = int(text) if text else -1
-        self._stall = _Stall(self._staleness, values.number("RDMACOLL_STALL_WARNING_S"), self.warn)
+        self._stall = _StallWarning(self._staleness, values.number("RDMACOLL_STALL_WARNING_S"), self.warn)
         # The ranks of that world in this process, with their addresses in the library.
         ranks = [launch.rank, self.workers + launch.rank] if is_colocated else [launch.rank]
         self._parts = dict.fromkeys(ranks, 0)
         self.session: Session | None = None
         self._thread: threading.Thread | None = None
-        self._ends_by = ""  # the error that ends this process, and the colocated server with it
+        self._fatal_error = ""  # the error that ends this process, and the colocated server with it
         self.stats: dict[str, Any] = {}  # a server's counters, at the last look
 
     def meet(
-        self, engine: int, carrier: Carrier, watch: Callable[[], None], job: tuple[str, bytes], arguments: str
+        self,
+        engine: int,
+        exchange: BootstrapExchange,
+        watch: Callable[[], None],
+        job: tuple[str, bytes],
+        arguments: str,
     ) -> None:
         """Connects with the other ranks at the engine's listener, in steps that all ranks take.
 
@@ -110,64 +115,64 @@ class VariableServers:
             slice_ms = _SLICE_MS if len(self._parts) == 1 else _TURN_MS
             waiting = dict(self._parts)
             while waiting:
-                carrier.check()
+                exchange.check()
                 watch()
                 for rank, ps in list(waiting.items()):
                     if self._library.ps_start(ps, leaders, slice_ms):
                         del waiting[rank]
             return ""
 
-        cards = _by_rank(agree(carrier, open_parts, watch))
-        leaders = [int(leader) for leader in _by_rank(agree(carrier, find_nodes, watch))]
-        agree(carrier, connect, watch)
+        cards = _by_rank(agree(exchange, open_parts, watch))
+        leaders = [int(leader) for leader in _by_rank(agree(exchange, find_nodes, watch))]
+        agree(exchange, connect, watch)
 
-    def begun(self) -> VariableServers:
+    def begin(self) -> VariableServers:
         """Called once the world stands: opens the worker's session, and starts a colocated server."""
-        if self._me < self.workers:
-            self.session = Session(self._library, self._parts.pop(self._me), self._me)
+        if self._rank < self.workers:
+            self.session = Session(self._library, self._parts.pop(self._rank), self._rank)
             if self._parts:
                 self._thread = threading.Thread(target=self._serve_beside, name="rdmacoll-ps", daemon=True)
                 threads.start(self._thread)
         return self
 
-    def serve(self, engine: int, look: Callable[[], None] = no_watch) -> None:
-        """Serves until all workers have left or are lost. `look` is called repeatedly meanwhile.
+    def serve(self, engine: int, poll: Callable[[], None] = no_watch) -> None:
+        """Serves until all workers have left or are lost. `poll` is called repeatedly meanwhile.
 
         Raises RankFailedError when a worker reports that another server is lost, and makes the `engine`'s
         world fail by it.
         """
         try:
-            self._serve(look)
+            self._serve(poll)
         except RankFailedError as error:
             if not self._library.engine_blame(engine, error):
-                Log(rank=self._me).error(str(error))
+                Log(rank=self._rank).error(str(error))
             raise
 
-    def _serve(self, look: Callable[[], None]) -> None:
+    def _serve(self, poll: Callable[[], None]) -> None:
         (ps,) = self._parts.values()
         is_done = False
-        while not is_done and not self._ends_by:
+        while not is_done and not self._fatal_error:
             is_done = self._library.ps_serve(ps, _SLICE_MS)
             self.stats = self._library.ps_stats(ps)
-            self._stall.look(self.stats)
+            self._stall.poll(self.stats)
             for sentence in self._library.ps_losses(ps):
                 self.warn(sentence)
-            look()
+            poll()
 
     def _serve_beside(self) -> None:
         cause = ""
         try:
             self._serve(no_watch)  # workers report the errors that end them
         except RdmacollError as error:
-            cause = phrase_of(error)
+            cause = error_phrase(error)
             if not isinstance(error, RankFailedError):
                 self.warn(f"the parameter server of this rank ends: {error}")
         finally:
-            self.free(self._ends_by or cause)
+            self.free(self._fatal_error or cause)
 
     def warn(self, text: str) -> None:
         """Logs a warning about servers that go on."""
-        Log(rank=self._me).warning(text)
+        Log(rank=self._rank).warning(text)
 
     def end(self) -> None:
         """Ends waits for servers with ShutdownError, when a signal is to end this process."""
@@ -180,7 +185,7 @@ class VariableServers:
         engine: 0 if it has ended.
         """
         failure = self.session and self._library.ps_failure(self.session.address)
-        if engine and isinstance(failure, RankFailedError) and failure.rank != self._me:
+        if engine and isinstance(failure, RankFailedError) and failure.rank != self._rank:
             self._library.engine_blame(engine, failure)
 
     def has_lost_all(self) -> bool:
@@ -195,7 +200,7 @@ class VariableServers:
         """
         if self.session is not None:
             self.session.close()
-        self._ends_by = "" if is_harmless(cause or "") else str(cause)
+        self._fatal_error = "" if is_harmless(cause or "") else str(cause)
         if self._thread is not None:
             self._wait_for_the_others(self._thread)
         try:
@@ -206,7 +211,7 @@ class VariableServers:
             _, is_parting, why = error.cause.partition("left the job: ")
             why = why.replace("it called shutdown()", "")
             if is_parting and self._thread is not None and not is_harmless(why):
-                self.warn(left_with(error.rank, why))
+                self.warn(left_with_error(error.rank, why))
             return bool(is_parting) and is_harmless(why)
         return True
 
@@ -214,7 +219,7 @@ class VariableServers:
         try:
             thread.join()
         except BaseException as interrupt:
-            self._ends_by = type(interrupt).__name__
+            self._fatal_error = type(interrupt).__name__
             thread.join()
             raise
 
@@ -231,7 +236,7 @@ class VariableServers:
                 self._library.ps_free(ps)
 
 
-def left_with(rank: int | str, cause: str) -> str:
+def left_with_error(rank: int | str, cause: str) -> str:
     """The message for a worker that has left with an error, while others go on."""
     return f"worker {rank} has left the job with an error ({cause})."
 

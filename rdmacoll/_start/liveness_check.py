@@ -10,12 +10,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from rdmacoll._start.carrier import left
+from rdmacoll._start.bootstrap_exchange import left_during_start
 
 _TABLE = Path("/proc/net/unix")
 
 
-class Presence:
+class LivenessCheck:
     """The ranks of this node by the names of their sockets, from all ranks' cards."""
 
     def __init__(self, cards: Sequence[str], rank: int) -> None:
@@ -38,4 +38,6 @@ class Presence:
             return  # this system's list does not have them
         for other, card in self._others:
             if card["unix"] not in present:
-                raise left(other, card["host"], f"{card['host']}, pid {card['pid']}", "its process has ended")
+                raise left_during_start(
+                    other, card["host"], f"{card['host']}, pid {card['pid']}", "its process has ended"
+                )

@@ -15,10 +15,10 @@ import pytest
 from ranks import Run, free_port
 from test_rendezvous import SECRET, Meeting
 
-from rdmacoll._start import patience, rendezvous, rendezvous_guest, rendezvous_link, rendezvous_place
+from rdmacoll._start import listen_address, rendezvous, rendezvous_client, rendezvous_link, start_deadline
 from rdmacoll._start.launch import Launch
-from rdmacoll._start.rendezvous_door import Self
-from rdmacoll._start.rendezvous_guest import Call, EarlyError
+from rdmacoll._start.rendezvous_client import ConnectAttempt, RetryError
+from rdmacoll._start.rendezvous_listener import LocalProcess
 from rdmacoll.benchmarks.hosts import Hosts, ip
 from rdmacoll.engine.errors import ConfigError, RankFailedError
 
@@ -27,23 +27,23 @@ STRANGERS = 3000
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
-def call(address: str, rank: int, size: int) -> Call:
+def call(address: str, rank: int, size: int) -> ConnectAttempt:
     """Returns the call of a rank that comes, answers once, and then does nothing."""
     launch = Launch("a test", rank, size, address)
     end = time.monotonic() + 20
     while True:
-        calling = Call(launch, SECRET)
+        attempt = ConnectAttempt(launch, SECRET)
         try:
-            assert calling.say(Self(launch, "elsewhere", 7).hello()) == {"welcome": True}
-            return calling
-        except EarlyError:
+            assert attempt.send(LocalProcess(launch, "elsewhere", 7).hello()) == {"welcome": True}
+            return attempt
+        except RetryError:
             assert time.monotonic() < end
             time.sleep(0.02)
 
 
 def test_a_rank_that_shows_no_sign_of_life_is_named_on_all(monkeypatch):
     monkeypatch.setattr(rendezvous, "SILENCE_S_MIN", 0.5)
-    monkeypatch.setattr(rendezvous_link, "BEAT_EVERY_S", 0.1)
+    monkeypatch.setattr(rendezvous_link, "HEARTBEAT_EVERY_S", 0.1)
     meeting = Meeting()
     meeting.start(0, rank=0, size=4, silence_s=0.5)
     meeting.start(2, rank=2, size=4, silence_s=0.5)
@@ -107,12 +107,12 @@ def test_a_rank_that_is_stopped_before_all_have_come_is_named():
 
 def test_a_step_that_takes_long_does_not_look_like_death(monkeypatch):
     monkeypatch.setattr(rendezvous, "SILENCE_S_MIN", 0.5)
-    monkeypatch.setattr(rendezvous_link, "BEAT_EVERY_S", 0.1)
+    monkeypatch.setattr(rendezvous_link, "HEARTBEAT_EVERY_S", 0.1)
 
-    def slow(carrier):
-        carrier.allgather("one")
+    def slow(exchange):
+        exchange.allgather("one")
         time.sleep(1.5)
-        return carrier.allgather("two")
+        return exchange.allgather("two")
 
     meeting = Meeting()
     for rank in range(3):
@@ -176,7 +176,7 @@ def test_thousands_of_strangers_do_not_keep_a_rank_out(word):
 
 
 def test_ranks_with_the_right_secret_do_not_wait_for_one_with_another(monkeypatch):
-    monkeypatch.setattr(patience, "_HURRY_S", 0.4)
+    monkeypatch.setattr(start_deadline, "_SHORTENED_S", 0.4)
     meeting = Meeting()
     meeting.start(0, rank=0, size=3)
     meeting.start(1, rank=1, size=3)
@@ -190,11 +190,11 @@ def test_ranks_with_the_right_secret_do_not_wait_for_one_with_another(monkeypatc
 
 
 def test_a_stranger_with_another_secret_does_not_hurry_ranks_that_have_all_come(monkeypatch):
-    monkeypatch.setattr(patience, "_HURRY_S", 0.4)
+    monkeypatch.setattr(start_deadline, "_SHORTENED_S", 0.4)
 
-    def slow(carrier):
+    def slow(exchange):
         time.sleep(1.0)
-        return carrier.allgather("text")
+        return exchange.allgather("text")
 
     meeting = Meeting()
     meeting.start(0, rank=0, size=2, body=slow)
@@ -206,12 +206,12 @@ def test_a_stranger_with_another_secret_does_not_hurry_ranks_that_have_all_come(
 
 
 def test_an_address_keeps_its_interface():
-    assert rendezvous_guest._address(("fe80::1", 4000, 0, 2)) == "fe80::1%2"
-    assert rendezvous_guest._address(("10.0.0.1", 4000)) == "10.0.0.1"
+    assert rendezvous_client._address(("fe80::1", 4000, 0, 2)) == "fe80::1%2"
+    assert rendezvous_client._address(("10.0.0.1", 4000)) == "10.0.0.1"
 
 
 def test_a_name_that_does_not_resolve_is_said_and_has_a_limit(monkeypatch, capfd):
-    monkeypatch.setattr(patience, "REPORT_EVERY_S", 0.2)
+    monkeypatch.setattr(start_deadline, "REPORT_EVERY_S", 0.2)
     meeting = Meeting()
     meeting.address = "no-such-host.invalid:4000"
     meeting.start(1, rank=1, size=2, timeout_s=0.5, log="warning")
@@ -239,15 +239,17 @@ def test_an_own_name_that_leads_to_a_bridge_is_listened_for_everywhere(monkeypat
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("172.17.0.1", port))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     launch = Launch("a test", 0, 2, f"node1:{port}")
-    assert rendezvous_place.own_place(launch) == (socket.AF_INET, ("172.17.0.1", port))
-    monkeypatch.setattr(rendezvous_place, "bridge_of", lambda address: "docker0")
-    assert rendezvous_place.own_place(launch) == (socket.AF_INET, ("0.0.0.0", port))
-    assert rendezvous_place.own_place(Launch("a test", 0, 2, f"172.17.0.1:{port}"))[1][0] == "172.17.0.1"
+    assert listen_address.own_listen_address(launch) == (socket.AF_INET, ("172.17.0.1", port))
+    monkeypatch.setattr(listen_address, "bridge_of", lambda address: "docker0")
+    assert listen_address.own_listen_address(launch) == (socket.AF_INET, ("0.0.0.0", port))
+    assert (
+        listen_address.own_listen_address(Launch("a test", 0, 2, f"172.17.0.1:{port}"))[1][0] == "172.17.0.1"
+    )
 
 
 BRIDGED = """
 import socket
-from rdmacoll._start.rendezvous_place import bridge_of
+from rdmacoll._start.listen_address import bridge_of
 print(bridge_of("172.29.0.1"), bridge_of("10.77.0.1") or "-", bridge_of("127.0.0.1") or "-")
 """
 

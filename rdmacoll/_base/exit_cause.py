@@ -13,8 +13,8 @@ from typing import Any, Callable, NoReturn
 
 # Before 3.12 Python reports a SystemExit only if it comes through sys.exit.
 _UNKNOWN = "its program ended: its data ended, or it raised SystemExit"
-_LEFT = "it left after "
-_REMARKS: list[str] = []  # at most one
+_LEFT_AFTER = "it left after "
+_LAST_ACTION: list[str] = []  # at most one
 
 
 # Tool numbers of sys.monitoring without a predefined use.
@@ -27,26 +27,26 @@ def is_harmless(cause: str) -> bool:
     >>> is_harmless("SystemExit: 0"), is_harmless("ValueError: nan")
     (True, False)
     """
-    return cause in ("", _UNKNOWN, "SystemExit: 0") or cause.startswith(_LEFT)
+    return cause in ("", _UNKNOWN, "SystemExit: 0") or cause.startswith(_LEFT_AFTER)
 
 
-def remark(text: str) -> None:
-    """Sets the remark: the last thing that this process has done. "" removes it.
+def note_last_action(text: str) -> None:
+    """Notes the last thing that this process has done, as text. "" removes the note.
 
-    If this rank leaves without an error while other ranks wait for it, they hear the remark.
+    If this rank leaves without an error while other ranks wait for it, their message has this text.
     """
-    _REMARKS[:] = [text] if text else []
+    _LAST_ACTION[:] = [text] if text else []
 
 
-def farewell() -> str:
-    """The remark as a phrase; "" without one."""
-    return f"{_LEFT}{_REMARKS[0]}" if _REMARKS else ""
+def last_action() -> str:
+    """The noted last action as a phrase; "" without one."""
+    return f"{_LEFT_AFTER}{_LAST_ACTION[0]}" if _LAST_ACTION else ""
 
 
-def phrase_of(error: BaseException) -> str:
+def error_phrase(error: BaseException) -> str:
     """An exception in one phrase.
 
-    >>> phrase_of(ValueError("nan")), phrase_of(KeyboardInterrupt())
+    >>> error_phrase(ValueError("nan")), error_phrase(KeyboardInterrupt())
     ('ValueError: nan', 'KeyboardInterrupt')
     """
     if isinstance(error, Terminated):
@@ -66,7 +66,7 @@ class Terminated(SystemExit):
 
 
 @contextlib.contextmanager
-def told_of_sigterm() -> Iterator[None]:
+def sigterm_raises() -> Iterator[None]:
     """Makes SIGTERM raise Terminated inside the block, so that other ranks hear the reason.
 
     A handler that the program itself has installed stays. Only Python's main thread handles signals.
@@ -87,86 +87,88 @@ def told_of_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class Ending:
+class ExitCause:
     """Records the end of the program: an uncaught exception, or `sys.exit`."""
 
     def __init__(self) -> None:
         self._cause = ""
-        self._told: BaseException | None = None
-        self._plain: Callable[[], BaseException | None] = lambda: None
+        self._reported: BaseException | None = None
+        self._without_traceback: Callable[[], BaseException | None] = lambda: None
         self.is_failure = False  # an exception, or an exit code other than 0
         self.is_exception = False  # an uncaught exception
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Clears the record for a new world: an exception before it is not its end."""
         self._cause = ""
-        remark("")
+        note_last_action("")
         self.is_failure = self.is_exception = False
 
-    def is_told(self, error: BaseException) -> None:
+    def mark_reported(self, error: BaseException) -> None:
         """Marks an error that ends the program as already reported. It gets no traceback."""
-        self._told = error
+        self._reported = error
 
-    def is_plain(self, error: BaseException) -> None:
+    def hide_traceback(self, error: BaseException) -> None:
         """Marks an error whose message says everything.
 
         If it ends the program, it gets no traceback. A traceback inside rdmacoll would hide the message.
         """
-        self._plain = weakref.ref(error)  # weak, since its traceback holds objects that the start has opened
+        self._without_traceback = weakref.ref(
+            error
+        )  # weak, since its traceback holds objects that the start has opened
 
     def cause(self) -> str:
         """One phrase, with the exception's class if it is known."""
-        return self._cause or farewell() or _UNKNOWN
+        return self._cause or last_action() or _UNKNOWN
 
-    def watch(self, on_failure: Callable[[], None]) -> None:
+    def install_hooks(self, on_failure: Callable[[], None]) -> None:
         """Hooks into sys.excepthook and sys.exit.
 
         Calls `on_failure` at the end of a program that failed, before Python waits for its other threads. One
         of these may wait for other ranks.
         """
-        self._watch_exceptions()
-        self._watch_exit()
-        self._watch_raised()
+        self._hook_exceptions()
+        self._hook_exit()
+        self._hook_raised()
 
-        def leave_early() -> None:
+        def leave_on_failure() -> None:
             if self.is_failure:
                 on_failure()
 
         # atexit would be too late. This function is private, but concurrent.futures uses it since Python 3.9.
         register = getattr(threading, "_register_atexit", None)
         if register is not None:
-            register(leave_early)
+            register(leave_on_failure)
 
-    def _watch_exceptions(self) -> None:
+    def _hook_exceptions(self) -> None:
         previous = sys.excepthook
 
         def record(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-            self._cause = phrase_of(value)
+            self._cause = error_phrase(value)
             self.is_failure = self.is_exception = True
-            if value is self._plain() and value is not self._told and sys.stderr is not None:
+            if value is self._without_traceback() and value is not self._reported and sys.stderr is not None:
                 print(f"rdmacoll.{kind.__name__}: {value}", file=sys.stderr, flush=True)
-            elif value is not self._told:
+            elif value is not self._reported:
                 previous(kind, value, trace)
 
         sys.excepthook = record
 
-    def _watch_exit(self) -> None:
+    def _hook_exit(self) -> None:
         previous = sys.exit
 
         def leave(status: Any = None, /) -> NoReturn:
             if threading.current_thread() is threading.main_thread():  # another thread ends only itself
-                self._exits_with(status)
+                self._record_exit(status)
             previous(status)
 
         leave.__name__, leave.__doc__ = "exit", previous.__doc__
         sys.exit = leave
 
-    def _exits_with(self, status: Any) -> None:
+    def _record_exit(self, status: Any) -> None:
         code = 0 if status is None else status
         self._cause = f"SystemExit: {code}"
         self.is_failure = code != 0
 
-    def _watch_raised(self) -> None:
+    def _hook_raised(self) -> None:
         """From Python 3.12 on: records a `raise SystemExit`, and forgets one that is caught.
 
         Only raising costs time.
@@ -178,14 +180,14 @@ class Ending:
 
         def raised(_code: Any, _offset: int, error: BaseException) -> None:
             if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
-                self._exits_with(error.code)
+                self._record_exit(error.code)
 
         def handled(_code: Any, _offset: int, error: BaseException) -> None:
             if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
-                self.forget()  # a `finally` block raises it again
+                self.reset()  # a `finally` block raises it again
 
         monitoring.use_tool_id(tool, "rdmacoll")
-        for event, hears in (("RAISE", raised), ("RERAISE", raised), ("EXCEPTION_HANDLED", handled)):
+        for event, handler in (("RAISE", raised), ("RERAISE", raised), ("EXCEPTION_HANDLED", handled)):
             number = getattr(monitoring.events, event)
-            monitoring.register_callback(tool, number, hears)
+            monitoring.register_callback(tool, number, handler)
             monitoring.set_events(tool, monitoring.get_events(tool) | number)

@@ -11,17 +11,17 @@ from collections.abc import Iterator
 _NUMBER = struct.Struct("=i")
 
 
-class Line:
+class ForwardedCallers:
     """The library's socket, whose packets are numbers of descriptors.
 
-    It is in `selector` with data `mark`.
+    It is in `selector` with data `key`.
     """
 
-    def __init__(self, descriptor: int, selector: selectors.BaseSelector, mark: object) -> None:
+    def __init__(self, descriptor: int, selector: selectors.BaseSelector, key: object) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(False)
         self._selector = selector
-        selector.register(self._socket, selectors.EVENT_READ, mark)
+        selector.register(self._socket, selectors.EVENT_READ, key)
 
     def _numbers(self) -> Iterator[int]:
         try:
@@ -50,6 +50,6 @@ class Line:
             os.close(number)
         self._socket.close()
 
-    def forget_in_child(self) -> None:
+    def release_in_child(self) -> None:
         """Closes a forked child's copy, and reads nothing from it: waiting callers belong to the parent."""
         self._socket.close()

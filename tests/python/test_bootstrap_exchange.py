@@ -8,9 +8,9 @@ import pytest
 from ranks import free_port
 
 from rdmacoll._base.log import Log
-from rdmacoll._start.carrier import MpiCarrier
+from rdmacoll._start.bootstrap_exchange import MpiExchange
 from rdmacoll._start.launch import Launch
-from rdmacoll._start.rendezvous import TcpCarrier
+from rdmacoll._start.rendezvous import TcpExchange
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -30,12 +30,12 @@ class NeverDone:
 
 
 def test_a_late_rank_is_waited_for_as_long_as_was_said_last():
-    carrier = MpiCarrier(NeverDone(), "job", SECRET, 0.05)
+    exchange = MpiExchange(NeverDone(), "job", SECRET, 0.05)
     with pytest.raises(ConfigError, match=r"call init\(\) within 0.05 s \(RDMACOLL_START_TIMEOUT_S\)"):
-        carrier.allgather("text")
-    carrier.renew(0.1, "--timeout")
+        exchange.allgather("text")
+    exchange.renew(0.1, "--timeout")
     with pytest.raises(ConfigError, match=r"go on within 0.1 s \(--timeout\)"):
-        carrier.allgather("text")
+        exchange.allgather("text")
 
 
 def test_a_start_without_a_limit_has_one_once_it_is_set():
@@ -44,21 +44,21 @@ def test_a_start_without_a_limit_has_one_once_it_is_set():
     silent = threading.Event()
 
     def host() -> None:
-        carrier = TcpCarrier(Launch("a test", 0, 2, address), SECRET, None, Log("error"))
+        exchange = TcpExchange(Launch("a test", 0, 2, address), SECRET, None, Log("error"))
         try:
-            carrier.renew(0.2, "--timeout")
-            carrier.allgather("text")
+            exchange.renew(0.2, "--timeout")
+            exchange.allgather("text")
         except RdmacollError as error:
             errors.append(error)
         finally:
-            carrier.close()
+            exchange.close()
             silent.set()
 
     thread = threading.Thread(target=host, daemon=True)
     thread.start()
-    guest = TcpCarrier(Launch("a test", 1, 2, address), SECRET, None, Log("error"))
+    client = TcpExchange(Launch("a test", 1, 2, address), SECRET, None, Log("error"))
     assert silent.wait(20)
-    guest.close()
+    client.close()
     thread.join(20)
     assert not thread.is_alive()
     assert "rank 1" in str(errors[0])
