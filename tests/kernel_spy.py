@@ -22,6 +22,9 @@ from rdmacoll._abi.mirror import (
     SCATTER,
     TENSOR,
     Api,
+    EngineApi,
+    OperationApi,
+    PsApi,
 )
 from rdmacoll._world import world
 from rdmacoll.ops import _library
@@ -37,6 +40,15 @@ DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
 ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64))
 
 
+def _table(kind: Any, **functions: Any) -> Any:
+    """A table of this kind with these functions."""
+    table = kind()
+    table.size = ctypes.sizeof(kind)
+    for name, function in functions.items():
+        setattr(table, name, dict(kind._fields_)[name](function))
+    return table
+
+
 class Spy:
     """An rc_api whose submit() and submit_and_drive() record the request. A separate thread answers it."""
 
@@ -48,22 +60,21 @@ class Spy:
         self.hold.set()
         self._texts: list[Any] = []
         self._jobs: queue.Queue[Any] = queue.Queue()
-        self.table = Api()
-        self.table.abi_version = ABI_VERSION
-        self.table.size = ctypes.sizeof(Api)
-        fields = dict(Api._fields_)
-        self.table.text_free = fields["text_free"](lambda text: None)
-        self.table.submit = fields["submit"](self._submit)
-        self.table.submit_and_drive = fields["submit_and_drive"](self._submit_and_drive)
         self.refused: list[str] = []  # reasons that refuse() was given
-        self.table.refuse = fields["refuse"](
-            lambda engine, request, reason: self.refused.append(reason.decode())
+        operation = _table(
+            OperationApi,
+            submit=self._submit,
+            submit_and_drive=self._submit_and_drive,
+            refuse=lambda engine, request, reason: self.refused.append(reason.decode()),
         )
+        engine = _table(EngineApi, memory_lend=self._lend, topology=lambda engine, out: None)  # rank 0
+        self.table = _table(Api, text_free=lambda text: None)
+        self.table.abi_version = ABI_VERSION
+        self.table.engine, self.table.operation = ctypes.pointer(engine), ctypes.pointer(operation)
+        self.table.ps = ctypes.pointer(_table(PsApi))
         self.answers_at_once = False  # submit_and_drive() answers before it returns
         self.lent: dict[int, Any] = {}  # memory of outputs, by address
         self.lends = True
-        self.table.memory_lend = fields["memory_lend"](self._lend)
-        self.table.engine_topology = fields["engine_topology"](lambda engine, out: None)  # rank 0
         self._end_loan = END_LOAN(self._take_back)
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()

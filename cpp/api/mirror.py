@@ -12,19 +12,19 @@ MIRROR = Path(__file__).resolve().parents[2] / "rdmacoll" / "_abi" / "mirror.py"
 
 # Functions that Python calls often. They take plain addresses, since ctypes converts numbers fastest.
 BY_ADDRESS = {
-    "handle_wait",
-    "memory_lend",
-    "prepare",
-    "ps_move_rows",
-    "run",
-    "submit",
-    "submit_and_drive",
-    "submit_group",
+    "engine.memory_lend",
+    "operation.run",
+    "operation.submit",
+    "operation.submit_and_drive",
+    "operation.submit_group",
+    "operation.wait",
+    "prepared.prepare",
+    "ps.move_rows",
 }
 # Functions without argument types. ctypes passes a `byref` to them without a conversion, which is cheaper.
-UNTYPED = {"prepared_run": "CFUNCTYPE", "prepared_run_locked": "PYFUNCTYPE"}
+UNTYPED = {"prepared.run": "CFUNCTYPE", "prepared.run_locked": "PYFUNCTYPE"}
 # A function that CPython calls. Python passes its address.
-ADDRESSES = {"prepared_call"}
+ADDRESSES = {"prepared.call"}
 # Structs that Python fills with one `pack_into`, which is much cheaper than ctypes fields.
 PACKED = ("rc_request", "rc_tensor")
 # Structs that only the library of TensorFlow ops uses.
@@ -32,6 +32,8 @@ OPS_ONLY = ("rc_ps_request", "rc_ps_tensor")
 # Fields that are Python objects.
 OBJECTS = {("rc_bound", "result"), ("rc_bound", "otherwise")}
 
+# The suffix of the structs that are tables of functions.
+TABLE = "_api"
 NUMBERS = {
     "int": ("ctypes.c_int", "i"),
     "int32_t": ("ctypes.c_int32", "i"),
@@ -142,18 +144,19 @@ class Header:
             return name, f"{NUMBERS[declared.split()[0]][0]} * {array[2]}"
         return name, self.type_of(declared)
 
-    def function(self, declared: str) -> tuple[str, str]:
-        """The name and type of a function in the table."""
+    def function(self, table: str, declared: str) -> tuple[str, str]:
+        """The name and type of a function in a table. `table`: the table's struct."""
         found = re.match(r"(.*?)\(\*(\w+)\)\((.*)\)$", declared)
         assert found, declared
         result, name, parameters = found[1].strip(), found[2], found[3]
-        if name in ADDRESSES:
+        path = f"{table.removeprefix('rc_').removesuffix(TABLE)}.{name}"
+        if path in ADDRESSES:
             return name, "_ADDRESS"
         returned = "None" if result == "void" else "_ADDRESS" if "*" in result else NUMBERS[result][0]
-        if name in UNTYPED:
-            return name, f"ctypes.{UNTYPED[name]}({returned})"
+        if path in UNTYPED:
+            return name, f"ctypes.{UNTYPED[path]}({returned})"
         types = [
-            self.type_of(one.strip(), is_plain=name in BY_ADDRESS)
+            self.type_of(one.strip(), is_plain=path in BY_ADDRESS)
             for one in re.split(r",(?![^(]*\))", parameters)
             if one.strip() != "void"
         ]
@@ -189,11 +192,11 @@ def mirror(text: str) -> str:
         lines += ["", "", f"class {class_of(struct)}(ctypes.Structure):", f'    """{struct}."""', ""]
         lines.append("    _fields_ = [")
         for declared in fields:
-            is_function = struct == "rc_api" and "(*" in declared
+            is_function = struct.endswith(TABLE) and "(*" in declared
             if "(*" in declared and not is_function:
                 name, kind = re.findall(r"\(\*(\w+)\)", declared)[0], "_ADDRESS"
             else:
-                name, kind = header.function(declared) if is_function else header.field(struct, declared)
+                name, kind = (header.function if is_function else header.field)(struct, declared)
             lines += entry(name, kind)
         lines.append("    ]")
     return "\n".join(lines) + "\n"

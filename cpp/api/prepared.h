@@ -15,7 +15,7 @@ class Prepared {
   Prepared(Session& session, OperationRef operation, Nanoseconds timeout, char** error);
   ~Prepared();
 
-  // As prepared_run in rdmacoll_c.h. `hooks` are called around long waits.
+  // As prepared.run() in rdmacoll_c.h. `hooks` are called around long waits.
   int run(const LongWaitHooks& hooks);
   const Operation::Result& result(std::size_t index) const { return operation_->results[index]; }
 

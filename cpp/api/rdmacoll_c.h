@@ -1,6 +1,7 @@
-/* The C ABI of librdmacoll.so. One exported function returns a versioned table of functions.
- * Only Python (ctypes) and librdmacoll_tf.so use it. Append to the table and never change an
- * entry. RC_ABI_VERSION grows when the meaning of an entry changes.
+/* The C interface of librdmacoll.so. One exported function, rc_get_api, returns a versioned table.
+ * It points to a table of functions for each purpose: engine, operations, prepared operations,
+ * parameter servers, tools. Only Python (ctypes) and librdmacoll_tf.so use it. Append to a table
+ * and never change an entry. RC_ABI_VERSION grows when the meaning of an entry changes.
  *
  * Text that is returned through `char**` belongs to the caller. The caller frees it with
  * `text_free`. timeout_ms: -1 means no limit. A function that can fail returns 0 for success.
@@ -17,7 +18,7 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 13
+#define RC_ABI_VERSION 1
 
 typedef struct rc_engine rc_engine;     /* the engine of one rank */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
@@ -72,10 +73,11 @@ typedef void* (*rc_allocate)(void* context, int32_t ndim, const int64_t* dims);
 /* Announces a shared result of an allreduce: the ranks of the node share the memory of its
  * outputs. Called for each tensor in turn, on the thread that drives the engine, before the
  * result is complete. Later writes of the caller are visible to its own process only. The memory
- * stays valid until release(loan, memory) is called, from any thread, even after engine_close(). */
+ * stays valid until release(loan, memory) is called, from any thread, even after the engine has
+ * closed. */
 typedef void (*rc_place)(void* context, int32_t tensor, void* memory, void* loan,
                          void (*release)(void* loan, void* memory));
-/* Reports the end of an accepted request. Called exactly once, before engine_close() returns, on
+/* Reports the end of an accepted request. Called exactly once, before engine.close() returns, on
  * a thread of the engine or on the thread that drives the engine. It is never called inside
  * submit(), but possibly inside submit_and_drive(). Several callbacks may run at once, in any
  * order. A callback may submit, but must not wait or request the engine's state. error_json is
@@ -98,7 +100,7 @@ typedef struct rc_request {
    * take 1. */
   int32_t n_tensors;
   const rc_tensor* tensors; /* copied before submit() returns, unlike the tensors' memory */
-  rc_allocate allocate;     /* NULL: the handle owns the results (handle_result_at) */
+  rc_allocate allocate;     /* NULL: the handle owns the results (result_at) */
   rc_done done;             /* NULL: use the handle */
   void* context;            /* for allocate and done */
   /* Describes the gradient list whose first part this is. Ranks compare it, and errors show it.
@@ -143,7 +145,7 @@ typedef struct rc_update {     /* one update of a variable by a gradient */
   int64_t step;                /* number of earlier updates */
   const double* learning_rate; /* NULL: the rule's */
   int32_t decays;              /* whether the rule's weight decay applies */
-  int32_t n_slots;             /* the number of slots that ps_rule_slots names */
+  int32_t n_slots;             /* the number of slots that rule_slots names */
   uint64_t count;              /* elements in each array */
   void* values;
   void* const* slots;
@@ -182,7 +184,7 @@ typedef struct rc_ps_request {
   int32_t move;  /* an rc_ps_move, except init */
   int32_t dtype; /* the dtype of all tensors */
   int32_t n_tensors;
-  const rc_ps_tensor* tensors; /* copied before ps_submit() returns, unlike the tensors' memory */
+  const rc_ps_tensor* tensors; /* copied before submit() returns, unlike the tensors' memory */
   const int64_t* rows;         /* rows of a single variable; NULL: whole variables */
   int64_t n_rows;
   const double* learning_rate; /* for a push; copied; NULL: the rule's */
@@ -245,106 +247,259 @@ typedef struct rc_bound {
   int32_t is_fresh; /* whether this call made that run */
 } rc_bound;
 
-typedef struct rc_api {
-  uint32_t abi_version; /* RC_ABI_VERSION */
-  uint32_t size;        /* sizeof(rc_api) */
-  const char* version;  /* the version of the package */
+/* Each table below has the functions of one purpose. `size` is its sizeof. A table only grows at
+ * its end. */
 
-  void (*text_free)(char* text);
-
-  /* Returns the settings as a JSON list of {name, alias (the first), aliases, default, value,
-   * source, unit, scope, help, allowed, note}. They are read from the process environment.
-   * `arguments` ("NAME=value\n..." or NULL) override it. An error names the variable, its value
-   * and the allowed values. The list then has the default of each unreadable setting. */
-  int (*settings)(const char* arguments, char** json, char** error);
+/* An engine: start, end, information, memory, process sets. */
+typedef struct rc_engine_api {
+  uint32_t size;
 
   /* A start has four steps, since only the caller can exchange texts between ranks:
-   *   1. engine_open: listens. address: this rank's card, a JSON object on one line.
+   *   1. open: listens. address: this rank's card, a JSON object on one line.
    *   2. The caller gathers all cards, by rank.
-   *   3. engine_node: finds the rank that leads this rank's node, by trying a real connection.
-   *      Fails with ConfigError if settings or builds differ between the cards.
-   *   4. The caller gathers the leaders. engine_start connects the control tree and starts the
-   *      engine thread.
+   *   3. node: finds the rank that leads this rank's node, by trying a real connection. Fails with
+   *      ConfigError if settings or builds differ between the cards.
+   *   4. The caller gathers the leaders. start connects the control tree and starts the engine
+   *      thread.
    * secret: the job's secret (16 bytes or more). job: the job's name. arguments: as in
-   * settings().
-   * Call engine_close for every opened engine. */
-  int (*engine_open)(int32_t rank, int32_t size, const char* job, const uint8_t* secret,
-                     int32_t secret_bytes, const char* arguments, rc_engine** engine,
-                     char** address, char** error);
-  int (*engine_node)(rc_engine* engine, const char* const* addresses, int32_t* leader,
-                     char** error);
+   * tools.settings(). Call close for every opened engine. */
+  int (*open)(int32_t rank, int32_t size, const char* job, const uint8_t* secret,
+              int32_t secret_bytes, const char* arguments, rc_engine** engine, char** address,
+              char** error);
+  int (*node)(rc_engine* engine, const char* const* addresses, int32_t* leader, char** error);
   /* Runs in slices, so that the caller can check for signals. Returns 1 if timeout_ms has passed
    * before the world is connected. Call it again then, with the same leaders. Calls after
    * success return an error if a rank was lost meanwhile. */
-  int (*engine_start)(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms, char** error);
+  int (*start)(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms, char** error);
   /* Leaves the job, fails pending operations with ShutdownError, stops the engine thread and
    * closes all connections. cause: NULL for a clean end, otherwise for example "ValueError:
    * ...". Takes a few seconds at most. Further calls have no effect. The engine and its handles
-   * stay valid until engine_free. */
-  void (*engine_close)(rc_engine* engine, const char* cause);
-  void (*engine_free)(rc_engine* engine);
+   * stay valid until free. */
+  void (*close)(rc_engine* engine, const char* cause);
+  void (*free)(rc_engine* engine);
+  /* Before start: the engine listens at the rendezvous address. It passes on each connection that
+   * begins with a rendezvous message. The socket that this function returns receives one packet
+   * for each such descriptor: its number (int32). The caller owns the socket and the descriptors.
+   * Returns -1 if no descriptor is left. */
+  int (*callers)(rc_engine* engine);
 
   /* Writes rank, size, local_rank, local_size, cross_rank and cross_size, in this order. If
    * there are dedicated parameter servers, the numbers of a worker count workers only. */
-  void (*engine_topology)(rc_engine* engine, int32_t out[6]);
+  void (*topology)(rc_engine* engine, int32_t out[6]);
   /* Returns totals since the start as a JSON object, as rdmacoll.metrics() does. */
-  char* (*engine_metrics)(rc_engine* engine);
+  char* (*metrics)(rc_engine* engine);
   /* Returns {"transport": "shm", "determinism": "run", "servers": 0, "is_server": false,
    * "summary": "..."}. servers: the number of ranks that are parameter servers. is_server:
    * whether this rank is one of them. */
-  char* (*engine_describe)(rc_engine* engine);
+  char* (*describe)(rc_engine* engine);
   /* Returns a readable report of pending operations, batches and transfers. */
-  char* (*engine_state)(rc_engine* engine);
+  char* (*state)(rc_engine* engine);
 
-  /* Submits an operation. handle may be NULL if request->done is set. An error means that the
-   * request was not accepted, and that `done` is not called. */
-  int (*submit)(rc_engine* engine, const rc_request* request, rc_handle** handle, char** error);
-  /* Waits for the operation, and drives the engine meanwhile (the baton). Returns 0 if it has
-   * succeeded, 1 after timeout_ms (-1: no limit), 2 if it has failed: *error. error may be NULL. */
-  int (*handle_wait)(rc_handle* handle, int64_t timeout_ms, char** error);
-  int (*handle_done)(rc_handle* handle); /* returns 1 or 0 */
-  /* As handle_result_at, for the first result. */
-  const void* (*handle_result)(rc_handle* handle, int32_t* ndim, int64_t dims[8]);
-  /* Allowed at any time. An unfinished operation continues. */
-  void (*handle_free)(rc_handle* handle);
-
-  /* Prepares an operation that runs many times. request: without `done` and `allocate`. Its
-   * pointers, and `error`, must stay valid until prepared_free. Errors of runs are written to
-   * `error`, too.
-   *
-   * prepared_run submits the operation and waits for `timeout_ms`. It returns the values of
-   * handle_wait, or 3 in a forked child, or 4. 4 means success with moved results: results in
-   * memory of the engine have new addresses (prepared_result_at). The first run returns 4, too,
-   * if there are such results. An rc_prepared must not run twice at once. Runs take one argument
-   * only, since each argument costs Python time. */
-  int (*prepare)(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
-                 rc_prepared** prepared, char** error);
-  int (*prepared_run)(rc_prepared* prepared);
-  void (*prepared_free)(rc_prepared* prepared);
+  /* At a parameter server (`is_server` of describe), after start: serves until every worker has
+   * left. Returns 0 then, and *left has the workers' causes: {"0": "", "1": "ValueError: ..."},
+   * with "" for a clean end. Returns 1 after timeout_ms (-1: no limit); call it again then.
+   * Returns 2 if the world has failed: *error. */
+  int (*serve)(rc_engine* engine, int64_t timeout_ms, char** left, char** error);
+  /* Reports that another connection of this process has lost this rank. The engine's world fails
+   * with it, unless it has failed before. All ranks are informed. Returns 1 if the world's
+   * failure names that rank. */
+  int (*blame)(rc_engine* engine, int32_t rank, const char* sentence, const char* cause);
 
   /* Allocates memory that transfers use without a copy (engine.empty()). Returns NULL if the
-   * pool is exhausted. Free it before engine_free; after engine_close is allowed. */
+   * pool is exhausted. Free it before `free`; after close is allowed. */
   void* (*memory_allocate)(rc_engine* engine, uint64_t bytes);
   void (*memory_free)(rc_engine* engine, void* memory);
-
-  /* Commands that need no world. Each returns the JSON keys of its command. Returns 0 if all is
-   * correct, 1 if there are findings. */
-  int (*verify_schedules)(int32_t ranks_first, int32_t ranks_last, char** json);
-  int (*sim_faults)(uint64_t seed_begin, uint64_t seed_end, int32_t verbose, char** json);
-
-  /* submit and handle_wait in one call, without waking the engine thread. This is the fastest
-   * way to wait. Returns the values of handle_wait, or 3 if the request was not accepted: *error
-   * has the reason, and *handle is NULL. Free *handle in all other cases. After 1 (timeout)
-   * continue with handle_wait. */
-  int (*run)(rc_engine* engine, const rc_request* request, int64_t timeout_ms, rc_handle** handle,
-             char** error);
-
   /* Lends memory that transfers use without a copy, and that may outlive the engine.
    * (*release)(loan, memory) returns it. Returns NULL if half of the pool is in use, since the
    * engine needs the rest. */
   void* (*memory_lend)(rc_engine* engine, uint64_t bytes, void** loan,
                        void (**release)(void* loan, void* memory));
 
+  /* Process sets other than the one of all ranks. The sets of the settings
+   * (RDMACOLL_PROCESS_SETS) have the numbers from 1 on. ranks: ranks of the job, ascending.
+   *
+   * All ranks, members or not, must make the same calls of set_add and set_remove in the same
+   * order. The caller makes sure of three things. All ranks make equal calls (an allgather
+   * before). No rank uses a set before all ranks have added it (a barrier after). No rank has
+   * operations in flight in a set that is removed. */
+  int (*set_add)(rc_engine* engine, const int32_t* ranks, int32_t n_ranks, int32_t* number,
+                 char** error);
+  /* Returns 1 if other ranks still need this rank for the set. Call it again then. */
+  int (*set_remove)(rc_engine* engine, int32_t number, int64_t timeout_ms, char** error);
+  /* The number of this rank's operations in the set that have not ended. */
+  int (*set_in_flight)(rc_engine* engine, int32_t number, int32_t* operations, char** error);
+} rc_engine_api;
+
+/* Operations that run once. */
+typedef struct rc_operation_api {
+  uint32_t size;
+
+  /* Submits an operation. handle may be NULL if request->done is set. An error means that the
+   * request was not accepted, and that `done` is not called. */
+  int (*submit)(rc_engine* engine, const rc_request* request, rc_handle** handle, char** error);
+  /* submit() for small requests with `done`. This thread drives the engine for a short time, so
+   * `done` may be called before this function returns. If all ranks submit at about the same
+   * time, no other thread is woken. */
+  int (*submit_and_drive)(rc_engine* engine, const rc_request* request, char** error);
+  /* Submits the operations of a group, which differ in dtype and tensors. handles: one for each.
+   * The group takes one number, or one name, independently of its dtypes. Ranks whose groups
+   * differ in dtypes receive a MismatchError. The first operation decides this. The others begin
+   * when it has succeeded, and fail with its error otherwise. If one operation is refused, the
+   * whole group is refused. */
+  int (*submit_group)(rc_engine* engine, const rc_request* requests, int32_t n_requests,
+                      rc_handle** handles, char** error);
+  /* submit and wait in one call, without waking the engine thread. This is the fastest way to
+   * wait. Returns the values of wait, or 3 if the request was not accepted: *error has the
+   * reason, and *handle is NULL. Free *handle in all other cases. After 1 (timeout) continue with
+   * wait. */
+  int (*run)(rc_engine* engine, const rc_request* request, int64_t timeout_ms, rc_handle** handle,
+             char** error);
+  /* Reports a request that a check before submit() has refused. Only its kind, name, iteration
+   * and process_set are used. An unnamed request takes its number, so that later ones still
+   * match. Ranks that have submitted it receive a MismatchError with the reason. submit(),
+   * submit_and_drive(), run(), prepare() and submit_group() call it for each request that they
+   * refuse, including a name in flight. A named request is reported once the earlier operations
+   * with its name have ended. Ranks outside the set, and names that exceed the limit, are
+   * ignored. */
+  void (*refuse)(rc_engine* engine, const rc_request* request, const char* reason);
+
+  /* Waits for the operation, and drives the engine meanwhile (the baton). Returns 0 if it has
+   * succeeded, 1 after timeout_ms (-1: no limit), 2 if it has failed: *error. error may be NULL. */
+  int (*wait)(rc_handle* handle, int64_t timeout_ms, char** error);
+  int (*is_done)(rc_handle* handle); /* returns 1 or 0 */
+  /* Returns a result of an operation that has succeeded without `allocate`, as in rc_allocate.
+   * The memory is valid until free. */
+  const void* (*result_at)(rc_handle* handle, int32_t index, int32_t* ndim, int64_t dims[8]);
+  /* Allowed at any time. An unfinished operation continues. */
+  void (*free)(rc_handle* handle);
+} rc_operation_api;
+
+/* Operations that one caller runs many times. */
+typedef struct rc_prepared_api {
+  uint32_t size;
+
+  /* request: without `done` and `allocate`. Its pointers, and `error`, must stay valid until
+   * free. Errors of runs are written to `error`, too.
+   *
+   * run submits the operation and waits for `timeout_ms`. It returns the values of
+   * operation.wait, or 3 in a forked child, or 4. 4 means success with moved results: results in
+   * memory of the engine have new addresses (result_at). The first run returns 4, too, if there
+   * are such results. An rc_prepared must not run twice at once. Runs take one argument only,
+   * since each argument costs Python time. */
+  int (*prepare)(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
+                 rc_prepared** prepared, char** error);
+  int (*run)(rc_prepared* prepared);
+  /* For callers with a lock that other threads wait for, like Python's. run_locked is run with a
+   * lock: `before` releases it, and `after` takes it again, only for waits longer than about
+   * 10 us. Set the hooks once, before the first run. */
+  void (*set_lock_hooks)(void* (*before)(void), void (*after)(void* what_before_gave));
+  int (*run_locked)(rc_prepared* prepared);
+  /* Returns a result of a prepared operation that has succeeded, as in rc_allocate. Later runs
+   * write to the same memory until a run returns 4. The memory is valid until result_free,
+   * independently of the operation and the engine. */
+  rc_result* (*result_at)(rc_prepared* prepared, int32_t index, const void** memory, int32_t* ndim,
+                          int64_t dims[8]);
+  void (*result_free)(rc_result* result);
+  void (*free)(rc_prepared* prepared);
+
+  /* A prepared operation as a function of CPython (METH_NOARGS). `self` is the address of an
+   * rc_bound, as an int. It calls run_locked and returns a new reference to `result`. In three
+   * cases it returns the result of `otherwise` instead. The run has not returned 0, or an earlier
+   * run's value is still stored, or `prepared` is NULL. Call set_python first. */
+  void (*set_python)(const rc_python* python);
+  void* (*call)(void* self, void* nothing);
+} rc_prepared_api;
+
+/* Asynchronous parameter servers, in a world of their own. The last `servers` ranks serve. */
+typedef struct rc_ps_api {
+  uint32_t size;
+
+  /* Returns the slots that a parameter server keeps for each variable under a rule:
+   * {"slots": names in order, "initial_value": of all their elements} */
+  int (*rule_slots)(const char* rule, char** json, char** error);
+  /* Applies one update to values and slots in place, as a parameter server does. */
+  int (*update)(const rc_update* update, char** error);
+
+  /* The caller exchanges the texts, as at an engine's start. The steps are open, node with all
+   * cards, and start with all leaders. Call start again while it returns 1. With TCP,
+   * connections arrive at the listener of `engine`, which must stay open until all ranks have
+   * started.
+   *
+   * staleness: the number of updates that the fastest worker may be ahead of the slowest; -1:
+   * any. Call free for every opened rc_ps. */
+  int (*open)(rc_engine* engine, int32_t rank, int32_t size, int32_t servers, int64_t staleness,
+              const char* job, const uint8_t* secret, int32_t secret_bytes, const char* arguments,
+              rc_ps** ps, char** card, char** error);
+  int (*node)(rc_ps* ps, const char* const* cards, int32_t* leader, char** error);
+  int (*start)(rc_ps* ps, const int32_t* leaders, int64_t timeout_ms, char** error);
+  void (*free)(rc_ps* ps);
+
+  /* On a server: serves until all workers have left. Returns 1 after timeout_ms; call it again
+   * then. */
+  int (*serve)(rc_ps* ps, int64_t timeout_ms, char** error);
+  /* On a server: the text that it returns for RC_PS_STATS. */
+  char* (*stats)(rc_ps* ps);
+  /* On a server: messages about workers that were lost since the last call, as a JSON list. */
+  char* (*losses)(rc_ps* ps);
+  /* On a server that ends before its workers: sends them the cause, within a limited time. Call
+   * free next. */
+  void (*leave)(rc_ps* ps, const char* cause);
+
+  /* On a worker. Variables are numbered in the order of their declaration, which is equal on all
+   * workers. The variables of one declaration share a rule. Memory that is passed must stay
+   * unchanged until `wait` returns a value other than 1 (not done; call it again). Received
+   * values are complete then.
+   *
+   * texts: a JSON list of the servers' answers. declare: "needs values" from servers that have
+   * none. RC_PS_STATS: one JSON object from each server. */
+  int (*declare)(rc_ps* ps, const rc_variable* variables, int32_t n_variables, const char* rule,
+                 rc_ps_call** call, char** error);
+  /* learning_rate, here and below: for a push; NULL: the rule's. */
+  int (*move)(rc_ps* ps, int32_t move, int32_t n_variables, const int32_t* variables,
+              void* const* data, const double* learning_rate, rc_ps_call** call, char** error);
+  /* move with push_pull, with the gradients in separate memory. */
+  int (*exchange)(rc_ps* ps, int32_t n_variables, const int32_t* variables,
+                  const void* const* gradients, void* const* values, const double* learning_rate,
+                  rc_ps_call** call, char** error);
+  /* data: one row for each of `rows`, with gradients to send or for values to receive. A row may
+   * occur twice. */
+  int (*move_rows)(rc_ps* ps, int32_t move, int32_t variable, const int64_t* rows, int64_t n_rows,
+                   void* data, const double* learning_rate, rc_ps_call** call, char** error);
+  /* move (init or pull) for the slots of variables. Slot 1 is the first one that rule_slots
+   * names. Slot 0 has the values. Its init must come last, and sets the number of updates. */
+  int (*move_slot)(rc_ps* ps, int32_t move, int32_t slot, uint64_t updates, int32_t n_variables,
+                   const int32_t* variables, void* const* data, rc_ps_call** call, char** error);
+  /* The texts contain numbers. The largest one is the number of updates of these variables. */
+  int (*updates)(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_call** call,
+                 char** error);
+  int (*ask)(rc_ps* ps, int32_t ask, rc_ps_call** call, char** error);
+  /* An rc_ps_way on each server. `path` is the prefix of a file on the server's machine. */
+  int (*checkpoint)(rc_ps* ps, const char* path, int32_t way, rc_ps_call** call, char** error);
+  int (*wait)(rc_ps* ps, const rc_ps_call* call, int64_t timeout_ms, char** texts, char** error);
+  void (*call_free)(rc_ps_call* call);
+  /* Submits a request without waiting. An error means that it was not accepted, and that `done`
+   * is not called. `done` may be called before this function returns. */
+  int (*submit)(rc_ps* ps, const rc_ps_request* request, char** error);
+  /* Describes, as text, which server stores which variables. */
+  char* (*sharding)(rc_ps* ps);
+  /* Returns 0 while no error has ended this worker. */
+  int (*failure)(rc_ps* ps, char** error);
+  /* Ends all open calls, and all later ones, with ShutdownError, before it returns. */
+  void (*end)(rc_ps* ps);
+} rc_ps_api;
+
+/* Settings, checks and measurements, which need no engine. */
+typedef struct rc_tools_api {
+  uint32_t size;
+
+  /* Returns the settings as a JSON list of {name, alias (the first), aliases, default, value,
+   * source, unit, scope, help, allowed, note}. They are read from the process environment.
+   * `arguments` ("NAME=value\n..." or NULL) override it. An error names the variable, its value
+   * and the allowed values. The list then has the default of each unreadable setting. */
+  int (*settings)(const char* arguments, char** json, char** error);
+  /* Returns a ConfigError, with the limit and the cure, if this process may not open `needed`
+   * more descriptors. */
+  int (*check_descriptors)(int32_t needed, char** error);
   /* Returns the RDMA devices of this machine, and the choice among them under these settings.
    * arguments: as in settings(), with its errors. Missing devices or a missing library are no
    * error.
@@ -356,6 +511,24 @@ typedef struct rc_api {
    * "rails": [{"device", "port", "gid_index", "gid", "reason", "text", "software"}],
    * "choice_error": why there is no rail, or null. Null, too, if "error" has the reason} */
   int (*devices)(const char* arguments, char** json, char** error);
+
+  /* Explains which algorithm would run under these settings, and why. arguments: as in
+   * settings(), with its errors.
+   * {"algorithm": the chosen one, "reason", "cheapest": the one with the least modelled time,
+   * "why_not_cheapest", "shown": the algorithm of the schedule below, "nodes": by rank, "costs":
+   * [{"algorithm", "time_us", "messages": sent by the busiest rank, "network_bytes": sent by the
+   * busiest node, "segment_bytes", "segments", "parts", "canonical"}], "schedule": as the
+   * algorithm makes it, "lowered": as it runs} */
+  int (*explain)(const rc_question* question, const char* arguments, char** json, char** error);
+  /* These two return the JSON keys of their command, and 0 if all is correct, 1 if there are
+   * findings. */
+  int (*verify_schedules)(int32_t ranks_first, int32_t ranks_last, char** json);
+  int (*sim_faults)(uint64_t seed_begin, uint64_t seed_end, int32_t verbose, char** json);
+  /* Simulates the duration of a step of allreduces on modelled links: the real engines under a
+   * virtual clock.
+   * {"transfers": estimated, "time_us": null if there are too many transfers, "algorithms": of
+   * each operation, "moved": whether bytes were moved and sums checked, or bytes had only sizes} */
+  int (*sim_scale)(const rc_scale* question, char** json, char** error);
 
   /* Measures the path between two ranks of a job, in a world of these two ranks. The steps are
    * those of an engine's start, and the caller exchanges the texts:
@@ -374,169 +547,21 @@ typedef struct rc_api {
   int (*pair_run)(rc_pair* pair, const int32_t leaders[2], const rc_plan* plan, char** json,
                   char** error);
   void (*pair_free)(rc_pair* pair);
+} rc_tools_api;
 
-  /* Returns a ConfigError, with the limit and the cure, if this process may not open `needed`
-   * more descriptors. */
-  int (*check_descriptors)(int32_t needed, char** error);
-
-  /* Returns a result of an operation that has succeeded without `allocate`, as in rc_allocate.
-   * The memory is valid until handle_free. */
-  const void* (*handle_result_at)(rc_handle* handle, int32_t index, int32_t* ndim, int64_t dims[8]);
-  /* Explains which algorithm would run under these settings, and why. arguments: as in
-   * settings(), with its errors.
-   * {"algorithm": the chosen one, "reason", "cheapest": the one with the least modelled time,
-   * "why_not_cheapest", "shown": the algorithm of the schedule below, "nodes": by rank, "costs":
-   * [{"algorithm", "time_us", "messages": sent by the busiest rank, "network_bytes": sent by the
-   * busiest node, "segment_bytes", "segments", "parts", "canonical"}], "schedule": as the
-   * algorithm makes it, "lowered": as it runs} */
-  int (*explain)(const rc_question* question, const char* arguments, char** json, char** error);
-  /* Simulates the duration of a step of allreduces on modelled links: the real engines under a
-   * virtual clock.
-   * {"transfers": estimated, "time_us": null if there are too many transfers, "algorithms": of
-   * each operation, "moved": whether bytes were moved and sums checked, or bytes had only sizes} */
-  int (*sim_scale)(const rc_scale* question, char** json, char** error);
-
-  /* Process sets other than the one of all ranks. The sets of the settings
-   * (RDMACOLL_PROCESS_SETS) have the numbers from 1 on. ranks: ranks of the job, ascending.
-   *
-   * All ranks, members or not, must make the same calls of set_add and set_remove in the same
-   * order. The caller makes sure of three things. All ranks make equal calls (an allgather
-   * before). No rank uses a set before all ranks have added it (a barrier after). No rank has
-   * operations in flight in a set that is removed. */
-  int (*set_add)(rc_engine* engine, const int32_t* ranks, int32_t n_ranks, int32_t* number,
-                 char** error);
-  /* Returns 1 if other ranks still need this rank for the set. Call it again then. */
-  int (*set_remove)(rc_engine* engine, int32_t number, int64_t timeout_ms, char** error);
-  /* The number of this rank's operations in the set that have not ended. */
-  int (*set_in_flight)(rc_engine* engine, int32_t number, int32_t* operations, char** error);
-
-  /* submit() for small requests with `done`. This thread drives the engine for a short time, so
-   * `done` may be called before this function returns. If all ranks submit at about the same
-   * time, no other thread is woken. */
-  int (*submit_and_drive)(rc_engine* engine, const rc_request* request, char** error);
-
-  /* Returns a result of a prepared operation that has succeeded, as in rc_allocate. Later runs
-   * write to the same memory until a run returns 4. The memory is valid until result_free,
-   * independently of the operation and the engine. */
-  rc_result* (*prepared_result_at)(rc_prepared* prepared, int32_t index, const void** memory,
-                                   int32_t* ndim, int64_t dims[8]);
-  void (*result_free)(rc_result* result);
-  /* Returns the slots that a parameter server keeps for each variable under a rule:
-   * {"slots": names in order, "initial_value": of all their elements} */
-  int (*ps_rule_slots)(const char* rule, char** json, char** error);
-  /* Applies one update to values and slots in place, as a parameter server does. */
-  int (*ps_update)(const rc_update* update, char** error);
-  /* At a parameter server (`is_server` of engine_describe), after engine_start: serves until
-   * every worker has left. Returns 0 then, and *left has the workers' causes: {"0": "", "1":
-   * "ValueError: ..."}, with "" for a clean end. Returns 1 after timeout_ms (-1: no limit); call
-   * it again then. Returns 2 if the world has failed: *error. */
-  int (*engine_serve)(rc_engine* engine, int64_t timeout_ms, char** left, char** error);
-
-  /* Asynchronous parameter servers, in a world of their own. The last `servers` ranks serve. The
-   * caller exchanges the texts, as at an engine's start. The steps are ps_open, ps_node with all
-   * cards, and ps_start with all leaders. Call ps_start again while it returns 1. With TCP,
-   * connections arrive at the listener of `engine`, which must stay open until all ranks have
-   * started.
-   *
-   * staleness: the number of updates that the fastest worker may be ahead of the slowest; -1:
-   * any. Call ps_free for every opened rc_ps. */
-  int (*ps_open)(rc_engine* engine, int32_t rank, int32_t size, int32_t servers, int64_t staleness,
-                 const char* job, const uint8_t* secret, int32_t secret_bytes,
-                 const char* arguments, rc_ps** ps, char** card, char** error);
-  int (*ps_node)(rc_ps* ps, const char* const* cards, int32_t* leader, char** error);
-  int (*ps_start)(rc_ps* ps, const int32_t* leaders, int64_t timeout_ms, char** error);
-  void (*ps_free)(rc_ps* ps);
-  /* On a server: serves until all workers have left. Returns 1 after timeout_ms; call it again
-   * then. */
-  int (*ps_serve)(rc_ps* ps, int64_t timeout_ms, char** error);
-
-  /* On a worker. Variables are numbered in the order of their declaration, which is equal on all
-   * workers. The variables of one declaration share a rule. Memory that is passed must stay
-   * unchanged until ps_wait returns a value other than 1 (not done; call it again). Received
-   * values are complete then.
-   *
-   * texts: a JSON list of the servers' answers. ps_declare: "needs values" from servers that
-   * have none. RC_PS_STATS: one JSON object from each server. */
-  int (*ps_declare)(rc_ps* ps, const rc_variable* variables, int32_t n_variables, const char* rule,
-                    rc_ps_call** call, char** error);
-  /* learning_rate, here and below: for a push; NULL: the rule's. */
-  int (*ps_move)(rc_ps* ps, int32_t move, int32_t n_variables, const int32_t* variables,
-                 void* const* data, const double* learning_rate, rc_ps_call** call, char** error);
-  /* data: one row for each of `rows`, with gradients to send or for values to receive. A row may
-   * occur twice. */
-  int (*ps_move_rows)(rc_ps* ps, int32_t move, int32_t variable, const int64_t* rows,
-                      int64_t n_rows, void* data, const double* learning_rate, rc_ps_call** call,
-                      char** error);
-  int (*ps_ask)(rc_ps* ps, int32_t ask, rc_ps_call** call, char** error);
-  int (*ps_wait)(rc_ps* ps, const rc_ps_call* call, int64_t timeout_ms, char** texts, char** error);
-  void (*ps_call_free)(rc_ps_call* call);
-  /* Describes, as text, which server stores which variables. */
-  char* (*ps_sharding)(rc_ps* ps);
-  /* An rc_ps_way on each server. `path` is the prefix of a file on the server's machine. */
-  int (*ps_checkpoint)(rc_ps* ps, const char* path, int32_t way, rc_ps_call** call, char** error);
-  /* ps_move (init or pull) for the slots of variables. Slot 1 is the first one that
-   * ps_rule_slots names. Slot 0 has the values. Its init must come last, and sets the number of
-   * updates. */
-  int (*ps_move_slot)(rc_ps* ps, int32_t move, int32_t slot, uint64_t updates, int32_t n_variables,
-                      const int32_t* variables, void* const* data, rc_ps_call** call, char** error);
-  /* The texts contain numbers. The largest one is the number of updates of these variables. */
-  int (*ps_updates)(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_call** call,
-                    char** error);
-  /* Submits a request without waiting. An error means that it was not accepted, and that `done`
-   * is not called. `done` may be called before this function returns. */
-  int (*ps_submit)(rc_ps* ps, const rc_ps_request* request, char** error);
-  /* Ends all open calls, and all later ones, with ShutdownError, before it returns. */
-  void (*ps_end)(rc_ps* ps);
-  /* On a server: the text that it returns for RC_PS_STATS. */
-  char* (*ps_stats)(rc_ps* ps);
-  /* For callers with a lock that other threads wait for, like Python's. prepared_run_locked is
-   * prepared_run with a lock: `before` releases it, and `after` takes it again, only for waits
-   * longer than about 10 us. Set the hooks once, before the first run. */
-  void (*set_lock_hooks)(void* (*before)(void), void (*after)(void* what_before_gave));
-  int (*prepared_run_locked)(rc_prepared* prepared);
-  /* On a server that ends before its workers: sends them the cause, within a limited time. Call
-   * ps_free next. */
-  void (*ps_leave)(rc_ps* ps, const char* cause);
-  /* ps_move with push_pull, with the gradients in separate memory. */
-  int (*ps_exchange)(rc_ps* ps, int32_t n_variables, const int32_t* variables,
-                     const void* const* gradients, void* const* values, const double* learning_rate,
-                     rc_ps_call** call, char** error);
-  /* A prepared operation as a function of CPython (METH_NOARGS). `self` is the address of an
-   * rc_bound, as an int. It calls prepared_run_locked and returns a new reference to `result`.
-   * In three cases it returns the result of `otherwise` instead. The run has not returned 0, or
-   * the value of an earlier run is still stored, or `prepared` is NULL. Call set_python first. */
-  void (*set_python)(const rc_python* python);
-  void* (*prepared_call)(void* self, void* nothing);
-  /* On a server: messages about workers that were lost since the last call, as a JSON list. */
-  char* (*ps_losses)(rc_ps* ps);
-  /* On a worker: returns 0 while no error has ended it. */
-  int (*ps_failure)(rc_ps* ps, char** error);
-  /* Reports that another connection of this process has lost this rank. The engine's world fails
-   * with it, unless it has failed before. All ranks are informed. Returns 1 if the world's
-   * failure names that rank. */
-  int (*engine_blame)(rc_engine* engine, int32_t rank, const char* sentence, const char* cause);
-  /* Reports a request that a check before submit() has refused. Only its kind, name, iteration
-   * and process_set are used. An unnamed request takes its number, so that later ones still
-   * match. Ranks that have submitted it receive a MismatchError with the reason. submit(),
-   * submit_and_drive(), run(), prepare() and submit_group() call it for each request that they
-   * refuse, including a name in flight. A named request is reported once the earlier operations
-   * with its name have ended. Ranks outside the set, and names that exceed the limit, are
-   * ignored. */
-  void (*refuse)(rc_engine* engine, const rc_request* request, const char* reason);
-  /* Before engine_start: the engine listens at the rendezvous address. It passes on each
-   * connection that begins with a rendezvous message. The socket that this function returns
-   * receives the number of each such descriptor (int32) as one packet. The caller owns the
-   * socket and the descriptors. Returns -1 if no descriptor is left. */
-  int (*engine_callers)(rc_engine* engine);
-  /* Submits the operations of a group, which differ in dtype and tensors. handles: one for each.
-   * The group takes one number, or one name, independently of its dtypes. Ranks whose groups
-   * differ in dtypes receive a MismatchError. The first operation decides this. The others begin
-   * when it has succeeded, and fail with its error otherwise. If one operation is refused, the
-   * whole group is refused. */
-  int (*submit_group)(rc_engine* engine, const rc_request* requests, int32_t n_requests,
-                      rc_handle** handles, char** error);
+typedef struct rc_api {
+  uint32_t abi_version; /* RC_ABI_VERSION */
+  uint32_t size;        /* sizeof(rc_api) */
+  const char* version;  /* the version of the package */
+  void (*text_free)(char* text);
+  const rc_engine_api* engine;
+  const rc_operation_api* operation;
+  const rc_prepared_api* prepared;
+  const rc_ps_api* ps;
+  const rc_tools_api* tools;
 } rc_api;
 
+/* Returns the table of this version, or NULL if the library has another version. */
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);
 
 #ifdef __cplusplus

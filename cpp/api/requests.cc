@@ -1,7 +1,9 @@
 #include "api/requests.h"
 
 #include <algorithm>
+#include <memory>
 #include <string_view>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/text.h"
@@ -73,6 +75,15 @@ Status request_from(const rc_request& from, Request& to) {
       done(context, status.ok() ? nullptr : status.to_json().c_str());
     };
   }
+  return {};
+}
+
+Status operation_from(const Session& session, const rc_request& from, OperationRef& operation) {
+  RC_RETURN_IF_ERROR(session.usable());
+  Request request;
+  RC_RETURN_IF_ERROR(request_from(from, request));
+  RC_RETURN_IF_ERROR(session.place(request));
+  operation = std::make_shared<Operation>(std::move(request));
   return {};
 }
 

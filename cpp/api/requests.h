@@ -3,6 +3,7 @@
 
 #include "api/commands.h"
 #include "api/rdmacoll_c.h"
+#include "api/session.h"
 #include "base/status.h"
 #include "operation/operation.h"
 #include "probe/pair_probe.h"
@@ -10,6 +11,8 @@
 namespace rdmacoll {
 
 Status request_from(const rc_request& from, Request& to);
+// Makes an operation of `session` from the request. Fails if the session is not usable.
+Status operation_from(const Session& session, const rc_request& from, OperationRef& operation);
 Status plan_from(const rc_plan& from, probe::Plan& to);
 
 Status question_from(const rc_question& from, PlanQuestion& to);

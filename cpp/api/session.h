@@ -29,13 +29,13 @@ class Session {
   // Connects the world. Returns busy() after `timeout`; call it again then. kNever: only the limit
   // of the settings. After success it returns an error if a rank was lost meanwhile.
   Status start(const std::vector<int>& leaders, Nanoseconds timeout = kNever);
-  // As engine_callers in rdmacoll_c.h.
+  // As engine.callers() in rdmacoll_c.h.
   int callers();
   // At a parameter server: serves until every worker has left, in slices like start(). `left`: the
   // workers' causes by rank, as a JSON object. "" is a clean end.
   Status serve(Nanoseconds timeout, std::string& left);
   void close(const std::string& cause);
-  // As engine_blame in rdmacoll_c.h.
+  // As engine.blame() in rdmacoll_c.h.
   bool blame(int rank, const std::string& sentence, const std::string& cause);
 
   // Returns NotInitializedError before start(), and in a forked child.
@@ -44,7 +44,7 @@ class Session {
   // Converts the root to its rank in the set, and disables shared results if the settings do.
   Status place(Request& request) const;
   Status check(const Request& request) const { return engine_->check(request); }
-  // As refuse() in rdmacoll_c.h.
+  // As operation.refuse() in rdmacoll_c.h.
   void refuse(Request request);
   // Process sets, as in rdmacoll_c.h.
   Status add_set(const std::vector<int>& ranks, uint32_t& number);
@@ -57,7 +57,7 @@ class Session {
   const std::shared_ptr<MemoryPool>& pool() { return pool_; }
   const World& world() const { return world_; }  // empty before start()
   int size() const { return size_; }
-  // As engine_topology in rdmacoll_c.h.
+  // As engine.topology() in rdmacoll_c.h.
   void topology(int32_t out[6]) const;
   std::string metrics();
   std::string describe() const;

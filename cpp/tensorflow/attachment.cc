@@ -8,10 +8,19 @@ Attachment& Attachment::instance() {
   return *attachment;
 }
 
+namespace {
+
+// The tables only grow at their ends, so a longer table is accepted.
+bool is_complete(const rc_api& api) {
+  return api.abi_version == RC_ABI_VERSION && api.size >= sizeof(rc_api) &&
+         api.engine->size >= sizeof(rc_engine_api) &&
+         api.operation->size >= sizeof(rc_operation_api) && api.ps->size >= sizeof(rc_ps_api);
+}
+
+}  // namespace
+
 bool Attachment::attach(const rc_api* api, rc_engine* engine) {
-  // Functions up to and including refuse() are used here. A longer table is accepted.
-  constexpr uint32_t kSizeMin = offsetof(rc_api, refuse) + sizeof(rc_api::refuse);
-  if (api != nullptr && (api->abi_version != RC_ABI_VERSION || api->size < kSizeMin)) return false;
+  if (api != nullptr && !is_complete(*api)) return false;
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   api_ = engine == nullptr ? nullptr : api;
   engine_ = engine;

@@ -257,13 +257,13 @@ std::string Kernel::submit(Pending& pending) {
   // long.
   const bool drives = pending.bytes <= kDrivenBytesMax && Waiting::instance().now() == 1;
   char* error = nullptr;
-  const rc_api& api = *pending.api;
+  const rc_operation_api& api = *pending.api->operation;
   const int refused = drives ? api.submit_and_drive(pending.engine, &request, &error)
                              : api.submit(pending.engine, &request, nullptr, &error);
   if (refused == 0) return "";
   std::string text =
       error != nullptr ? error : error_json("RdmacollError", "the engine refused the operation");
-  if (error != nullptr) api.text_free(error);
+  if (error != nullptr) pending.api->text_free(error);
   return text;
 }
 
@@ -274,7 +274,7 @@ void Kernel::refuse(const Pending& pending, const std::string& reason) {
   request.kind = kind_;
   request.process_set = process_set_;
   if (!name_the_unit(pending.context, request).empty()) return;
-  pending.api->refuse(pending.engine, &request, reason.c_str());
+  pending.api->operation->refuse(pending.engine, &request, reason.c_str());
 }
 
 void Kernel::on_done(void* context, const char* error) {

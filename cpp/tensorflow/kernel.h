@@ -57,7 +57,7 @@ class Kernel {
     std::string failure;           // why there is no memory for the result
   };
 
-  struct Topology {  // engine_topology
+  struct Topology {  // engine.topology()
     int32_t rank = 0, size = 1, local_rank = 0, local_size = 1, node = 0, nodes = 1;
   };
 

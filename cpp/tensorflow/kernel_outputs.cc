@@ -63,7 +63,7 @@ std::size_t Kernel::bytes_of(const rc_tensor& tensor) const {
 
 Kernel::Topology Kernel::topology_of(const Pending& pending) {
   int32_t t[6] = {0, 1, 0, 1, 0, 1};
-  if (pending.api != nullptr) pending.api->engine_topology(pending.engine, t);
+  if (pending.api != nullptr) pending.api->engine->topology(pending.engine, t);
   return {t[0], t[1], t[2], t[3], t[4], t[5]};
 }
 
@@ -85,7 +85,8 @@ void* Kernel::borrow_output(TF_OpKernelContext* context, int index, const Pendin
   if (pending.api == nullptr) return nullptr;
   const rc_tensor& tensor = pending.tensors[index];
   auto loan = std::make_unique<Loan>();
-  void* memory = pending.api->memory_lend(pending.engine, bytes, &loan->context, &loan->release);
+  void* memory =
+      pending.api->engine->memory_lend(pending.engine, bytes, &loan->context, &loan->release);
   if (memory == nullptr) return nullptr;
   TF_Tensor* output =
       TF_NewTensor(type_, tensor.dims, tensor.ndim, memory, bytes, &Loan::end, loan.release());

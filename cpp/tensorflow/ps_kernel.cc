@@ -146,7 +146,7 @@ std::string PsKernel::submit(const Asked& asked, Pending& pending) const {
                       "rdmacoll.init(mode='ps', sync=False)");
   }
   char* error = nullptr;
-  if (use.api->ps_submit(use.ps, &request, &error) == 0) return "";
+  if (use.api->ps->submit(use.ps, &request, &error) == 0) return "";
   std::string text = error;
   use.api->text_free(error);
   return text;

@@ -42,43 +42,46 @@ class Library:
                 "package come from different builds. Install the package again."
             )
         api = table.contents
-        if api.size < ctypes.sizeof(mirror.Api):
-            raise ConfigError(
-                f"{path} is older than the Python package ({api.size} bytes of functions instead of "
-                f"{ctypes.sizeof(mirror.Api)}). Install the package again."
-            )
+        _check_size(path, api)
+        engine, operation, prepared, ps, tools = (
+            pointer.contents for pointer in (api.engine, api.operation, api.prepared, api.ps, api.tools)
+        )
+        for purpose in (engine, operation, prepared, ps, tools):
+            _check_size(path, purpose)
         self.path = path
         self.table_address = ctypes.cast(table, _VOID).value or 0
         self.version: str = api.version.decode()
-        self._api = api
-        self.run = api.run
-        self.submit = api.submit
-        self.handle_wait = api.handle_wait
-        self.handle_done = api.handle_done
-        self.handle_free = api.handle_free
-        self.prepare = api.prepare
-        self.prepared_run = api.prepared_run
-        self.prepared_run_locked = api.prepared_run_locked
+        self._text_free = api.text_free
+        self._engine, self._operation, self._prepared = engine, operation, prepared
+        self._ps, self._tools = ps, tools
+        self.run = operation.run
+        self.submit = operation.submit
+        self.submit_group = operation.submit_group
+        self.refuse = operation.refuse
+        self.handle_wait = operation.wait
+        self.handle_done = operation.is_done
+        self.handle_free = operation.free
+        self.prepare = prepared.prepare
+        self.prepared_run = prepared.run
+        self.prepared_run_locked = prepared.run_locked
         # CPython's functions. The objects that they pass on are opaque to the library.
         python = ctypes.pythonapi
         hooks = (python.PyEval_SaveThread, python.PyEval_RestoreThread)
-        api.set_lock_hooks(*(ctypes.cast(hook, _VOID) for hook in hooks))
+        prepared.set_lock_hooks(*(ctypes.cast(hook, _VOID) for hook in hooks))
         functions = (python.PyLong_AsVoidPtr, python.Py_IncRef, python.PyObject_CallNoArgs)
-        api.set_python(mirror.Python(*(ctypes.cast(function, _VOID) for function in functions)))
-        self.prepared_call: int = api.prepared_call
-        self.prepared_free = api.prepared_free
-        self.result_free = api.result_free
-        self.refuse = api.refuse
-        self.submit_group = api.submit_group
-        self.memory_allocate = api.memory_allocate
-        self.memory_free = api.memory_free
+        prepared.set_python(mirror.Python(*(ctypes.cast(function, _VOID) for function in functions)))
+        self.prepared_call: int = prepared.call
+        self.prepared_free = prepared.free
+        self.result_free = prepared.result_free
+        self.memory_allocate = engine.memory_allocate
+        self.memory_free = engine.memory_free
 
     def take_text(self, address: int | None) -> str:
         """Takes a text that the library gave away, and frees the library's copy."""
         if not address:
             return ""
         text = ctypes.string_at(address).decode("utf-8", "replace")
-        self._api.text_free(address)
+        self._text_free(address)
         return text
 
     def error(self, slot: ctypes.c_void_p) -> RdmacollError:
@@ -101,19 +104,19 @@ class Library:
     def readable_settings(self, arguments: str = "") -> tuple[list[dict[str, Any]], RdmacollError | None]:
         """The settings' table, with defaults for unreadable values, and the first error."""
         text, error = _VOID(), _VOID()
-        code = self._api.settings(arguments.encode(), ctypes.byref(text), ctypes.byref(error))
+        code = self._tools.settings(arguments.encode(), ctypes.byref(text), ctypes.byref(error))
         return json.loads(self.take_text(text.value)), self.error(error) if code != 0 else None
 
     def check_descriptors(self, needed: int) -> None:
         """Raises ConfigError if this process may not open so many more descriptors now."""
         error = _VOID()
-        self._check(self._api.check_descriptors(needed, ctypes.byref(error)), error)
+        self._check(self._tools.check_descriptors(needed, ctypes.byref(error)), error)
 
     def engine_open(
         self, *, rank: int, size: int, job: str, secret: bytes, arguments: str
     ) -> tuple[int, str]:
         """Step 1 of the start: (engine, this rank's card)."""
-        return self._open(self._api.engine_open, rank, size, job=job, secret=secret, arguments=arguments)
+        return self._open(self._engine.open, rank, size, job=job, secret=secret, arguments=arguments)
 
     def _open(self, call: Any, *who: Any, job: str, secret: bytes, arguments: str) -> tuple[int, str]:
         opened, card, error = _VOID(), _VOID(), _VOID()
@@ -136,11 +139,11 @@ class Library:
         Returns a socket. Callers that begin as at a rendezvous come out of it, as numbers of their
         descriptors. -1: no descriptor was left.
         """
-        return int(self._api.engine_callers(engine))
+        return int(self._engine.callers(engine))
 
     def engine_node(self, engine: int, addresses: Sequence[str]) -> int:
         """Step 3: the rank that leads this rank's node."""
-        return self._node(self._api.engine_node, engine, addresses)
+        return self._node(self._engine.node, engine, addresses)
 
     def _node(self, call: Any, opened: int, cards: Sequence[str]) -> int:
         texts = (ctypes.c_char_p * len(cards))(*[card.encode() for card in cards])
@@ -156,7 +159,7 @@ class Library:
         """
         error = _VOID()
         array = (ctypes.c_int32 * len(leaders))(*leaders)
-        code = self._api.engine_start(engine, array, timeout_ms, ctypes.byref(error))
+        code = self._engine.start(engine, array, timeout_ms, ctypes.byref(error))
         if code == TIMEOUT:
             return False
         self._check(code, error)
@@ -169,7 +172,7 @@ class Library:
         Raises the error that has ended the world.
         """
         left, error = _VOID(), _VOID()
-        code = self._api.engine_serve(engine, timeout_ms, ctypes.byref(left), ctypes.byref(error))
+        code = self._engine.serve(engine, timeout_ms, ctypes.byref(left), ctypes.byref(error))
         if code == TIMEOUT:
             return None
         self._check(code, error)
@@ -178,7 +181,7 @@ class Library:
 
     def engine_close(self, engine: int, cause: str | None) -> None:
         """Leaves the world, and fails pending operations. Bounded in time, idempotent."""
-        self._api.engine_close(engine, None if cause is None else cause.encode(errors="backslashreplace"))
+        self._engine.close(engine, None if cause is None else cause.encode(errors="backslashreplace"))
 
     def engine_blame(self, engine: int, error: RankFailedError) -> bool:
         """Makes the world fail by the rank that `error` names, and tells all ranks.
@@ -187,37 +190,37 @@ class Library:
         failure; False if the world has failed earlier.
         """
         words = str(error).encode(errors="backslashreplace"), error.cause.encode(errors="backslashreplace")
-        return bool(self._api.engine_blame(engine, error.rank, *words))
+        return bool(self._engine.blame(engine, error.rank, *words))
 
     def engine_free(self, engine: int) -> None:
         """Frees the engine. No other call about it may follow."""
-        self._api.engine_free(engine)
+        self._engine.free(engine)
 
     def engine_topology(self, engine: int) -> tuple[int, int, int, int, int, int]:
         """rank, size, local_rank, local_size, cross_rank, cross_size. They count workers."""
         out = (ctypes.c_int32 * 6)()
-        self._api.engine_topology(engine, out)
+        self._engine.topology(engine, out)
         return out[0], out[1], out[2], out[3], out[4], out[5]
 
     def engine_metrics(self, engine: int) -> dict[str, int | float]:
         """Totals since the start."""
-        fields: dict[str, int | float] = json.loads(self.take_text(self._api.engine_metrics(engine)))
+        fields: dict[str, int | float] = json.loads(self.take_text(self._engine.metrics(engine)))
         return fields
 
     def engine_describe(self, engine: int) -> dict[str, Any]:
         """transport, determinism, servers, is_server, summary."""
-        fields: dict[str, Any] = json.loads(self.take_text(self._api.engine_describe(engine)))
+        fields: dict[str, Any] = json.loads(self.take_text(self._engine.describe(engine)))
         return fields
 
     def engine_state(self, engine: int) -> str:
         """The pending operations, for a person."""
-        return self.take_text(self._api.engine_state(engine))
+        return self.take_text(self._engine.state(engine))
 
     def set_add(self, engine: int, ranks: Sequence[int]) -> int:
         """This rank's part of adding a process set. Returns the set's number. Raises ConfigError."""
         number, error = ctypes.c_int32(0), _VOID()
         array = (ctypes.c_int32 * len(ranks))(*ranks)
-        code = self._api.set_add(engine, array, len(ranks), ctypes.byref(number), ctypes.byref(error))
+        code = self._engine.set_add(engine, array, len(ranks), ctypes.byref(number), ctypes.byref(error))
         self._check(code, error)
         return number.value
 
@@ -227,7 +230,7 @@ class Library:
         False if `timeout_ms` passes before the others finish.
         """
         error = _VOID()
-        code = self._api.set_remove(engine, number, timeout_ms, ctypes.byref(error))
+        code = self._engine.set_remove(engine, number, timeout_ms, ctypes.byref(error))
         if code == TIMEOUT:
             return False
         self._check(code, error)
@@ -236,13 +239,14 @@ class Library:
     def set_in_flight(self, engine: int, number: int) -> int:
         """The number of this rank's operations in the set that have not ended."""
         count, error = ctypes.c_int32(0), _VOID()
-        self._check(self._api.set_in_flight(engine, number, ctypes.byref(count), ctypes.byref(error)), error)
+        code = self._engine.set_in_flight(engine, number, ctypes.byref(count), ctypes.byref(error))
+        self._check(code, error)
         return count.value
 
     def handle_result_at(self, handle: int, index: int) -> tuple[int, tuple[int, ...]]:
         """(address, dims) of one result that the engine made. The operation has succeeded."""
         ndim, dims = ctypes.c_int32(0), (ctypes.c_int64 * DIMS_MAX)()
-        address = self._api.handle_result_at(handle, index, ctypes.byref(ndim), dims)
+        address = self._operation.result_at(handle, index, ctypes.byref(ndim), dims)
         return address or 0, tuple(dims[: ndim.value])
 
     def prepared_result_at(self, prepared: int, index: int) -> tuple[int, int, tuple[int, ...]]:
@@ -251,19 +255,19 @@ class Library:
         The address is valid until `result_free(result)`.
         """
         memory, ndim, dims = _VOID(), ctypes.c_int32(0), (ctypes.c_int64 * DIMS_MAX)()
-        result = self._api.prepared_result_at(prepared, index, ctypes.byref(memory), ctypes.byref(ndim), dims)
+        result = self._prepared.result_at(prepared, index, ctypes.byref(memory), ctypes.byref(ndim), dims)
         return result or 0, memory.value or 0, tuple(dims[: ndim.value])
 
     def verify_schedules(self, first: int, last: int) -> tuple[int, dict[str, Any]]:
         """(0 or 1, the command's JSON keys) for worlds of `first` to `last` ranks, inclusive."""
         text = _VOID()
-        code = self._api.verify_schedules(first, last, ctypes.byref(text))
+        code = self._tools.verify_schedules(first, last, ctypes.byref(text))
         return code, json.loads(self.take_text(text.value))
 
     def sim_faults(self, begin: int, end: int, *, verbose: bool) -> tuple[int, dict[str, Any]]:
         """(0 or 1, the command's JSON keys) for the seeds from `begin` up to `end`, exclusive."""
         text = _VOID()
-        code = self._api.sim_faults(begin, end, int(verbose), ctypes.byref(text))
+        code = self._tools.sim_faults(begin, end, int(verbose), ctypes.byref(text))
         return code, json.loads(self.take_text(text.value))
 
     def _answer(self, function: Callable[..., int], *asked: Any) -> dict[str, Any]:
@@ -278,15 +282,15 @@ class Library:
 
         Raises ConfigError.
         """
-        return self._answer(self._api.explain, ctypes.byref(question), arguments.encode())
+        return self._answer(self._tools.explain, ctypes.byref(question), arguments.encode())
 
     def sim_scale(self, question: ctypes.Structure) -> dict[str, Any]:
         """The duration of a step (`rdmacoll._abi.scale`). Keys in rdmacoll_c.h. Raises ConfigError."""
-        return self._answer(self._api.sim_scale, ctypes.byref(question))
+        return self._answer(self._tools.sim_scale, ctypes.byref(question))
 
     def devices(self, arguments: str = "") -> dict[str, Any]:
         """RDMA devices and the choice among them. Keys in rdmacoll_c.h. Raises ConfigError."""
-        return self._answer(self._api.devices, arguments.encode())
+        return self._answer(self._tools.devices, arguments.encode())
 
     def pair_open(
         self, *, place: int, numbers: Sequence[int], job: str, secret: bytes, arguments: str
@@ -296,11 +300,11 @@ class Library:
         Place 0 leads.
         """
         both = (ctypes.c_int32 * 2)(*numbers)
-        return self._open(self._api.pair_open, place, both, job=job, secret=secret, arguments=arguments)
+        return self._open(self._tools.pair_open, place, both, job=job, secret=secret, arguments=arguments)
 
     def pair_node(self, pair: int, cards: Sequence[str]) -> int:
         """The place of the end that leads this end's node, from both cards."""
-        return self._node(self._api.pair_node, pair, cards)
+        return self._node(self._tools.pair_node, pair, cards)
 
     def pair_run(
         self,
@@ -327,18 +331,18 @@ class Library:
         )
         text, error = _VOID(), _VOID()
         places = (ctypes.c_int32 * 2)(*leaders)
-        code = self._api.pair_run(pair, places, ctypes.byref(plan), ctypes.byref(text), ctypes.byref(error))
+        code = self._tools.pair_run(pair, places, ctypes.byref(plan), ctypes.byref(text), ctypes.byref(error))
         self._check(code, error)
         found: dict[str, Any] = json.loads(self.take_text(text.value))
         return found
 
     def pair_free(self, pair: int) -> None:
         """Frees an opened pair."""
-        self._api.pair_free(pair)
+        self._tools.pair_free(pair)
 
     def ps_rule_slots(self, rule: str) -> tuple[list[str], float]:
         """The slots of a parameter server for each variable: (names, initial value). Raises ConfigError."""
-        found = self._answer(self._api.ps_rule_slots, rule.encode())
+        found = self._answer(self._ps.rule_slots, rule.encode())
         return found["slots"], found["initial_value"]
 
     def ps_update(
@@ -373,7 +377,7 @@ class Library:
             gradient,
         )
         error = _VOID()
-        self._check(self._api.ps_update(ctypes.byref(update), ctypes.byref(error)), error)
+        self._check(self._ps.update(ctypes.byref(update), ctypes.byref(error)), error)
 
     def ps_open(
         self,
@@ -392,17 +396,17 @@ class Library:
         Other ranks connect to it at the engine's listener. staleness -1: no bound.
         """
         who = (engine, rank, size, servers, staleness)
-        return self._open(self._api.ps_open, *who, job=job, secret=secret, arguments=arguments)
+        return self._open(self._ps.open, *who, job=job, secret=secret, arguments=arguments)
 
     def ps_node(self, ps: int, cards: Sequence[str]) -> int:
         """The rank that leads this rank's node."""
-        return self._node(self._api.ps_node, ps, cards)
+        return self._node(self._ps.node, ps, cards)
 
     def ps_start(self, ps: int, leaders: Sequence[int], timeout_ms: int) -> bool:
         """Connects workers and servers. False if `timeout_ms` passes first."""
         error = _VOID()
         array = (ctypes.c_int32 * len(leaders))(*leaders)
-        code = self._api.ps_start(ps, array, timeout_ms, ctypes.byref(error))
+        code = self._ps.start(ps, array, timeout_ms, ctypes.byref(error))
         if code != TIMEOUT:
             self._check(code, error)
         return bool(code != TIMEOUT)
@@ -410,14 +414,14 @@ class Library:
     def ps_serve(self, ps: int, timeout_ms: int) -> bool:
         """Serves. False if `timeout_ms` passes before all workers have left."""
         error = _VOID()
-        code = self._api.ps_serve(ps, timeout_ms, ctypes.byref(error))
+        code = self._ps.serve(ps, timeout_ms, ctypes.byref(error))
         if code != TIMEOUT:
             self._check(code, error)
         return bool(code != TIMEOUT)
 
     def ps_free(self, ps: int) -> None:
         """Frees this rank of the servers. No other call about it may follow."""
-        self._api.ps_free(ps)
+        self._ps.free(ps)
 
     def _ps_call(self, function: Any, *asked: Any) -> int:
         call, error = _VOID(), _VOID()
@@ -427,7 +431,7 @@ class Library:
     def ps_declare(self, ps: int, variables: Sequence[mirror.Variable], rule: str) -> int:
         """Begins a call. Variables get the next numbers."""
         array = (mirror.Variable * len(variables))(*variables)
-        return self._ps_call(self._api.ps_declare, ps, array, len(variables), rule.encode())
+        return self._ps_call(self._ps.declare, ps, array, len(variables), rule.encode())
 
     def ps_move(
         self, ps: int, move: int, variables: Sequence[int], addresses: Sequence[int], rate: float | None
@@ -437,7 +441,7 @@ class Library:
         rate: the learning rate of a push, or None: the rule's. The same holds for the functions below.
         """
         numbers, places = _int32s(variables), _addresses(addresses)
-        return self._ps_call(self._api.ps_move, ps, move, len(variables), numbers, places, _rate(rate))
+        return self._ps_call(self._ps.move, ps, move, len(variables), numbers, places, _rate(rate))
 
     def ps_exchange(
         self,
@@ -450,7 +454,7 @@ class Library:
         """Begins a call that pushes gradients of whole variables and pulls their fresh values, at these
         addresses."""
         numbers, there, back = _int32s(variables), _addresses(gradients), _addresses(values)
-        return self._ps_call(self._api.ps_exchange, ps, len(variables), numbers, there, back, _rate(rate))
+        return self._ps_call(self._ps.exchange, ps, len(variables), numbers, there, back, _rate(rate))
 
     def ps_move_slot(
         self, ps: int, move: int, slot: int, updates: int, variables: Sequence[int], addresses: Sequence[int]
@@ -461,56 +465,56 @@ class Library:
         """
         numbers, places = _int32s(variables), _addresses(addresses)
         which = (move, slot, updates, len(variables))
-        return self._ps_call(self._api.ps_move_slot, ps, *which, numbers, places)
+        return self._ps_call(self._ps.move_slot, ps, *which, numbers, places)
 
     def ps_updates(self, ps: int, variables: Sequence[int]) -> int:
         """Begins a call. The largest number among the answers is the number of updates of these variables."""
-        return self._ps_call(self._api.ps_updates, ps, len(variables), _int32s(variables))
+        return self._ps_call(self._ps.updates, ps, len(variables), _int32s(variables))
 
     def ps_end(self, ps: int) -> None:
         """Ends open and later calls with ShutdownError."""
-        self._api.ps_end(ps)
+        self._ps.end(ps)
 
     def ps_stats(self, ps: int) -> dict[str, Any]:
         """This server's counters, and the number of waiting workers."""
-        fields: dict[str, Any] = json.loads(self.take_text(self._api.ps_stats(ps)))
+        fields: dict[str, Any] = json.loads(self.take_text(self._ps.stats(ps)))
         return fields
 
     def ps_losses(self, ps: int) -> list[str]:
         """On a server: sentences about workers that were lost since the last call."""
-        sentences: list[str] = json.loads(self.take_text(self._api.ps_losses(ps)))
+        sentences: list[str] = json.loads(self.take_text(self._ps.losses(ps)))
         return sentences
 
     def ps_failure(self, ps: int) -> RdmacollError | None:
         """On a worker: the error that has ended it, or None."""
         error = _VOID()
-        return self.error(error) if self._api.ps_failure(ps, ctypes.byref(error)) else None
+        return self.error(error) if self._ps.failure(ps, ctypes.byref(error)) else None
 
     def ps_leave(self, ps: int, cause: str) -> None:
         """On a server that ends before its workers: tells them the cause. `ps_free` comes next."""
-        self._api.ps_leave(ps, cause.encode(errors="backslashreplace"))
+        self._ps.leave(ps, cause.encode(errors="backslashreplace"))
 
     def ps_move_rows(
         self, ps: int, move: int, variable: int, rows: int, count: int, data: int, rate: float | None
     ) -> int:
         """Begins a call: PS_PUSH or PS_PULL of `count` rows, at these addresses."""
-        return self._ps_call(self._api.ps_move_rows, ps, move, variable, rows, count, data, _rate(rate))
+        return self._ps_call(self._ps.move_rows, ps, move, variable, rows, count, data, _rate(rate))
 
     def ps_ask(self, ps: int, ask: int) -> int:
         """Begins a call: PS_STATS or PS_LEAVE."""
-        return self._ps_call(self._api.ps_ask, ps, ask)
+        return self._ps_call(self._ps.ask, ps, ask)
 
     def ps_checkpoint(self, ps: int, path: str, way: int) -> int:
         """Begins a call on each server's file, whose name begins with `path`.
 
         way: PS_SAVE, PS_RESTORE, or PS_SAVED for the number of the save in the file.
         """
-        return self._ps_call(self._api.ps_checkpoint, ps, os.fsencode(path), way)
+        return self._ps_call(self._ps.checkpoint, ps, os.fsencode(path), way)
 
     def ps_wait(self, ps: int, call: int, timeout_ms: int) -> list[str] | None:
         """The servers' answers. None if `timeout_ms` passes first. Raises the call's error."""
         texts, error = _VOID(), _VOID()
-        code = self._api.ps_wait(ps, call, timeout_ms, ctypes.byref(texts), ctypes.byref(error))
+        code = self._ps.wait(ps, call, timeout_ms, ctypes.byref(texts), ctypes.byref(error))
         if code == TIMEOUT:
             return None
         self._check(code, error)
@@ -519,11 +523,21 @@ class Library:
 
     def ps_call_free(self, call: int) -> None:
         """Frees a call that has ended. No other use of it may follow."""
-        self._api.ps_call_free(call)
+        self._ps.call_free(call)
 
     def ps_sharding(self, ps: int) -> str:
         """The variables of each server, for a person."""
-        return self.take_text(self._api.ps_sharding(ps))
+        return self.take_text(self._ps.sharding(ps))
+
+
+def _check_size(path: Path, table: Any) -> None:
+    """Raises ConfigError if a table of the library ends before its mirror."""
+    expected = ctypes.sizeof(type(table))
+    if table.size < expected:
+        raise ConfigError(
+            f"{path} is older than the Python package ({table.size} bytes of functions instead of "
+            f"{expected}). Install the package again."
+        )
 
 
 def _rate(rate: float | None) -> Any:

@@ -10,7 +10,7 @@ import struct
 _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
-ABI_VERSION = 13
+ABI_VERSION = 1
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -179,17 +179,13 @@ class Bound(ctypes.Structure):
     ]
 
 
-class Api(ctypes.Structure):
-    """rc_api."""
+class EngineApi(ctypes.Structure):
+    """rc_engine_api."""
 
     _fields_ = [
-        ("abi_version", ctypes.c_uint32),
         ("size", ctypes.c_uint32),
-        ("version", ctypes.c_char_p),
-        ("text_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
-        ("settings", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
         (
-            "engine_open",
+            "open",
             ctypes.CFUNCTYPE(
                 ctypes.c_int,
                 ctypes.c_int32,
@@ -204,7 +200,7 @@ class Api(ctypes.Structure):
             ),
         ),
         (
-            "engine_node",
+            "node",
             ctypes.CFUNCTYPE(
                 ctypes.c_int,
                 _ADDRESS,
@@ -214,7 +210,7 @@ class Api(ctypes.Structure):
             ),
         ),
         (
-            "engine_start",
+            "start",
             ctypes.CFUNCTYPE(
                 ctypes.c_int,
                 _ADDRESS,
@@ -223,30 +219,276 @@ class Api(ctypes.Structure):
                 _ADDRESSES,
             ),
         ),
-        ("engine_close", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.c_char_p)),
-        ("engine_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
-        ("engine_topology", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.POINTER(ctypes.c_int32))),
-        ("engine_metrics", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
-        ("engine_describe", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
-        ("engine_state", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
-        ("submit", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS)),
-        ("handle_wait", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int64, _ADDRESS)),
-        ("handle_done", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS)),
+        ("close", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.c_char_p)),
+        ("free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("callers", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS)),
+        ("topology", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.POINTER(ctypes.c_int32))),
+        ("metrics", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
+        ("describe", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
+        ("state", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
+        ("serve", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int64, _ADDRESSES, _ADDRESSES)),
+        ("blame", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int32, ctypes.c_char_p, ctypes.c_char_p)),
+        ("memory_allocate", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS, ctypes.c_uint64)),
+        ("memory_free", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS)),
+        ("memory_lend", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS, _ADDRESS)),
         (
-            "handle_result",
+            "set_add",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+            ),
+        ),
+        ("set_remove", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int32, ctypes.c_int64, _ADDRESSES)),
+        (
+            "set_in_flight",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+            ),
+        ),
+    ]
+
+
+class OperationApi(ctypes.Structure):
+    """rc_operation_api."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("submit", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS)),
+        ("submit_and_drive", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, _ADDRESS)),
+        (
+            "submit_group",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                _ADDRESS,
+                ctypes.c_int32,
+                _ADDRESS,
+                _ADDRESS,
+            ),
+        ),
+        ("run", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, ctypes.c_int64, _ADDRESS, _ADDRESS)),
+        ("refuse", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS, ctypes.c_char_p)),
+        ("wait", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int64, _ADDRESS)),
+        ("is_done", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS)),
+        (
+            "result_at",
             ctypes.CFUNCTYPE(
                 _ADDRESS,
                 _ADDRESS,
+                ctypes.c_int32,
                 ctypes.POINTER(ctypes.c_int32),
                 ctypes.POINTER(ctypes.c_int64),
             ),
         ),
-        ("handle_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+    ]
+
+
+class PreparedApi(ctypes.Structure):
+    """rc_prepared_api."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
         ("prepare", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, ctypes.c_int64, _ADDRESS, _ADDRESS)),
-        ("prepared_run", ctypes.CFUNCTYPE(ctypes.c_int)),
-        ("prepared_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
-        ("memory_allocate", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS, ctypes.c_uint64)),
-        ("memory_free", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS)),
+        ("run", ctypes.CFUNCTYPE(ctypes.c_int)),
+        ("set_lock_hooks", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS)),
+        ("run_locked", ctypes.PYFUNCTYPE(ctypes.c_int)),
+        (
+            "result_at",
+            ctypes.CFUNCTYPE(
+                _ADDRESS,
+                _ADDRESS,
+                ctypes.c_int32,
+                _ADDRESSES,
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.POINTER(ctypes.c_int64),
+            ),
+        ),
+        ("result_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("set_python", ctypes.CFUNCTYPE(None, ctypes.POINTER(Python))),
+        ("call", _ADDRESS),
+    ]
+
+
+class PsApi(ctypes.Structure):
+    """rc_ps_api."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("rule_slots", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
+        ("update", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Update), _ADDRESSES)),
+        (
+            "open",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_int64,
+                ctypes.c_char_p,
+                ctypes.c_char_p,
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                _ADDRESSES,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "node",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.POINTER(ctypes.c_char_p),
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "start",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.c_int64,
+                _ADDRESSES,
+            ),
+        ),
+        ("free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("serve", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int64, _ADDRESSES)),
+        ("stats", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
+        ("losses", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
+        ("leave", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.c_char_p)),
+        (
+            "declare",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.POINTER(Variable),
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "move",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+                ctypes.POINTER(ctypes.c_double),
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "exchange",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+                _ADDRESSES,
+                ctypes.POINTER(ctypes.c_double),
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "move_rows",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                _ADDRESS,
+                ctypes.c_int64,
+                _ADDRESS,
+                _ADDRESS,
+                _ADDRESS,
+                _ADDRESS,
+            ),
+        ),
+        (
+            "move_slot",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_uint64,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "updates",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        ("ask", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int32, _ADDRESSES, _ADDRESSES)),
+        (
+            "checkpoint",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_char_p,
+                ctypes.c_int32,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        ("wait", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, ctypes.c_int64, _ADDRESSES, _ADDRESSES)),
+        ("call_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("submit", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, _ADDRESSES)),
+        ("sharding", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
+        ("failure", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESSES)),
+        ("end", ctypes.CFUNCTYPE(None, _ADDRESS)),
+    ]
+
+
+class ToolsApi(ctypes.Structure):
+    """rc_tools_api."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("settings", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
+        ("check_descriptors", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, _ADDRESSES)),
+        ("devices", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
+        (
+            "explain",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.POINTER(Question),
+                ctypes.c_char_p,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
         ("verify_schedules", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, _ADDRESSES)),
         (
             "sim_faults",
@@ -258,9 +500,7 @@ class Api(ctypes.Structure):
                 _ADDRESSES,
             ),
         ),
-        ("run", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, ctypes.c_int64, _ADDRESS, _ADDRESS)),
-        ("memory_lend", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS, _ADDRESS)),
-        ("devices", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
+        ("sim_scale", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Scale), _ADDRESSES, _ADDRESSES)),
         (
             "pair_open",
             ctypes.CFUNCTYPE(
@@ -298,243 +538,20 @@ class Api(ctypes.Structure):
             ),
         ),
         ("pair_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
-        ("check_descriptors", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, _ADDRESSES)),
-        (
-            "handle_result_at",
-            ctypes.CFUNCTYPE(
-                _ADDRESS,
-                _ADDRESS,
-                ctypes.c_int32,
-                ctypes.POINTER(ctypes.c_int32),
-                ctypes.POINTER(ctypes.c_int64),
-            ),
-        ),
-        (
-            "explain",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                ctypes.POINTER(Question),
-                ctypes.c_char_p,
-                _ADDRESSES,
-                _ADDRESSES,
-            ),
-        ),
-        ("sim_scale", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Scale), _ADDRESSES, _ADDRESSES)),
-        (
-            "set_add",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                ctypes.POINTER(ctypes.c_int32),
-                ctypes.c_int32,
-                ctypes.POINTER(ctypes.c_int32),
-                _ADDRESSES,
-            ),
-        ),
-        ("set_remove", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int32, ctypes.c_int64, _ADDRESSES)),
-        (
-            "set_in_flight",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                ctypes.c_int32,
-                ctypes.POINTER(ctypes.c_int32),
-                _ADDRESSES,
-            ),
-        ),
-        ("submit_and_drive", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, _ADDRESS)),
-        (
-            "prepared_result_at",
-            ctypes.CFUNCTYPE(
-                _ADDRESS,
-                _ADDRESS,
-                ctypes.c_int32,
-                _ADDRESSES,
-                ctypes.POINTER(ctypes.c_int32),
-                ctypes.POINTER(ctypes.c_int64),
-            ),
-        ),
-        ("result_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
-        ("ps_rule_slots", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
-        ("ps_update", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Update), _ADDRESSES)),
-        ("engine_serve", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int64, _ADDRESSES, _ADDRESSES)),
-        (
-            "ps_open",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                ctypes.c_int32,
-                ctypes.c_int32,
-                ctypes.c_int32,
-                ctypes.c_int64,
-                ctypes.c_char_p,
-                ctypes.c_char_p,
-                ctypes.c_int32,
-                ctypes.c_char_p,
-                _ADDRESSES,
-                _ADDRESSES,
-                _ADDRESSES,
-            ),
-        ),
-        (
-            "ps_node",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                ctypes.POINTER(ctypes.c_char_p),
-                ctypes.POINTER(ctypes.c_int32),
-                _ADDRESSES,
-            ),
-        ),
-        (
-            "ps_start",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                ctypes.POINTER(ctypes.c_int32),
-                ctypes.c_int64,
-                _ADDRESSES,
-            ),
-        ),
-        ("ps_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
-        ("ps_serve", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int64, _ADDRESSES)),
-        (
-            "ps_declare",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                ctypes.POINTER(Variable),
-                ctypes.c_int32,
-                ctypes.c_char_p,
-                _ADDRESSES,
-                _ADDRESSES,
-            ),
-        ),
-        (
-            "ps_move",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                ctypes.c_int32,
-                ctypes.c_int32,
-                ctypes.POINTER(ctypes.c_int32),
-                _ADDRESSES,
-                ctypes.POINTER(ctypes.c_double),
-                _ADDRESSES,
-                _ADDRESSES,
-            ),
-        ),
-        (
-            "ps_move_rows",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                ctypes.c_int32,
-                ctypes.c_int32,
-                _ADDRESS,
-                ctypes.c_int64,
-                _ADDRESS,
-                _ADDRESS,
-                _ADDRESS,
-                _ADDRESS,
-            ),
-        ),
-        ("ps_ask", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int32, _ADDRESSES, _ADDRESSES)),
-        (
-            "ps_wait",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                _ADDRESS,
-                ctypes.c_int64,
-                _ADDRESSES,
-                _ADDRESSES,
-            ),
-        ),
-        ("ps_call_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
-        ("ps_sharding", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
-        (
-            "ps_checkpoint",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                ctypes.c_char_p,
-                ctypes.c_int32,
-                _ADDRESSES,
-                _ADDRESSES,
-            ),
-        ),
-        (
-            "ps_move_slot",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                ctypes.c_int32,
-                ctypes.c_int32,
-                ctypes.c_uint64,
-                ctypes.c_int32,
-                ctypes.POINTER(ctypes.c_int32),
-                _ADDRESSES,
-                _ADDRESSES,
-                _ADDRESSES,
-            ),
-        ),
-        (
-            "ps_updates",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                ctypes.c_int32,
-                ctypes.POINTER(ctypes.c_int32),
-                _ADDRESSES,
-                _ADDRESSES,
-            ),
-        ),
-        ("ps_submit", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, _ADDRESSES)),
-        ("ps_end", ctypes.CFUNCTYPE(None, _ADDRESS)),
-        ("ps_stats", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
-        ("set_lock_hooks", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS)),
-        ("prepared_run_locked", ctypes.PYFUNCTYPE(ctypes.c_int)),
-        ("ps_leave", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.c_char_p)),
-        (
-            "ps_exchange",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                ctypes.c_int32,
-                ctypes.POINTER(ctypes.c_int32),
-                _ADDRESSES,
-                _ADDRESSES,
-                ctypes.POINTER(ctypes.c_double),
-                _ADDRESSES,
-                _ADDRESSES,
-            ),
-        ),
-        ("set_python", ctypes.CFUNCTYPE(None, ctypes.POINTER(Python))),
-        ("prepared_call", _ADDRESS),
-        ("ps_losses", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
-        ("ps_failure", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESSES)),
-        (
-            "engine_blame",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                ctypes.c_int32,
-                ctypes.c_char_p,
-                ctypes.c_char_p,
-            ),
-        ),
-        ("refuse", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS, ctypes.c_char_p)),
-        ("engine_callers", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS)),
-        (
-            "submit_group",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _ADDRESS,
-                _ADDRESS,
-                ctypes.c_int32,
-                _ADDRESS,
-                _ADDRESS,
-            ),
-        ),
+    ]
+
+
+class Api(ctypes.Structure):
+    """rc_api."""
+
+    _fields_ = [
+        ("abi_version", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("version", ctypes.c_char_p),
+        ("text_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("engine", ctypes.POINTER(EngineApi)),
+        ("operation", ctypes.POINTER(OperationApi)),
+        ("prepared", ctypes.POINTER(PreparedApi)),
+        ("ps", ctypes.POINTER(PsApi)),
+        ("tools", ctypes.POINTER(ToolsApi)),
     ]

@@ -33,6 +33,12 @@ def test_a_table_of_another_abi_is_refused(library: Any) -> None:
     assert library[1].rc_tf_attach(ctypes.addressof(table), 1) != 0
 
 
+@pytest.mark.parametrize("purpose", ["engine", "operation", "ps"])
+def test_a_table_that_ends_too_early_is_refused(library: Any, spy: Spy, purpose: str) -> None:
+    getattr(spy.table, purpose).contents.size -= ctypes.sizeof(ctypes.c_void_p)
+    assert library[1].rc_tf_attach(ctypes.addressof(spy.table), 1) != 0
+
+
 def test_without_an_engine_ops_fail_and_do_not_wait(ops: Any) -> None:
     with pytest.raises(
         tf.errors.FailedPreconditionError, match="NotInitializedError: rdmacoll is not running"

@@ -1,5 +1,4 @@
-#include "api/ps_calls.h"
-
+// The functions for parameter servers in the C interface.
 #include <memory>
 #include <optional>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "api/ps_request.h"
 #include "api/ps_session.h"
 #include "api/session.h"
+#include "api/tables.h"
 #include "base/text.h"
 #include "ps/update.h"
 
@@ -42,32 +42,6 @@ Status tensors_from(const Client& client, int32_t count, const int32_t* variable
   }
   return {};
 }
-
-}  // namespace
-}  // namespace rdmacoll::ps
-
-using rdmacoll::cat;
-using rdmacoll::Code;
-using rdmacoll::copy_text;
-using rdmacoll::Dtype;
-using rdmacoll::join;
-using rdmacoll::json_quote;
-using rdmacoll::kDone;
-using rdmacoll::nanoseconds;
-using rdmacoll::report;
-using rdmacoll::Status;
-using rdmacoll::ps::answer;
-using rdmacoll::ps::CallRef;
-using rdmacoll::ps::check_number;
-using rdmacoll::ps::Client;
-using rdmacoll::ps::PsSession;
-using rdmacoll::ps::rate_from;
-using rdmacoll::ps::rule_from;
-using rdmacoll::ps::Tensor;
-using rdmacoll::ps::tensors_from;
-using rdmacoll::ps::Update;
-using rdmacoll::ps::UpdateRule;
-using rdmacoll::ps::VariableSpec;
 
 int ps_rule_slots(const char* rule, char** json, char** error) {
   UpdateRule read;
@@ -247,16 +221,15 @@ int ps_updates(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_c
 
 int ps_submit(rc_ps* ps, const rc_ps_request* request, char** error) {
   RC_ASSERT(request->size == sizeof(rc_ps_request));
-  const Status here = rdmacoll::refuse_forked_child();
+  const Status here = refuse_forked_child();
   if (!here.ok()) return report(here, error);
-  return report(ps->session->submit(
-                    [request](Client& client, CallRef& call) {
-                      return rdmacoll::ps::ask_for(*request, client, call);
-                    },
-                    [done = request->done, context = request->context](const Status& status) {
-                      done(context, status.ok() ? nullptr : status.to_json().c_str());
-                    }),
-                error);
+  return report(
+      ps->session->submit(
+          [request](Client& client, CallRef& call) { return ask_for(*request, client, call); },
+          [done = request->done, context = request->context](const Status& status) {
+            done(context, status.ok() ? nullptr : status.to_json().c_str());
+          }),
+      error);
 }
 
 void ps_end(rc_ps* ps) { ps->session->end(); }
@@ -284,3 +257,38 @@ int ps_exchange(rc_ps* ps, int32_t n_variables, const int32_t* variables,
   });
   return answer(status, std::move(made), call, error);
 }
+
+}  // namespace
+}  // namespace rdmacoll::ps
+
+namespace rdmacoll {
+
+const rc_ps_api kPsApi{
+    .size = sizeof(rc_ps_api),
+    .rule_slots = ps::ps_rule_slots,
+    .update = ps::ps_update,
+    .open = ps::ps_open,
+    .node = ps::ps_node,
+    .start = ps::ps_start,
+    .free = ps::ps_free,
+    .serve = ps::ps_serve,
+    .stats = ps::ps_stats,
+    .losses = ps::ps_losses,
+    .leave = ps::ps_leave,
+    .declare = ps::ps_declare,
+    .move = ps::ps_move,
+    .exchange = ps::ps_exchange,
+    .move_rows = ps::ps_move_rows,
+    .move_slot = ps::ps_move_slot,
+    .updates = ps::ps_updates,
+    .ask = ps::ps_ask,
+    .checkpoint = ps::ps_checkpoint,
+    .wait = ps::ps_wait,
+    .call_free = ps::ps_call_free,
+    .submit = ps::ps_submit,
+    .sharding = ps::ps_sharding,
+    .failure = ps::ps_failure,
+    .end = ps::ps_end,
+};
+
+}  // namespace rdmacoll

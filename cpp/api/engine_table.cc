@@ -1,0 +1,147 @@
+// The functions for engines in the C interface.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/answers.h"
+#include "api/engine_handle.h"
+#include "api/session.h"
+#include "api/tables.h"
+#include "memory/pool.h"
+
+namespace rdmacoll {
+namespace {
+
+int engine_open(int32_t rank, int32_t size, const char* job, const uint8_t* secret,
+                int32_t secret_bytes, const char* arguments, rc_engine** engine, char** address,
+                char** error) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(secret);
+  std::unique_ptr<Session> session;
+  const Status status = Session::open(rank, size, job, {bytes, bytes + secret_bytes},
+                                      arguments == nullptr ? "" : arguments, session);
+  if (status.ok()) {
+    *address = copy_text(session->card());
+    *engine = new rc_engine{std::move(session)};
+  }
+  return report(status, error);
+}
+
+int engine_node(rc_engine* engine, const char* const* addresses, int32_t* leader, char** error) {
+  const int size = engine->session->size();
+  int found = 0;
+  const Status status = engine->session->probe_node({addresses, addresses + size}, found);
+  *leader = found;
+  return report(status, error);
+}
+
+int engine_start(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms, char** error) {
+  const int size = engine->session->size();
+  return report(engine->session->start({leaders, leaders + size}, nanoseconds(timeout_ms)), error);
+}
+
+void engine_close(rc_engine* engine, const char* cause) {
+  engine->session->close(cause == nullptr ? "" : cause);
+}
+
+void engine_free(rc_engine* engine) { delete engine; }
+
+int engine_callers(rc_engine* engine) { return engine->session->callers(); }
+
+void engine_topology(rc_engine* engine, int32_t out[6]) { engine->session->topology(out); }
+
+char* engine_metrics(rc_engine* engine) {
+  return copy_text(engine->session->usable().ok() ? engine->session->metrics() : "{}");
+}
+
+char* engine_describe(rc_engine* engine) { return copy_text(engine->session->describe()); }
+
+char* engine_state(rc_engine* engine) {
+  const Status usable = engine->session->usable();
+  return copy_text(usable.ok() ? engine->session->state() : usable.message());
+}
+
+int engine_serve(rc_engine* engine, int64_t timeout_ms, char** left, char** error) {
+  std::string causes;
+  Status status = engine->session->usable();
+  if (status.ok()) status = engine->session->serve(nanoseconds(timeout_ms), causes);
+  if (status.ok()) *left = copy_text(causes);
+  return report(status, error);
+}
+
+int engine_blame(rc_engine* engine, int32_t rank, const char* sentence, const char* cause) {
+  return engine->session->blame(rank, sentence, cause) ? 1 : 0;
+}
+
+void* engine_memory_allocate(rc_engine* engine, uint64_t bytes) {
+  return engine->session->pool()->lend(bytes);
+}
+
+void engine_memory_free(rc_engine* engine, void* memory) {
+  if (!is_forked_child()) engine->session->pool()->free(static_cast<std::byte*>(memory));
+}
+
+using Loan = std::shared_ptr<MemoryPool>;
+
+void end_loan(void* loan, void* memory) {
+  const std::unique_ptr<Loan> pool(static_cast<Loan*>(loan));
+  (*pool)->free(static_cast<std::byte*>(memory));
+}
+
+void* engine_memory_lend(rc_engine* engine, uint64_t bytes, void** loan,
+                         void (**release)(void*, void*)) {
+  const Loan& pool = engine->session->pool();
+  std::byte* memory = pool->lend(bytes);
+  if (memory == nullptr) return nullptr;
+  *loan = new Loan(pool);
+  *release = end_loan;
+  return memory;
+}
+
+int engine_set_add(rc_engine* engine, const int32_t* ranks, int32_t n_ranks, int32_t* number,
+                   char** error) {
+  uint32_t added = 0;
+  Status status = engine->session->usable();
+  if (status.ok()) status = engine->session->add_set({ranks, ranks + n_ranks}, added);
+  *number = static_cast<int32_t>(added);
+  return report(status, error);
+}
+
+int engine_set_remove(rc_engine* engine, int32_t number, int64_t timeout_ms, char** error) {
+  Status status = engine->session->usable();
+  const auto set = static_cast<uint32_t>(number);
+  if (status.ok()) status = engine->session->remove_set(set, nanoseconds(timeout_ms));
+  return report(status, error);
+}
+
+int engine_set_in_flight(rc_engine* engine, int32_t number, int32_t* operations, char** error) {
+  const Status status = engine->session->usable();
+  const auto set = static_cast<uint32_t>(number);
+  if (status.ok()) *operations = static_cast<int32_t>(engine->session->in_flight(set));
+  return report(status, error);
+}
+
+}  // namespace
+
+const rc_engine_api kEngineApi{
+    .size = sizeof(rc_engine_api),
+    .open = engine_open,
+    .node = engine_node,
+    .start = engine_start,
+    .close = engine_close,
+    .free = engine_free,
+    .callers = engine_callers,
+    .topology = engine_topology,
+    .metrics = engine_metrics,
+    .describe = engine_describe,
+    .state = engine_state,
+    .serve = engine_serve,
+    .blame = engine_blame,
+    .memory_allocate = engine_memory_allocate,
+    .memory_free = engine_memory_free,
+    .memory_lend = engine_memory_lend,
+    .set_add = engine_set_add,
+    .set_remove = engine_set_remove,
+    .set_in_flight = engine_set_in_flight,
+};
+
+}  // namespace rdmacoll

@@ -1,0 +1,89 @@
+// The functions for prepared operations in the C interface.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "api/answers.h"
+#include "api/engine_handle.h"
+#include "api/prepared.h"
+#include "api/refusals.h"
+#include "api/requests.h"
+#include "api/tables.h"
+
+struct rc_prepared {
+  rdmacoll::Prepared prepared;
+};
+struct rc_result {
+  std::shared_ptr<std::byte[]> memory;
+};
+
+namespace rdmacoll {
+namespace {
+
+int prepared_prepare(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
+                     rc_prepared** prepared, char** error) {
+  OperationRef operation;
+  Session& session = *engine->session;
+  Status status = operation_from(session, *request, operation);
+  if (status.ok()) status = session.check(operation->request);
+  if (status.ok() && request->place != nullptr) {
+    status = {Code::invalid, "a prepared operation has its own outputs: leave `place` out."};
+  }
+  if (status.ok()) {
+    *prepared = new rc_prepared{{session, operation, nanoseconds(timeout_ms), error}};
+  }
+  return report(refused(session, *request, std::move(status)), error);
+}
+
+int prepared_run(rc_prepared* prepared) { return prepared->prepared.run({}); }
+
+LongWaitHooks lock_hooks;
+
+void prepared_set_lock_hooks(void* (*before)(void), void (*after)(void*)) {
+  lock_hooks = {before, after};
+}
+
+int prepared_run_locked(rc_prepared* prepared) { return prepared->prepared.run(lock_hooks); }
+
+rc_result* prepared_result_at(rc_prepared* prepared, int32_t index, const void** memory,
+                              int32_t* ndim, int64_t dims[8]) {
+  const Operation::Result& result = prepared->prepared.result(static_cast<std::size_t>(index));
+  *memory = result.memory.get();
+  *ndim = static_cast<int32_t>(result.dims.size());
+  std::copy(result.dims.begin(), result.dims.end(), dims);
+  return new rc_result{result.memory};
+}
+
+void prepared_result_free(rc_result* result) { delete result; }
+
+void prepared_free(rc_prepared* prepared) { delete prepared; }
+
+rc_python python;
+
+void prepared_set_python(const rc_python* functions) { python = *functions; }
+
+void* prepared_call(void* self, void*) {
+  auto* const bound = static_cast<rc_bound*>(python.address_of(self));
+  bound->is_fresh = bound->prepared != nullptr && bound->answer == kDone;
+  if (bound->is_fresh) bound->answer = prepared_run_locked(bound->prepared);
+  if (!bound->is_fresh || bound->answer != kDone) return python.call(bound->otherwise);
+  python.refer_to(bound->result);
+  return bound->result;
+}
+
+}  // namespace
+
+const rc_prepared_api kPreparedApi{
+    .size = sizeof(rc_prepared_api),
+    .prepare = prepared_prepare,
+    .run = prepared_run,
+    .set_lock_hooks = prepared_set_lock_hooks,
+    .run_locked = prepared_run_locked,
+    .result_at = prepared_result_at,
+    .result_free = prepared_result_free,
+    .free = prepared_free,
+    .set_python = prepared_set_python,
+    .call = prepared_call,
+};
+
+}  // namespace rdmacoll

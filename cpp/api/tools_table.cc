@@ -1,0 +1,132 @@
+// The functions that need no engine, in the C interface.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api/answers.h"
+#include "api/commands.h"
+#include "api/pair_session.h"
+#include "api/requests.h"
+#include "api/session.h"
+#include "api/tables.h"
+#include "base/config.h"
+#include "base/system_error.h"
+#include "bootstrap/rdma_ability.h"
+
+struct rc_pair {
+  std::unique_ptr<rdmacoll::PairSession> session;
+};
+
+namespace rdmacoll {
+namespace {
+
+Status read(const char* arguments, Config& config, std::vector<SettingValue>& values) {
+  return read_config(arguments == nullptr ? "" : arguments, environment, config, values);
+}
+
+int tools_settings(const char* arguments, char** json, char** error) {
+  Config config;
+  std::vector<SettingValue> values;
+  const Status status = read(arguments, config, values);
+  *json = copy_text(settings_json(values));
+  return report(status, error);
+}
+
+int tools_check_descriptors(int32_t needed, char** error) {
+  return report(rdmacoll::check_descriptors(needed), error);
+}
+
+int tools_devices(const char* arguments, char** json, char** error) {
+  Config config;
+  std::vector<SettingValue> values;
+  const Status status = read(arguments, config, values);
+  if (status.ok()) *json = copy_text(devices_json(wish_of(config)));
+  return report(status, error);
+}
+
+int tools_explain(const rc_question* question, const char* arguments, char** json, char** error) {
+  Config config;
+  std::vector<SettingValue> values;
+  PlanQuestion query;
+  std::string text;
+  Status status = read(arguments, config, values);
+  if (status.ok()) status = question_from(*question, query);
+  if (status.ok()) status = plan_json(query, config, text);
+  if (status.ok()) *json = copy_text(text);
+  return report(status, error);
+}
+
+int tools_verify_schedules(int32_t first, int32_t last, char** json) {
+  bool ok = false;
+  *json = copy_text(verify_schedules_json(first, last, ok));
+  return ok ? 0 : 1;
+}
+
+int tools_sim_faults(uint64_t begin, uint64_t end, int32_t verbose, char** json) {
+  bool ok = false;
+  *json = copy_text(sim_faults_json(begin, end, verbose != 0, ok));
+  return ok ? 0 : 1;
+}
+
+int tools_sim_scale(const rc_scale* question, char** json, char** error) {
+  ScaleQuestion query;
+  std::string text;
+  Status status = scale_from(*question, query);
+  if (status.ok()) status = sim_scale_json(query, text);
+  if (status.ok()) *json = copy_text(text);
+  return report(status, error);
+}
+
+int tools_pair_open(int32_t place, const int32_t numbers[2], const char* job, const uint8_t* secret,
+                    int32_t secret_bytes, const char* arguments, rc_pair** pair, char** card,
+                    char** error) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(secret);
+  std::unique_ptr<PairSession> session;
+  const Status status =
+      PairSession::open(place, {numbers[0], numbers[1]}, job, {bytes, bytes + secret_bytes},
+                        arguments == nullptr ? "" : arguments, session);
+  if (status.ok()) {
+    *card = copy_text(session->card());
+    *pair = new rc_pair{std::move(session)};
+  }
+  return report(status, error);
+}
+
+int tools_pair_node(rc_pair* pair, const char* const cards[2], int32_t* leader, char** error) {
+  int found = 0;
+  const Status status = pair->session->probe_node({cards[0], cards[1]}, found);
+  *leader = found;
+  return report(status, error);
+}
+
+int tools_pair_run(rc_pair* pair, const int32_t leaders[2], const rc_plan* plan, char** json,
+                   char** error) {
+  probe::Plan probed;
+  std::string text;
+  Status status = plan_from(*plan, probed);
+  if (status.ok()) status = pair->session->run({leaders[0], leaders[1]}, probed, text);
+  if (status.ok()) *json = copy_text(text);
+  return report(status, error);
+}
+
+void tools_pair_free(rc_pair* pair) { delete pair; }
+
+}  // namespace
+
+const rc_tools_api kToolsApi{
+    .size = sizeof(rc_tools_api),
+    .settings = tools_settings,
+    .check_descriptors = tools_check_descriptors,
+    .devices = tools_devices,
+    .explain = tools_explain,
+    .verify_schedules = tools_verify_schedules,
+    .sim_faults = tools_sim_faults,
+    .sim_scale = tools_sim_scale,
+    .pair_open = tools_pair_open,
+    .pair_node = tools_pair_node,
+    .pair_run = tools_pair_run,
+    .pair_free = tools_pair_free,
+};
+
+}  // namespace rdmacoll
