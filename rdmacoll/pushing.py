@@ -31,7 +31,7 @@ def push(tensor: Any, name: str) -> Any:
     Raises ConfigError, NotInitializedError, and RankFailedError once a server has died.
     """
     if not has_servers():
-        return _begin(tensor, name)
+        return _push_sum(tensor, name)
     if _is_tensor(tensor):
         from rdmacoll.ops import servers
 
@@ -47,7 +47,7 @@ def pull(name: str) -> Any:
     with their shape and dtype. This is a tensor if a tensor was pushed, else an array. Raises as `push`.
     """
     if not has_servers():
-        return _end(name)
+        return _pull_sum(name)
     if _is_graph():
         from rdmacoll.ops import servers
 
@@ -87,7 +87,7 @@ def push_pull(tensor: Any, op: int = Average, name: str | None = None) -> Any:
     return engine.allreduce(tensor, op=op, name=name)
 
 
-def _begin(tensor: Any, name: str) -> None:
+def _push_sum(tensor: Any, name: str) -> None:
     current()
     is_tensor = _is_tensor(tensor)
     _refuse_graph("push", name)
@@ -98,7 +98,7 @@ def _begin(tensor: Any, name: str) -> None:
     _pushed[name] = engine.allreduce_async(tensor.numpy() if is_tensor else tensor, name=name), is_tensor
 
 
-def _end(name: str) -> Any:
+def _pull_sum(name: str) -> Any:
     current()
     _refuse_graph("pull", name)
     if name not in _pushed:
@@ -111,10 +111,10 @@ def _end(name: str) -> Any:
     return sys.modules["tensorflow"].convert_to_tensor(value) if is_tensor else value
 
 
-def _refuse_graph(what: str, name: str) -> None:
+def _refuse_graph(function: str, name: str) -> None:
     if _is_graph():
         raise ConfigError(
-            f"{what} of {name!r} in a graph of TensorFlow, where all workers' pushes are summed: call "
+            f"{function} of {name!r} in a graph of TensorFlow, where all workers' pushes are summed: call "
             "push_pull, which does both."
         )
 

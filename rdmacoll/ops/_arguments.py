@@ -14,7 +14,7 @@ from rdmacoll.engine import operators
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import CODES, ReduceOp, reduction as reduction
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._refusals import note_refused, taken, tell_of_empty
+from rdmacoll.ops._refusals import announce_empty_group, names_used, note_refused
 
 
 def bits(value: float) -> int:
@@ -85,21 +85,21 @@ def in_groups(
     # In an order that all ranks share.
     groups = dict(sorted(by_dtype(tensors).items(), key=lambda item: str(item[0].name)))
     if not groups:
-        tell_of_empty(kind, name)
+        announce_empty_group(kind, name)
     for indices in groups.values():
         check([tensors[index] for index in indices])
     if len(groups) > 1 and name is None and not tf.executing_eagerly():
         name = op_name(None)
-    said = ", ".join(dtype.name for dtype in groups) if len(groups) > 1 else ""
+    dtype_names = ", ".join(dtype.name for dtype in groups) if len(groups) > 1 else ""
     awaited: list[Any] = []
     for position, (dtype, indices) in enumerate(groups.items()):
         title = name if name is None or position == 0 else f"{name}/{dtype.name}"
-        before = taken()
+        before = names_used()
         try:
             with tf.control_dependencies(awaited):
-                results = call([tensors[index] for index in indices], title, "" if position else said)
+                results = call([tensors[index] for index in indices], title, "" if position else dtype_names)
         except Exception as error:
-            if taken() == before:
+            if names_used() == before:
                 note_refused(error, title)
             raise
         awaited = awaited or results

@@ -13,7 +13,7 @@ from rdmacoll.ops._arguments import from_bits
 from rdmacoll.ops._process_sets import current_set
 
 
-def filled(grads: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+def with_zeros(grads: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
     """The incoming gradients, with zeros for missing ones: every rank has to send something."""
     return [
         tf.zeros_like(output) if grad is None else tf.convert_to_tensor(grad)
@@ -41,20 +41,20 @@ def is_linear(op: Any, kind: str) -> bool:
     return False
 
 
-def to_the_extrema(op: Any, results: Sequence[Any], totals: Sequence[Any]) -> list[Any]:
+def extrema_gradients(op: Any, results: Sequence[Any], totals: Sequence[Any]) -> list[Any]:
     """The gradients of Min or Max: `totals` for the elements that are the result, zeros for the others.
     Ranks with the same element share evenly, as in tf.reduce_max. totals: the sums of all ranks' gradients
     of `results`."""
     from rdmacoll.ops.allreduce import reduce_group
 
     hits = [
-        tf.cast(tf.equal(mine, best), total.dtype) for mine, best, total in zip(op.inputs, results, totals)
+        tf.cast(tf.equal(value, best), total.dtype) for value, best, total in zip(op.inputs, results, totals)
     ]
     ties = reduce_group(hits, op=ReduceOp.SUM, name=None)
     return [total * hit / tf.maximum(tie, tf.ones_like(tie)) for total, hit, tie in zip(totals, hits, ties)]
 
 
-def treated_alike(op: Any, values: Sequence[Any]) -> list[Any]:
+def scaled_as_op(op: Any, values: Sequence[Any]) -> list[Any]:
     """`values` scaled and divided as the op does it with a sum."""
     prescale, postscale = scales_of(op)
     if prescale * postscale != 1.0:
@@ -64,7 +64,7 @@ def treated_alike(op: Any, values: Sequence[Any]) -> list[Any]:
     return list(values)
 
 
-def zeros_that_wait(value: Any) -> Any:
+def dependent_zeros(value: Any) -> Any:
     """Zeros that TensorFlow's optimizer does not recognise as constant. With constant zeros it would drop
     the op of `value` from this rank's graph, and the other ranks would wait for that op."""
     zeros = tf.zeros_like(value)

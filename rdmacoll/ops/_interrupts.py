@@ -32,7 +32,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _python_waits: set[int] = set()  # threads
 
 
-class Watch:
+class SignalWatcher:
     """Listens to Python's wake-up descriptor while a world exists. The op library creates one."""
 
     def __init__(self, shared: Any) -> None:
@@ -78,25 +78,25 @@ class Watch:
                     os.write(self._previous, received)
             for number in received:
                 if number in _SIGNALS:
-                    self._heed(signal.Signals(number))
+                    self._handle_signal(signal.Signals(number))
 
-    def _heed(self, number: signal.Signals) -> None:
-        is_plain = signal.getsignal(number) is signal.default_int_handler
-        place = _place()
+    def _handle_signal(self, number: signal.Signals) -> None:
+        is_default_handler = signal.getsignal(number) is signal.default_int_handler
+        position = _main_thread_position()
         self._kernels.rc_tf_start_round()
-        time.sleep(_GRACE_S if is_plain else _GRACE_OF_HANDLERS_S)
+        time.sleep(_GRACE_S if is_default_handler else _GRACE_OF_HANDLERS_S)
         is_waiting = self._kernels.rc_tf_waiting() > 0 or bool(_python_waits)
-        if place is None or _place() != place or not is_waiting:
+        if position is None or _main_thread_position() != position or not is_waiting:
             return
         if not world.is_initialized():
             return
-        cause = "KeyboardInterrupt" if is_plain else number.name
+        cause = "KeyboardInterrupt" if is_default_handler else number.name
         text = f"{number.name} came while TensorFlow waits for other ranks: this rank leaves."
         Log(rank=world.rank()).warning(text)
-        with _exceptions_made_without_python(f"ShutdownError: {text}"):
+        with _exceptions_without_init(f"ShutdownError: {text}"):
             world.leave(cause)
             deadline = time.monotonic() + _RETURN_S
-            while _place() == place and time.monotonic() < deadline:
+            while _main_thread_position() == position and time.monotonic() < deadline:
                 time.sleep(0.01)
 
 
@@ -113,7 +113,7 @@ def waiting() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _exceptions_made_without_python(text: str) -> Iterator[None]:
+def _exceptions_without_init(text: str) -> Iterator[None]:
     """Lets TensorFlow raise its exceptions without Python code, while it returns with a kernel's error about
     the end of this rank.
 
@@ -149,7 +149,7 @@ def _exceptions_made_without_python(text: str) -> Iterator[None]:
             cls.__init__ = init
 
 
-def _place() -> tuple[Any, int] | None:
+def _main_thread_position() -> tuple[Any, int] | None:
     """The place of the main thread. It stays equal as long as the thread is in one call."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return None if frame is None else (frame, frame.f_lasti)

@@ -43,8 +43,10 @@ def listing(labels: Sequence[str]) -> str:
     """
     if len(labels) < 2 or not any(labels):
         return ""
-    bare = [without_counters(label) for label in labels]
-    digests = "".join(_digest(words) for words in (labels, sorted(labels), bare, sorted(bare)))
+    without_numbers = [without_counters(label) for label in labels]
+    digests = "".join(
+        _digest(names) for names in (labels, sorted(labels), without_numbers, sorted(without_numbers))
+    )
     text, size = [], 0
     for label in labels:
         line = label.replace("\n", " ").replace("\0", " ")
@@ -55,5 +57,5 @@ def listing(labels: Sequence[str]) -> str:
     return "\n".join([digests, *text])
 
 
-def _digest(words: Iterable[str]) -> str:
-    return f"{zlib.crc32(repr(list(words)).encode(errors='replace')):08x}"
+def _digest(names: Iterable[str]) -> str:
+    return f"{zlib.crc32(repr(list(names)).encode(errors='replace')):08x}"

@@ -15,7 +15,7 @@ import tensorflow as tf
 from rdmacoll._abi import library
 from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from
-from rdmacoll.ops._interrupts import Watch
+from rdmacoll.ops._interrupts import SignalWatcher
 
 # Without this, AutoGraph replaces exceptions by one of its own, unless their class is one of Python's.
 RdmacollError.ag_pass_through = True  # type: ignore[attr-defined]
@@ -67,9 +67,9 @@ def _load() -> Any:
 
     from rdmacoll.ops import _sessions
 
-    _sessions.let_errors_end_them()
+    _sessions.raise_typed_errors()
     world.on_change(attach)
-    world.on_change(Watch(shared).attach)
+    world.on_change(SignalWatcher(shared).attach)
     return module
 
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 from rdmacoll._abi.arguments import name as checked_name
 from rdmacoll.ops._owners import Owners, refuse, threads_text
 from rdmacoll.ops._process_sets import set_number
-from rdmacoll.ops._refusals import note_taken
+from rdmacoll.ops._refusals import note_name_use
 
 # TensorFlow puts this around the name of a Python function for its forward and backward halves.
 _DECORATED = re.compile(r"^__(?:inference|forward|backward)_(.*)_\d+$")
@@ -114,9 +114,9 @@ def op_name(name: str | None) -> str:
     the program. Raises ConfigError if two threads build functions of one name, or graphs of TensorFlow 1.
     """
     if name is not None:
-        return note_taken(in_replica(checked_name(name)))
+        return note_name_use(in_replica(checked_name(name)))
     if tf.executing_eagerly():
-        return note_taken("")
+        return note_name_use("")
     graph = outermost(tf.compat.v1.get_default_graph())
     title = _title(graph)
     if graph.building_function:
@@ -131,4 +131,4 @@ def op_name(name: str | None) -> str:
     # set has an index of its own, since other sets of a rank do not matter to it.
     number = set_number()
     kind = f"set_{number}_collective" if number else "collective"
-    return note_taken(f"{title}/{kind}_{_COUNTERS.next(graph, kind)}")
+    return note_name_use(f"{title}/{kind}_{_COUNTERS.next(graph, kind)}")

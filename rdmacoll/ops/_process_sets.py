@@ -12,13 +12,13 @@ from typing import Any, Callable
 from rdmacoll._world import world
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.engine.process_sets import process_sets
-from rdmacoll.ops._refusals import taken, tell
+from rdmacoll.ops._refusals import announce_refusal, names_used
 
 _CURRENT: ContextVar[ProcessSet] = ContextVar("rdmacoll process set", default=global_process_set)
 
 
 @contextlib.contextmanager
-def within(process_set: ProcessSet) -> Iterator[None]:
+def in_process_set(process_set: ProcessSet) -> Iterator[None]:
     """Builds ops inside of the context for this set. Raises ConfigError if the set is not added."""
     number_of(world.current(), process_set)
     token = _CURRENT.set(process_set)
@@ -28,9 +28,9 @@ def within(process_set: ProcessSet) -> Iterator[None]:
         _CURRENT.reset(token)
 
 
-def within_that_of(op: Any) -> contextlib.AbstractContextManager[None]:
-    """As `within`, for the set of an existing op."""
-    return within(process_sets()[op.get_attr("process_set")])
+def in_set_of(op: Any) -> contextlib.AbstractContextManager[None]:
+    """As `in_process_set`, for the set of an existing op."""
+    return in_process_set(process_sets()[op.get_attr("process_set")])
 
 
 def current_set() -> ProcessSet:
@@ -48,18 +48,18 @@ def takes_process_set(function: Callable[..., Any]) -> Callable[..., Any]:
     the function refuses a call, these ranks are told."""
 
     @functools.wraps(function)
-    def built_within(*args: Any, process_set: ProcessSet = global_process_set, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, process_set: ProcessSet = global_process_set, **kwargs: Any) -> Any:
         if process_set is global_process_set:
             return run(args, kwargs)
-        with within(process_set):
+        with in_process_set(process_set):
             return run(args, kwargs)
 
     def run(args: Any, kwargs: Any) -> Any:
-        before = taken()
+        before = names_used()
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            tell(function, before, error, args, kwargs)
+            announce_refusal(function, before, error, args, kwargs)
             raise
 
     signature = inspect.signature(function)
@@ -67,16 +67,16 @@ def takes_process_set(function: Callable[..., Any]) -> Callable[..., Any]:
         "process_set", inspect.Parameter.KEYWORD_ONLY, default=global_process_set, annotation="ProcessSet"
     )
     parameters = [*signature.parameters.values(), option]
-    built_within.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return built_within
+    wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return wrapper
 
 
-def gradient_of_its_set(function: Callable[..., Any]) -> Callable[..., Any]:
+def gradient_in_set_of_op(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a gradient: the ops that it builds are for the process set of the op."""
 
     @functools.wraps(function)
-    def built_within(op: Any, *grads: Any) -> Any:
-        with within_that_of(op):
+    def wrapper(op: Any, *grads: Any) -> Any:
+        with in_set_of(op):
             return function(op, *grads)
 
-    return built_within
+    return wrapper

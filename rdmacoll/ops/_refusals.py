@@ -21,7 +21,7 @@ from rdmacoll.engine.errors import ConfigError, NotInitializedError, RdmacollErr
 _REFUSED = "_rdmacoll_refused"
 
 
-class _Taken(threading.local):
+class _UsedNames(threading.local):
     """The number of names that this thread has given to ops, and the last name."""
 
     def __init__(self) -> None:
@@ -29,13 +29,13 @@ class _Taken(threading.local):
         self.last = ""
 
 
-_TAKEN = _Taken()
+_USED = _UsedNames()
 
 
-def note_taken(name: str) -> str:
+def note_name_use(name: str) -> str:
     """Notes that an op is about to be built, or to run, under this name. Returns the name."""
-    _TAKEN.count += 1
-    _TAKEN.last = name
+    _USED.count += 1
+    _USED.last = name
     return name
 
 
@@ -44,7 +44,7 @@ def note_refused(error: BaseException, name: str | None) -> None:
     setattr(error, _REFUSED, (name,))
 
 
-def tell_of_empty(kind: str, name: str | None) -> None:
+def announce_empty_group(kind: str, name: str | None) -> None:
     """Announces a group without tensors, which takes its number or name, too. Ranks with tensors hear why
     they get no result."""
     from rdmacoll.ops._names import op_name
@@ -55,13 +55,15 @@ def tell_of_empty(kind: str, name: str | None) -> None:
         announce(world.current(), mirror.KINDS[kind], [op_name(name) or None], set_number(), empty)
 
 
-def taken() -> int:
+def names_used() -> int:
     """The number of names that this thread has given to ops. Take it before the call of a collective, for
-    `tell`."""
-    return _TAKEN.count
+    `announce_refusal`."""
+    return _USED.count
 
 
-def tell(function: Callable[..., Any], before: int, error: Exception, args: Any, kwargs: Any) -> None:
+def announce_refusal(
+    function: Callable[..., Any], before: int, error: Exception, args: Any, kwargs: Any
+) -> None:
     """Announces the operations that the call has refused by `error`, unless the engine has done so."""
     if is_announced(error) or isinstance(error, NotInitializedError) or not world.is_initialized():
         return
@@ -71,11 +73,11 @@ def tell(function: Callable[..., Any], before: int, error: Exception, args: Any,
     refused: Sequence[str | None] = getattr(error, _REFUSED, ())
     try:
         number = set_number()
-        if _TAKEN.count == before and not refused:
+        if _USED.count == before and not refused:
             refused = _names_of_call(function, args, kwargs)
         # The kernel has seen the last operation, unless TensorFlow refused it before.
-        is_unseen = _TAKEN.count > before and not refused and not isinstance(error, RdmacollError)
-        names = [_TAKEN.last] if is_unseen else []
+        is_unseen = _USED.count > before and not refused and not isinstance(error, RdmacollError)
+        names = [_USED.last] if is_unseen else []
         names += [op_name(name) for name in refused]
     except (ConfigError, TypeError):
         pass  # no process set, no name, or no such argument: nothing that other ranks could wait for
@@ -92,9 +94,9 @@ def _kind_name(function: Callable[..., Any]) -> str:
 
 def _names_of_call(function: Callable[..., Any], args: Any, kwargs: Any) -> list[str | None]:
     """The names of the operations with which the call would have begun."""
-    given = inspect.signature(function).bind(*args, **kwargs).arguments
-    name = given.get("name")
-    if not isinstance(given.get("tensor"), tf.IndexedSlices) or given.get("sparse_as_dense") is True:
+    arguments = inspect.signature(function).bind(*args, **kwargs).arguments
+    name = arguments.get("name")
+    if not isinstance(arguments.get("tensor"), tf.IndexedSlices) or arguments.get("sparse_as_dense") is True:
         return [name]
     names: list[str | None] = [None, None] if name is None else [f"{name}/indices", f"{name}/values"]
     # Eager operations run one by one, so the other ranks get no further than the refused one.

@@ -9,7 +9,7 @@ from typing import Any
 from rdmacoll.ops._library import typed_errors
 
 
-def let_errors_end_them() -> None:
+def raise_typed_errors() -> None:
     """Keeps such sessions from restarting for ever: they take the status of a failed rank for a
     preemption. With this, our errors arrive typed from `run`, and end the training."""
     # These are internal to TensorFlow, and the same from 2.15 to 2.21.

@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import check_movable, in_groups, rows_of, tensor as as_tensor
-from rdmacoll.ops._gradients import filled
+from rdmacoll.ops._gradients import with_zeros
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import current_set, gradient_of_its_set, set_number, takes_process_set
+from rdmacoll.ops._process_sets import current_set, gradient_in_set_of_op, set_number, takes_process_set
 
 
 @not_converted
@@ -67,17 +67,17 @@ def allgather_group(
 
 
 @tf.RegisterGradient("RdmacollAllgather")
-@gradient_of_its_set
+@gradient_in_set_of_op
 def _gradient(op: Any, *grads: Any) -> list[Any]:
     from rdmacoll.ops.allreduce import reduce_group
 
     if not op.inputs[0].dtype.is_floating:
         return [None] * len(op.inputs)
-    totals = reduce_group(filled(grads, op.outputs), op=ReduceOp.SUM, name=None)
-    rows = tf.stack([rows_of(mine) for mine in op.inputs])
+    totals = reduce_group(with_zeros(grads, op.outputs), op=ReduceOp.SUM, name=None)
+    rows = tf.stack([rows_of(source) for source in op.inputs])
     counts = allgather_one(rows[None], name=None)  # by rank and tensor
     begins = tf.reduce_sum(counts[: current_set().rank()], axis=0)
     return [
-        tf.reshape(total[begins[i] : begins[i] + rows[i]], tf.shape(mine))
-        for i, (total, mine) in enumerate(zip(totals, op.inputs))
+        tf.reshape(total[begins[i] : begins[i] + rows[i]], tf.shape(source))
+        for i, (total, source) in enumerate(zip(totals, op.inputs))
     ]

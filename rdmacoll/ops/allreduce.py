@@ -17,10 +17,10 @@ from rdmacoll.ops._arguments import (
     sparse_as_dense as checked_sparse_as_dense,
     tensor as as_tensor,
 )
-from rdmacoll.ops._gradients import filled, is_linear, scales_of, to_the_extrema
+from rdmacoll.ops._gradients import extrema_gradients, is_linear, scales_of, with_zeros
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
+from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number, takes_process_set
 from rdmacoll.ops.compression import Compression, Compressor, compressor
 
 
@@ -66,11 +66,11 @@ def allreduce(
         "postscale_factor": postscale_factor,
         "compression": compressor(compression),
     }
-    way = checked_sparse_as_dense(sparse_as_dense)
-    if isinstance(tensor, tf.IndexedSlices) and way is not True:
+    sparse_mode = checked_sparse_as_dense(sparse_as_dense)
+    if isinstance(tensor, tf.IndexedSlices) and sparse_mode is not True:
         from rdmacoll.ops.sparse import reduce_slices
 
-        return reduce_slices(tensor, **options, may_sum=way == "auto")
+        return reduce_slices(tensor, **options, may_sum=sparse_mode == "auto")
     return reduce_group([as_tensor(tensor)], **options)[0]
 
 
@@ -151,9 +151,9 @@ def reduce_group(
 
 
 @tf.RegisterGradient("RdmacollAllreduce")
-@gradient_of_its_set
+@gradient_in_set_of_op
 def _gradient(op: Any, *grads: Any) -> list[Any]:
-    incoming = filled(grads, op.outputs)
+    incoming = with_zeros(grads, op.outputs)
     if is_linear(op, "allreduce"):
         prescale, postscale = scales_of(op)
         return reduce_group(
@@ -163,4 +163,4 @@ def _gradient(op: Any, *grads: Any) -> list[Any]:
             prescale_factor=prescale,
             postscale_factor=postscale,
         )
-    return to_the_extrema(op, op.outputs, reduce_group(incoming, op=ReduceOp.SUM, name=None))
+    return extrema_gradients(op, op.outputs, reduce_group(incoming, op=ReduceOp.SUM, name=None))

@@ -10,7 +10,7 @@ import tensorflow as tf
 from rdmacoll.ops._arguments import as_splits, check_has_rows, check_movable, tensor as as_tensor
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
+from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number, takes_process_set
 
 
 @not_converted
@@ -42,12 +42,12 @@ def _exchange(value: Any, splits: Any, name: str | None) -> list[Any]:
 
 
 @tf.RegisterGradient("RdmacollAlltoall")
-@gradient_of_its_set
+@gradient_in_set_of_op
 def _gradient(op: Any, *grads: Sequence[Any]) -> Any:
-    given = op.inputs[0]
-    if not given.dtype.is_floating:
+    source = op.inputs[0]
+    if not source.dtype.is_floating:
         return None, None
     exchanged, received = op.outputs
     incoming = tf.zeros_like(exchanged) if grads[0] is None else tf.convert_to_tensor(grads[0])
     returned, _ = _exchange(incoming, received, None)
-    return tf.ensure_shape(returned, given.shape), None
+    return tf.ensure_shape(returned, source.shape), None

@@ -10,7 +10,7 @@ import tensorflow as tf
 from rdmacoll.ops._arguments import check_movable, check_root, rows_of, tensor as as_tensor
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
+from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number, takes_process_set
 
 
 @not_converted
@@ -39,14 +39,14 @@ def gather_one(value: Any, root_rank: int, name: str | None) -> Any:
 
 
 @tf.RegisterGradient("RdmacollGather")
-@gradient_of_its_set
+@gradient_in_set_of_op
 def _gradient(op: Any, *grads: Sequence[Any]) -> Any:
-    (mine,) = op.inputs
-    if not mine.dtype.is_floating:
+    (source,) = op.inputs
+    if not source.dtype.is_floating:
         return None
     from rdmacoll.ops.scatter import scatter_one
 
     root = op.get_attr("root_rank")
-    counts = gather_one(rows_of(mine), root, None)
-    part = scatter_one(tf.convert_to_tensor(grads[0]), root, counts, None)
-    return tf.reshape(part, tf.shape(mine))
+    counts = gather_one(rows_of(source), root, None)
+    rows = scatter_one(tf.convert_to_tensor(grads[0]), root, counts, None)
+    return tf.reshape(rows, tf.shape(source))

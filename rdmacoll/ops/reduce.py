@@ -15,10 +15,10 @@ from rdmacoll.ops._arguments import (
     scales,
     tensor as as_tensor,
 )
-from rdmacoll.ops._gradients import filled, is_linear, to_the_extrema, treated_alike
+from rdmacoll.ops._gradients import extrema_gradients, is_linear, scaled_as_op, with_zeros
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
+from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number, takes_process_set
 from rdmacoll.ops.broadcast import send_group
 from rdmacoll.ops.compression import compressor
 
@@ -66,11 +66,11 @@ def reduce(
 
 
 @tf.RegisterGradient("RdmacollReduce")
-@gradient_of_its_set
+@gradient_in_set_of_op
 def _gradient(op: Any, *grads: Any) -> list[Any]:
     root = op.get_attr("root_rank")
-    incoming = filled(grads, op.outputs)
+    incoming = with_zeros(grads, op.outputs)
     if is_linear(op, "reduce"):
-        return treated_alike(op, send_group(incoming, root_rank=root, name=None))
+        return scaled_as_op(op, send_group(incoming, root_rank=root, name=None))
     sent = send_group([*incoming, *op.outputs], root_rank=root, name=None)
-    return to_the_extrema(op, sent[len(incoming) :], sent[: len(incoming)])
+    return extrema_gradients(op, sent[len(incoming) :], sent[: len(incoming)])

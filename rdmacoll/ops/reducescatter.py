@@ -17,10 +17,10 @@ from rdmacoll.ops._arguments import (
     scales,
     tensor as as_tensor,
 )
-from rdmacoll.ops._gradients import filled, is_linear, to_the_extrema, treated_alike
+from rdmacoll.ops._gradients import extrema_gradients, is_linear, scaled_as_op, with_zeros
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
+from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number, takes_process_set
 from rdmacoll.ops.allgather import allgather_group
 from rdmacoll.ops.compression import Compressor, compressor
 
@@ -115,12 +115,12 @@ def _scatter_group(
 
 
 @tf.RegisterGradient("RdmacollReducescatter")
-@gradient_of_its_set
+@gradient_in_set_of_op
 def _gradient(op: Any, *grads: Any) -> list[Any]:
-    incoming = filled(grads, op.outputs)
+    incoming = with_zeros(grads, op.outputs)
     if is_linear(op, "reducescatter"):
-        found = treated_alike(op, allgather_group(incoming, name=None))
+        gradients = scaled_as_op(op, allgather_group(incoming, name=None))
     else:
         gathered = allgather_group([*incoming, *op.outputs], name=None)
-        found = to_the_extrema(op, gathered[len(incoming) :], gathered[: len(incoming)])
-    return [tf.ensure_shape(whole, value.shape) for whole, value in zip(found, op.inputs)]
+        gradients = extrema_gradients(op, gathered[len(incoming) :], gathered[: len(incoming)])
+    return [tf.ensure_shape(gradient, value.shape) for gradient, value in zip(gradients, op.inputs)]

@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from rdmacoll._world import world
 from rdmacoll.ops._arguments import as_splits, check_has_rows, check_movable, check_root, tensor as as_tensor
-from rdmacoll.ops._gradients import zeros_that_wait
+from rdmacoll.ops._gradients import dependent_zeros
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
+from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number, takes_process_set
 from rdmacoll.ops.gather import gather_one
 
 
@@ -45,13 +45,13 @@ def scatter_one(value: Any, root_rank: int, splits: Any, name: str | None) -> An
 
 
 @tf.RegisterGradient("RdmacollScatter")
-@gradient_of_its_set
+@gradient_in_set_of_op
 def _gradient(op: Any, *grads: Sequence[Any]) -> Any:
-    whole = op.inputs[0]
-    if not whole.dtype.is_floating:
+    source = op.inputs[0]
+    if not source.dtype.is_floating:
         return None, None
     root = op.get_attr("root_rank")
     gathered = gather_one(tf.convert_to_tensor(grads[0]), root, None)
     if world.rank() == root:
-        return tf.ensure_shape(gathered, whole.shape), None
-    return tf.zeros_like(whole) + zeros_that_wait(tf.reduce_sum(gathered)), None
+        return tf.ensure_shape(gathered, source.shape), None
+    return tf.zeros_like(source) + dependent_zeros(tf.reduce_sum(gathered)), None

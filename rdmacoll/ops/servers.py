@@ -36,7 +36,7 @@ def push(tensor: Any, name: str, learning_rate: Any = None) -> Any:
                 )
             )
     with op_scope(), typed_errors():
-        fitting = [_fitting(as_tensor(tensor), name)]
+        fitting = [_checked_gradient(as_tensor(tensor), name)]
         rate = _rate(learning_rate)
         return _to_run(ops().rdmacoll_ps_push(gradients=fitting, learning_rate=rate, variables=[name]))
 
@@ -76,7 +76,7 @@ def exchange(gradients: Sequence[Any], names: Sequence[str], learning_rate: Any 
     fitting = [
         tf.IndexedSlices(*_slices(gradient, name), gradient.dense_shape)
         if isinstance(gradient, tf.IndexedSlices)
-        else _fitting(as_tensor(gradient), name)
+        else _checked_gradient(as_tensor(gradient), name)
         for gradient, name in zip(gradients, names)
     ]
     return exchange_undeclared(fitting, names, learning_rate)
@@ -100,8 +100,8 @@ def exchange_undeclared(
             results[index] = tf.IndexedSlices(values, indices, gradient.dense_shape)
         else:
             dense.append(index)
-    for places in by_dtype([results[index] for index in dense]).values():
-        group = [dense[place] for place in places]
+    for positions in by_dtype([results[index] for index in dense]).values():
+        group = [dense[position] for position in positions]
         with op_scope(), typed_errors():
             values = ops().rdmacoll_ps_exchange(
                 gradients=[results[index] for index in group],
@@ -139,7 +139,7 @@ def _slices(slices: Any, name: str) -> tuple[Any, Any]:
     return values, tf.cast(slices.indices, tf.int64)
 
 
-def _fitting(tensor: Any, name: str) -> Any:
+def _checked_gradient(tensor: Any, name: str) -> Any:
     variable = current().variable(name)
     if tensor.dtype != variable.dtype or not tensor.shape.is_compatible_with(variable.shape):
         shape = tensor.shape.as_list() if tensor.shape.rank is not None else "of unknown shape"

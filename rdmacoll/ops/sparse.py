@@ -42,24 +42,24 @@ def reduce_slices(
     _check(slices, op, label)
     prescale, postscale = scales(slices.values.dtype, prescale_factor, postscale_factor)
 
-    def part(what: str) -> str | None:
-        return None if name is None else f"{name}/{what}"
+    def name_of(suffix: str) -> str | None:
+        return None if name is None else f"{name}/{suffix}"
 
-    indices = allgather_one(slices.indices, name=part("indices"), label=label)
+    indices = allgather_one(slices.indices, name=name_of("indices"), label=label)
 
     def gathered() -> tuple[Any, Any]:
-        wire, left = compression.packed([slices.values], prescale)
-        rows = allgather_one(wire[0], name=part("values"), label=label)
+        wire, factor = compression.packed([slices.values], prescale)
+        rows = allgather_one(wire[0], name=name_of("values"), label=label)
         (values,) = compression.unpacked([rows], [slices.values])
-        if left * postscale != 1.0:
-            values = values * left * postscale
+        if factor * postscale != 1.0:
+            values = values * factor * postscale
         return (values / current_set().size() if op is ReduceOp.AVERAGE else values), indices
 
     def summed() -> tuple[Any, Any]:
         (total,) = reduce_group(
             [tf.convert_to_tensor(slices)],
             op=op,
-            name=part("sum"),
+            name=name_of("sum"),
             prescale_factor=prescale,
             postscale_factor=postscale,
             labels=[label] if label else [],
@@ -81,11 +81,11 @@ def _is_less_summed(indices: Any, slices: Any) -> Any:
 
 
 def _check(slices: Any, op: ReduceOp, label: str) -> None:
-    what = f"tf.IndexedSlices{f' ({label})' if label else ''}"
+    subject = f"tf.IndexedSlices{f' ({label})' if label else ''}"
     if op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
         raise ConfigError(
-            f"op={op} of {what}: only Sum and Average are defined for sparse tensors. Make it dense first, "
-            "by tf.convert_to_tensor() or sparse_as_dense=True."
+            f"op={op} of {subject}: only Sum and Average are defined for sparse tensors. Make it dense "
+            "first, by tf.convert_to_tensor() or sparse_as_dense=True."
         )
     if slices.values.dtype.name not in FLOATS and op is ReduceOp.AVERAGE:
-        raise ConfigError(f"{what} of {slices.values.dtype.name} cannot be averaged: use op=rdmacoll.Sum.")
+        raise ConfigError(f"{subject} of {slices.values.dtype.name} cannot be averaged: use op=rdmacoll.Sum.")

@@ -10,7 +10,7 @@ import tensorflow as tf
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet
 from rdmacoll.ops._names import place_in_trace
-from rdmacoll.ops._process_sets import within
+from rdmacoll.ops._process_sets import in_process_set
 from rdmacoll.ops.allreduce import reduce_group
 
 # Tolerances of a norm: different processors round results of equal gradients differently.
@@ -29,7 +29,7 @@ def equal_on_ranks(gradients: Sequence[Any], name: str, process_set: ProcessSet)
     """
     values = [part for gradient in gradients for part in _summary(gradient)]
     mine = tf.stack(values)
-    with within(process_set):
+    with in_process_set(process_set):
         sums = reduce_group(
             [tf.concat([mine, mine * mine, tf.ones((1,), tf.float64)], axis=0)],
             op=ReduceOp.SUM,

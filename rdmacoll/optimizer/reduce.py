@@ -17,7 +17,7 @@ from rdmacoll.ops._arguments import reduction, sparse_as_dense as checked_sparse
 from rdmacoll.ops._labels import label_of, listing
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import place_in_trace
-from rdmacoll.ops._process_sets import within
+from rdmacoll.ops._process_sets import in_process_set
 from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.ops.compression import compressor
 from rdmacoll.ops.sparse import reduce_slices
@@ -103,7 +103,7 @@ class GradientReducer:
         """The reduced gradients; None stays None."""
         refuse_servers()
         registry.note_reduction(self, variables or ())
-        with within(self.process_set):
+        with in_process_set(self.process_set):
             return self._reduced(gradients, variables)
 
     def _reduced(self, gradients: Sequence[Any], variables: Sequence[Any] | None) -> list[Any]:

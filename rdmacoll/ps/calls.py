@@ -32,14 +32,14 @@ def current() -> Session:
     """This worker's session. Raises NotInitializedError."""
     servers = world.current().variable_servers
     if servers is None or servers.session is None:
-        here = "there are no asynchronous parameter servers here: "
+        problem = "there are no asynchronous parameter servers here: "
         if _has_synchronous():
-            here = (
+            problem = (
                 "the parameter servers of this run are synchronous: they sum what all workers push with "
                 "rdmacoll.push_pull, and own no variables; for servers that do "
             )
         raise NotInitializedError(
-            here + 'call rdmacoll.init(mode="ps", sync=False), or set RDMACOLL_MODE=ps and '
+            problem + 'call rdmacoll.init(mode="ps", sync=False), or set RDMACOLL_MODE=ps and '
             "RDMACOLL_PS_SYNC=false."
         )
     return servers.session
@@ -80,12 +80,12 @@ def push(tensor: Any, name: str, *, learning_rate: float | None = None) -> None:
 
     learning_rate: for this update only, instead of the optimizer's rate or schedule. Raises ConfigError.
     """
-    current().move(mirror.PS_PUSH, {name: _fitting(tensor, name)}, rate=_rate(learning_rate))
+    current().move(mirror.PS_PUSH, {name: _checked_gradient(tensor, name)}, rate=_rate(learning_rate))
 
 
 def pull(name: str, out: Array | None = None) -> Array:
     """The current value of a variable: a new array, or `out`. Raises ConfigError."""
-    value = _taking(name, out)
+    value = _output_for(name, out)
     current().move(mirror.PS_PULL, {name: value})
     return value
 
@@ -102,21 +102,21 @@ def exchange(
     writable, and share no memory with the gradients. Values without such an array are new arrays, whose
     memory the system may have to allocate each time. learning_rate: as in `push`. Raises ConfigError.
     """
-    given = {name: _fitting(gradient, name) for name, gradient in gradients.items()}
-    places = {} if out is None else dict(out)
-    if not given.keys() >= places.keys():
+    pushed = {name: _checked_gradient(gradient, name) for name, gradient in gradients.items()}
+    outputs = {} if out is None else dict(out)
+    if not pushed.keys() >= outputs.keys():
         raise ConfigError(
-            f"out names {', '.join(sorted(places.keys() - given.keys()))}, of which no gradient is pushed: "
+            f"out names {', '.join(sorted(outputs.keys() - pushed.keys()))}, of which no gradient is pushed: "
             "give arrays for variables that are."
         )
-    values = {name: _taking(name, places.get(name)) for name in given}
-    given_places = [id(array) for array in places.values() if array is not None]
-    if len(set(given_places)) < len(given_places):
+    values = {name: _output_for(name, outputs.get(name)) for name in pushed}
+    output_ids = [id(array) for array in outputs.values() if array is not None]
+    if len(set(output_ids)) < len(output_ids):
         raise ConfigError("out has one array for two variables: give each its own.")
-    for name in places:
-        if any(np.may_share_memory(values[name], gradient) for gradient in given.values()):
+    for name in outputs:
+        if any(np.may_share_memory(values[name], gradient) for gradient in pushed.values()):
             raise ConfigError(f"out of {name!r} is memory of a gradient, which is still read: give another.")
-    current().exchange(given, values, _rate(learning_rate))
+    current().exchange(pushed, values, _rate(learning_rate))
     return values
 
 
@@ -128,7 +128,9 @@ def push_rows(rows: Any, gradients: Any, name: str, *, learning_rate: float | No
     """
     session = current()
     shape = (np.size(rows), *session.variable(name).shape[1:])
-    session.move_rows(mirror.PS_PUSH, name, rows, _fitting(gradients, name, shape), _rate(learning_rate))
+    session.move_rows(
+        mirror.PS_PUSH, name, rows, _checked_gradient(gradients, name, shape), _rate(learning_rate)
+    )
 
 
 def pull_rows(rows: Any, name: str) -> Array:
@@ -199,7 +201,7 @@ def _rate(learning_rate: Any) -> float | None:
         raise ConfigError(f"learning_rate={learning_rate!r} of a push: give a number.") from None
 
 
-def _taking(name: str, out: Array | None) -> Array:
+def _output_for(name: str, out: Array | None) -> Array:
     """The array for a variable's value: a new one, or `out`. Raises ConfigError."""
     variable = current().variable(name)
     if out is None:
@@ -213,13 +215,13 @@ def _taking(name: str, out: Array | None) -> Array:
     return out
 
 
-def _fitting(tensor: Any, name: str, shape: tuple[int, ...] | None = None) -> Array:
+def _checked_gradient(tensor: Any, name: str, shape: tuple[int, ...] | None = None) -> Array:
     variable = current().variable(name)
     array = source(tensor)
-    wanted = variable.shape if shape is None else shape
-    if array.shape != wanted or array.dtype != variable.dtype:
+    expected = variable.shape if shape is None else shape
+    if array.shape != expected or array.dtype != variable.dtype:
         raise ConfigError(
             f"a gradient of {array.dtype}{list(array.shape)} for variable {name!r}, which takes "
-            f"{variable.dtype}{list(wanted)}: give it that shape and dtype."
+            f"{variable.dtype}{list(expected)}: give it that shape and dtype."
         )
     return array

@@ -142,8 +142,8 @@ def rule_of(optimizer: Any, variables: Iterable[Any] = (), *, is_clipped: bool =
                 f"apply. {_CAN}."
             )
     lines = [("optimizer", name), *_learning_rate(config["learning_rate"])]
-    own = [*keys, "weight_decay", *(() if is_clipped else ["clipvalue"])]
-    lines += [(key, _number(config[key])) for key in own if config.get(key)]
+    keys_to_send = [*keys, "weight_decay", *(() if is_clipped else ["clipvalue"])]
+    lines += [(key, _number(config[key])) for key in keys_to_send if config.get(key)]
     # Arguments that are off must be in the record, since the server's default may be on.
     lines += [(key, "0") for key in keys if not config.get(key)]
     return Rule("".join(f"{key}={value}\n" for key, value in lines))
@@ -154,11 +154,11 @@ def _known_class(optimizer: Any) -> tuple[str, Sequence[str]]:
         if known.__module__.startswith(("keras.", "tf_keras.")) and known.__name__ in _OPTIMIZERS:
             if ".legacy." in known.__module__ or getattr(optimizer, "adaptive_epsilon", False):
                 break
-            own = [name for name in ("update_step", "build") if _differs(optimizer, known, name)]
-            if own:
+            changed = [name for name in ("update_step", "build") if _differs(optimizer, known, name)]
+            if changed:
                 raise ConfigError(
-                    f"{type(optimizer).__name__} changes {' and '.join(own)} of {known.__name__}: a server "
-                    f"cannot know how. {_CAN}."
+                    f"{type(optimizer).__name__} changes {' and '.join(changed)} of {known.__name__}: a "
+                    f"server cannot know how. {_CAN}."
                 )
             return _OPTIMIZERS[known.__name__]
     legacy = "legacy " if ".legacy." in type(optimizer).__module__ else ""

@@ -20,25 +20,25 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ps.rules import Rule
 
 
-class _Known(NamedTuple):
+class _KnownOptimizer(NamedTuple):
     name: str  # the server's name for it
     attributes: Mapping[str, str]  # the optimizer's attribute for each of the server's keys
     fixed: str = ""  # lines that are always in the record
     rate: str = "_learning_rate_tensor"  # the optimizer's attribute, which `_prepare` sets
 
 
-_OPTIMIZERS: Mapping[str, _Known] = {
-    "GradientDescentOptimizer": _Known("sgd", {}),
-    "MomentumOptimizer": _Known(
+_OPTIMIZERS: Mapping[str, _KnownOptimizer] = {
+    "GradientDescentOptimizer": _KnownOptimizer("sgd", {}),
+    "MomentumOptimizer": _KnownOptimizer(
         "sgd", {"momentum": "_momentum", "nesterov": "_use_nesterov"}, "lazy=1\nrate_behind_momentum=1\n"
     ),
-    "AdamOptimizer": _Known(
+    "AdamOptimizer": _KnownOptimizer(
         "adam", {"beta_1": "_beta1", "beta_2": "_beta2", "epsilon": "_epsilon"}, rate="_lr_t"
     ),
-    "AdagradOptimizer": _Known(
+    "AdagradOptimizer": _KnownOptimizer(
         "adagrad", {"initial_accumulator_value": "_initial_accumulator_value"}, "epsilon=0\n"
     ),
-    "RMSPropOptimizer": _Known(
+    "RMSPropOptimizer": _KnownOptimizer(
         "rmsprop",
         {"rho": "_decay", "momentum": "_momentum", "epsilon": "_epsilon", "centered": "_centered"},
         "lazy=1\n",
@@ -68,7 +68,7 @@ def rule_of(optimizer: Any) -> tuple[Rule, str]:
     The attribute is set once the step is prepared. Raises ConfigError for an optimizer that servers cannot
     apply, with a list of those that they can.
     """
-    name, known = _known(optimizer)
+    name, known = _known_optimizer(optimizer)
     lines = f"optimizer={known.name}\nschedule=pushed\n"
     for key, attribute in known.attributes.items():
         lines += f"{key}={_number(getattr(optimizer, attribute), attribute.strip('_'), name)!r}\n"
@@ -87,16 +87,16 @@ def slots_of(rule: Rule, values: Mapping[str, Array]) -> list[dict[str, Array]]:
     ]
 
 
-def _known(optimizer: Any) -> tuple[str, _Known]:
+def _known_optimizer(optimizer: Any) -> tuple[str, _KnownOptimizer]:
     for base in type(optimizer).__mro__:
         known = _OPTIMIZERS.get(base.__name__)
         if known is None or not base.__module__.startswith("tensorflow."):
             continue
-        own = [name for name in _UPDATING if getattr(type(optimizer), name) is not getattr(base, name)]
-        if own:
+        changed = [name for name in _UPDATING if getattr(type(optimizer), name) is not getattr(base, name)]
+        if changed:
             raise ConfigError(
-                f"{type(optimizer).__name__} changes {' and '.join(own)} of {base.__name__}: a server cannot "
-                f"know how. {_CAN}."
+                f"{type(optimizer).__name__} changes {' and '.join(changed)} of {base.__name__}: a server "
+                f"cannot know how. {_CAN}."
             )
         return base.__name__, known
     raise ConfigError(f"an optimizer of class {type(optimizer).__name__} cannot be applied. {_CAN}.")

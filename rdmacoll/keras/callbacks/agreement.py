@@ -13,7 +13,7 @@ from rdmacoll.engine.errors import ConfigError, MismatchError
 # For each group: the variables that its optimizer is built for, each variable's dtype and shape, and the
 # hyperparameters.
 Groups = Mapping[str, tuple[Any, Mapping[str, str], Mapping[str, str]]]
-_NOTHING: tuple[Any, Mapping[str, str], Mapping[str, str]] = (None, {}, {})
+_NO_GROUP: tuple[Any, Mapping[str, str], Mapping[str, str]] = (None, {}, {})
 
 
 def check_begin(epochs: Mapping[int, Any]) -> None:
@@ -21,14 +21,14 @@ def check_begin(epochs: Mapping[int, Any]) -> None:
     there is none. Raises ConfigError."""
     if len(set(epochs.values())) < 2:
         return
-    told = " and ".join(
-        f"{'has no epoch left' if epoch is None else f'begins at epoch {epoch}'} on {in_words(ranks)}"
+    description = " and ".join(
+        f"{'has no epoch left' if epoch is None else f'begins at epoch {epoch}'} on {ranks_text(ranks)}"
         for epoch, ranks in _by_value(epochs).items()
     )
     raise ConfigError(
-        f"fit {told}: a callback of some ranks has restored it, or initial_epoch differs. Give fit the same "
-        "initial_epoch on every rank (rdmacoll.engine.broadcast(np.array(epoch), 0) gives them rank 0's), or "
-        "restore on every rank."
+        f"fit {description}: a callback of some ranks has restored it, or initial_epoch differs. Give fit "
+        "the same initial_epoch on every rank (rdmacoll.engine.broadcast(np.array(epoch), 0) gives them rank "
+        "0's), or restore on every rank."
     )
 
 
@@ -38,22 +38,24 @@ def check_tuning(tuned: Mapping[int, bool]) -> None:
     ranks = [rank for rank, is_tuned in sorted(tuned.items()) if is_tuned]
     if ranks:
         raise ConfigError(
-            f'the model is compiled with steps_per_execution="auto" on {in_words(ranks)}: Keras would choose '
-            "it by each rank's clock, and ranks would wait in loops of different lengths. Give every rank "
-            "the same number."
+            f'the model is compiled with steps_per_execution="auto" on {ranks_text(ranks)}: Keras would '
+            "choose it by each rank's clock, and ranks would wait in loops of different lengths. Give every "
+            "rank the same number."
         )
 
 
 def check_wrapped(names: Mapping[int, list[str]]) -> None:
     """Checks that all ranks have the same wrapped optimizers. names: by rank, their names. Raises
     MismatchError."""
-    plain = {rank: ", ".join(mine) for rank, mine in names.items()}
-    if len(set(plain.values())) < 2:
+    wrapped = {rank: ", ".join(own_names) for rank, own_names in names.items()}
+    if len(set(wrapped.values())) < 2:
         return
-    told = " and ".join(f"{one or 'none'} on {in_words(ranks)}" for one, ranks in _by_value(plain).items())
+    description = " and ".join(
+        f"{one or 'none'} on {ranks_text(ranks)}" for one, ranks in _by_value(wrapped).items()
+    )
     raise MismatchError(
-        f"ranks train with different wrapped optimizers: {told}. Call rdmacoll.DistributedOptimizer on every "
-        "rank, in the same order, also for the optimizer of a loaded model."
+        f"ranks train with different wrapped optimizers: {description}. Call rdmacoll.DistributedOptimizer "
+        "on every rank, in the same order, also for the optimizer of a loaded model."
     )
 
 
@@ -67,19 +69,19 @@ def check_problems(problems: Mapping[int, str]) -> None:
 
 def slots_to_build(groups: Mapping[int, Groups]) -> dict[str, list[str]]:
     """For each optimizer that only some ranks have built: the variables that it is built for there."""
-    wanted: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for key in _union(groups.values()):
         lists = [one[key][0] if key in one else None for one in groups.values()]
         if any(one != lists[0] for one in lists):
-            wanted[key] = _union(one or () for one in lists)
-    return wanted
+            missing[key] = _union(one or () for one in lists)
+    return missing
 
 
 def check_equal(groups: Mapping[int, Groups], labels: Mapping[int, Mapping[str, str]]) -> None:
     """Checks that all ranks have the same variables and hyperparameters. labels: by rank, the names of its
     variables for people. Raises MismatchError with the first variable or hyperparameter that differs."""
     for key in _union(groups.values()):
-        found = {rank: one.get(key, _NOTHING) for rank, one in groups.items()}
+        found = {rank: one.get(key, _NO_GROUP) for rank, one in groups.items()}
         differing = _first_difference({rank: one[2] for rank, one in found.items()})
         if differing is not None:
             raise MismatchError(
@@ -88,31 +90,31 @@ def check_equal(groups: Mapping[int, Groups], labels: Mapping[int, Mapping[str, 
             )
         differing = _first_difference({rank: one[1] for rank, one in found.items()})
         if differing is not None:
-            name, told = differing
-            place = f"{key}: {name}"
-            label = next((one[place] for one in labels.values() if place in one), name)
+            name, description = differing
+            path = f"{key}: {name}"
+            label = next((one[path] for one in labels.values() if path in one), name)
             raise MismatchError(
-                f"ranks cannot be made equal: variable {label} ({place}) is {told}. Build the same model on "
-                "every rank before fit (model.build(input_shape), or call it on a batch), with the same "
-                "optimizers."
+                f"ranks cannot be made equal: variable {label} ({path}) is {description}. Build the same "
+                "model on every rank before fit (model.build(input_shape), or call it on a batch), with the "
+                "same optimizers."
             )
         built = {rank: str(one[0]) for rank, one in found.items()}
         if len(set(built.values())) > 1:
             raise MismatchError(
                 f"ranks cannot be made equal: {key} is built for other variables on "
-                f"{in_words(list(_by_value(built).values())[-1])} than on the others. Build it for the same "
-                "variables on every rank, in the same order."
+                f"{ranks_text(list(_by_value(built).values())[-1])} than on the others. Build it for the "
+                "same variables on every rank, in the same order."
             )
 
 
 def _first_difference(values: Mapping[int, Mapping[str, str]]) -> tuple[str, str] | None:
     """The first name whose value differs between ranks, and a text about the value on each rank."""
     for name in _union(values.values()):
-        mine = {rank: one.get(name) for rank, one in values.items()}
-        if len(set(mine.values())) > 1:
+        found = {rank: one.get(name) for rank, one in values.items()}
+        if len(set(found.values())) > 1:
             return name, " and ".join(
-                f"{'missing' if one is None else one} on {in_words(ranks)}"
-                for one, ranks in _by_value(mine).items()
+                f"{'missing' if one is None else one} on {ranks_text(ranks)}"
+                for one, ranks in _by_value(found).items()
             )
     return None
 
@@ -129,13 +131,13 @@ def _by_value(values: Mapping[int, Any]) -> dict[Any, list[int]]:
     return result
 
 
-def in_words(ranks: list[int]) -> str:
+def ranks_text(ranks: list[int]) -> str:
     """Ranks as people write them.
 
-    >>> in_words([0]), in_words([1, 2, 3]), in_words(list(range(9)))
+    >>> ranks_text([0]), ranks_text([1, 2, 3]), ranks_text(list(range(9)))
     ('rank 0', 'ranks 1, 2, 3', 'ranks 0, 1, 2, 3 and 5 more')
     """
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
-    rest = f" and {len(ranks) - 4} more" if len(ranks) > 5 else ""
-    return f"ranks {', '.join(map(str, ranks[:4] if rest else ranks))}{rest}"
+    more = f" and {len(ranks) - 4} more" if len(ranks) > 5 else ""
+    return f"ranks {', '.join(map(str, ranks[:4] if more else ranks))}{more}"

@@ -9,7 +9,7 @@ import tensorflow as tf
 from rdmacoll._base.log import Log
 from rdmacoll._world import world
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
-from rdmacoll.keras.callbacks.stopping import note_begin, note_end
+from rdmacoll.keras.callbacks.stop_cause import note_begin, note_end
 
 
 class Callback(tf.keras.callbacks.Callback):  # type: ignore[misc]
@@ -30,7 +30,7 @@ class Callback(tf.keras.callbacks.Callback):  # type: ignore[misc]
         """Remembers which callback has ended `fit`, for the message that other ranks may see."""
         note_end(self, self.model)
 
-    def _is_alone(self) -> bool:
+    def _is_single_rank(self) -> bool:
         """Whether this rank has no other rank to agree with in the process set."""
         return not self.process_set.included() or self.process_set.size() == 1
 

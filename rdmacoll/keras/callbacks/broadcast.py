@@ -8,8 +8,8 @@ from typing import Any
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.keras.callbacks.base import Callback
-from rdmacoll.keras.callbacks.equalizer import Begin, Equalizer
-from rdmacoll.keras.callbacks.unreduced import check_reduced
+from rdmacoll.keras.callbacks.reduction_check import check_reduced
+from rdmacoll.keras.callbacks.variable_broadcast import FitBegin, VariableBroadcast
 from rdmacoll.ops._arguments import check_root
 from rdmacoll.optimizer import fits, registry
 from rdmacoll.ps.calls import has_servers
@@ -46,13 +46,13 @@ class BroadcastGlobalVariablesCallback(Callback):
         if self.root_rank not in process_set.ranks:
             raise ConfigError(f"root_rank={root_rank} is not in {process_set!r}: name a rank of the set.")
         self.allow_unwrapped = allow_unwrapped
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._epoch: int | None = None
         self._thread = 0
         self._reductions = 0  # before the first batch
-        self._equalizer: Equalizer | None = None
+        self._variables: VariableBroadcast | None = None
         self._is_done = False
 
     def _implements_train_batch_hooks(self) -> bool:
@@ -61,7 +61,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Forgets an earlier `fit`. Callbacks after this one may still restore variables."""
         super().on_train_begin(logs)
-        self._forget()
+        self._reset()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes the first epoch of `fit`."""
@@ -70,7 +70,7 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Sends all variables before the first batch."""
-        if self._equalizer is None:
+        if self._variables is None:
             self._thread = threading.get_ident()
             self._reductions = registry.reductions()
             self._begin(has_batch=True)
@@ -93,25 +93,25 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         """Meets the other ranks if this rank has no data or no epoch, since they wait for it."""
-        if self._equalizer is None:
+        if self._variables is None:
             self._begin(has_batch=False)
             self._is_done = True
         super().on_train_end(logs)
 
     def _begin(self, *, has_batch: bool) -> None:
-        self._equalizer = Equalizer(self.model, self.root_rank, self.process_set)
-        if self._is_alone():
+        self._variables = VariableBroadcast(self.model, self.root_rank, self.process_set)
+        if self._is_single_rank():
             self._is_done = True
             return
         is_tuned = bool(getattr(self.model, "autotune_steps_per_execution", False)) and not has_servers()
-        begin = Begin(self._epoch, has_batch, fits.steps_per_execution(self.model), is_tuned)
-        self._equalizer.begin(begin)
+        begin = FitBegin(self._epoch, has_batch, fits.steps_per_execution(self.model), is_tuned)
+        self._variables.begin(begin)
 
     def _end_first_batch(self) -> None:
-        if self._is_done or self._equalizer is None:
+        if self._is_done or self._variables is None:
             return
         self._is_done = True
         # This comes before the ranks meet again: a rank that reduces would wait for this one.
         if not self.allow_unwrapped and not has_servers():
             check_reduced(self.model, since=self._reductions)
-        self._equalizer.send_what_is_new()
+        self._variables.send_new_variables()

@@ -10,10 +10,10 @@ import numpy as np
 
 from rdmacoll._world import world
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
-from rdmacoll.keras.callbacks.agreement import in_words
+from rdmacoll.keras.callbacks.agreement import ranks_text
 from rdmacoll.keras.callbacks.base import Callback
 from rdmacoll.keras.callbacks.exchange import gathered
-from rdmacoll.keras.callbacks.state import groups_of, name_in_thread
+from rdmacoll.keras.callbacks.variable_groups import groups_of, name_in_thread
 
 Logs = Mapping[str, float]
 _COUNTER = re.compile(r"_(\d+)$")
@@ -35,13 +35,13 @@ class MetricAverageCallback(Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Replaces the numbers in `logs`."""
-        if self._is_alone():
+        if self._is_single_rank():
             return
         logs = {} if logs is None else logs
-        mine = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
+        own = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
         name = name_in_thread("MetricAverageCallback", groups_of(self.model))
-        everybody = gathered(mine, name, self.process_set)
-        means, missing = averages(everybody)
+        logs_of_ranks = gathered(own, name, self.process_set)
+        means, missing = averages(logs_of_ranks)
         logs.update(means[world.rank()])
         new = [name for name in missing if name not in self._named]
         if new:
@@ -62,15 +62,15 @@ def averages(logs: Mapping[int, Logs]) -> tuple[dict[int, Logs], dict[str, str]]
     >>> averages({0: {"loss": 1.0, "val_loss": 2.0}, 1: {"loss": 3.0}})
     ({0: {'loss': 2.0}, 1: {'loss': 2.0}}, {'val_loss': 'val_loss (missing on rank 1)'})
     """
-    names = {rank: _by_base(mine) for rank, mine in logs.items()}
+    names = {rank: _by_base(own) for rank, own in logs.items()}
     means: dict[int, dict[str, float]] = {rank: {} for rank in logs}
     missing: dict[str, str] = {}
-    for base in dict.fromkeys(base for mine in names.values() for base in mine):
-        lists = {rank: mine.get(base, []) for rank, mine in names.items()}
+    for base in dict.fromkeys(base for own in names.values() for base in own):
+        lists = {rank: own.get(base, []) for rank, own in names.items()}
         most = max(map(len, lists.values()))
         lacking = [rank for rank, one in lists.items() if len(one) < most]
         if lacking:
-            missing[base] = f"{base} ({'fewer' if most > 1 else 'missing'} on {in_words(lacking)})"
+            missing[base] = f"{base} ({'fewer' if most > 1 else 'missing'} on {ranks_text(lacking)})"
             continue
         for matched in zip(*([(rank, name) for name in one] for rank, one in lists.items())):
             mean = sum(logs[rank][name] for rank, name in matched) / len(matched)

@@ -13,9 +13,9 @@ import tensorflow as tf
 from rdmacoll.optimizer import with_inner
 from rdmacoll.optimizer.registry import plain_variable
 
-OTHER = "other/"
+OUTSIDE_MODEL = "other/"
 # Settings that may differ between ranks, and the learning rate, which is a variable.
-_OWN_OF_RANK = ("name", "learning_rate", "jit_compile", "is_legacy_optimizer")
+_MAY_DIFFER = ("name", "learning_rate", "jit_compile", "is_legacy_optimizer")
 
 
 def parts_of(optimizer: Any) -> list[Any]:
@@ -45,10 +45,10 @@ def variables_of(optimizer: Any, model: Mapping[str, Any]) -> dict[str, Any]:
         scale = getattr(part, "_loss_scale", None)
         for (name, *_), value in getattr(scale, "_weights", {}).items():
             found[prefix + name] = value
-    return _once(found)
+    return _unique(found)
 
 
-def _once(found: Mapping[str, Any]) -> dict[str, Any]:
+def _unique(found: Mapping[str, Any]) -> dict[str, Any]:
     """The variables of `found`, each once."""
     result: dict[str, Any] = {}
     seen: set[int] = set()
@@ -96,15 +96,15 @@ def _named(part: Any, known: Iterable[Any], model: Mapping[str, Any]) -> list[st
     for key, variable in model.items():
         with contextlib.suppress(AttributeError):  # a variable of another Keras
             names[key_of(variable)] = key
-    return [names.get(one, f"{OTHER}{number}") for number, one in enumerate(known)]
+    return [names.get(one, f"{OUTSIDE_MODEL}{number}") for number, one in enumerate(known)]
 
 
 def _key_function(part: Any) -> Callable[[Any], Any]:
     """Keras' function for the key of a variable: a method, or for legacy optimizers a function beside the
     class."""
-    own: Callable[[Any], Any] | None = getattr(part, "_var_key", None)
-    if own is not None:
-        return own
+    method: Callable[[Any], Any] | None = getattr(part, "_var_key", None)
+    if method is not None:
+        return method
     modules = [sys.modules[base.__module__] for base in type(part).__mro__]
     found: Callable[[Any], Any] = next(one._var_key for one in modules if hasattr(one, "_var_key"))
     return found
@@ -142,16 +142,16 @@ def settings_of(optimizer: Any) -> dict[str, str]:
             AttributeError, NotImplementedError
         ):  # TensorFlow 1, optimizers of one's own
             for name, value in part.get_config().items():
-                told = _in_words(name, value, getattr(part, "_hyper", {}))
-                if told is not None:
-                    found[f"{name} of {kind}"] = told
+                text = _value_text(name, value, getattr(part, "_hyper", {}))
+                if text is not None:
+                    found[f"{name} of {kind}"] = text
     return found
 
 
-def _in_words(name: str, value: Any, hyper: Mapping[str, Any]) -> str | None:
+def _value_text(name: str, value: Any, hyper: Mapping[str, Any]) -> str | None:
     if name == "learning_rate" and isinstance(value, dict):  # a schedule
         return json.dumps(value, sort_keys=True, default=lambda other: type(other).__name__)
-    if name in hyper or name in _OWN_OF_RANK or not isinstance(value, (bool, int, float, str, type(None))):
+    if name in hyper or name in _MAY_DIFFER or not isinstance(value, (bool, int, float, str, type(None))):
         return None
     return repr(value)
 

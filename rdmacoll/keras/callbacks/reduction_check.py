@@ -6,7 +6,7 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.keras.callbacks.optimizers import parts_of
-from rdmacoll.keras.callbacks.state import MODEL, groups_of
+from rdmacoll.keras.callbacks.variable_groups import MODEL, groups_of
 from rdmacoll.optimizer.registry import reduction_of
 
 

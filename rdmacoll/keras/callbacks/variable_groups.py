@@ -44,7 +44,7 @@ class _Walk:
         self.variables: dict[str, Any] = {}
         self.optimizers: dict[str, Any] = {}
         self._seen: set[int] = set()
-        self._kept: list[Any] = []  # keeps seen objects alive: another object could get their ids
+        self._seen_objects: list[Any] = []  # keeps seen objects alive: another object could get their ids
 
     def visit(self, value: Any, path: str) -> None:
         if isinstance(value, _PLAIN):
@@ -77,7 +77,7 @@ class _Walk:
         if id(value) in self._seen:
             return False
         self._seen.add(id(value))
-        self._kept.append(value)
+        self._seen_objects.append(value)
         return True
 
 
@@ -97,7 +97,7 @@ def groups_of(model: Any, also: frozenset[str] = frozenset()) -> dict[str, Group
     for name, optimizer in wrapped_optimizers():
         if parts.isdisjoint(id(part) for part in optimizers.parts_of(optimizer)):
             group = _group_of(optimizer, walk.variables)
-            owns = any(not key.startswith(optimizers.OTHER) for key in group.built_for or ())
+            owns = any(not key.startswith(optimizers.OUTSIDE_MODEL) for key in group.built_for or ())
             if (owns or name in also) and not _is_of_another_graph(group):
                 # Optimizers that one thread has wrapped may have one name.
                 others = sum(key.startswith(f"{name} (") or key == name for key in groups)

@@ -17,14 +17,14 @@ def note_end(callback: Any, model: Any) -> None:
     """Call it when `fit` ends, from the callback's on_train_end."""
     if not getattr(model, "stop_training", False):
         return
-    callbacks = _beside(callback)
+    callbacks = _callbacks_of_fit(callback)
     epochs = [one.epoch for one in callbacks if type(one).__name__ == "History" and one.epoch]
     after = f" after epoch {epochs[0][-1] + 1}" if epochs else ""
     names = _stoppers(callbacks)
     note_last_action(f"{' or '.join(names)} had stopped fit{after}: {_cure(names)}")
 
 
-def _beside(callback: Any) -> list[Any]:
+def _callbacks_of_fit(callback: Any) -> list[Any]:
     """All callbacks of this `fit`. Keras has no function for them, so they come from the list that calls
     this callback."""
     frame = inspect.currentframe()
@@ -39,17 +39,17 @@ def _beside(callback: Any) -> list[Any]:
 def _stoppers(callbacks: list[Any]) -> list[str]:
     """The class of the callback that has ended `fit`, or of those that may have."""
     known = [one for one in callbacks if getattr(one, "stopped_epoch", 0)]
-    foreign = [one for one in callbacks if type(one).__module__.partition(".")[0] not in _OURS]
+    foreign = [one for one in callbacks if type(one).__module__.partition(".")[0] not in _KNOWN_PACKAGES]
     found = known or [one for one in callbacks if type(one).__name__ == "TerminateOnNaN"] or foreign
     return list(dict.fromkeys(type(one).__name__ for one in found)) or ["a callback"]
 
 
 # Packages whose other callbacks never end `fit`.
-_OURS = ("keras", "tf_keras", "rdmacoll")
+_KNOWN_PACKAGES = ("keras", "tf_keras", "rdmacoll")
 
 
 def _cure(names: list[str]) -> str:
     if names == ["TerminateOnNaN"]:
         return "it sees its own rank's loss alone, so stop by averaged metrics at an epoch's end"
-    which = "it" if len(names) == 1 else "them"
-    return f"put MetricAverageCallback before {which}, so that all ranks stop together"
+    pronoun = "it" if len(names) == 1 else "them"
+    return f"put MetricAverageCallback before {pronoun}, so that all ranks stop together"

@@ -13,14 +13,14 @@ from rdmacoll._world import world
 from rdmacoll.engine.process_set import ProcessSet, number_of
 from rdmacoll.keras.callbacks import agreement, optimizers
 from rdmacoll.keras.callbacks.exchange import gathered_unless_equal
-from rdmacoll.keras.callbacks.state import MODEL, Group, groups_of, name_in_thread, wrapped_names
+from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of, name_in_thread, wrapped_names
 from rdmacoll.ops._library import typed_errors
 from rdmacoll.ops.broadcast import broadcast_
 from rdmacoll.ps.calls import has_servers
 
 
 @dataclass(frozen=True)
-class Begin:
+class FitBegin:
     """The beginning of `fit` on this rank. epoch: the first one; None if it has none. has_batch: whether
     there is a first batch."""
 
@@ -30,7 +30,7 @@ class Begin:
     is_tuned: bool  # whether Keras changes that number meanwhile
 
 
-class Equalizer:
+class VariableBroadcast:
     """Makes the ranks of one `fit` equal. All ranks of the set call the same methods in the same order,
     for the same program."""
 
@@ -39,27 +39,27 @@ class Equalizer:
         self._root = root_rank
         self._set = process_set
         self._sent: set[tuple[str, str]] = set()
-        self._may_follow = False
+        self._can_send_again = False
 
-    def begin(self, begin: Begin) -> None:
+    def begin(self, begin: FitBegin) -> None:
         """Sends all variables before the first batch. Raises ConfigError if ranks begin at different
         epochs, and MismatchError if they have different variables that cannot be created."""
         _build(self._model)
-        groups, with_sums, said = self._agree(vars(begin))
-        agreed = {rank: vars(begin) for rank in self._set.ranks} if said is None else said
+        groups, with_sums, descriptions = self._agree(vars(begin))
+        agreed = {rank: vars(begin) for rank in self._set.ranks} if descriptions is None else descriptions
         agreement.check_tuning({rank: one["is_tuned"] for rank, one in agreed.items()})
         # Otherwise ranks reach the end of their first batch at different steps.
-        is_even = said is None or all(
+        is_even = descriptions is None or all(
             one["has_batch"] and one["steps_per_execution"] == begin.steps_per_execution
-            for one in said.values()
+            for one in descriptions.values()
         )
-        self._may_follow = begin.has_batch and is_even and not has_servers()
+        self._can_send_again = begin.has_batch and is_even and not has_servers()
         self._send(groups, with_sums)
 
-    def send_what_is_new(self) -> None:
+    def send_new_variables(self) -> None:
         """Sends everything after the first batch, if it has created variables: ranks may have begun with
         different values of those."""
-        if not self._may_follow:
+        if not self._can_send_again:
             return
         _build(self._model)  # the first batch may have made the model, and several passes make an update
         groups, with_sums, _ = self._agree({})
@@ -70,34 +70,34 @@ class Equalizer:
         """Returns three values. First, the groups, equal on all ranks. Second, the keys of groups whose
         sums of gradients are sent. Third, the descriptions of all ranks, or None if these are equal."""
         groups = groups_of(self._model)
-        heard = self._exchange({**begin, "problem": ""}, groups)
-        if heard is None:
+        exchanged = self._exchange({**begin, "problem": ""}, groups)
+        if exchanged is None:
             return groups, set(), None
-        said = {rank: mine for rank, (mine, _) in heard.items()}
-        agreement.check_begin({rank: one.get("epoch") for rank, one in said.items()})
-        wanted = agreement.slots_to_build({rank: one["groups"] for rank, one in said.items()})
-        if wanted:
-            also = frozenset(wanted)
-            problem = _build_slots(groups_of(self._model, also), wanted)
+        descriptions = {rank: own for rank, (own, _) in exchanged.items()}
+        agreement.check_begin({rank: one.get("epoch") for rank, one in descriptions.items()})
+        missing_slots = agreement.slots_to_build({rank: one["groups"] for rank, one in descriptions.items()})
+        if missing_slots:
+            also = frozenset(missing_slots)
+            problem = _build_slots(groups_of(self._model, also), missing_slots)
             groups = groups_of(self._model, also)
-            heard = self._exchange({**begin, "problem": problem}, groups)
-        if heard is not None:
-            last = {rank: mine for rank, (mine, _) in heard.items()}
+            exchanged = self._exchange({**begin, "problem": problem}, groups)
+        if exchanged is not None:
+            last = {rank: own for rank, (own, _) in exchanged.items()}
             agreement.check_wrapped({rank: one["wrapped"] for rank, one in last.items()})
             agreement.check_problems({rank: one["problem"] for rank, one in last.items()})
             agreement.check_equal(
                 {rank: one["groups"] for rank, one in last.items()},
-                {rank: labels for rank, (_, labels) in heard.items()},
+                {rank: labels for rank, (_, labels) in exchanged.items()},
             )
-            said = last
-        counts = [one["counts"] for one in said.values()]
-        return groups, {key for key in groups if len({one.get(key) for one in counts}) > 1}, said
+            descriptions = last
+        counts = [one["counts"] for one in descriptions.values()]
+        return groups, {key for key in groups if len({one.get(key) for one in counts}) > 1}, descriptions
 
     def _exchange(
-        self, mine: Mapping[str, Any], groups: Mapping[str, Group]
+        self, own: Mapping[str, Any], groups: Mapping[str, Group]
     ) -> dict[int, tuple[Any, Any]] | None:
         description = {
-            **mine,
+            **own,
             "wrapped": wrapped_names(groups),
             "groups": {
                 key: [
@@ -142,13 +142,13 @@ class Equalizer:
     def _op_of_graph(self, variables: list[Any], name: str) -> Any:
         """The broadcast in a graph of TensorFlow 1. The graph grows once for all `fit`s that send the
         same."""
-        made = tf.compat.v1.get_default_graph().get_collection_ref("rdmacoll_broadcasts")
-        said = (self._root, name, number_of(world.current(), self._set))
-        for known, sent, op in made:
-            if known == said and list(map(id, sent)) == list(map(id, variables)):
+        ops_of_graph = tf.compat.v1.get_default_graph().get_collection_ref("rdmacoll_broadcasts")
+        key = (self._root, name, number_of(world.current(), self._set))
+        for earlier, sent, op in ops_of_graph:
+            if earlier == key and list(map(id, sent)) == list(map(id, variables)):
                 return op
         op = tf.group(*broadcast_(variables, self._root, name, process_set=self._set))
-        made.append((said, variables, op))
+        ops_of_graph.append((key, variables, op))
         return op
 
 
@@ -161,10 +161,10 @@ def _build(model: Any) -> None:
         optimizers.build(optimizer, model.trainable_variables, model)
 
 
-def _build_slots(groups: Mapping[str, Group], wanted: Mapping[str, list[str]]) -> str:
+def _build_slots(groups: Mapping[str, Group], missing_slots: Mapping[str, list[str]]) -> str:
     """Creates slots that other ranks have. Returns the error, for all ranks to hear; empty: none."""
     variables = groups[MODEL].variables
-    for key, names in wanted.items():
+    for key, names in missing_slots.items():
         group = groups.get(key)
         if group is None or not (
             group.built_for is None or optimizers.is_legacy(optimizers.parts_of(group.owner)[-1])
