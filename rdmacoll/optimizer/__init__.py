@@ -110,6 +110,7 @@ def DistributedOptimizer(
 def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: Any) -> Any:
     """Wraps the optimizer and returns the same object. The name of its reductions is `name`, or `label`
     with a number. Raises ConfigError."""
+    from rdmacoll.optimizer import history, once
     from rdmacoll.optimizer.identity import is_main_thread, name_in_thread
     from rdmacoll.optimizer.reduce import GradientReducer
 
@@ -135,6 +136,8 @@ def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: A
     else:
         reducer = GradientReducer(name=label, **options)
         family.wrap(optimizer, reducer)
+        if not once.repeats(reducer):
+            history.want()
         label = reducer.name  # with its process set
     for part in parts[1:]:
         part._rdmacoll_is_inside = True

@@ -17,6 +17,7 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, number_of
 from rdmacoll.ops._library import not_converted
+from rdmacoll.optimizer import history
 from rdmacoll.optimizer.equality import equal_on_ranks
 from rdmacoll.optimizer.origin import (
     Origin,
@@ -25,6 +26,7 @@ from rdmacoll.optimizer.origin import (
     mark_reduced,
     origin,
     take,
+    values_of,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ def _decided(reducer: GradientReducer, of: Origin, variable: Any) -> Origin:
     part as it is. Raises ConfigError if the reduction is no mean."""
     if of is not Origin.MIXED:
         return of
-    if _repeats(reducer):
+    if repeats(reducer):
         return Origin.LOCAL
     raise ConfigError(
         f"the gradient of {_name(variable)} is made from gradients that are reduced and from others of this "
@@ -108,7 +110,7 @@ def _decided(reducer: GradientReducer, of: Origin, variable: Any) -> Origin:
     )
 
 
-def _repeats(reducer: GradientReducer) -> bool:
+def repeats(reducer: GradientReducer) -> bool:
     """Whether reducing a reduced gradient changes nothing."""
     is_scaled = (reducer.prescale_factor, reducer.postscale_factor) != (1.0, 1.0)
     return reducer.op in (ReduceOp.AVERAGE, ReduceOp.MIN, ReduceOp.MAX) and not is_scaled
@@ -147,13 +149,14 @@ def _reduced_unless_equal(reducer: GradientReducer, gradients: list[Any], variab
     if reducer.sparse_as_dense is True:
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
     are_equal = equal_on_ranks(gradients, reducer.name_for(variables), reducer.process_set)
-    if not _repeats(reducer):
+    if not repeats(reducer):
         text = (
             f"gradients of one or more of {_listed(variables)} differ between ranks, and a tape has reduced "
             "others of them in another function or in eager code: made from those, they would be wrong after "
             f"a reduction with {_how(reducer)}; {_CURE}."
         )
         gradients = _checked(tf.reduce_all(are_equal), text, gradients)
+        _check_descent(reducer, gradients, variables)
         return [_summed(reducer, gradient) for gradient in gradients]
     kept = [parts(_summed(reducer, gradient)) for gradient in gradients]
 
@@ -170,6 +173,18 @@ def _reduced_unless_equal(reducer: GradientReducer, gradients: list[Any], variab
         else part["values"]
         for part, gradient in zip(result, gradients)
     ]
+
+
+def _check_descent(reducer: GradientReducer, gradients: list[Any], variables: list[Any]) -> None:
+    """Checks eager gradients that are equal on all ranks, which may be by chance. Raises ConfigError if one
+    is not made from reduced gradients."""
+    for gradient, variable in zip(gradients, variables):
+        if tf.executing_eagerly() and not history.may_descend(values_of(gradient)):
+            raise ConfigError(
+                f"the gradient of {_name(variable)} is equal on all ranks, but it is not made from a tape's "
+                f"reduced gradients by operations of TensorFlow, so a reduction with {_how(reducer)} may be "
+                f"missing: compute it by such operations, or {_CURE}."
+            )
 
 
 @not_converted

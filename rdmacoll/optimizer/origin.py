@@ -1,8 +1,8 @@
 """Tells reduced gradients from those of this rank alone, by the tensor itself.
 
 The tensors that a tape or `compute_gradients` has returned are marked. In a graph, a changed gradient
-(clipped, unscaled, summed) is followed back to the marked ones that it is made from. Eager tensors keep no
-history. For these, the gradients of the variable count that no optimizer has applied yet.
+(clipped, unscaled, summed) is followed back to the marked ones that it is made from. For eager tensors, the
+gradients of the variable count that no optimizer has applied yet, and `history`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.ops._library import not_converted
+from rdmacoll.optimizer import history
+from rdmacoll.optimizer.history import CONSTANT
 
 Key = tuple[int, Any]  # the process set's number, and the variable
 
@@ -37,8 +39,6 @@ _EVER: set[Key] = set()  # variables whose gradients are reduced before an optim
 _TRACED: set[Key] = set()  # those of functions and graphs, which run again without this code
 _WAITING: set[Key] = set()  # variables with eager reduced gradients that no optimizer has applied yet
 _WAITING_LOCAL: Counter[Any] = Counter()  # variables: the number of eager gradients of plain tapes
-# Operations whose results are equal on all ranks, whatever their inputs hold.
-_CONSTANT = frozenset(("Const", "Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"))
 _READS = frozenset(("ReadVariableOp", "VariableV2", "Variable"))
 
 
@@ -49,6 +49,8 @@ def mark_reduced(gradients: Sequence[Any], variables: Sequence[Any], number: int
         _EVER.update(keys)
         (_WAITING if tf.executing_eagerly() else _TRACED).update(keys)
         watch_plain_tapes()
+        if tf.executing_eagerly():
+            history.begin(None if one is None else values_of(one) for one in gradients)
     for gradient in gradients:
         if gradient is not None:
             _mark(_REDUCED, (number, id(values_of(gradient))), values_of(gradient))
@@ -60,6 +62,8 @@ def take(variables: Sequence[Any], number: int) -> None:
         for key in map(variable_key, variables):
             _WAITING.discard((number, key))
             _WAITING_LOCAL.pop(key, None)
+        if not _WAITING:
+            history.end()
 
 
 def consume(variables: Sequence[Any]) -> None:
@@ -103,7 +107,9 @@ def _followed(tensor: Any, variable: Any, number: int) -> Origin:
             has_open_gradient |= found.dtype.is_floating and tensor.shape.is_compatible_with(found.shape)
     if is_local:
         return Origin.MIXED if is_reduced or has_open_gradient else Origin.LOCAL
-    return Origin.REDUCED if is_reduced and not is_open else Origin.UNKNOWN
+    if is_open:
+        return Origin.UNKNOWN
+    return Origin.REDUCED if is_reduced else Origin.LOCAL
 
 
 def _sources(tensor: Any, number: int) -> Iterator[Any]:
@@ -124,7 +130,7 @@ def _sources(tensor: Any, number: int) -> Iterator[Any]:
 def _inputs(tensor: Any) -> list[Any]:
     """The tensors that this one is computed from."""
     operation = _operation(tensor)
-    if operation is None or operation.type in _CONSTANT or operation.type in _READS:
+    if operation is None or operation.type in CONSTANT or operation.type in _READS:
         return []
     if operation.type == "Placeholder":
         return [outer for outer, inner in getattr(tensor.graph, "captures", ()) if inner is tensor]
@@ -150,7 +156,7 @@ def _is_neutral(found: Any, tensor: Any, variable: Any) -> bool:
     """Whether a tensor is equal on all ranks and is no gradient. This holds for constants, for the
     variable itself, and for a variable of another shape, which is no sum of gradients."""
     operation = _operation(found)
-    if operation is None or operation.type in _CONSTANT:
+    if operation is None or operation.type in CONSTANT:
         return operation is not None
     if operation.type not in _READS:
         return not operation.inputs and not _is_opaque(found) and operation.type != "Placeholder"

@@ -61,7 +61,7 @@ def DistributedGradientTape(
     A wrapped tape or a wrapped optimizer is enough. A wrapped optimizer does not reduce gradients again that
     a wrapped tape has reduced for the same process set. The same holds for gradients that are made from these
     alone. Gradients that are also made from those of a plain tape are an error, unless the optimizer takes
-    means.
+    means. So are eager gradients that a program has changed as numpy arrays.
 
     Ranks compare the sources before updates, as RDMACOLL_CHECK_WEIGHTS says. Only `check_weights` compares
     slots of a plain optimizer. Nothing is compared in a graph of TensorFlow 1.

@@ -145,6 +145,54 @@ def check_gradients_that_come_from_elsewhere_are_compared() -> None:
                 holds(variables, [0.0 * array for array in TOTALS])
 
 
+def check_eager_changes_of_reduced_gradients_are_followed() -> None:
+    def by_a_variable(found: list[Any]) -> list[Any]:
+        sums = [tf.Variable(tf.zeros_like(one)) for one in found]
+        for total, one in zip(sums, found):
+            total.assign_add(one)
+        return [total.read_value() for total in sums]
+
+    ways: list[Callable[[list[Any]], list[Any]]] = [
+        by_a_variable,
+        lambda found: list(tf.function(lambda given: [1.0 * one for one in given])(found)),
+        lambda found: list(tf.function(lambda: [1.0 * one for one in found])()),
+        lambda found: [tf.py_function(lambda one: 1.0 * one, [one], one.dtype) for one in found],
+    ]
+    for library in some(KERAS):
+        for way in ways:
+            variables, optimizer = weights(), wrapped(library)
+            optimizer.apply_gradients(zip(way(gradients(variables)), variables))
+            holds(variables, [-array for array in TOTALS])
+
+
+def check_gradients_that_are_equal_by_chance_are_not_reduced_ones() -> None:
+    def of_weights(variables: list[Any], found: list[Any]) -> list[Any]:
+        return [0.5 * (variable + tf.ones_like(one)) for variable, one in zip(variables, found)]
+
+    def of_arrays(variables: list[Any], found: list[Any]) -> list[Any]:
+        return [tf.constant(one.numpy()) for one in found]
+
+    for library in some(KERAS):
+        for way in (of_weights, of_arrays):
+            variables, optimizer = weights(), wrapped(library)
+
+            def step(way: Any = way, variables: Any = variables, optimizer: Any = optimizer) -> None:
+                optimizer.apply_gradients(zip(way(variables, gradients(variables)), variables))
+
+            text = str(raised(rdmacoll.ConfigError, step))
+            assert "is equal on all ranks, but it is not made from" in text, text
+            assert "op=Sum may be missing" in text, text
+            holds(variables, [0.0 * array for array in TOTALS])
+        # In a graph the history is known: these are gradients of each rank.
+        variables, optimizer = weights(), wrapped(library)
+        applied_in_one_function(optimizer, variables, lambda v: of_weights(v, gradients(v)))()
+        holds(variables, [0.0 * array - 0.5 * SIZE for array in TOTALS])
+        # A second mean changes nothing.
+        variables, mean = weights(), rdmacoll.DistributedOptimizer(MAKE[library](1.0))
+        mean.apply_gradients(zip(of_weights(variables, gradients(variables)), variables))
+        holds(variables, [0.0 * array - 0.5 for array in TOTALS])
+
+
 def check_a_persistent_tape_gives_each_loss_once() -> None:
     for library in some(KERAS):
         for is_function in (False, True):

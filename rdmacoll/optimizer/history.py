@@ -1,0 +1,89 @@
+"""The eager tensors that are made from reduced gradients.
+
+Eager tensors keep no history, so TensorFlow reports each operation here, between a wrapped tape and the
+optimizer. This costs time. It is done only if a wrapped optimizer would make reduced gradients wrong by a
+further reduction. Each thread has a history of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import op_callbacks
+
+# Operations whose results are equal on all ranks, whatever their inputs hold.
+CONSTANT = frozenset(("Const", "Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"))
+
+_IS_WANTED = threading.Event()
+
+
+class _Descendants(threading.local):
+    """Those of one thread, by id. None: TensorFlow reports no operations."""
+
+    marks: dict[int, weakref.ref[Any]] | None = None
+
+
+_HERE = _Descendants()
+
+
+def want() -> None:
+    """Keeps histories from now on."""
+    _IS_WANTED.set()
+
+
+def begin(gradients: Iterable[Any]) -> None:
+    """Notes eager reduced gradients (tensors, or None), and follows them from here on in this thread."""
+    if not _IS_WANTED.is_set():
+        return
+    if _HERE.marks is None:
+        _HERE.marks = {}
+        op_callbacks.add_op_callback(_noted)
+    for gradient in gradients:
+        _mark(_HERE.marks, gradient)
+
+
+def end() -> None:
+    """Ends the history of this thread, since no reduced gradient waits for an optimizer."""
+    if _HERE.marks is not None:
+        _HERE.marks = None
+        op_callbacks.remove_op_callback(_noted)
+
+
+def may_descend(tensor: Any) -> bool:
+    """Whether this eager tensor is made from reduced gradients, or from results of other collectives. True
+    if its history is unknown."""
+    return _HERE.marks is None or _is_marked(_HERE.marks, tensor)
+
+
+def _noted(
+    op_type: bytes | str,
+    inputs: Sequence[Any],
+    attrs: Any,
+    outputs: Sequence[Any],
+    op_name: Any = None,
+    graph: Any = None,
+) -> None:
+    """Called by TensorFlow after an operation. An assignment has no outputs: it changes its variable."""
+    del attrs, op_name
+    marks = _HERE.marks
+    name = op_type if isinstance(op_type, str) else op_type.decode()
+    if graph is not None or marks is None or name in CONSTANT:
+        return
+    if name.startswith("Rdmacoll") or any(_is_marked(marks, one) for one in inputs):
+        for one in [*outputs, *(one for one in inputs if one.dtype == tf.resource and not outputs)]:
+            _mark(marks, one)
+
+
+def _mark(marks: dict[int, weakref.ref[Any]], tensor: Any) -> None:
+    if tensor is not None:
+        place = id(tensor)
+        marks[place] = weakref.ref(tensor, lambda _: marks.pop(place, None))
+
+
+def _is_marked(marks: dict[int, weakref.ref[Any]], tensor: Any) -> bool:
+    found = marks.get(id(tensor))
+    return found is not None and found() is tensor
