@@ -35,15 +35,13 @@ void Engine::hear(int peer, std::span<const std::byte> bytes, bool is_whole) {
   }
   std::visit(
       [&](auto& body) {
-        if constexpr (requires { set->handle(peer, body); }) {
+        if constexpr (requires { set->hear(peer, body); }) {
           using Body = std::remove_reference_t<decltype(body)>;
           const bool is_from_anybody = std::is_same_v<Body, PlaceMessage>;
           if (!is_from_anybody && !set->is_neighbour(peer)) {
             broken_protocol(peer, cat("a message to process set ", number, " out of place"));
-          } else if (const std::string what = set->complaint(peer, body); !what.empty()) {
+          } else if (const std::string what = set->hear(peer, body); !what.empty()) {
             broken_protocol(peer, what);
-          } else {
-            set->handle(peer, body);
           }
         } else {
           handle(peer, body);

@@ -43,7 +43,7 @@ void Engine::peer_failed(int peer, const std::string& cause) {
 bool Engine::is_ahead_of(const LeavingMessage& message) const {
   return std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
     const auto started = message.started.find(set->number());
-    return started != message.started.end() && set->accepted() > started->second;
+    return started != message.started.end() && set->agreement().accepted() > started->second;
   });
 }
 
@@ -144,14 +144,14 @@ Status Engine::departure(const LeavingMessage& message) const {
 void Engine::depart(const LeavingMessage& message) {
   for (const auto& set : sets_) {
     const auto started = message.started.find(set->number());
-    if (started != message.started.end()) set->depart_from(started->second);
+    if (started != message.started.end()) set->agreement().depart_from(started->second);
   }
   // In a failed world, undecided operations end with the failure.
   if (!now_.goes_on() || !now_.departed.ok() || now_.leaving) return;
   first_gone_ = message;
   now_.departed = departure(message);
-  const bool is_felt =
-      std::any_of(sets_.begin(), sets_.end(), [](const auto& set) { return set->has_undecided(); });
+  const bool is_felt = std::any_of(
+      sets_.begin(), sets_.end(), [](const auto& set) { return set->agreement().has_undecided(); });
   if (is_felt) log_.error(now_.departed.message());
   complete_undecided(now_.departed);
 }
@@ -164,8 +164,9 @@ Status Engine::start_failure() const {
 
 void Engine::complete_undecided(const Status& status) {
   for (const auto& set : sets_) {
-    set->complete_undecided(status);
-    set->complete_caught_up();  // operations held for the end of a plan, which may never come
+    set->agreement().end_undecided(status);
+    set->agreement()
+        .end_caught_up();  // operations held for the end of a plan, which may never come
   }
 }
 
@@ -203,13 +204,14 @@ void Engine::leave(const std::string& said) {
   LeavingMessage leaving{world_.rank, false, {}, cause};
   for (const auto& set : sets_) {
     leaving.unfinished = leaving.unfinished || set->in_flight() > 0;
-    leaving.started[set->number()] = set->started();
+    leaving.started[set->number()] = set->agreement().started();
   }
   post_neighbours(leaving, -1);
   // A rank that leaves because of another one names that one, whose own message may arrive later.
   LeavingMessage first = now_.departed.ok() ? leaving : first_gone_;
   for (const auto& set : sets_) {
-    first.started[set->number()] = std::min(set->started(), set->departed_from());
+    first.started[set->number()] =
+        std::min(set->agreement().started(), set->agreement().departed_from());
   }
   for (int peer = 0; peer < world_.size(); ++peer) {
     if (peer == world_.rank || !transport_.is_connected(peer)) continue;
@@ -241,7 +243,8 @@ bool Engine::has_ended_all(const LeavingMessage& message) const {
 bool Engine::may_end() const {
   return ended_ ||
          (outbox_.empty() && executor_.idle() && unanswered_.empty() && transport_.flushed() &&
-          std::all_of(sets_.begin(), sets_.end(), [](const auto& set) { return set->may_end(); }));
+          std::all_of(sets_.begin(), sets_.end(),
+                      [](const auto& set) { return set->agreement().may_end(); }));
 }
 
 void Engine::end() {
@@ -260,15 +263,15 @@ void Engine::end() {
   executor_.take_finished(finished_);
   for (const OperationRef& operation : std::exchange(finished_, {})) {
     const ProcessSet& set = set_of(*operation);
-    const bool is_good = suspects_.empty() && set.is_final(*operation);
-    set_of(*operation).complete(operation, is_good ? now_.failure : status);
+    const bool is_good = suspects_.empty() && set.agreement().is_final(*operation);
+    set_of(*operation).end(operation, is_good ? now_.failure : status);
   }
   for (const OperationRef& operation : executor_.abandon()) {
-    set_of(*operation).complete(operation, status);
+    set_of(*operation).end(operation, status);
   }
   do {  // an operation may have waited behind each of them
     take_submissions();
-    for (const auto& set : sets_) set->abandon(status);
+    for (const auto& set : sets_) set->agreement().abandon(status);
   } while (submissions_.waiting());
   outbox_.clear();
 }

@@ -70,7 +70,7 @@ Status Engine::remove_set(uint32_t number) {
   submissions_.close(number);
   take_submissions();
   if (ProcessSet* const set = find_set(number); set != nullptr) {
-    set->complete_undecided(
+    set->agreement().end_undecided(
         {Code::invalid, cat("process set ", number, " was removed while the operation waited.")});
     if (!now_.goes_on()) return now_.failure;
     if (!set->is_drained()) return Status::busy();

@@ -71,7 +71,7 @@ Planner::Planner(const World& world, const std::vector<int>& ranks, int servers,
       tuning_(tuning),
       programs_(ranks) {}
 
-Shape Planner::shape_of(const Decided& decided) const {
+Shape Planner::shape_of(const Decided& decided, bool shares_results) const {
   const Request& request = decided.operations.front()->request;
   const KindRow& kind = row_of(request.kind);
   return {world_.size(),
@@ -81,7 +81,7 @@ Shape Planner::shape_of(const Decided& decided) const {
           nodes_,
           servers_,
           numa_nodes_,
-          decided.place && decided.place->is_shared(),
+          shares_results,
           has_wide_sums(request.kind, request.dtype, request.op)};
 }
 
@@ -126,7 +126,7 @@ bool Planner::does_again(const Operation& operation, const Decision& decision, c
 }
 
 const std::vector<int>& Planner::peers_of(const Decided& decided) {
-  return outline_of(decided.algorithm, shape_of(decided), calls_roll(decided)).peers;
+  return outline_of(decided.algorithm, shape_of(decided, false), calls_roll(decided)).peers;
 }
 
 bool Planner::connect(const Decided& decided) {
@@ -141,7 +141,7 @@ bool Planner::connect(const Decided& decided) {
   return all;
 }
 
-Status Planner::prepare(Decided& decided, Batch& batch) {
+Status Planner::prepare(Decided& decided, const SharedPlace& place, Batch& batch) {
   batch.sequence = decided.sequence;
   if (is_known(decided)) {
     batch.recipe = decided.operations.front()->recipe;
@@ -152,10 +152,10 @@ Status Planner::prepare(Decided& decided, Batch& batch) {
     batch.operations = std::move(decided.operations);
     return {};
   }
-  Recipe::Head head = head_of(decided);
+  Recipe::Head head = head_of(decided, place.is_shared());
   if (!row_of(head.kind).makes_result) {
     for (const OperationRef& operation : decided.operations) {
-      RC_RETURN_IF_ERROR(place_results(*operation, decided));
+      RC_RETURN_IF_ERROR(place_results(*operation, place));
     }
     list_tensors(decided);
     see(tensors_, head);
@@ -187,7 +187,7 @@ std::size_t Planner::index_of(std::span<const Layout::Tensor> tensors) {
   return (lines ^ lines / kRecipes ^ lines / (kRecipes * kRecipes)) % kRecipes;
 }
 
-Recipe::Head Planner::head_of(const Decided& decided) const {
+Recipe::Head Planner::head_of(const Decided& decided, bool shares_results) const {
   const Request& first = decided.operations.front()->request;
   const bool reduces = row_of(first.kind).reduces;
   const bool averages = reduces && first.op == ReduceOp::average;
@@ -196,7 +196,7 @@ Recipe::Head Planner::head_of(const Decided& decided) const {
           .algorithm = decided.algorithm,
           .segment_bytes = decided.segment_bytes,
           .calls_roll = calls_roll(decided),
-          .shape = shape_of(decided),
+          .shape = shape_of(decided, shares_results),
           // kinds that do not reduce move bytes
           .dtype = reduces ? component_of(first.dtype) : Dtype::uint8,
           .op = scaled.op,
@@ -206,13 +206,13 @@ Recipe::Head Planner::head_of(const Decided& decided) const {
 }
 
 // Assigns outputs to operations whose callers let the engine choose them.
-Status Planner::place_results(Operation& operation, const Decided& decided) {
+Status Planner::place_results(Operation& operation, const SharedPlace& place) {
   Request& request = operation.request;
-  if (decided.place && decided.place->is_shared()) {
+  if (place.is_shared()) {
     const ResultOffsets offsets(request.result_bytes());
-    operation.results_hold = decided.place->hold;
+    operation.results_hold = place.hold;
     for (std::size_t i = 0; i < request.tensors.size(); ++i) {
-      const ResultBlock& block = decided.place->block;
+      const ResultBlock& block = place.block;
       request.tensors[i].output = block.shared + offsets.of(i);
       if (request.placed) request.placed(i, block.view + offsets.of(i), operation.results_hold);
     }

@@ -3,12 +3,12 @@
 
 #include <array>
 #include <memory>
-#include <optional>
 #include <set>
 #include <span>
 #include <tuple>
 #include <vector>
 
+#include "agreement/decided.h"
 #include "agreement/messages.h"
 #include "base/status.h"
 #include "base/world.h"
@@ -22,24 +22,12 @@
 
 namespace rdmacoll {
 
-// A decision whose operations are present. Its peers may not be connected yet.
-struct Decided {
-  // The memory of shared results, mapped into this process. Without memory, each rank uses its own.
-  struct Place {
-    ResultBlock block;
-    std::shared_ptr<void> hold;
+// The memory of shared results, mapped into this process. Without memory, each rank uses its own.
+struct SharedPlace {
+  ResultBlock block;
+  std::shared_ptr<void> hold;
 
-    bool is_shared() const { return block.shared != nullptr; }
-  };
-
-  uint64_t sequence = 0;
-  Algorithm algorithm = Algorithm::none;
-  uint64_t segment_bytes = 0;
-  RowsRef rows;  // null if the decision has no rows
-  int64_t most_rows = 0;
-  bool is_planned = false;  // decided by a plan, without a readiness check
-  std::vector<OperationRef> operations;
-  std::optional<Place> place;  // empty until it is known
+  bool is_shared() const { return block.shared != nullptr; }
 };
 
 class Planner {
@@ -60,7 +48,7 @@ class Planner {
                   bool is_planned) const;
   // Builds the batch, once all peers are connected. Results of unknown size are allocated here.
   // Moves the operations into the batch unless an error is returned.
-  Status prepare(Decided& decided, Batch& batch);
+  Status prepare(Decided& decided, const SharedPlace& place, Batch& batch);
   // A peer has connected, so the visibility of memory may have changed.
   void connected() {
     around_.is_known = false;
@@ -83,7 +71,7 @@ class Planner {
   static constexpr std::size_t kRecipes = 64;
 
   bool is_known(const Decided& decided) const;
-  Shape shape_of(const Decided& decided) const;
+  Shape shape_of(const Decided& decided, bool shares_results) const;
   static bool calls_roll(const Operation& operation, Algorithm algorithm, bool is_planned);
   static bool calls_roll(const Decided& decided) {
     return calls_roll(*decided.operations.front(), decided.algorithm, decided.is_planned);
@@ -94,8 +82,8 @@ class Planner {
     return outline_of(head.algorithm, head.shape, head.calls_roll);
   }
   const Outline& outline_of(Algorithm algorithm, const Shape& shape, bool calls_roll);
-  Recipe::Head head_of(const Decided& decided) const;
-  static Status place_results(Operation& operation, const Decided& decided);
+  Recipe::Head head_of(const Decided& decided, bool shares_results) const;
+  static Status place_results(Operation& operation, const SharedPlace& place);
   void list_tensors(const Decided& decided);
   static std::size_t index_of(std::span<const Layout::Tensor> tensors);
   RecipeRef even_recipe(const Recipe::Head& head);

@@ -1,0 +1,42 @@
+// The control tree around one rank of a set. Sends messages along it.
+#pragma once
+
+#include <vector>
+
+#include "agreement/agreement_host.h"
+#include "agreement/messages.h"
+#include "base/world.h"
+
+namespace rdmacoll {
+
+class ControlTree {
+ public:
+  // `world`: the ranks with data. A server's rank is beyond them. `servers`: the number of servers.
+  ControlTree(const World& world, int servers, AgreementHost& host);
+
+  bool is_root() const { return world_.rank == 0; }
+  bool is_leaf() const { return children_.empty(); }
+  bool is_server() const { return world_.rank >= world_.size(); }
+  // The rank that sends decisions to this one.
+  int above() const { return parent_; }
+
+  void post_up(const Message& message) { host_.post(parent_, message); }
+  void post_down(const Message& message);
+  // Sends the decision to the children. For an alltoall, each child receives the row counts of its
+  // subtree. Returns false if a row of the table has the wrong length.
+  bool post_decision(const Decision& decision);
+  // To the parent and the children, but not to `except`.
+  void post_around(const Message& message, int except);
+  void post_servers(const Message& message);
+  // Root: servers receive all decisions, to count their sequence, but without rows.
+  void tell_servers(const Decision& decision);
+
+ private:
+  const World& world_;
+  const int servers_;
+  AgreementHost& host_;
+  const int parent_;  // the root at a server; 0 at the root
+  const std::vector<int> children_;
+};
+
+}  // namespace rdmacoll

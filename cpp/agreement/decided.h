@@ -1,0 +1,23 @@
+// A decision whose operations are all present, so that it can run.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "collectives/algorithms.h"
+#include "operation/cut.h"
+#include "operation/operation.h"
+
+namespace rdmacoll {
+
+struct Decided {
+  uint64_t sequence = 0;
+  Algorithm algorithm = Algorithm::none;
+  uint64_t segment_bytes = 0;
+  RowsRef rows;  // null if the decision has no rows
+  int64_t most_rows = 0;
+  bool is_planned = false;  // decided by a plan, without a readiness check
+  std::vector<OperationRef> operations;
+};
+
+}  // namespace rdmacoll

@@ -1,0 +1,21 @@
+// The state of the job, as far as agreement depends on it. The engine maintains it.
+#pragma once
+
+#include <set>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace rdmacoll {
+
+struct Situation {
+  Nanoseconds turned_at = 0;  // when the current turn began
+  Status failure;             // the failure that ended the world, or ok()
+  Status departed;            // the first rank that left; no more collectives run
+  bool leaving = false;       // this rank is leaving
+  std::set<int> lost;         // ranks of the job whose connection is closed
+
+  bool goes_on() const { return failure.ok(); }
+};
+
+}  // namespace rdmacoll

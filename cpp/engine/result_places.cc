@@ -1,0 +1,89 @@
+#include "engine/result_places.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+
+// Requires that one rank or server writes each part of the result, once. These algorithms do so,
+// unless inputs are scaled first, into the output. The first member must be connected to all ranks.
+// With `direct` all ranks are connected. With servers it is connected to its children in the
+// control tree, so all ranks must be its children.
+bool ResultPlaces::shares_results(const Decided& decided) const {
+  const int ranks = parts_.world.size();
+  const bool is_by_servers =
+      decided.algorithm == Algorithm::parameter_server && ranks <= kTreeRadix + 1;
+  const bool has_one_writer = decided.algorithm == Algorithm::direct || is_by_servers;
+  if (!has_one_writer || decided.operations.size() != 1) return false;
+  const Request& request = decided.operations.front()->request;
+  return request.shares_results && request.prescale == 1.0 && ranks > 1 && parts_.is_one_node;
+}
+
+bool ResultPlaces::find(const Decided& decided, SharedPlace& place) {
+  if (!shares_results(decided)) return true;
+  const ResultOffsets offsets(decided.operations.front()->request.result_bytes());
+  if (!is_root()) return find_told(decided, offsets, place);
+  offer(decided, offsets.block_bytes(), place);
+  return parts_.now.goes_on();
+}
+
+bool ResultPlaces::find_told(const Decided& decided, const ResultOffsets& offsets,
+                             SharedPlace& place) {
+  const auto told = told_.find(decided.sequence);
+  if (parts_.now.lost.contains(root())) {
+    if (told != told_.end()) parts_.host.fail(root(), parts_.job.failed(root(), kLeftTooEarly));
+    return false;
+  }
+  if (!parts_.transport.reach(root()).shared_pools) return true;
+  if (told == told_.end()) return false;
+  const uint64_t offset = told->second;
+  told_.erase(told);
+  if (offset == PlaceMessage::kNoPlace) return true;
+  const PeerPool pool = parts_.transport.pool_of(root());
+  if (offset > pool.bytes || offsets.block_bytes() > pool.bytes - offset) {
+    parts_.host.broken_protocol(
+        root(), cat("a place for results at ", offset, " of a pool of ", bytes_text(pool.bytes)));
+    return false;
+  }
+  hold(decided, pool, offset, offsets.block_bytes(), place);
+  return parts_.now.goes_on();
+}
+
+void ResultPlaces::hold(const Decided& decided, const PeerPool& pool, uint64_t offset,
+                        std::size_t block_bytes, SharedPlace& place) {
+  place.block = {pool.base + offset, pool.view + offset, block_bytes};
+  // A server writes into memory that the workers hold until they know that it is written.
+  if (parts_.world.rank >= parts_.world.size()) return;
+  const Status held = hold_results(place.block, pool.mapping, place.hold);
+  if (!held.ok()) {
+    parts_.host.fail_myself(
+        {Code::failed, cat("no memory of ", bytes_text(block_bytes), " for the result of ",
+                           decided.operations.front()->label(), ": ", held.message(), ".")});
+  }
+}
+
+void ResultPlaces::offer(const Decided& decided, std::size_t block_bytes, SharedPlace& place) {
+  const std::vector<int>& ranks = parts_.ranks;
+  const bool may_share = std::all_of(ranks.begin() + 1, ranks.end(), [this](int peer) {
+    return parts_.transport.reach(peer).shared_pools;
+  });
+  const auto holders = static_cast<uint32_t>(parts_.world.size());
+  std::byte* const block = may_share ? parts_.results.lend(block_bytes, holders) : nullptr;
+  PlaceMessage message{decided.sequence};
+  if (block != nullptr) {
+    const MemoryPool& pool = parts_.pool;
+    message.offset = static_cast<uint64_t>(block - pool.base());
+    const PeerPool mine{pool.base(), pool.view(), pool.size(), pool.mapping()};
+    hold(decided, mine, message.offset, block_bytes, place);
+  }
+  for (auto peer = ranks.begin() + 1; peer != ranks.end(); ++peer) {
+    if (parts_.transport.reach(*peer).shared_pools) parts_.host.post(*peer, parts_.set, message);
+  }
+}
+
+bool ResultPlaces::take(int peer, const PlaceMessage& message) {
+  return peer == root() && !is_root() && told_.emplace(message.sequence, message.offset).second;
+}
+
+}  // namespace rdmacoll

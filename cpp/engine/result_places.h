@@ -1,0 +1,59 @@
+// Results that all ranks of a node share. The first member chooses their place in its pool when it
+// begins the sum, and sends it to the other ranks and the servers. These wait for the message. All
+// ranks know which sums have shared results. The message may also say that there is no room. A rank
+// that cannot map the first member's pool uses its own memory, and both ranks know this.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "agreement/decided.h"
+#include "agreement/messages.h"
+#include "agreement/situation.h"
+#include "base/world.h"
+#include "engine/set_host.h"
+#include "execution/planner.h"
+#include "memory/pool.h"
+#include "memory/shared_results.h"
+#include "transport/transport.h"
+
+namespace rdmacoll {
+
+class ResultPlaces {
+ public:
+  struct Parts {
+    uint32_t set = 0;
+    const World& job;
+    const World& world;             // the ranks of the set
+    const std::vector<int>& ranks;  // the job's ranks of the members, and of the servers after them
+    bool is_one_node = false;       // including the servers
+    Transport& transport;
+    MemoryPool& pool;
+    SharedResults& results;
+    SetHost& host;
+    const Situation& now;
+  };
+  explicit ResultPlaces(const Parts& parts) : parts_(parts) {}
+
+  // Finds the place of the decision's results, if they are shared. Requires connected peers.
+  // Returns false while the first member's message is missing, and if the world has ended.
+  bool find(const Decided& decided, SharedPlace& place);
+  // The first member's message. Returns false if this rank cannot expect it.
+  bool take(int peer, const PlaceMessage& message);
+
+ private:
+  bool shares_results(const Decided& decided) const;
+  bool find_told(const Decided& decided, const ResultOffsets& offsets, SharedPlace& place);
+  void offer(const Decided& decided, std::size_t block_bytes, SharedPlace& place);
+  void hold(const Decided& decided, const PeerPool& pool, uint64_t offset, std::size_t block_bytes,
+            SharedPlace& place);
+  bool is_root() const { return parts_.world.rank == 0; }
+  int root() const { return parts_.ranks.front(); }
+
+  const Parts parts_;
+  std::map<uint64_t, uint64_t> told_;  // offsets that the first member has sent, by sequence
+};
+
+}  // namespace rdmacoll

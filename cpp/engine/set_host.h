@@ -1,0 +1,31 @@
+// The functions of the engine that a process set calls. Ranks are ranks of the job.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "agreement/messages.h"
+#include "base/status.h"
+#include "operation/operation.h"
+
+namespace rdmacoll {
+
+// The cause of a failure if a rank left before others had its data.
+inline constexpr const char* kLeftTooEarly = "left before this rank had its data";
+
+class SetHost {
+ public:
+  virtual ~SetHost() = default;
+  virtual void post(int rank, uint32_t set, const Message& message) = 0;
+  virtual void fail(int rank, Status status) = 0;  // ends the world
+  virtual void fail_myself(const Status& status) = 0;
+  virtual void broken_protocol(int rank, const std::string& what) = 0;
+  // An operation begins that no caller has submitted.
+  virtual void begin(const OperationRef& operation) = 0;
+  // All ranks have joined. Unnamed operations continue with this number.
+  virtual void number_from(uint32_t set, int64_t number) = 0;
+  // Completes the operation.
+  virtual void end(const OperationRef& operation, const Status& status) = 0;
+};
+
+}  // namespace rdmacoll
