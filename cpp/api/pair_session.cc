@@ -104,7 +104,7 @@ void PairSession::idle(Nanoseconds since, Nanoseconds until) const {
 
 std::string PairSession::report(const std::vector<probe::Row>& rows) const {
   std::vector<std::string> rails, texts;
-  for (const rdma::Rail& rail : fabric_->rails()) rails.push_back(json_quote(rail.text()));
+  for (const std::string& port : fabric_->ports()) rails.push_back(json_quote(port));
   for (const probe::Row& row : rows) texts.push_back(row_json(row));
   return cat("{\"transport\": ", json_quote(fabric_->reach(1 - place_).transport), ", \"rails\": [",
              join(rails, ", "), "], \"acc_size\": ", fabric_->reach(1 - place_).eager_bytes,

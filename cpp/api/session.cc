@@ -222,7 +222,7 @@ Status Session::take_up(const std::vector<int>& leaders) {
 
 // The usual model of this kind of link, with the known rate.
 LinkModel Session::links_between_nodes() const {
-  const bool is_by_device = !fabric_->rails().empty();
+  const bool is_by_device = fabric_->is_by_device();
   const double gbit =
       config_.link_gbit ? static_cast<double>(*config_.link_gbit) : fabric_->link_gbit_per_s();
   if (gbit > 0) return usual_links(is_by_device, gbit);
@@ -230,10 +230,7 @@ LinkModel Session::links_between_nodes() const {
 }
 
 void Session::tell_transport() const {
-  if (!fabric_->warning().empty()) log_.warning(fabric_->warning());
-  for (const rdma::Rail& rail : fabric_->rails()) {
-    log_.say(cat("RDMA over ", rail.text(), ": ", rail.reason, "."));
-  }
+  for (const std::string& choice : fabric_->choices()) log_.say(choice);
   for (const std::string& note : fabric_->notes()) log_.warning(note);
 }
 
@@ -256,9 +253,9 @@ DriverOptions Session::driver_options(const Crowd& crowd, int cores) const {
   options.yield = crowd.is_crowded() || sysconf(_SC_NPROCESSORS_ONLN) == 1;
   // If a rank has one core of its own, only its threads compete.
   const bool shares = options.yield || cores == 1;
-  if (fabric_->transport_name() != "shm") {
+  if (!fabric_->shares_memory()) {
     options.op_spin = kSpinBetweenNodes;
-    options.caller_spin = fabric_->rails().empty() ? kSpinBetweenNodes : kSpinOnDevices;
+    options.caller_spin = fabric_->is_by_device() ? kSpinOnDevices : kSpinBetweenNodes;
   } else {
     options.op_spin = shares ? kSpinInCrowdedNode : kSpinInNode;
     options.caller_spin = options.yield ? kSpinInCrowdedNode : kSpinInNode;

@@ -36,7 +36,7 @@ std::size_t Session::in_flight(uint32_t set) {
 
 std::vector<Piece> Session::pin(const Request& request) {
   std::vector<Piece> pinned;
-  if (fabric_->rails().empty()) return pinned;
+  if (!fabric_->is_by_device()) return pinned;
   driver_->look([&](Engine&) {
     for (const TensorRef& tensor : request.tensors) {
       const std::size_t bytes = tensor.bytes(request.dtype);

@@ -17,6 +17,7 @@ constexpr std::size_t kCardBytesMax = 64 * 1024;
 constexpr std::size_t kTextBytesMax = 4096;
 constexpr std::size_t kAddressesMax = 256;
 constexpr std::size_t kSettingsMax = 256;
+constexpr std::size_t kTransportsMax = 16;
 constexpr std::size_t kUnixNameBytesMax = 100;  // sockaddr_un takes 107
 
 // Reads text that another rank wrote. After the first unexpected letter it is !ok() and yields
@@ -123,6 +124,23 @@ bool is_plain_name(const std::string& name) {
          });
 }
 
+TransportCard scan_transport(Scanner& scanner) {
+  TransportCard card;
+  card.obstacle = scanner.expect("{\"obstacle\":").text();
+  card.is_off = scanner.expect(",\"off\":").flag();
+  card.has_devices = scanner.expect(",\"devices\":").flag();
+  card.request = scanner.expect(",\"request\":").text();
+  card.pool_bytes = scanner.expect(",\"pool\":").number<uint64_t>();
+  scanner.expect("}");
+  return card;
+}
+
+std::string transport_json(const std::string& name, const TransportCard& card) {
+  return cat(json_quote(name), ":{\"obstacle\":", json_quote(card.obstacle),
+             ",\"off\":", int{card.is_off}, ",\"devices\":", int{card.has_devices},
+             ",\"request\":", json_quote(card.request), ",\"pool\":", card.pool_bytes, "}");
+}
+
 void scan(Scanner& scanner, Card& card) {
   card.wire = scanner.expect("{\"wire\":").number<uint32_t>();
   card.abi = scanner.expect(",\"abi\":").number<uint32_t>();
@@ -140,11 +158,12 @@ void scan(Scanner& scanner, Card& card) {
     card.tcp.push_back(*address);
   });
   card.pool_bytes = scanner.expect(",\"buffer\":").number<uint64_t>();
-  card.rdma.obstacle = scanner.expect(",\"rdma\":{\"obstacle\":").text();
-  card.rdma.has_devices = scanner.expect(",\"devices\":").flag();
-  card.rdma.request = scanner.expect(",\"request\":").text();
-  card.rdma.pool_bytes = scanner.expect(",\"pool\":").number<uint64_t>();
-  scanner.expect("},\"settings\":").list("{}", kSettingsMax, [&] {
+  scanner.expect(",\"transports\":").list("{}", kTransportsMax, [&] {
+    std::string name = scanner.text();
+    scanner.expect(":");
+    if (!card.transports.emplace(std::move(name), scan_transport(scanner)).second) scanner.fail();
+  });
+  scanner.expect(",\"settings\":").list("{}", kSettingsMax, [&] {
     std::string name = scanner.text();
     std::string value = scanner.expect(":").text();
     if (!card.settings.emplace(std::move(name), std::move(value)).second) scanner.fail();
@@ -156,19 +175,18 @@ void scan(Scanner& scanner, Card& card) {
 }  // namespace
 
 std::string to_json(const Card& card) {
-  std::vector<std::string> addresses, settings;
+  std::vector<std::string> addresses, transports, settings;
   for (const SocketAddress& address : card.tcp) addresses.push_back(json_quote(address.text()));
+  for (const auto& [name, one] : card.transports) transports.push_back(transport_json(name, one));
   for (const auto& [name, value] : card.settings) {
     settings.push_back(cat(json_quote(name), ":", json_quote(value)));
   }
-  return cat(
-      "{\"wire\":", card.wire, ",\"abi\":", card.abi, ",\"host\":", json_quote(card.host),
-      ",\"pid\":", card.pid, ",\"node\":", json_quote(card.node_key),
-      ",\"cpus\":", json_quote(card.cpus), ",\"numa\":", card.numa_node, ",\"uid\":", card.uid,
-      ",\"unix\":", json_quote(card.unix_name), ",\"tcp\":[", join(addresses, ","),
-      "],\"buffer\":", card.pool_bytes, ",\"rdma\":{\"obstacle\":", json_quote(card.rdma.obstacle),
-      ",\"devices\":", int{card.rdma.has_devices}, ",\"request\":", json_quote(card.rdma.request),
-      ",\"pool\":", card.rdma.pool_bytes, "},\"settings\":{", join(settings, ","), "}}");
+  return cat("{\"wire\":", card.wire, ",\"abi\":", card.abi, ",\"host\":", json_quote(card.host),
+             ",\"pid\":", card.pid, ",\"node\":", json_quote(card.node_key),
+             ",\"cpus\":", json_quote(card.cpus), ",\"numa\":", card.numa_node,
+             ",\"uid\":", card.uid, ",\"unix\":", json_quote(card.unix_name), ",\"tcp\":[",
+             join(addresses, ","), "],\"buffer\":", card.pool_bytes, ",\"transports\":{",
+             join(transports, ","), "},\"settings\":{", join(settings, ","), "}}");
 }
 
 Status parse_card(std::string_view text, int rank, Card& card) {

@@ -10,18 +10,12 @@
 
 #include "base/status.h"
 #include "bootstrap/addresses.h"
+#include "transport/provider.h"
 
 namespace rdmacoll {
 
 // Grows with every change of frames, messages, the handshake or this card.
-inline constexpr uint32_t kWireVersion = 26;
-
-struct RdmaCard {
-  std::string obstacle;  // why this rank cannot use RDMA, and the cure; "": it can
-  bool has_devices = false;
-  std::string request;      // the settings that request RDMA here; "": none
-  uint64_t pool_bytes = 0;  // the largest pool that it can pin, or was told to have
-};
+inline constexpr uint32_t kWireVersion = 27;
 
 struct Card {
   uint32_t wire = kWireVersion;  // a card of another version is read up to abi
@@ -36,9 +30,9 @@ struct Card {
   uint32_t uid = 0;
   std::string unix_name;
   std::vector<SocketAddress> tcp;
-  uint64_t pool_bytes = 0;  // size of this rank's buffer pool
-  RdmaCard rdma;
-  std::map<std::string, std::string> settings;  // those that must be equal on all ranks
+  uint64_t pool_bytes = 0;                          // size of this rank's buffer pool
+  std::map<std::string, TransportCard> transports;  // by name
+  std::map<std::string, std::string> settings;      // those that must be equal on all ranks
 };
 
 std::string to_json(const Card& card);

@@ -1,7 +1,6 @@
 #include "bootstrap/fabric.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "base/few.h"
@@ -14,6 +13,10 @@ namespace {
 // While no peer is expected, the listener is checked once in this many polls (and before each
 // sleep). A check costs a system call, and a late caller can wait some microseconds.
 constexpr uint32_t kPollsPerLook = 256;
+
+void append(std::vector<std::string>& texts, const std::vector<std::string>& more) {
+  texts.insert(texts.end(), more.begin(), more.end());
+}
 
 }  // namespace
 
@@ -42,38 +45,50 @@ class Fabric::Witness final : public Sink {
   Sink& sink_;
 };
 
-bool Fabric::uses_shm(int a, int b) const {
-  return world_.same_node(a, b) && options_.config.allows("shm");
+bool Fabric::shares_memory() const {
+  const auto is_used = [](const TransportChoice::Entry& entry) { return entry.is_used; };
+  return is_any_of(choice_.entries(), is_used) && are_all_of(choice_.entries(), [](auto& entry) {
+           return !entry.is_used || entry.provider->shares_memory();
+         });
 }
 
-Fabric::Way Fabric::way(int a, int b) const {
-  return uses_shm(a, b) ? Way::shm : agreement_.use ? Way::rdma : Way::tcp;
+bool Fabric::is_by_device() const {
+  return is_any_of(choice_.entries(), [](const TransportChoice::Entry& entry) {
+    return entry.is_used && entry.provider->is_by_device();
+  });
 }
 
-std::string Fabric::transport_name() const {
-  std::set<Way> ways;
-  for (int a = 0; a < world_.size(); ++a) {
-    for (int b = a + 1; b < world_.size(); ++b) ways.insert(way(a, b));
+std::vector<std::string> Fabric::ports() const {
+  std::vector<std::string> texts;
+  for (const TransportChoice::Entry& entry : choice_.entries()) {
+    if (entry.is_used) append(texts, entry.provider->ports());
   }
-  std::vector<std::string_view> names;
-  for (const Way each : ways) {
-    names.push_back(each == Way::shm ? "shm" : each == Way::rdma ? "rdma" : "tcp");
-  }
-  return names.empty() ? "none" : join(names, "+");
+  return texts;
 }
 
-const std::vector<rdma::Rail>& Fabric::rails() const {
-  static const std::vector<rdma::Rail> kNone;
-  return rdma_ ? ability_.rails : kNone;
+std::vector<std::string> Fabric::choices() const {
+  std::vector<std::string> lines;
+  for (const TransportChoice::Entry& entry : choice_.entries()) {
+    if (entry.is_used) append(lines, entry.provider->choices());
+  }
+  return lines;
+}
+
+// Warnings come first, then notes.
+void Fabric::note_choice() {
+  for (const TransportChoice::Entry& entry : choice_.entries()) {
+    const std::string& warning = entry.agreement.warning;
+    if (!warning.empty()) notes_.insert(notes_.begin(), warning);
+    append(notes_, entry.agreement.notes);
+    if (entry.is_used) append(notes_, entry.provider->notes());
+  }
 }
 
 double Fabric::link_gbit_per_s() const {
-  double gbit = 0;
-  for (const rdma::Rail& rail : rails()) {
-    if (rail.is_software) return 0;  // a software device always reports 2.5
-    gbit += rail.gbit_per_s;
+  for (const TransportChoice::Entry& entry : choice_.entries()) {
+    if (!entry.is_used) continue;
+    if (const std::optional<double> gbit = entry.provider->port_gbit_per_s()) return *gbit;
   }
-  if (rdma_) return gbit;
   for (int peer = 0; peer < world_.size(); ++peer) {
     if (world_.same_node(world_.rank, peer)) continue;
     const std::vector<InterfaceAddress> ours = interface_addresses();
@@ -99,16 +114,8 @@ std::string Fabric::summary() const {
 
 // Routing.
 
-Transport* Fabric::route(int peer) const {
-  switch (way(world_.rank, peer)) {
-    case Way::shm:
-      return shm_.get();
-    case Way::rdma:
-      return rdma_.get();
-    case Way::tcp:
-      break;
-  }
-  return tcp_.get();
+bool Fabric::meets_on_unix_socket(int peer) const {
+  return peers_[static_cast<std::size_t>(peer)].socket_kind == SocketKind::unix_domain;
 }
 
 Transport* Fabric::part(int peer) const {
@@ -166,15 +173,26 @@ Status Fabric::release(int peer, Lane lane, uint64_t sequence) {
 
 // Progress.
 
+// One transport at most has devices that access callers' memory.
 bool Fabric::pin(const Piece& memory) {
-  return rdma_ && ability_.pins_callers_memory && rdma_->pin(memory);
+  return is_any_of(parts_, [&](const auto& one) { return one->pin(memory); });
+}
+
+void Fabric::unpin(const Piece& memory) {
+  for (const auto& one : parts_) {
+    if (one->is_pinned(memory)) return one->unpin(memory);
+  }
+}
+
+bool Fabric::is_pinned(const Piece& memory) const {
+  return is_any_of(parts_, [&](const auto& one) { return one->is_pinned(memory); });
 }
 
 bool Fabric::poll(Sink& sink) {
   if (peers_.empty()) return false;
   Witness witness(*this, sink);
   bool moved = false;
-  for (Transport* one : parts_) moved |= one->poll(witness);
+  for (const auto& one : parts_) moved |= one->poll(witness);
   if (is_meeting() || ++polls_ % kPollsPerLook == 0) moved |= meet(sink);
   return moved;
 }
@@ -182,19 +200,19 @@ bool Fabric::poll(Sink& sink) {
 bool Fabric::arm() {
   if (peers_.empty()) return true;
   signalled_ |= take_signals();
-  return !signalled_ && are_all_of(parts_, [](Transport* one) { return one->arm(); });
+  return !signalled_ && are_all_of(parts_, [](const auto& one) { return one->arm(); });
 }
 
 Nanoseconds Fabric::next_deadline() const {
   if (peers_.empty()) return kNever;
   Nanoseconds deadline = next_meeting_deadline();
-  for (const Transport* one : parts_) deadline = std::min(deadline, one->next_deadline());
+  for (const auto& one : parts_) deadline = std::min(deadline, one->next_deadline());
   return deadline;
 }
 
 void Fabric::fail(int peer) {
   const State state = peers_[peer].state;
-  if (state == State::met || state == State::joined) route(peer)->fail(peer);
+  if (state == State::met || state == State::joined) peers_[peer].route->fail(peer);
   std::erase_if(dials_, [&](const auto& dial) { return dial->peer() == peer; });
   set_state(peer, State::failed);
 }
@@ -205,16 +223,16 @@ bool Fabric::is_meeting() const {
 
 bool Fabric::needs_poll() const {
   if (peers_.empty()) return false;
-  return is_meeting() || is_any_of(parts_, [](const Transport* one) { return one->needs_poll(); });
+  return is_meeting() || is_any_of(parts_, [](const auto& one) { return one->needs_poll(); });
 }
 
 bool Fabric::flushed() const {
-  return are_all_of(parts_, [](const Transport* one) { return one->flushed(); });
+  return are_all_of(parts_, [](const auto& one) { return one->flushed(); });
 }
 
 Transport::Counters Fabric::counters() const {
   Counters sum;
-  for (const Transport* one : parts_) {
+  for (const auto& one : parts_) {
     const Counters counters = one->counters();
     sum.connections += counters.connections;
     sum.registrations += counters.registrations;

@@ -2,9 +2,9 @@
 // that reaches the peer.
 //
 // In each pair the lower rank calls and the higher one waits, so that a pair never has two
-// connections. Over TCP a pair may have several streams: once the first one is there, the caller
-// opens the others. Ranks of one node meet on an abstract Unix socket, others over TCP. A rank
-// accepts calls from begin() on, before its own connect().
+// connections. Some transports use several streams: once the first one is there, the caller
+// opens the others. The pair's transport says whether they meet on an abstract Unix socket or over
+// TCP. A rank accepts calls from begin() on, before its own connect().
 #pragma once
 
 #include <map>
@@ -17,13 +17,10 @@
 #include "base/world.h"
 #include "bootstrap/card.h"
 #include "bootstrap/dial.h"
-#include "bootstrap/rdma_ability.h"
 #include "bootstrap/reception.h"
+#include "bootstrap/transport_choice.h"
 #include "memory/pool.h"
-#include "transport/rdma/rdma_transport.h"
-#include "transport/shm/shm_transport.h"
-#include "transport/tcp/tcp_transport.h"
-#include "transport/transport.h"
+#include "transport/socket_transport.h"
 
 namespace rdmacoll {
 
@@ -39,9 +36,8 @@ struct FabricOptions {
   Config config;
   uint32_t abi = 0;                             // RC_ABI_VERSION, for the fingerprint
   std::map<std::string, std::string> settings;  // world_settings(), for the fingerprint
-  Fabric* host = nullptr;        // its listeners serve this one over TCP; for open() alone
-  rdma::Verbs* verbs = nullptr;  // null: the system's
-  std::optional<rdma::MemoryLimit> memory_limit;  // on pinned memory; none: this process's
+  Fabric* host = nullptr;                // its listeners serve this one over TCP; for open() alone
+  std::vector<TransportRow> transports;  // in order of preference; empty: transport_table()
 };
 
 class Fabric final : public Transport {
@@ -74,16 +70,20 @@ class Fabric final : public Transport {
   // The transports in use now: "shm (3 peers), tcp (4 peers)".
   std::string summary() const;
   // The transports that the pairs of this world use: "shm", "tcp", "shm+rdma" or "none".
-  std::string transport_name() const;
-  // After begin(): the ports that RDMA uses, for display; none without RDMA.
-  const std::vector<rdma::Rail>& rails() const;
+  std::string transport_name() const { return choice_.names(); }
+  // After begin(): all pairs of this world share memory. False in a world of one.
+  bool shares_memory() const;
+  // After begin(): a device moves data of some pairs, and accesses pinned memory only.
+  bool is_by_device() const;
+  // After begin(): the ports of devices that are in use, for display.
+  std::vector<std::string> ports() const;
   // After begin(): the rate of a node's links to other nodes, in Gbit/s; 0: unknown, or no other
   // nodes.
   double link_gbit_per_s() const;
-  // Why RDMA is not used although there are devices, or "".
-  const std::string& warning() const { return agreement_.warning; }
-  // After begin(): lines about the use of RDMA, for one rank to log.
-  const std::vector<std::string>& notes() const { return agreement_.notes; }
+  // After begin(): lines for one rank to log. The choice of ports, and warnings about transports
+  // that are not used, or not as the settings say.
+  std::vector<std::string> choices() const;
+  const std::vector<std::string>& notes() const { return notes_; }
 
   void connect(int peer) override;
   bool is_connected(int peer) const override;
@@ -96,8 +96,8 @@ class Fabric final : public Transport {
   Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) override;
   Status release(int peer, Lane lane, uint64_t sequence) override;
   bool pin(const Piece& memory) override;
-  void unpin(const Piece& memory) override { rdma_->unpin(memory); }
-  bool is_pinned(const Piece& memory) const override { return rdma_ && rdma_->is_pinned(memory); }
+  void unpin(const Piece& memory) override;
+  bool is_pinned(const Piece& memory) const override;
   bool poll(Sink& sink) override;
   bool arm() override;
   int wait_handle() const override { return epoll_.get(); }
@@ -113,7 +113,9 @@ class Fabric final : public Transport {
   class Witness;
   struct Peer {
     State state = State::apart;
-    Transport* part = nullptr;      // joined
+    SocketTransport* route = nullptr;  // the transport of this pair; null for this rank itself
+    SocketKind socket_kind = SocketKind::tcp;
+    Transport* part = nullptr;      // the route, once joined
     Nanoseconds deadline = kNever;  // waiting, or streams are missing
     int missing = 0;                // streams that the peer has yet to open
   };
@@ -122,13 +124,11 @@ class Fabric final : public Transport {
   Status check_room() const;
   Status listen();
   int number(int rank) const;
-  bool uses_shm(int a, int b) const;
-  enum class Way : uint8_t { shm, rdma, tcp };
-  Way way(int a, int b) const;
-  Status begin_parts();
+  Status open_transports();
+  void note_choice();
   bool node_socket_accepts(int peer, Nanoseconds deadline) const;
   std::vector<Endpoint> endpoints_of(int peer) const;
-  Transport* route(int peer) const;
+  bool meets_on_unix_socket(int peer) const;
   // Null if the peer is not joined yet, or gone; see answer_without_part().
   Transport* part(int peer) const;
   Status answer_without_part(int peer) const;
@@ -169,13 +169,9 @@ class Fabric final : public Transport {
   uint32_t polls_ = 0;
   uint64_t handshakes_ = 0;
 
-  RdmaAbility ability_;
-  RdmaAgreement agreement_;
-
-  std::unique_ptr<TcpTransport> tcp_;
-  std::unique_ptr<RdmaTransport> rdma_;
-  std::unique_ptr<ShmTransport> shm_;
-  std::vector<Transport*> parts_;  // those of the three that exist
+  TransportChoice choice_;
+  std::vector<std::string> notes_;
+  std::vector<std::unique_ptr<SocketTransport>> parts_;
 };
 
 }  // namespace rdmacoll

@@ -32,7 +32,7 @@ void Fabric::call(int peer, int stream, Nanoseconds now) {
 }
 
 std::vector<Endpoint> Fabric::endpoints_of(int peer) const {
-  if (uses_shm(world_.rank, peer)) return {unix_endpoint(cards_[peer].unix_name)};
+  if (meets_on_unix_socket(peer)) return {unix_endpoint(cards_[peer].unix_name)};
   std::vector<Endpoint> endpoints;
   const bool same_host = cards_[peer].node_key == card_.node_key;
   for (const SocketAddress& address :
@@ -88,9 +88,7 @@ bool Fabric::meet(Sink& sink) {
     if (!is_starved && now < peers_[peer].deadline) continue;
     const std::string what = missing == 0
                                  ? "it did not connect"
-                                 : cat("it opened ", streams_of(peer) - missing, " of ",
-                                       streams_of(peer), " streams (RDMACOLL_TCP_STREAMS=1 does ",
-                                       "with the first one, where a firewall counts connections)");
+                                 : peers_[peer].route->missing_streams(streams_of(peer) - missing);
     lose(
         peer,
         is_starved
@@ -107,7 +105,7 @@ bool Fabric::meet(Sink& sink) {
 bool Fabric::let_in(Caller caller, Nanoseconds now) {
   const int peer = caller.peer;
   const State state = peers_[peer].state;
-  if (peer >= world_.rank || caller.over_unix != uses_shm(world_.rank, peer)) return false;
+  if (peer >= world_.rank || caller.over_unix != meets_on_unix_socket(peer)) return false;
   if (caller.stream > 0) {
     if (caller.stream >= streams_of(peer) || state == State::failed) return false;
     if (state == State::met || state == State::joined) {
@@ -134,9 +132,7 @@ bool Fabric::let_in(Caller caller, Nanoseconds now) {
   return true;
 }
 
-int Fabric::streams_of(int peer) const {
-  return way(world_.rank, peer) == Way::tcp ? credentials_.streams : 1;
-}
+int Fabric::streams_of(int peer) const { return peers_[peer].route->streams(); }
 
 std::string Fabric::waiting() const {
   std::vector<std::string> lines;
@@ -147,7 +143,7 @@ std::string Fabric::waiting() const {
     const bool lacks_streams = peers_[static_cast<std::size_t>(peer)].missing > 0;
     if (peers_[static_cast<std::size_t>(peer)].state != State::waiting && !lacks_streams) continue;
     std::vector<std::string> places;
-    if (uses_shm(world_.rank, peer)) {
+    if (meets_on_unix_socket(peer)) {
       places.emplace_back("its Unix socket");
     } else {
       for (const SocketAddress& address : card_.tcp) {
@@ -163,7 +159,7 @@ std::string Fabric::waiting() const {
 std::string Fabric::failed_call(const Dial& dial) const {
   std::string cause = dial.is_own_fault() ? own_fault("call it", dial.cause()) : dial.cause();
   if (dial.stream() == 0) return cause;
-  return tcp::stream_text(dial.stream(), credentials_.streams, cause);
+  return peers_[dial.peer()].route->stream_failure(dial.stream(), cause);
 }
 
 Nanoseconds Fabric::next_meeting_deadline() const {
@@ -180,22 +176,16 @@ Nanoseconds Fabric::next_meeting_deadline() const {
 
 void Fabric::hand_over(int peer, int stream, Fd socket, bool dialer) {
   ++handshakes_;
+  SocketTransport& route = *peers_[peer].route;
   if (stream > 0) {
-    if (peers_[peer].missing > 0 && !tcp_->has_beside(peer, stream)) {
+    if (peers_[peer].missing > 0 && !route.has_stream(peer, stream)) {
       --peers_[peer].missing;
       --missing_;
     }
-    return tcp_->adopt_beside(peer, stream, std::move(socket));
+    return route.adopt_stream(peer, stream, std::move(socket));
   }
   set_state(peer, State::met);
-  switch (way(world_.rank, peer)) {
-    case Way::shm:
-      return shm_->adopt(peer, std::move(socket), dialer);
-    case Way::rdma:
-      return rdma_->adopt(peer, std::move(socket));
-    case Way::tcp:
-      return tcp_->adopt(peer, std::move(socket));
-  }
+  route.adopt(peer, std::move(socket), dialer);
 }
 
 // The peers hear this cause as well, so it names this rank.
@@ -205,7 +195,7 @@ std::string Fabric::own_fault(std::string_view what, const std::string& cause) c
 
 void Fabric::lose(int peer, const std::string& cause, Sink& sink) {
   const State state = peers_[peer].state;
-  if (state == State::met || state == State::joined) route(peer)->fail(peer);
+  if (state == State::met || state == State::joined) peers_[peer].route->fail(peer);
   set_state(peer, State::failed);
   sink.peer_failed(peer, cause);
 }
@@ -217,7 +207,7 @@ void Fabric::set_state(int peer, State state) {
     std::erase_if(early_, [peer](const Caller& one) { return one.peer == peer; });
   }
   peers_[peer].state = state;
-  peers_[peer].part = state == State::joined ? route(peer) : nullptr;
+  peers_[peer].part = state == State::joined ? peers_[peer].route : nullptr;
 }
 
 }  // namespace rdmacoll

@@ -13,8 +13,7 @@
 #include "bootstrap/fabric.h"
 #include "bootstrap/fingerprint.h"
 #include "bootstrap/numa.h"
-#include "memory/room.h"
-#include "transport/shm/handshake.h"
+#include "bootstrap/transports.h"
 
 namespace rdmacoll {
 namespace {
@@ -27,14 +26,10 @@ Status watch_nested(int epoll, int nested) {
   return watch(epoll, nested, {.events = EPOLLIN, .data = {}});
 }
 
-// The descriptors that a start opens at most, beside listeners. The engine needs epoll sets (two
-// here, one for each of two transports, two of the driver) and their bells, with a page. It also
-// needs the listener's spare descriptor, and one to read a file. A peer needs its socket, a channel
-// and the descriptors that it passes; over TCP, its further streams. A device needs its commands,
-// events and completions.
-constexpr int kOfAnEngine = 13;
-constexpr int kOfAPeer = 2 + static_cast<int>(shm::kPassedMax);
-constexpr int kOfADevice = 3;
+// The descriptors that a start opens at most, beside those of listeners, peers and devices. The
+// engine needs epoll sets (two here, one for each of two transports, two of the driver) and their
+// bells, with a page. It also needs the listener's spare descriptor, and one to read a file.
+constexpr int kDescriptorsOfEngine = 13;
 
 }  // namespace
 
@@ -44,7 +39,9 @@ Fabric::Fabric(FabricOptions options, MemoryPool& pool, const Clock& clock)
       clock_(clock),
       start_timeout_(from_seconds(options_.config.start_timeout_s)),
       credentials_{options_.job,  options_.epoch,  options_.rank,
-                   options_.size, options_.secret, options_.config.tcp_streams} {}
+                   options_.size, options_.secret, options_.config.tcp_streams},
+      choice_(options_.transports.empty() ? transport_table() : options_.transports,
+              options_.config) {}
 
 Status Fabric::open(FabricOptions options, MemoryPool& pool, const Clock& clock,
                     std::unique_ptr<Fabric>& fabric) {
@@ -57,8 +54,7 @@ Status Fabric::open(FabricOptions options, MemoryPool& pool, const Clock& clock,
 
 Status Fabric::check_room() const {
   const int peers = std::min(options_.size - 1, kTreeRadix + 1);
-  return check_descriptors(kOfAnEngine + peers * std::max(kOfAPeer, options_.config.tcp_streams) +
-                           static_cast<int>(ability_.rails.size()) * kOfADevice);
+  return check_descriptors(kDescriptorsOfEngine + choice_.descriptors(peers));
 }
 
 Status Fabric::listen() {
@@ -92,10 +88,7 @@ Status Fabric::listen() {
     for (SocketAddress& address : addresses) address.set_port(port);
     if (has_peers) RC_RETURN_IF_ERROR(reception_->open(addresses, congestion));
   }
-  if (has_peers || !options_.config.rdma_request.empty()) {
-    ability_ = find_rdma(options_.config, pool_, options_.verbs,
-                         options_.memory_limit.value_or(rdma::memory_limit()));
-  }
+  std::map<std::string, TransportCard> transports = choice_.probe(pool_, has_peers);
   // Listeners, and devices that are opened again, need further descriptors. A later step must not
   // lack them.
   RC_RETURN_IF_ERROR(check_room());
@@ -110,7 +103,7 @@ Status Fabric::listen() {
            .unix_name = reception_->unix_name(),
            .tcp = lodges ? options_.host->card_.tcp : reception_->tcp(),
            .pool_bytes = pool_.size(),
-           .rdma = ability_.card,
+           .transports = std::move(transports),
            .settings = options_.settings};
   card_text_ = to_json(card_);
   options_.host = nullptr;
@@ -186,66 +179,35 @@ Status Fabric::begin(const World& world) {
   RC_ASSERT(static_cast<int>(cards_.size()) == options_.size, "probe_node comes first");
   RC_ASSERT(peers_.empty(), "begin() comes once");
   world_ = world;
-  if (world_.size() > 1 || !options_.config.rdma_request.empty()) {
-    RC_RETURN_IF_ERROR(agree_on_rdma(
-        cards_, options_.config, [&](int rank) { return world.describe(rank); }, agreement_));
-  }
-  if (world_.size() == 1) {
-    agreement_ = {};  // a world of one does not report what it does not use
-    return {};
-  }
-  // Every rank looks at all pairs, so that all ranks report the same.
-  for (int a = 0; a < world.size() && !options_.config.allows("tcp") && !agreement_.use; ++a) {
-    for (int b = a + 1; b < world.size(); ++b) {
-      if (uses_shm(a, b)) continue;
-      return Status(Code::invalid,
-                    cat("RDMACOLL_TRANSPORT=", join(options_.config.transports, ","),
-                        " leaves no way between ", world.describe(a), " and ", world.describe(b),
-                        world.same_node(a, b) ? "." : ": they are on different nodes.",
-                        " Add tcp, or leave it unset."));
-    }
-  }
-  RC_RETURN_IF_ERROR(begin_parts());
-  for (const Transport* one : parts_) {
-    RC_RETURN_IF_ERROR(watch_nested(epoll_.get(), one->wait_handle()));
-  }
-  peers_.resize(world_.members.size());
+  RC_RETURN_IF_ERROR(choice_.agree(cards_, world));
+  if (world_.size() == 1) return {};
+  // Rank 0 decides how large batches are, so all ranks use the size of the smallest pool.
+  if (choice_.pool_bytes() < pool_.size()) pool_.shrink(choice_.pool_bytes());
+  RC_RETURN_IF_ERROR(open_transports());
+  note_choice();
   return {};
 }
 
-Status Fabric::begin_parts() {
-  // Rank 0 decides how large batches are, so all ranks use the size of the smallest pool.
-  if (agreement_.pool_bytes < pool_.size()) pool_.shrink(agreement_.pool_bytes);
-  const auto is_mapped = [this](int peer) {
-    return peer != world_.rank && uses_shm(world_.rank, peer);
-  };
-  int mapped = 0;
-  for (int peer = 0; peer < world_.size(); ++peer) mapped += is_mapped(peer) ? 1 : 0;
-  RC_RETURN_IF_ERROR(check_mappings(pool_.size(), mapped, memory_room()));
-  const std::string name = transport_name();
-  const auto uses = [&](std::string_view part) { return name.find(part) != name.npos; };
-  const Config& config = options_.config;
-  const Nanoseconds peer_timeout = from_seconds(config.peer_timeout_s);
-  if (uses("tcp")) {
-    tcp_ = std::make_unique<TcpTransport>(
-        world_, clock_, peer_timeout,
-        TcpOptions{.chunk_bytes = config.chunk_bytes, .streams = {.count = config.tcp_streams}});
-    RC_RETURN_IF_ERROR(tcp_->opened());
-    parts_.push_back(tcp_.get());
-  }
-  if (uses("rdma")) {
-    note_retries(config, ability_.rails, agreement_.notes);
-    RC_RETURN_IF_ERROR(RdmaTransport::open(world_, pool_, clock_, *ability_.verbs, ability_.rails,
-                                           peer_options(config, pool_.size(), world_.size()),
-                                           rdma_));
-    parts_.push_back(rdma_.get());
-  }
-  if (uses("shm")) {
-    shm_ = std::make_unique<ShmTransport>(
-        world_, pool_, clock_,
-        ShmOptions{.one_copy = config.one_copy, .peer_timeout = peer_timeout});
-    RC_RETURN_IF_ERROR(shm_->opened());
-    parts_.push_back(shm_.get());
+// Opens every transport that some pair of the world uses, also if this rank has no such peer.
+Status Fabric::open_transports() {
+  peers_.resize(world_.members.size());
+  for (std::size_t i = 0; i < choice_.entries().size(); ++i) {
+    const TransportChoice::Entry& entry = choice_.entries()[i];
+    if (!entry.is_used) continue;
+    TransportOptions options{world_, pool_, clock_, options_.config, {}};
+    for (int peer = 0; peer < world_.size(); ++peer) {
+      if (peer != world_.rank && choice_.between(world_.rank, peer) == i) {
+        options.peers.push_back(peer);
+      }
+    }
+    std::unique_ptr<SocketTransport> opened;
+    RC_RETURN_IF_ERROR(entry.provider->open(options, opened));
+    for (const int peer : options.peers) {
+      peers_[peer].route = opened.get();
+      peers_[peer].socket_kind = entry.provider->socket_kind();
+    }
+    RC_RETURN_IF_ERROR(watch_nested(epoll_.get(), opened->wait_handle()));
+    parts_.push_back(std::move(opened));
   }
   return {};
 }

@@ -12,7 +12,7 @@ from rdmacoll.cli.doctor_wish import rdma_wish
 
 _POOL_BYTES = 1 << 30  # RDMACOLL_BUF_SIZE, if it is not known
 _POOL_BYTES_MIN = 16 << 20
-# cpp/bootstrap/rdma_ability.cc: every rail pins the pool once, and a quarter of the pool a second time.
+# cpp/transport/rdma/ability.cc: every rail pins the pool once, and a quarter of the pool a second time.
 _PINNED_SHARE = 1.25
 
 

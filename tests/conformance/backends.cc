@@ -105,7 +105,7 @@ Backend tcp(std::string name, tcp::Streams streams) {
         auto& to = dynamic_cast<TcpTransport&>(transport);
         to.adopt(peer, std::move(sockets[0]));
         for (std::size_t i = 1; i < sockets.size(); ++i) {
-          to.adopt_beside(peer, static_cast<int>(i), std::move(sockets[i]));
+          to.adopt_stream(peer, static_cast<int>(i), std::move(sockets[i]));
         }
       },
       streams.count);

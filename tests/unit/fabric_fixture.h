@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "bootstrap/fabric.h"
+#include "bootstrap/transports.h"
+#include "transport/rdma/provider.h"
 
 namespace rdmacoll::fabric_test {
 
@@ -118,6 +120,17 @@ struct Cluster {
     });
   }
 };
+
+// The table of transports, with other devices under RDMA.
+inline std::vector<TransportRow> transports_over(
+    rdma::Verbs& verbs, std::optional<rdma::MemoryLimit> limit = std::nullopt) {
+  std::vector<TransportRow> rows = transport_table();
+  for (TransportRow& row : rows) {
+    if (row.name != "rdma") continue;
+    row.make = [&verbs, limit] { return std::make_unique<RdmaProvider>(&verbs, limit); };
+  }
+  return rows;
+}
 
 inline Edit only(std::vector<std::string> transports) {
   return [=](FabricOptions& options) { options.config.transports = transports; };

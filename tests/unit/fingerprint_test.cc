@@ -24,6 +24,7 @@ Card a_card(const std::string& order = "run") {
             .unix_name = "rdmacoll-00ff",
             .settings = {{"RDMACOLL_ORDER", order}, {"RDMACOLL_CHUNK_SIZE", "4194304"}}};
   card.tcp = {*SocketAddress::parse("10.0.0.1:4711"), *SocketAddress::parse("[fd00::1]:4712")};
+  card.transports = {{"rdma", {.obstacle = "no device."}}, {"tcp", {.is_off = true}}};
   return card;
 }
 
@@ -73,8 +74,11 @@ TEST(FingerprintCard, says_which_containers_share_a_machine) {
 TEST(FingerprintCard, comes_back_as_it_went) {
   Card card = a_card();
   card.host = "a \"host\"\n\\ \x01 \xc3\xa9";
-  card.rdma = {
-      .obstacle = "no \"port\"", .has_devices = true, .request = "TF_RDMA_DEV_NAME=\"a b\""};
+  card.transports["rdma"] = {.obstacle = "no \"port\"",
+                             .has_devices = true,
+                             .request = "TF_RDMA_DEV_NAME=\"a b\"",
+                             .pool_bytes = 4096};
+  card.transports["tcp"] = {.is_off = true};
   Card back;
   const std::string text = to_json(card);
   EXPECT_EQ(text.find('\n'), std::string::npos);
@@ -87,9 +91,15 @@ TEST(FingerprintCard, comes_back_as_it_went) {
   EXPECT_EQ(back.uid, card.uid);
   EXPECT_EQ(back.unix_name, card.unix_name);
   EXPECT_EQ(back.settings, card.settings);
-  EXPECT_EQ(back.rdma.obstacle, card.rdma.obstacle);
-  EXPECT_TRUE(back.rdma.has_devices);
-  EXPECT_EQ(back.rdma.request, card.rdma.request);
+  ASSERT_EQ(back.transports.size(), 2u);
+  const TransportCard rdma = back.transports["rdma"];
+  EXPECT_EQ(rdma.obstacle, card.transports["rdma"].obstacle);
+  EXPECT_FALSE(rdma.is_off);
+  EXPECT_TRUE(rdma.has_devices);
+  EXPECT_EQ(rdma.request, card.transports["rdma"].request);
+  EXPECT_EQ(rdma.pool_bytes, 4096u);
+  EXPECT_TRUE(back.transports["tcp"].is_off);
+  EXPECT_FALSE(back.transports["tcp"].has_devices);
   ASSERT_EQ(back.tcp.size(), 2u);
   EXPECT_EQ(back.tcp[0].text(), "10.0.0.1:4711");
   EXPECT_EQ(back.tcp[1].text(), "[fd00::1]:4712");
@@ -127,6 +137,8 @@ TEST(FingerprintCard, refuses_what_it_did_not_write) {
   edit("node7", "\n");
   edit("\"host\"", "\"tsoh\"");
   edit("RDMACOLL_ORDER", "RDMACOLL_CHUNK_SIZE");
+  edit("\"tcp\":{", "\"rdma\":{");
+  edit("\"off\":1", "\"off\":2");
   bad.push_back(std::string(100'000, '['));
   for (const std::string& text : bad) {
     Card card;

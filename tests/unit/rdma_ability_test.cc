@@ -1,9 +1,9 @@
 // The ability to use RDMA, of each rank and of all ranks together.
-#include "bootstrap/rdma_ability.h"
-
 #include <gmock/gmock.h>
 
 #include "base/text.h"
+#include "bootstrap/transport_choice.h"
+#include "transport/rdma/ability.h"
 #include "unit/fabric_fixture.h"
 #include "verbs_sim/fabric.h"
 
@@ -21,7 +21,7 @@ class FindRdma : public testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(MemoryPool::create(16 << 20, pool_).ok()); }
 
-  RdmaAbility find(SimVerbs& verbs) { return find_rdma(config_, *pool_, &verbs, {}); }
+  rdma::Ability find(SimVerbs& verbs) { return rdma::find_ability(config_, *pool_, &verbs, {}); }
 
   SimFabric fabric_{{.seed = 71}};
   std::unique_ptr<MemoryPool> pool_;
@@ -29,7 +29,7 @@ class FindRdma : public testing::Test {
 };
 
 TEST_F(FindRdma, device_that_works_is_no_obstacle) {
-  const RdmaAbility ability = find(fabric_.add_host({verbs_sim::soft_roce(0)}));
+  const rdma::Ability ability = find(fabric_.add_host({verbs_sim::soft_roce(0)}));
   EXPECT_EQ(ability.card.obstacle, "");
   EXPECT_TRUE(ability.card.has_devices);
   ASSERT_EQ(ability.rails.size(), 1u);
@@ -42,7 +42,7 @@ TEST_F(FindRdma, callers_memory_is_registered_where_nothing_limits_it_alone) {
   SimVerbs& verbs = fabric_.add_host({verbs_sim::soft_roce(0)});
   EXPECT_TRUE(find(verbs).pins_callers_memory);
   const rdma::MemoryLimit limit{.allowed = uint64_t{1} << 40};
-  EXPECT_FALSE(find_rdma(config_, *pool_, &verbs, limit).pins_callers_memory);
+  EXPECT_FALSE(rdma::find_ability(config_, *pool_, &verbs, limit).pins_callers_memory);
   verbs.shares_with_forks();
   EXPECT_FALSE(find(verbs).pins_callers_memory);
 }
@@ -50,13 +50,13 @@ TEST_F(FindRdma, callers_memory_is_registered_where_nothing_limits_it_alone) {
 TEST_F(FindRdma, missing_library_is_the_obstacle_in_its_own_words) {
   SimVerbs& verbs = fabric_.add_host({verbs_sim::soft_roce(0)});
   verbs.refuse_with({Code::failed, "libibverbs.so.1 is missing: apt install libibverbs1"});
-  const RdmaAbility ability = find(verbs);
+  const rdma::Ability ability = find(verbs);
   EXPECT_EQ(ability.card.obstacle, "libibverbs.so.1 is missing: apt install libibverbs1");
   EXPECT_FALSE(ability.card.has_devices);
 }
 
 TEST_F(FindRdma, no_device_is_an_obstacle) {
-  const RdmaAbility ability = find(fabric_.add_host({}));
+  const rdma::Ability ability = find(fabric_.add_host({}));
   EXPECT_NE(ability.card.obstacle, "");
   EXPECT_FALSE(ability.card.has_devices);
 }
@@ -64,7 +64,7 @@ TEST_F(FindRdma, no_device_is_an_obstacle) {
 TEST_F(FindRdma, missing_device_that_was_asked_for_is_named_beside_those_there_are) {
   config_.rdma_device = "mlx5_7";
   config_.rdma_request = "TF_RDMA_DEV_NAME=mlx5_7";
-  const RdmaAbility ability = find(fabric_.add_host({verbs_sim::ethernet(0)}));
+  const rdma::Ability ability = find(fabric_.add_host({verbs_sim::ethernet(0)}));
   EXPECT_THAT(ability.card.obstacle, AllOf(HasSubstr("mlx5_7"), HasSubstr("mlx5_0")));
   EXPECT_TRUE(ability.card.has_devices);
   EXPECT_EQ(ability.card.request, "TF_RDMA_DEV_NAME=mlx5_7");
@@ -86,34 +86,40 @@ TEST_F(FindRdma, what_is_turned_off_is_not_even_looked_at) {
   SimVerbs& verbs = fabric_.add_host({verbs_sim::soft_roce(0)});
   config_.rdma_enabled = false;
   EXPECT_THAT(find(verbs).card.obstacle, HasSubstr("turned off"));
+  EXPECT_TRUE(find(verbs).card.is_off);
   config_.rdma_enabled = true;
   config_.transports = {"shm", "tcp"};
-  EXPECT_THAT(find(verbs).card.obstacle, HasSubstr("turned off"));
+  TransportChoice choice(fabric_test::transports_over(verbs), config_);
+  const TransportCard off = choice.probe(*pool_, true)["rdma"];
+  EXPECT_THAT(off.obstacle, HasSubstr("RDMACOLL_TRANSPORT"));
+  EXPECT_TRUE(off.is_off);
   EXPECT_EQ(fabric_.counters().registrations, 0u);
   config_.transports = {"shm", "rdma"};
-  EXPECT_EQ(find(verbs).card.obstacle, "");
+  EXPECT_EQ(choice.probe(*pool_, true)["rdma"].obstacle, "");
 }
 
 // ---- all together ----
 
-RdmaCard able() { return {.has_devices = true, .pool_bytes = 64 << 20}; }
-RdmaCard unable(std::string obstacle, bool has_devices) {
+TransportCard able() { return {.has_devices = true, .pool_bytes = 64 << 20}; }
+TransportCard unable(std::string obstacle, bool has_devices) {
   return {.obstacle = std::move(obstacle), .has_devices = has_devices};
 }
-RdmaCard asking(RdmaCard card) {
+TransportCard asking(TransportCard card) {
   card.request = "TF_RDMA_DEV_NAME=mlx5_0";
   return card;
 }
 
-Status agree(const std::vector<RdmaCard>& each, RdmaAgreement& agreement) {
-  std::vector<Card> cards(each.size());
-  for (std::size_t i = 0; i < each.size(); ++i) cards[i].rdma = each[i];
-  return agree_on_rdma(
-      cards, {}, [](int rank) { return cat("rank ", rank, " on h", rank); }, agreement);
+Status agree(const std::vector<TransportCard>& each, TransportAgreement& agreement) {
+  std::vector<Candidate> ranks;
+  for (const TransportCard& card : each) ranks.push_back({.card = card});
+  const TransportRow row{"rdma", "RDMA", {}};
+  return agree_on_transport(
+      row, RdmaProvider(), "TCP", ranks, {},
+      [](int rank) { return cat("rank ", rank, " on h", rank); }, agreement);
 }
 
 TEST(AgreeOnRdma, when_all_are_able) {
-  RdmaAgreement agreement;
+  TransportAgreement agreement;
   EXPECT_TRUE(agree({able(), asking(able()), able()}, agreement).ok());
   EXPECT_TRUE(agreement.use);
   EXPECT_EQ(agreement.warning, "");
@@ -121,15 +127,15 @@ TEST(AgreeOnRdma, when_all_are_able) {
 
 TEST(AgreeOnRdma, names_the_limit_that_has_made_the_pool_smaller) {
   const auto note_of = [](uint64_t made, uint64_t pinned) {
-    std::vector<Card> cards(2);
-    for (Card& card : cards) card.pool_bytes = card.rdma.pool_bytes = 1 << 30;
-    cards[1].pool_bytes = made << 20;
-    cards[1].rdma.pool_bytes = pinned << 20;
+    std::vector<Candidate> ranks(2);
+    for (Candidate& rank : ranks) rank.pool_bytes = rank.card.pool_bytes = 1 << 30;
+    ranks[1].pool_bytes = made << 20;
+    ranks[1].card.pool_bytes = pinned << 20;
     Config config;
     config.pool_bytes = 1 << 30;
-    RdmaAgreement agreement;
+    TransportAgreement agreement;
     const auto describe = [](int rank) { return cat("rank ", rank); };
-    EXPECT_TRUE(agree_on_rdma(cards, config, describe, agreement).ok());
+    EXPECT_TRUE(RdmaProvider().agree(ranks, config, describe, agreement).ok());
     return agreement.notes.empty() ? std::string() : agreement.notes.front();
   };
   EXPECT_THAT(note_of(1024, 64), AllOf(HasSubstr("64 MiB instead of 1 GiB, since rank 1 may pin"),
@@ -139,7 +145,7 @@ TEST(AgreeOnRdma, names_the_limit_that_has_made_the_pool_smaller) {
 }
 
 TEST(AgreeOnRdma, one_that_is_unable_decides_for_all_and_is_named) {
-  RdmaAgreement agreement;
+  TransportAgreement agreement;
   EXPECT_TRUE(agree({able(), able(), unable("its port is down.", true)}, agreement).ok());
   EXPECT_FALSE(agreement.use);
   EXPECT_EQ(agreement.warning,
@@ -148,7 +154,7 @@ TEST(AgreeOnRdma, one_that_is_unable_decides_for_all_and_is_named) {
 }
 
 TEST(AgreeOnRdma, what_one_asked_for_and_another_cannot_is_an_error) {
-  RdmaAgreement agreement;
+  TransportAgreement agreement;
   const Status status = agree({asking(able()), unable("no library.", false)}, agreement);
   EXPECT_EQ(status.code(), Code::invalid);
   EXPECT_THAT(status.message(),
@@ -159,7 +165,7 @@ TEST(AgreeOnRdma, what_one_asked_for_and_another_cannot_is_an_error) {
 }
 
 TEST(AgreeOnRdma, where_nobody_has_a_device_nothing_is_said) {
-  RdmaAgreement agreement;
+  TransportAgreement agreement;
   EXPECT_TRUE(agree({unable("no library.", false), unable("no device.", false)}, agreement).ok());
   EXPECT_FALSE(agreement.use);
   EXPECT_EQ(agreement.warning, "");
@@ -171,8 +177,8 @@ TEST(AgreeOnRdma, who_turned_it_off_is_not_warned) {
   ASSERT_TRUE(MemoryPool::create(16 << 20, pool).ok());
   Config config;
   config.rdma_enabled = false;
-  const RdmaAbility off = find_rdma(config, *pool, &fabric.add_host({}), {});
-  RdmaAgreement agreement;
+  const rdma::Ability off = rdma::find_ability(config, *pool, &fabric.add_host({}), {});
+  TransportAgreement agreement;
   EXPECT_TRUE(agree({able(), off.card}, agreement).ok());
   EXPECT_FALSE(agreement.use);
   EXPECT_EQ(agreement.warning, "");
@@ -185,7 +191,8 @@ TEST(FabricOverRdma, ranks_talk_and_a_large_transfer_arrives) {
   {
     fabric_test::Cluster cluster(2, [&](FabricOptions& options) {
       options.config.transports = {"rdma"};
-      options.verbs = &fabric.add_host({verbs_sim::soft_roce(options.rank)});
+      options.transports =
+          fabric_test::transports_over(fabric.add_host({verbs_sim::soft_roce(options.rank)}));
     });
     ASSERT_TRUE(cluster.begin().ok());
     cluster.connect_all();
@@ -215,8 +222,8 @@ TEST(FabricOverRdma, rank_without_a_device_is_an_error_where_rdma_was_asked_for)
   fabric_test::Cluster cluster(2, [&](FabricOptions& options) {
     options.config.transports = {"rdma"};
     options.config.rdma_request = "TF_RDMA_ENABLED=true";
-    options.verbs =
-        &(options.rank == 0 ? fabric.add_host({verbs_sim::soft_roce(0)}) : fabric.add_host({}));
+    options.transports = fabric_test::transports_over(
+        options.rank == 0 ? fabric.add_host({verbs_sim::soft_roce(0)}) : fabric.add_host({}));
   });
   const Status status = cluster.begin();
   EXPECT_THAT(status.message(), AllOf(HasSubstr("RDMA was asked for"), HasSubstr("rank 1")));
@@ -227,7 +234,7 @@ TEST(FabricOverRdma, a_world_of_one_that_asks_for_rdma_needs_it_as_any_other) {
   for (const int size : {1, 2}) {
     SimFabric fabric{verbs_sim::FabricPolicy{}};
     fabric_test::Cluster cluster(size, [&](FabricOptions& options) {
-      options.verbs = &fabric.add_host({});
+      options.transports = fabric_test::transports_over(fabric.add_host({}));
       options.config.rdma_request = "TF_RDMA_ENABLED=true";
     });
     const Status status = cluster.begin();
@@ -241,7 +248,7 @@ TEST(FabricOverRdma, a_world_of_one_that_asks_for_rdma_needs_it_as_any_other) {
 TEST(FabricOverRdma, a_world_of_one_that_has_what_it_asks_for_starts) {
   SimFabric fabric{verbs_sim::FabricPolicy{}};
   fabric_test::Cluster cluster(1, [&](FabricOptions& options) {
-    options.verbs = &fabric.add_host({verbs_sim::soft_roce(0)});
+    options.transports = fabric_test::transports_over(fabric.add_host({verbs_sim::soft_roce(0)}));
     options.config.rdma_request = "TF_RDMA_ENABLED=true";
   });
   const Status status = cluster.begin();

@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "fabric_fixture.h"
+#include "transport/rdma/eager_cut.h"
 #include "verbs_sim/fabric.h"
 
 namespace rdmacoll::fabric_test {
@@ -16,7 +17,11 @@ using verbs_sim::SimFabric;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-using Configure = std::function<void(FabricOptions&)>;
+struct RdmaOptions : FabricOptions {
+  rdma::Verbs* verbs = nullptr;
+  rdma::MemoryLimit memory_limit;
+};
+using Configure = std::function<void(RdmaOptions&)>;
 
 // Two ranks on two hosts with one device each. The ranks may use only RDMA.
 struct RdmaCluster {
@@ -28,9 +33,10 @@ struct RdmaCluster {
     for (int host = 0; host < 2; ++host) wire.add_host({adapter(host)});
     cluster = std::make_unique<Cluster>(2, [&](FabricOptions& options) {
       options.config.transports = {"rdma"};
-      options.verbs = &wire.verbs(options.rank);
-      options.memory_limit.emplace();
-      if (configure) configure(options);
+      RdmaOptions all{options, &wire.verbs(options.rank), {}};
+      if (configure) configure(all);
+      options = all;
+      options.transports = transports_over(*all.verbs, all.memory_limit);
     });
   }
   ~RdmaCluster() { cluster.reset(); }  // before the wire
@@ -58,7 +64,7 @@ AdapterModel infiniband(int host) {
 }
 AdapterModel soft_roce(int host) { return verbs_sim::soft_roce(host); }
 
-void set_all(FabricOptions& options) {
+void set_all(RdmaOptions& options) {
   Config& config = options.config;
   config.rdma_pkey_index = 2;
   config.rdma_queue_depth = 333;
@@ -111,7 +117,7 @@ TEST(RdmaSettings, eager_cut_is_found_by_both_ends_or_obeyed) {
   EXPECT_LE(mine, rdma::kEagerBytesMax);
   for (const uint64_t wanted : {0, 700, 4096, 100'000}) {
     RdmaCluster set(ethernet,
-                    [&](FabricOptions& options) { options.config.accumulation_bytes = wanted; });
+                    [&](RdmaOptions& options) { options.config.accumulation_bytes = wanted; });
     ASSERT_TRUE(set.meets());
     EXPECT_EQ(cuts(set), std::pair(wanted, wanted));
   }
@@ -119,8 +125,7 @@ TEST(RdmaSettings, eager_cut_is_found_by_both_ends_or_obeyed) {
 
 // Both ranks are limited members of the partition. Limited members may not talk to each other.
 TEST(RdmaSettings, a_partition_that_leads_nowhere_is_a_failure_of_the_peer) {
-  RdmaCluster limited(infiniband,
-                      [](FabricOptions& options) { options.config.rdma_pkey_index = 0; });
+  RdmaCluster limited(infiniband, [](RdmaOptions& options) { options.config.rdma_pkey_index = 0; });
   ASSERT_TRUE(limited.cluster->begin().ok());
   limited.cluster->connect_all();
   ASSERT_TRUE(limited.cluster->until([&] {
@@ -139,18 +144,18 @@ TEST(RdmaSettings, a_port_takes_no_larger_packets_than_it_has_active) {
     model.facts.ports.front().active_mtu = 1024;
     return model;
   };
-  RdmaCluster large(small, [](FabricOptions& options) { options.config.rdma_mtu = 4096; });
+  RdmaCluster large(small, [](RdmaOptions& options) { options.config.rdma_mtu = 4096; });
   ASSERT_TRUE(large.meets());
   EXPECT_EQ(large.wire.connected().front().path.mtu, 1024U);
 }
 
 TEST(RdmaSettings, soft_roce_does_not_retry_for_ever_and_says_so_once) {
-  RdmaCluster soft(soft_roce, [](FabricOptions& options) { options.config.rdma_retries = 7; });
+  RdmaCluster soft(soft_roce, [](RdmaOptions& options) { options.config.rdma_retries = 7; });
   ASSERT_TRUE(soft.meets());
   for (const verbs_sim::Connected& pair : soft.wire.connected()) EXPECT_EQ(pair.path.retries, 6);
   ASSERT_EQ(soft.notes().size(), 1U);
   EXPECT_THAT(soft.notes().front(), AllOf(HasSubstr("RDMA_RETRY_CNT=7"), HasSubstr("taken as 6")));
-  RdmaCluster fewer(soft_roce, [](FabricOptions& options) { options.config.rdma_retries = 5; });
+  RdmaCluster fewer(soft_roce, [](RdmaOptions& options) { options.config.rdma_retries = 5; });
   ASSERT_TRUE(fewer.meets());
   EXPECT_EQ(fewer.wire.connected().front().path.retries, 5);
   EXPECT_TRUE(fewer.notes().empty());
@@ -158,7 +163,7 @@ TEST(RdmaSettings, soft_roce_does_not_retry_for_ever_and_says_so_once) {
 
 // Returns the reason why ranks refuse RDMA although the settings demand it.
 std::string refusal(const std::function<AdapterModel(int)>& adapter, const Configure& configure) {
-  RdmaCluster refused(adapter, [&](FabricOptions& options) {
+  RdmaCluster refused(adapter, [&](RdmaOptions& options) {
     options.config.rdma_request = "TF_RDMA_ENABLED=true";
     configure(options);
   });
@@ -190,7 +195,7 @@ TEST(RdmaSettings, more_rails_than_there_may_be_are_refused) {
     }
     return model;
   };
-  const auto name_all = [](FabricOptions& options) {
+  const auto name_all = [](RdmaOptions& options) {
     std::vector<rdma::DeviceFacts> devices;
     ASSERT_TRUE(options.verbs->list(devices).ok());
     for (int number = 1; number <= 5; ++number) {
@@ -204,8 +209,8 @@ TEST(RdmaSettings, more_rails_than_there_may_be_are_refused) {
 // Pinned memory: a pool takes a quarter more than its size.
 
 TEST(RdmaSettings, a_pool_that_nobody_asked_for_shrinks_to_what_all_may_pin) {
-  RdmaCluster limited(ethernet, [](FabricOptions& options) {
-    if (options.rank == 1) options.memory_limit->allowed = 50 * kMiB;
+  RdmaCluster limited(ethernet, [](RdmaOptions& options) {
+    if (options.rank == 1) options.memory_limit.allowed = 50 * kMiB;
   });
   ASSERT_TRUE(limited.meets());
   for (const auto& pool : limited.cluster->pools) EXPECT_EQ(pool->size(), 40 * kMiB);
@@ -216,7 +221,7 @@ TEST(RdmaSettings, a_pool_that_nobody_asked_for_shrinks_to_what_all_may_pin) {
 }
 
 TEST(RdmaSettings, what_is_pinned_already_counts) {
-  RdmaCluster limited(ethernet, [](FabricOptions& options) {
+  RdmaCluster limited(ethernet, [](RdmaOptions& options) {
     options.memory_limit = {.allowed = 60 * kMiB, .pinned = 10 * kMiB};
   });
   ASSERT_TRUE(limited.meets());
@@ -225,10 +230,10 @@ TEST(RdmaSettings, what_is_pinned_already_counts) {
 
 TEST(RdmaSettings, a_pool_that_was_asked_for_and_cannot_be_pinned_is_refused) {
   EXPECT_THAT(refusal(ethernet,
-                      [](FabricOptions& options) {
+                      [](RdmaOptions& options) {
                         options.config.pool_bytes = 64 * kMiB;
                         options.config.pool_is_given = true;
-                        options.memory_limit->allowed = 50 * kMiB;
+                        options.memory_limit.allowed = 50 * kMiB;
                       }),
               AllOf(HasSubstr("64 MiB needs 80 MiB"), HasSubstr("is 50 MiB"),
                     HasSubstr("ulimit -l"), HasSubstr("lower TF_RDMA_BUF_SIZE to 40 MiB")));
@@ -236,13 +241,13 @@ TEST(RdmaSettings, a_pool_that_was_asked_for_and_cannot_be_pinned_is_refused) {
 
 TEST(RdmaSettings, a_limit_below_the_smallest_pool_is_refused) {
   EXPECT_THAT(
-      refusal(ethernet, [](FabricOptions& options) { options.memory_limit->allowed = 8 * kMiB; }),
+      refusal(ethernet, [](RdmaOptions& options) { options.memory_limit.allowed = 8 * kMiB; }),
       AllOf(HasSubstr("16 MiB needs 20 MiB"), HasSubstr("is 8 MiB"), HasSubstr("ulimit -l")));
 }
 
 TEST(RdmaSettings, accumulation_that_the_pool_cannot_hold_is_refused_with_both_values) {
   const auto with = [](uint64_t accumulation) {
-    return [=](FabricOptions& options) {
+    return [=](RdmaOptions& options) {
       options.config.accumulation_bytes = accumulation;
       options.config.pool_bytes = 64 * kMiB;
       options.config.pool_is_given = true;
@@ -257,7 +262,7 @@ TEST(RdmaSettings, accumulation_that_the_pool_cannot_hold_is_refused_with_both_v
   EXPECT_TRUE(lowered.meets());
   const std::string raise = "raise TF_RDMA_BUF_SIZE to ";
   const uint64_t enough = std::stoull(said.substr(said.find(raise) + raise.size()));
-  RdmaCluster raised(ethernet, [&](FabricOptions& options) {
+  RdmaCluster raised(ethernet, [&](RdmaOptions& options) {
     with(kMiB)(options);
     options.config.pool_bytes = enough;
   });

@@ -68,8 +68,8 @@ struct Pair {
     b.adopt(0, std::move(right));
     for (int stream = 1; stream < options.streams.count; ++stream) {
       std::tie(left, right) = socket_pair();
-      a.adopt_beside(1, stream, std::move(left));
-      b.adopt_beside(0, stream, std::move(right));
+      a.adopt_stream(1, stream, std::move(left));
+      b.adopt_stream(0, stream, std::move(right));
     }
     settle();
   }
@@ -94,7 +94,7 @@ struct Puppet {
     wire = std::move(right);
     if (options.streams.count == 1) return;
     std::tie(left, right) = socket_pair();
-    transport.adopt_beside(1, 1, std::move(left));
+    transport.adopt_stream(1, 1, std::move(left));
     beside = std::move(right);
   }
   static void write(const Fd& to, std::span<const std::byte> bytes) {

@@ -147,8 +147,8 @@ TEST(TcpStreams, one_that_comes_late_helps_from_then_on) {
   for (int i = 0; i < 3; ++i) (void)(a.poll(at_a) | b.poll(at_b));
   EXPECT_EQ(a.counters().bytes_striped, 0u);
   std::tie(left, right) = socket_pair();
-  b.adopt_beside(0, 1, std::move(right));
-  a.adopt_beside(1, 1, std::move(left));
+  b.adopt_stream(0, 1, std::move(right));
+  a.adopt_stream(1, 1, std::move(left));
   settle();
   EXPECT_TRUE(from == to);
   EXPECT_GT(a.counters().bytes_striped, 0u);
@@ -344,13 +344,13 @@ TEST(TcpStreams, what_is_not_wanted_hangs_up) {
     Pair pair(streams(2));
     const int open = open_descriptors();
     auto [left, right] = socket_pair();
-    pair.a.adopt_beside(1, 1, std::move(left));  // a stream of this number exists
+    pair.a.adopt_stream(1, 1, std::move(left));  // a stream of this number exists
     right.reset();
     EXPECT_EQ(open_descriptors(), open);
     pair.a.fail(1);
     EXPECT_EQ(open_descriptors(), open - 2);
     std::tie(left, right) = socket_pair();
-    pair.a.adopt_beside(1, 1, std::move(left));
+    pair.a.adopt_stream(1, 1, std::move(left));
     right.reset();
     EXPECT_EQ(open_descriptors(), open - 2);
     pair.settle();

@@ -28,7 +28,8 @@ struct PeerOptions {
   uint32_t chunk_bytes = 4 << 20;         // the most bytes of one write
   uint32_t queue_depth = 128;             // sends that a queue pair holds
   Nanoseconds peer_timeout = 5 * kSecond;
-  PathSettings path;  // timeouts, retries, class; `mtu`, if set, limits both ends
+  PathSettings path;                // timeouts, retries, class; `mtu`, if set, limits both ends
+  bool pins_callers_memory = true;  // false: pin() registers nothing
 };
 
 // The least memory of the pool that the messages of one peer take, in bytes.

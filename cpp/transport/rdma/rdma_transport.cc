@@ -109,7 +109,7 @@ Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
 
 // ---- handshake ----
 
-void RdmaTransport::adopt(int peer, Fd socket) {
+void RdmaTransport::adopt(int peer, Fd socket, bool) {
   if (peers_.at(static_cast<std::size_t>(peer)) != nullptr) return;
   if (Status met = meet(peer, std::move(socket)); !met.ok()) {
     stillborn_.emplace_back(peer, met.message());

@@ -9,11 +9,11 @@
 #include "base/fd.h"
 #include "base/world.h"
 #include "transport/rdma/rdma_peer.h"
-#include "transport/transport.h"
+#include "transport/socket_transport.h"
 
 namespace rdmacoll {
 
-class RdmaTransport final : public Transport {
+class RdmaTransport final : public SocketTransport {
  public:
   // Opens the devices of `rails` (choose_rails). All arguments but `rails` and `options` outlive
   // the transport.
@@ -24,15 +24,16 @@ class RdmaTransport final : public Transport {
 
   // Takes over an authenticated stream socket. `connected` follows once both ranks have made their
   // queue pairs. Ignored if the peer is known already.
-  void adopt(int peer, Fd socket);
+  void adopt(int peer, Fd socket, bool is_dialer = true) override;
 
-  void connect(int) override {}  // the owner of the transport dials, and calls adopt()
   bool is_connected(int peer) const override;
   Reach reach(int peer) const override;
   Status post_control(int peer, std::span<const std::byte> message) override;
   Status post_send(const Transfer& transfer) override;
   Status post_recv(const Transfer& transfer) override;
-  bool pin(const Piece& memory) override { return slabs_->pin(memory); }
+  bool pin(const Piece& memory) override {
+    return options_.pins_callers_memory && slabs_->pin(memory);
+  }
   void unpin(const Piece& memory) override;
   bool is_pinned(const Piece& memory) const override { return slabs_->is_pinned(memory); }
   bool poll(Sink& sink) override;

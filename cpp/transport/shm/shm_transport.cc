@@ -54,7 +54,7 @@ Status ShmTransport::open() {
                {.events = EPOLLIN, .data = {.u32 = kDoorbellToken}});
 }
 
-void ShmTransport::adopt(int peer, Fd socket, bool dialer) {
+void ShmTransport::adopt(int peer, Fd socket, bool is_dialer) {
   RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
   auto& slot = peers_[static_cast<std::size_t>(peer)];
   RC_ASSERT(slot == nullptr, cat("adopted twice: rank ", peer));
@@ -67,12 +67,10 @@ void ShmTransport::adopt(int peer, Fd socket, bool dialer) {
                        .probe = probe_,
                        .epoll = epoll_.get(),
                        .counters = counters_};
-  slot = std::make_unique<ShmPeer>(home, peer, std::move(socket), dialer);
+  slot = std::make_unique<ShmPeer>(home, peer, std::move(socket), is_dialer);
   live_.push_back(slot.get());
   meeting_ = true;
 }
-
-void ShmTransport::connect(int) {}
 
 bool ShmTransport::is_connected(int peer) const {
   const auto& slot = peers_.at(static_cast<std::size_t>(peer));

@@ -15,7 +15,7 @@
 #include "memory/pool.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/shm_peer.h"
-#include "transport/transport.h"
+#include "transport/socket_transport.h"
 
 namespace rdmacoll {
 
@@ -26,7 +26,7 @@ struct ShmOptions {
   Nanoseconds peer_timeout = 5 * kSecond;
 };
 
-class ShmTransport final : public Transport {
+class ShmTransport final : public SocketTransport {
  public:
   // `pool` and `clock` outlive the transport. The pool of each peer stays mapped until the
   // transport is destroyed, so no view may be read after that.
@@ -35,11 +35,9 @@ class ShmTransport final : public Transport {
   // If this is an error, make no other call.
   const Status& opened() const { return opened_; }
 
-  // Takes an authenticated, connected AF_UNIX stream socket to `peer`. One of the two sides is the
-  // dialer. Sink::connected or Sink::peer_failed follows.
-  void adopt(int peer, Fd socket, bool dialer);
+  // `socket` is of the family AF_UNIX, since it passes descriptors.
+  void adopt(int peer, Fd socket, bool is_dialer) override;
 
-  void connect(int peer) override;  // nothing to do: sockets come through adopt()
   bool is_connected(int peer) const override;
   Reach reach(int peer) const override;
   PeerPool pool_of(int peer) const override;

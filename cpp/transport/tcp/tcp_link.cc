@@ -31,7 +31,7 @@ void Link::adopt(Fd socket, Nanoseconds peer_timeout, Nanoseconds now) {
   state_ = State::connected;
 }
 
-StreamSocket& Link::adopt_beside(int number, const Streams& streams, Fd socket,
+StreamSocket& Link::adopt_stream(int number, const Streams& streams, Fd socket,
                                  Nanoseconds peer_timeout, Nanoseconds now) {
   RC_ASSERT(is_connected() && number > 0 && number < streams.count, cat("stream ", number));
   streams_ = streams.count;
@@ -153,7 +153,7 @@ bool Link::is_sending() const {
          is_any_of(beside_, [](const auto& side) { return side->is_sending(); });
 }
 
-bool Link::has_beside(int number) const {
+bool Link::has_stream(int number) const {
   return is_any_of(beside_, [&](const auto& side) { return side->number() == number; });
 }
 

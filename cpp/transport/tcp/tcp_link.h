@@ -45,9 +45,9 @@ class Link {
 
   StreamSocket& socket() { return stream_; }
   void adopt(Fd socket, Nanoseconds peer_timeout, Nanoseconds now);
-  bool has_beside(int number) const;
+  bool has_stream(int number) const;
   // Adds the stream `number` (from 1) of `streams`.
-  StreamSocket& adopt_beside(int number, const Streams& streams, Fd socket,
+  StreamSocket& adopt_stream(int number, const Streams& streams, Fd socket,
                              Nanoseconds peer_timeout, Nanoseconds now);
   Status post_recv(const Transfer& transfer);
   // Writes waiting frames, as far as the socket takes them. It also reads without asking epoll

@@ -41,7 +41,7 @@ const Link& TcpTransport::link(int peer) const {
   return const_cast<TcpTransport*>(this)->link(peer);
 }
 
-void TcpTransport::adopt(int peer, Fd socket) {
+void TcpTransport::adopt(int peer, Fd socket, bool) {
   Link& to = link(peer);
   if (to.state() != Link::State::apart) return;
   const Status watched = watch_stream(socket.get(), to.socket());
@@ -52,15 +52,25 @@ void TcpTransport::adopt(int peer, Fd socket) {
   ++counters_.connections;
 }
 
-void TcpTransport::adopt_beside(int peer, int number, Fd socket) {
+void TcpTransport::adopt_stream(int peer, int number, Fd socket) {
   Link& to = link(peer);
-  if (!to.is_connected() || to.has_beside(number)) return;
+  if (!to.is_connected() || to.has_stream(number)) return;
   const int descriptor = socket.get();
   tcp::StreamSocket& stream =
-      to.adopt_beside(number, streams_, std::move(socket), peer_timeout_, clock_.now());
+      to.adopt_stream(number, streams_, std::move(socket), peer_timeout_, clock_.now());
   const Status watched = watch_stream(descriptor, stream);
   if (!watched.ok()) return give_up(peer, watched.message());
   ++counters_.connections;
+}
+
+std::string TcpTransport::stream_failure(int number, const std::string& cause) const {
+  return tcp::stream_text(number, streams_.count, cause);
+}
+
+std::string TcpTransport::missing_streams(int opened) const {
+  return cat("it opened ", opened, " of ", streams_.count,
+             " streams (RDMACOLL_TCP_STREAMS=1 does with the first one, where a firewall counts "
+             "connections)");
 }
 
 // Edge-triggered epoll needs one registration for good. Level-triggering would cost a system call

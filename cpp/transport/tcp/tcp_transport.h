@@ -8,8 +8,8 @@
 
 #include "base/fd.h"
 #include "base/world.h"
+#include "transport/socket_transport.h"
 #include "transport/tcp/tcp_link.h"
-#include "transport/transport.h"
 
 namespace rdmacoll {
 
@@ -19,22 +19,22 @@ struct TcpOptions {
   tcp::Streams streams;
 };
 
-class TcpTransport final : public Transport {
+class TcpTransport final : public SocketTransport {
  public:
   TcpTransport(const World& world, const Clock& clock, Nanoseconds peer_timeout,
                TcpOptions options = {});
   // If this is an error, make no other call.
   const Status& opened() const { return opened_; }
 
-  // Takes over an authenticated stream socket. `connected` follows at the next poll. Ignored if the
-  // peer is connected already or has failed.
-  void adopt(int peer, Fd socket);
-  // Takes a further stream of `number`, from 1, at any time. Ignored if that stream exists already
-  // or the peer is not connected.
-  void adopt_beside(int peer, int number, Fd socket);
-  bool has_beside(int peer, int number) const { return link(peer).has_beside(number); }
+  // Ignored if the peer is connected already or has failed.
+  void adopt(int peer, Fd socket, bool is_dialer = true) override;
+  int streams() const override { return streams_.count; }
+  // Ignored if that stream exists already or the peer is not connected.
+  void adopt_stream(int peer, int number, Fd socket) override;
+  bool has_stream(int peer, int number) const override { return link(peer).has_stream(number); }
+  std::string stream_failure(int number, const std::string& cause) const override;
+  std::string missing_streams(int opened) const override;
 
-  void connect(int) override {}  // the owner of the transport dials, and calls adopt()
   bool is_connected(int peer) const override;
   Reach reach(int peer) const override;
   Status post_control(int peer, std::span<const std::byte> message) override;

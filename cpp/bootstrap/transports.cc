@@ -1,0 +1,18 @@
+#include "bootstrap/transports.h"
+
+#include "transport/rdma/provider.h"
+#include "transport/shm/provider.h"
+#include "transport/tcp/provider.h"
+
+namespace rdmacoll {
+
+const std::vector<TransportRow>& transport_table() {
+  static const std::vector<TransportRow> kTable = {
+      {"shm", "shared memory", [] { return std::make_unique<ShmProvider>(); }},
+      {"rdma", "RDMA", [] { return std::make_unique<RdmaProvider>(); }},
+      {"tcp", "TCP", [] { return std::make_unique<TcpProvider>(); }},
+  };
+  return kTable;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,15 @@
+// The table of transports.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "transport/provider.h"
+
+namespace rdmacoll {
+
+// In order of preference: two ranks use the first one by which they reach each other. The last one
+// reaches every rank.
+const std::vector<TransportRow>& transport_table();
+
+}  // namespace rdmacoll
