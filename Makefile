@@ -1,4 +1,4 @@
-# setup: everything that is needed; train: the first example on NP ranks; test, test-all: the checks;
+# setup: everything that is needed; train: the first example on NP ranks, judged; test, test-all: the checks;
 # test-rdma: the checks that need RDMA devices; wheel, check-wheel: a release, and whether it is fit to be one;
 # docs: the site of the documents.
 
@@ -115,7 +115,7 @@ MPIRUN = $(shell if mpirun --version 2>&1 | grep -q 'Open MPI'; then \
   else echo mpirun; fi)
 
 train: setup
-	$(MPIRUN) -np $(NP) $(CURDIR)/$(PYTHON) examples/01_keras_digits.py $(ARGS)
+	$(MPIRUN) -np $(NP) $(CURDIR)/$(PYTHON) tests/train.py $(ARGS)
 
 # The guest's kernel, where there is none yet, is built meanwhile from the first second on. Without LTO the compiler's
 # cache has the objects of the library for the suites, and for the wheel of a test; `make test-all` tests with it.

@@ -1,12 +1,8 @@
-"""Trains ranks with different numbers of batches. A rank whose data ends calls join(). The others go on.
+"""Uneven data: a rank whose data ends calls join(). The other ranks go on without it.
 
 mpirun --bind-to none -np 2 python examples/03_uneven_data.py
 """
 
-import os
-import sys
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 from sklearn.datasets import load_digits
@@ -18,32 +14,28 @@ rank, ranks = rdmacoll.rank(), rdmacoll.size()
 keras.utils.set_random_seed(1 + rank)
 
 digits = load_digits()
-order = np.random.default_rng(0).permutation(len(digits.images))
-images, labels = digits.images[order].reshape(-1, 64) / 16.0, digits.target[order]
+order = np.random.default_rng(0).permutation(len(digits.images))  # the same order on all ranks
+images, labels = digits.data[order] / 16.0, digits.target[order]
 test_images, test_labels, images, labels = images[:360], labels[:360], images[360:], labels[360:]
 # Rank 0 has one part of the data, rank 1 has two parts, and so on.
 cuts = np.cumsum(np.arange(ranks + 1)) * len(images) // (ranks * (ranks + 1) // 2)
-shard = slice(cuts[rank], cuts[rank + 1])
+mine = slice(cuts[rank], cuts[rank + 1])
 
 model = keras.Sequential(
     [keras.layers.Input((64,)), keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)]
 )
-optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.Adam(2e-3))
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.Adam(2e-3))
 model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
-optimizer.build(model.trainable_variables)
-rdmacoll.broadcast_variables(model.variables + optimizer.variables, root_rank=0)
-
+callback = rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)
 for _ in range(12):
-    model.fit(images[shard], labels[shard], 32, 1, 0)
-    # A rank that joins early misses the last steps. The last rank has run all steps, so it broadcasts its
-    # variables.
+    model.fit(images[mine], labels[mine], batch_size=32, verbose=0, callbacks=[callback])
+    # A rank that has joined misses the last steps. The rank that joins last has run all steps, so the others
+    # take its variables.
     last = rdmacoll.join()
     rdmacoll.broadcast_variables(model.variables + optimizer.variables, root_rank=last)
 
-accuracy = float(np.mean(model.predict(test_images, verbose=0).argmax(-1) == test_labels))
+_, accuracy = model.evaluate(test_images, test_labels, verbose=0)
 steps = rdmacoll.engine.allgather(-(-(cuts[rank + 1] - cuts[rank]) // 32))
 if rank == 0:
-    print(f"steps per epoch, by rank: {steps.tolist()}; accuracy {accuracy:.3f}")
-rdmacoll.shutdown()
-sys.exit(0 if accuracy >= 0.9 else 1)
+    print(f"steps of an epoch, by rank: {steps.tolist()}; accuracy {accuracy:.3f}")

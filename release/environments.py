@@ -116,7 +116,7 @@ def _try_in(environment: Path, case: Case, wheel: Path, base: Path) -> Trial:
             return trial
         out = environment / "result.json"
         if case.trains:
-            arguments: Sequence[str | Path] = [ROOT / "examples" / "01_keras_digits.py", "--json", out]
+            arguments: Sequence[str | Path] = [ROOT / "tests" / "train.py", "--json", out]
         else:
             arguments = [environment / "bin" / "rdmacoll", "selftest", "--json", out]
         launcher = "mpirun" if case.trains else "tcp"

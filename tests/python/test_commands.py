@@ -124,7 +124,7 @@ def test_wrong_usage_is_said_by_rank_0_alone(tmp_path):
         ("rdmacoll.cli.main", "missing/result.json"),
         ("rdmacoll.cli.main", "."),
         ("rdmacoll.cli.main", "/proc/result.json"),
-        ("examples/01_keras_digits.py", "missing/result.json"),
+        ("tests/train.py", "missing/result.json"),
     ],
 )
 def test_a_json_file_that_cannot_be_written_is_usage_and_nothing_runs(tmp_path, program, where):

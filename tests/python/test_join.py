@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from marks import slow
 from ranks import ROOT, run
@@ -24,13 +22,6 @@ def test_sums_go_on_without_those_who_have_joined(size, transport, repeats):
 @pytest.mark.parametrize("size", [2, slow(3)])
 def test_steps_of_tensorflow_are_uneven(size):
     assert run(PROGRAMS / "tf_joins.py", size, deadline_s=240).succeeded() == [True] * size
-
-
-@pytest.mark.slow
-def test_the_example_of_uneven_data_learns():
-    outcome = run(ROOT / "examples" / "03_uneven_data.py", 2, launcher="mpirun", deadline_s=300)
-    assert outcome.ranks[0].code == 0, outcome.text()
-    assert re.search(r"steps per epoch, by rank: \[15, 30\]; accuracy 0\.9", outcome.text()), outcome.text()
 
 
 def test_a_rank_that_is_killed_ends_the_wait_of_those_who_have_joined():

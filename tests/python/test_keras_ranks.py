@@ -1,4 +1,4 @@
-"""Keras 3 training on real ranks, and the example that `make train` runs."""
+"""Keras 3 training on real ranks, and `make train`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_training_is_that_of_one_process(ranks: int, launcher: str) -> None:
 
 def train(ranks: int, folder: Path, *arguments: str) -> tuple[int | None, dict[str, Any]]:
     path = folder / "summary.json"
-    program = ROOT / "examples" / "01_keras_digits.py"
+    program = ROOT / "tests" / "train.py"
     outcome = run(
         program, ranks, launcher="mpirun", arguments=["--json", str(path), *arguments], deadline_s=300
     )

@@ -67,14 +67,6 @@ report([rdmacoll.size(), got[0], got[-1]])
     assert outcome.reports == [[2, 3.0, 3.0], [2, 3.0, 3.0], None, None]
 
 
-@pytest.mark.parametrize("words", [[], ["--async"]])
-def test_the_example_finds_its_line(words):
-    program = ROOT / "examples" / "04_parameter_server.py"
-    outcome = run(program, 3, launcher="mpirun", arguments=words)
-    assert outcome.ranks[0].code == 0, outcome.text()
-    assert "2 workers found [1.0, -2.0, 0.5] and 3.000" in outcome.text(), outcome.text()
-
-
 STEPS = """
 import os, sys, time
 import numpy as np, rdmacoll

@@ -166,16 +166,6 @@ def test_what_is_special_in_tensorflow_1() -> None:
 
 
 @pytest.mark.slow
-def test_the_example_of_tensorflow_1_learns_and_goes_on(tmp_path: Path) -> None:
-    program = ROOT / "examples" / "02_monitored_session.py"
-    for steps, options in ((400, ()), (800, ("--fp16",))):
-        arguments = ["--checkpoints", str(tmp_path), *options]
-        outcome = run(program, 2, launcher="mpirun", arguments=arguments, deadline_s=300)
-        assert outcome.ranks[0].code == 0, outcome.text()
-        assert f"after {steps} steps; weights of all ranks are equal" in outcome.text()
-
-
-@pytest.mark.slow
 def test_the_table_comes_true_in_tensorflow_2_15(old_python: Path) -> None:
     come_true(cells(row for row in ROWS if row[2] != "Keras 3"), python=old_python)
     for done in run_there(old_python, "tf_v1.py", 2):
