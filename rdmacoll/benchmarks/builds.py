@@ -18,8 +18,8 @@ _LIBRARY = Path("rdmacoll", "lib", "librdmacoll.so")
 def tree_of(path: Path) -> Path:
     """The tree of a build. path: the tree, or the librdmacoll.so in it. Raises ConfigError if nothing is
     built there."""
-    whole = path.resolve()
-    tree = whole.parents[2] if whole.name == _LIBRARY.name and len(whole.parents) > 2 else whole
+    resolved = path.resolve()
+    tree = resolved.parents[2] if resolved.name == _LIBRARY.name and len(resolved.parents) > 2 else resolved
     if not (tree / _LIBRARY).is_file():
         raise ConfigError(f"{path} has no {_LIBRARY}: give a clone in which `make native` has run.")
     return tree

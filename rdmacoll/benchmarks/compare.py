@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Callable
 
 from rdmacoll._base.text import bytes_text, counted
+from rdmacoll.benchmarks.benchmark_run import BenchmarkRun, Part
 from rdmacoll.benchmarks.builds import ratios_to_build
 from rdmacoll.benchmarks.environments import python_of
 from rdmacoll.benchmarks.hosts import Hosts
 from rdmacoll.benchmarks.judge import Row, compared
-from rdmacoll.benchmarks.libraries import LIBRARIES, Library, Place, is_other_build
-from rdmacoll.benchmarks.parts import Part, Parts
+from rdmacoll.benchmarks.libraries import LIBRARIES, HostLayout, Library, is_other_build
 from rdmacoll.benchmarks.team import Team, TeamError
 from rdmacoll.benchmarks.turns import Cell, Rules, Task
 
@@ -31,7 +31,7 @@ MACHINE = "machine"  # as a link: the ranks share this machine's memory
 
 
 @dataclass(frozen=True)
-class Wish:
+class ComparisonRequest:
     """The measurement that is requested. links: "machine", or Gbit/s between two hosts. seconds: the limit
     of the run. build: the tree of another build."""
 
@@ -51,8 +51,8 @@ def title_of(ranks: int, link: str) -> str:
     >>> title_of(2, "machine"), title_of(4, "10")
     ('2 ranks on one machine', '4 ranks on two hosts, 10 Gbit/s')
     """
-    where = "on one machine" if link == MACHINE else f"on two hosts, {link} Gbit/s"
-    return f"{counted(ranks, 'rank')} {where}"
+    location = "on one machine" if link == MACHINE else f"on two hosts, {link} Gbit/s"
+    return f"{counted(ranks, 'rank')} {location}"
 
 
 def cable_of(part: dict[str, Any]) -> str:
@@ -61,11 +61,13 @@ def cable_of(part: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def place_of(ranks: int, link: str, folder: Path, servers: int = 0) -> Iterator[tuple[Place, dict[str, Any]]]:
+def layout_of(
+    ranks: int, link: str, folder: Path, servers: int = 0
+) -> Iterator[tuple[HostLayout, dict[str, Any]]]:
     """Hosts for `ranks` ranks, and facts of the link. servers: that many ranks at the end are servers, on
     a host of their own. Without servers, each of two hosts has half of the ranks."""
     if link == MACHINE:
-        yield Place([0] * ranks, servers=servers), {}
+        yield HostLayout([0] * ranks, servers=servers), {}
         return
     hosts = Hosts(2)
     try:
@@ -75,8 +77,8 @@ def place_of(ranks: int, link: str, folder: Path, servers: int = 0) -> Iterator[
         host_of = [0 if rank < on_first else 1 for rank in range(ranks)]
         prefixes, shell = hosts.prefixes(host_of), str(hosts.shell(folder))
         gbit = max(1, round(float(link)))
-        place = Place(host_of, hosts.addresses, hosts.names, prefixes, shell, servers, gbit)
-        yield place, {"mtu": hosts.mtu(), "congestion": hosts.congestion}
+        layout = HostLayout(host_of, hosts.addresses, hosts.names, prefixes, shell, servers, gbit)
+        yield layout, {"mtu": hosts.mtu(), "congestion": hosts.congestion}
     finally:
         hosts.close()
 
@@ -85,19 +87,21 @@ def python_for(library: Library, cache: Path) -> Path | None:
     """The Python that runs the ranks of a library; None if the library is not installed."""
     found = python_of(library.environment, cache)
     # Our operation runs with any TensorFlow. Horovod's TensorFlow is preferred, so that both have the same.
-    has_it = bool(library.instead) and importlib.util.find_spec(library.instead) is not None
-    return found or (python_of("own", cache) if has_it else None)
+    has_fallback = (
+        bool(library.fallback_module) and importlib.util.find_spec(library.fallback_module) is not None
+    )
+    return found or (python_of("own", cache) if has_fallback else None)
 
 
 @contextlib.contextmanager
 def teams_of(
     libraries: Sequence[Library],
-    place: Place,
+    layout: HostLayout,
     cache: Path,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     build: Path | None = None,
 ) -> Iterator[list[Team]]:
-    """Starts the teams and yields them. A team that cannot start is reported through `tell` and left out.
+    """Starts the teams and yields them. A team that cannot start is reported through `report` and left out.
     All teams are ended, also after a failure. build: the tree of another build, for its libraries."""
     teams: list[Team] = []
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
@@ -105,7 +109,7 @@ def teams_of(
             for library in libraries:
                 python = python_for(library, cache)
                 if python is None:
-                    tell(
+                    report(
                         f"{library.title} is not installed: rdmacoll bench peers --install "
                         f"{library.environment}"
                     )
@@ -113,49 +117,57 @@ def teams_of(
                 if is_other_build(library.name):
                     library = replace(library, tree=build)
                 try:
-                    teams.append(Team(library, place, python, Path(folder), START_S))
+                    teams.append(Team(library, layout, python, Path(folder), START_S))
                 except (TeamError, OSError) as error:
-                    tell(str(error))
+                    report(str(error))
             yield teams
         finally:
             for team in teams:
                 team.end()
 
 
-class Comparison(Parts):
+class Comparison(BenchmarkRun):
     """The allreduce of all installed libraries."""
 
-    def __init__(self, wish: Wish, say: Callable[[str], None]) -> None:
-        super().__init__(wish.rules, wish.seconds, say)
-        self._wish = wish
+    def __init__(self, request: ComparisonRequest, write: Callable[[str], None]) -> None:
+        super().__init__(request.rules, request.seconds, write)
+        self._request = request
 
     def run(self, each: Callable[[Part], None]) -> None:
         """Measures all parts. `each` is called with every completed part."""
-        wanted = itertools.product(self._wish.ranks, self._wish.links)
-        self._take(((title_of(*place), functools.partial(self._part, *place)) for place in wanted), each)
+        requested = itertools.product(self._request.ranks, self._request.links)
+        self._take(
+            ((title_of(*layout), functools.partial(self._part, *layout)) for layout in requested), each
+        )
 
     def _part(self, ranks: int, link: str) -> Part:
-        names = [name for name in self._wish.libraries if name != ("stream" if link == MACHINE else "memory")]
+        names = [
+            name for name in self._request.libraries if name != ("stream" if link == MACHINE else "memory")
+        ]
         with (
             tempfile.TemporaryDirectory(prefix="hosts-") as folder,
-            place_of(ranks, link, Path(folder)) as (place, facts),
+            layout_of(ranks, link, Path(folder)) as (layout, facts),
             teams_of(
-                [LIBRARIES[name] for name in names], place, self._wish.cache, self._tell, self._wish.build
+                [LIBRARIES[name] for name in names],
+                layout,
+                self._request.cache,
+                self._report,
+                self._request.build,
             ) as teams,
         ):
             versions = {team.library.name: team.facts for team in teams}
             part = {"ranks": ranks, "link": link, **facts, "libraries": versions, "rows": []}
-            for number, size in enumerate(self._wish.sizes):
-                rest = ", ".join(map(bytes_text, self._wish.sizes[number:]))
-                if self._is_late(f"{title_of(ranks, link)}: {rest}"):
+            for number, size in enumerate(self._request.sizes):
+                remaining = ", ".join(map(bytes_text, self._request.sizes[number:]))
+                if self._is_out_of_time(f"{title_of(ranks, link)}: {remaining}"):
                     break
                 part["rows"].append(self._row(teams, size))
-                self._say(f"  {bytes_text(size)} done")
+                self._write(f"  {bytes_text(size)} done")
             return part
 
     def _row(self, teams: list[Team], size: int) -> Row:
-        taking_part = [team for team in teams if team.library.name != "memory" or size >= MEMORY_BYTES_MIN]
-        cells = self._cells(teams, taking_part, size, "prepared")
+        participants = [team for team in teams if team.library.name != "memory" or size >= MEMORY_BYTES_MIN]
+        cells = self._cells(teams, participants, size, "prepared")
         row = compared(size, cells)
         plain: dict[str, Cell] = {}
         if size < PREPARED_BYTES_MAX:
@@ -168,9 +180,11 @@ class Comparison(Parts):
 
     def _cells(self, teams: list[Team], chosen: list[Team], size: int, variant: str) -> dict[str, Cell]:
         work = {"what": "allreduce", "bytes": size, "variant": variant}
-        left = list(chosen)
-        cells = self._turns.take(left, {team.library.name: Task(team.library.name, work) for team in chosen})
-        teams[:] = [team for team in teams if team in left or team not in chosen]
+        remaining = list(chosen)
+        cells = self._turns.take(
+            remaining, {team.library.name: Task(team.library.name, work) for team in chosen}
+        )
+        teams[:] = [team for team in teams if team in remaining or team not in chosen]
         return cells
 
 
@@ -185,9 +199,9 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
-def settings_of(wish: Wish) -> dict[str, Any]:
+def settings_of(request: ComparisonRequest) -> dict[str, Any]:
     """The settings of the run, for JSON."""
-    rules = replace(wish.rules)
+    rules = replace(request.rules)
     return {
         "turns": rules.turns,
         "burst_s": rules.burst_s,

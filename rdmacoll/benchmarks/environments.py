@@ -77,12 +77,12 @@ def base_python(newest: tuple[int, int]) -> str:
     )
 
 
-def install(name: str, cache: Path, tell: Callable[[str], None]) -> None:
+def install(name: str, cache: Path, report: Callable[[str], None]) -> None:
     """Removes an environment and installs it again. Raises ConfigError with the last lines of a failed
     command."""
     environment, folder = ENVIRONMENTS[name], folder_of(name, cache)
     base = base_python(environment.newest_python)
-    tell(f"{name}: installing into {folder}, {environment.cost}")
+    report(f"{name}: installing into {folder}, {environment.cost}")
     shutil.rmtree(folder, ignore_errors=True)
     _run(name, [base, "-m", "venv", str(folder)])
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]

@@ -31,15 +31,15 @@ class Hosts:
         self.names = [f"{tag}h{number}" for number in range(count)]
         self.addresses = [f"10.77.0.{number + 1}" for number in range(count)]
         self.congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text("utf-8").strip()
-        self._made: list[str] = []
+        self._namespaces: list[str] = []
 
     def open(self) -> None:
         """Creates the hosts and their cables. Raises CalledProcessError."""
-        self._make(self.switch)
+        self._add_namespace(self.switch)
         ip("-n", self.switch, "link", "add", "bridge0", "type", "bridge")
         ip("-n", self.switch, "link", "set", "bridge0", "up")
         for number, name in enumerate(self.names):
-            self._make(name)
+            self._add_namespace(name)
             port = f"p{number}"
             ip("-n", self.switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
             ip("-n", self.switch, "link", "set", port, "master", "bridge0", "up")
@@ -48,8 +48,8 @@ class Hosts:
             ip("-n", name, "link", "set", "eth0", "up")
             ip("-n", name, "link", "set", "lo", "up")
 
-    def _make(self, name: str) -> None:
-        self._made.append(name)  # noted first: a call that times out may have created the namespace
+    def _add_namespace(self, name: str) -> None:
+        self._namespaces.append(name)  # noted first: a call that times out may have created the namespace
         ip("netns", "add", name)
 
     def shape(
@@ -71,9 +71,9 @@ class Hosts:
         ends = [(name, "eth0") for name in self.names]
         if both_ways:
             ends += [(self.switch, f"p{number}") for number in range(len(self.names))]
-        for where, port in ends:
+        for namespace, port in ends:
             subprocess.run(
-                ["tc", "-n", where, "qdisc", "replace", "dev", port, "root", *bucket],
+                ["tc", "-n", namespace, "qdisc", "replace", "dev", port, "root", *bucket],
                 check=True,
                 capture_output=True,
                 timeout=_CALL_S,
@@ -126,5 +126,5 @@ class Hosts:
 
     def close(self) -> None:
         """Deletes the hosts."""
-        for name in self._made:
+        for name in self._namespaces:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=_CALL_S)

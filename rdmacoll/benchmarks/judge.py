@@ -9,13 +9,13 @@ from rdmacoll._base.text import bytes_text
 from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS
 from rdmacoll.benchmarks.turns import Cell, ratio
 
-AHEAD_FROM_BYTES = 256 << 10
-AHEAD = 1.3  # times as fast as the best peer, from AHEAD_FROM_BYTES on; below, 1 is enough
-OP_AHEAD = 25.0  # times as fast as Horovod, for an operation of a few bytes
+SPEEDUP_FROM_BYTES = 256 << 10
+SPEEDUP_GOAL = 1.3  # times as fast as the best peer, from AHEAD_FROM_BYTES on; below, 1 is enough
+OP_SPEEDUP_GOAL = 25.0  # times as fast as Horovod, for an operation of a few bytes
 GROWTH_MIN, GROWTH_MAX = 0.95, 2.2  # ratio of the times when the size doubles
 
-AROUND_BYTES_MIN = 1 << 20
-AROUND_RATIO = 1.5
+BYPASS_BYTES_MIN = 1 << 20
+BYPASS_RATIO = 1.5
 LINK_PERCENT = 97.0
 BUSY_BYTES_MIN = 256 << 10
 # share of the best peer's speed, equal to two digits: a peer that fills the link cannot be overtaken
@@ -42,7 +42,7 @@ def compared(size: int, cells: Mapping[str, Cell]) -> Row:
         of_group = [name for name in cells if LIBRARIES[name].group == group and name in PEERS]
         for name in of_group:
             row["ratio"][name] = ratio(cells[name], cells[own])
-        row["around"] += [name for name in of_group if _goes_around(size, cells[name], cells)]
+        row["around"] += [name for name in of_group if _bypasses_link(size, cells[name], cells)]
         over_the_link = [name for name in of_group if name not in row["around"]]
         if over_the_link:
             best = min(over_the_link, key=lambda name: float(row["time_us"][name]["median"]))
@@ -52,10 +52,10 @@ def compared(size: int, cells: Mapping[str, Cell]) -> Row:
     return row
 
 
-def _goes_around(size: int, cell: Cell, cells: Mapping[str, Cell]) -> bool:
+def _bypasses_link(size: int, cell: Cell, cells: Mapping[str, Cell]) -> bool:
     """Whether this library is so much faster than plain TCP that its bytes cannot have gone over the link.
     Small sizes do not count: a token bucket lets them pass at once."""
-    return size >= AROUND_BYTES_MIN and "stream" in cells and ratio(cells["stream"], cell) > AROUND_RATIO
+    return size >= BYPASS_BYTES_MIN and "stream" in cells and ratio(cells["stream"], cell) > BYPASS_RATIO
 
 
 def goal_of(size: int, group: str, *, is_link: bool) -> float:
@@ -63,8 +63,8 @@ def goal_of(size: int, group: str, *, is_link: bool) -> float:
     if is_link:
         return LINK_GOAL
     if group == "tensorflow":
-        return OP_AHEAD if size <= 8 else 1.0
-    return AHEAD if size >= AHEAD_FROM_BYTES else 1.0
+        return OP_SPEEDUP_GOAL if size <= 8 else 1.0
+    return SPEEDUP_GOAL if size >= SPEEDUP_FROM_BYTES else 1.0
 
 
 def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
@@ -82,7 +82,7 @@ def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
         if (
             gigabits is not None
             and gigabits <= 1
-            and row["bytes"] >= AROUND_BYTES_MIN
+            and row["bytes"] >= BYPASS_BYTES_MIN
             and filled < LINK_PERCENT
         ):
             found.append(

@@ -19,7 +19,7 @@ class Library:
 
     name: str
     title: str
-    told: dict[str, str]  # for team_rank: the module, and its options
+    options: dict[str, str]  # for team_rank: the module, and its options
     # Libraries of "numpy", of "tensorflow" and of "rpc" are compared within their group. A "limit" is shown
     # beside all of them.
     group: str
@@ -28,9 +28,11 @@ class Library:
     settings: dict[str, str] = field(default_factory=dict)
     # Settings between hosts. Without them UCX would detect that the namespaces share a machine, and use its
     # memory.
-    across: dict[str, str] = field(default_factory=dict)
+    network_settings: dict[str, str] = field(default_factory=dict)
     sleeps: bool = False  # its threads sleep and wake while it measures
-    instead: str = ""  # if the environment is missing, this process's one serves, provided it has this module
+    fallback_module: str = (
+        ""  # if the environment is missing, this process's one serves, provided it has this module
+    )
     tree: Path | None = None  # the tree of another build of rdmacoll; None: this tree
 
     @property
@@ -52,27 +54,29 @@ def is_other_build(name: str) -> bool:
 def with_other_builds(rows: Iterable[Library]) -> dict[str, Library]:
     """The rows by name, and after them a row of another build for each of ours. The tree of that build is
     known only in a run: see `Library.tree`."""
-    known = {row.name: row for row in rows}
-    for row in list(known.values()):
+    by_name = {row.name: row for row in rows}
+    for row in list(by_name.values()):
         if row.is_ours:
             title = row.title.replace("rdmacoll", "other build")
-            known[other_build(row.name)] = replace(row, name=other_build(row.name), title=title)
-    return known
+            by_name[other_build(row.name)] = replace(row, name=other_build(row.name), title=title)
+    return by_name
 
 
 _TCP = {"UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"}
 # Ranks are stopped while others measure. Their peers must not take that for a failure.
-PATIENT = {"RDMACOLL_PEER_TIMEOUT_S": _FOREVER_S, "RDMACOLL_STALL_WARNING_S": _FOREVER_S}
+NO_TIMEOUTS = {"RDMACOLL_PEER_TIMEOUT_S": _FOREVER_S, "RDMACOLL_STALL_WARNING_S": _FOREVER_S}
 _HOROVOD_ON_MPI = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1"}
 _OPS = {"module": "tensorflow_ops"}
 
 LIBRARIES = with_other_builds(
     (
-        Library("rdmacoll", "rdmacoll", {"module": "ours"}, "numpy", "own", "hand", PATIENT),
+        Library("rdmacoll", "rdmacoll", {"module": "ours"}, "numpy", "own", "hand", NO_TIMEOUTS),
         Library("openmpi", "Open MPI", {"module": "mpi"}, "numpy", "own", "openmpi"),
-        Library("mpich", "MPICH", {"module": "mpi"}, "numpy", "mpich", "hydra", across=_TCP),
-        Library("intelmpi", "Intel MPI", {"module": "mpi"}, "numpy", "intelmpi", "hydra", across=_TCP),
+        Library("mpich", "MPICH", {"module": "mpi"}, "numpy", "mpich", "hydra", network_settings=_TCP),
+        Library(
+            "intelmpi", "Intel MPI", {"module": "mpi"}, "numpy", "intelmpi", "hydra", network_settings=_TCP
+        ),
         Library(
             "rdmacoll-op",
             "rdmacoll's op",
@@ -80,8 +84,8 @@ LIBRARIES = with_other_builds(
             "tensorflow",
             "horovod",  # the TensorFlow of Horovod, if that is installed
             "hand",
-            {**PATIENT, **QUIET_TENSORFLOW},
-            instead="tensorflow",
+            {**NO_TIMEOUTS, **QUIET_TENSORFLOW},
+            fallback_module="tensorflow",
         ),
         Library(
             "horovod-mpi",
@@ -112,7 +116,7 @@ PEERS = [row.name for row in LIBRARIES.values() if row.group != "limit" and not 
 
 
 @dataclass(frozen=True)
-class Place:
+class HostLayout:
     """The host of each rank. Without addresses, all ranks are on this machine itself."""
 
     host_of: list[int]
@@ -142,7 +146,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Start:
+class LaunchContext:
     """The further facts that a command line needs."""
 
     python: Path  # the Python of the library's environment, beside its launcher
@@ -151,105 +155,107 @@ class Start:
     is_root: bool
 
 
-def commands(library: Library, place: Place, start: Start) -> list[list[str]]:
+def commands(library: Library, layout: HostLayout, context: LaunchContext) -> list[list[str]]:
     """The commands to start: one for each rank, or a launcher."""
     # TensorFlow's threads need all cores, and so does the kernel between hosts. So these ranks are not bound.
-    binds = {"bind": library.group in ("numpy", "limit") and not place.addresses}
+    binds = {"bind": library.group in ("numpy", "limit") and not layout.addresses}
     if library.launcher == "hand":
-        by_hand = [_by_hand(library, place, start, rank) for rank in range(place.ranks)]
+        by_hand = [_by_hand(library, layout, context, rank) for rank in range(layout.ranks)]
         return [
-            [*place.prefixes.get(rank, []), *_program(library, start, {**binds, **told}, settings)]
-            for rank, (told, settings) in enumerate(by_hand)
+            [*layout.prefixes.get(rank, []), *_program(library, context, {**binds, **options}, settings)]
+            for rank, (options, settings) in enumerate(by_hand)
         ]
-    program = _program(library, start, binds, library.across if place.addresses else {})
+    program = _program(library, context, binds, library.network_settings if layout.addresses else {})
     if library.launcher == "openmpi":
-        return [[*_on_first_host(place), *_open_mpi(place, start), *program]]
+        return [[*_on_first_host(layout), *_open_mpi(layout, context), *program]]
     if library.launcher == "hydra":
-        return [[*_on_first_host(place), *_hydra(place, start), *program]]
-    told = {
-        "hosts": [_by_address(place, rank) for rank in range(place.ranks)],
-        "names": [place.names[host] if place.names else "localhost" for host in place.host_of],
-        "address": place.address,
-        "interface": place.interface,
+        return [[*_on_first_host(layout), *_hydra(layout, context), *program]]
+    options = {
+        "hosts": [_by_address(layout, rank) for rank in range(layout.ranks)],
+        "names": [layout.names[host] if layout.names else "localhost" for host in layout.host_of],
+        "address": layout.address,
+        "interface": layout.interface,
         "command": program,
     }
-    launcher = [*_environment(library), str(start.python), "-m", "team_rank.gloo", json.dumps(told)]
-    return [[*place.prefixes.get(0, []), *launcher]]
+    launcher = [*_environment(library), str(context.python), "-m", "team_rank.gloo", json.dumps(options)]
+    return [[*layout.prefixes.get(0, []), *launcher]]
 
 
-def _environment(library: Library, more: dict[str, str] | None = None) -> list[str]:
+def _environment(library: Library, extra: dict[str, str] | None = None) -> list[str]:
     path = [str(BENCHMARKS)]
     if library.is_ours:
         path.append(str(library.tree or BENCHMARKS.parent.parent))
-    given = {"PYTHONPATH": ":".join(path), "OMP_NUM_THREADS": "1", **library.settings, **(more or {})}
-    return ["env", *(f"{name}={value}" for name, value in given.items())]
+    variables = {"PYTHONPATH": ":".join(path), "OMP_NUM_THREADS": "1", **library.settings, **(extra or {})}
+    return ["env", *(f"{name}={value}" for name, value in variables.items())]
 
 
-def _program(library: Library, start: Start, told: dict[str, Any], settings: dict[str, str]) -> list[str]:
-    told = {**library.told, **told}
-    call = [str(start.python), "-m", "team_rank", str(start.socket), json.dumps(told)]
+def _program(
+    library: Library, context: LaunchContext, options: dict[str, Any], settings: dict[str, str]
+) -> list[str]:
+    options = {**library.options, **options}
+    call = [str(context.python), "-m", "team_rank", str(context.socket), json.dumps(options)]
     return [*_environment(library, settings), *call]
 
 
 def _by_hand(
-    library: Library, place: Place, start: Start, rank: int
+    library: Library, layout: HostLayout, context: LaunchContext, rank: int
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The options of a rank that no launcher starts, and its settings."""
-    told: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if library.group == "limit":
-        told = {"rank": rank, "ranks": place.ranks, "address": place.address, "port": start.port}
+        options = {"rank": rank, "ranks": layout.ranks, "address": layout.address, "port": context.port}
     if library.group == "rpc":
-        addresses = place.addresses or [place.address]
-        told = {
+        addresses = layout.addresses or [layout.address]
+        options = {
             "rank": rank,
-            "servers": place.servers,
-            "addresses": [f"{addresses[host]}:{start.port + n}" for n, host in enumerate(place.host_of)],
+            "servers": layout.servers,
+            "addresses": [f"{addresses[host]}:{context.port + n}" for n, host in enumerate(layout.host_of)],
         }
     if not library.is_ours:
-        return told, {}
+        return options, {}
     settings = {
         "RDMACOLL_RANK": str(rank),
-        "RDMACOLL_SIZE": str(place.ranks),
-        "RDMACOLL_RENDEZVOUS": f"{place.address}:{start.port}",
-        "RDMACOLL_SECRET_FILE": str(start.socket.parent / "secret"),
+        "RDMACOLL_SIZE": str(layout.ranks),
+        "RDMACOLL_RENDEZVOUS": f"{layout.address}:{context.port}",
+        "RDMACOLL_SECRET_FILE": str(context.socket.parent / "secret"),
     }
-    if place.gbit:
-        settings["RDMACOLL_LINK_GBIT"] = str(place.gbit)
-    return told, settings
+    if layout.gbit:
+        settings["RDMACOLL_LINK_GBIT"] = str(layout.gbit)
+    return options, settings
 
 
-def _on_first_host(place: Place) -> Sequence[str]:
-    if not place.addresses:
+def _on_first_host(layout: HostLayout) -> Sequence[str]:
+    if not layout.addresses:
         return []
     # The first host gets a name of its own, as the shell gives to the others.
-    return [*place.prefixes[0], *_named(place.names[0])]
+    return [*layout.prefixes[0], *_named(layout.names[0])]
 
 
-def _by_address(place: Place, rank: int) -> list[str]:
+def _by_address(layout: HostLayout, rank: int) -> list[str]:
     """The prefix of a rank's command. Horovod's process sets on Gloo ignore HOROVOD_GLOO_IFACE and look up
     the host's name. So the host's name is its address."""
-    prefix = place.prefixes.get(rank, [])
-    return [*prefix, *_named(place.addresses[place.host_of[rank]])] if place.addresses else prefix
+    prefix = layout.prefixes.get(rank, [])
+    return [*prefix, *_named(layout.addresses[layout.host_of[rank]])] if layout.addresses else prefix
 
 
 def _named(name: str) -> list[str]:
     return ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', name]
 
 
-def _open_mpi(place: Place, start: Start) -> list[str]:
+def _open_mpi(layout: HostLayout, context: LaunchContext) -> list[str]:
     command = ["mpirun", "--oversubscribe", "--bind-to", "none"]
-    command += ["--allow-run-as-root"] if start.is_root else []
-    if place.addresses:
-        slots = (f"{address}:{place.host_of.count(host)}" for host, address in enumerate(place.addresses))
+    command += ["--allow-run-as-root"] if context.is_root else []
+    if layout.addresses:
+        slots = (f"{address}:{layout.host_of.count(host)}" for host, address in enumerate(layout.addresses))
         command += ["--host", ",".join(slots), "--leave-session-attached"]
-        command += ["--mca", "plm_rsh_agent", place.shell, "--mca", "btl_tcp_if_include", place.interface]
-        command += ["--mca", "oob_tcp_if_include", place.interface, "--mca", "pml", "ob1"]
-    return [*command, "-np", str(place.ranks)]
+        command += ["--mca", "plm_rsh_agent", layout.shell, "--mca", "btl_tcp_if_include", layout.interface]
+        command += ["--mca", "oob_tcp_if_include", layout.interface, "--mca", "pml", "ob1"]
+    return [*command, "-np", str(layout.ranks)]
 
 
-def _hydra(place: Place, start: Start) -> list[str]:
-    command = [str(start.python.with_name("mpiexec.hydra"))]
-    if place.addresses:
-        command += ["-launcher", "ssh", "-launcher-exec", place.shell, "-iface", place.interface]
-        command += ["-hosts", ",".join(place.addresses), "-ppn", str(place.host_of.count(0))]
-    return [*command, "-n", str(place.ranks)]
+def _hydra(layout: HostLayout, context: LaunchContext) -> list[str]:
+    command = [str(context.python.with_name("mpiexec.hydra"))]
+    if layout.addresses:
+        command += ["-launcher", "ssh", "-launcher-exec", layout.shell, "-iface", layout.interface]
+        command += ["-hosts", ",".join(layout.addresses), "-ppn", str(layout.host_of.count(0))]
+    return [*command, "-n", str(layout.ranks)]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Callable
 
 from rdmacoll.benchmarks import resnet50
-from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
+from rdmacoll.benchmarks.compare import MACHINE, layout_of, teams_of
 from rdmacoll.benchmarks.libraries import LIBRARIES
-from rdmacoll.benchmarks.quiet import Watch
+from rdmacoll.benchmarks.processor_load import LoadWatch
 from rdmacoll.benchmarks.team import Team
 from rdmacoll.benchmarks.turns import Rules, Task, Turns
 from rdmacoll.engine.errors import RdmacollError
@@ -24,7 +24,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Line:
+class ResultLine:
     """A line of the page. goal: the upper bound of the value, in its unit."""
 
     what: str
@@ -41,7 +41,7 @@ class Line:
     def text(self) -> str:
         """The printed line.
 
-        >>> Line("idle", 2.5, "% of a core", 1.0).text()
+        >>> ResultLine("idle", 2.5, "% of a core", 1.0).text()
         'idle                                             2.50 % of a core  goal 1: missed'
         """
         judged = (
@@ -51,7 +51,7 @@ class Line:
         return f"{self.what:<44} {self.value:>8.2f} {self.unit}{judged}{more}"
 
 
-def start_lines(starts: Sequence[Mapping[str, float]]) -> list[Line]:
+def start_lines(starts: Sequence[Mapping[str, float]]) -> list[ResultLine]:
     """The lines about several starts: the medians of the parts, each at the slowest rank. Keys: python,
     import, init, total, in seconds."""
 
@@ -61,10 +61,10 @@ def start_lines(starts: Sequence[Mapping[str, float]]) -> list[Line]:
     totals = [1e3 * start["total"] for start in starts]
     more = f"median of {len(starts)}, {min(totals):.0f} to {max(totals):.0f}"
     return [
-        Line("start until all ranks have joined", median("total"), "ms", 1e3 * START_S_MAX, more),
-        Line("  Python and numpy", median("python"), "ms"),
-        Line("  import rdmacoll", median("import"), "ms"),
-        Line("  rdmacoll.init()", median("init"), "ms"),
+        ResultLine("start until all ranks have joined", median("total"), "ms", 1e3 * START_S_MAX, more),
+        ResultLine("  Python and numpy", median("python"), "ms"),
+        ResultLine("  import rdmacoll", median("import"), "ms"),
+        ResultLine("  rdmacoll.init()", median("init"), "ms"),
     ]
 
 
@@ -87,44 +87,44 @@ class Overhead:
     """One run. left_out: sentences about the parts that were not measured."""
 
     def __init__(
-        self, ranks: int, starts: int, rest_s: float, rules: Rules, cache: Path, seconds: float
+        self, ranks: int, starts: int, idle_s: float, rules: Rules, cache: Path, seconds: float
     ) -> None:
-        self._ranks, self._starts, self._rest_s = ranks, starts, rest_s
+        self._ranks, self._starts, self._idle_s = ranks, starts, idle_s
         self._rules, self._cache = rules, cache
         self._until = time.monotonic() + seconds
         self.left_out: list[str] = []
         self.facts: dict[str, str] = {}
 
-    def lines(self, folder: Path, say: Callable[[str], None]) -> list[Line]:
+    def lines(self, folder: Path, write: Callable[[str], None]) -> list[ResultLine]:
         """Measures and prints all lines. Raises RdmacollError if ranks cannot be started."""
-        watch = Watch()
-        with place_of(self._ranks, MACHINE, folder) as (place, _):
+        load = LoadWatch()
+        with layout_of(self._ranks, MACHINE, folder) as (layout, _):
             starts = []
             for _ in range(self._starts):
-                if not watch.wait(self._rules.foreign, min(self._until, time.monotonic() + 10)):
+                if not load.wait(self._rules.foreign, min(self._until, time.monotonic() + 10)):
                     self.left_out.append("no quiet moment before a start: its time is an upper bound")
-                with teams_of([LIBRARIES["rdmacoll"]], place, self._cache, self.left_out.append) as teams:
-                    team = self._the(teams)
+                with teams_of([LIBRARIES["rdmacoll"]], layout, self._cache, self.left_out.append) as teams:
+                    team = self._first_team(teams)
                     starts.append(parts_of(team.started_at, team.starts))
             lines = start_lines(starts)
             both = [LIBRARIES["rdmacoll"], LIBRARIES["memory"]]
-            with teams_of(both, place, self._cache, self.left_out.append) as teams:
-                lines += self._running(teams, Turns(watch, self._rules, self._until, self.left_out.append))
+            with teams_of(both, layout, self._cache, self.left_out.append) as teams:
+                lines += self._running(teams, Turns(load, self._rules, self._until, self.left_out.append))
         for line in lines:
-            say(line.text())
+            write(line.text())
         return lines
 
-    def _the(self, teams: Sequence[Team]) -> Team:
+    def _first_team(self, teams: Sequence[Team]) -> Team:
         if not teams:
             raise RdmacollError(self.left_out[-1])
         return teams[0]
 
-    def _running(self, teams: list[Team], turns: Turns) -> list[Line]:
-        team = self._the(teams)
+    def _running(self, teams: list[Team], turns: Turns) -> list[ResultLine]:
+        team = self._first_team(teams)
         self.facts = team.facts
         lines = [self._idle(team, "idle after the start")]
         before = self._memory(team)
-        bare = self._memory(teams[1]) if len(teams) > 1 else before
+        without_rdmacoll = self._memory(teams[1]) if len(teams) > 1 else before
         step = {"what": "gradients", "shapes": resnet50.shapes()}
         tasks = {
             "step": Task("rdmacoll", step),
@@ -140,26 +140,28 @@ class Overhead:
         ):
             if key in cells:
                 wall = f"{cells[key]['median'] * scale:.2f} {unit} until it is done"
-                lines.append(Line(what, cells[key]["cpu_us"] / self._ranks * scale, unit, more=wall))
+                lines.append(ResultLine(what, cells[key]["cpu_us"] / self._ranks * scale, unit, more=wall))
         lines.append(self._idle(team, "idle after steps"))
         after = self._memory(team)
         peak = f"peak {after['peak'] / _MIB:.0f} MiB, with the gradients"
         lines += [
-            Line("memory of a rank after the start", before["Pss"] / _MIB, "MiB"),
-            Line("  the same without rdmacoll", bare["Pss"] / _MIB, "MiB", more="Python and numpy"),
-            Line("memory of a rank after steps", after["Pss"] / _MIB, "MiB", more=peak),
+            ResultLine("memory of a rank after the start", before["Pss"] / _MIB, "MiB"),
+            ResultLine(
+                "  the same without rdmacoll", without_rdmacoll["Pss"] / _MIB, "MiB", more="Python and numpy"
+            ),
+            ResultLine("memory of a rank after steps", after["Pss"] / _MIB, "MiB", more=peak),
         ]
         return lines
 
-    def _idle(self, team: Team, what: str) -> Line:
-        team.go()
-        answers = team.ask({"do": "rest", "seconds": self._rest_s}, _ANSWER_S)
+    def _idle(self, team: Team, what: str) -> ResultLine:
+        team.resume()
+        answers = team.query({"do": "rest", "seconds": self._idle_s}, _ANSWER_S)
         team.stop()
-        share = max(answer["cpu_s"] for answer in answers) / self._rest_s
-        return Line(f"{what}, for each rank", 100 * share, "% of a core", 100 * IDLE_SHARE_MAX)
+        share = max(answer["cpu_s"] for answer in answers) / self._idle_s
+        return ResultLine(f"{what}, for each rank", 100 * share, "% of a core", 100 * IDLE_SHARE_MAX)
 
     def _memory(self, team: Team) -> dict[str, int]:
-        team.go()
-        answers = team.ask({"do": "memory"}, _ANSWER_S)
+        team.resume()
+        answers = team.query({"do": "memory"}, _ANSWER_S)
         team.stop()
         return {key: max(answer[key] for answer in answers) for key in ("Pss", "peak")}

@@ -12,20 +12,20 @@ from typing import Any, Callable
 from rdmacoll._base.text import bytes_text
 from rdmacoll.benchmarks import resnet50
 from rdmacoll.benchmarks.builds import Ratio, ratios_of as ratios_of_builds, ratios_to_build
-from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
+from rdmacoll.benchmarks.compare import MACHINE, layout_of, teams_of
 from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS, other_build
-from rdmacoll.benchmarks.quiet import Watch
+from rdmacoll.benchmarks.processor_load import LoadWatch
 from rdmacoll.benchmarks.turns import Cell, Rules, Task, Turns, ratio
 
-OWN = OURS["tensorflow"]
-BUCKETED = (OWN, other_build(OWN))  # the libraries that take the size of a bucket
+OUR_OP = OURS["tensorflow"]
+BUCKETED = (OUR_OP, other_build(OUR_OP))  # the libraries that take the size of a bucket
 MANNERS = ("wait", "compute")
 RAW_MPI = 1.0  # goal: time of the best raw MPI, tensor by tensor / ours
 HOROVOD = 3.0  # goal: Horovod's time / ours
 
 
 @dataclass(frozen=True)
-class Wish:
+class StepRequest:
     """The measurement that is requested. manner: how a backward pass uses the processor. build: the tree
     of another build."""
 
@@ -51,11 +51,16 @@ def hidden_share(step: float, backward: float, alone: float) -> float:
     return min(1.0, max(0.0, (backward + alone - step) / alone))
 
 
-def tasks_of(wish: Wish, names: Sequence[str]) -> dict[str, Task]:
+def tasks_of(request: StepRequest, names: Sequence[str]) -> dict[str, Task]:
     """The tasks that take turns. Each library reduces its gradients alone. Operations also run the
     backward pass and the step; those of our builds do so for every bucket size. Keys are "library what"
     and "library what bucket"."""
-    common = {"shapes": resnet50.shapes(), "manner": wish.manner, "backward_s": wish.backward_s, "keep": True}
+    common = {
+        "shapes": resnet50.shapes(),
+        "manner": request.manner,
+        "backward_s": request.backward_s,
+        "keep": True,
+    }
     tasks = {}
     for name in names:
         if LIBRARIES[name].group == "limit":
@@ -64,7 +69,7 @@ def tasks_of(wish: Wish, names: Sequence[str]) -> dict[str, Task]:
             tasks[f"{name} gradients"] = Task(name, {"what": "gradients", **common})
         else:
             tasks[f"{name} backward"] = Task(name, {"what": "backward", **common})
-            for bucket in wish.buckets if name in BUCKETED else [None]:
+            for bucket in request.buckets if name in BUCKETED else [None]:
                 for what in ("gradients", "step"):
                     key = f"{name} {what}" + (f" {bucket}" if bucket else "")
                     tasks[key] = Task(name, {"what": what, "bucket_bytes": bucket, **common})
@@ -98,7 +103,7 @@ def rows_of(cells: Mapping[str, Cell], names: Sequence[str], buckets: Sequence[i
 
 def best_bucket(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Our row with the shortest step; None if we have no step."""
-    own = [row for row in rows if row["library"] == OWN and "step" in row]
+    own = [row for row in rows if row["library"] == OUR_OP and "step" in row]
     return min(own, key=lambda row: float(row["step"])) if own else None
 
 
@@ -106,13 +111,13 @@ def level_with(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> li
     """The bucket sizes that this run cannot tell from the best one: their fastest turn is no slower than
     its slowest."""
     slowest = max(best["times_us"]["step"]["turns"])
-    others = [row for row in rows if row["library"] == OWN and "step" in row and row is not best]
+    others = [row for row in rows if row["library"] == OUR_OP and "step" in row and row is not best]
     return [row["bucket_bytes"] for row in others if min(row["times_us"]["step"]["turns"]) <= slowest]
 
 
 def ratios_of(cells: Mapping[str, Cell], bucket: int) -> dict[str, float]:
     """By peer: the time of its gradients alone / ours with this bucket size."""
-    own = cells.get(f"{OWN} gradients {bucket}")
+    own = cells.get(f"{OUR_OP} gradients {bucket}")
     if own is None:
         return {}
     return {
@@ -162,16 +167,16 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def measure(
-    wish: Wish, folder: Path, say: Callable[[str], None], tell: Callable[[str], None]
+    request: StepRequest, folder: Path, write: Callable[[str], None], report: Callable[[str], None]
 ) -> tuple[dict[str, Cell], dict[str, dict[str, str]]]:
     """Measures the request. Returns the cells by task, and the facts of each library."""
-    turns = Turns(Watch(), wish.rules, time.monotonic() + wish.seconds, tell)
-    limit = "memory" if wish.link == MACHINE else "stream"
-    names = [n for n in wish.libraries if LIBRARIES[n].group != "limit" or n == limit]
+    turns = Turns(LoadWatch(), request.rules, time.monotonic() + request.seconds, report)
+    limit = "memory" if request.link == MACHINE else "stream"
+    names = [n for n in request.libraries if LIBRARIES[n].group != "limit" or n == limit]
     with (
-        place_of(wish.ranks, wish.link, folder) as (place, _),
-        teams_of([LIBRARIES[name] for name in names], place, wish.cache, tell, wish.build) as teams,
+        layout_of(request.ranks, request.link, folder) as (layout, _),
+        teams_of([LIBRARIES[name] for name in names], layout, request.cache, report, request.build) as teams,
     ):
         facts = {team.library.name: team.facts for team in teams}
-        say(f"backward pass: {wish.manner}")
-        return turns.take(teams, tasks_of(wish, [team.library.name for team in teams])), facts
+        write(f"backward pass: {request.manner}")
+        return turns.take(teams, tasks_of(request, [team.library.name for team in teams])), facts

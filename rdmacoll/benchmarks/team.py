@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rdmacoll.benchmarks.libraries import Library, Place, Start, commands
+from rdmacoll.benchmarks.libraries import HostLayout, LaunchContext, Library, commands
 from rdmacoll.engine.errors import RdmacollError
 
 _PR_SET_PDEATHSIG = 1
@@ -29,24 +29,24 @@ class TeamError(RdmacollError):
     """A library cannot go on. The text tells the reason."""
 
 
-_ENDING = {signal.SIGINT, signal.SIGTERM}
+_END_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 @contextlib.contextmanager
-def _ending_waits() -> Iterator[None]:
+def _end_signals_blocked() -> Iterator[None]:
     """Blocks SIGINT and SIGTERM until this context ends. Python drops exceptions that signal handlers
     raise during a fork. An exception before a child is noted would leave the child behind."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
 
 
 def _begin_child() -> None:
     """Makes the child end with its parent: by SIGTERM, so that a launcher ends its ranks too."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _END_SIGNALS)
 
 
 def _free_ports(count: int, least: int) -> int:
@@ -63,7 +63,7 @@ def _free_ports(count: int, least: int) -> int:
     raise TeamError("there is no free port on 127.0.0.1")
 
 
-class _Line:
+class _RankSocket:
     """The socket to one rank."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -96,32 +96,34 @@ class Team:
     # hosts.
     _next_port = 20_000 + os.getpid() % 10_000
 
-    def __init__(self, library: Library, place: Place, python: Path, folder: Path, within_s: float) -> None:
+    def __init__(
+        self, library: Library, layout: HostLayout, python: Path, folder: Path, timeout_s: float
+    ) -> None:
         self.library = library
-        self.place = place
+        self.layout = layout
         self.facts: dict[str, str] = {}
         self.starts: list[dict[str, float]] = []
         self.started_at = time.time()
         self._pids: list[int] = []
-        self._lines: list[_Line] = []
+        self._sockets: list[_RankSocket] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._output = folder / f"{library.name}.out"
         self._path = folder / f"{library.name}.socket"
         try:
-            self._start(python, time.monotonic() + within_s)
+            self._start(python, time.monotonic() + timeout_s)
         except BaseException:
             self.end()
             raise
 
     def _start(self, python: Path, until: float) -> None:
-        port = _free_ports(self.place.ranks, Team._next_port)
-        Team._next_port = port + self.place.ranks
-        start = Start(python, self._path, port, os.geteuid() == 0)
+        port = _free_ports(self.layout.ranks, Team._next_port)
+        Team._next_port = port + self.layout.ranks
+        start = LaunchContext(python, self._path, port, os.geteuid() == 0)
         with socket.socket(socket.AF_UNIX) as listener, self._output.open("wb") as output:
             listener.bind(str(self._path))
-            listener.listen(self.place.ranks)
-            for command in commands(self.library, self.place, start):
-                with _ending_waits():
+            listener.listen(self.layout.ranks)
+            for command in commands(self.library, self.layout, start):
+                with _end_signals_blocked():
                     self._processes.append(
                         subprocess.Popen(
                             command,
@@ -135,19 +137,19 @@ class Team:
                             preexec_fn=_begin_child,
                         )
                     )
-            hellos = [self._hello(listener, until) for _ in range(self.place.ranks)]
-        order = sorted(range(self.place.ranks), key=lambda number: hellos[number]["rank"])
-        self._lines = [self._lines[number] for number in order]
+            hellos = [self._hello(listener, until) for _ in range(self.layout.ranks)]
+        order = sorted(range(self.layout.ranks), key=lambda number: hellos[number]["rank"])
+        self._sockets = [self._sockets[number] for number in order]
         self._pids = [hellos[number]["pid"] for number in order]
         self.starts = [hellos[number]["start_s"] for number in order]
         self.facts = hellos[order[0]]["facts"]
         ranks = [hellos[number]["rank"] for number in order]
-        if ranks != list(range(self.place.ranks)):
-            raise TeamError(f"{self.library.title}: {self.place.ranks} ranks were started, and say {ranks}")
+        if ranks != list(range(self.layout.ranks)):
+            raise TeamError(f"{self.library.title}: {self.layout.ranks} ranks were started, and say {ranks}")
         tree = self.library.tree
-        others = [hello["package"] for hello in hellos if hello["package"]]
-        if tree is not None and any(tree not in Path(package).resolve().parents for package in others):
-            raise TeamError(f"{self.library.title}: its ranks have imported {others[0]}, not {tree}")
+        packages = [hello["package"] for hello in hellos if hello["package"]]
+        if tree is not None and any(tree not in Path(package).resolve().parents for package in packages):
+            raise TeamError(f"{self.library.title}: its ranks have imported {packages[0]}, not {tree}")
         self.stop()
 
     def _hello(self, listener: socket.socket, until: float) -> dict[str, Any]:
@@ -156,30 +158,30 @@ class Team:
                 raise TeamError(f"{self.library.title} did not start: {self._last_lines()}")
             if time.monotonic() > until:
                 raise TeamError(f"{self.library.title} did not start in time: {self._last_lines()}")
-        line = _Line(listener.accept()[0])
-        self._lines.append(line)
-        return line.receive(until)
+        rank_socket = _RankSocket(listener.accept()[0])
+        self._sockets.append(rank_socket)
+        return rank_socket.receive(until)
 
     def _last_lines(self) -> str:
         text = self._output.read_text(errors="replace").strip()
         return " | ".join(line for line in text.split("\n")[-6:] if line.strip())[-1200:] or "it said nothing"
 
-    def ask(self, request: Mapping[str, Any], within_s: float) -> list[dict[str, Any]]:
-        """Sends one request to all ranks and returns their answers, by rank. within_s: the limit in
+    def query(self, request: Mapping[str, Any], timeout_s: float) -> list[dict[str, Any]]:
+        """Sends one request to all ranks and returns their answers, by rank. timeout_s: the limit in
         seconds. Raises TeamError."""
-        until = time.monotonic() + within_s
+        until = time.monotonic() + timeout_s
         answers = []
         try:
-            for line in self._lines:
-                line.send(request)
-            for rank, line in enumerate(self._lines):
-                answers.append(line.receive(until))
+            for rank_socket in self._sockets:
+                rank_socket.send(request)
+            for rank, rank_socket in enumerate(self._sockets):
+                answers.append(rank_socket.receive(until))
                 if "error" in answers[-1]:
                     raise TeamError(f"{self.library.title}, rank {rank}: {answers[-1]['error']}")
         except TimeoutError:
             raise TeamError(
                 f"{self.library.title}: rank {len(answers)} did not answer {_short(request)} within "
-                f"{within_s:.0f} s: {self._last_lines()}"
+                f"{timeout_s:.0f} s: {self._last_lines()}"
             ) from None
         except OSError:
             raise TeamError(
@@ -193,19 +195,19 @@ class Team:
                 os.kill(pid, number)
 
     def stop(self) -> None:
-        """Stops all threads of the ranks until `go`."""
+        """Stops all threads of the ranks until `resume`."""
         self._signal(signal.SIGSTOP)
 
-    def go(self) -> None:
+    def resume(self) -> None:
         """Continues the ranks after `stop`."""
         self._signal(signal.SIGCONT)
 
     def end(self) -> None:
         """Lets the ranks leave, and kills those that do not."""
-        self.go()
-        for line in self._lines:
-            line.close()
-        until = time.monotonic() + (_END_S if self._lines else 0.0)
+        self.resume()
+        for rank_socket in self._sockets:
+            rank_socket.close()
+        until = time.monotonic() + (_END_S if self._sockets else 0.0)
         for process in self._processes:
             try:
                 process.wait(max(0.01, until - time.monotonic()))

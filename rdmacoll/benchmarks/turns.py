@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from rdmacoll.benchmarks.quiet import Watch
+from rdmacoll.benchmarks.processor_load import LoadWatch
 from rdmacoll.benchmarks.team import Team, TeamError, slowest
 
 SLICES = 8  # in a burst; the time of a burst is their median
@@ -88,7 +88,9 @@ def ratio(peer: Cell, ours: Cell) -> float:
     >>> ratio(cell(2.0, 1.0, 4.0), cell(1.0, 2.0, 3.0))
     1.3333333333333333
     """
-    return statistics.median(theirs.median / mine.median for theirs, mine in zip(peer.bursts, ours.bursts))
+    return statistics.median(
+        peer_burst.median / our_burst.median for peer_burst, our_burst in zip(peer.bursts, ours.bursts)
+    )
 
 
 @dataclass(frozen=True)
@@ -102,13 +104,13 @@ class Task:
 class Turns:
     """Measures works, one after the other, until the time is over."""
 
-    def __init__(self, watch: Watch, rules: Rules, until: float, tell: Callable[[str], None]) -> None:
-        self._watch, self._rules = watch, rules
+    def __init__(self, load: LoadWatch, rules: Rules, until: float, report: Callable[[str], None]) -> None:
+        self._load, self._rules = load, rules
         self.until = until
-        self._tell = tell
+        self._report = report
 
     @property
-    def is_late(self) -> bool:
+    def is_out_of_time(self) -> bool:
         """Whether the time is over."""
         return time.monotonic() >= self.until
 
@@ -125,26 +127,26 @@ class Turns:
                 if team is None:
                     continue
                 try:
-                    team.go()
+                    team.resume()
                     self._turn(team, key, tasks[key].work, turn, calls, cells[key])
                     team.stop()
                 except TeamError as error:
-                    self._tell(f"left out from here on: {error}")
+                    self._report(f"left out from here on: {error}")
                     teams.remove(team)
                     team.end()
-            if self.is_late and turn + 1 < self._rules.turns:
-                self._tell(f"the time is over after turn {turn + 1} of {self._rules.turns}")
+            if self.is_out_of_time and turn + 1 < self._rules.turns:
+                self._report(f"the time is over after turn {turn + 1} of {self._rules.turns}")
                 break
         # A team that was left out may have fewer bursts than the others, so its cells are dropped.
-        here = {team.library.name for team in teams}
-        return {key: cell for key, cell in cells.items() if cell.bursts and tasks[key].library in here}
+        teams_left = {team.library.name for team in teams}
+        return {key: cell for key, cell in cells.items() if cell.bursts and tasks[key].library in teams_left}
 
     def _turn(
         self, team: Team, key: str, work: Mapping[str, Any], turn: int, calls: dict[str, int], cell: Cell
     ) -> None:
         rules = self._rules
         check = turn == 0 or work.get("bytes", 0) <= _CHECK_BYTES_MAX
-        made = team.ask({"do": "make", "work": dict(work), "turn": turn, "check": check}, rules.step_s)
+        answers = team.query({"do": "make", "work": dict(work), "turn": turn, "check": check}, rules.step_s)
         if key not in calls:
             calls[key] = self._calls(team)
         slices = min(SLICES, calls[key])
@@ -155,34 +157,34 @@ class Turns:
             if tried:
                 self._wait_for_quiet(team, allowed)
             tried.append(self._burst(team, order, allowed))
-            if tried[-1].is_quiet or self.is_late:
+            if tried[-1].is_quiet or self.is_out_of_time:
                 break
         cell.bursts.append(best_burst(tried))
         cell.dropped += len(tried) - 1
-        left = team.ask({"do": "drop"}, rules.step_s)
-        cell.wrong += sum(answer["wrong"] for answer in [*made, *left])
+        last_answers = team.query({"do": "drop"}, rules.step_s)
+        cell.wrong += sum(answer["wrong"] for answer in [*answers, *last_answers])
 
     def _wait_for_quiet(self, team: Team, allowed: float) -> None:
         team.stop()
-        self._watch.wait(allowed, min(self.until, time.monotonic() + _QUIET_S))
-        team.go()
+        self._load.wait(allowed, min(self.until, time.monotonic() + _QUIET_S))
+        team.resume()
 
     def _burst(self, team: Team, order: Mapping[str, Any], allowed: float) -> Burst:
-        before = self._watch.read()
-        used = [usage["cpu_s"] for usage in team.ask({"do": "usage"}, self._rules.step_s)]
-        answers = team.ask(order, self._rules.step_s + 20 * self._rules.burst_s)
-        usages = team.ask({"do": "usage"}, self._rules.step_s)
-        after = self._watch.read()
+        before = self._load.read()
+        used = [usage["cpu_s"] for usage in team.query({"do": "usage"}, self._rules.step_s)]
+        answers = team.query(order, self._rules.step_s + 20 * self._rules.burst_s)
+        usages = team.query({"do": "usage"}, self._rules.step_s)
+        after = self._load.read()
         own = [usage["cpu_s"] - cpu_s for usage, cpu_s in zip(usages, used)]
-        foreign = after.share_since(before, sum(own), self._watch.cores)
+        foreign_share = after.share_since(before, sum(own), self._load.cores)
         # The first call synchronizes the ranks; its processor time counts too.
         number = (1 + order["slices"] * order["calls"]) * _each(answers)
         peaks = [usage["peak"] for usage in usages]
         return Burst(
             slowest(answers),
-            foreign,
+            foreign_share,
             sum(own) / number,
-            foreign <= allowed,
+            foreign_share <= allowed,
             [cpu_s / number for cpu_s in own],
             peaks,
         )
@@ -191,7 +193,7 @@ class Turns:
         """The number of calls that fill a burst."""
         seconds, each = math.inf, 1
         for calls in (1, 20, 500):
-            answers = team.ask({"do": "burst", "slices": 2, "calls": calls}, self._rules.step_s)
+            answers = team.query({"do": "burst", "slices": 2, "calls": calls}, self._rules.step_s)
             each = _each(answers)
             seconds = min(slowest(answers)) * each
             if seconds * calls > 0.005:

@@ -17,7 +17,7 @@ from rdmacoll._world import world
 from rdmacoll.benchmarks import judge
 from rdmacoll.cli import measure
 from rdmacoll.cli.bench_kinds import KINDS, Kind
-from rdmacoll.cli.report import Findings, command, note_world_of_one, parse_bytes, say
+from rdmacoll.cli.report import Findings, command, note_world_of_one, parse_bytes, print_line
 
 _PEER_TURNS_MIN = 7
 _DTYPE = np.dtype(np.float32)
@@ -135,13 +135,15 @@ def _measured(kind: Kind, options: _Options) -> Findings:
     world.init()
     ranks = world.size()
     note_world_of_one(f"rdmacoll bench {kind.name}")
-    contestants: list[measure.Contestant] = [measure.OwnContestant()]
+    contestants: list[measure.Contestant] = [measure.OurContestant()]
     contestants += [measure.MpiContestant(name, "Open MPI") for name in peer_names]
     transport = world.describe().get("transport")
-    say(f"{counted(ranks, 'rank')}, {os.cpu_count()} cores, transport {transport}, {options.memory} memory")
+    print_line(
+        f"{counted(ranks, 'rank')}, {os.cpu_count()} cores, transport {transport}, {options.memory} memory"
+    )
     peer_titles = "".join(f" {c.name:>10} {'ratio':>6}" for c in contestants[1:])
-    say(_HEADER + peer_titles)
-    say(_UNITS + "".join(f" {'(us)':>10} {'':>6}" for _ in contestants[1:]))
+    print_line(_HEADER + peer_titles)
+    print_line(_UNITS + "".join(f" {'(us)':>10} {'':>6}" for _ in contestants[1:]))
     rows, ratios = [], {c.name: {} for c in contestants[1:]}  # type: ignore[var-annotated]
     for count in _counts(kind, sizes, ranks):
         size = count * _DTYPE.itemsize
@@ -160,12 +162,12 @@ def _measured(kind: Kind, options: _Options) -> Findings:
             row["ratio"][contestant.name] = ratios[contestant.name][str(size)] = ratio
             text += f" {statistics.median(cell.seconds) * 1e6:>10.2f} {ratio:>6.2f}"
         rows.append(row)
-        say(text)
+        print_line(text)
     wrong = sum(row["wrong"] for row in rows)
     findings = judge.growth([(row["bytes"], row["time_us"]["median"]) for row in rows])
     for finding in findings:
-        say(f"- {finding}")
-    say(counted(wrong, "wrong value"))
+        print_line(f"- {finding}")
+    print_line(counted(wrong, "wrong value"))
     return {
         "ok": wrong == 0,
         "ranks": ranks,

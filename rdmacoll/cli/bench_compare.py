@@ -17,7 +17,7 @@ from rdmacoll.benchmarks import builds, environments, judge
 from rdmacoll.benchmarks.compare import (
     MACHINE,
     Comparison,
-    Wish,
+    ComparisonRequest,
     cable_of,
     machine_facts,
     python_for,
@@ -28,8 +28,8 @@ from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS, other_build
 from rdmacoll.benchmarks.rpc.libraries import PEERS as RPC_PEERS, libraries
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_pair import sizes_of
-from rdmacoll.cli.report import Findings, command, say, say_rows
-from rdmacoll.cli.turn_options import takes_build, takes_rules
+from rdmacoll.cli.report import Findings, command, print_line, print_rows
+from rdmacoll.cli.rules_options import takes_build, takes_rules
 
 SIZES = "8,64,512,1K,4K,16K,64K,256K,1M,4M,16M,64M,256M"
 
@@ -62,13 +62,13 @@ def links_of(text: str, ranks: list[int]) -> list[str]:
     return links
 
 
-def alone() -> None:
+def refuse_launched() -> None:
     """Call first in a command that starts all ranks itself. When the command is terminated, it ends its
     ranks too. Raises click's usage error under a launcher."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    told = bootstrap.described_launch()
-    if told is not None and told.size > 1:
-        raise click.UsageError(f"this command starts its ranks itself: start it without {told.source}.")
+    launch = bootstrap.described_launch()
+    if launch is not None and launch.size > 1:
+        raise click.UsageError(f"this command starts its ranks itself: start it without {launch.source}.")
 
 
 @click.command("compare")
@@ -101,7 +101,7 @@ def compare(
     the median over the turns: above 1 we are faster. Bursts in which others had the processor are
     measured again; (L) marks where that did not help.
     """
-    alone()
+    refuse_launched()
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise click.UsageError(
             "--plot needs matplotlib, which is not installed: pip install 'rdmacoll[plot]'."
@@ -110,7 +110,7 @@ def compare(
     own = names_of(ours, list(OURS.values()), "--ours")
     libraries = own + names_of(peers, PEERS, "--peers")
     libraries += [other_build(name) for name in own] if build is not None else []
-    wish = Wish(
+    request = ComparisonRequest(
         [name for name in LIBRARIES if name in libraries or LIBRARIES[name].group == "limit"],
         numbers,
         links_of(links, numbers),
@@ -121,21 +121,21 @@ def compare(
         build,
     )
     facts = machine_facts()
-    say(f"{facts['processor']}, {counted(facts['cores'], 'core')}")
-    comparison = Comparison(wish, lambda text: click.echo(text, err=True))
-    comparison.run(_show)
+    print_line(f"{facts['processor']}, {counted(facts['cores'], 'core')}")
+    comparison = Comparison(request, lambda text: click.echo(text, err=True))
+    comparison.run(_print_part)
     cells = [cell for part in comparison.parts for row in part["rows"] for cell in row["time_us"].values()]
     wrong = sum(cell["wrong"] for cell in cells)
     for text in comparison.left_out:
-        say(text)
+        print_line(text)
     ratios = [ratio for part in comparison.parts for ratio in _ratios(part)]
     if build is not None:
-        say(f"beside {build}: {builds.summary(ratios)}")
-    say(counted(wrong, "wrong value"))
+        print_line(f"beside {build}: {builds.summary(ratios)}")
+    print_line(counted(wrong, "wrong value"))
     found: Findings = {
         "ok": wrong == 0 and bool(cells) and (build is None or bool(ratios)),
         **facts,
-        "settings": settings_of(wish),
+        "settings": settings_of(request),
         "parts": comparison.parts,
         "missed": {title_of(part["ranks"], part["link"]): _missed(part) for part in comparison.parts},
         "left_out": comparison.left_out,
@@ -148,14 +148,14 @@ def compare(
     return found
 
 
-def _show(part: dict[str, Any]) -> None:
-    say(f"\n{title_of(part['ranks'], part['link'])}{cable_of(part)}")
-    say_rows(judge.table(part["rows"]))
+def _print_part(part: dict[str, Any]) -> None:
+    print_line(f"\n{title_of(part['ranks'], part['link'])}{cable_of(part)}")
+    print_rows(judge.table(part["rows"]))
     if part["link"] != MACHINE:
-        say_rows(judge.cores_table(part["rows"]))
-    say_rows(builds.table(_ratios(part)))
+        print_rows(judge.cores_table(part["rows"]))
+    print_rows(builds.table(_ratios(part)))
     for sentence in _missed(part):
-        say(f"- {sentence}")
+        print_line(f"- {sentence}")
 
 
 def _ratios(part: dict[str, Any]) -> list[builds.Ratio]:
@@ -172,13 +172,13 @@ def _missed(part: dict[str, Any]) -> list[str]:
 def peers_command(*, install: str) -> Findings:
     """Which peers are installed for `bench compare`, `bench step` and the benchmarks of parameter servers;
     installs them in the cache."""
-    alone()
+    refuse_launched()
     cache: Path = bootstrap.cache_folder()
     for name in names_of(install, list(environments.ENVIRONMENTS), "--install") if install else []:
-        environments.install(name, cache, say)
+        environments.install(name, cache, print_line)
     of_rpc = libraries(everybody=False)
     known = {**{name: LIBRARIES[name] for name in PEERS}, **{name: of_rpc[name] for name in RPC_PEERS}}
     rows = {name: str(python_for(library, cache) or "") for name, library in known.items()}
     for name, python in rows.items():
-        say(f"{name:>14}  {python or f'not installed: --install {known[name].environment}'}")
+        print_line(f"{name:>14}  {python or f'not installed: --install {known[name].environment}'}")
     return {"ok": True, "peers": rows}

@@ -16,29 +16,29 @@ from rdmacoll.benchmarks import judge
 from rdmacoll.cli import measure
 from rdmacoll.cli.bench import sizes_from
 from rdmacoll.cli.bench_kinds import KINDS, Array, Kind, Run
-from rdmacoll.cli.report import Findings, command, note_world_of_one, say
+from rdmacoll.cli.report import Findings, command, note_world_of_one, print_line
 from rdmacoll.engine.operators import Sum
 
 PIECES = 8
 
 
-def _grouped(given: Array) -> Run:
-    pieces = np.split(given, PIECES)
+def _grouped(input_array: Array) -> Run:
+    pieces = np.split(input_array, PIECES)
 
     def run() -> Array:
         engine.grouped_allreduce(pieces, Sum, out=pieces)
-        return given
+        return input_array
 
     return run
 
 
-def _singles(given: Array) -> Run:
-    pieces = np.split(given, PIECES)
+def _singles(input_array: Array) -> Run:
+    pieces = np.split(input_array, PIECES)
 
     def run() -> Array:
         for piece in pieces:
             engine.allreduce(piece, Sum, out=piece)
-        return given
+        return input_array
 
     return run
 
@@ -69,8 +69,10 @@ def consistency(*, minimum: str, maximum: str, turns: int, burst: float) -> Find
     # Sizes of all cases are multiples of the ranks and of the pieces.
     each = PIECES * world.size()
     counts = dict.fromkeys(max(1, size // 4 // each) * each for size in sizes_from(minimum, maximum, 2))
-    say(f"{counted(world.size(), 'rank')}, transport {world.describe().get('transport')}, microseconds")
-    say(f"{'bytes':>9}" + "".join(f"{name:>15}" for name in CASES))
+    print_line(
+        f"{counted(world.size(), 'rank')}, transport {world.describe().get('transport')}, microseconds"
+    )
+    print_line(f"{'bytes':>9}" + "".join(f"{name:>15}" for name in CASES))
     rows: list[dict[str, Any]] = []
     findings: list[str] = []
     wrong = 0
@@ -81,18 +83,18 @@ def consistency(*, minimum: str, maximum: str, turns: int, burst: float) -> Find
         wrong += sum(cell.wrong for cell in cells)
         seconds = {name: statistics.median(cell.seconds) for name, cell in zip(CASES, cells)}
         rows.append({"bytes": 4 * count, "time_us": {name: 1e6 * s for name, s in seconds.items()}})
-        say(f"{bytes_text(4 * count):>9}" + "".join(f"{s * 1e6:>15.2f}" for s in seconds.values()))
+        print_line(f"{bytes_text(4 * count):>9}" + "".join(f"{s * 1e6:>15.2f}" for s in seconds.values()))
         halves = {name: seconds[name] for name in ("reducescatter", "allgather")}
         findings += judge.parts_cost_more(4 * count, seconds["allreduce"], halves, "allreduce")
         one_by_one = {f"{PIECES} single ones": seconds["singles"]}
         findings += judge.parts_cost_more(4 * count, seconds["grouped"], one_by_one, f"a group of {PIECES}")
     findings += judge.growth([(row["bytes"], row["time_us"]["allreduce"]) for row in rows])
     for finding in findings:
-        say(f"- {finding}")
-    say(f"{counted(len(findings), 'finding')}, {counted(wrong, 'wrong value')}")
+        print_line(f"- {finding}")
+    print_line(f"{counted(len(findings), 'finding')}, {counted(wrong, 'wrong value')}")
     return {"ok": wrong == 0, "ranks": world.size(), "rows": rows, "findings": findings, "wrong": wrong}
 
 
 def _entry(kind: Kind, count: int) -> measure.Entry:
-    given = np.empty(kind.given(count, measure.here()), np.float32)
-    return measure.Entry(kind, kind.ours(given), given)
+    input_array = np.empty(kind.input_elements(count, measure.rank_of_world()), np.float32)
+    return measure.Entry(kind, kind.ours(input_array), input_array)

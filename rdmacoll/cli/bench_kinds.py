@@ -19,7 +19,7 @@ ROOT = 0
 
 
 @dataclass(frozen=True)
-class Place:
+class RankOfWorld:
     """A rank, and the number of ranks."""
 
     rank: int
@@ -32,19 +32,19 @@ class Kind:
 
     name: str
     busbw: Callable[[int], float]  # bus bandwidth / algorithm bandwidth, by the number of ranks
-    given: Callable[[int, Place], int]  # input elements of a rank, by the size in elements
-    expected: Callable[[list[Array], Place], Array | None]
+    input_elements: Callable[[int, RankOfWorld], int]  # input elements of a rank, by the size in elements
+    expected: Callable[[list[Array], RankOfWorld], Array | None]
     ours: Callable[[Array], Run]
-    mpi: Callable[[Any, Array, int, Place], Run]  # mpi4py's MPI, the input, the size in elements
+    mpi: Callable[[Any, Array, int, RankOfWorld], Run]  # mpi4py's MPI, the input, the size in elements
     is_cut: bool = True  # the size is a multiple of the number of ranks
 
 
-def _all(count: int, _: Place) -> int:
+def _all(count: int, _: RankOfWorld) -> int:
     return count
 
 
-def _part(count: int, place: Place) -> int:
-    return count // place.ranks
+def _part_elements(count: int, rank_of_world: RankOfWorld) -> int:
+    return count // rank_of_world.ranks
 
 
 def _share(ranks: int) -> float:
@@ -55,40 +55,40 @@ def _one(_: int) -> float:
     return 1.0
 
 
-def _mine(array: Array, place: Place) -> Array:
-    return array[rows_of(array.size, place.rank, place.ranks)]
+def _own_rows(array: Array, rank_of_world: RankOfWorld) -> Array:
+    return array[rows_of(array.size, rank_of_world.rank, rank_of_world.ranks)]
 
 
-def _at_root(place: Place, array: Array) -> Array | None:
-    return array if place.rank == ROOT else None
+def _at_root(rank_of_world: RankOfWorld, array: Array) -> Array | None:
+    return array if rank_of_world.rank == ROOT else None
 
 
 def _sum(values: list[Array]) -> Array:
     return np.asarray(np.sum(values, axis=0, dtype=np.float32))
 
 
-def _mpi_allreduce(mpi: Any, given: Array, _: int, place: Place) -> Run:
-    call, operand = mpi.COMM_WORLD.Allreduce, [given, mpi.FLOAT]
+def _mpi_allreduce(mpi: Any, input_array: Array, _: int, rank_of_world: RankOfWorld) -> Run:
+    call, operand = mpi.COMM_WORLD.Allreduce, [input_array, mpi.FLOAT]
     in_place, total = mpi.IN_PLACE, mpi.SUM
 
     def run() -> Array:
         call(in_place, operand, total)
-        return given
+        return input_array
 
     return run
 
 
-def _mpi_call(name: str, out_count: Callable[[int, Place], int], *more: str, root: bool = False) -> Any:
+def _mpi_call(name: str, out_count: Callable[[int, RankOfWorld], int], *more: str, root: bool = False) -> Any:
     """A call of mpi4py from the given array into another array, which is allocated before."""
 
-    def prepare(mpi: Any, given: Array, count: int, place: Place) -> Run:
-        out = np.empty(out_count(count, place), np.float32)
-        call, source, target = getattr(mpi.COMM_WORLD, name), [given, mpi.FLOAT], [out, mpi.FLOAT]
-        rest = [getattr(mpi, word) for word in more] + ([ROOT] if root else [])
-        result = _at_root(place, out) if name in ("Reduce", "Gather") else out
+    def prepare(mpi: Any, input_array: Array, count: int, rank_of_world: RankOfWorld) -> Run:
+        out = np.empty(out_count(count, rank_of_world), np.float32)
+        call, source, target = getattr(mpi.COMM_WORLD, name), [input_array, mpi.FLOAT], [out, mpi.FLOAT]
+        more_arguments = [getattr(mpi, word) for word in more] + ([ROOT] if root else [])
+        result = _at_root(rank_of_world, out) if name in ("Reduce", "Gather") else out
 
         def run() -> Array | None:
-            call(source, target, *rest)
+            call(source, target, *more_arguments)
             return result
 
         return run
@@ -96,12 +96,12 @@ def _mpi_call(name: str, out_count: Callable[[int, Place], int], *more: str, roo
     return prepare
 
 
-def _mpi_broadcast(mpi: Any, given: Array, _: int, place: Place) -> Run:
-    call, operand = mpi.COMM_WORLD.Bcast, [given, mpi.FLOAT]
+def _mpi_broadcast(mpi: Any, input_array: Array, _: int, rank_of_world: RankOfWorld) -> Run:
+    call, operand = mpi.COMM_WORLD.Bcast, [input_array, mpi.FLOAT]
 
     def run() -> Array:
         call(operand, ROOT)
-        return given
+        return input_array
 
     return run
 
@@ -114,7 +114,7 @@ KINDS = {
             lambda ranks: 2 * _share(ranks),
             _all,
             lambda values, _: _sum(values),
-            lambda given: engine.prepare_allreduce(given, given, Sum),
+            lambda input_array: engine.prepare_allreduce(input_array, input_array, Sum),
             _mpi_allreduce,
             is_cut=False,
         ),
@@ -122,14 +122,14 @@ KINDS = {
             "reducescatter",
             _share,
             _all,
-            lambda values, place: _mine(_sum(values), place),
-            lambda given: engine.prepare_reducescatter(given, Sum),
-            _mpi_call("Reduce_scatter_block", _part, "SUM"),
+            lambda values, rank_of_world: _own_rows(_sum(values), rank_of_world),
+            lambda input_array: engine.prepare_reducescatter(input_array, Sum),
+            _mpi_call("Reduce_scatter_block", _part_elements, "SUM"),
         ),
         Kind(
             "allgather",
             _share,
-            _part,
+            _part_elements,
             lambda values, _: np.concatenate(values),
             engine.prepare_allgather,
             _mpi_call("Allgather", _all),
@@ -138,7 +138,9 @@ KINDS = {
             "alltoall",
             _share,
             _all,
-            lambda values, place: np.concatenate([_mine(value, place) for value in values]),
+            lambda values, rank_of_world: np.concatenate(
+                [_own_rows(value, rank_of_world) for value in values]
+            ),
             engine.prepare_alltoall,
             _mpi_call("Alltoall", _all),
         ),
@@ -147,7 +149,7 @@ KINDS = {
             _one,
             _all,
             lambda values, _: values[ROOT],
-            lambda given: engine.prepare_broadcast(given, ROOT, out=given),
+            lambda input_array: engine.prepare_broadcast(input_array, ROOT, out=input_array),
             _mpi_broadcast,
             is_cut=False,
         ),
@@ -155,26 +157,26 @@ KINDS = {
             "reduce",
             _one,
             _all,
-            lambda values, place: _at_root(place, _sum(values)),
-            lambda given: engine.prepare_reduce(given, ROOT, Sum),
+            lambda values, rank_of_world: _at_root(rank_of_world, _sum(values)),
+            lambda input_array: engine.prepare_reduce(input_array, ROOT, Sum),
             _mpi_call("Reduce", _all, "SUM", root=True),
             is_cut=False,
         ),
         Kind(
             "gather",
             _share,
-            _part,
-            lambda values, place: _at_root(place, np.concatenate(values)),
-            lambda given: engine.prepare_gather(given, ROOT),
+            _part_elements,
+            lambda values, rank_of_world: _at_root(rank_of_world, np.concatenate(values)),
+            lambda input_array: engine.prepare_gather(input_array, ROOT),
             _mpi_call("Gather", _all, root=True),
         ),
         Kind(
             "scatter",
             _share,
             _all,
-            lambda values, place: _mine(values[ROOT], place),
-            lambda given: engine.prepare_scatter(given, ROOT),
-            _mpi_call("Scatter", _part, root=True),
+            lambda values, rank_of_world: _own_rows(values[ROOT], rank_of_world),
+            lambda input_array: engine.prepare_scatter(input_array, ROOT),
+            _mpi_call("Scatter", _part_elements, root=True),
         ),
     )
 }

@@ -12,9 +12,9 @@ from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks import overhead as costs
 from rdmacoll.benchmarks.compare import machine_facts
 from rdmacoll.benchmarks.turns import Rules
-from rdmacoll.cli.bench_compare import alone
-from rdmacoll.cli.report import Findings, command, say
-from rdmacoll.cli.turn_options import takes_rules
+from rdmacoll.cli.bench_compare import refuse_launched
+from rdmacoll.cli.report import Findings, command, print_line
+from rdmacoll.cli.rules_options import takes_rules
 
 
 @click.command("overhead")
@@ -30,16 +30,16 @@ def overhead(*, ranks: int, starts: int, rest: float, rules: Rules, seconds: flo
     With numpy on one machine, without TensorFlow. A goal that is missed is marked; the exit code is 0 all
     the same, since times belong to the machine.
     """
-    alone()
+    refuse_launched()
     run = costs.Overhead(ranks, starts, rest, rules, bootstrap.cache_folder(), seconds)
     facts = machine_facts()
-    say(f"{counted(ranks, 'rank')}, {facts['cores']} cores, {facts['processor']}")
+    print_line(f"{counted(ranks, 'rank')}, {facts['cores']} cores, {facts['processor']}")
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
-        lines = run.lines(Path(folder), say)
+        lines = run.lines(Path(folder), print_line)
     for text in dict.fromkeys(run.left_out):
-        say(text)
+        print_line(text)
     missed = [line.what for line in lines if line.is_missed]
-    say(f"{counted(len(missed), 'goal')} missed")
+    print_line(f"{counted(len(missed), 'goal')} missed")
     rows = [
         {"what": line.what.strip(), "value": line.value, "unit": line.unit, "goal": line.goal}
         for line in lines

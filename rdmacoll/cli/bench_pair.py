@@ -11,7 +11,7 @@ import click
 from rdmacoll._abi.mirror import BANDWIDTH, EXCHANGE, LATENCY
 from rdmacoll._base.text import bytes_text
 from rdmacoll._world import pairs
-from rdmacoll.cli.report import Findings, command, parse_bytes, say
+from rdmacoll.cli.report import Findings, command, parse_bytes, print_line
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 
 _TITLES = ("size", "latency", "min", "max", "exchange", "forward", "back", "both")
@@ -79,22 +79,22 @@ def pair(*, transport: str | None, sizes: str, repeat: int, burst: float, timeou
         burst_s=burst,
         limit_s=timeout,
     )
-    with pairs.rank_group() as here:
-        if here.launch.size != 2:
+    with pairs.rank_group() as group:
+        if group.launch.size != 2:
             raise ConfigError(
-                f"bench pair measures the path between 2 ranks, and {here.launch.source} started "
-                f"{here.launch.size}: mpirun -np 2 rdmacoll bench pair."
+                f"bench pair measures the path between 2 ranks, and {group.launch.source} started "
+                f"{group.launch.size}: mpirun -np 2 rdmacoll bench pair."
             )
-        outcome = pairs.measure(here, [(0, 1)], test, "bench")[0, 1]
+        outcome = pairs.measure(group, [(0, 1)], test, "bench")[0, 1]
         if not outcome.is_ok:
             raise RdmacollError(" ".join(problem for problem in outcome.problems if problem))
     found = dict(outcome.found)
     over = ", ".join([found["transport"], *found["rails"]])
-    say(f"2 ranks, {os.cpu_count()} cores, over {over}, eager up to {found['acc_size']} B")
-    say(_line(_TITLES))
-    say(_line(_UNITS))
+    print_line(f"2 ranks, {os.cpu_count()} cores, over {over}, eager up to {found['acc_size']} B")
+    print_line(_line(_TITLES))
+    print_line(_line(_UNITS))
     for row in found["rows"]:
-        say(_row_line(row))
+        print_line(_row_line(row))
     return {
         "ok": True,
         "cores": os.cpu_count(),

@@ -8,7 +8,7 @@ import click
 
 from rdmacoll._base.text import counted
 from rdmacoll.benchmarks.rpc import record as records
-from rdmacoll.cli.report import Findings, check_json, command, is_speaker, say, write_json
+from rdmacoll.cli.report import Findings, check_json, command, is_rank_0, print_line, write_json
 from rdmacoll.engine.errors import ConfigError
 
 
@@ -30,10 +30,10 @@ def record(*, out: str, model: str | None, program: tuple[str, ...]) -> Findings
         raise click.UsageError("give a program to run, as in train.py --epochs 1, or --model resnet50.")
     if program and not Path(program[0]).is_file():
         raise click.BadParameter(f"{program[0]} is no file: give a Python program.")
-    if is_speaker():
+    if is_rank_0():
         check_json(out, "--out")
     seen = records.of_program(program) if program else records.of_resnet50()
-    if not is_speaker():
+    if not is_rank_0():
         return {"ok": seen.exit_code == 0}
     if not seen.tensors:
         raise ConfigError(
@@ -49,11 +49,11 @@ def record(*, out: str, model: str | None, program: tuple[str, ...]) -> Findings
     }
     write_json(out, found)
     for limit, count, total in records.distribution(seen.tensors):
-        say(f"up to {limit:>5}: {counted(count, 'tensor'):>12}, {total} bytes")
+        print_line(f"up to {limit:>5}: {counted(count, 'tensor'):>12}, {total} bytes")
     total = sum(tensor["bytes"] for tensor in seen.tensors)
-    say(f"{counted(len(seen.tensors), 'tensor')}, {total} bytes")
+    print_line(f"{counted(len(seen.tensors), 'tensor')}, {total} bytes")
     if seen.unknown:
-        say(f"and {counted(seen.unknown, 'tensor')} whose rows depend on the data")
+        print_line(f"and {counted(seen.unknown, 'tensor')} whose rows depend on the data")
     if seen.exit_code != 0:
-        say(f"the program ended with {seen.exit_code}")
+        print_line(f"the program ended with {seen.exit_code}")
     return found

@@ -15,12 +15,12 @@ from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks.compare import MACHINE, cable_of, machine_facts
 from rdmacoll.benchmarks.rpc import judge, payloads
 from rdmacoll.benchmarks.rpc.libraries import OURS, OURS_BY_TCP, PEERS, libraries
-from rdmacoll.benchmarks.rpc.measure import Measurement, Wish
+from rdmacoll.benchmarks.rpc.measure import Measurement, PayloadRequest
 from rdmacoll.benchmarks.turns import Rules
-from rdmacoll.cli.bench_compare import alone, links_of, names_of
+from rdmacoll.cli.bench_compare import links_of, names_of, refuse_launched
 from rdmacoll.cli.bench_pair import sizes_of
-from rdmacoll.cli.report import Findings, command, parse_bytes, say, say_rows
-from rdmacoll.cli.turn_options import takes_rules
+from rdmacoll.cli.report import Findings, command, parse_bytes, print_line, print_rows
+from rdmacoll.cli.rules_options import takes_rules
 
 _OURS = (OURS, OURS_BY_TCP)
 
@@ -50,7 +50,7 @@ def takes_payloads(sizes: str, kinds: str) -> Callable[..., Any]:
         @click.option("--seed", default=1, show_default=True, help="Of random payloads.")
         @functools.wraps(function)
         def with_payloads(
-            *words: Any,
+            *arguments: Any,
             payload: str,
             sizes: str,
             iovec: int,
@@ -65,7 +65,7 @@ def takes_payloads(sizes: str, kinds: str) -> Callable[..., Any]:
             sent = [*single, *payloads.payloads_of(payload, recipe)]
             if not sent:
                 raise click.BadParameter("--payload and --sizes are both empty: nothing would be sent")
-            return function(*words, sent=sent, **named)
+            return function(*arguments, sent=sent, **named)
 
         return with_payloads
 
@@ -89,7 +89,7 @@ def takes_run(links: str) -> Callable[..., Any]:
         )
         @functools.wraps(function)
         def with_run(
-            *words: Any,
+            *arguments: Any,
             peers: tuple[str, ...],
             ours: str,
             links: str,
@@ -106,7 +106,7 @@ def takes_run(links: str) -> Callable[..., Any]:
             names = list(PEERS) + names if "all" in peers else names
 
             def run(
-                what: str,
+                title: str,
                 exchanges: list[str],
                 workers: int,
                 servers: int,
@@ -114,7 +114,7 @@ def takes_run(links: str) -> Callable[..., Any]:
                 ours_in_flight: int = 1,
             ) -> Findings:
                 rows = libraries(everybody=not servers)
-                wish = Wish(
+                request = PayloadRequest(
                     [rows[name] for name in rows if name in names],
                     exchanges,
                     sent,
@@ -126,58 +126,58 @@ def takes_run(links: str) -> Callable[..., Any]:
                     rules,
                     seconds,
                 )
-                return measured(what, wish, plot)
+                return measured(title, request, plot)
 
-            return function(*words, run=run, **named)
+            return function(*arguments, run=run, **named)
 
         return with_run
 
     return wrap
 
 
-def measured(what: str, wish: Wish, plot: str | None) -> Findings:
+def measured(title: str, request: PayloadRequest, plot: str | None) -> Findings:
     """Runs the measurement, prints it, and returns it as findings."""
-    alone()
+    refuse_launched()
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise click.UsageError(
             "--plot needs matplotlib, which is not installed: pip install 'rdmacoll[plot]'."
         )
-    measurement = Measurement(wish, lambda text: click.echo(text, err=True))
+    measurement = Measurement(request, lambda text: click.echo(text, err=True))
 
     def missed(part: dict[str, Any]) -> list[str]:
-        return judge.missed(what, part["rows"], None if part["link"] == MACHINE else float(part["link"]))
+        return judge.missed(title, part["rows"], None if part["link"] == MACHINE else float(part["link"]))
 
     def show(part: dict[str, Any]) -> None:
-        say(f"\n{part['title']}{cable_of(part)}")
+        print_line(f"\n{part['title']}{cable_of(part)}")
         for name, facts in part["libraries"].items():
-            say(f"{name}: {facts['version']}")
-        for lines in (judge.table(what, part["rows"]), judge.costs(part["rows"])):
-            say()
-            say_rows(lines)
-        say()
+            print_line(f"{name}: {facts['version']}")
+        for lines in (judge.table(title, part["rows"]), judge.costs(part["rows"])):
+            print_line()
+            print_rows(lines)
+        print_line()
         for sentence in missed(part):
-            say(f"- {sentence}")
+            print_line(f"- {sentence}")
 
     measurement.run(show)
     rows = [row for part in measurement.parts for row in part["rows"]]
     wrong = sum(cell["wrong"] for row in rows for cell in row["time_us"].values())
     for text in measurement.left_out:
-        say(text)
-    say(counted(wrong, "wrong payload"))
+        print_line(text)
+    print_line(counted(wrong, "wrong payload"))
     found: Findings = {
         "ok": wrong == 0 and bool(rows),
-        "what": what,
+        "what": title,
         **machine_facts(),
         "settings": {
-            "workers": wish.workers,
-            "servers": wish.servers,
-            "in_flight": wish.under_way[0],
-            "ours_in_flight": wish.under_way[1],
-            "turns": wish.rules.turns,
-            "burst_s": wish.rules.burst_s,
-            "foreign_share_max": wish.rules.foreign_of_sleepers,
+            "workers": request.workers,
+            "servers": request.servers,
+            "in_flight": request.under_way[0],
+            "ours_in_flight": request.under_way[1],
+            "turns": request.rules.turns,
+            "burst_s": request.rules.burst_s,
+            "foreign_share_max": request.rules.foreign_of_sleepers,
         },
-        "payloads": {payload.name: payload.sizes for payload in wish.payloads},
+        "payloads": {payload.name: payload.sizes for payload in request.payloads},
         "parts": measurement.parts,
         "missed": {part["link"]: missed(part) for part in measurement.parts},
         "left_out": measurement.left_out,
@@ -190,14 +190,14 @@ def measured(what: str, wish: Wish, plot: str | None) -> Findings:
 
 _workers = click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64))
 _servers = click.option("--servers", default=1, show_default=True, type=click.IntRange(1, 64))
-_under_way = click.option(
+_in_flight = click.option(
     "--in-flight",
     default=4,
     show_default=True,
     type=click.IntRange(1, 64),
     help="Payloads that a worker of a peer has under way.",
 )
-_ours_under_way = click.option(
+_our_in_flight = click.option(
     "--ours-in-flight",
     default=1,
     show_default=True,
@@ -221,8 +221,8 @@ def latency(*, run: Callable[..., Findings]) -> Findings:
 
 
 @click.command("p2p-bandwidth")
-@_under_way
-@_ours_under_way
+@_in_flight
+@_our_in_flight
 @takes_payloads("64K,1M,8M", ",".join(payloads.KINDS))
 @takes_run(MACHINE)
 @command("bench p2p-bandwidth")
@@ -238,8 +238,8 @@ def bandwidth(*, in_flight: int, ours_in_flight: int, run: Callable[..., Finding
 @click.command("ps-throughput")
 @_workers
 @_servers
-@_under_way
-@_ours_under_way
+@_in_flight
+@_our_in_flight
 @takes_payloads("", ",".join(payloads.KINDS))
 @takes_run(MACHINE)
 @command("bench ps-throughput")
@@ -256,7 +256,7 @@ def throughput(
 
 @click.command("fully-connected")
 @click.option("--ranks", default=3, show_default=True, type=click.IntRange(2, 64))
-@_under_way
+@_in_flight
 @takes_payloads("2M,4M,8M", "")
 @takes_run(MACHINE)
 @command("bench fully-connected")

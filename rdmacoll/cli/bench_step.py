@@ -14,9 +14,9 @@ from rdmacoll.benchmarks import builds, resnet50, step as steps
 from rdmacoll.benchmarks.compare import MACHINE, machine_facts
 from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS, other_build
 from rdmacoll.benchmarks.turns import Rules
-from rdmacoll.cli.bench_compare import alone, links_of, names_of
-from rdmacoll.cli.report import Findings, command, parse_bytes, say, say_rows
-from rdmacoll.cli.turn_options import takes_build, takes_rules
+from rdmacoll.cli.bench_compare import links_of, names_of, refuse_launched
+from rdmacoll.cli.report import Findings, command, parse_bytes, print_line, print_rows
+from rdmacoll.cli.rules_options import takes_build, takes_rules
 
 DEFAULT_BUCKET = 26_214_400  # the default of RDMACOLL_BUCKET_BYTES
 
@@ -56,26 +56,26 @@ def step(
     tensor by tensor. Alone: all gradients are there. Step: they come one after the other from a backward pass
     that takes time; hidden is the share of the communication that the step does not take longer for.
     """
-    alone()
+    refuse_launched()
     links_of(link, [ranks])
     manners = names_of(backward, list(steps.MANNERS), "--backward")
     cuts = [parse_bytes(text) for text in buckets.split(",")]
     libraries = [*OURS.values(), *names_of(peers, PEERS, "--peers"), "memory", "stream"]
     libraries += [other_build(name) for name in OURS.values()] if build is not None else []
     machine = machine_facts()
-    say(f"{machine['processor']}, {counted(machine['cores'], 'core')}")
-    say(
+    print_line(f"{machine['processor']}, {counted(machine['cores'], 'core')}")
+    print_line(
         f"{len(resnet50.shapes())} gradients, {resnet50.total_bytes() / 1e6:.1f} MB, {counted(ranks, 'rank')}"
     )
     parts, left_out, wrong = [], [], 0
     of_builds: list[builds.Ratio] = []
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         left_out.append(text)
         click.echo(text, err=True)
 
     for manner in manners:
-        wish = steps.Wish(
+        request = steps.StepRequest(
             [name for name in LIBRARIES if name in libraries],
             ranks,
             link,
@@ -88,36 +88,36 @@ def step(
             build,
         )
         with tempfile.TemporaryDirectory(prefix="step-") as folder:
-            cells, facts = steps.measure(wish, Path(folder), say, tell)
+            cells, facts = steps.measure(request, Path(folder), print_line, report)
         wrong += sum(cell.wrong for cell in cells.values())
-        rows = steps.rows_of(cells, wish.libraries, cuts)
-        say("\n".join(["", *steps.table(rows), ""]))
+        rows = steps.rows_of(cells, request.libraries, cuts)
+        print_line("\n".join(["", *steps.table(rows), ""]))
         best = steps.best_bucket(rows)
         part: dict[str, Any] = {"manner": manner, "rows": rows, "libraries": facts}
         if best is not None:
             ratios = steps.ratios_of(cells, best["bucket_bytes"])
             part.update(best_bucket_bytes=best["bucket_bytes"], ratio=ratios, missed=steps.missed(ratios))
-            say(
+            print_line(
                 f"best RDMACOLL_BUCKET_BYTES: {best['bucket_bytes']} ({bytes_text(best['bucket_bytes'])}), "
                 f"a step of {best['step']:.1f} ms, {100 * best['hidden']:.0f} % of the communication hidden"
             )
             level = steps.level_with(rows, best)
             part["level_with_best"] = level
             if level:
-                say(f"not told apart from it by these turns: {', '.join(map(bytes_text, level))}")
+                print_line(f"not told apart from it by these turns: {', '.join(map(bytes_text, level))}")
             own = f"{OURS['tensorflow']} gradients {best['bucket_bytes']}"
             for name, value in ratios.items():
                 is_quiet = all(cells[key].summary()["quiet"] for key in (own, f"{name} gradients"))
                 mark = "" if is_quiet else " (L)"
-                say(f"{LIBRARIES[name].title} / ours, gradients alone: {value:.2f}{mark}")
+                print_line(f"{LIBRARIES[name].title} / ours, gradients alone: {value:.2f}{mark}")
             for sentence in part["missed"]:
-                say(f"- {sentence}")
+                print_line(f"- {sentence}")
         parts.append(part)
         of_builds += steps.builds_of(manner, cells)
     if build is not None:
-        say_rows(builds.table(of_builds))
-        say(f"beside {build}: {builds.summary(of_builds)}")
-    say(counted(wrong, "wrong value"))
+        print_rows(builds.table(of_builds))
+        print_line(f"beside {build}: {builds.summary(of_builds)}")
+    print_line(counted(wrong, "wrong value"))
     found: Findings = {
         "ok": wrong == 0 and any(part["rows"] for part in parts) and (build is None or bool(of_builds)),
         **machine,

@@ -15,17 +15,17 @@ from rdmacoll.benchmarks import builds
 from rdmacoll.benchmarks.compare import MACHINE, cable_of, machine_facts
 from rdmacoll.benchmarks.libraries import other_build
 from rdmacoll.benchmarks.training import judge
-from rdmacoll.benchmarks.training.libraries import OURS, PEERS, across
-from rdmacoll.benchmarks.training.measure import Measurement, Training, Wish
+from rdmacoll.benchmarks.training.libraries import OURS, PEERS, takes_part_between_hosts
+from rdmacoll.benchmarks.training.measure import Measurement, Training, TrainingRequest
 from rdmacoll.benchmarks.training.models import CLASSES, MODELS
 from rdmacoll.benchmarks.turns import Rules
-from rdmacoll.cli.bench_compare import alone, links_of, names_of
-from rdmacoll.cli.report import Findings, command, say, say_rows
-from rdmacoll.cli.turn_options import takes_build, takes_rules
+from rdmacoll.cli.bench_compare import links_of, names_of, refuse_launched
+from rdmacoll.cli.report import Findings, command, print_line, print_rows
+from rdmacoll.cli.rules_options import takes_build, takes_rules
 
 # The default leaves out the contestants over TCP: they double the number of ranks, and each rank of AlexNet
 # has gigabytes.
-_OURS = ",".join(name for name in OURS if across(name))
+_OURS = ",".join(name for name in OURS if takes_part_between_hosts(name))
 
 
 def trainings_of(models: str, image: int | None, batch: int | None) -> list[Training]:
@@ -88,7 +88,7 @@ def training(
     takes workers that train each for itself. Images are small, so that computing takes little: with --image
     224 and larger batches they are as in the literature. A worker of AlexNet takes 1.6 GB of memory.
     """
-    alone()
+    refuse_launched()
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise click.UsageError(
             "--plot needs matplotlib, which is not installed: pip install 'rdmacoll[plot]'."
@@ -99,7 +99,7 @@ def training(
     contestants += [other_build(name) for name in own] if build is not None else []
     if not contestants:
         raise click.BadParameter("--ours is empty, and there is no --peer: nobody would train")
-    wish = Wish(
+    request = TrainingRequest(
         contestants,
         trainings_of(models, image, batch),
         workers,
@@ -111,18 +111,18 @@ def training(
         build,
     )
     facts = machine_facts()
-    say(f"{facts['processor']}, {counted(facts['cores'], 'core')}")
-    measurement = Measurement(wish, lambda text: click.echo(text, err=True))
-    measurement.run(_show)
+    print_line(f"{facts['processor']}, {counted(facts['cores'], 'core')}")
+    measurement = Measurement(request, lambda text: click.echo(text, err=True))
+    measurement.run(_print_part)
     rows = [row for part in measurement.parts for row in part["rows"]]
     wrong = sum(cell["wrong"] for row in rows for cell in row["time_us"].values())
     for text in measurement.left_out:
-        say(text)
+        print_line(text)
     ratios = [ratio for row in rows for ratio in builds.ratios_of(row["title"], row)]
     if build is not None:
-        say_rows(builds.table(ratios))
-        say(f"beside {build}: {builds.summary(ratios)}")
-    say(counted(wrong, "wrong step"))
+        print_rows(builds.table(ratios))
+        print_line(f"beside {build}: {builds.summary(ratios)}")
+    print_line(counted(wrong, "wrong step"))
     found: Findings = {
         "ok": wrong == 0
         and bool(rows)
@@ -154,13 +154,13 @@ def _missed(part: dict[str, Any]) -> list[str]:
     return judge.missed(part["rows"], None if part["link"] == MACHINE else float(part["link"]))
 
 
-def _show(part: dict[str, Any]) -> None:
-    say(f"\n{part['title']}{cable_of(part)}")
+def _print_part(part: dict[str, Any]) -> None:
+    print_line(f"\n{part['title']}{cable_of(part)}")
     for name, facts in part["libraries"].items():
-        say(f"{name}: {', '.join(f'{what} {value}' for what, value in facts.items())}")
+        print_line(f"{name}: {', '.join(f'{what} {value}' for what, value in facts.items())}")
     for row in part["rows"]:
-        say("\n".join(["", f"{row['title']}, {row['variables_bytes'] / 1e6:.1f} MB", ""]))
-        say_rows(judge.table(row))
-    say()
+        print_line("\n".join(["", f"{row['title']}, {row['variables_bytes'] / 1e6:.1f} MB", ""]))
+        print_rows(judge.table(row))
+    print_line()
     for sentence in _missed(part):
-        say(f"- {sentence}")
+        print_line(f"- {sentence}")

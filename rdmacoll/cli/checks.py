@@ -9,7 +9,7 @@ import click
 from rdmacoll._abi.library import load
 from rdmacoll._base.text import counted
 from rdmacoll.cli import seeds as seeds_of
-from rdmacoll.cli.report import Findings, command, parse_range, say
+from rdmacoll.cli.report import Findings, command, parse_range, print_line
 
 
 @click.command("verify-schedules")
@@ -28,9 +28,9 @@ def verify_schedules(*, ranks: str) -> Findings:
         ok = ok and code == 0
         seeds_of.add(total, fields)
     worlds = counted(first, "rank") if first == last else f"{first} to {last} ranks"
-    say(f"{counted(total['schedules'], 'schedule')} of {worlds}, {total['failed']} failed")
+    print_line(f"{counted(total['schedules'], 'schedule')} of {worlds}, {total['failed']} failed")
     for failure in total.get("failures", [])[:20]:
-        say(f"  {failure}")
+        print_line(f"  {failure}")
     return {**total, "ok": ok}
 
 
@@ -57,11 +57,11 @@ def faults(*, seeds: str, seed: int | None, first: bool) -> Findings:
         return _replay(seed)
     total = seeds_of.survey(begin, end, stops_at_first=first)
     found = ", ".join(f"{key} {total[key]}" for key in seeds_of.KINDS)
-    say(f"{counted(total['seeds'], 'seed')} in {total['seconds']:.1f} s: {found}")
+    print_line(f"{counted(total['seeds'], 'seed')} in {total['seconds']:.1f} s: {found}")
     failing = total["failing_seeds"]
     for number, finding in list(zip(failing, total["findings"]))[:20]:
-        say(finding)
-        say(f"  its story: rdmacoll sim faults --seed {number}")
+        print_line(finding)
+        print_line(f"  its story: rdmacoll sim faults --seed {number}")
     return {**total, "ok": not failing}
 
 

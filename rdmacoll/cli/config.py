@@ -9,7 +9,7 @@ import click
 from rdmacoll._abi.library import load
 from rdmacoll._base.text import bytes_text
 from rdmacoll._world.init_options import read_options
-from rdmacoll.cli.report import Findings, command, say, say_prose, say_table
+from rdmacoll.cli.report import Findings, command, print_line, print_prose, print_table
 
 
 @click.command()
@@ -25,7 +25,7 @@ def config(*, everything: bool) -> Findings:
         _print_table(rows)
     for row in rows:
         if row.get("note"):
-            say_prose(f"note: {row['note']}")
+            print_prose(f"note: {row['note']}")
     return {"ok": True, "settings": rows}
 
 
@@ -63,10 +63,10 @@ def _print_block(row: dict[str, Any]) -> None:
     alias = f" ({'alias' if len(aliases) == 1 else 'aliases'} {', '.join(aliases)})" if aliases else ""
     values = f"value {_shown(row, 'value')} ({row['source']}), default {_shown(row, 'default')}"
     rules = f"Allowed: {row['allowed']}. Scope: {row['scope']}."
-    say_prose(f"{row['name']}{alias}", hanging=" " * 8)
+    print_prose(f"{row['name']}{alias}", hanging=" " * 8)
     for text in (values, row["help"], rules):
-        say_prose(text, " " * 4)
-    say()
+        print_prose(text, " " * 4)
+    print_line()
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
@@ -79,4 +79,4 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         name = "\n  ".join([row["name"], *row["aliases"]])
         table.add_row(name, _shown(row, "default"), _shown(row, "value"), row["source"])
-    say_table(table)
+    print_table(table)

@@ -42,12 +42,12 @@ def panel(title: str, curves: Mapping[str, Curve], *, at: int = 0, unit: str = "
         decade *= 10
     for number, (name, curve) in enumerate(curves.items()):
         colour = _COLOURS[number % len(_COLOURS)]
-        places = [(across(x), up(y)) for x, y in curve]
+        corners = [(across(x), up(y)) for x, y in curve]
         # Other curves may cover the first one. So the first one is wider, and the others are drawn on it.
         wide = number == 0 and len(curves) > 1
-        parts.append(_line(places, colour, 6 if wide else 1))
+        parts.append(_line(corners, colour, 6 if wide else 1))
         radius = 6 if wide else 3
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}"/>' for x, y in places]
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}"/>' for x, y in corners]
         parts.append(_text(_WIDTH - _RIGHT + 12, _TOP + 18 * number + 10, name, colour=colour))
     return (
         f'<g transform="translate({at % _ABREAST * _WIDTH} {at // _ABREAST * _HEIGHT})">{"".join(parts)}</g>'

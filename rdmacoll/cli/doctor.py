@@ -22,7 +22,7 @@ from rdmacoll.cli.doctor_facts import Machine
 from rdmacoll.cli.doctor_findings import PROBLEM, Finding, problem
 from rdmacoll.cli.doctor_gather import gather
 from rdmacoll.cli.doctor_pairs import examine_pairs
-from rdmacoll.cli.report import Findings, command, is_speaker, say
+from rdmacoll.cli.report import Findings, command, is_rank_0, print_line
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Check:
 
     group: str
     name: str
-    look: Callable[[Machine], Iterator[Finding]]
-    needs: tuple[str, ...]
+    run: Callable[[Machine], Iterator[Finding]]
+    parts: tuple[str, ...]
 
 
 # Checks have the order of the page. If a part was not gathered, the first check that needs it reports that.
@@ -81,15 +81,15 @@ def _broke(name: str, reason: str) -> Finding:
 def examine(machine: Machine) -> list[Finding]:
     """All findings, the most urgent ones first. A check that raises becomes a finding."""
     findings: list[Finding] = []
-    told: set[str] = set()
+    reported: set[str] = set()
     for check in CHECKS:
-        missing = [need for need in check.needs if need in machine.broken]
+        missing = [part for part in check.parts if part in machine.broken]
         if missing:
-            found = [_broke(check.name, machine.broken[need]) for need in missing if need not in told]
-            told.update(missing)
+            found = [_broke(check.name, machine.broken[part]) for part in missing if part not in reported]
+            reported.update(missing)
         else:
             try:
-                found = list(check.look(machine))
+                found = list(check.run(machine))
             except Exception as error:
                 found = [_broke(check.name, f"{type(error).__name__}: {error}")]
         findings += [replace(finding, group=check.group) for finding in found]
@@ -118,12 +118,12 @@ def doctor(*, load_tensorflow: bool, pairs: bool, timeout: float) -> Findings:
     """
     if pairs:
         return examine_pairs(timeout)
-    if not is_speaker():
+    if not is_rank_0():
         # A failure of another rank would make mpirun end rank 0 in the middle of the page.
         return {"ok": True}
     machine = gather(load_tensorflow=load_tensorflow)
     findings = examine(machine)
-    say("\n".join(doctor_page.lines(machine, findings, shutil.get_terminal_size().columns)))
+    print_line("\n".join(doctor_page.lines(machine, findings, shutil.get_terminal_size().columns)))
     return {
         "ok": not any(finding.state == PROBLEM for finding in findings),
         "findings": [finding.fields() for finding in findings],

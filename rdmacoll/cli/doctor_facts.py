@@ -44,19 +44,19 @@ class Settings:
         """The effective value; empty: automatic or unknown."""
         return next((str(row["value"]) for row in self.rows if row["name"] == name), "")
 
-    def given(self, name: str) -> str:
+    def set_value(self, name: str) -> str:
         """The value that the user set, as the table writes it ("true", a number of bytes); empty: not set."""
         chosen = (row for row in self.rows if row["name"] == name)
         return next((str(r["value"]) for r in chosen if r["source"] in ("environment", "argument")), "")
 
     def variable(self, name: str) -> str:
         """The variable that the user set, which may be an alias. Without one, the setting's own name."""
-        given = next((str(row.get("given", "")) for row in self.rows if row["name"] == name), "")
-        return given.partition("=")[0] or name
+        set_value = next((str(row.get("given", "")) for row in self.rows if row["name"] == name), "")
+        return set_value.partition("=")[0] or name
 
-    def told(self, name: str) -> str:
+    def set_text(self, name: str) -> str:
         """The user's words, "VARIABLE=value"; empty: not set."""
-        value = self.given(name)
+        value = self.set_value(name)
         return f"{self.variable(name)}={value}" if value else ""
 
 
@@ -138,7 +138,7 @@ class Network:
 class Threads:
     """The limit of threads, and the number that is requested."""
 
-    asked: int | None = None  # OMP_NUM_THREADS
+    omp_threads: int | None = None  # OMP_NUM_THREADS
     ranks: int = 1  # the ranks of this node, by the launcher
     limit: Limit = field(default_factory=Limit)  # RLIMIT_NPROC
 
@@ -157,7 +157,7 @@ class Mpi:
     """The launcher on the path, and the MPI that mpi4py uses."""
 
     mpirun: str = ""  # path
-    mpirun_says: str = ""  # first lines of --version
+    mpirun_version: str = ""  # first lines of --version
     mpi4py: str = ""  # version of the package
     library: str = ""  # MPI_Get_library_version
     problem: str = ""  # why mpi4py does not work

@@ -59,8 +59,8 @@ def size_text(count: int) -> str:
     return f"{count} B"
 
 
-def limit_cure(limit: Limit, need: int, raised: str, entry: str, otherwise: str = "") -> str:
-    """How to raise a limit to `need`: in the shell if the hard limit allows it, otherwise as root.
+def limit_cure(limit: Limit, required: int, raised: str, entry: str, otherwise: str = "") -> str:
+    """How to raise a limit to `required`: in the shell if the hard limit allows it, otherwise as root.
 
     raised: the arguments of ulimit. entry: the line of limits.d. otherwise: further ways, added to the second
     text.
@@ -70,6 +70,6 @@ def limit_cure(limit: Limit, need: int, raised: str, entry: str, otherwise: str 
     >>> limit_cure(Limit(64, 64), 1024, "-n 4096", "nofile 65536")
     "as root: '* - nofile 65536' in /etc/security/limits.d/rdmacoll.conf and log in again"
     """
-    if limit.hard == UNLIMITED or limit.hard >= need:
+    if limit.hard == UNLIMITED or limit.hard >= required:
         return f"ulimit {raised} in the shell or script that starts the ranks"
     return f"as root: '* - {entry}' in /etc/security/limits.d/rdmacoll.conf and log in again{otherwise}"

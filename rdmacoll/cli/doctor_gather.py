@@ -75,10 +75,10 @@ def kernel_devices() -> devices.View:
     return view(devices.SYSFS, lambda: device_views.sysfs_view(Path("/sys/class/infiniband")))
 
 
-def view(by: str, look: Callable[[], devices.View]) -> devices.View:
-    """The view that `look` returns. If it raises, the view says so, and the other views stay."""
+def view(by: str, read_devices: Callable[[], devices.View]) -> devices.View:
+    """The view that `read_devices` returns. If it raises, the view says so, and the other views stay."""
     try:
-        return look()
+        return read_devices()
     except Exception as error:
         return devices.View(by, problem=f"{type(error).__name__}: {error}", is_broken=True)
 
@@ -159,14 +159,14 @@ def memory(sys: Path, proc: Path, memlock: Limit) -> Memory:
         return int((meminfo.get(name, "").split() or ["0"])[0])
 
     # The file reads "always [madvise] never".
-    _, _, rest = read(sys / "kernel/mm/transparent_hugepage/enabled").partition("[")
+    _, _, after_bracket = read(sys / "kernel/mm/transparent_hugepage/enabled").partition("[")
     return Memory(
         memlock,
         has_bit and is_first_namespace,
         number("HugePages_Total"),
         number("HugePages_Free"),
         number("Hugepagesize") * 1024,
-        rest.partition("]")[0],
+        after_bracket.partition("]")[0],
         *group_memory(sys, proc),
     )
 
@@ -228,8 +228,8 @@ def _last_line(text: str) -> str:
 
 def read_by_child(proc: Path) -> OneCopy:
     """Lets a child try a one-copy read of this process."""
-    word = ctypes.c_uint64(int.from_bytes(os.urandom(8), "little"))
-    numbers = [str(os.getpid()), str(ctypes.addressof(word)), str(word.value)]
+    random_word = ctypes.c_uint64(int.from_bytes(os.urandom(8), "little"))
+    numbers = [str(os.getpid()), str(ctypes.addressof(random_word)), str(random_word.value)]
     done = _child([sys.executable, "-I", "-S", "-c", _READ_PARENT, *numbers])
     problem = done.stdout.strip() if done.returncode == 0 else _last_line(done.stderr)
     scope = read(proc / "sys/kernel/yama/ptrace_scope")
@@ -237,7 +237,7 @@ def read_by_child(proc: Path) -> OneCopy:
 
 
 # A child runs this, since an MPI under another MPI's launcher may abort the process that loads it.
-_ASK_MPI = """
+_MPI_PROGRAM = """
 import json
 import mpi4py
 mpi4py.rc.initialize = False
@@ -249,18 +249,18 @@ print(json.dumps([mpi4py.__version__, MPI.Get_library_version()]))
 
 def _mpi() -> Mpi:
     mpirun = shutil.which("mpirun") or shutil.which("mpiexec") or ""
-    says = ""
+    output = ""
     if mpirun:
         done = _child([mpirun, "--version"])
-        says = (done.stdout + done.stderr).strip()
+        output = (done.stdout + done.stderr).strip()
     if importlib.util.find_spec("mpi4py") is None:
-        return Mpi(mpirun, says)
-    done = _child([sys.executable, "-c", _ASK_MPI])
+        return Mpi(mpirun, output)
+    done = _child([sys.executable, "-c", _MPI_PROGRAM])
     if done.returncode != 0:
         version = importlib.metadata.version("mpi4py")
-        return Mpi(mpirun, says, version, problem=_last_line(done.stderr))
+        return Mpi(mpirun, output, version, problem=_last_line(done.stderr))
     version, mpi = json.loads(done.stdout.strip().splitlines()[-1])
-    return Mpi(mpirun, says, version, mpi.strip(" \0\n"))
+    return Mpi(mpirun, output, version, mpi.strip(" \0\n"))
 
 
 def _version(package: str) -> str:
@@ -312,16 +312,16 @@ def gather(*, load_tensorflow: bool = False) -> Machine:
     sys_root, proc = Path("/sys"), Path("/proc")
     broken: dict[str, str] = {}
 
-    def part(name: str, look: Callable[[], _Part], nothing: _Part) -> _Part:
+    def part(name: str, gather_part: Callable[[], _Part], empty: _Part) -> _Part:
         try:
-            return look()
+            return gather_part()
         except Exception as error:
             broken[name] = f"{type(error).__name__}: {error}"
-            return nothing
+            return empty
 
     settings = part("settings", _settings, Settings())
-    chosen = settings.given("RDMACOLL_TCP_CONGESTION")
-    told, secret = bootstrap.variables(), settings.value("RDMACOLL_SECRET_FILE")
+    chosen = settings.set_value("RDMACOLL_TCP_CONGESTION")
+    environment, secret = bootstrap.variables(), settings.value("RDMACOLL_SECRET_FILE")
     return Machine(
         host=platform.node(),
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
@@ -336,8 +336,8 @@ def gather(*, load_tensorflow: bool = False) -> Machine:
         congestion=part("congestion", lambda: congestion(proc, chosen), Congestion()),
         cores=part("cores", lambda: cores(sys_root, proc, tuple(sorted(os.sched_getaffinity(0)))), Cores()),
         network=part("network", lambda: network(sys_root, platform.node()), Network()),
-        threads=part("threads", lambda: threads(told, limit_of(resource.RLIMIT_NPROC)), Threads()),
-        variables=part("variables", lambda: variables(told, secret), Variables()),
+        threads=part("threads", lambda: threads(environment, limit_of(resource.RLIMIT_NPROC)), Threads()),
+        variables=part("variables", lambda: variables(environment, secret), Variables()),
         mpi=part("mpi", _mpi, Mpi()),
         packages=part("packages", lambda: _packages(load_tensorflow), Packages()),
         start=part("start", _start, Start()),

@@ -80,12 +80,12 @@ def group_memory(sys: Path, proc: Path) -> tuple[int | None, str]:
     without a limit."""
 
     def limit_in(name: str) -> Callable[[Path], tuple[int, str] | None]:
-        def look(folder: Path) -> tuple[int, str] | None:
+        def read_limit(folder: Path) -> tuple[int, str] | None:
             text = read(folder / name)
             is_limit = text.isascii() and text.isdigit() and len(text) < 20 and int(text) < _NO_LIMIT
             return (int(text), str(folder / name)) if is_limit else None
 
-        return look
+        return read_limit
 
     limits = [
         *_quotas(sys / "fs/cgroup", _cgroup(proc, ""), limit_in("memory.max")),

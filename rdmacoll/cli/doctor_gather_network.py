@@ -71,8 +71,8 @@ def _number(text: str) -> int | None:
 def threads(variables: Mapping[str, str], limit: Limit) -> Threads:
     """The facts about threads, from the variables of OpenMP and of launchers."""
     ranks = (_number(variables.get(name, "")) for name in _RANKS_OF_A_NODE)
-    asked = variables.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return Threads(_number(asked), next((count for count in ranks if count), 1), limit)
+    omp_threads = variables.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return Threads(_number(omp_threads), next((count for count in ranks if count), 1), limit)
 
 
 def limit_of(kind: int) -> Limit:

@@ -8,7 +8,7 @@ from rdmacoll._abi.devices import ENGINE
 from rdmacoll.cli.doctor_facts import PEER_MODULES, UNLIMITED, Limit, Machine
 from rdmacoll.cli.doctor_findings import Finding, limit_cure, note, ok, problem, size_text
 from rdmacoll.cli.doctor_rdma import grave, seen_devices, view_by
-from rdmacoll.cli.doctor_wish import rdma_wish
+from rdmacoll.cli.rdma_request import rdma_request
 
 _POOL_BYTES = 1 << 30  # RDMACOLL_BUF_SIZE, if it is not known
 _POOL_BYTES_MIN = 16 << 20
@@ -110,7 +110,7 @@ def memlock(machine: Machine) -> Iterator[Finding]:
     have = _limit_text(limit.soft)
     why = "memory that an adapter reads and writes has to be pinned"
     check = "ulimit -l (KiB), on each node and as the ranks are started: mpirun ... bash -c 'ulimit -l'"
-    off = rdma_wish(machine.settings).off
+    off = rdma_request(machine.settings).off
     if off or not seen_devices(machine):
         needless = f"RDMA alone needs it, and {off} turns that off" if off else "RDMA alone needs it"
         yield ok("locked memory", f"{have} ({needless})", why=why, check=check)
@@ -120,27 +120,27 @@ def memlock(machine: Machine) -> Iterator[Finding]:
         yield ok("locked memory", have + exempt, why=why, check=check)
         return
     variable = machine.settings.variable("RDMACOLL_BUF_SIZE")
-    given = machine.settings.given("RDMACOLL_BUF_SIZE")
-    pool = int(given or machine.settings.value("RDMACOLL_BUF_SIZE") or _POOL_BYTES)
+    set_value = machine.settings.set_value("RDMACOLL_BUF_SIZE")
+    pool = int(set_value or machine.settings.value("RDMACOLL_BUF_SIZE") or _POOL_BYTES)
     pinned_share = _PINNED_SHARE * max(1, len(view_by(machine, ENGINE).rails))
-    need = int(pool * pinned_share)
-    if limit.soft >= need:
-        seen = f"{have}; the pool of {size_text(pool)} needs {size_text(need)}"
+    required = int(pool * pinned_share)
+    if limit.soft >= required:
+        seen = f"{have}; the pool of {size_text(pool)} needs {size_text(required)}"
         yield ok("locked memory", seen, why=why, check=check)
         return
     cure = limit_cure(
         limit,
-        need,
-        "-l " + ("unlimited" if limit.hard == UNLIMITED else str(need // 1024)),
+        required,
+        "-l " + ("unlimited" if limit.hard == UNLIMITED else str(required // 1024)),
         "memlock unlimited",
         "; LimitMEMLOCK=infinity for a service; --ulimit memlock=-1 for a container",
     )
-    must = bool(given) or limit.soft < _POOL_BYTES_MIN * pinned_share
+    must = bool(set_value) or limit.soft < _POOL_BYTES_MIN * pinned_share
     smaller = "" if must else "; without RDMACOLL_BUF_SIZE the pool shrinks to what may be pinned"
     yield (problem if must else note)(
         "locked memory",
         f"this process may pin {have}, and its pool of {size_text(pool)} ({variable}) needs "
-        f"{size_text(need)}",
+        f"{size_text(required)}",
         why=why + smaller,
         cure=cure,
         check=check,

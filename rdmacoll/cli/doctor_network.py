@@ -63,11 +63,11 @@ def host_name(machine: Machine) -> Iterator[Finding]:
         )
         return
     yield ok(
-        "host name", f"{name} is {', '.join(found.addresses[:3])}{_of_here(first)}", why=why, check=check
+        "host name", f"{name} is {', '.join(found.addresses[:3])}{_is_local(first)}", why=why, check=check
     )
 
 
-def _of_here(address: str) -> str:
+def _is_local(address: str) -> str:
     is_loopback = ipaddress.ip_address(address.partition("%")[0]).is_loopback
     return " (on this host alone: other hosts must know another address)" if is_loopback else ""
 
@@ -78,18 +78,18 @@ def _text(one: Interface) -> str:
 
 def interfaces(machine: Machine) -> Iterator[Finding]:
     """The interfaces on which the engine listens, and why."""
-    wish = machine.settings.told("RDMACOLL_INTERFACE")
-    port = machine.settings.told("RDMACOLL_PORT") or "any free port"
+    request = machine.settings.set_text("RDMACOLL_INTERFACE")
+    port = machine.settings.set_text("RDMACOLL_PORT") or "any free port"
     present = [one for one in machine.network.interfaces if one.address and one.name != _LOOPBACK]
     up = [one for one in present if one.is_up]
     why, check = "ranks of other hosts connect there", "ip addr; rdmacoll config RDMACOLL_INTERFACE"
     if not machine.network.interfaces:
         return
-    chosen = [one for one in up if _fits(one, machine.settings.given("RDMACOLL_INTERFACE"))]
-    if wish and not chosen:
+    chosen = [one for one in up if _fits(one, machine.settings.set_value("RDMACOLL_INTERFACE"))]
+    if request and not chosen:
         yield problem(
             "interfaces",
-            f"{wish}, and no interface that is up has that name or network; there are: "
+            f"{request}, and no interface that is up has that name or network; there are: "
             f"{', '.join(map(_text, present)) or 'none'}",
             why=why,
             cure="name one of these, or a network (10.1.0.0/16), or unset it",
@@ -105,14 +105,14 @@ def interfaces(machine: Machine) -> Iterator[Finding]:
             is_standing=True,
         )
     else:
-        by = f"as {wish} says" if wish else "all that are up"
+        by = f"as {request} says" if request else "all that are up"
         yield ok("interfaces", f"{', '.join(map(_text, chosen))}: {by}; {port}", why=why, check=check)
 
 
-def _fits(one: Interface, wish: str) -> bool:
-    if not wish:
+def _fits(one: Interface, request: str) -> bool:
+    if not request:
         return True
-    for item in wish.split(","):
+    for item in request.split(","):
         try:
             if ipaddress.ip_address(one.address) in ipaddress.ip_network(item.strip(), strict=False):
                 return True

@@ -16,7 +16,7 @@ from rdmacoll._world import pairs
 from rdmacoll._world.pairs import Pair, RankGroup
 from rdmacoll.cli import doctor_gather, path_page
 from rdmacoll.cli.doctor_findings import PROBLEM
-from rdmacoll.cli.doctor_wish import rdma_wish
+from rdmacoll.cli.pair_schedule import rounds_of
 from rdmacoll.cli.path_findings import judge
 from rdmacoll.cli.paths import (
     BANDWIDTH_BYTES,
@@ -32,8 +32,8 @@ from rdmacoll.cli.paths import (
     rank_facts,
     rank_facts_from,
 )
-from rdmacoll.cli.report import Findings, say
-from rdmacoll.cli.tournament import rounds_of
+from rdmacoll.cli.rdma_request import rdma_request
+from rdmacoll.cli.report import Findings, print_line
 from rdmacoll.engine.errors import ConfigError
 
 # Many short bursts: a disturbance of a few of them leaves the median alone.
@@ -42,18 +42,18 @@ _CUT_BURSTS, _CUT_BURST_S = 9, 0.004
 
 def examine_pairs(timeout_s: float) -> Findings:
     """Runs the tests on all ranks; rank 0 prints the page. `timeout_s` limits one test, in seconds."""
-    with pairs.rank_group() as here:
-        if here.launch.size < 2:
+    with pairs.rank_group() as group:
+        if group.launch.size < 2:
             raise ConfigError(
                 "doctor --pair tests the paths between ranks, and here is one rank alone "
-                f"({here.launch.source}): mpirun -np 2 rdmacoll doctor --pair."
+                f"({group.launch.source}): mpirun -np 2 rdmacoll doctor --pair."
             )
-        found = _paths(here, timeout_s)
-        if here.launch.rank != 0:
+        found = _paths(group, timeout_s)
+        if group.launch.rank != 0:
             # A failure of another rank would make mpirun end rank 0 in the middle of the page.
             return {"ok": True}
     findings = judge(found)
-    say("\n".join(path_page.lines(found, findings, shutil.get_terminal_size().columns)))
+    print_line("\n".join(path_page.lines(found, findings, shutil.get_terminal_size().columns)))
     return {
         "ok": not any(finding.state == PROBLEM for finding in findings),
         "findings": [finding.fields() for finding in findings],
@@ -66,33 +66,33 @@ def examine_pairs(timeout_s: float) -> Findings:
     }
 
 
-def _paths(here: RankGroup, timeout_s: float) -> Paths:
-    ranks = _ranks(here)
+def _paths(group: RankGroup, timeout_s: float) -> Paths:
+    ranks = _ranks(group)
     rounds = rounds_of([rank.host for rank in ranks])
     count = counted(sum(len(each) for each in rounds), "pair")
-    say(f"testing {count} in {counted(len(rounds), 'round')} ...")
+    print_line(f"testing {count} in {counted(len(rounds), 'round')} ...")
     begin = time.monotonic()
     paths: list[Path] = []
-    for number, at_once in enumerate(rounds):
-        paths += _round(here, _Tests(timeout_s), at_once, ranks, f"round {number}")
+    for number, side_by_side in enumerate(rounds):
+        paths += _round(group, _Tests(timeout_s), side_by_side, ranks, f"round {number}")
     return Paths(
         ranks,
         tuple(sorted(paths, key=lambda path: (path.transport, path.ranks))),
-        acc_size_is_set=here.values.is_given("RDMACOLL_ACC_SIZE"),
+        acc_size_is_set=group.values.is_given("RDMACOLL_ACC_SIZE"),
         rounds=len(rounds),
         seconds=time.monotonic() - begin,
     )
 
 
-def _ranks(here: RankGroup) -> tuple[RankFacts, ...]:
-    mine = rank_facts(
-        here.launch.rank,
+def _ranks(group: RankGroup) -> tuple[RankFacts, ...]:
+    own_facts = rank_facts(
+        group.launch.rank,
         socket.gethostname(),
-        engine_view(here.library),
+        engine_view(group.library),
         doctor_gather.kernel_devices(),
-        rdma_wish(doctor_gather.settings(here.library)),
+        rdma_request(doctor_gather.settings(group.library)),
     )
-    texts = here.exchange.allgather(json.dumps(mine.fields()))
+    texts = group.exchange.allgather(json.dumps(own_facts.fields()))
     return tuple(rank_facts_from(json.loads(text)) for text in texts)
 
 
@@ -121,26 +121,26 @@ class _Tests:
 
 
 def _round(
-    here: RankGroup, tests: _Tests, at_once: Sequence[Pair], ranks: Sequence[RankFacts], name: str
+    group: RankGroup, tests: _Tests, side_by_side: Sequence[Pair], ranks: Sequence[RankFacts], name: str
 ) -> Iterator[Path]:
-    able = [pair for pair in at_once if not any(ranks[rank].obstacle for rank in pair)]
-    for transport, tested in ((TCP, at_once), (RDMA, able)):
+    able = [pair for pair in side_by_side if not any(ranks[rank].obstacle for rank in pair)]
+    for transport, tested in ((TCP, side_by_side), (RDMA, able)):
         if not tested:
             continue
-        outcomes = pairs.measure(here, tested, tests.path(transport.lower()), f"{name} {transport}")
+        outcomes = pairs.measure(group, tested, tests.path(transport.lower()), f"{name} {transport}")
         found = {pair: path_of(pair, transport, outcome) for pair, outcome in outcomes.items()}
         if transport == RDMA:
-            found.update(_with_cuts(here, tests, found, name))
+            found.update(_with_cuts(group, tests, found, name))
         yield from found.values()
 
 
 def _with_cuts(
-    here: RankGroup, tests: _Tests, found: dict[Pair, Path], name: str
+    group: RankGroup, tests: _Tests, found: dict[Pair, Path], name: str
 ) -> Iterator[tuple[Pair, Path]]:
     well = [pair for pair, path in found.items() if path.is_ok]
     if not well:
         return
-    eager = pairs.measure(here, well, tests.cut(CUT_SIZES[-1]), f"{name} eager")
-    rendezvous = pairs.measure(here, well, tests.cut(0), f"{name} rendezvous")
+    eager = pairs.measure(group, well, tests.cut(CUT_SIZES[-1]), f"{name} eager")
+    rendezvous = pairs.measure(group, well, tests.cut(0), f"{name} rendezvous")
     for pair in well:
         yield pair, replace(found[pair], cut=cut_of(eager[pair], rendezvous[pair]))

@@ -10,7 +10,7 @@ from rdmacoll._abi.device_differences import differences
 from rdmacoll._abi.devices import ENGINE, LINK_TEXT, SYSFS, Device, Port, Rail, View
 from rdmacoll.cli.doctor_facts import Machine, Settings
 from rdmacoll.cli.doctor_findings import Finding, note, ok, problem
-from rdmacoll.cli.doctor_wish import rdma_wish
+from rdmacoll.cli.rdma_request import rdma_request
 
 _FALLBACK = "TCP and shared memory carry the data"
 
@@ -28,13 +28,13 @@ def seen_devices(machine: Machine) -> tuple[Device, ...]:
 
 def grave(machine: Machine) -> Callable[..., Finding]:
     """The maker of a finding for a fault of RDMA: a note if RDMA is turned off, otherwise a problem."""
-    return note if rdma_wish(machine.settings).off else problem
+    return note if rdma_request(machine.settings).off else problem
 
 
 def devices(machine: Machine) -> Iterator[Finding]:
     """The RDMA devices of this machine."""
     found = seen_devices(machine)
-    wish = rdma_wish(machine.settings)
+    request = rdma_request(machine.settings)
     if found:
         yield ok(
             "devices",
@@ -42,16 +42,16 @@ def devices(machine: Machine) -> Iterator[Finding]:
             why="RDMA needs one on every node",
             check="ls /sys/class/infiniband",
         )
-    elif wish.demands:
+    elif request.demands:
         yield problem(
             "devices",
-            f"there is no RDMA device, and {wish.demanded} one",
+            f"there is no RDMA device, and {request.demanded} one",
             why="RDMA that is demanded and cannot be used is an error at the start",
-            cure=f"{wish.cure} to use TCP, or load the adapter's driver "
+            cure=f"{request.cure} to use TCP, or load the adapter's driver "
             "(modprobe mlx5_ib; for a container: --device=/dev/infiniband)",
             check="ls /sys/class/infiniband",
         )
-    elif machine.kernel.adapters and not wish.off:
+    elif machine.kernel.adapters and not request.off:
         addresses = ", ".join(machine.kernel.adapters)
         yield problem(
             "devices",
@@ -81,14 +81,14 @@ def _device_text(device: Device) -> str:
 
 
 def _port_text(port: Port) -> str:
-    words = [LINK_TEXT.get(port.link, port.link), port.state]
+    labels = [LINK_TEXT.get(port.link, port.link), port.state]
     if port.gbit_per_s:
-        words.append(f"{port.gbit_per_s:g} Gbit/s")
+        labels.append(f"{port.gbit_per_s:g} Gbit/s")
     if port.active_mtu:
-        words.append(f"MTU {port.active_mtu}")
+        labels.append(f"MTU {port.active_mtu}")
     if port.link == "infiniband" and port.lid is not None:
-        words.append(f"LID {port.lid}")
-    return ", ".join(words)
+        labels.append(f"LID {port.lid}")
+    return ", ".join(labels)
 
 
 _PORT_CURES = {
@@ -114,9 +114,9 @@ def _judged(machine: Machine) -> list[tuple[Device, Port]]:
     engine = {device.name: device for device in view_by(machine, ENGINE).devices}
     found = []
     for device in seen_devices(machine):
-        told = engine.get(device.name, device)
-        by_number = {port.number: port for port in told.ports}
-        found += [(told, by_number.get(port.number, port)) for port in device.ports]
+        by_engine = engine.get(device.name, device)
+        by_number = {port.number: port for port in by_engine.ports}
+        found += [(by_engine, by_number.get(port.number, port)) for port in device.ports]
     return found
 
 
@@ -138,27 +138,27 @@ def ports(machine: Machine) -> Iterator[Finding]:
         check = f"ibv_devinfo -v -d {device.name} -i {port.number}"
         full = replace(port, active_mtu=mtus.get((device.name, port.number)))
         seen = _port_text(full)
-        why_not = unusable(device, port)
-        if not why_not:
+        obstacle = unusable(device, port)
+        if not obstacle:
             gids = ", ".join(gid.text() for gid in port.gids[:4])
             more = f" and {len(port.gids) - 4} more" if len(port.gids) > 4 else ""
             yield ok(name, f"{seen}; {gids}{more}" if gids else seen, why="it can carry data", check=check)
             continue
         yield make(
             name,
-            f"{seen}; it {why_not}",
+            f"{seen}; it {obstacle}",
             why="it cannot carry data" + ("" if some_usable else f", and no other port can; {_FALLBACK}"),
-            cure=_port_cure(machine.settings, device, port, why_not),
+            cure=_port_cure(machine.settings, device, port, obstacle),
             check=check,
         )
 
 
-def _port_cure(settings: Settings, device: Device, port: Port, why_not: str) -> str:
+def _port_cure(settings: Settings, device: Device, port: Port, obstacle: str) -> str:
     if device.unusable:
         return "use another device: RDMA here needs InfiniBand or RoCE"
     if port.state != "active":
         return _PORT_CURES[port.state if port.state in _PORT_CURES else "other"]
-    if "asked for" in why_not:
+    if "asked for" in obstacle:
         index, key = settings.variable("RDMACOLL_GID_INDEX"), settings.variable("RDMACOLL_PKEY")
         return f"unset {index} and {key}, or give them an index that the port has"
     if port.link == "infiniband":
@@ -170,10 +170,10 @@ def choice(machine: Machine) -> Iterator[Finding]:
     """The ports that the engine chooses, with its own reasons."""
     if not seen_devices(machine):
         return
-    wish = rdma_wish(machine.settings)
-    if wish.off:
+    request = rdma_request(machine.settings)
+    if request.off:
         why = "RDMA that is turned off is not looked for"
-        yield ok("choice", f"none: {wish.off} turns RDMA off", why=why, check="rdmacoll config")
+        yield ok("choice", f"none: {request.off} turns RDMA off", why=why, check="rdmacoll config")
         return
     engine = view_by(machine, ENGINE)
     for rail in engine.rails:
@@ -182,13 +182,15 @@ def choice(machine: Machine) -> Iterator[Finding]:
     if not reason or engine.rails:
         return
     variable = machine.settings.variable("RDMACOLL_DEVICE")
-    without = f"no longer demand it: {wish.cure}" if wish.demands else "do without: RDMACOLL_RDMA=false"
-    yield (problem if wish.demands else note)(
+    alternative = (
+        f"no longer demand it: {request.cure}" if request.demands else "do without: RDMACOLL_RDMA=false"
+    )
+    yield (problem if request.demands else note)(
         "choice",
         reason,
-        why=f"{wish.demanded} RDMA, so that nothing starts without" if wish.demands else _FALLBACK,
+        why=f"{request.demanded} RDMA, so that nothing starts without" if request.demands else _FALLBACK,
         cure=f"what the sentence names; or name a device above that has a usable port ({variable}=NAME "
-        f"or NAME:PORT), or {without}",
+        f"or NAME:PORT), or {alternative}",
         check="rdmacoll config; ibv_devinfo",
     )
 

@@ -9,7 +9,7 @@ from rdmacoll.cli.doctor_facts import Machine
 from rdmacoll.cli.doctor_findings import Finding, note, ok, problem
 
 _TENSORFLOW_MIN, _TENSORFLOW_TESTED = (2, 15), (2, 21)
-_BUILD_AGAIN = "make setup in the source tree, or pip install --force-reinstall rdmacoll"
+_REBUILD = "make setup in the source tree, or pip install --force-reinstall rdmacoll"
 
 
 def engine(machine: Machine) -> Iterator[Finding]:
@@ -20,7 +20,7 @@ def engine(machine: Machine) -> Iterator[Finding]:
             "librdmacoll",
             found.problem,
             why="nothing of rdmacoll works without its engine",
-            cure=_BUILD_AGAIN,
+            cure=_REBUILD,
             check=f"ls -l {found.path}; rdmacoll config",
         )
     elif found.version != machine.package:
@@ -61,9 +61,9 @@ def settings(machine: Machine) -> Iterator[Finding]:
             cure="unset what has no effect, or write it as the list of settings does",
             check="rdmacoll config --all",
         )
-    given = [f"{row['name']}={row['value']}" for row in found.rows if row["source"] == "environment"]
+    set_texts = [f"{row['name']}={row['value']}" for row in found.rows if row["source"] == "environment"]
     if not notes and found.rows:
-        seen = ", ".join(given) or "none is set: defaults"
+        seen = ", ".join(set_texts) or "none is set: defaults"
         yield ok("settings", seen, why="what is set takes effect", check="rdmacoll config --all")
 
 
@@ -127,7 +127,7 @@ def _op_library(machine: Machine) -> Iterator[Finding]:
         "TensorFlow ops",
         seen,
         why=why,
-        cure=_BUILD_AGAIN,
+        cure=_REBUILD,
         check=check,
     )
 

@@ -97,8 +97,8 @@ def mpi(machine: Machine) -> Iterator[Finding]:
     found = machine.mpi
     launched = machine.start.launch is not None and "MPI" in machine.start.launch.source
     by_hand = "RDMACOLL_RANK, RDMACOLL_SIZE and RDMACOLL_RENDEZVOUS start ranks without MPI"
-    launcher, library = flavour(found.mpirun_says), flavour(found.library)
-    said = " ".join(launcher).strip() or found.mpirun
+    launcher, library = flavour(found.mpirun_version), flavour(found.library)
+    launcher_text = " ".join(launcher).strip() or found.mpirun
     if found.problem:
         yield problem(
             "MPI",
@@ -110,7 +110,7 @@ def mpi(machine: Machine) -> Iterator[Finding]:
     elif not found.mpi4py and found.mpirun:
         yield (problem if launched else note)(
             "MPI",
-            f"{found.mpirun} is {said}, but mpi4py is not installed",
+            f"{found.mpirun} is {launcher_text}, but mpi4py is not installed",
             why="ranks that mpirun starts find each other through mpi4py",
             cure=f"pip install 'rdmacoll[mpi]'; {by_hand}",
             check="python -c 'import mpi4py'",
@@ -128,18 +128,18 @@ def mpi(machine: Machine) -> Iterator[Finding]:
     elif not launcher[0] or not library[0]:
         yield note(
             "MPI",
-            f"{found.mpirun} ({_line(found.mpirun_says)}), mpi4py {found.mpi4py} on {_line(found.library)}: "
-            "whether these fit is not known",
+            f"{found.mpirun} ({_line(found.mpirun_version)}), mpi4py {found.mpi4py} on "
+            f"{_line(found.library)}: whether these fit is not known",
             why="a launcher of another MPI starts N worlds of one, which is an error",
             cure="use the mpirun of mpi4py's MPI",
             check="mpirun -np 2 rdmacoll selftest",
         )
     elif not _fits(launcher, library):
-        yield _misfit(found, said, " ".join(library))
+        yield _misfit(found, launcher_text, " ".join(library))
     else:
         yield ok(
             "MPI",
-            f"{found.mpirun} is {said}, mpi4py {found.mpi4py} on {' '.join(library)}",
+            f"{found.mpirun} is {launcher_text}, mpi4py {found.mpi4py} on {' '.join(library)}",
             why="ranks that this mpirun starts find each other through this mpi4py",
             check="mpirun -np 2 rdmacoll selftest",
         )

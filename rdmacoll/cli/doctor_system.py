@@ -86,7 +86,7 @@ def one_copy(machine: Machine) -> Iterator[Finding]:
         why = "ranks of one node read large arrays from each other in one copy"
         yield ok("one-copy reads", seen, why=why, check=check)
         return
-    demanded = machine.settings.given("RDMACOLL_ONE_COPY") == "true"
+    demanded = machine.settings.set_value("RDMACOLL_ONE_COPY") == "true"
     yield (problem if demanded else note)(
         "one-copy reads",
         f"process_vm_readv of another process fails: {found.problem}{scope}"
@@ -102,7 +102,7 @@ def one_copy(machine: Machine) -> Iterator[Finding]:
 def congestion(machine: Machine) -> Iterator[Finding]:
     """The congestion control of TCP connections."""
     system = machine.congestion
-    chosen = machine.settings.given("RDMACOLL_TCP_CONGESTION")
+    chosen = machine.settings.set_value("RDMACOLL_TCP_CONGESTION")
     check = "sysctl net.ipv4.tcp_congestion_control net.ipv4.tcp_allowed_congestion_control"
     seen = system.control or "not to be read"
     if chosen:
@@ -137,18 +137,18 @@ def congestion(machine: Machine) -> Iterator[Finding]:
 
 def memory(machine: Machine) -> Iterator[Finding]:
     """The memory that the control group grants."""
-    limit, given = machine.memory.group_limit, machine.settings.given("RDMACOLL_BUF_SIZE")
+    limit, set_value = machine.memory.group_limit, machine.settings.set_value("RDMACOLL_BUF_SIZE")
     pool = int(machine.settings.value("RDMACOLL_BUF_SIZE") or 0)
     check = f"cat {machine.memory.group_file or '/sys/fs/cgroup/memory.max'}"
     if limit is None or limit >= pool:
         seen = "no limit" if limit is None else f"{size_text(limit)} ({machine.memory.group_file})"
         yield ok("memory", seen, why="the buffer pool and TensorFlow need room", check=check)
         return
-    yield (problem if given else note)(
+    yield (problem if set_value else note)(
         "memory",
         f"the control group grants {size_text(limit)} ({machine.memory.group_file}), and the buffer pool of "
         f"a rank has {size_text(pool)}",
-        why="the kernel ends a process that goes beyond it" if given else "the pool becomes smaller",
+        why="the kernel ends a process that goes beyond it" if set_value else "the pool becomes smaller",
         cure="give the container or job step more memory (docker --memory, Kubernetes limits.memory, srun "
         f"--mem), or set RDMACOLL_BUF_SIZE={max(limit // 4, 16 << 20)}",
         check=check,
@@ -172,18 +172,18 @@ def threads(machine: Machine) -> Iterator[Finding]:
             cure=limit_cure(found.limit, _THREADS_FEW, f"-u {_number(found.limit.hard)}", "nproc 65536"),
             check=check,
         )
-    elif found.asked is not None and found.ranks > 1 and found.asked * found.ranks > count:
+    elif found.omp_threads is not None and found.ranks > 1 and found.omp_threads * found.ranks > count:
         yield note(
             "threads",
-            f"OMP_NUM_THREADS={found.asked} for each of {found.ranks} ranks of this node makes "
-            f"{found.asked * found.ranks} threads, for {count} cores",
+            f"OMP_NUM_THREADS={found.omp_threads} for each of {found.ranks} ranks of this node makes "
+            f"{found.omp_threads * found.ranks} threads, for {count} cores",
             why="threads that wait for a core hold all ranks up",
             cure=f"export OMP_NUM_THREADS={max(1, count // found.ranks)}",
             check=check,
         )
     else:
-        asked = f", OMP_NUM_THREADS={found.asked}" if found.asked is not None else ""
-        seen = ("no limit" if soft == UNLIMITED else f"up to {soft}") + asked
+        omp_threads = f", OMP_NUM_THREADS={found.omp_threads}" if found.omp_threads is not None else ""
+        seen = ("no limit" if soft == UNLIMITED else f"up to {soft}") + omp_threads
         yield ok("threads", seen, why="the engine, TensorFlow and numpy start threads", check=check)
 
 

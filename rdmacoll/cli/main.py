@@ -20,7 +20,7 @@ from rdmacoll.cli.checks import sim, verify_schedules
 from rdmacoll.cli.config import config
 from rdmacoll.cli.doctor import doctor
 from rdmacoll.cli.plan import plan
-from rdmacoll.cli.report import is_speaker
+from rdmacoll.cli.report import is_rank_0
 from rdmacoll.cli.scale import scale
 from rdmacoll.cli.selftest import selftest
 from rdmacoll.cli.serve import serve
@@ -56,7 +56,7 @@ def main() -> None:
     except click.ClickException as error:
         # A server is never rank 0: rank 0 is one of its workers.
         is_server = error.ctx is not None and error.ctx.command is serve  # type: ignore[attr-defined]
-        if is_speaker() or is_server:
+        if is_rank_0() or is_server:
             error.show()
         else:
             time.sleep(SPEAKER_GRACE_S)

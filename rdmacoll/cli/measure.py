@@ -12,7 +12,7 @@ from rdmacoll import engine
 from rdmacoll._start import bootstrap
 from rdmacoll._world import world
 from rdmacoll.benchmarks.team_rank.values import fill
-from rdmacoll.cli.bench_kinds import Array, Kind, Place, Run
+from rdmacoll.cli.bench_kinds import Array, Kind, RankOfWorld, Run
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import Max, Sum
 
@@ -26,19 +26,19 @@ class Contestant(Protocol):
     name: str
     version: str
 
-    def prepare(self, kind: Kind, given: Array, count: int) -> Run:
-        """A call whose input is `given`. count: the size in elements."""
+    def prepare(self, kind: Kind, input_array: Array, count: int) -> Run:
+        """A call whose input is `input_array`. count: the size in elements."""
 
 
-class OwnContestant:
+class OurContestant:
     """This library, through prepared calls."""
 
     name = "rdmacoll"
     version = ""
 
-    def prepare(self, kind: Kind, given: Array, count: int) -> Run:
+    def prepare(self, kind: Kind, input_array: Array, count: int) -> Run:
         """The prepared call. It looks its arrays up beforehand, as the peers' calls do."""
-        return kind.ours(given)
+        return kind.ours(input_array)
 
 
 class MpiContestant:
@@ -57,14 +57,14 @@ class MpiContestant:
             )
         self._mpi = mpi
 
-    def prepare(self, kind: Kind, given: Array, count: int) -> Run:
+    def prepare(self, kind: Kind, input_array: Array, count: int) -> Run:
         """The call. Its buffers name their datatype, so that mpi4py does not search for it."""
-        return kind.mpi(self._mpi, given, count, here())
+        return kind.mpi(self._mpi, input_array, count, rank_of_world())
 
 
-def here() -> Place:
+def rank_of_world() -> RankOfWorld:
     """This rank."""
-    return Place(world.rank(), world.size())
+    return RankOfWorld(world.rank(), world.size())
 
 
 @dataclass
@@ -76,14 +76,14 @@ class Cell:
     wrong: int = 0
 
 
-def check(kind: Kind, run: Run, given: Array, turn: int) -> int:
+def check(kind: Kind, run: Run, input_array: Array, turn: int) -> int:
     """Calls once with the values of this turn. Returns the number of wrong results on this rank."""
     values = []
     for rank in range(world.size()):
-        values.append(np.empty_like(given))
+        values.append(np.empty_like(input_array))
         fill(values[-1], rank, turn)
-    given[:] = values[world.rank()]
-    return _differ(run(), kind.expected(values, here()))
+    input_array[:] = values[world.rank()]
+    return _differ(run(), kind.expected(values, rank_of_world()))
 
 
 def _differ(got: Array | None, expected: Array | None) -> int:
@@ -96,10 +96,10 @@ def _slowest(seconds: float) -> float:
     return float(engine.allreduce(np.array([seconds]), Max)[0])
 
 
-def timed(run: Run, given: Array, calls: int) -> tuple[float, int]:
+def timed(run: Run, input_array: Array, calls: int) -> tuple[float, int]:
     """Times a burst of calls on zeros, which must stay zeros. Returns (seconds per call at the slowest
     rank, wrong values on this rank)."""
-    given[:] = 0
+    input_array[:] = 0
     result: Array | None = None
     engine.barrier()
     begin = time.perf_counter()
@@ -109,11 +109,11 @@ def timed(run: Run, given: Array, calls: int) -> tuple[float, int]:
     return _slowest(seconds), 0 if result is None else int(np.count_nonzero(result))
 
 
-def _calls_for(run: Run, given: Array, burst_s: float) -> int:
-    given[:] = 0
+def _calls_for(run: Run, input_array: Array, burst_s: float) -> int:
+    input_array[:] = 0
     for _ in range(_WARM_UP_CALLS):
         run()
-    per_call, _ = timed(run, given, 5)
+    per_call, _ = timed(run, input_array, 5)
     return max(2, min(_CALLS_MAX, int(burst_s / max(per_call, 1e-7))))
 
 
@@ -123,7 +123,7 @@ class Entry:
 
     kind: Kind
     run: Run
-    given: Array
+    input_array: Array
 
 
 def interleaved(
@@ -136,22 +136,22 @@ def interleaved(
     burst_s: float,
 ) -> list[Cell]:
     """Lets all contestants take turns on one input of `count` elements. burst_s: seconds."""
-    given = allocate(kind.given(count, here()), np.dtype(np.float32))
-    runs = [contestant.prepare(kind, given, count) for contestant in contestants]
-    return take_turns([Entry(kind, run, given) for run in runs], turns=turns, burst_s=burst_s)
+    input_array = allocate(kind.input_elements(count, rank_of_world()), np.dtype(np.float32))
+    runs = [contestant.prepare(kind, input_array, count) for contestant in contestants]
+    return take_turns([Entry(kind, run, input_array) for run in runs], turns=turns, burst_s=burst_s)
 
 
 def take_turns(entries: list[Entry], *, turns: int, burst_s: float) -> list[Cell]:
     """Measures a burst of each entry in each turn. The order alternates. Wrong values are summed over the
     ranks."""
     cells = [Cell() for _ in entries]
-    counts = [_calls_for(entry.run, entry.given, burst_s) for entry in entries]
+    counts = [_calls_for(entry.run, entry.input_array, burst_s) for entry in entries]
     for turn in range(turns):
         order = range(len(entries)) if turn % 2 == 0 else reversed(range(len(entries)))
         for number in order:
             entry, cell = entries[number], cells[number]
-            cell.wrong += check(entry.kind, entry.run, entry.given, turn)
-            seconds, wrong = timed(entry.run, entry.given, counts[number])
+            cell.wrong += check(entry.kind, entry.run, entry.input_array, turn)
+            seconds, wrong = timed(entry.run, entry.input_array, counts[number])
             cell.seconds.append(seconds)
             cell.wrong += wrong
     wrong_everywhere = engine.allreduce(np.array([cell.wrong for cell in cells], np.int64), Sum)

@@ -12,7 +12,7 @@ from rdmacoll._base.text import counted
 from rdmacoll.cli.doctor_findings import Finding, note, ok, problem, size_text
 from rdmacoll.cli.paths import RDMA, TCP, Path, Paths, RailFacts, RankFacts
 
-AGAIN = "mpirun ... rdmacoll doctor --pair"
+RERUN = "mpirun ... rdmacoll doctor --pair"
 _SLOW = 0.5  # share of the median of similar paths
 _CUT_FACTOR = 4  # a cut in use that differs by this factor from the measured one is reported
 # Parts of the engine's messages (cpp/transport/rdma): no acknowledgement, or no route in the kernel.
@@ -42,20 +42,20 @@ def without_rdma(found: Paths) -> Iterator[Finding]:
     seen = f"not tested with {_ranks(unable)}. {first.text}: {first.obstacle.rstrip('.')}"
     why = "a rank that cannot use RDMA keeps all ranks on TCP"
     cure = "rdmacoll doctor on the host of that rank says what is missing"
-    asking = [rank for rank in found.ranks if rank.demanded]
-    if asking:
-        asker = asking[0]
+    requesting = [rank for rank in found.ranks if rank.demanded]
+    if requesting:
+        asker = requesting[0]
         yield problem(
             "RDMA",
             f"{seen}; at {asker.text} {asker.demanded} it",
             why="a job in which a rank demands RDMA starts only where every rank can use it",
             cure=f"{cure}; or {asker.demand_cure}, to use TCP",
-            check=AGAIN,
+            check=RERUN,
         )
     elif not any(rank.has_devices and not rank.is_off for rank in found.ranks):
-        yield ok("RDMA", seen, why=why, check=AGAIN)
+        yield ok("RDMA", seen, why=why, check=RERUN)
     else:
-        yield problem("RDMA", seen, why=why, cure=cure, check=AGAIN)
+        yield problem("RDMA", seen, why=why, cure=cure, check=RERUN)
 
 
 def _ranks(ranks: Sequence[RankFacts]) -> str:
@@ -71,24 +71,24 @@ def broken(found: Paths, transport: str) -> Iterator[Finding]:
         return
     if not failed:
         seen = f"data arrives unharmed over {counted(len(paths), 'path')}, both ways"
-        yield ok(transport, seen, why="every two ranks may have data for each other", check=AGAIN)
+        yield ok(transport, seen, why="every two ranks may have data for each other", check=RERUN)
     works = {rank for path in paths if path.is_ok for rank in path.ranks}
-    told: set[int] = set()
+    reported: set[int] = set()
     for path in failed:
         cut_off = [rank for rank in path.ranks if rank not in works]
         # If one end of the path reaches other ranks and the other end reaches none, the fault is at the
         # latter.
-        alone = cut_off[0] if len(cut_off) == 1 and len(found.ranks) > 2 else None
-        if alone is not None and alone in told:
+        refuse_launched = cut_off[0] if len(cut_off) == 1 and len(found.ranks) > 2 else None
+        if refuse_launched is not None and refuse_launched in reported:
             continue
-        if alone is not None:
-            told.add(alone)
-        yield _broken(found, path, alone)
+        if refuse_launched is not None:
+            reported.add(refuse_launched)
+        yield _broken(found, path, refuse_launched)
 
 
-def _broken(found: Paths, path: Path, alone: int | None) -> Finding:
+def _broken(found: Paths, path: Path, refuse_launched: int | None) -> Finding:
     low, high = (found.ranks[rank] for rank in path.ranks)
-    every = f"no path of rank {alone} works. " if alone is not None else ""
+    every = f"no path of rank {refuse_launched} works. " if refuse_launched is not None else ""
     seen = f"{every}{low.text} and {high.text}: {path.causes()}"
     name = f"{path.transport} {low.rank}-{high.rank}"
     is_tcp = path.transport == TCP
@@ -101,33 +101,33 @@ def _tcp_cause(low: RankFacts, high: RankFacts, causes: str) -> tuple[str, str, 
         return (
             "slow link: the two have met, so no port is blocked, but the data were not done in time",
             f"{_load_of(low, high)}; for a path that is long: --timeout 300",
-            f"ping {high.host} on {low.host}; then {AGAIN}",
+            f"ping {high.host} on {low.host}; then {RERUN}",
         )
     if _LOSES in causes:
         return (
             "the two have met, so no port is blocked, but large packets are lost on the way",
             "give both ends, and what is between them, the same MTU (ip link set INTERFACE mtu 1500)",
-            f"ping -M do -s 1472 {high.host} on {low.host}; then {AGAIN}",
+            f"ping -M do -s 1472 {high.host} on {low.host}; then {RERUN}",
         )
     if low.host == high.host:
         return (
             "every job needs TCP between all ranks, with RDMA too: to meet, and to notice failures",
             "see that lo is up (ip link set lo up), and that no firewall of this host closes its own ports; "
             "or unset RDMACOLL_INTERFACE",
-            f"ip addr show lo; ss -ltnp; then {AGAIN}",
+            f"ip addr show lo; ss -ltnp; then {RERUN}",
         )
     return (
         "every job needs TCP between all ranks, with RDMA too: to meet, and to notice failures",
         "open the ports between the two hosts in the firewall, or name a network that both have with "
         "RDMACOLL_INTERFACE (eth0, or 10.1.0.0/16)",
-        f"ping {high.host} on {low.host}; then {AGAIN}",
+        f"ping {high.host} on {low.host}; then {RERUN}",
     )
 
 
 def _rdma_cause(found: Paths, path: Path) -> tuple[str, str, str]:
     low, high = (found.ranks[rank] for rank in path.ranks)
     if not low.rails or not high.rails:  # the message of the path says all that is known
-        return "RDMA is used where all ranks can", "see the sentence", AGAIN
+        return "RDMA is used where all ranks can", "see the sentence", RERUN
     mine, theirs = low.rails[0], high.rails[0]
     check = _check(low, mine, theirs)
     if _kind(mine.gid) != _kind(theirs.gid):
@@ -154,7 +154,7 @@ def _rdma_cause(found: Paths, path: Path) -> tuple[str, str, str]:
             "it: two of its ports lie in different networks, or the port is down",
             "name one port for all ranks of the host (RDMACOLL_DEVICE), or let shared memory carry the data "
             "there (leave RDMACOLL_TRANSPORT unset)",
-            f"ibv_devinfo on {low.host}; then {AGAIN}",
+            f"ibv_devinfo on {low.host}; then {RERUN}",
         )
     if _NO_WAY in path.causes():
         return (
@@ -202,18 +202,18 @@ def _other_gid(wrong: RankFacts, like: RailFacts) -> str:
     fitting = [gid for gid in wrong.rails[0].gids if _kind(gid) == _kind(like.gid)]
     if fitting:
         chosen = fitting[0]
-        which = f"RDMACOLL_GID_INDEX={chosen.index} at {wrong.text} ({chosen.text()})"
-        return f"{which}, or leave it unset everywhere"
+        setting = f"RDMACOLL_GID_INDEX={chosen.index} at {wrong.text} ({chosen.text()})"
+        return f"{setting}, or leave it unset everywhere"
     return (
         f"{wrong.rails[0].text} of {wrong.text} has no GID of the kind {_kind(like.gid)}: give its interface "
         "an address of the network of the other ranks"
     )
 
 
-def _check(low: RankFacts, mine: RailFacts, theirs: RailFacts) -> str:
-    address = ipaddress.IPv6Address(theirs.gid.gid)
-    interface = f" -I {mine.gid.interface}" if mine.gid.interface else ""
-    return f"ping{interface} {address.ipv4_mapped or address} on {low.host}; then {AGAIN}"
+def _check(low: RankFacts, low_rail: RailFacts, high_rail: RailFacts) -> str:
+    address = ipaddress.IPv6Address(high_rail.gid.gid)
+    interface = f" -I {low_rail.gid.interface}" if low_rail.gid.interface else ""
+    return f"ping{interface} {address.ipv4_mapped or address} on {low.host}; then {RERUN}"
 
 
 def slow(found: Paths, transport: str) -> Iterator[Finding]:
@@ -227,7 +227,7 @@ def slow(found: Paths, transport: str) -> Iterator[Finding]:
         ]
         if not like:
             continue
-        usual = statistics.median(speed for path in like for speed, _ in path.ways())
+        usual = statistics.median(speed for path in like for speed, _ in path.directions())
         for path in like:
             if min(path.forward, path.back) < _SLOW * usual:
                 yield _slow(found, path, usual)

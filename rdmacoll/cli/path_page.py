@@ -15,7 +15,7 @@ from rdmacoll.cli.paths import BANDWIDTH_BYTES, LATENCY_BYTES, RDMA, TCP, Path, 
 
 _CELL = 8
 _MARGIN = 10
-FAILED, NOTHING = "fails", "-"
+FAILED, NO_VALUE = "fails", "-"
 _EXTREMES_SHOWN = 5
 
 Cell = Callable[[int, int], str]
@@ -44,15 +44,15 @@ def _transport(transport: str, paths: dict[tuple[int, int], Path], count: int, w
 
     def latency(row: int, column: int) -> str:
         path = between(row, column)
-        return NOTHING if path is None else f"{path.latency_us:.2f}" if path.is_ok else FAILED
+        return NO_VALUE if path is None else f"{path.latency_us:.2f}" if path.is_ok else FAILED
 
     def speed(row: int, column: int) -> str:
         path = between(row, column)
-        return NOTHING if path is None else f"{path.speed(row):.3f}" if path.is_ok else FAILED
+        return NO_VALUE if path is None else f"{path.speed(row):.3f}" if path.is_ok else FAILED
 
     def cut(row: int, column: int) -> str:
         path = between(row, column)
-        return NOTHING if path is None or path.cut is None else bytes_text(path.cut.eager_bytes)
+        return NO_VALUE if path is None or path.cut is None else bytes_text(path.cut.eager_bytes)
 
     quantities: list[tuple[str, Cell]] = [
         (f"latency one way, us ({LATENCY_BYTES} B, half of a ping-pong)", latency),
@@ -68,7 +68,7 @@ def _transport(transport: str, paths: dict[tuple[int, int], Path], count: int, w
         yield f"{click.style(transport, bold=True)} {title}"
         yield " " * _MARGIN + "".join(f"{rank:>{_CELL}}" for rank in range(count))
         for row in range(count):
-            cells = (NOTHING if row == column else cell(row, column) for column in range(count))
+            cells = (NO_VALUE if row == column else cell(row, column) for column in range(count))
             yield f"{row:>{_MARGIN}}" + "".join(f"{text:>{_CELL}}" for text in cells)
 
 
@@ -80,7 +80,7 @@ def _extremes(transport: str, paths: list[Path]) -> Iterator[str]:
         return
     times = sorted(path.latency_us for path in paths)
     yield f"  latency, us: {times[0]:.2f} to {times[-1]:.2f}, median {statistics.median(times):.2f}"
-    ways = sorted((speed, way) for path in paths for speed, way in path.ways())
-    yield f"  bandwidth, GB/s: {ways[0][0]:.3f} to {ways[-1][0]:.3f}, the slowest:"
-    for speed, (source, target) in ways[:_EXTREMES_SHOWN]:
+    directions = sorted((speed, direction) for path in paths for speed, direction in path.directions())
+    yield f"  bandwidth, GB/s: {directions[0][0]:.3f} to {directions[-1][0]:.3f}, the slowest:"
+    for speed, (source, target) in directions[:_EXTREMES_SHOWN]:
         yield f"    {speed:.3f} from {source} to {target}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from rdmacoll._abi.devices import Gid, View
 from rdmacoll._world.pairs import Outcome, Pair
-from rdmacoll.cli.doctor_wish import RdmaWish
+from rdmacoll.cli.rdma_request import RdmaRequest
 
 RDMA, TCP = "RDMA", "TCP"
 LATENCY_BYTES, BANDWIDTH_BYTES = 8, 1 << 20
@@ -48,10 +48,10 @@ class RankFacts:
         return asdict(self)
 
 
-def rank_facts(rank: int, host: str, view: View, kernel: View, wish: RdmaWish) -> RankFacts:
-    """The facts of a rank. view: the engine's view and choice. kernel: the kernel's list. wish: the
+def rank_facts(rank: int, host: str, view: View, kernel: View, request: RdmaRequest) -> RankFacts:
+    """The facts of a rank. view: the engine's view and choice. kernel: the kernel's list. request: the
     settings' decision."""
-    obstacle = f"it is turned off ({wish.off})" if wish.off else ""
+    obstacle = f"it is turned off ({request.off})" if request.off else ""
     rails = []
     for rail in view.rails:
         ports = [p for d in view.devices if d.name == rail.device for p in d.ports if p.number == rail.port]
@@ -65,9 +65,9 @@ def rank_facts(rank: int, host: str, view: View, kernel: View, wish: RdmaWish) -
         tuple(rails),
         obstacle,
         has_devices=bool(view.devices or kernel.devices),
-        is_off=bool(wish.off),
-        demanded=wish.demanded,
-        demand_cure=wish.cure,
+        is_off=bool(request.off),
+        demanded=request.demanded,
+        demand_cure=request.cure,
     )
 
 
@@ -93,8 +93,8 @@ class Cut:
         smallest size. One size alone at which the times cross may be chance, so the next size has to
         agree."""
         slower = [eager >= rendezvous for eager, rendezvous in zip(self.eager_us, self.rendezvous_us)]
-        for place, size in enumerate(CUT_SIZES):
-            if all(slower[place : place + 2]):
+        for position, size in enumerate(CUT_SIZES):
+            if all(slower[position : position + 2]):
                 return size // 2
         return CUT_SIZES[-1]
 
@@ -122,7 +122,7 @@ class Path:
         """GB/s from `source` to the other rank."""
         return self.forward if source == self.ranks[0] else self.back
 
-    def ways(self) -> tuple[tuple[float, Pair], tuple[float, Pair]]:
+    def directions(self) -> tuple[tuple[float, Pair], tuple[float, Pair]]:
         """Both directions: (GB/s, (from, to))."""
         low, high = self.ranks
         return (self.forward, (low, high)), (self.back, (high, low))
@@ -130,8 +130,8 @@ class Path:
     def causes(self) -> str:
         """The messages of both ends, each once. The message that the peer closed its connection follows
         from the peer's own message, and is left out if there is one."""
-        told = list(dict.fromkeys(problem for problem in self.problems if problem))
-        return " ".join([text for text in told if "closed its connection" not in text] or told)
+        problems = list(dict.fromkeys(problem for problem in self.problems if problem))
+        return " ".join([text for text in problems if "closed its connection" not in text] or problems)
 
     def fields(self) -> dict[str, Any]:
         """The fields for JSON."""

@@ -10,15 +10,23 @@ from rdmacoll._abi.library import load
 from rdmacoll._abi.question import OPERATIONS, explain
 from rdmacoll._base.text import bytes_text, counted
 from rdmacoll.cli.doctor_gather import settings
-from rdmacoll.cli.doctor_wish import rdma_wish
-from rdmacoll.cli.report import Findings, command, is_speaker, parse_bytes, say, say_prose, say_table
+from rdmacoll.cli.rdma_request import rdma_request
+from rdmacoll.cli.report import (
+    Findings,
+    command,
+    is_rank_0,
+    parse_bytes,
+    print_line,
+    print_prose,
+    print_table,
+)
 from rdmacoll.engine.operators import REDUCIBLE, Sum, is_reducible
 
-_OF_WHOM = "Of each rank; of an allgather or gather: of all together; of a scatter: the root's."
+_BYTES_MEANING = "Of each rank; of an allgather or gather: of all together; of a scatter: the root's."
 _NETWORKS = ("rdma", "tcp")
 _DTYPES = [name for name in REDUCIBLE if is_reducible(name, Sum)]
 # The meaning of the words of a schedule. The rest of a line is the source, the target, and the steps before.
-_WORDS = {
+_STEP_MEANINGS = {
     "send": "its bytes go to that rank",
     "receive": "the next bytes of that rank come here",
     "reduce": "the sources are combined here",
@@ -75,7 +83,7 @@ def plan(
     """
     count = parse_bytes(size)
     if network is None:
-        network = "tcp" if rdma_wish(settings(load())).off else "rdma"
+        network = "tcp" if rdma_request(settings(load())).off else "rdma"
     found = explain(
         operation,
         ranks=ranks,
@@ -89,45 +97,47 @@ def plan(
         gbit_per_s=gbit,
         servers=servers,
     )
-    if is_speaker():
-        what = f"{operation} of {bytes_text(count)} bytes"
-        _print(f"{what} of {dtype}" if _adds(found) else what, count, ranks, rank, network, found)
-    asked = {"operation": operation, "dtype": dtype, "ranks": ranks, "bytes": count, "rank": rank}
-    return {"ok": True, **asked, **found}
+    if is_rank_0():
+        title = f"{operation} of {bytes_text(count)} bytes"
+        _print(f"{title} of {dtype}" if _adds(found) else title, count, ranks, rank, network, found)
+    request = {"operation": operation, "dtype": dtype, "ranks": ranks, "bytes": count, "rank": rank}
+    return {"ok": True, **request, **found}
 
 
-def _print(what: str, count: int, ranks: int, rank: int, network: str, found: dict[str, Any]) -> None:
+def _print(title: str, count: int, ranks: int, rank: int, network: str, found: dict[str, Any]) -> None:
     per_node = [found["nodes"].count(node) for node in range(max(found["nodes"]) + 1)]
-    where = f"on {counted(len(per_node), 'node')}"
+    location = f"on {counted(len(per_node), 'node')}"
     if len(per_node) > 1:
-        where += f" ({' + '.join(str(here) for here in per_node)}) joined by {network}"
+        location += f" ({' + '.join(str(ranks_of_node) for ranks_of_node in per_node)}) joined by {network}"
     servers = len(found["nodes"]) - ranks
-    who = (
+    ranks_text = (
         counted(ranks, "rank")
         if servers == 0
         else f"{counted(ranks, 'worker')}, {counted(servers, 'server')}"
     )
-    say_prose(f"{what}, {who} {where}")
-    say_prose(f"{found['algorithm']} is chosen. {found['reason'][:1].upper()}{found['reason'][1:]}.")
+    print_prose(f"{title}, {ranks_text} {location}")
+    print_prose(f"{found['algorithm']} is chosen. {found['reason'][:1].upper()}{found['reason'][1:]}.")
     if found["why_not_cheapest"]:
         costs = {row["algorithm"]: float(row["time_us"]) for row in found["costs"]}
         less = 1 - costs[found["cheapest"]] / costs[found["algorithm"]]
         if less >= 0.01:
-            say_prose(f"In the model {found['cheapest']} takes {less:.0%} less: {found['why_not_cheapest']}.")
-    say()
+            print_prose(
+                f"In the model {found['cheapest']} takes {less:.0%} less: {found['why_not_cheapest']}."
+            )
+    print_line()
     _print_costs(count, found)
-    say()
-    say_prose(f"What rank {rank} does in each segment of {found['shown']}, as the algorithm says it:")
+    print_line()
+    print_prose(f"What rank {rank} does in each segment of {found['shown']}, as the algorithm says it:")
     _print_steps(found["schedule"])
     if found["lowered"] != found["schedule"]:
-        say()
-        say("... and as it runs, fitted to whose memory is seen by whom:")
+        print_line()
+        print_line("... and as it runs, fitted to whose memory is seen by whom:")
         _print_steps(found["lowered"])
-    say()
+    print_line()
     used = {line.split()[1] for line in _steps_of(found["schedule"]) + _steps_of(found["lowered"])}
-    for word, meaning in _WORDS.items():
+    for word, meaning in _STEP_MEANINGS.items():
         if word in used:
-            say(f"  {word:<8} {meaning}")
+            print_line(f"  {word:<8} {meaning}")
 
 
 def _adds(found: dict[str, Any]) -> bool:
@@ -155,9 +165,9 @@ def _print_costs(count: int, found: dict[str, Any]) -> None:
             f"{row['segments']} x {row['parts']}",
             *(["canonical" if row["canonical"] else "own"] if is_sum else []),
         )
-    say_table(table)
+    print_table(table)
     order = " order: canonical, or the algorithm's own." if is_sum else ""
-    say_prose(
+    print_prose(
         "* is chosen. messages: of the rank that sends most. network: sent to other nodes by the node that "
         f"sends most. cut: segments x parts.{order}"
     )
@@ -183,4 +193,4 @@ def _steps_of(schedule: str) -> list[str]:
 def _print_steps(schedule: str) -> None:
     for line in _steps_of(schedule):
         number, rest = line.split(" ", 1)
-        say_prose(f"{number:>3} {rest}", "  ", " " * 8)
+        print_prose(f"{number:>3} {rest}", "  ", " " * 8)

@@ -46,7 +46,7 @@ def _remember(engine: int) -> None:
 world.on_change(_remember)
 
 
-def is_speaker() -> bool:
+def is_rank_0() -> bool:
     """Whether this process prints and writes for all: rank 0, as far as the rank is known."""
     if _LAST_RANK:
         return _LAST_RANK[0] == 0
@@ -56,7 +56,7 @@ def is_speaker() -> bool:
         return True
 
 
-def put(text: str = "") -> None:
+def print_here(text: str = "") -> None:
     """Prints a line. If the reader of the pipe is gone (`| head`), output is discarded and the command
     goes on. Other ranks wait for it, and --json has yet to be written."""
     try:
@@ -66,26 +66,26 @@ def put(text: str = "") -> None:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
-def say(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """Prints a line at rank 0."""
-    if is_speaker():
-        put(text)
+    if is_rank_0():
+        print_here(text)
 
 
-def say_table(table: Table) -> None:
+def print_table(table: Table) -> None:
     """Prints a table at rank 0."""
     from rich.console import Console
 
     console = Console()
     with console.capture() as captured:  # rich itself would end the process if the reader of the pipe is gone
         console.print(table)
-    say(captured.get().removesuffix("\n"))
+    print_line(captured.get().removesuffix("\n"))
 
 
-def say_prose(text: str, indent: str = "", hanging: str | None = None) -> None:
+def print_prose(text: str, indent: str = "", hanging: str | None = None) -> None:
     """Prints a text at rank 0, folded at the width of the terminal. hanging: the indent of all lines but
     the first."""
-    say(
+    print_line(
         textwrap.fill(
             text,
             shutil.get_terminal_size().columns,
@@ -97,13 +97,13 @@ def say_prose(text: str, indent: str = "", hanging: str | None = None) -> None:
     )
 
 
-def say_rows(lines: Sequence[str]) -> None:
+def print_rows(lines: Sequence[str]) -> None:
     """Prints Markdown tables (titles, alignments, rows) at rank 0, in columns. An empty line ends a table."""
     from rich.table import Table
 
     for has_text, part in groupby(lines, key=bool):
         if not has_text:
-            say("")
+            print_line("")
             continue
         titles, alignments, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in part]
         table = Table(box=None, pad_edge=False)
@@ -111,13 +111,13 @@ def say_rows(lines: Sequence[str]) -> None:
             table.add_column(title, justify="right" if alignment.endswith(":") else "left", overflow="fold")
         for row in rows:
             table.add_row(*row)
-        say_table(table)
+        print_table(table)
 
 
 def note_world_of_one(name: str) -> None:
     """Prints a note if a command that needs several ranks runs with one."""
     if world.size() == 1:
-        say_prose(
+        print_prose(
             "note: this is a world of one rank, in which nothing travels. Start it by a launcher: "
             f"mpirun -np 2 {name}"
         )
@@ -160,7 +160,7 @@ def check_json(path: str, option: str = "--json") -> None:
 
 def write_json(path: str | None, fields: Mapping[str, Any]) -> None:
     """Writes the file at rank 0, completely or not at all."""
-    if path is not None and is_speaker():
+    if path is not None and is_rank_0():
         _write(path, fields)
 
 
@@ -208,34 +208,34 @@ def _writer(path: str | None) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         os.close(own)
 
 
-def _speaks(_options: Mapping[str, Any]) -> bool:
-    return is_speaker()
+def _writes_json(_options: Mapping[str, Any]) -> bool:
+    return is_rank_0()
 
 
 def command(
-    name: str, speaks: Callable[[Mapping[str, Any]], bool] = _speaks, *, keeps: bool = False
+    name: str, writes_json: Callable[[Mapping[str, Any]], bool] = _writes_json, *, passes_found: bool = False
 ) -> Callable[[Callable[..., Findings]], Callable[..., None]]:
     """Wraps a command's body: adds --json, and writes the JSON after success and after a failure. Exits with
     0 (ok), 1 (findings, failures) or 2 (usage: nothing has run, nothing is written).
 
-    speaks: whether this process writes, by its options; by default rank 0 does. keeps: the body gets one more
-    argument, the dictionary `found`. Its entries are written even if the body fails.
+    writes_json: whether this process writes, by its options; by default rank 0 does. passes_found: the body
+    gets one more argument, the dictionary `found`. Its entries are written even if the body fails.
     """
 
     def wrap(body: Callable[..., Findings]) -> Callable[..., None]:
         @click.option("--json", "json_path", metavar="FILE", help=_JSON_HELP)
         @functools.wraps(body)
         def run(*, json_path: str | None, **options: Any) -> None:
-            if json_path is not None and json_path != STDOUT and speaks(options):
+            if json_path is not None and json_path != STDOUT and writes_json(options):
                 check_json(json_path)
 
             fields: dict[str, Any] = {"command": name, "version": __version__, "ok": False}
-            if keeps:
+            if passes_found:
                 options["found"] = fields
             with _writer(json_path) as put_fields:
 
                 def write() -> None:
-                    if json_path is not None and speaks(options):
+                    if json_path is not None and writes_json(options):
                         put_fields(fields)
 
                 try:

@@ -17,7 +17,15 @@ from rdmacoll._abi import scale as simulated
 from rdmacoll._base.text import bytes_text
 from rdmacoll.benchmarks import gradients
 from rdmacoll.cli import curves
-from rdmacoll.cli.report import Findings, command, is_speaker, parse_bytes, parse_range, say, say_prose
+from rdmacoll.cli.report import (
+    Findings,
+    command,
+    is_rank_0,
+    parse_bytes,
+    parse_range,
+    print_line,
+    print_prose,
+)
 from rdmacoll.optimizer import buckets
 
 _AUTO = "auto"
@@ -158,7 +166,7 @@ def scale(
     rows: list[dict[str, Any]] = []
     with ThreadPoolExecutor(min(_CELLS_AT_ONCE, len(os.sched_getaffinity(0)))) as processors:
 
-        def ask(operations: list[tuple[int, float]], world: int, name: str) -> Future[dict[str, Any]]:
+        def submit(operations: list[tuple[int, float]], world: int, name: str) -> Future[dict[str, Any]]:
             return processors.submit(
                 simulated.simulate,
                 links,
@@ -169,33 +177,33 @@ def scale(
                 transfers_max=transfers,
             )
 
-        asked = {
-            what: [{name: ask(operations, world, name) for name in names} for world in worlds]
-            for what, operations in steps.items()
+        futures = {
+            step_name: [{name: submit(operations, world, name) for name in names} for world in worlds]
+            for step_name, operations in steps.items()
         }
         try:
-            for what, operations in steps.items():
-                is_training = what == training
-                say_prose(_title(what, is_training, forward_ms, backward_ms, operations))
+            for step_name, operations in steps.items():
+                is_training = step_name == training
+                print_prose(_title(step_name, is_training, forward_ms, backward_ms, operations))
                 for line in _titles(["ranks", *names, *(["scaling"] if is_training else [])]):
-                    say(line)
+                    print_line(line)
                 compute_us = (forward_ms + backward_ms) * 1e3 if is_training else 0.0
-                mine: list[dict[str, Any]] = []
-                for world, cells in zip(worlds, asked[what]):
+                own_rows: list[dict[str, Any]] = []
+                for world, cells in zip(worlds, futures[step_name]):
                     found = {name: cell.result() for name, cell in cells.items()}
-                    mine.append(_row_of(what, world, found, forward_ms * 1e3, compute_us))
+                    own_rows.append(_row_of(step_name, world, found, forward_ms * 1e3, compute_us))
                     for name in names:
-                        least = at_least(worlds[: len(mine)], [row["time_us"][name] for row in mine])
-                        mine[-1]["at_least_us"][name] = least[-1]
-                    say(_text(mine[-1], names))
-                rows += mine
-                say()
+                        least = at_least(worlds[: len(own_rows)], [row["time_us"][name] for row in own_rows])
+                        own_rows[-1]["at_least_us"][name] = least[-1]
+                    print_line(_text(own_rows[-1], names))
+                rows += own_rows
+                print_line()
         except BaseException:
             processors.shutdown(wait=False, cancel_futures=True)
             raise
-    if plot is not None and is_speaker():
+    if plot is not None and is_rank_0():
         Path(plot).write_text(_picture(rows, names), encoding="utf-8")
-    say_prose(
+    print_prose(
         "Milliseconds. auto: the engine's choice; * marks the algorithms that it chooses. >: more transfers "
         "than --transfers allows, so at least that, by what smaller worlds take. ~: bytes had a size and no "
         "content. scaling: time of the "
@@ -205,14 +213,14 @@ def scale(
 
 
 def _row_of(
-    what: str, world: int, found: dict[str, dict[str, Any]], forward_us: float, compute_us: float
+    step_name: str, world: int, found: dict[str, dict[str, Any]], forward_us: float, compute_us: float
 ) -> dict[str, Any]:
     """The JSON row of one world. compute_us: time of forward and backward pass; 0: no training."""
     before_us = forward_us if compute_us > 0 else 0.0
     times = {
         name: None if one["time_us"] is None else one["time_us"] + before_us for name, one in found.items()
     }
-    row: dict[str, Any] = {"what": what, "ranks": world, "time_us": times, "at_least_us": {}}
+    row: dict[str, Any] = {"what": step_name, "ranks": world, "time_us": times, "at_least_us": {}}
     row["moved"] = all(one["moved"] for one in found.values())
     if _AUTO in found:
         row["chosen"] = sorted(set(found[_AUTO]["algorithms"]))
@@ -226,23 +234,27 @@ def _row_of(
 
 def _picture(rows: list[dict[str, Any]], names: list[str]) -> str:
     panels: list[str] = []
-    for what in dict.fromkeys(row["what"] for row in rows):
-        mine = [row for row in rows if row["what"] == what]
+    for step_name in dict.fromkeys(row["what"] for row in rows):
+        own_rows = [row for row in rows if row["what"] == step_name]
         known = {
-            name: [(row["ranks"], row["time_us"][name] / 1e3) for row in mine if row["time_us"][name]]
+            name: [(row["ranks"], row["time_us"][name] / 1e3) for row in own_rows if row["time_us"][name]]
             for name in names
         }
-        panels.append(curves.panel(what, known, at=len(panels)))
+        panels.append(curves.panel(step_name, known, at=len(panels)))
     return curves.picture(panels)
 
 
 def _title(
-    what: str, is_training: bool, forward_ms: float, backward_ms: float, operations: list[tuple[int, float]]
+    step_name: str,
+    is_training: bool,
+    forward_ms: float,
+    backward_ms: float,
+    operations: list[tuple[int, float]],
 ) -> str:
     if not is_training:
-        return f"allreduce of {what} bytes"
+        return f"allreduce of {step_name} bytes"
     return (
-        f"a step of {what}: {forward_ms:g} ms forward, {backward_ms:g} ms backward, "
+        f"a step of {step_name}: {forward_ms:g} ms forward, {backward_ms:g} ms backward, "
         f"{sum(size for size, _ in operations) / 1e6:.0f} MB in {len(operations)} buckets"
     )
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from rdmacoll.cli.report import is_speaker
+from rdmacoll.cli.report import is_rank_0
 
 KINDS = ("hangs", "wrong_sums", "unnamed_errors", "lost_wakeups", "crashes")
 WORKER = ["-m", "rdmacoll.cli.seed_worker"]
@@ -51,7 +51,7 @@ class _Worker:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (until close())
 
     def run(self, begin: int, end: int) -> dict[str, Any]:
-        found = self._ask(begin, end)
+        found = self._request(begin, end)
         if found is not None:
             return found
         if end - begin == 1:
@@ -59,10 +59,10 @@ class _Worker:
         self.stop()
         total: dict[str, Any] = {}
         for seed in range(begin, end):
-            add(total, self._ask(seed, seed + 1) or self._crash(seed))
+            add(total, self._request(seed, seed + 1) or self._crash(seed))
         return total
 
-    def _ask(self, begin: int, end: int) -> dict[str, Any] | None:
+    def _request(self, begin: int, end: int) -> dict[str, Any] | None:
         """The result of the seeds; None if the process crashed or does not answer."""
         process = self._process = self._process or self._start()
         assert process.stdin is not None
@@ -94,15 +94,15 @@ class _Worker:
     def _crash(self, seed: int) -> dict[str, Any]:
         code = self.stop()
         self._errors.seek(0)
-        said = self._errors.read()[-2000:].strip()
+        error_text = self._errors.read()[-2000:].strip()
         if code == -signal.SIGXCPU:
-            said = f"it does not end within {CPU_LIMIT_S} s of a processor"
+            error_text = f"it does not end within {CPU_LIMIT_S} s of a processor"
         return {
             **dict.fromkeys(KINDS, 0),
             "seeds": 1,
             "crashes": 1,
             "failing_seeds": [seed],
-            "findings": [f"seed {seed}: breaks: {said or f'exit code {code}'}"],
+            "findings": [f"seed {seed}: breaks: {error_text or f'exit code {code}'}"],
         }
 
     def stop(self) -> int:
@@ -175,21 +175,21 @@ def survey(begin: int, end: int, *, stops_at_first: bool = False) -> dict[str, A
 def _collect(
     total: dict[str, Any],
     answers: queue.SimpleQueue[dict[str, Any] | BaseException],
-    wanted: int,
+    requested: int,
     began: float,
     stops_at_first: bool,
 ) -> None:
-    told = began
-    while total["seeds"] < wanted and not (stops_at_first and total["failing_seeds"]):
+    reported_at = began
+    while total["seeds"] < requested and not (stops_at_first and total["failing_seeds"]):
         answer = answers.get()
         if isinstance(answer, BaseException):
             raise answer
         add(total, answer)
         now = time.monotonic()
-        if now - told < _PROGRESS_S or not is_speaker():
+        if now - reported_at < _PROGRESS_S or not is_rank_0():
             continue
-        told = now
+        reported_at = now
         done, failing = total["seeds"], len(total["failing_seeds"])
         click.echo(
-            f"{done} of {wanted} seeds, {done / (now - began):.0f} a second, {failing} failing", err=True
+            f"{done} of {requested} seeds, {done / (now - began):.0f} a second, {failing} failing", err=True
         )

@@ -12,7 +12,7 @@ from rdmacoll import engine
 from rdmacoll._base.text import counted
 from rdmacoll._world import world
 from rdmacoll.cli import references, selftest_sets
-from rdmacoll.cli.report import Findings, command, note_world_of_one, say
+from rdmacoll.cli.report import Findings, command, note_world_of_one, print_line
 from rdmacoll.cli.selftest_results import Results, everywhere
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
@@ -74,13 +74,13 @@ def _parts(label: str, seed: int, results: Results, canonical: bool) -> None:
         for size in SIZES:
             root = (seed + size) % count
             arrays = [references.data_of(rank, (size, 2), dtype, seed) for rank in range(count)]
-            mine = references.rows_of(size, me, count)
-            wanted: dict[str, tuple[Any, Any]] = {
+            own_rows = references.rows_of(size, me, count)
+            cases: dict[str, tuple[Any, Any]] = {
                 "gather": (
                     engine.gather(arrays[me], root),
                     np.concatenate(arrays) if me == root else None,
                 ),
-                "scatter": (engine.scatter(arrays[me], root), arrays[root][mine]),
+                "scatter": (engine.scatter(arrays[me], root), arrays[root][own_rows]),
                 "grouped_allgather": (
                     np.concatenate(engine.grouped_allgather([arrays[me], arrays[me][:1]])),
                     np.concatenate([*arrays, *[array[:1] for array in arrays]]),
@@ -89,16 +89,16 @@ def _parts(label: str, seed: int, results: Results, canonical: bool) -> None:
             splits = [
                 [(rank + peer + seed) % 3 * size // 3 for peer in range(count)] for rank in range(count)
             ]
-            given = [references.data_of(rank, (sum(splits[rank]), 2), dtype, seed) for rank in range(count)]
-            exchanged, received = engine.alltoall(given[me], splits[me])
+            sources = [references.data_of(rank, (sum(splits[rank]), 2), dtype, seed) for rank in range(count)]
+            exchanged, received = engine.alltoall(sources[me], splits[me])
             begins = [sum(splits[rank][:me]) for rank in range(count)]
-            wanted["alltoall"] = (
+            cases["alltoall"] = (
                 exchanged,
-                np.concatenate([given[r][begins[r] : begins[r] + splits[r][me]] for r in range(count)]),
+                np.concatenate([sources[r][begins[r] : begins[r] + splits[r][me]] for r in range(count)]),
             )
             right = np.array([splits[rank][me] for rank in range(count)], np.int64)
-            wanted["alltoall's received splits"] = (received, right)
-            for name, (got, expected) in wanted.items():
+            cases["alltoall's received splits"] = (received, right)
+            for name, (got, expected) in cases.items():
                 wrong = (got is None) != (expected is None) or (
                     got is not None and (got.shape != expected.shape or got.tobytes() != expected.tobytes())
                 )
@@ -112,22 +112,22 @@ def _part_sums(
     arrays: list[np.ndarray[Any, Any]], case: str, root: int, results: Results, canonical: bool
 ) -> None:
     me, count = world.rank(), world.size()
-    mine = references.rows_of(len(arrays[me]), me, count)
+    own_rows = references.rows_of(len(arrays[me]), me, count)
     part = engine.reducescatter(arrays[me], ReduceOp.SUM)
     (grouped,) = engine.grouped_reducescatter([arrays[me]], ReduceOp.SUM)
-    whole = engine.reduce(arrays[me], root, ReduceOp.SUM)
+    reduced = engine.reduce(arrays[me], root, ReduceOp.SUM)
     found = {
-        "reducescatter": (part, [array[mine] for array in arrays]),
-        "grouped_reducescatter": (grouped, [array[mine] for array in arrays]),
-        "reduce": (whole, arrays),
+        "reducescatter": (part, [array[own_rows] for array in arrays]),
+        "grouped_reducescatter": (grouped, [array[own_rows] for array in arrays]),
+        "reduce": (reduced, arrays),
     }
-    for name, (got, given) in found.items():
+    for name, (got, sources) in found.items():
         problem = ""
         if got is not None:
-            wrong = references.wrong_values(got, given, ReduceOp.SUM)
+            wrong = references.wrong_values(got, sources, ReduceOp.SUM)
             problem = f"{wrong} of {got.size} values" if wrong else ""
             if canonical and got.dtype.name in FLOATS and not problem:
-                exact = references.canonical_sum(given)
+                exact = references.canonical_sum(sources)
                 problem = "" if exact.tobytes() == got.tobytes() else "not the bits of the canonical order"
         results.add(f"{name} {case}", everywhere(problem))
 
@@ -188,7 +188,7 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
     note_world_of_one("rdmacoll selftest")
     # The first world logs how it was started; the others do not repeat it.
     log = {} if world.current().values.is_given("RDMACOLL_LOG") else {"log": "error"}
-    is_speaker = world.rank() == 0
+    is_rank_0 = world.rank() == 0
     count, nodes = world.size(), world.cross_size()
     for transport in transports:
         if transport == "shm" and nodes > 1:
@@ -213,8 +213,8 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
                         _grouped(label, seed, results)
 
                 _in_world(label, settings, results, body)
-                if is_speaker:
-                    say(f"{label}: {results.cases} cases, {len(results.failures)} failed so far")
+                if is_rank_0:
+                    print_line(f"{label}: {results.cases} cases, {len(results.failures)} failed so far")
         for order in ("run", "canonical"):
 
             def moves(transport: str = transport, order: str = order) -> None:
@@ -225,13 +225,13 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
 
             _in_world(transport, {"transport": transport, "order": order, **log}, results, moves)
     failed = len(results.failures)
-    if is_speaker:
+    if is_rank_0:
         counts = f"{results.cases} cases, {failed} failed, {len(results.skipped)} skipped"
-        say(f"{counts}, {counted(count, 'rank')}")
+        print_line(f"{counts}, {counted(count, 'rank')}")
         for skipped in results.skipped:
-            say(f"  skipped {skipped['case']}: {skipped['reason']}")
+            print_line(f"  skipped {skipped['case']}: {skipped['reason']}")
         for failure in results.failures[:FAILURES_SHOWN]:
-            say(f"  {failure['case']}: {failure['reason']}")
+            print_line(f"  {failure['case']}: {failure['reason']}")
     world.shutdown()
     return {
         "ok": failed == 0,

@@ -33,8 +33,8 @@ def everywhere(problem: str, result: np.ndarray[Any, Any] | None = None) -> str:
     """The failing ranks, with this rank's own problem, or a message that the bits of the ranks' results
     differ. Empty if all is right. Every rank calls it; `result` is given if all ranks must have the same
     one."""
-    same = 0 if result is None else references.fingerprint(result)
-    prints = engine.allgather(np.array([same, 1 if problem else 0], np.int64).reshape(1, 2))
+    print_of_result = 0 if result is None else references.fingerprint(result)
+    prints = engine.allgather(np.array([print_of_result, 1 if problem else 0], np.int64).reshape(1, 2))
     if prints[:, 1].any():
         ranks = ", ".join(str(rank) for rank in np.flatnonzero(prints[:, 1]))
         return f"wrong on ranks {ranks}: {problem}" if problem else f"wrong on ranks {ranks}"

@@ -27,29 +27,29 @@ def _sets_of(count: int) -> list[tuple[int, ...]]:
     return [one for one in dict.fromkeys(found) if 0 < len(one) < count]
 
 
-def _sum_problem(got: np.ndarray[Any, Any], given: list[np.ndarray[Any, Any]], canonical: bool) -> str:
-    wrong = references.wrong_values(got, given, ReduceOp.SUM)
+def _sum_problem(got: np.ndarray[Any, Any], sources: list[np.ndarray[Any, Any]], canonical: bool) -> str:
+    wrong = references.wrong_values(got, sources, ReduceOp.SUM)
     if wrong:
         return f"{wrong} of {got.size} values"
-    if canonical and references.canonical_sum(given).tobytes() != got.tobytes():
+    if canonical and references.canonical_sum(sources).tobytes() != got.tobytes():
         return "not the bits of the canonical order"
     return ""
 
 
-def _at_once(
+def _concurrent_sums(
     sets: list[engine.ProcessSet], size: int, case: str, seed: int, results: Results, canonical: bool
 ) -> None:
     """Submits a sum and a broadcast in every set, and only then waits for the first of them."""
     me = world.rank()
     data = {rank: references.data_of(rank, (size,), _FLOAT32, seed) for rank in range(world.size())}
-    mine = [one for one in sets if one.included()]
+    own_sets = [one for one in sets if one.included()]
     sums, broadcasts = {}, {}
-    for one in mine[:: -1 if me % 2 else 1]:  # each rank has its own order
+    for one in own_sets[:: -1 if me % 2 else 1]:  # each rank has its own order
         sums[one] = engine.allreduce_async(data[me], ReduceOp.SUM, process_set=one)
         broadcasts[one] = engine.broadcast_async(data[me], one.ranks[-1], process_set=one)
     for one in sets:
         sum_problem = broadcast_problem = ""
-        if one in mine:
+        if one in own_sets:
             sum_problem = _sum_problem(sums[one].wait(), [data[rank] for rank in one.ranks], canonical)
             if broadcasts[one].wait().tobytes() != data[one.ranks[-1]].tobytes():
                 broadcast_problem = "not the root's values"
@@ -65,9 +65,9 @@ def _parts(one: engine.ProcessSet, size: int, case: str, seed: int, results: Res
         gathered = engine.allgather(ragged[one.rank()], process_set=one)
         if gathered.tobytes() != np.concatenate(ragged).tobytes():
             found["allgather"] = "not all ranks' values"
-        given = {rank: references.data_of(rank, (one.size(), size), _FLOAT32, seed) for rank in one.ranks}
-        got, _ = engine.alltoall(given[me], [1] * one.size(), process_set=one)
-        if got.tobytes() != np.stack([given[rank][one.rank()] for rank in one.ranks]).tobytes():
+        sources = {rank: references.data_of(rank, (one.size(), size), _FLOAT32, seed) for rank in one.ranks}
+        got, _ = engine.alltoall(sources[me], [1] * one.size(), process_set=one)
+        if got.tobytes() != np.stack([sources[rank][one.rank()] for rank in one.ranks]).tobytes():
             found["alltoall"] = "other values than were given"
     for name, problem in found.items():
         results.add(f"{name} in {one.ranks} {case}", everywhere(problem))
@@ -79,8 +79,8 @@ def _joins(case: str, seed: int, results: Results, canonical: bool) -> None:
     problem = ""
     for step in range(me + 1):
         data = [references.data_of(rank, (1000,), _FLOAT32, seed + step) for rank in range(count)]
-        given = [array if rank >= step else np.zeros_like(array) for rank, array in enumerate(data)]
-        problem = problem or _sum_problem(engine.allreduce(data[me], ReduceOp.SUM), given, canonical)
+        sources = [array if rank >= step else np.zeros_like(array) for rank, array in enumerate(data)]
+        problem = problem or _sum_problem(engine.allreduce(data[me], ReduceOp.SUM), sources, canonical)
     last = engine.join()
     if last != count - 1:
         problem = problem or f"rank {last} was the last to join, not rank {count - 1}"
@@ -93,7 +93,7 @@ def run(case: str, seed: int, results: Results, canonical: bool) -> None:
     _joins(case, seed, results, canonical)
     sets = [engine.add_process_set(ranks) for ranks in _sets_of(world.size())]
     for size in SIZES:
-        _at_once(sets, size, f"{size} {case}", seed, results, canonical)
+        _concurrent_sums(sets, size, f"{size} {case}", seed, results, canonical)
         for one in sets:
             _parts(one, size, f"{size} {case}", seed, results)
     for one in sets:

@@ -13,24 +13,24 @@ from rdmacoll._abi.settings import Values
 from rdmacoll._base.text import counted
 from rdmacoll._start import bootstrap
 from rdmacoll._world import world
-from rdmacoll.cli.report import Findings, command, put
+from rdmacoll.cli.report import Findings, command, print_here
 from rdmacoll.engine.errors import RdmacollError
 
 _LISTS = ("ps_hosts", "worker_hosts")
 
 
-def _speaks(options: Mapping[str, Any]) -> bool:
+def _writes_json(options: Mapping[str, Any]) -> bool:
     """Whether this process writes the JSON. A server that was started by hand has a command line of its
     own, so it writes. A launcher gives all servers the same command line, so only the first server writes."""
     if any(options[name] for name in _LISTS):
         return True
     try:
-        told = bootstrap.described_launch()
+        launch = bootstrap.described_launch()
     except RdmacollError:
         return True
     rows, _ = load().readable_settings()
     servers = options["num_servers"] or int(Values(rows).number("RDMACOLL_NUM_SERVERS"))
-    return told is None or told.rank == told.size - servers
+    return launch is None or launch.rank == launch.size - servers
 
 
 class _Report:
@@ -40,15 +40,15 @@ class _Report:
         self._every_s, self._workers = every_s, workers
         self._at = 0.0
         self.found = found
-        self._has_looked = False
+        self._has_polled = False
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Reads the counters, and prints them if it is time."""
         servers = world.current().variable_servers
         numbers = world.metrics() if servers is None else servers.stats
-        is_first, self._has_looked = not self._has_looked, True
+        is_first, self._has_polled = not self._has_polled, True
         self.found.update(
-            self._place(),
+            self._rank_facts(),
             steps=numbers["batches" if servers is None else "updates"],
             bytes_received=numbers["bytes_received"],
             bytes_sent=numbers["bytes_sent"],
@@ -56,32 +56,34 @@ class _Report:
         )
         now = time.monotonic()
         if is_first:
-            who = f"server {self.found['server']} ({world.describe()['summary']})"
+            title = f"server {self.found['server']} ({world.describe()['summary']})"
             workers = f": {self._workers}" if self._workers else ""
-            put(f"{who} serves {counted(self.found['workers'], 'worker')}{workers}")
+            print_here(f"{title} serves {counted(self.found['workers'], 'worker')}{workers}")
             self._at = now
         elif self._every_s is not None and now - self._at >= self._every_s:
             self._at = now
-            self.tell()
+            self.print_counters()
 
     @staticmethod
-    def _place() -> Findings:
+    def _rank_facts() -> Findings:
         workers = world.size() - int(world.describe()["servers"])  # the servers count all ranks
         return {"rank": world.rank(), "server": world.rank() - workers, "workers": workers}
 
-    def tell_interrupt(self) -> None:
+    def print_interrupt(self) -> None:
         """Reports a Ctrl-C that comes before the world exists. A world reports it itself."""
-        if not self._has_looked:
-            whom = f"the workers {self._workers}" if self._workers else "the workers"
-            text = f"rdmacoll serve: interrupted (Ctrl-C) while it waited for {whom}: it has served nobody."
+        if not self._has_polled:
+            workers = f"the workers {self._workers}" if self._workers else "the workers"
+            text = (
+                f"rdmacoll serve: interrupted (Ctrl-C) while it waited for {workers}: it has served nobody."
+            )
             click.echo(text, err=True)
 
-    def tell(self) -> None:
+    def print_counters(self) -> None:
         """Prints the counters in one line."""
-        if not self._has_looked:
+        if not self._has_polled:
             return
         received, sent = (self.found[name] / 1e6 for name in ("bytes_received", "bytes_sent"))
-        put(
+        print_here(
             f"server {self.found['server']}: {counted(self.found['steps'], 'step')}, {received:.1f} MB "
             f"received, {sent:.1f} MB sent, {counted(self.found['waiting_workers'], 'worker')} waiting"
         )
@@ -117,7 +119,7 @@ class _Report:
 @click.option(
     "--every", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Print every S seconds."
 )
-@command("serve", speaks=_speaks, keeps=True)
+@command("serve", writes_json=_writes_json, passes_found=True)
 def serve(
     *,
     job_name: str,
@@ -144,7 +146,7 @@ def serve(
     if ps_hosts or worker_hosts or task_index is not None:
         lists = {"job_name": job_name, "task_index": task_index}
         lists |= {"ps_hosts": ps_hosts, "worker_hosts": worker_hosts}
-    world.serve_only(report.look)
+    world.serve_only(report.poll)
     try:
         world.init(
             mode="ps",
@@ -159,8 +161,8 @@ def serve(
         if ended.code:
             raise
     except KeyboardInterrupt:
-        report.tell_interrupt()
+        report.print_interrupt()
         raise
     finally:
-        report.tell()
+        report.print_counters()
     return {"ok": True}

@@ -179,8 +179,10 @@ def test_every_collective_is_measured_beside_the_peer(tmp_path, collective):
 @pytest.mark.parametrize("name", bench_kinds.KINDS)
 def test_what_each_rank_must_get(name):
     ranks, kind = 3, bench_kinds.KINDS[name]
-    places = [bench_kinds.Place(rank, ranks) for rank in range(ranks)]
-    values = [np.arange(kind.given(6, place), dtype=np.float32) + 100 * place.rank for place in places]
+    places = [bench_kinds.RankOfWorld(rank, ranks) for rank in range(ranks)]
+    values = [
+        np.arange(kind.input_elements(6, place), dtype=np.float32) + 100 * place.rank for place in places
+    ]
     got = [kind.expected(values, place) for place in places]
     total = values[0] + values[1] + values[2]
     wanted = {

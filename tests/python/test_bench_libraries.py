@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from rdmacoll.benchmarks import environments
-from rdmacoll.benchmarks.libraries import LIBRARIES, Place, Start, commands
+from rdmacoll.benchmarks.libraries import LIBRARIES, HostLayout, LaunchContext, commands
 from rdmacoll.engine.errors import ConfigError
 
-START = Start(Path("/env/bin/python"), Path("/tmp/x/socket"), 4000, True)
-MACHINE = Place([0, 0])
+START = LaunchContext(Path("/env/bin/python"), Path("/tmp/x/socket"), 4000, True)
+MACHINE = HostLayout([0, 0])
 PREFIXES = {rank: ["ip", "netns", "exec", f"h{rank // 2}"] for rank in range(4)}
-HOSTS = Place([0, 0, 1, 1], ["10.77.0.1", "10.77.0.2"], ["h0", "h1"], PREFIXES, "/tmp/on_host")
+HOSTS = HostLayout([0, 0, 1, 1], ["10.77.0.1", "10.77.0.2"], ["h0", "h1"], PREFIXES, "/tmp/on_host")
 
 
-def words(name: str, place: Place, start: Start = START) -> list[str]:
+def words(name: str, place: HostLayout, start: LaunchContext = START) -> list[str]:
     return [" ".join(command) for command in commands(LIBRARIES[name], place, start)]
 
 

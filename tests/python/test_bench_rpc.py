@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from marks import slow
 from ranks import command_line
 
-from rdmacoll.benchmarks.libraries import Place, Start, commands
+from rdmacoll.benchmarks.libraries import HostLayout, LaunchContext, commands
 from rdmacoll.benchmarks.rpc import judge, measure, payloads
 from rdmacoll.benchmarks.rpc.libraries import libraries
 from rdmacoll.benchmarks.team_rank.rpc import routes
@@ -67,9 +67,9 @@ def test_servers_share_all_buffers_by_bytes():
     parts = routes.shared(sizes, 2)
     assert sorted(parts[0] + parts[1]) == list(range(10))
     assert [sum(sizes[number] == 1 << 20 for number in part) for part in parts] == [3, 3]
-    here = routes.Here(0, ["a:1", "b:2", "c:3"], 2)
+    here = routes.RankContext(0, ["a:1", "b:2", "c:3"], 2)
     assert here.routes([4]) == [(1, [0])]  # a server without a buffer is not called
-    everybody = routes.Here(1, ["a:1", "b:2", "c:3"], 0)
+    everybody = routes.RankContext(1, ["a:1", "b:2", "c:3"], 0)
     assert everybody.routes([4, 8]) == [(0, [0, 1]), (2, [0, 1])]
 
 
@@ -85,8 +85,10 @@ def test_payloads_differ_between_ranks_and_turns_and_sums_of_them_are_exact():
 
 def test_ranks_are_told_where_everybody_listens():
     prefixes = {rank: ["ip", "netns", "exec", f"h{rank // 2}"] for rank in range(3)}
-    place = Place([0, 0, 1], ["10.77.0.1", "10.77.0.2"], ["h0", "h1"], prefixes, "/tmp/on_host", servers=1)
-    start = Start(Path("/env/bin/python"), Path("/tmp/x/socket"), 4000, True)
+    place = HostLayout(
+        [0, 0, 1], ["10.77.0.1", "10.77.0.2"], ["h0", "h1"], prefixes, "/tmp/on_host", servers=1
+    )
+    start = LaunchContext(Path("/env/bin/python"), Path("/tmp/x/socket"), 4000, True)
     for name in ("grpcio", "tf-grpc"):
         words = commands(libraries(everybody=False)[name], place, start)
         told = [json.loads(command[-1]) for command in words]

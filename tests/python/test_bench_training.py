@@ -16,7 +16,14 @@ from ranks import ROOT, clean_environment, command_line
 
 from rdmacoll.benchmarks.team_rank.training import networks, step
 from rdmacoll.benchmarks.training import judge, measure
-from rdmacoll.benchmarks.training.libraries import ALONE, CONTESTANTS, LIBRARIES, OURS, PEERS, across
+from rdmacoll.benchmarks.training.libraries import (
+    ALONE,
+    CONTESTANTS,
+    LIBRARIES,
+    OURS,
+    PEERS,
+    takes_part_between_hosts,
+)
 from rdmacoll.benchmarks.training.models import MODELS
 from rdmacoll.benchmarks.turns import Burst, Cell
 from rdmacoll.cli import main
@@ -103,7 +110,7 @@ def test_a_step_that_is_another_ones_is_seen():
 
 def test_contestants_are_of_libraries_and_go_by_tcp_once():
     assert {row.library for row in CONTESTANTS.values()} == set(LIBRARIES)
-    assert [name for name in OURS if across(name)] == ["rdmacoll-sync", "rdmacoll-async"]
+    assert [name for name in OURS if takes_part_between_hosts(name)] == ["rdmacoll-sync", "rdmacoll-async"]
     assert [CONTESTANTS[name].updates for name in PEERS] == ["async", "sync"]
     assert LIBRARIES["rdmacoll-sync-tcp"].settings["RDMACOLL_TRANSPORT"] == "tcp"
     environments = {row.environment for row in LIBRARIES.values()}
@@ -190,7 +197,7 @@ def test_both_sides_train_large_models(tmp_path, model):
     options = ["--models", model, "--image", "32", "--batch", "2", "--peer", "all"]
     code, found, output = command_line(tmp_path, "bench", "ps-training", *options, *QUICK)
     assert code == 0, output
-    checked(found, {name for name in CONTESTANTS if across(name)}, [model])
+    checked(found, {name for name in CONTESTANTS if takes_part_between_hosts(name)}, [model])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -199,11 +206,13 @@ def test_a_link_is_between_workers_and_servers(tmp_path):
     options = ["--models", "trivial", "--image", "8", "--batch", "2", "--peer", "all", "--links", "1"]
     code, found, output = command_line(tmp_path, "bench", "ps-training", *options, *QUICK)
     assert code == 0, output
-    checked(found, {name for name in CONTESTANTS if across(name)}, ["trivial"])
+    checked(found, {name for name in CONTESTANTS if takes_part_between_hosts(name)}, ["trivial"])
     (each,) = found["parts"][0]["rows"]
     # Two workers share the server's link. The bucket lets some bytes through at once.
     least = 0.8 * (2 * each["variables_bytes"] - 192_000) * 8 / 1e3
-    assert all(each["time_us"][name]["median"] >= least for name in CONTESTANTS if across(name))
+    assert all(
+        each["time_us"][name]["median"] >= least for name in CONTESTANTS if takes_part_between_hosts(name)
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from rdmacoll.benchmarks import judge, overhead, step
 from rdmacoll.benchmarks.libraries import LIBRARIES
-from rdmacoll.benchmarks.quiet import Reading
+from rdmacoll.benchmarks.processor_load import Reading
 from rdmacoll.benchmarks.team import TeamError
 from rdmacoll.benchmarks.team_rank import values
 from rdmacoll.benchmarks.turns import Burst, Cell, Rules, Task, Turns, best_burst
@@ -50,7 +50,7 @@ class FakeTeam:
         self.said: list[str] = []
         self._breaks, self._wrong = breaks, wrong
 
-    def ask(self, request, within_s):
+    def query(self, request, within_s):
         self.said.append(request["do"])
         if request["do"] == "usage":
             return [{"cpu_s": 0.0, "peak": 1}] * 2
@@ -60,7 +60,7 @@ class FakeTeam:
             raise TeamError("Open MPI: rank 1 is gone")
         return [{"seconds": [1.0] * request["slices"], "each": 1}] * 2
 
-    def go(self) -> None:
+    def resume(self) -> None:
         self.said.append("go")
 
     def stop(self) -> None:
@@ -102,7 +102,7 @@ def test_ranks_are_stopped_outside_their_turn_and_who_begins_changes():
     teams = [FakeTeam("openmpi"), FakeTeam("mpich")]
     order = []
     for team in teams:
-        team.go = lambda name=team.library.name: order.append(name)
+        team.resume = lambda name=team.library.name: order.append(name)
     taken(teams, Machine(), turns=3)
     assert order == ["openmpi", "mpich", "mpich", "openmpi", "openmpi", "mpich"]
     assert all(team.said[-1] == "stop" for team in teams)

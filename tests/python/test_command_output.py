@@ -66,7 +66,7 @@ def test_scaling_is_not_that_of_the_one_algorithm_that_could_be_simulated(tmp_pa
 
 
 def test_markdown_is_printed_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    report.say_rows(["| | bytes | ours |", "|---|---:|---:|", "| push | 8 | 1.25 |"])
+    report.print_rows(["| | bytes | ours |", "|---|---:|---:|", "| push | 8 | 1.25 |"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines] == [["bytes", "ours"], ["push", "8", "1.25"]]
     assert lines[0].index("ours") == lines[1].index("1.25")

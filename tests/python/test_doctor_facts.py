@@ -309,7 +309,7 @@ def test_what_breaks_is_a_finding_and_leaves_the_others(monkeypatch: pytest.Monk
     machine = doctor_gather.gather()
     assert machine.broken == {"mpi": "ValueError: what is this"}
     assert [view.by for view in machine.views if view.is_broken] == [PYVERBS]
-    monkeypatch.setattr(doctor, "CHECKS", (replace(doctor.CHECKS[0], look=lambda machine: burst()),))
+    monkeypatch.setattr(doctor, "CHECKS", (replace(doctor.CHECKS[0], run=lambda machine: burst()),))
     assert ["ValueError: what is this" in finding.seen for finding in doctor.examine(Machine())] == [True]
 
 

@@ -14,7 +14,7 @@ from rdmacoll._abi.devices import ENGINE, SYSFS, Device, Gid, Port, Rail, View
 from rdmacoll._world.pairs import Outcome
 from rdmacoll.cli import path_page
 from rdmacoll.cli.doctor_findings import NOTE, OK, PROBLEM, Finding
-from rdmacoll.cli.doctor_wish import RdmaWish
+from rdmacoll.cli.pair_schedule import round_robin, rounds_of
 from rdmacoll.cli.path_findings import judge
 from rdmacoll.cli.paths import (
     CUT_SIZES,
@@ -30,12 +30,12 @@ from rdmacoll.cli.paths import (
     rank_facts,
     rank_facts_from,
 )
-from rdmacoll.cli.tournament import everybody_once, rounds_of
+from rdmacoll.cli.rdma_request import RdmaRequest
 
 V2, V1 = "roce_v2", "roce_v1"
 
 
-# ---- the tournament ----
+# ---- the schedule of pairs ----
 
 
 @pytest.mark.parametrize("count", range(2, 10))
@@ -63,7 +63,7 @@ def test_a_host_takes_part_in_one_test_at_a_time(seed):
 
 
 def test_one_player_meets_nobody():
-    assert everybody_once("a") == [[]]
+    assert round_robin("a") == [[]]
 
 
 # ---- ranks ----
@@ -89,7 +89,7 @@ def test_facts_of_a_rank_survive_json_and_have_the_gid_with_its_table():
     view = View(
         ENGINE, (device,), rails=(Rail("mlx5_0", 1, "::ffff:10.9.0.1", "mlx5_0 port 1", "the first"),)
     )
-    facts = rank_facts(5, "node5", view, View(SYSFS), RdmaWish(demands=("A=1",)))
+    facts = rank_facts(5, "node5", view, View(SYSFS), RdmaRequest(demands=("A=1",)))
     assert facts.rails[0].gids == table
     assert facts.rails[0].gid.gid == "::ffff:10.9.0.1"
     assert facts.obstacle == ""
@@ -99,15 +99,15 @@ def test_facts_of_a_rank_survive_json_and_have_the_gid_with_its_table():
 def test_a_rank_without_rdma_says_why():
     refusal = "RDMACOLL_DEVICE=mlx5_9 is not there."
     kernel = View(SYSFS)
-    assert rank_facts(0, "node0", View(ENGINE, refusal=refusal), kernel, RdmaWish()).obstacle == refusal
-    off = rank_facts(0, "node0", View(ENGINE), kernel, RdmaWish(off="RDMACOLL_TRANSPORT=tcp"))
+    assert rank_facts(0, "node0", View(ENGINE, refusal=refusal), kernel, RdmaRequest()).obstacle == refusal
+    off = rank_facts(0, "node0", View(ENGINE), kernel, RdmaRequest(off="RDMACOLL_TRANSPORT=tcp"))
     assert (off.obstacle, off.is_off) == ("it is turned off (RDMACOLL_TRANSPORT=tcp)", True)
 
 
 def test_devices_that_only_the_kernel_sees_are_devices():
     engine = View(ENGINE, problem="RDMA needs the library libibverbs, which cannot be loaded (x): ...")
     for kernel, has_devices in ((View(SYSFS), False), (View(SYSFS, (Device("mlx5_0"),)), True)):
-        ranks = [rank_facts(n, f"node{n}", engine, kernel, RdmaWish()) for n in range(2)]
+        ranks = [rank_facts(n, f"node{n}", engine, kernel, RdmaRequest()) for n in range(2)]
         assert [each.has_devices for each in ranks] == [has_devices] * 2
         assert judge(world(*ranks))[0].state == (PROBLEM if has_devices else OK)
 
@@ -299,8 +299,8 @@ def test_where_nobody_has_a_device_that_is_said_and_no_problem():
 def test_rdma_that_is_demanded_and_cannot_be_used_is_a_problem_without_any_device_too():
     obstacle = "this machine has no RDMA device nothere."
     ranks = [rank(n, obstacle=obstacle, has_devices=False) for n in range(2)]
-    wish = RdmaWish(demands=("TF_RDMA_DEV_NAME=nothere", "TF_RDMA_ENABLED=true"))
-    ranks[1] = replace(ranks[1], demanded=wish.demanded, demand_cure=wish.cure)
+    request = RdmaRequest(demands=("TF_RDMA_DEV_NAME=nothere", "TF_RDMA_ENABLED=true"))
+    ranks[1] = replace(ranks[1], demanded=request.demanded, demand_cure=request.cure)
     finding = only_problem(world(*ranks))
     assert "rank 1 (node1) TF_RDMA_DEV_NAME=nothere and TF_RDMA_ENABLED=true demand it" in finding.seen
     assert "unset TF_RDMA_DEV_NAME and TF_RDMA_ENABLED, to use TCP" in finding.cure

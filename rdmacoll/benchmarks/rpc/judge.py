@@ -83,15 +83,15 @@ def table(command: str, rows: Sequence[Row]) -> list[str]:
     ours = [name for name in (OURS, OURS_BY_TCP) if name in names]
     peers = [name for name in names if name not in ours]
     cell: Callable[[Row, str], str] = _time if command == "p2p-latency" else _rate
-    ratios = [(mine, peer) for peer in peers for mine in ours]
+    ratios = [(own, peer) for peer in peers for own in ours]
     heads = ["", "bytes", *(_TITLES[name] for name in names)]
-    heads += [f"{_TITLES[peer]} / {_TITLES[mine]}" for mine, peer in ratios]
+    heads += [f"{_TITLES[peer]} / {_TITLES[own]}" for own, peer in ratios]
     lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
     for row in rows:
         cells = [f"{row['exchange']} {row['payload']}", str(row["bytes"])]
         cells += [cell(row, name) + _mark(row, name) if name in row["time_us"] else "-" for name in names]
-        for mine, peer in ratios:
-            value = row["ratio"].get(mine, {}).get(peer)
+        for own, peer in ratios:
+            value = row["ratio"].get(own, {}).get(peer)
             cells.append("-" if value is None else f"{value:.2f}")
         lines.append(f"| {' | '.join(cells)} |")
     return lines

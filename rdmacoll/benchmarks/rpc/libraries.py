@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rdmacoll.benchmarks.libraries import PATIENT, QUIET_TENSORFLOW, Library
+from rdmacoll.benchmarks.libraries import NO_TIMEOUTS, QUIET_TENSORFLOW, Library
 
 OURS = "rdmacoll"
 # Uses TCP on one machine, as gRPC does. Otherwise rdmacoll would use shared memory there.
@@ -13,14 +13,14 @@ PEERS = ("tf-grpc", "grpcio", SOCKETS)
 
 # A peer's call goes to one process; a request of rdmacoll goes to a server.
 _TENSORFLOW = {"module": "rpc.tensorflow_grpc"}
-_BY_TCP = {**PATIENT, "RDMACOLL_TRANSPORT": "tcp"}
+_BY_TCP = {**NO_TIMEOUTS, "RDMACOLL_TRANSPORT": "tcp"}
 
 
 def libraries(*, everybody: bool) -> dict[str, Library]:
     """The libraries by name. everybody: every rank calls every other rank; otherwise workers call servers."""
     ours = {"module": "rpc.ours_everybody" if everybody else "rpc.ours"}
     rows = (
-        Library(OURS, "rdmacoll", ours, "rpc", "own", "hand", PATIENT),
+        Library(OURS, "rdmacoll", ours, "rpc", "own", "hand", NO_TIMEOUTS),
         Library(OURS_BY_TCP, "rdmacoll over TCP", ours, "rpc", "own", "hand", _BY_TCP),
         Library(
             "tf-grpc",
@@ -31,7 +31,7 @@ def libraries(*, everybody: bool) -> dict[str, Library]:
             "hand",
             QUIET_TENSORFLOW,
             sleeps=True,
-            instead="tensorflow",
+            fallback_module="tensorflow",
         ),
         Library(
             "grpcio",
@@ -41,7 +41,7 @@ def libraries(*, everybody: bool) -> dict[str, Library]:
             "grpcio",
             "hand",
             sleeps=True,
-            instead="grpc",
+            fallback_module="grpc",
         ),
         Library(SOCKETS, "plain sockets", {"module": "rpc.sockets"}, "rpc", "own", "hand", sleeps=True),
     )

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Callable
 
 from rdmacoll._base.text import counted
-from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
+from rdmacoll.benchmarks.benchmark_run import BenchmarkRun, Part
+from rdmacoll.benchmarks.compare import MACHINE, layout_of, teams_of
 from rdmacoll.benchmarks.libraries import Library
-from rdmacoll.benchmarks.parts import Part, Parts
 from rdmacoll.benchmarks.rpc.libraries import OURS, OURS_BY_TCP
 from rdmacoll.benchmarks.rpc.payloads import Payload
 from rdmacoll.benchmarks.team import Team
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Wish:
+class PayloadRequest:
     """The measurement that is requested. exchanges: round-trip, push, pull. servers: 0: every rank calls
     every other rank. under_way: the number of payloads in flight, for a worker of a peer and for ours."""
 
@@ -45,9 +45,9 @@ def title_of(workers: int, servers: int, link: str) -> str:
     >>> title_of(2, 1, "machine"), title_of(1, 1, "10"), title_of(3, 0, "machine")
     ('2 workers and 1 server on one machine', '1 worker and 1 server, 10 Gbit/s', '3 ranks on one machine')
     """
-    who = f"{counted(workers, 'worker')} and {counted(servers, 'server')}"
-    who = who if servers else counted(workers, "rank")
-    return f"{who} on one machine" if link == MACHINE else f"{who}, {link} Gbit/s"
+    participants = f"{counted(workers, 'worker')} and {counted(servers, 'server')}"
+    participants = participants if servers else counted(workers, "rank")
+    return f"{participants} on one machine" if link == MACHINE else f"{participants}, {link} Gbit/s"
 
 
 def row_of(exchange: str, payload: Payload, cells: Mapping[str, Cell], workers: int, servers: int) -> Row:
@@ -101,40 +101,43 @@ def by_link(
         yield title, partial(part, link, title)
 
 
-class Measurement(Parts):
+class Measurement(BenchmarkRun):
     """Every exchange with every payload."""
 
-    def __init__(self, wish: Wish, say: Callable[[str], None]) -> None:
-        super().__init__(wish.rules, wish.seconds, say)
-        self._wish = wish
+    def __init__(self, request: PayloadRequest, write: Callable[[str], None]) -> None:
+        super().__init__(request.rules, request.seconds, write)
+        self._request = request
 
     def run(self, each: Callable[[Part], None]) -> None:
         """Measures all parts. `each` is called with every completed part."""
-        wish = self._wish
-        self._take(by_link(wish.links, wish.workers, wish.servers, self._part), each)
+        request = self._request
+        self._take(by_link(request.links, request.workers, request.servers, self._part), each)
 
     def _part(self, link: str, title: str) -> Part:
-        wish = self._wish
+        request = self._request
         # Between hosts rdmacoll uses TCP in any case.
-        libraries = [row for row in wish.libraries if link == MACHINE or row.name != OURS_BY_TCP]
+        libraries = [row for row in request.libraries if link == MACHINE or row.name != OURS_BY_TCP]
         with (
             tempfile.TemporaryDirectory(prefix="rpc-") as folder,
-            place_of(wish.workers + wish.servers, link, Path(folder), wish.servers) as (place, facts),
-            teams_of(libraries, place, wish.cache, self._tell) as teams,
+            layout_of(request.workers + request.servers, link, Path(folder), request.servers) as (
+                layout,
+                facts,
+            ),
+            teams_of(libraries, layout, request.cache, self._report) as teams,
         ):
             versions = {team.library.name: team.facts for team in teams}
             part = {"link": link, "title": title, **facts, "libraries": versions, "rows": []}
-            for exchange in wish.exchanges:
-                for payload in wish.payloads:
-                    if self._is_late(f"{title}: {exchange} of {payload.name}"):
+            for exchange in request.exchanges:
+                for payload in request.payloads:
+                    if self._is_out_of_time(f"{title}: {exchange} of {payload.name}"):
                         continue
                     cells = self._cells(teams, exchange, payload)
-                    part["rows"].append(row_of(exchange, payload, cells, wish.workers, wish.servers))
-                    self._say(f"  {exchange} of {payload.name} done")
+                    part["rows"].append(row_of(exchange, payload, cells, request.workers, request.servers))
+                    self._write(f"  {exchange} of {payload.name} done")
             return part
 
     def _cells(self, teams: list[Team], exchange: str, payload: Payload) -> dict[str, Cell]:
-        peers, ours = (1, 1) if exchange == "round-trip" else self._wish.under_way
+        peers, ours = (1, 1) if exchange == "round-trip" else self._request.under_way
         # The work does not name its bytes. Turns would check a large work in its first turn alone, but here
         # every turn has new values.
         work = {

@@ -43,10 +43,10 @@ class Recipe:
     seed: int = 1
 
 
-def whole(size: int) -> int:
+def float32_bytes(size: int) -> int:
     """The size of the smallest float32 array with at least `size` bytes.
 
-    >>> whole(10), whole(12), whole(2)
+    >>> float32_bytes(10), float32_bytes(12), float32_bytes(2)
     (12, 12, 4)
     """
     return max(_ITEM, (size + _ITEM - 1) // _ITEM * _ITEM)
@@ -63,13 +63,13 @@ def of_kind(kind: str, recipe: Recipe) -> Payload:
     classes = (recipe.small, recipe.medium, recipe.large)
     if kind == "random":
         draw = random.Random(recipe.seed)
-        return Payload(kind, [whole(draw.choice(classes)) for _ in range(recipe.iovec)])
+        return Payload(kind, [float32_bytes(draw.choice(classes)) for _ in range(recipe.iovec)])
     if kind == "uniform":
-        counts = [(recipe.iovec + 2 - place) // 3 for place in range(3)]
+        counts = [(recipe.iovec + 2 - position) // 3 for position in range(3)]
     else:
         small, medium = (recipe.iovec * share // 100 for share in _SKEWED[:2])
         counts = [small, medium, recipe.iovec - small - medium]
-    return Payload(kind, [whole(size) for size, count in zip(classes, counts) for _ in range(count)])
+    return Payload(kind, [float32_bytes(size) for size, count in zip(classes, counts) for _ in range(count)])
 
 
 def recorded(path: Path) -> Payload:
@@ -83,7 +83,7 @@ def recorded(path: Path) -> Payload:
         ) from None
     if not sizes or min(sizes) < 1:
         raise ConfigError(f"{path} has no tensors, or empty ones: record a training that has gradients.")
-    return Payload(path.stem, [whole(size) for size in sizes])
+    return Payload(path.stem, [float32_bytes(size) for size in sizes])
 
 
 def payloads_of(text: str, recipe: Recipe) -> list[Payload]:
@@ -94,4 +94,4 @@ def payloads_of(text: str, recipe: Recipe) -> list[Payload]:
 
 def single(sizes: Sequence[int], text_of: Any) -> list[Payload]:
     """Payloads of one buffer."""
-    return [Payload(text_of(size), [whole(size)]) for size in sizes]
+    return [Payload(text_of(size), [float32_bytes(size)]) for size in sizes]

@@ -44,10 +44,10 @@ def draw(found: Mapping[str, Any]) -> Any:
 def _bars(axes: Any, rows: list[Mapping[str, Any]], names: list[str], value: Any) -> None:
     width = 0.8 / max(1, len(names))
     for number, name in enumerate(names):
-        places = [row + (number - (len(names) - 1) / 2) * width for row in range(len(rows))]
+        bar_positions = [row + (number - (len(names) - 1) / 2) * width for row in range(len(rows))]
         colour = f"C{list(_LIBRARIES).index(name)}"
         label = _LIBRARIES[name].title
-        axes.bar(places, [value(row, name) for row in rows], width, color=colour, label=label)
+        axes.bar(bar_positions, [value(row, name) for row in rows], width, color=colour, label=label)
     labels = [f"{row['exchange']} {row['payload']}" for row in rows]
     axes.set_xticks(range(len(rows)), labels, rotation=45, ha="right", rotation_mode="anchor")
     axes.grid(alpha=0.3, axis="y")

@@ -28,7 +28,7 @@ class Recording:
         self.unknown = 0  # tensors of the step whose size depends on the data
         self.exit_code: Any = 0  # exit code of the program
 
-    def see(self, named: Sequence[tuple[str, Any]]) -> None:
+    def note_list(self, named: Sequence[tuple[str, Any]]) -> None:
         """Notes a list of (name, tensor). A tensor None stands for a missing gradient."""
         self.lists += 1
         known, unknown = [], 0
@@ -66,7 +66,7 @@ def recording() -> Iterator[Recording]:
     exchange = ps.exchange
 
     def exchanged(gradients: Mapping[str, Any], *others: Any, **named: Any) -> Any:
-        seen.see(list(gradients.items()))
+        seen.note_list(list(gradients.items()))
         return exchange(gradients, *others, **named)
 
     with contextlib.ExitStack() as replaced:
@@ -81,11 +81,11 @@ def recording() -> Iterator[Recording]:
             def reduced(self: Any, gradients: Sequence[Any], variables: Any = None) -> Any:
                 names = [getattr(v, "path", None) or v.name for v in variables or []]
                 names += [f"gradient_{number}" for number in range(len(names), len(gradients))]
-                seen.see(list(zip(names, gradients)))
+                seen.note_list(list(zip(names, gradients)))
                 return reduce(self, gradients, variables)
 
             def stepped(gradients: Sequence[Any], names: Sequence[str], *others: Any) -> list[Any]:
-                seen.see(list(zip(names, gradients)))
+                seen.note_list(list(zip(names, gradients)))
                 return step(gradients, names, *others)
 
             replaced.enter_context(mock.patch.object(GradientReducer, "__call__", reduced))
@@ -93,14 +93,14 @@ def recording() -> Iterator[Recording]:
         yield seen
 
 
-def of_program(words: Sequence[str]) -> Recording:
+def of_program(command: Sequence[str]) -> Recording:
     """Runs a Python program in this process, as `python PROGRAM ARGUMENT...` does, and records it."""
     arguments, path = sys.argv, sys.path[0]
-    sys.argv, sys.path[0] = list(words), str(Path(words[0]).resolve().parent)
+    sys.argv, sys.path[0] = list(command), str(Path(command[0]).resolve().parent)
     try:
         with recording() as seen:
             try:
-                runpy.run_path(words[0], run_name="__main__")
+                runpy.run_path(command[0], run_name="__main__")
             except SystemExit as end:
                 seen.exit_code = end.code or 0
             return seen

@@ -27,15 +27,15 @@ class Rank:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._job: Job | None = None
-        self._kept: dict[str, Job] = {}
+        self._kept_jobs: dict[str, Job] = {}
 
     def make(self, *, work: dict[str, Any], turn: int, check: bool) -> dict[str, Any]:
         """Allocates memory and prepares the call of a work, or takes a kept one. check: compares the
         results for the values of this turn."""
         key = json.dumps(work)
-        self._job = self._kept.get(key) or self._library.make(work)
+        self._job = self._kept_jobs.get(key) or self._library.make(work)
         if work.get("keep"):
-            self._kept[key] = self._job
+            self._kept_jobs[key] = self._job
         wrong = self._job.check(turn) if check else 0
         self._job.clear()
         for _ in range(_WARM_UP_CALLS):
@@ -95,33 +95,33 @@ def _bind(rank: int, ranks: int) -> None:
 def main() -> None:
     """Runs this rank."""
     begin = time.time()
-    path, told = sys.argv[1], json.loads(sys.argv[2])
+    path, options = sys.argv[1], json.loads(sys.argv[2])
     # If the parent dies, nobody continues a stopped rank. So the rank is killed with its parent.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    library = importlib.import_module(f"{__package__}.{told['module']}").join(told)
-    if told["bind"]:
+    library = importlib.import_module(f"{__package__}.{options['module']}").join(options)
+    if options["bind"]:
         _bind(library.rank, library.ranks)
     line = socket.socket(socket.AF_UNIX)
     line.connect(path)
     stream = line.makefile("rwb")
 
-    def say(fields: dict[str, Any]) -> None:
+    def send(fields: dict[str, Any]) -> None:
         stream.write(json.dumps(fields).encode() + b"\n")
         stream.flush()
 
     package = getattr(sys.modules.get("rdmacoll"), "__file__", "")
     start_s = {"begin": begin, "joined": time.time(), **getattr(library, "start_s", {})}
     hello = {"rank": library.rank, "pid": os.getpid(), "facts": library.facts, "start_s": start_s}
-    say({**hello, "package": package})
+    send({**hello, "package": package})
     rank = Rank(library)
 
     def obey() -> None:
         for request in stream:
             order = json.loads(request)
             try:
-                say(getattr(rank, order.pop("do"))(**order))
+                send(getattr(rank, order.pop("do"))(**order))
             except Exception as error:
-                say({"error": f"{type(error).__name__}: {error}"})
+                send({"error": f"{type(error).__name__}: {error}"})
 
     serve = getattr(library, "serve", None)
     if serve is None:

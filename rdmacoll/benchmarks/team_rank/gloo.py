@@ -18,8 +18,8 @@ def main() -> None:
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
 
-    told: dict[str, Any] = json.loads(sys.argv[1])
-    names: list[str] = told["names"]
+    options: dict[str, Any] = json.loads(sys.argv[1])
+    names: list[str] = options["names"]
     slots = {name: names.count(name) for name in names}
     plan = get_host_assignments(
         parse_hosts(",".join(f"{name}:{count}" for name, count in slots.items())), len(names)
@@ -37,16 +37,18 @@ def main() -> None:
             "HOROVOD_LOCAL_SIZE": slot.local_size,
             "HOROVOD_CROSS_RANK": slot.cross_rank,
             "HOROVOD_CROSS_SIZE": slot.cross_size,
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": told["address"],
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": options["address"],
             "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
-            "HOROVOD_GLOO_IFACE": told["interface"],
+            "HOROVOD_GLOO_IFACE": options["interface"],
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
             # Ranks are stopped while others measure.
             "HOROVOD_GLOO_TIMEOUT_SECONDS": 3600,
         }
-        given = [f"{name}={value}" for name, value in settings.items()]
-        processes.append(subprocess.Popen([*told["hosts"][slot.rank], "env", *given, *told["command"]]))
+        variables = [f"{name}={value}" for name, value in settings.items()]
+        processes.append(
+            subprocess.Popen([*options["hosts"][slot.rank], "env", *variables, *options["command"]])
+        )
     for process in processes:
         process.wait()
     server.stop()

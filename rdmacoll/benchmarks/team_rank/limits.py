@@ -24,8 +24,8 @@ class Memory:
     """The least memory traffic of an allreduce on one machine. Each rank adds its share of the others'
     arrays to its own, and copies the other sums. No rank waits for another."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.rank, self.ranks = told["rank"], told["ranks"]
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.rank, self.ranks = options["rank"], options["ranks"]
         self.facts = {"numpy": np.__version__}
 
     def make(self, work: Work) -> Job:
@@ -66,12 +66,12 @@ class Stream:
     """The bytes that an allreduce sends between hosts: all of them, both ways at once. Each rank of the
     first half has a TCP connection to one rank of the second half."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.rank, self.ranks = told["rank"], told["ranks"]
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.rank, self.ranks = options["rank"], options["ranks"]
         self._pairs = self.ranks // 2
         self._partner = (self.rank + self._pairs) % self.ranks
         number = self.rank % self._pairs
-        address = (told["address"], told["port"] + number)
+        address = (options["address"], options["port"] + number)
         self._line = _listen(address) if self.rank < self._pairs else _connect(address)
         self._line.setblocking(False)
         self.facts = {"sender": "plain TCP, one connection for each pair of ranks"}
@@ -94,8 +94,8 @@ class _Exchange:
         line, poll = self._line, select.poll()
         poll.register(line, select.POLLIN | select.POLLOUT)
         while outgoing or incoming:
-            wanted = (select.POLLOUT if outgoing else 0) | (select.POLLIN if incoming else 0)
-            poll.modify(line, wanted)
+            events = (select.POLLOUT if outgoing else 0) | (select.POLLIN if incoming else 0)
+            poll.modify(line, events)
             ready = poll.poll(_POLL_MS)
             if not ready:
                 raise TimeoutError(f"plain TCP moved nothing for {_POLL_MS / 1000:g} s")
@@ -141,6 +141,6 @@ def _connect(address: tuple[str, int]) -> socket.socket:
             time.sleep(0.05)
 
 
-def join(told: dict[str, Any]) -> Memory | Stream:
+def join(options: dict[str, Any]) -> Memory | Stream:
     """Joins as a rank of the requested limit."""
-    return Stream(told) if told["limit"] == "stream" else Memory(told)
+    return Stream(options) if options["limit"] == "stream" else Memory(options)

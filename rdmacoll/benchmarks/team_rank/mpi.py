@@ -25,21 +25,21 @@ class MpiLibrary:
 
     def make(self, work: Work) -> Job:
         """The job of a work, with numpy arrays."""
-        mpi, call, place, total = self._mpi, self._world.Allreduce, self._mpi.IN_PLACE, self._mpi.SUM
+        mpi, call, in_place, total = self._mpi, self._world.Allreduce, self._mpi.IN_PLACE, self._mpi.SUM
         if work["what"] == "gradients":
             arrays = [np.zeros(shape, np.float32) for shape in work["shapes"]]
             operands = [[array, mpi.FLOAT] for array in arrays]
 
             def one_by_one() -> None:
                 for operand in operands:
-                    call(place, operand, total)
+                    call(in_place, operand, total)
 
             return GradientsInPlace(arrays, one_by_one, self)
         buffer = np.zeros(work["bytes"] // 4, np.float32)
         if work["variant"] == "plain":
-            return SumInPlace(buffer, lambda: call(place, buffer), self)
+            return SumInPlace(buffer, lambda: call(in_place, buffer), self)
         spec: list[Any] = [buffer, mpi.FLOAT]
-        return SumInPlace(buffer, lambda: call(place, spec, total), self)
+        return SumInPlace(buffer, lambda: call(in_place, spec, total), self)
 
 
 def join(_: dict[str, Any]) -> MpiLibrary:

@@ -60,9 +60,9 @@ class _OneSum:
         self._values: Array = np.zeros(count, np.float32)
         self._result: Any = None
         self._function = library.tf.function(lambda x: library.sum_of(x, "one"))
-        self._give()
+        self._copy_values()
 
-    def _give(self) -> None:
+    def _copy_values(self) -> None:
         self._tensor = self._library.tf.constant(self._values)
 
     def call(self) -> None:
@@ -70,13 +70,13 @@ class _OneSum:
 
     def check(self, turn: int) -> int:
         fill(self._values, self._library.rank, turn)
-        self._give()
+        self._copy_values()
         self.call()
         return wrong_sums(self._result.numpy(), self._library.ranks, turn)
 
     def clear(self) -> None:
         self._values[:] = 0
-        self._give()
+        self._copy_values()
 
     def after(self) -> int:
         return int(np.count_nonzero(self._result.numpy()))
@@ -115,7 +115,7 @@ class _Step:
             with tf.control_dependencies([tf.raw_ops.Assert(condition=one > 0, data=results)]):
                 return tf.stack([tf.reshape(results[index], [-1])[-1] for index in self._seen])
 
-        self._whole, self._timed = tf.function(step), tf.function(timed)
+        self._all_sums, self._timed = tf.function(step), tf.function(timed)
         # The factor is an input and no constant of the graph, so that every step computes all products.
         self._one = tf.constant(1.0)
 
@@ -133,7 +133,7 @@ class _Step:
     def after(self) -> int:
         if not self._is_reduced:
             return 0
-        results = [one.numpy() for one in self._whole(self._one)]
+        results = [one.numpy() for one in self._all_sums(self._one)]
         timed = sum(results[i].flat[-1] != end for i, end in zip(self._seen, self._ends.numpy()))
         return wrong_gradients(results, self._ranks) + int(timed)
 
@@ -204,6 +204,6 @@ def _horovod() -> tuple[Any, Reduce, str, tuple[int, int]]:
     return sum_of, reduce, horovod.__version__, (hvd.rank(), hvd.size())
 
 
-def join(told: dict[str, Any]) -> OpLibrary:
+def join(options: dict[str, Any]) -> OpLibrary:
     """Joins the library's world as a rank."""
-    return OpLibrary(told["library"])
+    return OpLibrary(options["library"])

@@ -5,21 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdmacoll.benchmarks.libraries import (
-    PATIENT,
+    NO_TIMEOUTS,
     QUIET_TENSORFLOW,
     Library,
     is_other_build,
     with_other_builds,
 )
 
-_OURS = {**PATIENT, **QUIET_TENSORFLOW}
+_OURS = {**NO_TIMEOUTS, **QUIET_TENSORFLOW}
 _BY_TCP = {**_OURS, "RDMACOLL_TRANSPORT": "tcp"}
 
 
 def _ours(name: str, title: str, updates: str, settings: dict[str, str]) -> Library:
     # The library uses the peer's TensorFlow, if that is installed.
-    told = {"module": "training.ours", "updates": updates}
-    return Library(name, title, told, "rpc", "tf-grpc", "hand", settings, sleeps=True, instead="tensorflow")
+    options = {"module": "training.ours", "updates": updates}
+    return Library(
+        name, title, options, "rpc", "tf-grpc", "hand", settings, sleeps=True, fallback_module="tensorflow"
+    )
 
 
 LIBRARIES = with_other_builds(
@@ -38,7 +40,7 @@ LIBRARIES = with_other_builds(
             "hand",
             QUIET_TENSORFLOW,
             sleeps=True,
-            instead="tensorflow",
+            fallback_module="tensorflow",
         ),
     )
 )
@@ -58,7 +60,9 @@ CONTESTANTS = {
     row.name: row
     for row in (
         *(
-            Contestant(name, f"{library.title}, {library.told['updates']}", name, library.told["updates"])
+            Contestant(
+                name, f"{library.title}, {library.options['updates']}", name, library.options["updates"]
+            )
             for name, library in LIBRARIES.items()
             if library.is_ours
         ),
@@ -72,6 +76,6 @@ PEERS = tuple(name for name in CONTESTANTS if name not in _OF_RDMACOLL)
 ALONE = "alone"
 
 
-def across(name: str) -> bool:
+def takes_part_between_hosts(name: str) -> bool:
     """Whether this contestant takes part between hosts. There ours use TCP in any case."""
     return "-tcp" not in name

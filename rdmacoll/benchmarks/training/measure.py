@@ -8,12 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable
 
+from rdmacoll.benchmarks.benchmark_run import BenchmarkRun, Part
 from rdmacoll.benchmarks.builds import ratios_to_build
-from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
-from rdmacoll.benchmarks.libraries import Place
-from rdmacoll.benchmarks.parts import Part, Parts
+from rdmacoll.benchmarks.compare import MACHINE, layout_of, teams_of
+from rdmacoll.benchmarks.libraries import HostLayout
 from rdmacoll.benchmarks.rpc.measure import by_link
-from rdmacoll.benchmarks.training.libraries import ALONE, CONTESTANTS, LIBRARIES, OURS, PEERS, across
+from rdmacoll.benchmarks.training.libraries import (
+    ALONE,
+    CONTESTANTS,
+    LIBRARIES,
+    OURS,
+    PEERS,
+    takes_part_between_hosts,
+)
 from rdmacoll.benchmarks.training.models import Model
 from rdmacoll.benchmarks.turns import Cell, Rules, Task, ratio
 
@@ -53,7 +60,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Wish:
+class TrainingRequest:
     """The measurement that is requested. contestants: names. build: the tree of another build."""
 
     contestants: Sequence[str]
@@ -112,43 +119,46 @@ def row_of(training: Training, cells: Mapping[str, Cell], workers: int) -> Row:
     return row
 
 
-class Measurement(Parts):
+class Measurement(BenchmarkRun):
     """Every model, over every link."""
 
-    def __init__(self, wish: Wish, say: Callable[[str], None]) -> None:
-        super().__init__(replace(wish.rules, step_s=_STEP_S), wish.seconds, say)
-        self._wish = wish
+    def __init__(self, request: TrainingRequest, write: Callable[[str], None]) -> None:
+        super().__init__(replace(request.rules, step_s=_STEP_S), request.seconds, write)
+        self._request = request
 
     def run(self, each: Callable[[Part], None]) -> None:
         """Measures all parts. `each` is called with every completed part."""
-        wish = self._wish
-        self._take(by_link(wish.links, wish.workers, wish.servers, self._part), each)
+        request = self._request
+        self._take(by_link(request.links, request.workers, request.servers, self._part), each)
 
     def _part(self, link: str, title: str) -> Part:
-        wish = self._wish
-        names = [name for name in wish.contestants if link == MACHINE or across(name)]
+        request = self._request
+        names = [name for name in request.contestants if link == MACHINE or takes_part_between_hosts(name)]
         part: Part = {"link": link, "title": title, "libraries": {}, "rows": []}
         with (
             tempfile.TemporaryDirectory(prefix="training-") as folder,
-            place_of(wish.workers + wish.servers, link, Path(folder), wish.servers) as (place, facts),
+            layout_of(request.workers + request.servers, link, Path(folder), request.servers) as (
+                layout,
+                facts,
+            ),
         ):
             part.update(facts)
-            for training in wish.trainings:
-                if self._is_late(f"{title}: {training.title}"):
+            for training in request.trainings:
+                if self._is_out_of_time(f"{title}: {training.title}"):
                     continue
-                cells, versions = self._cells(names, training, place)
+                cells, versions = self._cells(names, training, layout)
                 part["libraries"].update(versions)
-                part["rows"].append(row_of(training, cells, wish.workers))
-                self._say(f"  {training.title} done")
+                part["rows"].append(row_of(training, cells, request.workers))
+                self._write(f"  {training.title} done")
         return part
 
     def _cells(
-        self, names: Sequence[str], training: Training, place: Place
+        self, names: Sequence[str], training: Training, layout: HostLayout
     ) -> tuple[dict[str, Cell], dict[str, dict[str, str]]]:
         """Measures a training with ranks of its own, since the ranks of a large model keep gigabytes."""
         chosen = {CONTESTANTS[name].library for name in names}
         libraries = [row for name, row in LIBRARIES.items() if name in chosen]
-        with teams_of(libraries, place, self._wish.cache, self._tell, self._wish.build) as teams:
+        with teams_of(libraries, layout, self._request.cache, self._report, self._request.build) as teams:
             started = [team.library.name for team in teams]
             tasks = {
                 name: Task(CONTESTANTS[name].library, training.work(CONTESTANTS[name].updates))

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..job import Job, Work
 from ..values import Array
-from .routes import Here, Nothing, buffers_of, here_of, payload_of, wrong_buffers
+from .routes import NoWork, RankContext, buffers_of, payload_of, rank_context, wrong_buffers
 
 # The update is a subtraction, since no optimizer costs less.
 _RULE = "optimizer=sgd\nschedule=constant\ninitial_learning_rate=1.0\n"
@@ -35,20 +35,20 @@ def _moves() -> tuple[Callable[..., object], Callable[..., object]]:
 class OurServers:
     """A worker. Each worker has variables of its own, with the sizes of its payload's buffers."""
 
-    def __init__(self, here: Here) -> None:
+    def __init__(self, context: RankContext) -> None:
         import rdmacoll
 
-        self.here, self.rank, self.ranks = here, here.rank, here.ranks
+        self.context, self.rank, self.ranks = context, context.rank, context.ranks
         self.facts = {"version": rdmacoll.__version__, "numpy": np.__version__}
         # The expected values at the servers, by sizes.
         self._stored: dict[tuple[int, ...], list[Array]] = {}
-        if not here.is_server:
-            _start(here.servers)
+        if not context.is_server:
+            _start(context.servers)
 
     def make(self, work: Work) -> Job:
         """The job of a work. round-trip: `exchange`. push, pull: of the same variables, also in one
         request."""
-        return Nothing() if self.here.is_server else _Calls(self, work)
+        return NoWork() if self.context.is_server else _Calls(self, work)
 
     def stored(self, sizes: Sequence[int]) -> tuple[list[str], list[Array]]:
         """The names of this worker's variables of these sizes, and their expected values at the servers."""
@@ -59,7 +59,7 @@ class OurServers:
             number = len(self._stored)
             of_all = {
                 f"{number}/{worker}/{index}": np.zeros(size // 4, np.float32)
-                for worker in range(self.here.workers)
+                for worker in range(self.context.workers)
                 for index, size in enumerate(sizes)
             }
             ps.declare(of_all, ps.Rule(_RULE))
@@ -73,7 +73,7 @@ class OurServer(OurServers):
 
     def serve(self) -> None:
         """Serves until the workers have left."""
-        _start(self.here.servers)
+        _start(self.context.servers)
 
 
 class _Calls:
@@ -83,7 +83,7 @@ class _Calls:
     def __init__(self, library: OurServers, work: Work) -> None:
         from rdmacoll import ps
 
-        self._rank, self._what, self._sizes = library.rank, work["what"], payload_of(work)
+        self._rank, self._exchange_kind, self._sizes = library.rank, work["what"], payload_of(work)
         self._names, self._stored = library.stored(self._sizes)
         self._push, self._pull = _moves()
         self._exchange = ps.exchange
@@ -104,12 +104,12 @@ class _Calls:
         else:
             for one in [self._threads.submit(self._one) for _ in range(self.each)]:
                 one.result()
-        self._pushes += self.each if self._what != "pull" else 0
+        self._pushes += self.each if self._exchange_kind != "pull" else 0
 
     def _one(self) -> None:
-        if self._what == "push":
+        if self._exchange_kind == "push":
             self._push(self._gradients)
-        elif self._what == "pull":
+        elif self._exchange_kind == "pull":
             self._pull(self._values)
         else:
             self._values = self._exchange(self._gradients)
@@ -117,7 +117,7 @@ class _Calls:
     def check(self, turn: int) -> int:
         """Calls with the gradients of this turn, and counts wrong buffers."""
         self._gradients = dict(zip(self._names, buffers_of(self._rank, turn, self._sizes)))
-        if self._what == "pull":
+        if self._exchange_kind == "pull":
             self._push(self._gradients)
             self._pushes += 1
         self.call()
@@ -135,13 +135,15 @@ class _Calls:
         for stored, gradient in zip(self._stored, self._gradients.values()):
             stored -= np.float32(pushes) * gradient
         # With several exchanges at once, any of them may have been the last.
-        shows = self._what == "pull" or (self._what == "round-trip" and self.each == 1)
-        wrong = wrong_buffers(list(self._values.values()), self._stored) if shows else 0
+        returns_values = self._exchange_kind == "pull" or (
+            self._exchange_kind == "round-trip" and self.each == 1
+        )
+        wrong = wrong_buffers(list(self._values.values()), self._stored) if returns_values else 0
         self._pull(self._values)
         return wrong + wrong_buffers(list(self._values.values()), self._stored)
 
 
-def join(told: dict[str, Any]) -> OurServers:
+def join(options: dict[str, Any]) -> OurServers:
     """Joins as a worker or a server."""
-    here = here_of(told)
-    return OurServer(here) if here.is_server else OurServers(here)
+    context = rank_context(options)
+    return OurServer(context) if context.is_server else OurServers(context)

@@ -8,18 +8,18 @@ import numpy as np
 
 from ..job import Job, Work
 from ..values import Array
-from .routes import Here, buffers_of, here_of, payload_of, wrong_buffers
+from .routes import RankContext, buffers_of, payload_of, rank_context, wrong_buffers
 
 
 class OurRanks:
     """A rank of rdmacoll.engine."""
 
-    def __init__(self, here: Here) -> None:
+    def __init__(self, context: RankContext) -> None:
         import rdmacoll
 
         rdmacoll.init()
         self.engine = rdmacoll.engine
-        self.here, self.rank, self.ranks = here, here.rank, here.ranks
+        self.context, self.rank, self.ranks = context, context.rank, context.ranks
         self.facts = {"version": rdmacoll.__version__, "numpy": np.__version__}
 
     def make(self, work: Work) -> Job:
@@ -51,9 +51,9 @@ class _Gathering:
     def after(self) -> int:
         """The number of wrong buffers. A right one holds the buffers of all ranks, one after the other."""
         of_ranks = [buffers_of(rank, self._turn, self._sizes) for rank in range(self._library.ranks)]
-        return wrong_buffers(self._gathered, [np.concatenate(same) for same in zip(*of_ranks)])
+        return wrong_buffers(self._gathered, [np.concatenate(of_buffer) for of_buffer in zip(*of_ranks)])
 
 
-def join(told: dict[str, Any]) -> OurRanks:
+def join(options: dict[str, Any]) -> OurRanks:
     """Joins rdmacoll's world as a rank."""
-    return OurRanks(here_of(told))
+    return OurRanks(rank_context(options))

@@ -17,7 +17,7 @@ _LEVELS = 5  # whole numbers from -2 to 2, so that sums of millions are exact
 
 
 @dataclass(frozen=True)
-class Here:
+class RankContext:
     """This rank among all. The last ranks are servers. Without servers, every rank calls every other rank."""
 
     rank: int
@@ -55,7 +55,7 @@ class Here:
     def task_of(self, rank: int) -> str:
         """TensorFlow's name of the device of a rank.
 
-        >>> Here(0, ["a:1", "b:1", "c:1"], 1).task_of(2)
+        >>> RankContext(0, ["a:1", "b:1", "c:1"], 1).task_of(2)
         '/job:ps/task:0'
         """
         number = rank - self.workers
@@ -68,9 +68,9 @@ class Here:
         return [(rank, part) for rank, part in zip(self.called, shared(sizes, self.servers)) if part]
 
 
-def here_of(told: dict[str, Any]) -> Here:
+def rank_context(options: dict[str, Any]) -> RankContext:
     """This rank, from its options."""
-    return Here(told["rank"], told["addresses"], told["servers"])
+    return RankContext(options["rank"], options["addresses"], options["servers"])
 
 
 def shared(sizes: Sequence[int], servers: int) -> list[list[int]]:
@@ -104,11 +104,11 @@ def buffers_of(rank: int, turn: int, sizes: Sequence[int]) -> list[Array]:
 def wrong_buffers(got: Sequence[Array], expected: Sequence[Array]) -> int:
     """The number of buffers that differ from the expected ones."""
     return abs(len(got) - len(expected)) + sum(
-        not np.array_equal(mine, right) for mine, right in zip(got, expected)
+        not np.array_equal(buffer, right) for buffer, right in zip(got, expected)
     )
 
 
-class Nothing:
+class NoWork:
     """The job of a server: none. Threads of its library answer."""
 
     def call(self) -> None:

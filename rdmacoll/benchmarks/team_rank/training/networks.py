@@ -39,8 +39,8 @@ def batch_of(rank: int, batch: int, image: int, classes: int) -> tuple[Array, An
 
 def loss_of(tf: Any, model: str, weights: Sequence[Any], images: Any, labels: Any) -> Any:
     """The mean cross entropy, a scalar. weights: tensors or variables in the order of the model's shapes."""
-    left = iter(weights)
-    logits = {"trivial": _trivial, "alexnet": _alexnet, "resnet50": _resnet50}[model](tf, left, images)
+    remaining = iter(weights)
+    logits = {"trivial": _trivial, "alexnet": _alexnet, "resnet50": _resnet50}[model](tf, remaining, images)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     return tf.reduce_mean(losses)
 
@@ -58,8 +58,8 @@ def _trivial(tf: Any, weights: Iterator[Any], images: Any) -> Any:
 
 
 def _pool(tf: Any, values: Any) -> Any:
-    fits = min(values.shape[1:3]) >= 3
-    return tf.nn.max_pool2d(values, 3, 2, "VALID" if fits else "SAME")
+    is_large_enough = min(values.shape[1:3]) >= 3
+    return tf.nn.max_pool2d(values, 3, 2, "VALID" if is_large_enough else "SAME")
 
 
 def _alexnet(tf: Any, weights: Iterator[Any], images: Any) -> Any:

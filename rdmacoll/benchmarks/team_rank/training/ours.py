@@ -6,52 +6,52 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..job import Job, Work
-from ..rpc.routes import Here, Nothing, here_of
+from ..rpc.routes import NoWork, RankContext, rank_context
 from ..values import Array
-from .step import Alone, Step, load
+from .step import LocalTraining, Step, load
 
 
 class OurServer:
     """A server, which needs the main thread. It needs no TensorFlow."""
 
-    def __init__(self, here: Here, *, is_sync: bool) -> None:
+    def __init__(self, context: RankContext, *, is_sync: bool) -> None:
         import rdmacoll
 
-        self._here, self._is_sync = here, is_sync
-        self.rank, self.ranks = here.rank, here.ranks
+        self._context, self._is_sync = context, is_sync
+        self.rank, self.ranks = context.rank, context.ranks
         self.facts = {"version": rdmacoll.__version__}
 
     def make(self, _: Work) -> Job:
         """The job of a server, which answers by itself."""
-        return Nothing()
+        return NoWork()
 
     def serve(self) -> None:
         """Serves until the workers have left."""
         import rdmacoll
 
-        rdmacoll.init(mode="ps", num_servers=self._here.servers, sync=self._is_sync)
+        rdmacoll.init(mode="ps", num_servers=self._context.servers, sync=self._is_sync)
 
 
 class OurWorker:
     """A worker."""
 
-    def __init__(self, here: Here, *, is_sync: bool) -> None:
+    def __init__(self, context: RankContext, *, is_sync: bool) -> None:
         import tensorflow as tf
 
         import rdmacoll
 
-        rdmacoll.init(mode="ps", num_servers=here.servers, sync=is_sync)
-        self._here, self._tf = here, tf
-        self.rank, self.ranks = here.rank, here.ranks
+        rdmacoll.init(mode="ps", num_servers=context.servers, sync=is_sync)
+        self._context, self._tf = context, tf
+        self.rank, self.ranks = context.rank, context.ranks
         self.facts = {"version": rdmacoll.__version__, "tensorflow": tf.__version__}
 
     def make(self, work: Work) -> Job:
         """The steps of a work, with or without servers."""
-        sides = {"sync": Synchronous, "async": Asynchronous, "none": Alone}
-        return Step(sides[work["updates"]](self._tf, self._here, work), work)
+        sides = {"sync": Synchronous, "async": Asynchronous, "none": LocalTraining}
+        return Step(sides[work["updates"]](self._tf, self._context, work), work)
 
 
-class Synchronous(Alone):
+class Synchronous(LocalTraining):
     """Servers sum the gradients. Every worker has variables of its own, which stay equal."""
 
     def update(self, loss: Any, variables: list[Any]) -> tuple[Any, Any]:
@@ -68,7 +68,7 @@ class Synchronous(Alone):
 
         rdmacoll.engine.barrier()
 
-    def whose(self) -> list[int]:
+    def applied_workers(self) -> list[int]:
         """All workers."""
         return list(range(self.workers))
 
@@ -89,12 +89,12 @@ class Asynchronous(Synchronous):
         load(session, variables, values)
         return values
 
-    def whose(self) -> list[int]:
+    def applied_workers(self) -> list[int]:
         """Worker 0, while the others push nothing."""
         return [0] if self.rank == 0 else []
 
 
-def join(told: dict[str, Any]) -> OurWorker | OurServer:
+def join(options: dict[str, Any]) -> OurWorker | OurServer:
     """Joins as a worker or a server."""
-    here, is_sync = here_of(told), told["updates"] == "sync"
-    return OurServer(here, is_sync=is_sync) if here.is_server else OurWorker(here, is_sync=is_sync)
+    context, is_sync = rank_context(options), options["updates"] == "sync"
+    return OurServer(context, is_sync=is_sync) if context.is_server else OurWorker(context, is_sync=is_sync)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..job import Work
-from ..rpc.routes import Here
+from ..rpc.routes import RankContext
 from ..values import Array
 from .networks import batch_of, initial, loss_of
 
@@ -42,7 +42,7 @@ class Side(Protocol):
     def barrier(self) -> None:
         """Waits until all workers are here."""
 
-    def whose(self) -> list[int]:
+    def applied_workers(self) -> list[int]:
         """The workers whose mean gradient the checked step applies. Empty: another worker takes that step."""
 
 
@@ -71,10 +71,10 @@ class Step:
         tf, v1, work = self._side.tf, self._side.tf.compat.v1, self._work
         self._data, tensors = {}, []
         for values in batch_of(rank, work["batch"], work["image"], work["shapes"][-1][0]):
-            given = v1.placeholder(values.dtype, values.shape)
-            self._data[given] = values
+            placeholder = v1.placeholder(values.dtype, values.shape)
+            self._data[placeholder] = values
             local = [v1.GraphKeys.LOCAL_VARIABLES]
-            tensors.append(v1.Variable(given, trainable=False, collections=local, use_resource=True))
+            tensors.append(v1.Variable(placeholder, trainable=False, collections=local, use_resource=True))
         return loss_of(tf, work["model"], weights, tensors[0].read_value(), tensors[1].read_value())
 
     def check(self, _: int) -> int:
@@ -84,7 +84,7 @@ class Step:
         side.barrier()  # from here on no worker takes steps
         if self._first_loss is None:
             self._first_loss = float(self._loss_now())
-        wrong = self._wrong(side.whose())
+        wrong = self._wrong(side.applied_workers())
         side.barrier()
         return wrong
 
@@ -94,10 +94,10 @@ class Step:
         before = self._side.read(self._session, self._variables)
         changes = self._expected(before, workers)
         self._checked()
-        mine = self._session.run(self._variables)
+        own_values = self._session.run(self._variables)
         after = self._side.read(self._session, self._variables)
         return wrong_steps(before, changes, after) + sum(
-            not np.array_equal(one, other) for one, other in zip(mine, after)
+            not np.array_equal(one, other) for one, other in zip(own_values, after)
         )
 
     def _expected(self, before: Sequence[Array], workers: Sequence[int]) -> list[Array]:
@@ -144,13 +144,13 @@ def wrong_steps(before: Sequence[Array], changes: Sequence[Array], after: Sequen
     return wrong
 
 
-class Alone:
+class LocalTraining:
     """A side without servers. Its steps show the time without communication."""
 
     target, config = "", None  # sessions run in this process, TensorFlow's default
 
-    def __init__(self, tf: Any, here: Here, work: Work) -> None:
-        self.tf, self.rank, self.workers = tf, here.rank, here.workers
+    def __init__(self, tf: Any, context: RankContext, work: Work) -> None:
+        self.tf, self.rank, self.workers = tf, context.rank, context.workers
         self.rate = work["rate"]
 
     def variables(self, values: Sequence[Array]) -> list[Any]:
@@ -173,7 +173,7 @@ class Alone:
     def barrier(self) -> None:
         """Waits for nobody."""
 
-    def whose(self) -> list[int]:
+    def applied_workers(self) -> list[int]:
         """This worker."""
         return [self.rank]
 

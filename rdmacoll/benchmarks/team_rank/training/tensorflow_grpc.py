@@ -13,40 +13,40 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..job import Job, Work
-from ..rpc.routes import Here, Nothing, here_of, shared
+from ..rpc.routes import NoWork, RankContext, rank_context, shared
 from ..rpc.tensorflow_grpc import server_of
 from ..values import Array
-from .step import Alone, Step, load
+from .step import LocalTraining, Step, load
 
 
 class TensorFlow:
     """A task of the cluster."""
 
-    def __init__(self, here: Here) -> None:
+    def __init__(self, context: RankContext) -> None:
         import tensorflow as tf
 
-        self._tf, self._here = tf, here
-        self.rank, self.ranks = here.rank, here.ranks
+        self._tf, self._context = tf, context
+        self.rank, self.ranks = context.rank, context.ranks
         self.facts = {"version": f"TensorFlow {tf.__version__}"}
         self._config = tf.compat.v1.ConfigProto()
-        self._server = server_of(tf, here, self._config)
+        self._server = server_of(tf, context, self._config)
 
     def make(self, work: Work) -> Job:
         """The steps of a work, with or without servers."""
-        if self._here.is_server:
-            return Nothing()
+        if self._context.is_server:
+            return NoWork()
         if work["updates"] == "none":
-            return Step(Alone(self._tf, self._here, work), work)
-        return Step(Servers(self._tf, self._here, work, (self._server.target, self._config)), work)
+            return Step(LocalTraining(self._tf, self._context, work), work)
+        return Step(Servers(self._tf, self._context, work, (self._server.target, self._config)), work)
 
 
-class Servers(Alone):
+class Servers(LocalTraining):
     """The variables are on the servers alone, and shared by name."""
 
-    def __init__(self, tf: Any, here: Here, work: Work, session: tuple[str, Any]) -> None:
-        super().__init__(tf, here, work)
+    def __init__(self, tf: Any, context: RankContext, work: Work, session: tuple[str, Any]) -> None:
+        super().__init__(tf, context, work)
         self.target, self.config = session
-        self._here, self._is_sync = here, work["updates"] == "sync"
+        self._context, self._is_sync = context, work["updates"] == "sync"
         self._barrier_session: Any = None
 
     def variables(self, values: Sequence[Array]) -> list[Any]:
@@ -55,11 +55,13 @@ class Servers(Alone):
         v1 = self.tf.compat.v1
         sizes = [4 * math.prod(value.shape) for value in values]
         server_of = {
-            number: server for server, part in enumerate(shared(sizes, self._here.servers)) for number in part
+            number: server
+            for server, part in enumerate(shared(sizes, self._context.servers))
+            for number in part
         }
         found = []
         for number, value in enumerate(values):
-            with v1.device(self._here.task_of(self.workers + server_of[number])):
+            with v1.device(self._context.task_of(self.workers + server_of[number])):
                 found.append(v1.get_variable(f"w{number}", value.shape, use_resource=True))
         return found
 
@@ -74,14 +76,14 @@ class Servers(Alone):
     def _wait(self, name: str) -> Any:
         """Gives a token to each other worker, and takes one from each of them."""
         v1 = self.tf.compat.v1
-        with v1.device(self._here.task_of(self.workers)):
+        with v1.device(self._context.task_of(self.workers)):
             queues = [
                 v1.FIFOQueue(2 * self.workers, [self.tf.bool], [[]], shared_name=f"{name}_{worker}")
                 for worker in range(self.workers)
             ]
-            given = [queue.enqueue(False) for worker, queue in enumerate(queues) if worker != self.rank]
-            taken = queues[self.rank].dequeue_many(self.workers - 1)
-            return v1.group(*given, taken.op)
+            enqueued = [queue.enqueue(False) for worker, queue in enumerate(queues) if worker != self.rank]
+            dequeued = queues[self.rank].dequeue_many(self.workers - 1)
+            return v1.group(*enqueued, dequeued.op)
 
     def begin(self, session: Any, variables: list[Any], values: Sequence[Array]) -> None:
         """Sets the variables, on worker 0 only."""
@@ -95,11 +97,11 @@ class Servers(Alone):
         """Waits for all workers, by tokens."""
         self._meet()
 
-    def whose(self) -> list[int]:
+    def applied_workers(self) -> list[int]:
         """Worker 0, while the others push nothing."""
         return [0] if self.rank == 0 else []
 
 
-def join(told: dict[str, Any]) -> TensorFlow:
+def join(options: dict[str, Any]) -> TensorFlow:
     """Joins the cluster as a worker or a server."""
-    return TensorFlow(here_of(told))
+    return TensorFlow(rank_context(options))

@@ -28,9 +28,9 @@ def takes_rules(function: Callable[..., Any]) -> Callable[..., Any]:
         help="The largest share of the processors that others may have in a burst.",
     )
     @functools.wraps(function)
-    def with_rules(*words: Any, turns: int, burst: float, foreign: float, **named: Any) -> Any:
+    def with_rules(*arguments: Any, turns: int, burst: float, foreign: float, **named: Any) -> Any:
         rules = Rules(turns, burst, foreign, max(foreign, Rules.foreign_of_sleepers))
-        return function(*words, rules=rules, **named)
+        return function(*arguments, rules=rules, **named)
 
     return with_rules
 
@@ -44,11 +44,11 @@ def takes_build(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Another build of rdmacoll as a peer: a built clone, or the librdmacoll.so in it.",
     )
     @functools.wraps(function)
-    def with_build(*words: Any, library: str | None, **named: Any) -> Any:
+    def with_build(*arguments: Any, library: str | None, **named: Any) -> Any:
         try:
             build = None if library is None else tree_of(Path(library))
         except ConfigError as error:
             raise click.BadParameter(f"--library {error}") from None
-        return function(*words, build=build, **named)
+        return function(*arguments, build=build, **named)
 
     return with_build

@@ -11,20 +11,20 @@ from rdmacoll._world.pairs import Pair
 T = TypeVar("T")
 
 
-def everybody_once(players: Sequence[T]) -> list[list[tuple[T, T]]]:
+def round_robin(participants: Sequence[T]) -> list[list[tuple[T, T]]]:
     """The smallest number of rounds of disjoint pairs that holds each pair once. In each round, all but the
     first player move on by one place.
 
-    >>> everybody_once("abcd")
+    >>> round_robin("abcd")
     [[('a', 'd'), ('b', 'c')], [('a', 'c'), ('d', 'b')], [('a', 'b'), ('c', 'd')]]
     """
-    places: list[T | None] = [*players, *([None] if len(players) % 2 else [])]
+    slots: list[T | None] = [*participants, *([None] if len(participants) % 2 else [])]
     rounds = []
-    for _ in range(len(places) - 1):
-        half = len(places) // 2
-        meetings = zip(places[:half], reversed(places[half:]))
+    for _ in range(len(slots) - 1):
+        half = len(slots) // 2
+        meetings = zip(slots[:half], reversed(slots[half:]))
         rounds.append([(a, b) for a, b in meetings if a is not None and b is not None])
-        places = [places[0], places[-1], *places[1:-1]]
+        slots = [slots[0], slots[-1], *slots[1:-1]]
     return rounds
 
 
@@ -38,15 +38,15 @@ def rounds_of(hosts: Sequence[str]) -> list[list[Pair]]:
     ranks: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         ranks.setdefault(host, []).append(rank)
-    between = [
+    between_hosts = [
         [[_ordered(pair) for pair in product(ranks[a], ranks[b])] for a, b in meetings]
-        for meetings in everybody_once(list(ranks))
+        for meetings in round_robin(list(ranks))
     ]
-    within = [list(combinations(of_one, 2)) for of_one in ranks.values()]
+    inside_hosts = [list(combinations(of_one, 2)) for of_one in ranks.values()]
     return [
-        [pair for pair in at_once if pair is not None]
-        for side_by_side in [*between, within]
-        for at_once in zip_longest(*side_by_side)
+        [pair for pair in concurrent if pair is not None]
+        for side_by_side in [*between_hosts, inside_hosts]
+        for concurrent in zip_longest(*side_by_side)
     ]
 
 

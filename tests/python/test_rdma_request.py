@@ -16,31 +16,34 @@ from test_doctor import MLX5, PLAIN, VERBS, engine_sees, found, settings, with_d
 from rdmacoll._abi.devices import SYSFS, View
 from rdmacoll.cli import doctor
 from rdmacoll.cli.doctor_facts import Kernel, Limit, Machine, Memory, Settings
-from rdmacoll.cli.doctor_wish import RdmaWish, rdma_wish
+from rdmacoll.cli.rdma_request import RdmaRequest, rdma_request
 
 HAS_DEVICES = any(Path("/sys/class/infiniband").glob("*"))
 NOBODY_HAS = "nonesuch_7"
 
 # Variables, and the settings that turn RDMA off or demand it. None: the engine refuses the variables.
-WISHES: list[tuple[dict[str, str], RdmaWish | None]] = [
-    ({}, RdmaWish()),
-    ({"RDMACOLL_DEVICE": "auto", "RDMACOLL_TRANSPORT": "auto"}, RdmaWish()),
-    ({"RDMACOLL_DEVICE": " "}, RdmaWish()),
-    ({"RDMACOLL_DEVICE": NOBODY_HAS}, RdmaWish(demands=("RDMACOLL_DEVICE=nonesuch_7",))),
-    ({"TF_RDMA_DEV_NAME": NOBODY_HAS}, RdmaWish(demands=("TF_RDMA_DEV_NAME=nonesuch_7",))),
+REQUESTS: list[tuple[dict[str, str], RdmaRequest | None]] = [
+    ({}, RdmaRequest()),
+    ({"RDMACOLL_DEVICE": "auto", "RDMACOLL_TRANSPORT": "auto"}, RdmaRequest()),
+    ({"RDMACOLL_DEVICE": " "}, RdmaRequest()),
+    ({"RDMACOLL_DEVICE": NOBODY_HAS}, RdmaRequest(demands=("RDMACOLL_DEVICE=nonesuch_7",))),
+    ({"TF_RDMA_DEV_NAME": NOBODY_HAS}, RdmaRequest(demands=("TF_RDMA_DEV_NAME=nonesuch_7",))),
     (
         {"RDMA_DEVICE": NOBODY_HAS, "TF_RDMA_ENABLED": "1"},
-        RdmaWish(demands=("RDMA_DEVICE=nonesuch_7", "TF_RDMA_ENABLED=true")),
+        RdmaRequest(demands=("RDMA_DEVICE=nonesuch_7", "TF_RDMA_ENABLED=true")),
     ),
-    ({"RDMACOLL_RDMA": "true"}, RdmaWish(demands=("RDMACOLL_RDMA=true",))),
-    ({"TF_RDMA_ENABLED": "off"}, RdmaWish(off="TF_RDMA_ENABLED=false")),
-    ({"TF_RDMA_ENABLED": "0", "TF_RDMA_DEV_NAME": NOBODY_HAS}, RdmaWish(off="TF_RDMA_ENABLED=false")),
-    ({"TF_RDMA_ENABLED": "0", "RDMACOLL_RDMA": "1"}, RdmaWish(demands=("RDMACOLL_RDMA=true",))),
-    ({"TF_RDMA_ENABLED": "0", "RDMACOLL_TRANSPORT": "tcp"}, RdmaWish(off="TF_RDMA_ENABLED=false")),
-    ({"RDMACOLL_TRANSPORT": "TCP"}, RdmaWish(off="RDMACOLL_TRANSPORT=tcp")),
-    ({"RDMACOLL_TRANSPORT": "shm, tcp", "TF_RDMA_ENABLED": "1"}, RdmaWish(off="RDMACOLL_TRANSPORT=shm,tcp")),
-    ({"RDMACOLL_TRANSPORT": "tcp", "RDMA_DEVICE": NOBODY_HAS}, RdmaWish(off="RDMACOLL_TRANSPORT=tcp")),
-    ({"RDMACOLL_TRANSPORT": "tcp,rdma"}, RdmaWish(demands=("RDMACOLL_TRANSPORT=tcp,rdma",))),
+    ({"RDMACOLL_RDMA": "true"}, RdmaRequest(demands=("RDMACOLL_RDMA=true",))),
+    ({"TF_RDMA_ENABLED": "off"}, RdmaRequest(off="TF_RDMA_ENABLED=false")),
+    ({"TF_RDMA_ENABLED": "0", "TF_RDMA_DEV_NAME": NOBODY_HAS}, RdmaRequest(off="TF_RDMA_ENABLED=false")),
+    ({"TF_RDMA_ENABLED": "0", "RDMACOLL_RDMA": "1"}, RdmaRequest(demands=("RDMACOLL_RDMA=true",))),
+    ({"TF_RDMA_ENABLED": "0", "RDMACOLL_TRANSPORT": "tcp"}, RdmaRequest(off="TF_RDMA_ENABLED=false")),
+    ({"RDMACOLL_TRANSPORT": "TCP"}, RdmaRequest(off="RDMACOLL_TRANSPORT=tcp")),
+    (
+        {"RDMACOLL_TRANSPORT": "shm, tcp", "TF_RDMA_ENABLED": "1"},
+        RdmaRequest(off="RDMACOLL_TRANSPORT=shm,tcp"),
+    ),
+    ({"RDMACOLL_TRANSPORT": "tcp", "RDMA_DEVICE": NOBODY_HAS}, RdmaRequest(off="RDMACOLL_TRANSPORT=tcp")),
+    ({"RDMACOLL_TRANSPORT": "tcp,rdma"}, RdmaRequest(demands=("RDMACOLL_TRANSPORT=tcp,rdma",))),
     ({"RDMACOLL_TRANSPORT": "rdma", "TF_RDMA_ENABLED": "no"}, None),
 ]
 
@@ -49,23 +52,23 @@ ASK_ENGINE = """
 import json, os, sys
 import rdmacoll
 from rdmacoll.cli import doctor_gather
-from rdmacoll.cli.doctor_wish import rdma_wish
+from rdmacoll.cli.rdma_request import rdma_request
 from rdmacoll._abi.library import load
 told = []
 for variables in json.loads(sys.argv[1]):
     os.environ.update(variables)
     try:
-        wish = rdma_wish(doctor_gather.settings(load()))
-        wish = [wish.off, wish.demands]
+        request = rdma_request(doctor_gather.settings(load()))
+        request = [request.off, request.demands]
     except rdmacoll.ConfigError:
-        wish = None
+        request = None
     try:
         rdmacoll.init()
         rdmacoll.shutdown()
         starts = True
     except rdmacoll.ConfigError as error:
         starts = False
-    told.append([wish, starts])
+    told.append([request, starts])
     for name in variables:
         del os.environ[name]
 print(json.dumps(told))
@@ -73,7 +76,7 @@ print(json.dumps(told))
 
 
 def test_the_rule_is_the_engines() -> None:
-    variables = json.dumps([row[0] for row in WISHES])
+    variables = json.dumps([row[0] for row in REQUESTS])
     done = subprocess.run(
         [sys.executable, "-c", ASK_ENGINE, variables],
         env=clean_environment(),
@@ -83,8 +86,8 @@ def test_the_rule_is_the_engines() -> None:
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
-    for (given, expected), (wish, starts) in zip(WISHES, told):
-        assert wish == (None if expected is None else [expected.off, list(expected.demands)]), given
+    for (given, expected), (request, starts) in zip(REQUESTS, told):
+        assert request == (None if expected is None else [expected.off, list(expected.demands)]), given
         if not HAS_DEVICES:
             assert starts == (expected is not None and not expected.demands), given
 
@@ -143,5 +146,5 @@ def test_the_cure_names_the_variable_that_was_given() -> None:
         assert "TF_RDMA_DEV_NAME=nothere demands" in finding.seen + finding.why
         assert "unset TF_RDMA_DEV_NAME" in finding.cure
         assert "RDMACOLL_DEVICE" not in " ".join(finding.fields().values())
-    both = rdma_wish(settings(RDMACOLL_DEVICE="nothere", RDMACOLL_RDMA="true"))
+    both = rdma_request(settings(RDMACOLL_DEVICE="nothere", RDMACOLL_RDMA="true"))
     assert both.cure == "unset RDMACOLL_DEVICE and RDMACOLL_RDMA"

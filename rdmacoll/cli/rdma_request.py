@@ -8,7 +8,7 @@ from rdmacoll.cli.doctor_facts import Settings
 
 
 @dataclass(frozen=True)
-class RdmaWish:
+class RdmaRequest:
     """The decision on RDMA. If both fields are empty, RDMA is used where all ranks have it. The texts are
     the user's words: "TF_RDMA_DEV_NAME=mlx5_0"."""
 
@@ -19,7 +19,7 @@ class RdmaWish:
     def demanded(self) -> str:
         """The subject and verb of a sentence; empty if no setting demands RDMA.
 
-        >>> RdmaWish(demands=("A=1",)).demanded, RdmaWish(demands=("A=1", "B=2")).demanded
+        >>> RdmaRequest(demands=("A=1",)).demanded, RdmaRequest(demands=("A=1", "B=2")).demanded
         ('A=1 demands', 'A=1 and B=2 demand')
         """
         verb = "" if not self.demands else " demands" if len(self.demands) == 1 else " demand"
@@ -29,21 +29,23 @@ class RdmaWish:
     def cure(self) -> str:
         """The advice that ends the demand; empty if no setting demands RDMA.
 
-        >>> RdmaWish(demands=("A=1", "B=2")).cure
+        >>> RdmaRequest(demands=("A=1", "B=2")).cure
         'unset A and B'
         """
         names = [text.partition("=")[0] for text in self.demands]
         return f"unset {' and '.join(names)}" if names else ""
 
 
-def rdma_wish(settings: Settings) -> RdmaWish:
+def rdma_request(settings: Settings) -> RdmaRequest:
     """The rule of cpp/base/config_relations.cc: a setting that turns RDMA off overrides all that ask for
     it. The engine refuses RDMACOLL_TRANSPORT with rdma together with RDMACOLL_RDMA=false, so that pair
     cannot occur."""
-    if settings.given("RDMACOLL_RDMA") == "false":
-        return RdmaWish(off=settings.told("RDMACOLL_RDMA"))
-    transports = settings.given("RDMACOLL_TRANSPORT")
+    if settings.set_value("RDMACOLL_RDMA") == "false":
+        return RdmaRequest(off=settings.set_text("RDMACOLL_RDMA"))
+    transports = settings.set_value("RDMACOLL_TRANSPORT")
     if transports and "rdma" not in transports.split(","):
-        return RdmaWish(off=settings.told("RDMACOLL_TRANSPORT"))
-    asking = ("RDMACOLL_DEVICE", "RDMACOLL_TRANSPORT", "RDMACOLL_RDMA")
-    return RdmaWish(demands=tuple(settings.told(name) for name in asking if settings.given(name)))
+        return RdmaRequest(off=settings.set_text("RDMACOLL_TRANSPORT"))
+    requesting = ("RDMACOLL_DEVICE", "RDMACOLL_TRANSPORT", "RDMACOLL_RDMA")
+    return RdmaRequest(
+        demands=tuple(settings.set_text(name) for name in requesting if settings.set_value(name))
+    )

@@ -12,7 +12,7 @@ from pathlib import Path
 # they move the packets of the measured processes.
 _BUSY_FIELDS = (1, 2, 3, 8)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_LOOK_S = 0.25
+_INTERVAL_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def _packet_threads() -> list[Path]:
     return found
 
 
-class Watch:
+class LoadWatch:
     """Reads the load of the machine."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Watch:
         False if the monotonic time `until` comes first."""
         while time.monotonic() < until:
             before = self.read()
-            time.sleep(_LOOK_S)
+            time.sleep(_INTERVAL_S)
             if self.read().share_since(before, 0.0, self.cores) <= share_max:
                 return True
         return False
