@@ -1,7 +1,7 @@
 """Writes the pages of the documentation site, for mkdocs: python release/docs/pages.py FOLDER.
 
 The site is docs/, the documents of the root, and three generated pages: settings, commands and the API. A
-link to a file that is no page becomes plain text.
+link to a file that is no page becomes plain text. A link to a file that does not exist ends the program.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def with_links_of_the_site(markdown: str, source: Path, page: Path, places: dict[Path, Path]) -> str:
-    """Returns the text of `source` with its links changed for `page`. places: the page of each document."""
+    """Returns the text of `source` with its links changed for `page`. places: the page of each document.
+    Exits with a sentence if a link leads nowhere."""
 
     def moved(found: re.Match[str]) -> str:
         text, target, anchor = found.group(1), found.group(2), found.group(3) or ""
         if "://" in target:
             return found.group(0)
+        if not (source.parent / target).exists():
+            raise SystemExit(f"{source} links to {target}, which does not exist")
         place = places.get((source.parent / target).resolve())
         return text if place is None else f"[{text}]({os.path.relpath(place, page.parent)}{anchor})"
 
@@ -107,9 +110,13 @@ def write(folder: Path, modules: list[ModuleType]) -> None:
     docs = ROOT / "docs"
     pages = {source: folder / source.relative_to(docs) for source in docs.rglob("*.md")}
     pages.update({ROOT / source: folder / page for source, page in ADDED.items()})
-    for source, page in pages.items():
+    pictures = {source: folder / source.relative_to(docs) for source in docs.rglob("*.svg")}
+    for page in (*pages.values(), *pictures.values()):
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(with_links_of_the_site(source.read_text(), source, page, pages))
+    for source, picture in pictures.items():
+        shutil.copyfile(source, picture)
+    for source, page in pages.items():
+        page.write_text(with_links_of_the_site(source.read_text(), source, page, pages | pictures))
     (folder / "settings.md").write_text(settings_page(load().settings()))
     (folder / "command-reference.md").write_text(commands_page(commands))
     (folder / "api.md").write_text(api_page(modules))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from ranks import ROOT
 
 import rdmacoll.engine
@@ -52,3 +54,19 @@ def test_every_page_of_the_sites_menu_is_written(tmp_path: Path) -> None:
     menu = (ROOT / "release/docs/mkdocs.yml").read_text()
     for name in re.findall(r"[\w/-]+\.md", menu):
         assert (tmp_path / "pages" / name).is_file(), name
+
+
+def test_a_link_to_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    source = tmp_path / "one.md"
+    with pytest.raises(SystemExit, match=r"one\.md links to nowhere\.md, which does not exist"):
+        pages.with_links_of_the_site("see [that](nowhere.md)", source, tmp_path / "page.md", {})
+    source.touch()
+    assert pages.with_links_of_the_site("[me](one.md)", source, tmp_path / "page.md", {}) == "me"
+
+
+def test_links_of_documents_lead_to_files() -> None:
+    names = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in names.stdout.split():
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", (ROOT / name).read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s#]+)", text):
+            assert "://" in target or ((ROOT / name).parent / target).exists(), f"{name}: {target}"
