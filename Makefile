@@ -100,7 +100,7 @@ native: | system
 	  cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_ARGS) \
 	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/rdmacoll/lib >/dev/null; \
 	fi
-	@cmake --build $(BUILD) --parallel $(JOBS) --target rdmacoll rdmacoll_tf
+	@cmake --build $(BUILD) --parallel $(JOBS) --target rdmacoll rdmacoll_tf rdmacoll_python
 
 # A development install: Python from this tree, libraries in rdmacoll/lib. The tree is an entry of Python's path: a
 # finder behind the path would lose against any folder that is called rdmacoll beside a program.

@@ -1,4 +1,4 @@
-"""Builds librdmacoll.so and librdmacoll_tf.so with CMake and puts them beside the Python package."""
+"""Builds the libraries with CMake and puts them beside the Python package."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ except ImportError:  # setuptools before 70.1
 
 ROOT = Path(__file__).resolve().parent
 LIBRARIES = ("librdmacoll.so", "librdmacoll_tf.so")
+# Not built without the headers of Python. The package works without it, only slower.
+EXTENSION = "fast_calls.abi3.so"
 # What release/zig.cmake builds for; release/check_wheel.py holds it against the result.
 RELEASE_PLATFORM = "manylinux_2_17_x86_64.manylinux2014_x86_64"
 
@@ -50,6 +52,7 @@ def build_native(build: Path, libraries: Path, *, is_release: bool = False) -> N
         str(build),
         "-DCMAKE_BUILD_TYPE=Release",
         f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={libraries}",
+        f"-DRDMACOLL_PYTHON={sys.executable}",
         *shlex.split(os.environ.get("CMAKE_ARGS", "")),
     ]
     if is_release:
@@ -57,9 +60,9 @@ def build_native(build: Path, libraries: Path, *, is_release: bool = False) -> N
     if shutil.which("ninja") and not (build / "Makefile").exists():
         configure += ["-G", "Ninja"]
     subprocess.run(configure, check=True, env=zig_environment() if is_release else None)
+    targets = ("rdmacoll", "rdmacoll_tf", "rdmacoll_python")
     subprocess.run(
-        [cmake, "--build", str(build), "--parallel", str(jobs()), "--target", "rdmacoll", "rdmacoll_tf"],
-        check=True,
+        [cmake, "--build", str(build), "--parallel", str(jobs()), "--target", *targets], check=True
     )
     missing = [name for name in LIBRARIES if not (libraries / name).exists()]
     if missing:
@@ -72,22 +75,28 @@ class BuildNative(build_ext):
             build_native(ROOT / "build" / "release", ROOT / "rdmacoll" / "lib")
         else:
             is_release = self.distribution.get_command_obj("bdist_wheel").release
-            build = ROOT / "build" / ("zig" if is_release else "wheel")
+            build = self.build_folder()
             # Each compiler's libraries stay beside its own objects, or one's would pass for the other's.
             build_native(build, build / "lib", is_release=is_release)
             for name in self.get_outputs():
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(build / "lib" / Path(name).name, name)
 
+    def build_folder(self) -> Path:
+        is_release = self.distribution.get_command_obj("bdist_wheel").release
+        return ROOT / "build" / ("zig" if is_release else "wheel")
+
     def get_outputs(self) -> list[str]:
-        return [str(Path(self.build_lib) / "rdmacoll" / "lib" / name) for name in LIBRARIES]
+        has_extension = (self.build_folder() / "lib" / EXTENSION).exists()
+        names = (*LIBRARIES, EXTENSION) if has_extension else LIBRARIES
+        return [str(Path(self.build_lib) / "rdmacoll" / "lib" / name) for name in names]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}
 
 
 class PlatformWheel(bdist_wheel):  # type: ignore[misc, unused-ignore]
-    """No Python ABI is used: one wheel for every Python 3, per platform; a release for old systems too."""
+    """One wheel for every Python 3, per platform: the extension is optional, and on the stable ABI."""
 
     user_options: ClassVar = [
         *bdist_wheel.user_options,

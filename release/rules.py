@@ -18,7 +18,8 @@ POLICY = "manylinux_2_17_x86_64"
 BYTES_MAX = 10_000_000
 KERNEL_INSTRUCTIONS_MIN = 500  # the kernels of an instruction set have thousands, a stray copy has few
 TAG = "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64"
-LIBRARIES = ("librdmacoll.so", "librdmacoll_tf.so")
+EXTENSION = "fast_calls.abi3.so"
+LIBRARIES = ("librdmacoll.so", "librdmacoll_tf.so", EXTENSION)
 EXTRAS = {"mpi", "tensorflow", "plot"}
 # Libraries of glibc. Every node has them; it need not have any other.
 OF_GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2"}
@@ -94,14 +95,15 @@ def needed_findings(library: Library) -> list[str]:
 def export_findings(library: Library) -> list[str]:
     """Finds exported names that could collide with names of other libraries."""
     findings = []
-    leaked = [name for name in library.exported if not name.startswith("rc_")]
+    own = "PyInit_" if library.name == EXTENSION else "rc_"
+    leaked = [name for name in library.exported if not name.startswith(own)]
     if leaked:
         findings.append(
-            f"{library.name} exports {len(leaked)} names beside rc_*: {', '.join(leaked[:5])}. Hide them by "
-            "its exports.map."
+            f"{library.name} exports {len(leaked)} names beside {own}*: {', '.join(leaked[:5])}. Hide them "
+            "by its exports.map."
         )
     if len(leaked) == len(library.exported):
-        findings.append(f"{library.name} exports no rc_* name, so nothing can call it.")
+        findings.append(f"{library.name} exports no {own}* name, so nothing can call it.")
     return findings
 
 

@@ -12,6 +12,7 @@ set(CMAKE_CXX_COMPILER ${ZIG} c++ -target x86_64-linux-gnu.2.17)
 # ones of zig's runtime library; those of glibc, chosen for the processor, need 0.7 of the time of an allreduce of
 # 1 MiB. The divisions of 128 bits in libc++ are then gcc's, which is linked in too.
 set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s -rtlib=none -Wl,--no-undefined")
+set(CMAKE_MODULE_LINKER_FLAGS_INIT "-s -rtlib=none")
 execute_process(COMMAND g++ -print-libgcc-file-name
   OUTPUT_VARIABLE LIBGCC OUTPUT_STRIP_TRAILING_WHITESPACE)
 if(NOT LIBGCC)
@@ -21,6 +22,10 @@ set(CMAKE_CXX_STANDARD_LIBRARIES_INIT ${LIBGCC})
 
 # zig switches off what its target lacks, registers of 512 bits too: -mavx512f alone leaves them off.
 set(RDMACOLL_AVX512_OPTIONS -mevex512)
+
+# Some Python.h include a header beside them that is only found from here. It comes last, since the other headers
+# are of another C library.
+set(RDMACOLL_PYTHON_OPTIONS -idirafter /usr/include)
 
 # The header alone, by a link: in its folder are those of this system's C library, which is another one.
 find_path(VERBS_OF_SYSTEM infiniband/verbs.h PATHS /usr/include /usr/local/include)

@@ -36,6 +36,7 @@ MAY_INCLUDE = {
     "sim": _ENGINE | {"engine"},
     "api": _ENGINE | {"engine", "sim", "probe", "ps"},
     "tensorflow": {"api"},
+    "python": {"api"},
 }
 
 # The rooms of rdmacoll/, from the lowest to the highest. Each may import the rooms before it.
@@ -67,6 +68,8 @@ SYSTEM_HEADERS_OF: dict[str, set[str]] = {
     "infiniband/verbs.h": {"cpp/transport/rdma/libibverbs.h"},
     "cuda.h": set(),
     "mpi.h": set(),
+    "Python.h": {"cpp/python/python.h"},
+    "structmember.h": {"cpp/python/python.h"},
 }
 # Our own headers that include such a system header, and the only files that may include them.
 PRIVATE_HEADERS = {"transport/rdma/libibverbs.h": "cpp/transport/rdma/libibverbs"}

@@ -23,14 +23,10 @@ BY_ADDRESS = {
 }
 # Functions without argument types. ctypes passes a `byref` to them without a conversion, which is cheaper.
 UNTYPED = {"prepared.run": "CFUNCTYPE", "prepared.run_locked": "PYFUNCTYPE"}
-# A function that CPython calls. Python passes its address.
-ADDRESSES = {"prepared.call"}
 # Structs that Python fills with one `pack_into`, which is much cheaper than ctypes fields.
 PACKED = ("rc_request", "rc_tensor")
 # Structs that only the library of TensorFlow ops uses.
 OPS_ONLY = ("rc_ps_request", "rc_ps_tensor")
-# Fields that are Python objects.
-OBJECTS = {("rc_bound", "result"), ("rc_bound", "otherwise")}
 
 # The suffix of the structs that are tables of functions.
 TABLE = "_api"
@@ -134,12 +130,10 @@ class Header:
             return f"ctypes.POINTER({NUMBERS[name][0]})"
         return "_ADDRESS"
 
-    def field(self, struct: str, declared: str) -> tuple[str, str]:
+    def field(self, declared: str) -> tuple[str, str]:
         """The name and type of a field that is not a function."""
         array = re.search(r"(\w+)\[(\d+)\]$", declared)
         name = array[1] if array else declared.split()[-1].lstrip("*")
-        if (struct, name) in OBJECTS:
-            return name, "ctypes.py_object"
         if array:
             return name, f"{NUMBERS[declared.split()[0]][0]} * {array[2]}"
         return name, self.type_of(declared)
@@ -150,8 +144,6 @@ class Header:
         assert found, declared
         result, name, parameters = found[1].strip(), found[2], found[3]
         path = f"{table.removeprefix('rc_').removesuffix(TABLE)}.{name}"
-        if path in ADDRESSES:
-            return name, "_ADDRESS"
         returned = "None" if result == "void" else "_ADDRESS" if "*" in result else NUMBERS[result][0]
         if path in UNTYPED:
             return name, f"ctypes.{UNTYPED[path]}({returned})"
@@ -196,7 +188,7 @@ def mirror(text: str) -> str:
             if "(*" in declared and not is_function:
                 name, kind = re.findall(r"\(\*(\w+)\)", declared)[0], "_ADDRESS"
             else:
-                name, kind = (header.function if is_function else header.field)(struct, declared)
+                name, kind = header.function(struct, declared) if is_function else header.field(declared)
             lines += entry(name, kind)
         lines.append("    ]")
     return "\n".join(lines) + "\n"

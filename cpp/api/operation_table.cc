@@ -6,11 +6,15 @@
 #include "api/answers.h"
 #include "api/engine_handle.h"
 #include "api/groups.h"
+#include "api/lock_hooks.h"
 #include "api/refusals.h"
 #include "api/requests.h"
 #include "api/tables.h"
 
 namespace rdmacoll {
+
+LongWaitHooks lock_hooks;
+
 namespace {
 
 int outcome(Operation& operation, bool done, char** error) {
@@ -36,17 +40,32 @@ int operation_submit_and_drive(rc_engine* engine, const rc_request* request, cha
   return report(refused(*engine->session, *request, std::move(status)), error);
 }
 
-int operation_run(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
-                  rc_handle** handle, char** error) {
+int run_and_wait(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
+                 LongWait* long_wait, rc_handle** handle, char** error) {
   OperationRef operation;
   *handle = nullptr;
   Status status = operation_from(*engine->session, *request, operation);
   Driver* driver = status.ok() ? &engine->session->driver() : nullptr;
-  if (status.ok()) status = driver->submit_and_wait(operation, nanoseconds(timeout_ms));
+  if (status.ok()) status = driver->submit_and_wait(operation, nanoseconds(timeout_ms), long_wait);
   if (!status.ok()) return report(refused(*engine->session, *request, status), error, kRefused);
   const bool done = operation->done();
   *handle = new rc_handle{driver, std::move(operation)};
   return outcome(*(*handle)->operation, done, error);
+}
+
+int operation_run(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
+                  rc_handle** handle, char** error) {
+  return run_and_wait(engine, request, timeout_ms, nullptr, handle, error);
+}
+
+int operation_run_locked(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
+                         rc_handle** handle, char** error) {
+  LongWait long_wait(lock_hooks);
+  return run_and_wait(engine, request, timeout_ms, &long_wait, handle, error);
+}
+
+void operation_set_lock_hooks(void* (*before)(void), void (*after)(void*)) {
+  lock_hooks = {before, after};
 }
 
 int operation_wait(rc_handle* handle, int64_t timeout_ms, char** error) {
@@ -74,6 +93,8 @@ const rc_operation_api kOperationApi{
     .submit_and_drive = operation_submit_and_drive,
     .submit_group = submit_group,
     .run = operation_run,
+    .run_locked = operation_run_locked,
+    .set_lock_hooks = operation_set_lock_hooks,
     .refuse = refuse,
     .wait = operation_wait,
     .is_done = operation_is_done,

@@ -5,6 +5,7 @@
 
 #include "api/answers.h"
 #include "api/engine_handle.h"
+#include "api/lock_hooks.h"
 #include "api/prepared.h"
 #include "api/refusals.h"
 #include "api/requests.h"
@@ -37,12 +38,6 @@ int prepared_prepare(rc_engine* engine, const rc_request* request, int64_t timeo
 
 int prepared_run(rc_prepared* prepared) { return prepared->prepared.run({}); }
 
-LongWaitHooks lock_hooks;
-
-void prepared_set_lock_hooks(void* (*before)(void), void (*after)(void*)) {
-  lock_hooks = {before, after};
-}
-
 int prepared_run_locked(rc_prepared* prepared) { return prepared->prepared.run(lock_hooks); }
 
 rc_result* prepared_result_at(rc_prepared* prepared, int32_t index, const void** memory,
@@ -58,32 +53,16 @@ void prepared_result_free(rc_result* result) { delete result; }
 
 void prepared_free(rc_prepared* prepared) { delete prepared; }
 
-rc_python python;
-
-void prepared_set_python(const rc_python* functions) { python = *functions; }
-
-void* prepared_call(void* self, void*) {
-  auto* const bound = static_cast<rc_bound*>(python.address_of(self));
-  bound->is_fresh = bound->prepared != nullptr && bound->answer == kDone;
-  if (bound->is_fresh) bound->answer = prepared_run_locked(bound->prepared);
-  if (!bound->is_fresh || bound->answer != kDone) return python.call(bound->otherwise);
-  python.refer_to(bound->result);
-  return bound->result;
-}
-
 }  // namespace
 
 const rc_prepared_api kPreparedApi{
     .size = sizeof(rc_prepared_api),
     .prepare = prepared_prepare,
     .run = prepared_run,
-    .set_lock_hooks = prepared_set_lock_hooks,
     .run_locked = prepared_run_locked,
     .result_at = prepared_result_at,
     .result_free = prepared_result_free,
     .free = prepared_free,
-    .set_python = prepared_set_python,
-    .call = prepared_call,
 };
 
 }  // namespace rdmacoll

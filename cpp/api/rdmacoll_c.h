@@ -1,7 +1,8 @@
 /* The C interface of librdmacoll.so. One exported function, rc_get_api, returns a versioned table.
  * It points to a table of functions for each purpose: engine, operations, prepared operations,
- * parameter servers, tools. Only Python (ctypes) and librdmacoll_tf.so use it. Append to a table
- * and never change an entry. RC_ABI_VERSION grows when the meaning of an entry changes.
+ * parameter servers, tools. Only Python (ctypes and cpp/python) and librdmacoll_tf.so use it.
+ * Append to a table and never change an entry. RC_ABI_VERSION grows when the meaning of an entry
+ * changes.
  *
  * Text that is returned through `char**` belongs to the caller. The caller frees it with
  * `text_free`. timeout_ms: -1 means no limit. A function that can fail returns 0 for success.
@@ -232,21 +233,6 @@ typedef struct rc_scale {
   uint64_t transfers_max; /* limit for a step; larger ones are not simulated */
 } rc_scale;
 
-/* Functions of CPython: PyLong_AsVoidPtr, Py_IncRef, PyObject_CallNoArgs. */
-typedef struct rc_python {
-  void* (*address_of)(void* number);
-  void (*refer_to)(void* object);
-  void* (*call)(void* function);
-} rc_python;
-
-typedef struct rc_bound {
-  rc_prepared* prepared; /* NULL: freed */
-  void* result;          /* Python objects */
-  void* otherwise;
-  int32_t answer;   /* the last run's return value, until `otherwise` resets it to 0 */
-  int32_t is_fresh; /* whether this call made that run */
-} rc_bound;
-
 /* Each table below has the functions of one purpose. `size` is its sizeof. A table only grows at
  * its end. */
 
@@ -354,6 +340,12 @@ typedef struct rc_operation_api {
    * wait. */
   int (*run)(rc_engine* engine, const rc_request* request, int64_t timeout_ms, rc_handle** handle,
              char** error);
+  /* For callers with a lock that other threads wait for, like Python's. run_locked is run with a
+   * lock: `before` releases it, and `after` takes it again, only for waits longer than about
+   * 10 us. Set the hooks once, before the first run. `after` gets the value of `before`. */
+  int (*run_locked)(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
+                    rc_handle** handle, char** error);
+  void (*set_lock_hooks)(void* (*before)(void), void (*after)(void* state));
   /* Reports a request that a check before submit() has refused. Only its kind, name, iteration
    * and process_set are used. An unnamed request takes its number, so that later ones still
    * match. Ranks that have submitted it receive a MismatchError with the reason. submit(),
@@ -389,10 +381,7 @@ typedef struct rc_prepared_api {
   int (*prepare)(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
                  rc_prepared** prepared, char** error);
   int (*run)(rc_prepared* prepared);
-  /* For callers with a lock that other threads wait for, like Python's. run_locked is run with a
-   * lock: `before` releases it, and `after` takes it again, only for waits longer than about
-   * 10 us. Set the hooks once, before the first run. */
-  void (*set_lock_hooks)(void* (*before)(void), void (*after)(void* what_before_gave));
+  /* run with a lock: operation.set_lock_hooks(). */
   int (*run_locked)(rc_prepared* prepared);
   /* Returns a result of a prepared operation that has succeeded, as in rc_allocate. Later runs
    * write to the same memory until a run returns 4. The memory is valid until result_free,
@@ -401,13 +390,6 @@ typedef struct rc_prepared_api {
                           int64_t dims[8]);
   void (*result_free)(rc_result* result);
   void (*free)(rc_prepared* prepared);
-
-  /* A prepared operation as a function of CPython (METH_NOARGS). `self` is the address of an
-   * rc_bound, as an int. It calls run_locked and returns a new reference to `result`. In three
-   * cases it returns the result of `otherwise` instead. The run has not returned 0, or an earlier
-   * run's value is still stored, or `prepared` is NULL. Call set_python first. */
-  void (*set_python)(const rc_python* python);
-  void* (*call)(void* self, void* nothing);
 } rc_prepared_api;
 
 /* Asynchronous parameter servers, in a world of their own. The last `servers` ranks serve. */

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rdmacoll._abi import mirror
+from rdmacoll._abi import fast_calls, mirror
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError, error_from_json
 
 DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
@@ -64,13 +64,13 @@ class Library:
         self.prepare = prepared.prepare
         self.prepared_run = prepared.run
         self.prepared_run_locked = prepared.run_locked
-        # CPython's functions. The objects that they pass on are opaque to the library.
-        python = ctypes.pythonapi
-        hooks = (python.PyEval_SaveThread, python.PyEval_RestoreThread)
-        prepared.set_lock_hooks(*(ctypes.cast(hook, _VOID) for hook in hooks))
-        functions = (python.PyLong_AsVoidPtr, python.Py_IncRef, python.PyObject_CallNoArgs)
-        prepared.set_python(mirror.Python(*(ctypes.cast(function, _VOID) for function in functions)))
-        self.prepared_call: int = prepared.call
+        # CPython's functions. The object that they pass on is opaque to the library.
+        hooks = (ctypes.pythonapi.PyEval_SaveThread, ctypes.pythonapi.PyEval_RestoreThread)
+        operation.set_lock_hooks(*(ctypes.cast(hook, _VOID) for hook in hooks))
+        if not fast_calls.connect(self.table_address):
+            raise ConfigError(
+                f"fast_calls.abi3.so and {path} come from different builds. Install the package again."
+            )
         self.prepared_free = prepared.free
         self.result_free = prepared.result_free
         self.memory_allocate = engine.memory_allocate
@@ -88,7 +88,7 @@ class Library:
         """The typed error in an error slot. Empties the slot."""
         text = self.take_text(slot.value)
         slot.value = None
-        return error_from_json(text) if text else RdmacollError("the engine gave no reason.")
+        return error_of(text)
 
     def _check(self, code: int, slot: ctypes.c_void_p) -> None:
         if code != 0:
@@ -528,6 +528,11 @@ class Library:
     def ps_sharding(self, ps: int) -> str:
         """The variables of each server, for a person."""
         return self.take_text(self._ps.sharding(ps))
+
+
+def error_of(text: str) -> RdmacollError:
+    """The typed error in the engine's JSON."""
+    return error_from_json(text) if text else RdmacollError("the engine gave no reason.")
 
 
 def _check_size(path: Path, table: Any) -> None:

@@ -157,28 +157,6 @@ class Scale(ctypes.Structure):
     ]
 
 
-class Python(ctypes.Structure):
-    """rc_python."""
-
-    _fields_ = [
-        ("address_of", _ADDRESS),
-        ("refer_to", _ADDRESS),
-        ("call", _ADDRESS),
-    ]
-
-
-class Bound(ctypes.Structure):
-    """rc_bound."""
-
-    _fields_ = [
-        ("prepared", _ADDRESS),
-        ("result", ctypes.py_object),
-        ("otherwise", ctypes.py_object),
-        ("answer", ctypes.c_int32),
-        ("is_fresh", ctypes.c_int32),
-    ]
-
-
 class EngineApi(ctypes.Structure):
     """rc_engine_api."""
 
@@ -275,6 +253,18 @@ class OperationApi(ctypes.Structure):
             ),
         ),
         ("run", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, ctypes.c_int64, _ADDRESS, _ADDRESS)),
+        (
+            "run_locked",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                _ADDRESS,
+                ctypes.c_int64,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        ("set_lock_hooks", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS)),
         ("refuse", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS, ctypes.c_char_p)),
         ("wait", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int64, _ADDRESS)),
         ("is_done", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS)),
@@ -299,7 +289,6 @@ class PreparedApi(ctypes.Structure):
         ("size", ctypes.c_uint32),
         ("prepare", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, ctypes.c_int64, _ADDRESS, _ADDRESS)),
         ("run", ctypes.CFUNCTYPE(ctypes.c_int)),
-        ("set_lock_hooks", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS)),
         ("run_locked", ctypes.PYFUNCTYPE(ctypes.c_int)),
         (
             "result_at",
@@ -314,8 +303,6 @@ class PreparedApi(ctypes.Structure):
         ),
         ("result_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
         ("free", ctypes.CFUNCTYPE(None, _ADDRESS)),
-        ("set_python", ctypes.CFUNCTYPE(None, ctypes.POINTER(Python))),
-        ("call", _ADDRESS),
     ]
 
 

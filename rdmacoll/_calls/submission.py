@@ -11,7 +11,7 @@ from typing import Any, Callable, TypeVar
 
 import numpy as np
 
-from rdmacoll._abi import arguments, library as abi, mirror
+from rdmacoll._abi import arguments, fast_calls, library as abi, mirror
 from rdmacoll._abi.arguments import address_of
 from rdmacoll._calls.refusals import announce
 from rdmacoll._world.running_engine import Engine
@@ -23,8 +23,6 @@ _T = TypeVar("_T")
 
 # A blocked wait returns this often, so that Python's signal handlers (Ctrl-C, SIGTERM) can run.
 SLICE_MS = 100
-# From so many abandoned handles on, a new one makes the engine free those whose operations have ended.
-_SWEEP_FROM = 64
 
 _PADDING = tuple((0,) * count for count in range(abi.DIMS_MAX + 1))
 _address_of = ctypes.addressof
@@ -173,10 +171,16 @@ class Call:
 
 def failure(engine: Engine, slot: ctypes.c_void_p) -> RdmacollError:
     """The error of a failed operation. Notes the failure if another rank is gone."""
-    error = engine.library.error(slot)
+    return _noted(engine.library.error(slot))
+
+
+def _noted(error: RdmacollError) -> RdmacollError:
     if isinstance(error, RankFailedError):
         note_failure()
     return error
+
+
+fast_calls.set_error_factory(lambda text: _noted(abi.error_of(text)))
 
 
 def submit(engine: Engine, call: Call) -> int:
@@ -295,13 +299,7 @@ class Operation:
         engine = self._engine
         if not self.handle or engine.is_forked:
             return
-        library = engine.library
-        if not engine.is_open or library.handle_done(self.handle):
-            library.handle_free(self.handle)
-        else:
-            engine.unfinished.append((self.handle, self._arrays))
-            if len(engine.unfinished) >= _SWEEP_FROM:
-                engine.sweep()
+        engine.abandon(self.handle, self._arrays)
         engine.release(id(self))
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rdmacoll._abi import fast_calls
 from rdmacoll._abi.library import Library
 from rdmacoll._abi.settings import Values
 from rdmacoll._ps.variable_servers import VariableServers
@@ -22,6 +23,10 @@ def refusal_of(*, is_forked: bool) -> RdmacollError:
             "parent owns the engine. Fork before init(), or start workers with the spawn method."
         )
     return NotInitializedError("rdmacoll is not initialised: call rdmacoll.init() first.")
+
+
+# From so many abandoned handles on, a new one makes the engine free those whose operations have ended.
+_SWEEP_FROM = 64
 
 
 class Engine:
@@ -48,6 +53,7 @@ class Engine:
         # runs that an exception ended. The library cannot tell whether these are done.
         self.unfinished: list[tuple[int, object]] = []
         self.interrupted: list[tuple[int, object]] = []
+        self.plain_calls = fast_calls.calls_of(address, self.topology[1])  # None without the extension
         self._holders: set[int] = set()
         self._unfreed = [address]
 
@@ -69,10 +75,13 @@ class Engine:
     def release(self, holder: int) -> None:
         """Ends a `hold` or a `share`. The last one after the end frees the engine."""
         self._holders.discard(holder)
-        self._free_if_unused()
+        self.free_if_unused()
 
-    def _free_if_unused(self) -> None:
+    def free_if_unused(self) -> None:
+        """Frees the engine after its end, unless it has a holder or a plain call in flight."""
         if self.is_open or self.is_forked or self._holders:
+            return
+        if self.plain_calls is not None and self.plain_calls.in_flight:
             return
         try:
             address = self._unfreed.pop()
@@ -89,12 +98,23 @@ class Engine:
         # This wakes waiting threads, which let go. The engine must not be freed before this call returns.
         self.share(id(self))
         self.is_open = False
+        if self.plain_calls is not None:
+            self.plain_calls.is_open = False
         self.library.engine_close(self.address, cause)
         while self.unfinished:
             self.library.handle_free(self.unfinished.pop()[0])
         while self.interrupted:
             self.library.prepared_free(self.interrupted.pop()[0])
         self.release(id(self))
+
+    def abandon(self, handle: int, arrays: object) -> None:
+        """Takes the handle of an operation that nobody waits for, and the arrays that it may still use."""
+        if not self.is_open or self.library.handle_done(handle):
+            self.library.handle_free(handle)
+            return
+        self.unfinished.append((handle, arrays))
+        if len(self.unfinished) >= _SWEEP_FROM:
+            self.sweep()
 
     def sweep(self) -> None:
         """Frees the handles and arrays of abandoned operations that have ended."""

@@ -73,6 +73,12 @@ def allreduce(
     """
     engine = current()
     number = number_of(engine, process_set)
+    if engine.plain_calls is not None:
+        result: Array | None = engine.plain_calls.allreduce(
+            engine, array, op, name, out, prescale_factor, postscale_factor, number
+        )
+        if result is not None:
+            return result
     call = _allreduce_call(engine, array, op, name, out, (prescale_factor, postscale_factor), number)
     perform(engine, call)
     return arguments.deliver(call.outputs[0], out)
@@ -193,6 +199,11 @@ def broadcast(
     out: the array for the result, which may be `array` itself; without it a new array is made.
     """
     engine = current()
+    if engine.plain_calls is not None:
+        number = number_of(engine, process_set)
+        result: Array | None = engine.plain_calls.broadcast(engine, array, root_rank, name, out, number)
+        if result is not None:
+            return result
     call = _one_broadcast_call(engine, array, root_rank, name, out, process_set)
     perform(engine, call)
     return arguments.deliver(call.outputs[0], out)
@@ -270,7 +281,9 @@ def barrier_async(name: str | None = None, *, process_set: ProcessSet = global_p
 def barrier(name: str | None = None, *, process_set: ProcessSet = global_process_set) -> None:
     """Returns when every rank has called it."""
     engine = current()
-    perform(engine, _barrier_call(engine, name, process_set))
+    plain = engine.plain_calls
+    if plain is None or plain.barrier(engine, name, number_of(engine, process_set)) is None:
+        perform(engine, _barrier_call(engine, name, process_set))
 
 
 def prepare_allreduce(

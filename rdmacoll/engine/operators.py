@@ -114,17 +114,21 @@ class DtypeTable:
     """Finds a dtype's number, and remembers it. The second look-up is one dictionary access."""
 
     def __init__(self) -> None:
-        self._any: dict[np.dtype[Any], int] = {}
+        self.known_to_move: dict[np.dtype[Any], int] = {}  # the numbers that `moved` has found
         self._reducible: tuple[dict[np.dtype[Any], int], ...] = tuple({} for _ in ReduceOp)
+
+    def known_to_reduce(self, op: ReduceOp) -> dict[np.dtype[Any], int]:
+        """The numbers that `reduced` has found for this operator."""
+        return self._reducible[op]
 
     def moved(self, dtype: np.dtype[Any]) -> int:
         """The number of a dtype for collectives that only move values. Raises ConfigError."""
-        code = self._any.get(dtype)
+        code = self.known_to_move.get(dtype)
         if code is None:
             code = CODES.get(dtype.name, -1)
             if code < 0 or _is_swapped(dtype):
                 raise ConfigError(f"{dtype} cannot be sent: what only moves values takes {', '.join(CODES)}.")
-            self._any[dtype] = code
+            self.known_to_move[dtype] = code
         return code
 
     def reduced(self, dtype: np.dtype[Any], op: int) -> int:

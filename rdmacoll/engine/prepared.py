@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
-from rdmacoll._abi import arguments, library as abi, mirror
-from rdmacoll._abi.builtin import function_at
+from rdmacoll._abi import arguments, fast_calls, library as abi
 from rdmacoll._calls.refusals import announce
 from rdmacoll._calls.results import KeptResults
 from rdmacoll._calls.submission import SLICE_MS, Array, Call, failure
@@ -21,30 +19,63 @@ from rdmacoll.engine.process_set import ProcessSet, number_of
 LOCKED_BYTES_MAX = 64 << 10
 
 
-class PreparedCall:
+class _PythonRun:
+    """The base of prepared calls without the extension: each run goes through ctypes.
+
+    The extension's `Run` has the same members. It calls `_end` or `_resume` if a run does not simply succeed.
+    """
+
+    out: Any = None
+    _address = 0  # the prepared operation; 0 once it is freed
+    _code = abi.DONE  # the value that the last run returned, until it is handled
+    _is_short = False
+
+    def __call__(self) -> Any:
+        if not self._address or self._code:
+            return self._resume(self._code)
+        return self._end(abi.TIMEOUT)
+
+    def _resume(self, code: int) -> Any:
+        raise NotImplementedError
+
+    def _end(self, code: int) -> Any:
+        raise NotImplementedError
+
+
+if TYPE_CHECKING:
+    _Run = _PythonRun
+else:
+    _Run = fast_calls.RUN or _PythonRun
+
+
+class PreparedCall(_Run):
     """A collective to be called many times on the same arrays, with their current values.
 
-    The `prepare_*` functions make it.
+    The `prepare_*` functions make it. A call runs it, and returns the result. Each run returns the same
+    object and overwrites it. When another rank's rows have changed the result's shape, the result is a new
+    object, and the contents of the old one are void.
+
+    A call raises the errors of the collective, and RdmacollError when an exception (Ctrl-C) left an earlier
+    call. The earlier run still has the arrays, and would take this one's place.
     """
 
     def __init__(
         self, engine: Engine, call: Call, out: Any = None, results: Callable[[KeptResults], Any] | None = None
     ) -> None:
         """out: the result of a run. Alternatively `results` makes it from the engine's own results."""
-        self._prepared = 0
         self._has_moved = False  # results no longer lie where `out` says
-        self._bound = mirror.Bound()
         self._engine = engine
         self._arrays = (call.inputs, call.outputs, call.splits)
         self._results = results
         self.out = out
-        few = sum(array.nbytes for array in call.inputs) * engine.topology[1] <= LOCKED_BYTES_MAX
-        self._run = engine.library.prepared_run_locked if few else engine.library.prepared_run
+        self._is_short = sum(array.nbytes for array in call.inputs) * engine.topology[1] <= LOCKED_BYTES_MAX
+        library = engine.library
+        self._run = library.prepared_run_locked if self._is_short else library.prepared_run
         self._error = ctypes.c_void_p()
         scratch = call.fill()
         engine.hold(id(self))
         scratch.handle.value = None
-        if engine.library.prepare(
+        if library.prepare(
             engine.address,
             scratch.request_address,
             SLICE_MS,
@@ -53,82 +84,50 @@ class PreparedCall:
         ):
             engine.release(id(self))
             raise failure(engine, self._error)
-        self._prepared = scratch.handle.value or 0
+        self._address = scratch.handle.value or 0
         # ctypes passes such an argument on as it is, which is faster than converting a number.
-        self._handle = ctypes.byref(ctypes.c_char.from_address(self._prepared))
-        if few:
-            self._take_short_cut()
+        self._handle = ctypes.byref(ctypes.c_char.from_address(self._address))
 
-    def _take_short_cut(self) -> None:
-        """Makes a call of this object a call of the library. Python code runs only when a run does not
-        simply succeed."""
-        me = weakref.ref(self)  # or it would keep itself alive
-
-        def otherwise() -> Any:
-            prepared = me()
-            if prepared is None:
-                raise RdmacollError("this prepared call is no more: keep what `prepare_...` returned.")
-            return prepared._end_short_cut()
-
-        self._bound = mirror.Bound(self._prepared, self.out, otherwise)
-        call = function_at(self._engine.library.prepared_call, self._bound)
-        # Python looks for __call__ in the class alone, and does not bind a function of C's.
-        self.__class__ = type(type(self).__name__, (type(self),), {"__call__": call, "__doc__": self.__doc__})
-
-    def _end_short_cut(self) -> Any:
-        """Finishes a run that the library left to Python. Its answer stays in `_bound` until it is handled,
-        since Ctrl-C may come first."""
-        bound = self._bound
-        if bound.is_fresh:
-            return self._end(bound.answer)
-        if bound.answer == abi.TIMEOUT:
-            self._run = _refuse_interrupted  # an earlier run, which may still be in flight
-        self._has_moved = self._has_moved or bound.answer == abi.MOVED
-        return self._end(abi.TIMEOUT)
-
-    def __call__(self) -> Any:
-        """Runs on the array's current values, and returns the result.
-
-        Each run returns the same object and overwrites it. When another rank's rows have changed the result's
-        shape, the result is a new object, and the contents of the old one are void.
-
-        Raises the errors of the collective, and RdmacollError when an exception (Ctrl-C) left an earlier
-        call. The earlier run still has the arrays, and would take this one's place.
-        """
+    def _resume(self, code: int) -> Any:
+        """Runs after an earlier run whose value, `code`, was not handled, since Ctrl-C came first."""
+        if not self._address:
+            raise RdmacollError("this prepared call is no more: keep what `prepare_...` returned.")
+        if code == abi.TIMEOUT:
+            self._run = _refuse_interrupted  # the earlier run may still be in flight
+        self._has_moved = self._has_moved or code == abi.MOVED
         return self._end(abi.TIMEOUT)
 
     def _end(self, code: int) -> Any:
-        """Finishes a run. `code` is the answer of its first slice."""
+        """Finishes a run. `code` is the value of its first slice."""
         try:
             while code == abi.TIMEOUT:  # Python's signal handlers run between the slices
                 code = self._run(self._handle)
         except BaseException:
             self._run = _refuse_interrupted  # this run may still be in flight
             raise
-        self._bound.answer = code
+        self._code = code
         if code:
             if code != abi.MOVED:
-                self._bound.answer = abi.DONE
+                self._code = abi.DONE
                 raise refusal() if self._engine.is_forked else failure(self._engine, self._error)
             self._has_moved = True
         if self._has_moved:
             if self._results is not None:
-                self.out = self._results(KeptResults(self._engine, self._prepared))
-                self._bound.result = self.out
+                self.out = self._results(KeptResults(self._engine, self._address))
             self._has_moved = False  # also after Ctrl-C in the lines above
-        self._bound.answer = abi.DONE
+        self._code = abi.DONE
         return self.out
 
     def __del__(self) -> None:
         engine = self._engine
-        if not self._prepared or engine.is_forked:
+        if not self._address or engine.is_forked:
             return
-        self._bound.prepared = None
-        is_interrupted = self._run is _refuse_interrupted or self._bound.answer == abi.TIMEOUT
+        address, self._address = self._address, 0
+        is_interrupted = self._run is _refuse_interrupted or self._code == abi.TIMEOUT
         if is_interrupted and engine.is_open:
-            engine.interrupted.append((self._prepared, self._arrays))
+            engine.interrupted.append((address, self._arrays))
         else:
-            engine.library.prepared_free(self._prepared)
+            engine.library.prepared_free(address)
         engine.release(id(self))
 
 

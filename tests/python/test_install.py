@@ -53,6 +53,7 @@ def test_the_wheel_is_for_every_python_3_and_this_platform(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "rdmacoll/lib/librdmacoll.so" in names
     assert "rdmacoll/lib/librdmacoll_tf.so" in names
+    assert "rdmacoll/lib/fast_calls.abi3.so" in names
     assert "rdmacoll/_world/world.py" in names
     assert "rdmacoll/ops/__init__.py" in names
     assert "rdmacoll/py.typed" in names

@@ -36,6 +36,10 @@ def test_the_release_wheel_has_no_findings_and_runs_with_numpy_alone(tmp_path: P
     text = make("check-wheel", f"ARGS=--environments {here} --json {out}")
     found = json.loads(out.read_text())
     assert found["ok"], text
-    assert {library["name"] for library in found["libraries"]} == {"librdmacoll.so", "librdmacoll_tf.so"}
+    assert {library["name"] for library in found["libraries"]} == {
+        "librdmacoll.so",
+        "librdmacoll_tf.so",
+        "fast_calls.abi3.so",
+    }
     (trial,) = found["environments"]
     assert trial["result"]["cases"] > 1000, trial

@@ -1,0 +1,248 @@
+"""Plain numpy calls through the extension do, return and refuse the same as through ctypes."""
+
+from __future__ import annotations
+
+import pytest
+from frame import program
+from ranks import run
+
+# Hides the extension from a program. Its calls go through ctypes.
+WITHOUT_EXTENSION = 'import sys\nsys.modules["rdmacoll.lib.fast_calls"] = None\n'
+
+CASES = """
+import ml_dtypes
+from rdmacoll.engine.operators import ReduceOp
+from rdmacoll._world.world import current
+
+plain = current().plain_calls
+values = np.arange(6) + me
+dtypes = [np.uint8, np.int16, np.int32, np.int64, np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
+dtypes += [np.bool_, np.complex64, np.longdouble, ">f4", "M8[s]", "S3", [("x", "f4")], np.longlong]
+arrays = {f"{np.dtype(dtype)}": (lambda dtype=dtype: np.zeros(6).astype(dtype)) for dtype in dtypes}
+for dtype in dtypes[:10]:
+    arrays[f"{np.dtype(dtype)} with values"] = lambda dtype=dtype: values.astype(dtype)
+big = np.arange(48.0).reshape(6, 8) + me
+read_only = np.arange(4.0)
+read_only.flags.writeable = False
+arrays |= {
+    "list": lambda: [1.0, 2.0 * me],
+    "number": lambda: 3,
+    "scalar": lambda: np.array(2.0 + me),
+    "numpy scalar": lambda: np.float32(me),
+    "empty": lambda: np.zeros((0, 3)),
+    "columns": lambda: big[:, ::2].copy(order="F"),
+    "strided": lambda: big[:, ::2],
+    "negative strides": lambda: big[::-1],
+    "masked": lambda: np.ma.masked_array([1.0, 2.0], [0, 1]),
+    "matrix": lambda: np.matrix([[1.0, 2.0]]),
+    "read-only": lambda: read_only,
+    "broadcast": lambda: np.broadcast_to(np.ones(2), (3, 2)),
+    "eight dimensions": lambda: np.ones((1,) * 7 + (2,)),
+    "nine dimensions": lambda: np.ones((1,) * 9),
+    "text": lambda: "text",
+    "none": lambda: None,
+}
+outs = {
+    "none": lambda array: None,
+    "itself": lambda array: array,
+    "like it": lambda array: np.empty_like(array),
+    "another view": lambda array: array[...],
+    "another dtype": lambda array: np.empty(array.shape, np.float16),
+    "another shape": lambda array: np.empty(7),
+    "strided": lambda array: np.empty((*array.shape, 2), array.dtype)[..., 0],
+    "read-only": lambda array: read_only,
+    "list": lambda array: [0.0] * 6,
+}
+overlaps = {"overlapping": (lambda: np.arange(64.0)[:6], lambda array: array.base[2:8])}
+names = ["", "a name", "n\\u00e4me", "NUL \\0", "\\ud800", 7, b"bytes", type("Name", (str,), {})("derived")]
+calls = []
+for label, array in arrays.items():
+    for op in (0, *ReduceOp):
+        calls.append((f"allreduce {label}, {op!r}", "allreduce", array, None, {"op": op}))
+    calls.append((f"broadcast {label}", "broadcast", array, None, {"root_rank": 1}))
+for label, out in outs.items():
+    for kind, options in ("allreduce", {"op": rdmacoll.Sum}), ("broadcast", {"root_rank": 0}):
+        calls.append((f"{kind} to {label}", kind, lambda: values.astype(float), out, options))
+for label, (array, out) in overlaps.items():
+    calls.append((f"allreduce {label}", "allreduce", array, out, {"op": rdmacoll.Max}))
+for root in (True, np.int64(1), 2, -1, 1.0, None, "0", 1 << 70):
+    calls.append((f"broadcast from {root!r}", "broadcast", lambda: values, None, {"root_rank": root}))
+for op in (1.0, True, 9, None, "Sum", np.int32(0)):
+    calls.append((f"allreduce with {op!r}", "allreduce", lambda: values, None, {"op": op}))
+for factor in (2.0, 1, np.float64(1.0), np.array([1.0, 1.0]), "1.0", np.nan):
+    options = {"prescale_factor": factor}
+    calls.append((f"allreduce times {factor!r}", "allreduce", lambda: values.astype(float), None, options))
+for name in names:
+    options = {"name": name, "op": rdmacoll.Sum}
+    calls.append((f"allreduce called {name!r}", "allreduce", lambda: values, None, options))
+    calls.append((f"barrier called {name!r}", "barrier", None, None, {"name": name}))
+
+def outcome(kind, array, out, options):
+    given = () if array is None else (array(),)
+    try:
+        to = {} if out is None else {"out": out(*given)}
+        result = getattr(engine, kind)(*given, **to, **options)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    if result is None:
+        return ("None",)
+    is_out = [one for one in (*given, *to.values()) if one is result]
+    return str(result.dtype), result.shape, result.flags.writeable, len(is_out), result.tobytes()
+"""
+
+
+def test_calls_through_the_extension_are_those_through_ctypes() -> None:
+    body = (
+        CASES
+        + """
+assert plain is not None, "build it: make native"
+wrong = []
+for label, *call in calls:
+    current().plain_calls = None
+    expected = outcome(*call)
+    current().plain_calls = plain
+    for which in "first", "second":
+        found = outcome(*call)
+        if found != expected:
+            wrong.append((label, which, expected, found))
+    # One rank uses the extension, the other does not. They still match.
+    current().plain_calls = plain if me == 0 else None
+    found = outcome(*call)
+    if found != expected:
+        wrong.append((label, "mixed", expected, found))
+assert len(calls) > 200 and not wrong, wrong
+"""
+    )
+    assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
+
+
+def test_the_usual_calls_take_the_extension() -> None:
+    body = """
+from rdmacoll._world.world import current
+one, other = np.ones(3), np.ones(3)
+engine.allreduce(one), engine.broadcast(one, 0)    # this dtype is known from now on
+plain, ours = current().plain_calls, current()
+references = [sys.getrefcount(one) for one in (one, other, ours, None)]
+assert plain.allreduce(ours, one, rdmacoll.Average, None, one, 1.0, 1.0, 0) is one
+assert plain.allreduce(ours, one, rdmacoll.Average, "name", other, 1.0, 1.0, 0) is other
+assert plain.allreduce(ours, one, rdmacoll.Average, None, None, 1.0, 1.0, 0).tolist() == [1.0, 1.0, 1.0]
+assert plain.broadcast(ours, one, 0, None, other, 0) is other
+assert plain.barrier(ours, None, 0) is True
+for _ in range(100):
+    plain.allreduce(ours, one, rdmacoll.Average, "name", other, 1.0, 1.0, 0)
+    plain.allreduce(ours, one, rdmacoll.Sum, "name", [], 1.0, 1.0, 0)
+now = [sys.getrefcount(one) for one in (one, other, ours, None)]
+assert now[:3] == references[:3] and abs(now[3] - references[3]) < 50, (references, now)
+assert plain.in_flight == 0
+"""
+    assert [entry["error"] for entry in run(program(body), 1).succeeded()] == [None]
+
+
+def test_a_plain_call_that_ctrl_c_ended_keeps_its_memory() -> None:
+    body = """
+if me == 0:
+    count = 4_000_000
+    mine, other = np.ones(count, np.float32), np.ones(4000, np.float32)
+    engine.allreduce(np.ones(3, np.float32), rdmacoll.Sum, name="known")
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    for array, name in (mine, "large"), (other, "small"):
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            engine.allreduce(array, rdmacoll.Sum, name, array)
+        except KeyboardInterrupt:
+            continue
+        raise AssertionError("it was not interrupted")
+    from rdmacoll._world.world import current
+    assert len(current().unfinished) == 2 and current().plain_calls.in_flight == 0
+    del mine, other, array    # the engine has their addresses still
+    others = [np.full(count, 7, np.float32) for _ in range(4)] + [np.full(4000, 7, np.float32)] * 40
+    engine.barrier(name="go")
+    engine.barrier(name="end")
+    assert all((other == 7).all() for other in others), "reused memory was written to"
+else:
+    engine.allreduce(np.ones(3, np.float32), rdmacoll.Sum, name="known")
+    engine.barrier(name="go")
+    engine.allreduce(np.ones(4_000_000, np.float32), rdmacoll.Sum, name="large")
+    engine.allreduce(np.ones(4000, np.float32), rdmacoll.Sum, name="small")
+    engine.barrier(name="end")
+"""
+    assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
+
+
+def test_a_shutdown_ends_a_plain_call_of_another_thread() -> None:
+    body = """
+import gc, threading
+if me == 0:
+    said = []
+    def wait():
+        try:
+            engine.allreduce(np.ones(3), rdmacoll.Sum, name="late")
+        except rdmacoll.RdmacollError as error:
+            said.append(type(error).__name__)
+    engine.allreduce(np.ones(3), rdmacoll.Sum, name="known")
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.3)
+    from rdmacoll._world.world import current
+    ours = current()
+    assert ours.plain_calls.in_flight == 1
+    rdmacoll.shutdown()
+    thread.join(20)
+    assert said == ["ShutdownError"], said
+    assert ours.plain_calls.in_flight == 0 and not ours._unfreed, "the engine was not freed"
+    assert ours.plain_calls.barrier(ours, None, 0) is None
+    rdmacoll.init(rank=0, size=1, rendezvous="127.0.0.1:0")    # for the report
+else:
+    engine.allreduce(np.ones(3), rdmacoll.Sum, name="known")
+    time.sleep(0.5)
+"""
+    outcome = run(program(body), 2).succeeded()
+    assert [entry["error"] for entry in outcome] == [None, None]
+
+
+@pytest.mark.parametrize("count", [2, 100_000])
+def test_threads_go_on_while_a_plain_call_waits_for_a_late_rank(count: int) -> None:
+    body = f"""
+import threading
+mine = np.ones({count}, np.float32)
+for _ in range(100):
+    engine.allreduce(mine, rdmacoll.Max, out=mine)
+turns, ends = [0], threading.Event()
+def count():
+    while not ends.wait(0.001):
+        turns[0] += 1
+thread = threading.Thread(target=count)
+thread.start()
+if me == 1:
+    time.sleep(1)
+before = turns[0]
+engine.allreduce(mine, rdmacoll.Max, out=mine)
+meanwhile = turns[0] - before
+ends.set()
+thread.join()
+assert me == 1 or meanwhile > 20, f"the thread had {{meanwhile}} turns: the waiting thread kept the lock"
+"""
+    assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
+
+
+def test_without_the_extension_everything_goes_through_ctypes() -> None:
+    body = """
+from rdmacoll._world.world import current
+assert current().plain_calls is None
+mine = np.full(3, me + 1.0)
+assert (engine.allreduce(mine, rdmacoll.Sum) == 3).all()
+step = engine.prepare_allreduce(mine, np.empty(3), rdmacoll.Sum)
+gather = engine.prepare_allgather(np.arange(2.0) + me)
+for _ in range(3):
+    assert (step() == 3).all() and gather().tolist() == [0, 1, 1, 2]
+engine.barrier()
+step.__del__()
+try:
+    step()
+except rdmacoll.RdmacollError as error:
+    assert "is no more" in str(error), error
+else:
+    raise AssertionError("it ran")
+"""
+    outcome = run(WITHOUT_EXTENSION + program(body), 2).succeeded()
+    assert [entry["error"] for entry in outcome] == [None, None]
