@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from ranks import report
+from tensorflow.python.framework import ops
 from tf_common import value
 
 import rdmacoll
@@ -221,6 +222,8 @@ def train(case: dict[str, str], number: int, *, is_distributed: bool) -> list[np
             return _trained(keras, case, number, is_distributed=is_distributed)
     finally:
         keras.mixed_precision.set_global_policy("float32")
+        if case["mode"] == "session":
+            ops._default_graph_stack.reset()  # an error inside of a strategy leaves its graph entered
         keras.backend.clear_session()
 
 

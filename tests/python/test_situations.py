@@ -32,6 +32,7 @@ DIMENSIONS = {
 }
 SEED = 33
 SEEDS = (SEED, 34, 35)  # the whole cover, of each
+EXECUTIONS = ("eager execution", "sessions", "refused sessions")
 SAMPLE = 2  # cases of `make test`, beside these
 _USUAL = {
     "keras": "Keras 2 legacy",
@@ -62,6 +63,17 @@ ONCE_WRONG: Sequence[Case] = (
     # A loaded optimizer has its loss scaling around it before it is wrapped, others get it in `compile`.
     {**_USUAL, "keras": "Keras 3", "loop": "fit", "restore": "file", "passes": "2"},
 )
+_IN_SESSIONS = {**_USUAL, "mode": "session", "loop": "fit"}
+SESSIONS: Sequence[Case] = (
+    {**_IN_SESSIONS, "restore": "checkpoint", "passes": "2"},
+    {**_IN_SESSIONS, "restore": "checkpoint", "replicas": "2", "precision": "float32"},
+    {**_IN_SESSIONS, "restore": "file", "loop": "train_step", "order": "last"},
+    {**_IN_SESSIONS, "replicas": "2", "passes": "2"},
+    {**_IN_SESSIONS, "replicas": "2", "built": "late"},
+    {**_IN_SESSIONS, "keras": "Keras 2"},
+    {**_IN_SESSIONS, "keras": "Keras 3"},
+    {**_IN_SESSIONS, "passes": "2", "built": "late", "precision": "float32"},
+)
 # Situations in which the first batch builds the model. With a strategy, Keras 3 builds it before.
 BUILDS_LATE: Sequence[Case] = tuple(
     {**case, "loop": loop, "built": "late"}
@@ -71,6 +83,12 @@ BUILDS_LATE: Sequence[Case] = tuple(
 # Refused cases, and words of their errors. The first rule that fits counts.
 REFUSALS: Sequence[tuple[Case, str]] = (
     ({"keras": "Keras 2", "mode": "session"}, "cannot train without eager execution"),
+    ({"keras": "Keras 3", "mode": "session"}, "cannot train without eager execution"),
+    # Keras itself refuses this.
+    ({"mode": "session", "replicas": "2", "built": "late"}, "do not support distribution strategy"),
+    # In sessions Keras never calls a train_step.
+    ({"mode": "session", "wrapped": "tape"}, "has reduced no gradient of model"),
+    ({"mode": "session", "replicas": "2", "passes": "2"}, "cannot apply gradients conditionally here"),
     # Without eager execution Keras builds the model from the data, before callbacks.
     ({"mode": "session"}, ""),
     # A program sends its optimizer's variables in their order. A restored optimizer has another order.
@@ -112,18 +130,16 @@ def is_possible(case: Case) -> bool:
 
 
 def _is_possible_in_sessions(case: Case) -> bool:
-    """In sessions Keras 2 has no train_step, scales losses of legacy optimizers, distributes built models."""
-    if case["keras"] == "Keras 3" or case["loop"] != "fit":
+    """A loop would have to run ops by itself. Keras has only its legacy optimizers for an earlier training,
+    and loads no file into a strategy. Other optimizers are refused when they are wrapped."""
+    if case["loop"] == "loop":
         return False
-    if case["keras"] == "Keras 2" and case["precision"] == "mixed":
+    if case["keras"] != "Keras 2 legacy" and (case["wrapped"], case["restore"]) not in (
+        ("optimizer", "none"),
+        ("optimizer", "weights"),
+    ):
         return False
-    if case["keras"] == "Keras 2" and case["restore"] == "file":
-        return False
-    if case["restore"] == "checkpoint":
-        return False
-    # A refusal of passes would leave TensorFlow's graphs entered, and disturb later cases.
-    is_simple = case["built"] == "yes" and case["restore"] != "file" and case["passes"] == "1"
-    return case["replicas"] == "1" or is_simple
+    return case["restore"] != "file" or case["replicas"] == "1"
 
 
 def refusal_of(case: Case) -> str:
@@ -160,9 +176,12 @@ def chosen(seed: int = SEED) -> list[Case]:
 
 
 def by_execution(cases: Sequence[Case]) -> list[list[Case]]:
-    """Splits the cases. Cases with TensorFlow 1's graphs need a process of their own."""
-    parts = [[case for case in cases if (case["mode"] == "session") is flag] for flag in (False, True)]
-    return [part for part in parts if part]
+    """Splits the cases by EXECUTIONS. Cases with TensorFlow 1's graphs need a process of their own. After an
+    error there, a strategy's graph stays entered."""
+    parts: list[list[Case]] = [[] for _ in EXECUTIONS]
+    for case in cases:
+        parts[0 if case["mode"] != "session" else 2 if refusal_of(case) else 1].append(case)
+    return parts
 
 
 def test_the_cases_have_every_pair() -> None:
@@ -175,7 +194,14 @@ def test_some_situations_train_as_one_process_does(tf_keras: Path) -> None:
 
 
 @pytest.mark.slow
+def test_sessions_train_as_one_process_does_or_refuse(tf_keras: Path) -> None:
+    assert all(is_possible(case) for case in SESSIONS)
+    for cases in by_execution(SESSIONS)[1:]:
+        come_true(cases, tf_keras)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("number", [0, 1], ids=["eager execution", "sessions"])
+@pytest.mark.parametrize("number", range(len(EXECUTIONS)), ids=EXECUTIONS)
 def test_every_pair_of_properties_trains_as_one_process_does(tf_keras: Path, number: int, seed: int) -> None:
     come_true(by_execution(chosen(seed))[number], tf_keras, seed)
