@@ -120,7 +120,7 @@ def _try_in(environment: Path, case: Case, wheel: Path, base: Path) -> Trial:
         else:
             arguments = [environment / "bin" / "rdmacoll", "selftest", "--json", out]
         launcher = "mpirun" if case.trains else "tcp"
-        outcome = run_there(python, arguments, launcher=launcher)
+        outcome = run_in_old_python(python, arguments, launcher=launcher)
         trial.result = json.loads(out.read_text()) if out.exists() else {}
         trial.finding = judged(case, trial.result, [rank.code for rank in outcome.ranks])
         if trial.finding:
@@ -146,7 +146,7 @@ def judged(case: Case, result: dict[str, Any], codes: Sequence[int | None]) -> s
     return ""
 
 
-def run_there(python: Path, arguments: Sequence[str | Path], *, launcher: str) -> Any:
+def run_in_old_python(python: Path, arguments: Sequence[str | Path], *, launcher: str) -> Any:
     """Starts a program on all ranks with that interpreter. The source tree is not on its path."""
     command = [str(python), *map(str, arguments)]
     text = f"import os\nos.execv({command[0]!r}, {command!r})\n"

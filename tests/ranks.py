@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from warm import Forked, Parent
+from fork_server import Forked, Parent
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHERS = ("tcp", "mpirun")
@@ -217,10 +217,10 @@ class Run:
         arguments: Sequence[str] = (),
         prefix_of: Mapping[int, Sequence[str]] | None = None,
         rendezvous: str | None = None,
-        warm: bool = False,
+        preloaded: bool = False,
         arguments_of: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
-        """If `warm`, forks the ranks from a process that has imported TensorFlow. Ranks of mpirun are always
+        """If `preloaded`, forks the ranks from a process that has imported TensorFlow. Ranks of mpirun are always
         cold. Launcher "hand" sets no variables: the arguments tell the ranks everything.
         """
         self.size = ranks
@@ -246,7 +246,7 @@ class Run:
             }
             environ = {**base, **(told if launcher == "tcp" else {}), **(env_of or {}).get(rank, {})}
             own = (arguments_of or {}).get(rank, ())
-            if warm:
+            if preloaded:
                 self.processes.append(_parent().start([*words, *own], environ, self._output()))
             else:
                 self._start([*(prefix_of or {}).get(rank, ()), *command, *own], environ)

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tf_common import SEED, equal_on_all_ranks, raised, run_all
-from tf_trained import (
+from tf_callback_trainings import (
     BATCH,
     IS_KERAS_3,
     STEPS,
@@ -33,6 +32,7 @@ from tf_trained import (
     state_variables,
     weights_of,
 )
+from tf_common import SEED, equal_on_all_ranks, raised, run_all
 
 import rdmacoll
 from rdmacoll.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback

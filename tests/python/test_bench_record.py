@@ -66,7 +66,7 @@ def test_a_training_is_recorded_and_its_sizes_can_be_replayed(tmp_path, text, ra
         arguments=["bench", "record", "--out", str(sizes), str(program), "--epochs", "1"],
         env={"RANKS_ARGUMENTS": json.dumps(arguments)},
         deadline_s=200,
-        warm=launcher == "tcp",
+        preloaded=launcher == "tcp",
     )
     outcome.succeeded()
     output = outcome.ranks[0].output
@@ -97,7 +97,9 @@ def test_by_hand_worker_0_alone_writes_what_was_recorded(tmp_path):
         files = ["--out", str(tmp_path / f"sizes-{place}.json"), "--json", str(tmp_path / f"{place}.json")]
         return ["bench", "record", *files, str(program), *hand.flags(place)]
 
-    with hand.run(tmp_path, arguments_of={place: words(place) for place in range(3)}, warm=True) as started:
+    with hand.run(
+        tmp_path, arguments_of={place: words(place) for place in range(3)}, preloaded=True
+    ) as started:
         outcome = started.finish(200)
     outcome.succeeded()
     assert ["1 tensor, 80 bytes" in rank.output for rank in outcome.ranks] == [True, False, False]

@@ -43,7 +43,7 @@ class ByHand:
         env_of: Mapping[int, Mapping[str, str]] | None = None,
         arguments_of: Mapping[int, Sequence[str]] | None = None,
         prefix_of: Mapping[int, Sequence[str]] | None = None,
-        warm: bool = False,
+        preloaded: bool = False,
     ) -> Run:
         """Starts the run. A held process starts once `folder` has a file with its number."""
         count = len(self.hosts)
@@ -62,7 +62,7 @@ class ByHand:
             arguments_of={
                 place: (arguments_of or {}).get(place, self.flags(place)) for place in range(count)
             },
-            warm=warm,
+            preloaded=preloaded,
         )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from marks import slow
 from ranks import ROOT, run
-from test_tf_matrix import old_python, run_there  # noqa: F401
 from test_tf_optimizers import tf_keras  # noqa: F401
 from test_tf_ranks import run_checks
+from test_tf_versions import old_python, run_in_old_python  # noqa: F401
 
 from rdmacoll.engine.errors import ConfigError, MismatchError
 from rdmacoll.keras.callbacks import agreement
@@ -29,7 +29,7 @@ def test_keras_2_begins_equal_on_two_ranks(tf_keras: Path) -> None:  # noqa: F81
 
 @pytest.mark.slow
 def test_keras_of_tensorflow_2_15_begins_equal(old_python: Path) -> None:  # noqa: F811
-    for done in run_there(old_python, "tf_callbacks.py", 2, "2"):
+    for done in run_in_old_python(old_python, "tf_callbacks.py", 2, "2"):
         assert len(done) == 18
 
 
@@ -50,7 +50,7 @@ FIRST = [
 def test_ranks_begin_equal(tf_keras: Path, library: str, checks: list[str]) -> None:  # noqa: F811
     first = "3" if library == "3" else str(tf_keras)
     program = ROOT / "tests" / "multiprocess" / "tf_callbacks.py"
-    outcome = run(program, 2, arguments=[first, *checks], deadline_s=900, warm=True)
+    outcome = run(program, 2, arguments=[first, *checks], deadline_s=900, preloaded=True)
     assert [report["done"] for report in outcome.succeeded()] == [checks] * 2
 
 
@@ -76,7 +76,7 @@ else:
 
 @pytest.mark.parametrize("end", ["pass", slow("rdmacoll.shutdown()")])
 def test_a_rank_that_a_callback_stops_is_named_with_the_cure(end: str) -> None:
-    outcome = run(STOPPING.replace("END", end), 2, deadline_s=200, warm=True)
+    outcome = run(STOPPING.replace("END", end), 2, deadline_s=200, preloaded=True)
     assert outcome.reports[1] == "left", outcome.text()
     said = "it left after EarlyStopping had stopped fit after epoch 3: put MetricAverageCallback before it"
     assert said in outcome.reports[0], outcome.text()

@@ -56,7 +56,7 @@ def run_example(
         PROGRAM.replace("BEFORE", before),
         ranks_of(path) + bool(env),  # asynchronous servers need a further rank
         launcher="tcp" if has_tensorflow else "mpirun",
-        warm=has_tensorflow,
+        preloaded=has_tensorflow,
         arguments=[str(path), *arguments],
         env=env,
     )

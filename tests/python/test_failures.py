@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from frame import program, wait_done
+from rank_program import program, wait_done
 from ranks import LAUNCHERS, Run, run
 
 

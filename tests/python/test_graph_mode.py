@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_tf_matrix import old_python, run_there  # noqa: F401
 from test_tf_optimizers import tf_keras  # noqa: F401
 from test_tf_ranks import run_checks
+from test_tf_versions import old_python, run_in_old_python  # noqa: F401
 
 
 def test_a_graph_of_keras_2_trains_as_one_process(tf_keras: Path) -> None:  # noqa: F811
@@ -16,5 +16,5 @@ def test_a_graph_of_keras_2_trains_as_one_process(tf_keras: Path) -> None:  # no
 
 @pytest.mark.slow
 def test_a_graph_of_keras_2_trains_so_in_tensorflow_2_15(old_python: Path) -> None:  # noqa: F811
-    for done in run_there(old_python, "tf_graph_mode.py", 2, ""):
+    for done in run_in_old_python(old_python, "tf_graph_mode.py", 2, ""):
         assert len(done) > 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from frame import program
+from rank_program import program
 from ranks import run
 
 

@@ -173,7 +173,9 @@ def train(workers: int, ranks: int, *arguments: str, **environ: str) -> list[Any
     """Runs ps_keras.py with the data spread over `workers`, and returns the reports of the workers."""
     settings = {"RDMACOLL_ORDER": "canonical", **environ}
     words = [str(workers), *arguments]
-    outcome = run(PROGRAMS / "ps_keras.py", ranks, env=settings, arguments=words, warm=True, deadline_s=240)
+    outcome = run(
+        PROGRAMS / "ps_keras.py", ranks, env=settings, arguments=words, preloaded=True, deadline_s=240
+    )
     return [found for found in outcome.succeeded() if found is not None]
 
 

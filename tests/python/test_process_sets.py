@@ -29,7 +29,7 @@ def test_sets_equal_numpy(size, transport):
 
 def test_sets_are_apart_in_tensorflow():
     program = ROOT / "tests" / "multiprocess" / "tf_process_sets.py"
-    assert run(program, 3, deadline_s=240, warm=True).succeeded() == [True, True, True]
+    assert run(program, 3, deadline_s=240, preloaded=True).succeeded() == [True, True, True]
 
 
 def test_sets_of_the_environment_are_there_and_must_be_equal():

@@ -22,11 +22,11 @@ TOLERANCE = 2e-6
 def keras(workers: int, servers: int, task: str, *arguments: str, **options: Any) -> Outcome:
     """Runs a task of ps_async_keras.py. 0 servers: colocated ones."""
     words = [task, str(servers or "colocated"), *arguments]
-    return run(KERAS, workers + servers, arguments=words, warm=True, deadline_s=240, **options)
+    return run(KERAS, workers + servers, arguments=words, preloaded=True, deadline_s=240, **options)
 
 
 def test_tensors_are_pushed_and_pulled_by_ops():
-    found = run(PROGRAMS / "ps_ops.py", 3, warm=True, deadline_s=120).succeeded()[0]
+    found = run(PROGRAMS / "ps_ops.py", 3, preloaded=True, deadline_s=120).succeeded()[0]
     assert len(found) == 9, found
 
 
@@ -161,8 +161,8 @@ report({"begin": begin, "end": end, "steps": steps}, 0)
 
 def test_a_file_of_a_run_with_servers_goes_on_in_allreduce_mode(tmp_path):
     file = str(tmp_path / "model.keras")
-    saved = run(FILES, 4, arguments=["ps", file], warm=True, deadline_s=200).succeeded()[0]
-    found = run(FILES, 2, arguments=["allreduce", file], warm=True, deadline_s=200).succeeded()[0]
+    saved = run(FILES, 4, arguments=["ps", file], preloaded=True, deadline_s=200).succeeded()[0]
+    found = run(FILES, 2, arguments=["allreduce", file], preloaded=True, deadline_s=200).succeeded()[0]
     assert found["begin"] == saved["end"]
     assert found["steps"] == saved["steps"] == 2 * 4  # the servers count the steps of both workers
     assert found["end"] != found["begin"]
@@ -178,7 +178,7 @@ def test_keras_trains_on_without_a_worker_that_dies():
 
 
 def test_a_server_that_dies_ends_fit_with_its_name():
-    with Run(KERAS, 4, arguments=["mishap", "2", "server"], warm=True) as started:
+    with Run(KERAS, 4, arguments=["mishap", "2", "server"], preloaded=True) as started:
         started.wait_for_reports([0, 1])
         os.kill(started.pid(3), signal.SIGKILL)
         outcome = started.finish(60)
@@ -189,7 +189,7 @@ def test_a_server_that_dies_ends_fit_with_its_name():
 
 
 def test_ctrl_c_ends_a_fit_that_is_held_back_by_a_slower_worker():
-    with Run(KERAS, 3, arguments=["held_back", "1"], warm=True) as started:
+    with Run(KERAS, 3, arguments=["held_back", "1"], preloaded=True) as started:
         started.wait_for_reports([0, 1])
         time.sleep(1)  # the worker reaches the limit by then
         os.kill(started.pid(0), signal.SIGINT)

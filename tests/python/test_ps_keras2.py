@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from marks import slow
 from ranks import ROOT, run
-from test_tf_matrix import old_python  # noqa: F401
 from test_tf_optimizers import path_of, tf_keras  # noqa: F401
+from test_tf_versions import old_python  # noqa: F401
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "ps_async_keras2.py"
 # Sums of a few floats in another order, over 6 to 18 steps.

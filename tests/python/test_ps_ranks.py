@@ -246,7 +246,7 @@ for wrong in (lambda: tf.function(lambda one: rdmacoll.push(one, "w"))(mine),
         said.append(str(error).strip())
 report([value.numpy().tolist(), *said])
 """
-    for value, *said in run(program, 3, warm=True, deadline_s=120).succeeded()[:2]:
+    for value, *said in run(program, 3, preloaded=True, deadline_s=120).succeeded()[:2]:
         assert value == [[0.5] * 3] * 2
         assert len(said) == 3
         assert "push of 'w' in a graph of TensorFlow, where" in said[0]

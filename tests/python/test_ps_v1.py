@@ -16,7 +16,7 @@ TOLERANCE = 2e-6
 def there(workers: int, servers: int, task: str, *arguments: str) -> list[Any]:
     """Runs a task of ps_async_v1.py and returns the reports of the ranks. 0 servers: colocated ones."""
     words = [task, str(servers or "colocated"), *arguments]
-    return run(PROGRAM, workers + servers, arguments=words, warm=True, deadline_s=240).succeeded()
+    return run(PROGRAM, workers + servers, arguments=words, preloaded=True, deadline_s=240).succeeded()
 
 
 @pytest.mark.parametrize(

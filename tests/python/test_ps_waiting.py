@@ -120,7 +120,7 @@ with tf.Session() as session:
         report({"at": time.time()})
         raise
 """
-    with Run(program, 3, warm=True) as started:
+    with Run(program, 3, preloaded=True) as started:
         started.wait_for_reports([0, 1])
         time.sleep(1)
         sent = time.time()

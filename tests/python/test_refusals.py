@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from frame import program
+from rank_program import program
 from ranks import run
 
 from rdmacoll._abi.library import load

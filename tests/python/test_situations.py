@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from pairs import Case, all_cases, cover
+from pairwise import Case, all_cases, cover
 from ranks import ROOT, run
 from test_tf_optimizers import path_of, tf_keras as tf_keras
 

@@ -135,7 +135,9 @@ def test_a_snippet_runs_as_it_is_pasted(snippet: str, tmp_path: Path) -> None:
         snippet = snippet.replace(dots, meant)
     # The program changes its folder first, since a server saves there and does not return from init().
     program = f"import os; os.chdir({str(tmp_path)!r})\n{case.before}\n{snippet}\n{case.after}\n"
-    outcome = run(program, case.ranks, deadline_s=240, warm="tensorflow" in program or "keras" in program)
+    outcome = run(
+        program, case.ranks, deadline_s=240, preloaded="tensorflow" in program or "keras" in program
+    )
     assert [rank.code for rank in outcome.ranks] == [0] * case.ranks, outcome.text()
     assert "Error" not in outcome.text(), outcome.text()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frame import program
+from rank_program import program
 from ranks import run
 
 CALLS = """

@@ -23,13 +23,13 @@ def test_models_of_several_threads_are_kept_apart(ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_places_in_a_program_are_told_without_counters(ranks: int) -> None:
-    run_checks("tf_places.py", ranks)
+    run_checks("tf_trace_positions.py", ranks)
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_an_order_of_variables_that_differs_is_an_error(ranks: int) -> None:
-    path = ROOT / "tests" / "multiprocess" / "tf_order.py"
-    outcome = run(path, ranks, warm=True)
+    path = ROOT / "tests" / "multiprocess" / "tf_variable_order.py"
+    outcome = run(path, ranks, preloaded=True)
     assert len(outcome.succeeded()[0]["done"]) == 8
     assert outcome.ranks[0].output.count("by different names") == 1, outcome.text()
 
@@ -130,7 +130,7 @@ def test_models_are_numbered_as_they_come() -> None:
 
 def test_other_steps_per_execution_are_told_in_one_sentence() -> None:
     path = ROOT / "tests" / "multiprocess" / "tf_steps_per_execution.py"
-    outcome = run(path, 2, warm=True, arguments=["4", "2"])
+    outcome = run(path, 2, preloaded=True, arguments=["4", "2"])
     first = outcome.reports[0]
     assert "StalledError" in first or "different iterations" in first, first
     output = outcome.ranks[0].output

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 from ranks import ROOT, run
-from test_tf_matrix import cache_folder, old_python as old_python, run_there
 from test_tf_ranks import run_checks
+from test_tf_versions import cache_folder, old_python as old_python, run_in_old_python
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "tf_optimizers.py"
 COLUMNS = ("graph", "eager", "accumulation", "mixed_precision", "clipnorm", "clipvalue", "global_clipnorm")
@@ -168,7 +168,7 @@ def test_what_is_special_in_tensorflow_1() -> None:
 @pytest.mark.slow
 def test_the_table_comes_true_in_tensorflow_2_15(old_python: Path) -> None:
     come_true(cells(row for row in ROWS if row[2] != "Keras 3"), python=old_python)
-    for done in run_there(old_python, "tf_v1.py", 2):
+    for done in run_in_old_python(old_python, "tf_v1.py", 2):
         assert len(done) == 6
 
 

@@ -20,7 +20,7 @@ def run_checks(program: str, ranks: int, *, servers: int = 0, first: str = "", *
     texts = [(PROGRAMS / name).read_text() for name in (first, program) if name]
     checks = [line for text in texts for line in text.splitlines() if line.startswith("def check_")]
     is_warm = options.get("launcher", "tcp") == "tcp"
-    reports = run(path, ranks + servers, deadline_s=900, warm=is_warm, **options).succeeded()
+    reports = run(path, ranks + servers, deadline_s=900, preloaded=is_warm, **options).succeeded()
     assert len(checks) > 4
     assert reports[ranks:] == [None] * servers
     for report in reports[:ranks]:
@@ -41,7 +41,7 @@ def test_ops_that_give_or_get_parts_are_right(ranks: int, inter_op_threads: int)
 
 @pytest.mark.parametrize("ranks", [2, 3, slow(4)])
 def test_the_least_and_the_greatest_are_right(ranks: int) -> None:
-    run_checks("tf_extrema.py", ranks)
+    run_checks("tf_min_max.py", ranks)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_least_and_the_greatest_are_right(ranks: int) -> None:
     ],
 )
 def test_large_sums_are_shared_within_a_node(is_shared: str, env: dict[str, str]) -> None:
-    run_checks("tf_shared.py", 3, arguments=[is_shared], env=env)
+    run_checks("tf_shared_results.py", 3, arguments=[is_shared], env=env)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_large_sums_of_servers_are_shared_within_a_node(
 ) -> None:
     env = {"RDMACOLL_MODE": "ps", "RDMACOLL_NUM_SERVERS": str(servers), **env}
     processes = 0 if "RDMACOLL_SERVER_PLACEMENT" in env else servers
-    run_checks("tf_shared.py", 3, servers=processes, arguments=[is_shared], env=env)
+    run_checks("tf_shared_results.py", 3, servers=processes, arguments=[is_shared], env=env)
 
 
 @pytest.mark.parametrize(("ranks", "inter_op_threads"), [slow(2, 2), (3, 1)])
@@ -102,7 +102,7 @@ DEADLINE_S = 5.0  # five times what is promised
     ],
 )
 def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
-    outcome = run(PROGRAMS / "tf_failure.py", 3, arguments=[how, where], deadline_s=200, warm=True)
+    outcome = run(PROGRAMS / "tf_failure.py", 3, arguments=[how, where], deadline_s=200, preloaded=True)
     *survivors, ended = outcome.ranks
     assert ended.code != 0, outcome.text()
     for survivor in survivors:
@@ -129,7 +129,7 @@ def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
     ],
 )
 def test_a_signal_ends_a_wait_in_tensorflow(where: str, number: str) -> None:
-    with Run(PROGRAMS / "tf_interrupt.py", 2, arguments=[where, number], warm=True) as started:
+    with Run(PROGRAMS / "tf_interrupt.py", 2, arguments=[where, number], preloaded=True) as started:
         started.wait_for_reports((0, 1), 100)
         time.sleep(0.7)
         assert started.reported(0) == {"pid": started.pid(0)}
@@ -170,7 +170,7 @@ except tf.errors.DeadlineExceededError as error:
 
 @pytest.mark.parametrize("missing", [0, slow(1)])
 def test_stalls_name_the_gradients_also_when_the_root_is_missing(missing: int) -> None:
-    outcome = run(STALL.replace("MISSING", str(missing)), 2, deadline_s=200, warm=True)
+    outcome = run(STALL.replace("MISSING", str(missing)), 2, deadline_s=200, preloaded=True)
     waiting = outcome.ranks[1 - missing]
     bucket, labels = "DistributedOptimizer_0/step_0/bucket_0", "net/last/bias, net/last/kernel and 2 more"
     assert waiting.report["tensor"] == f"{bucket} ({labels})", outcome.text()
@@ -185,9 +185,9 @@ def test_stalls_name_the_gradients_also_when_the_root_is_missing(missing: int) -
 
 @pytest.mark.parametrize("ranks", [3])
 def test_what_one_rank_refuses_shifts_nothing(ranks: int) -> None:
-    run_checks("shifts.py", ranks)
+    run_checks("refused_calls.py", ranks)
 
 
 @pytest.mark.parametrize("ranks", [3])
 def test_refusals_of_one_name_and_groups_that_differ_shift_nothing(ranks: int) -> None:
-    run_checks("shifts_by_name.py", ranks)
+    run_checks("refused_calls_by_name.py", ranks)

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 from marks import slow
 from ranks import ROOT, run
-from test_tf_matrix import old_python as old_python, run_there
 from test_tf_optimizers import path_of, tf_keras as tf_keras
 from test_tf_ranks import run_checks
+from test_tf_versions import old_python as old_python, run_in_old_python
 
 from rdmacoll._abi.library import load
 from rdmacoll._abi.settings import Values
@@ -85,7 +85,7 @@ def test_ranks_that_come_apart_are_found_without_eager_execution(tf_keras: Path)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["legacy", "2"])
 def test_ranks_that_come_apart_are_found_with_tensorflow_2_15(old_python: Path, kind: str) -> None:
-    for done in run_there(old_python, "tf_weights.py", 3, kind):
+    for done in run_in_old_python(old_python, "tf_weights.py", 3, kind):
         assert len(done) > 8
 
 
@@ -103,7 +103,7 @@ def test_with_asynchronous_servers_there_is_nothing_to_compare() -> None:
         except rdmacoll.ConfigError as error:
             report(str(error))
     """
-    reports = run("\n".join(line[8:] for line in program.splitlines()), 3, warm=True).succeeded()
+    reports = run("\n".join(line[8:] for line in program.splitlines()), 3, preloaded=True).succeeded()
     assert all("asynchronous parameter servers" in said for said in reports[:2])
 
 

@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from rdma import qemu, uml
 from rdma.cache import GuestError, say
-from rdma.machine import Launch, Options, Place, Result, passed_environment
+from rdma.machine import Launch, Options, Result, RunFolders, passed_environment
 
 # user-mode Linux is the default. QEMU is for machines that forbid it, and for tests that need two processors.
 KINDS = {"uml": uml, "qemu": qemu}
@@ -137,7 +137,7 @@ def _run_on(
 ) -> Result:
     begin = time.monotonic()
     with _work_folder(options.memory_bytes) as folder, _Pipes() as pipes:
-        place = Place(folder / "exchange", folder / "kernel", pipes.write_end[0], pipes.write_end[1])
+        place = RunFolders(folder / "exchange", folder / "kernel", pipes.write_end[0], pipes.write_end[1])
         place.exchange.mkdir()
         place.files.mkdir()
         launch = KINDS[kind].launch(options, place)

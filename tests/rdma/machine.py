@@ -100,7 +100,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Place:
+class RunFolders:
     """The folders and pipes of one run. The guest sees `exchange`; `files` is for the kernel's own files."""
 
     exchange: Path

@@ -7,7 +7,7 @@ import shutil
 
 from rdma import initramfs, qemu_kernel
 from rdma.cache import GuestError
-from rdma.machine import Launch, Options, Place
+from rdma.machine import Launch, Options, RunFolders
 
 _PROGRAM = "qemu-system-x86_64"
 _PROCESSORS = 2
@@ -28,7 +28,7 @@ def prepare(_jobs: int | None = None) -> None:
     initramfs.busybox()
 
 
-def launch(options: Options, place: Place) -> Launch:
+def launch(options: Options, place: RunFolders) -> Launch:
     """Returns the start of a guest.
 
     Two virtio-serial ports carry the command's output. The console is the process's own output.

@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Any
 
-from frame import program, wait_done
+from rank_program import program, wait_done
 from ranks import Outcome, Run
 
 from rdma.scene import QUICK, RDMA, main, own_device, shell

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from frame import program, wait_done
+from rank_program import program, wait_done
 from ranks import Run
 
 from rdma.pingpong import gid_index

@@ -7,7 +7,7 @@ import functools
 import os
 
 from rdma import initramfs, uml_kernel
-from rdma.machine import Launch, Options, Place
+from rdma.machine import Launch, Options, RunFolders
 
 _PTRACE_TRACEME = 0
 
@@ -32,7 +32,7 @@ def prepare(jobs: int | None = None) -> None:
     initramfs.busybox()
 
 
-def launch(options: Options, place: Place) -> Launch:
+def launch(options: Options, place: RunFolders) -> Launch:
     """Returns the start of a guest.
 
     Serial lines 0 and 1 carry the command's output. The console is the process's own output.

@@ -6,7 +6,7 @@ import pytest
 from marks import slow
 from ranks import ROOT, run
 
-PROGRAM = ROOT / "tests" / "multiprocess" / "scales.py"
+PROGRAM = ROOT / "tests" / "multiprocess" / "scale_factors.py"
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ class Parent:
                 [
                     sys.executable,
                     "-c",
-                    f"import warm, {self._modules}; exec(warm.program({other.fileno()}))",
+                    f"import fork_server, {self._modules}; exec(fork_server.program({other.fileno()}))",
                 ],
                 env=self._environ,
                 stdin=subprocess.DEVNULL,

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from ranks import ROOT, run
-from test_tf_matrix import old_python, run_there  # noqa: F401
 from test_tf_optimizers import tf_keras  # noqa: F401
+from test_tf_versions import old_python, run_in_old_python  # noqa: F401
 
-PROGRAM = ROOT / "tests" / "multiprocess" / "tf_copies.py"
+PROGRAM = ROOT / "tests" / "multiprocess" / "tf_optimizer_copies.py"
 # own: wrapped, with a name, buckets and sums of its own.
 # plain: not wrapped, as it comes out of a file. It works when it is wrapped again.
 # none: no optimizer.
@@ -54,7 +54,7 @@ def found() -> Found:
 
     @functools.cache
     def train(folder: Path) -> dict[str, Any]:
-        reports = run(PROGRAM, 2, warm=True, arguments=[str(folder)], deadline_s=600).succeeded()
+        reports = run(PROGRAM, 2, preloaded=True, arguments=[str(folder)], deadline_s=600).succeeded()
         assert reports[0] == reports[1]
         return dict(reports[0])
 
@@ -71,6 +71,6 @@ def test_a_copy_has_a_state_of_its_own(row: str, found: Found, tf_keras: Path) -
 
 @pytest.mark.slow
 def test_a_copy_has_a_state_of_its_own_in_tensorflow_2_15(old_python: Path) -> None:  # noqa: F811
-    for outcome in run_there(old_python, "tf_copies.py", 2, ""):
+    for outcome in run_in_old_python(old_python, "tf_optimizer_copies.py", 2, ""):
         for family in FAMILIES[:2]:
             assert outcome[family] == {row: words[family] for row, words in ROWS.items()}

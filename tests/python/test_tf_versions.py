@@ -40,7 +40,7 @@ def old_python() -> Path:
     return python
 
 
-def run_there(python: Path, program: str, ranks: int, *arguments: str) -> list[list[str]]:
+def run_in_old_python(python: Path, program: str, ranks: int, *arguments: str) -> list[list[str]]:
     """Runs `program` in the environment of `python`, and returns the checks that each rank has done."""
     command = [str(python), str(PROGRAMS / program), *arguments]
     text = f"import os\nos.execv({command[0]!r}, {command!r})\n"
@@ -48,24 +48,24 @@ def run_there(python: Path, program: str, ranks: int, *arguments: str) -> list[l
 
 
 def test_the_same_binary_trains_in_tensorflow_2_15(old_python: Path) -> None:
-    for done in run_there(old_python, "tf_keras2.py", 2, "smoke"):
+    for done in run_in_old_python(old_python, "tf_keras2.py", 2, "smoke"):
         assert done == ["check_the_tape_trains", "check_new_optimizers"]
 
 
 @pytest.mark.slow
 def test_all_of_keras_2_works_in_tensorflow_2_15(old_python: Path) -> None:
-    for done in run_there(old_python, "tf_keras2.py", 2):
+    for done in run_in_old_python(old_python, "tf_keras2.py", 2):
         assert len(done) == 11
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("inter_op_threads", [1, 2])
 def test_all_ops_work_in_tensorflow_2_15(old_python: Path, inter_op_threads: int) -> None:
-    for done in run_there(old_python, "tf_ops.py", 2, str(inter_op_threads)):
+    for done in run_in_old_python(old_python, "tf_ops.py", 2, str(inter_op_threads)):
         assert len(done) > 12
-    for done in run_there(old_python, "tf_parts.py", 2, str(inter_op_threads)):
+    for done in run_in_old_python(old_python, "tf_parts.py", 2, str(inter_op_threads)):
         assert len(done) > 8
-    for done in run_there(old_python, "tf_shared.py", 3, "yes"):
+    for done in run_in_old_python(old_python, "tf_shared_results.py", 3, "yes"):
         assert len(done) > 8
-    for done in run_there(old_python, "tf_refusals.py", 2, str(inter_op_threads)):
+    for done in run_in_old_python(old_python, "tf_refusals.py", 2, str(inter_op_threads)):
         assert len(done) > 4
