@@ -220,8 +220,8 @@ class Run:
         preloaded: bool = False,
         arguments_of: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
-        """If `preloaded`, forks the ranks from a process that has imported TensorFlow. Ranks of mpirun are always
-        cold. Launcher "hand" sets no variables: the arguments tell the ranks everything.
+        """If `preloaded`, forks the ranks from a process that has imported TensorFlow. Ranks of mpirun are
+        always cold. Launcher "hand" sets no variables: the arguments tell the ranks everything.
         """
         self.size = ranks
         self.launcher = launcher
