@@ -60,7 +60,7 @@ def _without_code(markdown: str) -> str:
 @pytest.mark.parametrize("path", FOR_USERS, ids=relative)
 def test_every_command_and_setting_of_a_page_exists(path: Path) -> None:
     page, where = path.read_text(), relative(path)
-    table = (CPP / "base" / "config_table.cc").read_text()
+    table = (CPP / "settings" / "settings_table.cc").read_text()
     for name in set(re.findall(r"\bRDMACOLL_[A-Z_]+[A-Z]\b", page)) - NO_SETTINGS:
         assert f'"{name}"' in table, f"{where} names {name}, which is no setting"
     named = re.findall(

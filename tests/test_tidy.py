@@ -27,6 +27,7 @@ MAY_INCLUDE = {
     "compute": _BELOW,
     "collectives": _BASE,
     "bootstrap": _BELOW | {"transport"},
+    "settings": _BELOW | {"transport", "bootstrap"},
     "probe": _BELOW | {"transport"},
     "ps": _BELOW | {"transport"},
     "operation": _BASE | {"collectives"},
@@ -34,7 +35,7 @@ MAY_INCLUDE = {
     "execution": _EXECUTION,
     "engine": _ENGINE,
     "sim": _ENGINE | {"engine"},
-    "api": _ENGINE | {"engine", "sim", "probe", "ps"},
+    "api": _ENGINE | {"engine", "sim", "settings", "probe", "ps"},
     "tensorflow": {"api"},
     "python": {"api"},
 }
@@ -74,7 +75,7 @@ SYSTEM_HEADERS_OF: dict[str, set[str]] = {
 # Our own headers that include such a system header, and the only files that may include them.
 PRIVATE_HEADERS = {"transport/rdma/libibverbs.h": "cpp/transport/rdma/libibverbs"}
 
-READS_THE_ENVIRONMENT = {"cpp/base/config.cc", "rdmacoll/_start/bootstrap.py"}
+READS_THE_ENVIRONMENT = {"cpp/settings/read_config.cc", "rdmacoll/_start/bootstrap.py"}
 
 LINES_MAX = 400
 # Longer files, and the reason for each.

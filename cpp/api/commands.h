@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "base/config.h"
@@ -10,8 +9,6 @@
 #include "base/status.h"
 #include "operation/operation.h"
 #include "sim/scale.h"
-#include "transport/rdma/choose_device.h"
-#include "transport/rdma/verbs.h"
 
 namespace rdmacoll {
 
@@ -38,11 +35,5 @@ struct PlanQuestion {
   int servers = 0;
 };
 Status plan_json(const PlanQuestion& question, const Config& config, std::string& json);
-
-// The RDMA devices of this machine, or the given devices. `known` is an error if the devices could
-// not be read.
-std::string devices_json(const rdma::Wish& wish);
-std::string devices_json(const Status& known, std::span<const rdma::DeviceFacts> devices,
-                         const std::string& warning, const rdma::Wish& wish);
 
 }  // namespace rdmacoll

@@ -8,6 +8,7 @@
 #include "api/rdmacoll_c.h"
 #include "api/session.h"
 #include "base/text.h"
+#include "settings/settings.h"
 
 namespace rdmacoll {
 namespace {

@@ -16,6 +16,7 @@
 #include "base/system_error.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "settings/settings.h"
 
 namespace rdmacoll::ps {
 namespace {

@@ -14,6 +14,7 @@
 #include "engine/driver.h"
 #include "engine/engine.h"
 #include "memory/pool.h"
+#include "settings/settings.h"
 
 namespace rdmacoll {
 

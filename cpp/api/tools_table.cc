@@ -10,9 +10,9 @@
 #include "api/requests.h"
 #include "api/session.h"
 #include "api/tables.h"
-#include "base/config.h"
 #include "base/system_error.h"
-#include "transport/rdma/settings.h"
+#include "bootstrap/transports.h"
+#include "settings/settings.h"
 
 struct rc_pair {
   std::unique_ptr<rdmacoll::PairSession> session;
@@ -41,7 +41,7 @@ int tools_devices(const char* arguments, char** json, char** error) {
   Config config;
   std::vector<SettingValue> values;
   const Status status = read(arguments, config, values);
-  if (status.ok()) *json = copy_text(devices_json(rdma::wish_of(config)));
+  if (status.ok()) *json = copy_text(devices_json(config));
   return report(status, error);
 }
 

@@ -15,4 +15,11 @@ const std::vector<TransportRow>& transport_table() {
   return kTable;
 }
 
+std::string devices_json(const Config& config) {
+  for (const TransportRow& row : transport_table()) {
+    if (std::string json = row.make()->devices_json(config); !json.empty()) return json;
+  }
+  return "{}";
+}
+
 }  // namespace rdmacoll

@@ -1,6 +1,7 @@
 // The table of transports.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -11,5 +12,8 @@ namespace rdmacoll {
 // In order of preference: two ranks use the first one by which they reach each other. The last one
 // reaches every rank.
 const std::vector<TransportRow>& transport_table();
+
+// The devices of the first transport that has some, as JSON for a command.
+std::string devices_json(const Config& config);
 
 }  // namespace rdmacoll

@@ -46,8 +46,13 @@ struct TransportAgreement {
 
 // Names a rank in sentences.
 using Describe = std::function<std::string(int rank)>;
-// How a setting was given: "TF_RDMA_DEV_NAME=mlx5_0". "": the user has not set it.
-using GivenSettings = std::function<std::string(std::string_view setting)>;
+// The settings as a transport asks for them.
+struct GivenSettings {
+  bool is_named = false;   // RDMACOLL_TRANSPORT names the transport
+  bool is_allowed = true;  // ... or does not exclude it
+  // How the user has set one: "TF_RDMA_DEV_NAME=mlx5_0"; "": not at all.
+  std::function<std::string(std::string_view setting)> text;
+};
 
 // The kind of socket on which two ranks meet.
 enum class SocketKind : uint8_t { tcp, unix_domain };
@@ -73,6 +78,8 @@ class TransportProvider {
   // The settings that request this transport; "": none. It is then an error if a rank cannot use
   // it, also in a world of one.
   virtual std::string request(const Config&) const { return ""; }
+  // The devices of this machine, as JSON for a command; "": the transport has none.
+  virtual std::string devices_json(const Config&) const { return ""; }
   // The descriptors that each peer takes at most.
   virtual int descriptors_per_peer(const Config&) const { return 1; }
 

@@ -1,4 +1,4 @@
-"""Settings from arguments of `init()`. They pass through to the one table in cpp/base/config_table.cc."""
+"""Settings from arguments of `init()`. They pass through to the table in cpp/settings/settings_table.cc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides how this process starts. Only this file and cpp/base/config.cc read the environment.
+"""Decides how this process starts. Only this file and cpp/settings/read_config.cc read the environment.
 
 Order of precedence: arguments of `init()`, RDMACOLL_RANK and the like, MPI, Slurm, torchrun, and with
 parameter servers TF_CONFIG. Without any of these the world has one rank. A launcher that started one process

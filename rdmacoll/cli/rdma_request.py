@@ -37,7 +37,7 @@ class RdmaRequest:
 
 
 def rdma_request(settings: Settings) -> RdmaRequest:
-    """The rule of cpp/base/config_relations.cc: a setting that turns RDMA off overrides all that ask for
+    """The rule of cpp/transport/rdma/settings.cc: a setting that turns RDMA off overrides all that ask for
     it. The engine refuses RDMACOLL_TRANSPORT with rdma together with RDMACOLL_RDMA=false, so that pair
     cannot occur."""
     if settings.set_value("RDMACOLL_RDMA") == "false":

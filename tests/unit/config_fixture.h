@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/config.h"
+#include "settings/settings.h"
 
 namespace rdmacoll::config_test {
 

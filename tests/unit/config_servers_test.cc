@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/config.h"
+#include "settings/settings.h"
 
 namespace rdmacoll {
 namespace {

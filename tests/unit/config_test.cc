@@ -1,5 +1,3 @@
-#include "base/config.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,8 @@
 #include <set>
 
 #include "base/text.h"
+#include "bootstrap/transports.h"
+#include "settings/settings.h"
 #include "unit/config_fixture.h"
 
 namespace rdmacoll {
@@ -139,6 +139,18 @@ TEST_F(ConfigTest, a_wrong_value_leaves_config_alone_and_the_other_values_readab
   EXPECT_EQ(value("RDMACOLL_SECRET_FILE").value, "/mine");
   EXPECT_EQ(value("RDMACOLL_ORDER").value, "canonical");
   EXPECT_EQ(values.size(), settings_table().size());
+}
+
+TEST_F(ConfigTest, transports_are_those_of_the_table) {
+  for (const TransportRow& row : transport_table()) {
+    variables() = {{"RDMACOLL_TRANSPORT", std::string(row.name)}};
+    ASSERT_TRUE(read().ok()) << row.name;
+    EXPECT_THAT(config.transports, ElementsAre(row.name));
+    EXPECT_THAT(std::string(value("RDMACOLL_TRANSPORT").setting->allowed),
+                HasSubstr(std::string(row.name)));
+  }
+  expect_refused("RDMACOLL_TRANSPORT", "toy");
+  EXPECT_THAT(read().message(), HasSubstr("it takes auto, or a comma list of shm, rdma, tcp"));
 }
 
 TEST_F(ConfigTest, transports_are_a_list_in_the_given_order) {

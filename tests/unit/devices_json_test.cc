@@ -1,29 +1,29 @@
+#include "transport/rdma/devices_json.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "api/commands.h"
-
-namespace rdmacoll {
+namespace rdmacoll::rdma {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 rdma::DeviceFacts a_device() {
-  rdma::DeviceFacts device{.name = "mlx4_0", .firmware = "2.42", .numa_node = 1};
+  DeviceFacts device{.name = "mlx4_0", .firmware = "2.42", .numa_node = 1};
   device.ports.push_back({.number = 2,
-                          .state = rdma::PortState::active,
-                          .link = rdma::LinkLayer::infiniband,
+                          .state = PortState::active,
+                          .link = LinkLayer::infiniband,
                           .active_mtu = 4096,
                           .gbit_per_s = 56,
                           .lid = 7,
-                          .gids = {{.index = 0, .type = rdma::GidType::infiniband}},
+                          .gids = {{.index = 0, .type = GidType::infiniband}},
                           .pkeys = {0xffff}});
   return device;
 }
 
 TEST(DevicesJson, has_facts_and_choice) {
-  const std::vector<rdma::DeviceFacts> devices = {a_device()};
+  const std::vector<DeviceFacts> devices = {a_device()};
   EXPECT_THAT(
       devices_json({}, devices, "", {}),
       AllOf(HasSubstr(R"("error": null, "warning": null, "devices": [{"name": "mlx4_0")"),
@@ -43,11 +43,11 @@ TEST(DevicesJson, has_the_sentence_where_nothing_is_known_or_nothing_fits) {
   EXPECT_EQ(devices_json({Code::failed, "no library"}, {}, "", {}),
             R"({"error": "no library", "warning": null, "devices": [], "rails": [], )"
             R"("choice_error": null})");
-  const std::vector<rdma::DeviceFacts> devices = {a_device()};
+  const std::vector<DeviceFacts> devices = {a_device()};
   EXPECT_THAT(devices_json({}, devices, "mind the forks", {.devices = "mlx5_0"}),
               AllOf(HasSubstr(R"("warning": "mind the forks")"), HasSubstr(R"("rails": [])"),
                     HasSubstr(R"("choice_error": "RDMACOLL_DEVICE=mlx5_0: )")));
 }
 
 }  // namespace
-}  // namespace rdmacoll
+}  // namespace rdmacoll::rdma

@@ -1,6 +1,7 @@
 #include "transport/rdma/provider.h"
 
 #include "base/text.h"
+#include "transport/rdma/devices_json.h"
 #include "transport/rdma/rdma_transport.h"
 #include "transport/rdma/settings.h"
 
@@ -11,6 +12,14 @@ namespace {
 constexpr int kDescriptorsPerDevice = 3;
 
 }  // namespace
+
+Status RdmaProvider::check_settings(Config& config, const GivenSettings& given) const {
+  return rdma::check_settings(config, given);
+}
+
+std::string RdmaProvider::devices_json(const Config& config) const {
+  return rdma::devices_json(rdma::wish_of(config));
+}
 
 TransportCard RdmaProvider::probe(const Config& config, MemoryPool& pool) {
   ability_ = rdma::find_ability(config, pool, verbs_, limit_.value_or(rdma::memory_limit()));

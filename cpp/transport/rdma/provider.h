@@ -18,6 +18,8 @@ class RdmaProvider final : public TransportProvider {
                         std::optional<rdma::MemoryLimit> limit = std::nullopt)
       : verbs_(verbs), limit_(limit) {}
 
+  Status check_settings(Config& config, const GivenSettings& given) const override;
+  std::string devices_json(const Config& config) const override;
   std::string request(const Config& config) const override { return config.rdma_request; }
   TransportCard probe(const Config& config, MemoryPool& pool) override;
   int descriptors_of_devices() const override;

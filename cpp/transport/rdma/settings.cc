@@ -6,6 +6,25 @@
 
 namespace rdmacoll::rdma {
 
+Status check_settings(Config& config, const GivenSettings& given) {
+  if (given.is_named && !config.rdma_enabled) {
+    return {Code::invalid,
+            "RDMACOLL_TRANSPORT names rdma, but RDMACOLL_RDMA (TF_RDMA_ENABLED) is false: change "
+            "one of them."};
+  }
+  const std::string device = given.text("RDMACOLL_DEVICE");
+  if (!device.empty()) config.rdma_device_by = device.substr(0, device.find('='));
+  // The list of transports decides. If it leaves out RDMA, a device that scripts name is no request
+  // for RDMA.
+  if (!config.rdma_enabled || !given.is_allowed) return {};
+  for (const std::string_view name : {"RDMACOLL_RDMA", "RDMACOLL_DEVICE", "RDMACOLL_TRANSPORT"}) {
+    const std::string text = given.text(name);
+    if (text.empty() || (name == "RDMACOLL_TRANSPORT" && !given.is_named)) continue;
+    config.rdma_request += cat(config.rdma_request.empty() ? "" : " ", text);
+  }
+  return {};
+}
+
 Wish wish_of(const Config& config) {
   return {.devices = config.rdma_device,
           .devices_by = config.rdma_device_by,

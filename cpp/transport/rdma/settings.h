@@ -12,6 +12,9 @@
 
 namespace rdmacoll::rdma {
 
+// Finds out which settings request RDMA, and refuses those that exclude each other.
+Status check_settings(Config& config, const GivenSettings& given);
+
 // Unset options keep their defaults.
 Wish wish_of(const Config& config);
 PeerOptions peer_options(const Config& config, std::size_t pool_bytes, int ranks);

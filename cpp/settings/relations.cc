@@ -1,8 +1,9 @@
 // Checks relations between settings, and refuses those that exclude each other.
 #include <algorithm>
 
-#include "base/config.h"
 #include "base/text.h"
+#include "bootstrap/transports.h"
+#include "settings/settings.h"
 
 namespace rdmacoll {
 
@@ -47,24 +48,13 @@ Status check_relations(Config& config, std::vector<SettingValue>& values) {
         .add_note(config.has_servers ? "colocated, every worker serves, whatever this says"
                                      : "there are no servers without RDMACOLL_MODE=ps");
   }
-  const bool names_rdma = std::find(config.transports.begin(), config.transports.end(), "rdma") !=
-                          config.transports.end();
-  if (names_rdma && !config.rdma_enabled) {
-    return Status(Code::invalid,
-                  "RDMACOLL_TRANSPORT names rdma, but RDMACOLL_RDMA (TF_RDMA_ENABLED) is false: "
-                  "change one of them.");
-  }
-  // The list of transports decides. If it leaves out rdma, a device that scripts name is no request
-  // for RDMA.
-  const bool excludes_rdma = !config.transports.empty() && !names_rdma;
-  if (was_set("RDMACOLL_DEVICE")) {
-    const std::string& given = value_of("RDMACOLL_DEVICE").given;
-    config.rdma_device_by = given.substr(0, given.find('='));
-  }
-  for (const std::string_view name : {"RDMACOLL_RDMA", "RDMACOLL_DEVICE", "RDMACOLL_TRANSPORT"}) {
-    const bool asks = name == "RDMACOLL_TRANSPORT" ? names_rdma : was_set(name);
-    if (!asks || !config.rdma_enabled || excludes_rdma) continue;
-    config.rdma_request += cat(config.rdma_request.empty() ? "" : " ", value_of(name).given);
+  const auto given = [&](std::string_view name) {
+    return was_set(name) ? value_of(name).given : std::string();
+  };
+  for (const TransportRow& row : transport_table()) {
+    const bool is_named = config.names(row.name);
+    RC_RETURN_IF_ERROR(row.make()->check_settings(
+        config, {.is_named = is_named, .is_allowed = config.allows(row.name), .text = given}));
   }
   config.pool_is_given = was_set("RDMACOLL_BUF_SIZE");
   constexpr uint64_t kGiB = uint64_t{1} << 30;

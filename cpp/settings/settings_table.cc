@@ -2,7 +2,9 @@
 // settings.
 #include <sstream>
 
-#include "base/config.h"
+#include "base/text.h"
+#include "bootstrap/transports.h"
+#include "settings/settings.h"
 
 namespace rdmacoll {
 namespace {
@@ -18,6 +20,12 @@ std::vector<std::string> split_list(const std::string& text) {
   std::istringstream stream(text);
   for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
   return items;
+}
+
+std::string transport_names() {
+  std::vector<std::string_view> names;
+  for (const TransportRow& row : transport_table()) names.push_back(row.name);
+  return cat("auto, or a comma list of ", join(names, ", "));
 }
 
 constexpr Setting kSettings[] = {
@@ -48,7 +56,8 @@ constexpr Setting kSettings[] = {
      0.001, kSecondsMax,
      [](Config& config, const ParsedValue& value) { config.start_timeout_s = value.seconds; }},
     {"RDMACOLL_TRANSPORT", "", "auto", Unit::choice, Scope::world,
-     "auto, or a comma list of shm, tcp, rdma", "What may carry data.", 0, 0,
+     "",  // settings_table() fills in the names of the transports
+     "What may carry data.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.transports = split_list(value.text); }},
     {"RDMACOLL_ALLREDUCE_ALGORITHM", "", "auto", Unit::choice, Scope::world,
      "auto, ring, direct, one_shot, recursive_doubling, halving_doubling or two_level, or several "
@@ -248,6 +257,16 @@ constexpr Setting kSettings[] = {
 
 }  // namespace
 
-std::span<const Setting> settings_table() { return kSettings; }
+std::span<const Setting> settings_table() {
+  static const std::string kTransports = transport_names();
+  static const std::vector<Setting> kTable = [] {
+    std::vector<Setting> table(std::begin(kSettings), std::end(kSettings));
+    for (Setting& setting : table) {
+      if (setting.name == "RDMACOLL_TRANSPORT") setting.allowed = kTransports;
+    }
+    return table;
+  }();
+  return kTable;
+}
 
 }  // namespace rdmacoll

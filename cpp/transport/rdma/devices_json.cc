@@ -1,14 +1,9 @@
-// Lists the RDMA devices, and the ones chosen for data.
-#include "api/commands.h"
+#include "transport/rdma/devices_json.h"
+
 #include "base/text.h"
 
-namespace rdmacoll {
+namespace rdmacoll::rdma {
 namespace {
-
-using rdma::DeviceFacts;
-using rdma::GidFacts;
-using rdma::PortFacts;
-using rdma::Rail;
 
 std::string quote_or_null(std::string_view sentence) {
   return sentence.empty() ? "null" : json_quote(sentence);
@@ -25,21 +20,20 @@ std::string json_list(const Range& values, ToJson to_json) {
 
 std::string gid_json(const GidFacts& gid) {
   return cat("{\"index\": ", gid.index, ", \"gid\": ", json_quote(gid.gid.text()),
-             ", \"type\": ", json_quote(rdma::text(gid.type)),
+             ", \"type\": ", json_quote(text(gid.type)),
              ", \"interface\": ", quote_or_null(gid.interface), "}");
 }
 
-std::string port_json(const DeviceFacts& device, const PortFacts& port, const rdma::Wish& wish) {
-  return cat("{\"number\": ", port.number, ", \"state\": ", json_quote(rdma::text(port.state)),
-             ", \"link_layer\": ", json_quote(rdma::text(port.link)),
-             ", \"mtu\": ", port.active_mtu, ", \"gbit_per_s\": ", port.gbit_per_s,
-             ", \"lid\": ", port.lid, ", \"message_bytes_max\": ", port.message_bytes_max,
-             ", \"pkeys\": [", join(port.pkeys, ", "), "]",
-             ", \"gids\": ", json_list(port.gids, gid_json),
-             ", \"unusable\": ", quote_or_null(rdma::obstacle_of(device, port, wish)), "}");
+std::string port_json(const DeviceFacts& device, const PortFacts& port, const Wish& wish) {
+  return cat("{\"number\": ", port.number, ", \"state\": ", json_quote(text(port.state)),
+             ", \"link_layer\": ", json_quote(text(port.link)), ", \"mtu\": ", port.active_mtu,
+             ", \"gbit_per_s\": ", port.gbit_per_s, ", \"lid\": ", port.lid,
+             ", \"message_bytes_max\": ", port.message_bytes_max, ", \"pkeys\": [",
+             join(port.pkeys, ", "), "]", ", \"gids\": ", json_list(port.gids, gid_json),
+             ", \"unusable\": ", quote_or_null(obstacle_of(device, port, wish)), "}");
 }
 
-std::string device_json(const DeviceFacts& device, const rdma::Wish& wish) {
+std::string device_json(const DeviceFacts& device, const Wish& wish) {
   const auto port = [&](const PortFacts& one) { return port_json(device, one, wish); };
   return cat(
       "{\"name\": ", json_quote(device.name), ", \"firmware\": ", json_quote(device.firmware),
@@ -62,10 +56,10 @@ std::string rail_json(const Rail& rail) {
 }  // namespace
 
 std::string devices_json(const Status& known, std::span<const DeviceFacts> devices,
-                         const std::string& warning, const rdma::Wish& wish) {
+                         const std::string& warning, const Wish& wish) {
   std::vector<Rail> rails;
   Status choice;
-  if (known.ok()) choice = rdma::choose_rails(devices, wish, rails);
+  if (known.ok()) choice = choose_rails(devices, wish, rails);
   const auto device = [&](const DeviceFacts& one) { return device_json(one, wish); };
   return cat(
       "{\"error\": ", quote_or_null(sentence_of(known)), ", \"warning\": ", quote_or_null(warning),
@@ -73,12 +67,12 @@ std::string devices_json(const Status& known, std::span<const DeviceFacts> devic
       ", \"choice_error\": ", quote_or_null(sentence_of(choice)), "}");
 }
 
-std::string devices_json(const rdma::Wish& wish) {
-  rdma::Verbs* verbs = nullptr;
+std::string devices_json(const Wish& wish) {
+  Verbs* verbs = nullptr;
   std::vector<DeviceFacts> devices;
-  Status known = rdma::system_verbs(verbs);
+  Status known = system_verbs(verbs);
   if (known.ok()) known = verbs->list(devices);
   return devices_json(known, devices, known.ok() ? verbs->warning() : "", wish);
 }
 
-}  // namespace rdmacoll
+}  // namespace rdmacoll::rdma

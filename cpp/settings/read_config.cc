@@ -1,5 +1,3 @@
-#include "base/config.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +12,8 @@
 #include "base/rank_lists.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "bootstrap/transports.h"
+#include "settings/settings.h"
 
 namespace rdmacoll {
 namespace {
@@ -70,7 +70,10 @@ bool parse_transports(std::string_view text, ParsedValue& value) {
   std::istringstream stream(lower(text));
   for (std::string item; std::getline(stream, item, ',');) {
     const std::string name(trim(item));
-    if (name != "shm" && name != "tcp" && name != "rdma") return false;
+    const auto& rows = transport_table();
+    const bool is_known = std::any_of(rows.begin(), rows.end(),
+                                      [&](const TransportRow& row) { return row.name == name; });
+    if (!is_known) return false;
     if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
   }
   value.text = join(found, ",");
@@ -304,13 +307,6 @@ std::optional<std::string> environment(std::string_view name) {
   const char* text = std::getenv(std::string(name).c_str());
   if (text == nullptr) return std::nullopt;
   return text;
-}
-
-bool Config::allows(std::string_view transport) const {
-  return transports.empty() ||
-         std::any_of(transports.begin(), transports.end(), [transport](const std::string& name) {
-           return name == transport || name == "auto";
-         });
 }
 
 Status read_config(std::string_view arguments, Lookup lookup, Config& config,
