@@ -15,7 +15,7 @@ y = x.sum(axis=1, keepdims=True)
 
 
 def train(compression: object) -> tuple[float, float]:
-    """Trains a fresh model. Returns its loss, and the megabytes that its gradients had on their way."""
+    """Trains a fresh model. Returns its loss, and the megabytes of its gradients on the wire."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.layers.Input((256,)), keras.layers.Dense(256), keras.layers.Dense(1)])
     optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.Adam(1e-3), compression=compression)
