@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
 import os
 import pickle
 from collections.abc import Callable
@@ -130,6 +132,47 @@ def check_the_loss_scale_falls_until_gradients_fit() -> None:
     updates = 8 - round(np.log2(2**15 / scale))
     assert updates > 0
     np.testing.assert_array_equal(np.array(weights), np.float32([-updates * (63 + SIZE) / SIZE] * 2))
+
+
+class OwnScaling(keras.mixed_precision.LossScaleOptimizer):
+    """Loss scaling of a program, which tests the gradients before it applies them."""
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(one)) for one in grads])
+        self.test = tf.cast(finite, tf.float32)
+        return super().apply(grads, trainable_variables)
+
+
+def check_loss_scaling_with_an_apply_of_its_own_reduces_once() -> None:
+    found = [value(rank, (4,), salt=rank) for rank in range(SIZE)]
+    joined = {rdmacoll.Average: np.mean(found, axis=0), rdmacoll.Sum: np.sum(found, axis=0)}
+    for (op, whole), passes, is_function in itertools.product(joined.items(), (1, 2), (False, True)):
+
+        def trained(
+            given: Any, last: float, wraps: Any, passes: int = passes, is_function: bool = is_function
+        ) -> Any:
+            inner = keras.optimizers.SGD(1.0, clipnorm=0.5)
+            optimizer = wraps(OwnScaling(inner, initial_scale=8.0, dynamic_growth_steps=1))
+            weights = keras.Variable(np.zeros(4, np.float32))
+            optimizer.build([weights])
+
+            def step(gradient: Any) -> None:
+                optimizer.apply([optimizer.scale_loss(gradient)], [weights])
+
+            train = tf.function(step) if is_function else step
+            for number in range(2 * passes):
+                train(tf.constant(given * np.float32(1 + number // passes)))
+            for _ in range(passes):
+                train(tf.fill((4,), last))
+            return np.array(weights), float(np.array(optimizer.dynamic_scale))
+
+        options = {"backward_passes_per_step": passes, "average_aggregated_gradients": True}
+        wrap = functools.partial(rdmacoll.DistributedOptimizer, op=op, **options)
+        mine = trained(found[RANK], np.inf if RANK == SIZE - 1 else 1.0, wrap)
+        alone = trained(whole, np.inf, lambda one: one, passes=1)
+        np.testing.assert_allclose(mine[0], alone[0], rtol=1e-5, atol=1e-6)
+        assert equal_on_all_ranks([*map(np.array, mine)])
+        assert mine[1] == (16.0 if passes == 1 else 32.0)  # each pass doubles or halves it
 
 
 def check_copies_compress_too() -> None:

@@ -171,6 +171,26 @@ def check_loss_scaling_can_be_inside_and_outside() -> None:
             raised(rdmacoll.ConfigError, lambda o=optimizer: rdmacoll.DistributedOptimizer(o.inner_optimizer))
 
 
+class OwnStep:
+    """A mixin for loss scaling of a program, with a step of its own."""
+
+    def apply_gradients(self, grads_and_vars: Any, **options: Any) -> Any:
+        pairs = [(2.0 * gradient, variable) for gradient, variable in grads_and_vars]
+        return super().apply_gradients(pairs, **options)  # type: ignore[misc]
+
+
+def check_loss_scaling_with_a_step_of_its_own_reduces_once() -> None:
+    for make in (keras.optimizers.SGD, keras.optimizers.legacy.SGD):
+        plain = keras.mixed_precision.LossScaleOptimizer(make(0.25))
+        scaled = type("Own", (OwnStep, type(plain)), {})(make(0.25), initial_scale=8)
+        optimizer, weight = rdmacoll.DistributedOptimizer(scaled, op=rdmacoll.Sum), tf.Variable([1.0, 2.0])
+        for factor in (1.0, np.inf if RANK == SIZE - 1 else 1.0, 1.0):
+            gradient = tf.fill((2,), factor * RANK * optimizer.loss_scale)
+            optimizer.apply_gradients(zip(optimizer.get_unscaled_gradients([gradient]), [weight]))
+        moved = 2 * 0.25 * 2.0 * sum(range(SIZE))
+        np.testing.assert_allclose(weight.numpy(), [1.0 - moved, 2.0 - moved])
+
+
 def check_a_graph_of_tensorflow_1_is_for_legacy_optimizers() -> None:
     """In one beside eager execution, too, where the others would train nothing."""
     optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1))
@@ -189,7 +209,7 @@ def check_files_hold_the_plain_optimizer() -> None:
         plain, ours = make(0.125), rdmacoll.DistributedOptimizer(make(0.125))
         assert keras.saving.serialize_keras_object(ours) == keras.saving.serialize_keras_object(plain)
         model = network()
-        fit(model, ours, dataset(RANK), BATCH)
+        fit(model, ours, dataset(RANK), BATCH, [rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)])
         for suffix in ("keras", "h5") if make is keras.optimizers.Adam else ("h5",):
             with tempfile.TemporaryDirectory() as folder:
                 path = str(pathlib.Path(folder) / f"model.{suffix}")
