@@ -78,6 +78,15 @@ def test_a_hundred_thousand_wrong_control_messages_harm_nobody(builds) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs_build("test")
+def test_ranks_agree_in_ten_million_random_events(builds) -> None:
+    environ = {**os.environ, "RDMACOLL_TEST_AGREEMENT_STEPS": "10000000"}
+    command = (str(builds.wait("test") / "unit_tests"), "--gtest_brief=1", "--gtest_filter=AgreementOfRanks*")
+    found = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=1800, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.needs_build("threads", and_run=True)
 def test_cpp_suites_pass_with_the_thread_sanitizer(builds) -> None:
     builds.wait_for_suites("threads")

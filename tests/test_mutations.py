@@ -1,4 +1,4 @@
-"""Planted bugs: tests detect those of RDMA and parameter servers, and the simulator those of the engine."""
+"""Planted bugs. The simulator detects those of the engine, and tests detect the others."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ SOURCES = (
     "tests/test_headers.cc",
     "tests/*.h",
     "tests/conformance",
-    "tests/unit/*.h",
+    "tests/unit",
     "tests/verbs_sim",
 )
-# For RDMA and parameter servers: the patched program, and the tests that run for a patch.
-PROGRAM = "conformance_tests"
-TESTS = {"rdma": "Rdma*:*/verbs_*", "ps": "*/ParameterServer*"}
+# By kind of bug: the patched program, and the tests that run for a patch.
+TESTS = {
+    "rdma": ("conformance_tests", "Rdma*:*/verbs_*"),
+    "ps": ("conformance_tests", "*/ParameterServer*"),
+    "agreement": ("unit_tests", "AgreementOfRanks*"),
+}
 # For the engine: the library that the command line steps.
 LIBRARY = "rdmacoll"
 # A hang is a failure too. Most hanging tests fail on their own after a minute.
@@ -43,6 +46,7 @@ ENVIRONMENT = {
     "PYTHONPATH": str(TREE),
     # git applies patches to the copy, not to the repository around it.
     "GIT_CEILING_DIRECTORIES": str(FOLDER),
+    "RDMACOLL_TEST_AGREEMENT_STEPS": "1000000",
 }
 
 
@@ -91,10 +95,11 @@ def build(target: str) -> None:
 
 def run_tests(kind: str) -> tuple[bool, str]:
     """Returns whether the tests pass, and the end of their output."""
+    program, tests = TESTS[kind]
     try:
         result = call(
-            BUILD / PROGRAM,
-            f"--gtest_filter={TESTS[kind]}",
+            BUILD / program,
+            f"--gtest_filter={tests}",
             "--gtest_brief=1",
             "--gtest_fail_fast",
             timeout_s=RUN_TIMEOUT_S,
@@ -154,8 +159,8 @@ class Planted:
 def tested() -> None:
     """A copy of the tree whose tests pass without a planted bug."""
     copy_sources()
-    build(PROGRAM)
-    for kind in TESTS:
+    for kind, (program, _) in TESTS.items():
+        build(program)
         passes, text = run_tests(kind)
         assert passes, f"without any planted bug of {kind}:\n{text}"
 
@@ -176,7 +181,7 @@ def simulated() -> None:
 )
 @pytest.mark.usefixtures("tested")
 def test_a_planted_bug_is_seen_by_its_tests(kind: str, patch: Path) -> None:
-    with Planted(patch, PROGRAM):
+    with Planted(patch, TESTS[kind][0]):
         passes, _ = run_tests(kind)
     assert not passes, f"all tests pass with {title(patch)}"
 
@@ -195,7 +200,7 @@ def test_the_copy_has_what_its_tests_include() -> None:
     copied = {path for name in SOURCES for path in ROOT.glob(name)}
     missing = {
         f"{path.relative_to(ROOT)} includes {name}"
-        for folder in ("conformance", "verbs_sim")
+        for folder in ("conformance", "unit", "verbs_sim")
         for path in sorted((ROOT / "tests" / folder).iterdir())
         for name in re.findall(r'^#include "(.+)"$', path.read_text(), re.MULTILINE)
         for header in (ROOT / "tests" / name,)
@@ -207,6 +212,7 @@ def test_the_copy_has_what_its_tests_include() -> None:
 def test_there_are_planted_bugs() -> None:
     assert len(patches("rdma")) >= 16
     assert len(patches("ps")) >= 11
+    assert len(patches("agreement")) >= 5
     assert len(patches("engine")) >= 12
     for patch in patches("engine"):
         assert seeds_of(patch) <= 1000, patch.name

@@ -73,6 +73,7 @@ void Agreement::announce(const OperationRef& operation) {
   std::vector<int64_t> rows;  // a refusal has no rows
   if (request.refusal.empty()) rows = own_rows(request, world_.rank, world_.size());
   if (!rows.empty()) record.rows.emplace_back(world_.rank, std::move(rows));
+  if (!catch_up_.empty()) catch_up_.announced(key_of_operation(*operation));
   announce(std::move(record));
 }
 

@@ -20,6 +20,11 @@ class CatchUp {
     for (const UnitKey& key : agreed.keys) units_[key] = {agreed.decision.sequence, is_started};
     missing_[agreed.decision.sequence] = agreed.keys.size();
   }
+  // This rank has announced an operation, which it may have to catch up with.
+  void announced(const UnitKey& key) {
+    const auto found = units_.find(key);
+    if (found != units_.end()) found->second.is_announced = true;
+  }
   bool empty() const { return missing_.empty(); }
   bool waits(uint64_t sequence) const { return missing_.contains(sequence); }
   bool names(const UnitKey& key) const { return units_.contains(key); }

@@ -1,0 +1,170 @@
+// One rank of a world without transport: its program, its agreement, and a runner without data.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "agreement/agreement.h"
+#include "agreement_script.h"
+#include "base/text.h"
+
+namespace rdmacoll {
+
+// All ranks' knowledge of what each rank has begun and ended. Checks that they agree.
+class Witness {
+ public:
+  explicit Witness(const AgreementScript& script) : script_(script) {}
+
+  // A rank begins a decision. `places`: of its operations; empty for placeholders.
+  void begins(int rank, const Decided& decided, std::vector<std::optional<Place>> places) {
+    const auto [entry, is_new] = log_.try_emplace(decided.sequence);
+    const std::string text = describe(decided);
+    if (is_new) entry->second.text = text;
+    EXPECT_EQ(entry->second.text, text) << "decision " << decided.sequence << " at rank " << rank;
+    const bool is_first = entry->second.begun.emplace(rank, std::move(places)).second;
+    EXPECT_TRUE(is_first) << "rank " << rank << " begins decision " << decided.sequence << " twice";
+  }
+  bool have_all_begun(const Decided& decided) const {
+    const bool has_servers = decided.algorithm == Algorithm::parameter_server;
+    const int ranks = script_.ranks + (has_servers ? script_.servers : 0);
+    return static_cast<int>(log_.at(decided.sequence).begun.size()) == ranks;
+  }
+  // An operation ends on a rank. Its result must be made of the same operation of all ranks, and
+  // of zeros only where a rank has joined.
+  void ends(int rank, const Operation& operation, const Place& place, const Status& status) {
+    const bool is_first = ended_[place].emplace(rank, status.code()).second;
+    EXPECT_TRUE(is_first) << "an operation ends twice at rank " << rank;
+    if (!status.ok() || operation.request.kind == Kind::join) return;
+    const auto& begun = log_.at(operation.sequence).begun;
+    std::size_t unit = 0;
+    while (begun.at(rank)[unit] != place) ++unit;
+    for (const auto& [other, places] : begun) {
+      if (other >= script_.ranks || places[unit] == place) continue;
+      const auto& phase = script_.phases[static_cast<std::size_t>(place.phase)];
+      const bool has_joined = !places[unit] && phase.joins &&
+                              phase.steps[static_cast<std::size_t>(other)] <= place.step;
+      EXPECT_TRUE(has_joined) << "rank " << other << " gives something else for an operation that "
+                              << "rank " << rank << " ends in decision " << operation.sequence;
+    }
+  }
+  bool has_ended_somewhere(const Place& place) const { return ended_.contains(place); }
+  // Every operation ends alike on all ranks.
+  void expect_equal_ends() const {
+    for (const auto& [place, codes] : ended_) {
+      for (const auto& [rank, code] : codes) {
+        EXPECT_EQ(code, codes.begin()->second)
+            << "step " << place.step << " of phase " << place.phase << ", operation " << place.index
+            << ", at rank " << rank;
+      }
+    }
+  }
+  uint64_t decisions() const { return log_.size(); }
+
+ private:
+  struct Entry {
+    std::string text;
+    std::map<int, std::vector<std::optional<Place>>> begun;  // by rank
+  };
+
+  static std::string describe(const Decided& decided) {
+    std::string text = cat(static_cast<int>(decided.algorithm), " in ", decided.segment_bytes, ", ",
+                           decided.most_rows, " rows");
+    for (const OperationRef& operation : decided.operations) {
+      text += cat("; ", operation->request.name, " ", operation->request.iteration);
+    }
+    return text;
+  }
+
+  const AgreementScript& script_;
+  std::map<uint64_t, Entry> log_;
+  std::map<Place, std::map<int, Code>> ended_;  // by place and rank
+};
+
+class AgreeingRank final : private AgreementHost {
+ public:
+  // `rank`: servers are the ranks after the workers.
+  AgreeingRank(const AgreementScript& script, int rank, Witness& witness, std::mt19937_64& random);
+
+  Agreement& agreement() { return agreement_; }
+  Situation& now() { return situation_; }
+  bool is_worker() const { return world_.rank < world_.size(); }
+
+  // ---- events; each returns whether anything moved ----
+  // Hears the next message of some rank. A message of the slow rank only by chance, unless `all`.
+  bool hear(bool all);
+  bool submit();
+  bool take_turn();
+  bool end_a_decision();
+  bool leave();
+  void fail(const Status& failure);
+
+  void deliver(int sender, Message message) { inbox_[sender].push_back(std::move(message)); }
+  // The messages of the last event, by receiver.
+  std::vector<std::pair<int, Message>> take_outbox() { return std::exchange(outbox_, {}); }
+  bool has_mail() const;
+  bool is_done() const { return !is_worker() || (flying_.empty() && !has_more()); }
+  Nanoseconds next_deadline() const { return agreement_.next_deadline(in_flight_ > 0); }
+  std::string state() const;
+  bool is_deserted() const;  // decisions wait for a rank that has left
+
+ private:
+  static constexpr uint64_t kSlots = 4;
+  struct Flying {
+    Place place;
+    int begun = 0;
+  };
+
+  void post(int rank, const Message& message) override { outbox_.emplace_back(rank, message); }
+  void broken_protocol(int rank, const std::string& what) override;
+  bool begin(const OperationRef& placeholder) override;
+  void end(const OperationRef& operation, const Status& status) override;
+  void end_join(const OperationRef& join, const AllJoinedMessage& message) override;
+  void segments_are_short(uint64_t) override {}
+
+  bool has_more() const {
+    return situation_.goes_on() && situation_.departed.ok() && !situation_.leaving &&
+           at_.phase < static_cast<int>(script_.phases.size());
+  }
+  const AgreementScript::Phase& phase() const {
+    return script_.phases[static_cast<std::size_t>(at_.phase)];
+  }
+  void begin_step();
+  bool is_in_flight(const Request& request) const;
+  bool has_room(uint64_t sequence) const;
+  bool has_room() const { return has_room(agreement_.accepted()); }
+  void hear_departure(int sender, const LeavingMessage& message);
+  void post_around(const Message& message, int except);
+  Request request_at(const Place& place);
+  void take(Request request, const Place& place);
+  bool start();
+  void run(Decided decided);
+
+  const AgreementScript& script_;
+  const World world_;
+  Witness& witness_;
+  std::mt19937_64& random_;
+  Situation situation_;
+  Agreement agreement_;
+
+  std::map<int, std::deque<Message>> inbox_;  // by sender
+  std::vector<std::pair<int, Message>> outbox_;
+  Place at_;                // the step of the program, and the position in order_
+  std::vector<int> order_;  // the operations of this step
+  bool is_joining_ = false;
+  int64_t number_ = 0;  // the number of the next unnamed operation
+  std::map<OperationRef, Flying> flying_;
+  std::map<uint64_t, Decided> running_;  // by sequence
+  uint64_t begun_ = 0;                   // decisions
+  std::size_t in_flight_ = 0;            // with placeholders
+  Nanoseconds checked_at_ = 0;
+};
+
+}  // namespace rdmacoll
