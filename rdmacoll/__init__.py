@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     raise ImportError(
         f"rdmacoll needs numpy, which cannot be imported: {(str(error).strip().splitlines() or ['?'])[0]}. "
-        "Install it anew: pip install --force-reinstall numpy"
+        "Reinstall it: pip install --force-reinstall numpy"
     ) from error
 
 from rdmacoll import engine, ps
@@ -121,7 +121,7 @@ def __getattr__(name: str) -> Any:
     if (name in _LAZY_MODULES or name in _LAZY) and not _HAS_TENSORFLOW:
         raise AttributeError(
             f"rdmacoll.{name} needs TensorFlow, which is not installed: pip install 'rdmacoll[tensorflow]'. "
-            "rdmacoll.engine does without."
+            "rdmacoll.engine works without TensorFlow."
         )
     if name in _LAZY_MODULES:
         value: Any = importlib.import_module(_LAZY_MODULES[name])

@@ -72,8 +72,8 @@ def push_pull(tensor: Any, op: int = Average, name: str | None = None) -> Any:
     if has_servers():
         if name is None or op != Average:
             raise ConfigError(
-                f"push_pull(op={op!r}, name={name!r}) with asynchronous servers, which update a variable by "
-                "its gradient: give the name of a declared variable and no op. allreduce sums."
+                f"push_pull(op={op!r}, name={name!r}) with asynchronous servers: they update a variable by "
+                "its gradient. Give the name of a declared variable and no op, or use allreduce for sums."
             )
         if not is_tensor:
             return ps.exchange({name: tensor})[name]
@@ -103,8 +103,8 @@ def _pull_sum(name: str) -> Any:
     _refuse_graph("pull", name)
     if name not in _pushed:
         raise ConfigError(
-            f"nothing was pushed as {name!r} since the last pull of it: push it first. (Variables that are "
-            'pulled without that are those of servers that own them, rdmacoll.init(mode="ps", sync=False).)'
+            f"nothing was pushed as {name!r} since the last pull of it: push it first. (Without a push you "
+            'can pull only the variables of asynchronous servers, rdmacoll.init(mode="ps", sync=False).)'
         )
     handle, is_tensor = _pushed.pop(name)
     value = handle.wait()

@@ -42,7 +42,7 @@ def _started(engine: Engine, calls: Sequence[Call], group: Group) -> list[Operat
     if len(calls) > 1:
         return submit_group(engine, calls)
     if not calls:  # an empty group takes its number too, and ranks that have arrays learn the reason
-        empty = ConfigError("the group has no arrays, and all ranks must have as many.")
+        empty = ConfigError("the group has no arrays: give the same number of arrays on all ranks.")
         announce(engine, group.kind, (group.name,), group.process_set, empty)
     return [group.start(engine, call) for call in calls]
 

@@ -185,8 +185,8 @@ class Session:
         if len(set(numbers)) > 1:
             files = ", ".join(f"server {server}: {number}" for server, number in enumerate(numbers))
             raise ConfigError(
-                f"the checkpoint {path} is of several saves, which do not fit together (their numbers are "
-                f"{files}): take files that one rdmacoll.ps.save has written."
+                f"the checkpoint {path} mixes files of several saves (numbers of the saves: {files}): use "
+                "the files of one rdmacoll.ps.save."
             )
 
     def _checkpoint(self, path: str, way: int) -> list[str]:
@@ -345,7 +345,8 @@ def _check(name: str, array: Array, *, writable: bool) -> None:
     if not isinstance(array, np.ndarray) or array.dtype not in DTYPES:
         what = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise ConfigError(
-            f"variable {name!r} is {what}: give an array of float32 or float64, which servers update."
+            f"variable {name!r} is {what}: servers update float32 and float64 alone. Give an array of one "
+            "of these."
         )
     if not array.flags.c_contiguous or (writable and not array.flags.writeable):
         raise ConfigError(f"variable {name!r} is not contiguous or not writable: declare a copy of it.")
@@ -353,5 +354,5 @@ def _check(name: str, array: Array, *, writable: bool) -> None:
 
 def _not_initialized() -> NotInitializedError:
     return NotInitializedError(
-        "this process has left the parameter servers by rdmacoll.shutdown(): ask before that."
+        "this process has left the parameter servers by rdmacoll.shutdown(): call this before shutdown()."
     )

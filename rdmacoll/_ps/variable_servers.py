@@ -46,10 +46,11 @@ class _StallWarning:
         elif not self._is_reported and now - self._since > self._warning_s:
             self._is_reported = True
             awaited = {
-                "values": f"worker 0 to give variable {name} its first values: it declares what all declare.",
-                "checkpoint": f"the checkpoint {name}: they go on when it is done.",
-                "pace": f"one that is more than {self._staleness} updates behind (staleness): they go on "
-                "when it pushes, or leaves by rdmacoll.shutdown().",
+                "values": f"worker 0 to give variable {name} its first values. Let worker 0 declare all "
+                "variables that other workers declare.",
+                "checkpoint": f"the checkpoint {name}. They continue when it is done.",
+                "pace": f"a worker that is more than {self._staleness} updates behind (staleness). They "
+                "continue when it pushes, or leaves by rdmacoll.shutdown().",
             }[kind]
             self._warn(
                 f"{stats['waiting']} of {stats['workers']} workers have waited for {self._warning_s:g} s for "

@@ -75,9 +75,8 @@ class Start:
             yield
             return
         log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
-        timer = threading.Timer(
-            _ANNOUNCE_S, log.warning, [f"{settings_error} The other ranks are waited for, to hear it."]
-        )
+        text = f"{settings_error} This rank waits for the other ranks, so that they get this error too."
+        timer = threading.Timer(_ANNOUNCE_S, log.warning, [text])
         timer.daemon = True
         timer.start()
         try:
@@ -89,19 +88,19 @@ class Start:
         launch, servers = self.launch, int(values.number("RDMACOLL_NUM_SERVERS"))
         if launch.size == 1:
             return ConfigError(
-                "nobody says whom this server serves: give --task_index, --ps_hosts and --worker_hosts, or "
-                "start it beside workers (mpirun -np 2 python train.py : -np 1 rdmacoll serve)."
+                "this server does not know its workers: give --task_index, --ps_hosts and --worker_hosts, "
+                "or start it beside workers (mpirun -np 2 python train.py : -np 1 rdmacoll serve)."
             )
         if values.text("RDMACOLL_SERVER_PLACEMENT") == "colocated":
             return ConfigError(
-                "with RDMACOLL_SERVER_PLACEMENT=colocated every worker serves: there is nothing to do for a "
-                "server alone. Leave it out, or take dedicated."
+                "RDMACOLL_SERVER_PLACEMENT=colocated makes every worker a server. Unset it, or set it to "
+                "dedicated."
             )
         if launch.rank >= launch.size - servers:
             return None
         return ConfigError(
-            f"{launch.name(launch.rank)} is no parameter server: those are the last {servers} of "
-            f"{launch.size} ranks ({launch.source}). Start the script here, and servers behind its workers."
+            f"{launch.name(launch.rank)} is no parameter server: the last {servers} of {launch.size} ranks "
+            f"are ({launch.source}). Start the script on this rank."
         )
 
     def exchange(self, values: Values) -> BootstrapExchange:
@@ -206,8 +205,8 @@ def _watch_until(done: threading.Event, timeout_s: float | None) -> None:
         deadline.report("waiting in MPI_Init for the other ranks of this MPI job to reach init()")
         if deadline.is_over():
             log.error(
-                f"the ranks of this MPI job did not all reach init() {deadline.limit_text()}: some rank has "
-                "not come so far, or has ended. MPI_Init cannot be called off, so this process ends."
+                f"not all ranks of this MPI job reached init() {deadline.limit_text()}: some rank is late "
+                "or has ended. MPI_Init cannot be cancelled, so this process ends."
             )
             os._exit(1)
 
@@ -254,7 +253,7 @@ def _start_with_mpi(launch: Launch, environ: Mapping[str, str], timeout_s: float
             "pip install 'rdmacoll[mpi]', or start with RDMACOLL_RANK, _SIZE and _RENDEZVOUS."
         ) from None
     if mpi.Is_finalized():
-        raise ConfigError("MPI is already finalised in this process: init() has to come before.")
+        raise ConfigError("MPI is already finalised in this process: call init() before MPI_Finalize.")
     version = _first_line(mpi.Get_library_version())
     world = mpi.COMM_WORLD
     if launch.source == OPEN_MPI and OPEN_MPI not in version and not mpi.Is_initialized():

@@ -137,7 +137,7 @@ class MpiExchange:
         self._proposal = (name, secret)
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
-        self._step, self._source = "call init()", "RDMACOLL_START_TIMEOUT_S"
+        self._step, self._source = "called init()", "RDMACOLL_START_TIMEOUT_S"
 
     def _finish(self, begin: Callable[..., Any], *buffers: Any, watch: Callable[[], None] = no_watch) -> None:
         request = begin(*buffers)
@@ -154,8 +154,8 @@ class MpiExchange:
             now = time.monotonic()
             if now > self._deadline:
                 raise ConfigError(
-                    f"the ranks of this MPI job did not all {self._step} within {self._timeout_s:g} s "
-                    f"({self._source}): some rank has not come so far, or has ended."
+                    f"not all ranks of this MPI job {self._step} within {self._timeout_s:g} s "
+                    f"({self._source}): some rank is late or has ended."
                 )
             # A long wait polls seldom, since other processes may be measuring.
             time.sleep(min(max(_POLL_S, (now - begin) / 20), _POLL_S_MAX))
@@ -190,7 +190,7 @@ class MpiExchange:
     def renew(self, timeout_s: float, source: str) -> None:
         """Starts a new time limit of `timeout_s`, from the setting `source`."""
         self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
-        self._step, self._source = "go on", source
+        self._step, self._source = "went on", source
 
     def share_address(self, callers: Callable[[], int]) -> None:
         """Does nothing: MPI has no address."""

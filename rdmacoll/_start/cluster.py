@@ -28,10 +28,13 @@ _UNSUPPORTED_JOBS = {
     "controller": "there is no controller here: start the workers and the servers alone",
 }
 _PROTOCOLS = {
-    "grpc": (False, "data goes over what RDMACOLL_TRANSPORT allows"),
-    "grpc+mpi": (False, "MPI carries no data here, which goes over what RDMACOLL_TRANSPORT allows"),
-    "grpc+verbs": (True, "RDMA is asked for, as by RDMACOLL_RDMA=true"),
-    "grpc+gdr": (True, "RDMA is asked for, as by RDMACOLL_RDMA=true; GPU memory goes through the host's"),
+    "grpc": (False, "data goes over the transports that RDMACOLL_TRANSPORT allows"),
+    "grpc+mpi": (
+        False,
+        "MPI carries no data here; data goes over the transports that RDMACOLL_TRANSPORT allows",
+    ),
+    "grpc+verbs": (True, "RDMA is requested, as by RDMACOLL_RDMA=true"),
+    "grpc+gdr": (True, "RDMA is requested, as by RDMACOLL_RDMA=true; GPU memory goes through the host's"),
 }
 
 
@@ -165,19 +168,19 @@ def _flag_of(value: str) -> bool | None:
 
 def tf_config_options(text: str) -> ClusterOptions | None:
     """The start as TF_CONFIG describes it. None if it names no cluster. Raises ConfigError."""
-    document = json_of("TF_CONFIG", text, "put it right, or unset it")
+    document = json_of("TF_CONFIG", text, "correct it, or unset it")
     cluster = document.get("cluster") if isinstance(document, dict) else None
     if not cluster:
         return None
     task = document.get("task") or {}
     if not isinstance(cluster, dict) or not isinstance(task, dict):
         raise ConfigError(
-            'TF_CONFIG is not like {"cluster": {"ps": [...], "worker": [...]}, '
-            '"task": {"type": "ps", "index": 0}}: put it right, or unset it.'
+            'TF_CONFIG is not like {"cluster": {"ps": [...], "worker": [...]}, "task": {"type": "ps", '
+            '"index": 0}}: correct it, or unset it.'
         )
     unknown = sorted(set(cluster) - {"ps", "worker", "evaluator", *_CHIEFS})
     if unknown:
-        raise ConfigError(f"TF_CONFIG names the job {shown(unknown[0])}: there are chief, worker and ps.")
+        raise ConfigError(f"TF_CONFIG names the job {shown(unknown[0])}: the jobs are chief, worker and ps.")
     chiefs = [host for job in _CHIEFS for host in hosts_of(cluster.get(job), f"TF_CONFIG's {job}")]
     if len(chiefs) > 1:
         raise ConfigError(
@@ -304,7 +307,7 @@ def settings_of(options: ClusterOptions, launch: Launch | None, values: Values) 
         found["rdma"] = True
         if values.is_given("RDMACOLL_RDMA") and values.text("RDMACOLL_RDMA") == "false":
             raise ConfigError(
-                f"server_protocol={options.protocol} asks for RDMA, and RDMACOLL_RDMA (TF_RDMA_ENABLED) is "
+                f"server_protocol={options.protocol} requests RDMA, but RDMACOLL_RDMA (TF_RDMA_ENABLED) is "
                 "false: change one of them."
             )
     return found
@@ -317,5 +320,5 @@ def protocol_sentence(options: ClusterOptions, values: Values) -> str:
     requests_rdma, meaning = _PROTOCOLS[options.protocol]
     allowed = values.text("RDMACOLL_TRANSPORT")
     if requests_rdma and allowed not in ("", "auto") and "rdma" not in allowed.split(","):
-        meaning = f"RDMACOLL_TRANSPORT={allowed} leaves RDMA out, and is obeyed"
+        meaning = f"RDMACOLL_TRANSPORT={allowed} excludes RDMA, and takes precedence"
     return f"server_protocol={options.protocol}: {meaning}."

@@ -90,7 +90,7 @@ def check_inherited(variables: Mapping[str, str], proc: Path = Path("/proc")) ->
     inherited = [f"{name}={shown(variables[name])}" for name in _IDENTIFYING if variables.get(name)]
     raise ConfigError(
         f"this process was started by rank {rank} of a running job (pid {pid}) and has inherited the "
-        f"variables of its start ({', '.join(inherited[:3])}): init() would make it rank {rank} once more. "
-        "Start it with env=rdmacoll.clean_environment(), and it is a world of its own; or call no init() "
-        "there."
+        f"variables of its start ({', '.join(inherited[:3])}): init() would make it a second rank {rank}. "
+        "Start it with env=rdmacoll.clean_environment(), so that it is a world of its own, or do not call "
+        "init() in it."
     )

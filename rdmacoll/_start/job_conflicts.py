@@ -56,9 +56,9 @@ def _other_job(local: LocalProcess, rank: str, host_pid: str, other_job: str) ->
 def duplicate_rank(local: LocalProcess, rank: str, first: str, second: str) -> str:
     """The message about two processes with the same rank."""
     return (
-        f"two processes are {rank}: {first}, and {second}. Either it was started twice, or two jobs have met "
-        f"at {local.launch.rendezvous}, and each may have ranks of the other. End both, and give each an "
-        "address of its own, or an own RDMACOLL_JOB_ID on all of its ranks."
+        f"two processes are {rank}: {first}, and {second}. Either the rank was started twice, or two jobs "
+        f"use {local.launch.rendezvous} and may have exchanged ranks. End both jobs, and give each an "
+        "address of its own, or its own RDMACOLL_JOB_ID on all of its ranks."
     )
 
 
@@ -84,8 +84,8 @@ def judge_caller(
         )
     if size != launch.size:
         return Verdict(
-            f"rank 0 ({local.host_pid}) was told a size of {launch.size}, rank {rank} ({host_pid}) {size}: "
-            "start all ranks with the same size.",
+            f"rank 0 ({local.host_pid}) has size {launch.size}, but rank {rank} ({host_pid}) has size "
+            f"{size}: start all ranks with the same size.",
             ends_job=True,
         )
     if not 0 <= rank < size:

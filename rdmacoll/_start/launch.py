@@ -341,7 +341,7 @@ def by_launchers(environ: Mapping[str, str]) -> list[Launch]:
     if slurm and torchrun and found[0] is slurm and torchrun.size > 1 and differ:
         raise ConfigError(
             f"{slurm.source} says rank {slurm.rank} of {slurm.size}, {torchrun.source} says rank "
-            f"{torchrun.rank} of {torchrun.size} ({' and '.join(torchrun.variables)}): unset what does not "
-            "hold, or start with RDMACOLL_RANK, RDMACOLL_SIZE and RDMACOLL_RENDEZVOUS."
+            f"{torchrun.rank} of {torchrun.size} ({' and '.join(torchrun.variables)}): unset the wrong "
+            "variables, or start with RDMACOLL_RANK, RDMACOLL_SIZE and RDMACOLL_RENDEZVOUS."
         )
     return found

@@ -44,7 +44,9 @@ def bridge_of(address: str) -> str:
 def unreachable_remark(address: str) -> str:
     """A remark for messages on an address that other hosts cannot reach, or ""."""
     bridge = bridge_of(address)
-    return f" (other hosts have no way to it: {address} is the bridge {bridge})" if bridge else ""
+    return (
+        f" (other hosts cannot reach it: {address} is the address of the bridge {bridge})" if bridge else ""
+    )
 
 
 def _is_unreachable(host: str, address: str) -> bool:
@@ -111,8 +113,8 @@ def listen(launch: Launch) -> socket.socket:
             ) from None
         if error.errno == errno.EADDRNOTAVAIL:
             raise ConfigError(
-                f"{me} cannot listen at {address}: this machine does not have that address. {source} names "
-                f"the host of {me}."
+                f"{me} cannot listen at {address}: this machine does not have that address. Give an address "
+                f"of the host of {me} in {source}."
             ) from None
         raise ConfigError(f"{me} cannot listen at {address}: {error.strerror}.") from None
     listener.setblocking(False)

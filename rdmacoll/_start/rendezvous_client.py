@@ -37,7 +37,7 @@ _REPORT_S = 2.0  # for so long a rank tries to reach rank 0 only to report an er
 _REPORT_OWN_S = 10.0  # the same for an error that the rank has from the beginning: rank 0 may start later
 _OLD_S = 2.0  # an error that was heard longer ago than this is raised with its age
 # An engine's listener is silent, since it expects callers to speak first.
-_SILENCE = "who is there says nothing, so a run has begun without this process, or it is another program"
+_SILENCE = "the listener is silent: a run has begun without this process, or another program has the port"
 _ANSWER_BYTES_MAX = 64 << 20
 
 
@@ -163,7 +163,7 @@ def _address(sockaddr: Any) -> str:
 
 def _bridge_remark(address: str) -> str:
     bridge = bridge_of(address)
-    return f" (it is the bridge {bridge} of this host, where no other host is)" if bridge else ""
+    return f" (the address of this host's bridge {bridge}, which no other host reaches)" if bridge else ""
 
 
 def _is_readable(
@@ -242,17 +242,17 @@ class RendezvousClient:
         if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
             raise error_from_json(json.dumps(answer["error"]))
         if isinstance(answer, dict) and answer.get("early"):
-            raise RetryError("it is still in its last world, or in one that has failed")
+            raise RetryError("it is still in its previous world, or in one that has failed")
         if not isinstance(answer, dict) or not answer.get("welcome"):
-            raise ConfigError(f"{self._launch.name(0)} spoke out of turn.")
+            raise ConfigError(f"{self._launch.name(0)} sent an unexpected message.")
         return RetryError("")
 
     def _cure(self, reason: RetryError) -> str:
         if isinstance(reason, UnresolvedError):
             return f"Give a name or an IP address of its host in {self._launch.address_source(0)}."
         return (
-            f"Nobody serves this address: is {self._launch.name(0)} started there, has its start not failed, "
-            "and does a firewall let the port through?"
+            f"No process listens at this address: see that {self._launch.name(0)} is started there and has "
+            "not failed, and that no firewall blocks the port."
         )
 
     def _answer_callers(self, within_s: float) -> None:
@@ -393,8 +393,8 @@ class RendezvousClient:
         elif isinstance(frame, dict) and isinstance(frame.get("texts"), list):
             texts = [str(item) for item in frame["texts"]]
             if len(texts) != self._launch.size or self._answer:
-                raise ConfigError(f"{self._launch.name(0)} spoke out of turn.")
+                raise ConfigError(f"{self._launch.name(0)} sent an unexpected message.")
             self._answer.extend(texts)
             self._changed.notify_all()
         else:
-            raise ConfigError(f"{self._launch.name(0)} spoke out of turn.")
+            raise ConfigError(f"{self._launch.name(0)} sent an unexpected message.")

@@ -138,9 +138,9 @@ class Link:
             return ""
         return (
             f"frames of {self._probe_bytes} bytes do not pass between {here} and {there} within {PROBE_S:g} "
-            "s, small ones do: a switch or an interface on the way has a smaller MTU. Give the interfaces of "
-            "all hosts the MTU that the whole path carries (ip link set dev NAME mtu 1500; it is found by "
-            "ping -M do -s SIZE)."
+            "s, but small frames do: a switch or an interface on the way has a smaller MTU. Give the "
+            "interfaces of all hosts the MTU of the whole path (ip link set dev NAME mtu 1500). Find it by "
+            "ping -M do -s SIZE."
         )
 
     def _probe_is_unacknowledged(self) -> bool:

@@ -68,7 +68,7 @@ class PeerLink(Link):
         if self._reader is None:
             self._raw += data
             if not channel.CALL.startswith(self._raw[: len(channel.CALL)]):
-                raise channel.ProtocolError("it does not speak as a rank does")
+                raise channel.ProtocolError("it does not speak the protocol of ranks")
             end = len(channel.CALL) + channel.PROOF_BYTES
             if len(self._raw) < end:
                 return
@@ -201,9 +201,9 @@ class RendezvousListener:
                 continue
             except OSError as error:
                 raise ConfigError(
-                    f"{self._launch.name(self._launch.rank)} cannot let the other ranks in at "
-                    f"{self._launch.rendezvous}: {error.strerror}. Where these are too many open files, "
-                    "raise the limit (ulimit -n)."
+                    f"{self._launch.name(self._launch.rank)} cannot accept the other ranks at "
+                    f"{self._launch.rendezvous}: {error.strerror}. If too many files are open, raise the "
+                    "limit (ulimit -n)."
                 ) from None
             self.greet(connection, str(address[0]))
 

@@ -20,7 +20,7 @@ def refuse_all(launch: Launch, secret: bytes, log: Log, error: RdmacollError) ->
     Raises ConfigError if rank 0 cannot listen.
     """
     listener = RendezvousListener(launch, secret, log)
-    log.warning(f"{error} The other ranks are waited for, to hear it.")
+    log.warning(f"{error} This rank waits for the other ranks, so that they get this error too.")
     reached: set[object] = set()
     until = time.monotonic() + _COME_WITHIN_S
     try:

@@ -258,7 +258,7 @@ class RendezvousRoot:
                     return
                 is_text = isinstance(frame, dict) and isinstance(frame.get("text"), str)
                 if not is_text or peer.text is not None:
-                    raise ConfigError(f"{peer.name} ({peer.host_pid}) spoke out of turn.")
+                    raise ConfigError(f"{peer.name} ({peer.host_pid}) sent an unexpected message.")
                 peer.text = frame["text"]
         except (OSError, channel.ProtocolError) as error:
             if self._is_watched(peer):

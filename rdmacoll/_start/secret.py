@@ -64,8 +64,8 @@ def read_secret(location: str) -> bytes:
             )
         if facts.st_uid != os.geteuid():
             raise ConfigError(
-                f"{path} belongs to user {facts.st_uid}, not to {os.geteuid()} who runs this: name an "
-                "own file with RDMACOLL_SECRET_FILE."
+                f"{path} belongs to user {facts.st_uid}, but user {os.geteuid()} runs this process: name a "
+                "file of that user with RDMACOLL_SECRET_FILE."
             )
         if stat.S_IMODE(facts.st_mode) & 0o077:
             raise ConfigError(
@@ -86,7 +86,7 @@ def _check_strength(secret: bytes, path: Path) -> None:
     if len(secret) < _BYTES_MIN:
         raise ConfigError(f"{path} holds {len(secret)} bytes; a secret has at least {_BYTES_MIN}. {cure}")
     if len(secret) > _BYTES_MAX:
-        raise ConfigError(f"{path} holds more than {_BYTES_MAX} bytes, which is no secret. {cure}")
+        raise ConfigError(f"{path} holds more than {_BYTES_MAX} bytes, too many for a secret. {cure}")
     period = (secret + secret).index(secret, 1)  # the length of the repeated part: 4 in "abcdabcdabcdabcd"
     distinct = len(set(secret))
     if distinct < _DISTINCT_MIN or period < _BYTES_MIN or _is_run(secret):

@@ -125,8 +125,9 @@ def init(
             raise ConfigError("rdmacoll is already initialised: call shutdown() before another init().")
         if _PROCESS.had_servers and comm is None:
             raise ConfigError(
-                "this process was a worker of parameter servers, which have ended with that world: init() "
-                "comes once there. Start the job again, or give init() a communicator of the workers."
+                "the parameter servers of this worker have ended with its first world: with parameter "
+                "servers, init() can be called once. Start the job again, or give init() a communicator of "
+                "the workers."
             )
         try:
             engine = _started(

@@ -75,7 +75,7 @@ def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
     for row in rows:
         found += [
             f"{bytes_text(row['bytes'])}: {LIBRARIES[name].title} is much faster than plain TCP over the "
-            "link, so it went around it, and is no best peer"
+            "link, so its bytes bypassed the link, and it does not count as the best peer"
             for name in row["around"]
         ]
         filled = row["percent_of_limit"].get("rdmacoll", {}).get("stream", 100.0)
@@ -86,15 +86,15 @@ def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
             and filled < LINK_PERCENT
         ):
             found.append(
-                f"{bytes_text(row['bytes'])}: rdmacoll has {filled:.0f} % of what plain TCP carries, and "
-                f"means to have {LINK_PERCENT:g}"
+                f"{bytes_text(row['bytes'])}: rdmacoll has {filled:.0f} % of the rate of plain TCP; the "
+                f"goal is {LINK_PERCENT:g} %"
             )
         for group, best in row["best"].items():
             goal = goal_of(row["bytes"], group, is_link=gigabits is not None)
             if best["ratio"] < goal:
                 found.append(
                     f"{bytes_text(row['bytes'])}: {LIBRARIES[OURS[group]].title} is {best['ratio']:.2f} "
-                    f"times as fast as {LIBRARIES[best['peer']].title}, and means to be {goal:g} times"
+                    f"times as fast as {LIBRARIES[best['peer']].title}; the goal is {goal:g} times"
                 )
     return found
 

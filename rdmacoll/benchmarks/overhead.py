@@ -135,7 +135,7 @@ class Overhead:
         megabytes = resnet50.total_bytes() / 1e6
         for key, what, scale, unit in (
             ("step", f"161 gradients, {megabytes:.0f} MB: processor time of a rank", 1e-3, "ms"),
-            ("memory", "  what the memory's rate alone asks for", 1e-3, "ms"),
+            ("memory", "  lower bound by the memory's rate", 1e-3, "ms"),
             ("small", "allreduce of 8 bytes: processor time of a rank", 1.0, "us"),
         ):
             if key in cells:

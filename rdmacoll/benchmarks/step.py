@@ -141,7 +141,7 @@ def missed(ratios: Mapping[str, float]) -> list[str]:
         goal = HOROVOD if "horovod" in name else RAW_MPI
         if value < goal:
             found.append(
-                f"our operation is {value:.2f} times as fast as {LIBRARIES[name].title}, and means to be "
+                f"our operation is {value:.2f} times as fast as {LIBRARIES[name].title}; the goal is "
                 f"{goal:g} times"
             )
     return found

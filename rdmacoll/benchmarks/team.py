@@ -145,7 +145,10 @@ class Team:
         self.facts = hellos[order[0]]["facts"]
         ranks = [hellos[number]["rank"] for number in order]
         if ranks != list(range(self.layout.ranks)):
-            raise TeamError(f"{self.library.title}: {self.layout.ranks} ranks were started, and say {ranks}")
+            raise TeamError(
+                f"{self.library.title}: {self.layout.ranks} ranks were started, but they report the ranks "
+                f"{ranks}"
+            )
         tree = self.library.tree
         packages = [hello["package"] for hello in hellos if hello["package"]]
         if tree is not None and any(tree not in Path(package).resolve().parents for package in packages):
@@ -164,7 +167,7 @@ class Team:
 
     def _last_lines(self) -> str:
         text = self._output.read_text(errors="replace").strip()
-        return " | ".join(line for line in text.split("\n")[-6:] if line.strip())[-1200:] or "it said nothing"
+        return " | ".join(line for line in text.split("\n")[-6:] if line.strip())[-1200:] or "no output"
 
     def query(self, request: Mapping[str, Any], timeout_s: float) -> list[dict[str, Any]]:
         """Sends one request to all ranks and returns their answers, by rank. timeout_s: the limit in

@@ -80,7 +80,7 @@ def _peer_names(text: str) -> list[str]:
     names = [name for name in text.split(",") if name]
     for name in names:
         if name != "openmpi":
-            raise click.BadParameter(f"--peers {name}: openmpi is the one that can be measured")
+            raise click.BadParameter(f"--peers {name}: only openmpi can be measured")
     return names
 
 

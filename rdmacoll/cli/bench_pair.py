@@ -52,7 +52,7 @@ def _row_line(row: dict[str, Any]) -> str:
 
 @click.command("pair")
 @click.option(
-    "--transport", type=click.Choice(["rdma", "tcp", "shm"]), help="Only this one; else as in a training."
+    "--transport", type=click.Choice(["rdma", "tcp", "shm"]), help="The transport. Default: as in a training."
 )
 @click.option("--sizes", default="8:1M", show_default=True, help="In bytes: 8, 8:1M, 8,1M:4M.")
 @click.option(

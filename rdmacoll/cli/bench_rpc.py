@@ -195,14 +195,14 @@ _in_flight = click.option(
     default=4,
     show_default=True,
     type=click.IntRange(1, 64),
-    help="Payloads that a worker of a peer has under way.",
+    help="Payloads that a worker of a peer has in flight.",
 )
 _our_in_flight = click.option(
     "--ours-in-flight",
     default=1,
     show_default=True,
     type=click.IntRange(1, 64),
-    help="That a worker of ours has, by so many threads.",
+    help="Payloads that a worker of rdmacoll has in flight, one for each thread.",
 )
 
 

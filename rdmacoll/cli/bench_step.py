@@ -104,7 +104,7 @@ def step(
             level = steps.level_with(rows, best)
             part["level_with_best"] = level
             if level:
-                print_line(f"not told apart from it by these turns: {', '.join(map(bytes_text, level))}")
+                print_line(f"these turns do not distinguish it from: {', '.join(map(bytes_text, level))}")
             own = f"{OURS['tensorflow']} gradients {best['bucket_bytes']}"
             for name, value in ratios.items():
                 is_quiet = all(cells[key].summary()["quiet"] for key in (own, f"{name} gradients"))

@@ -41,7 +41,7 @@ def sim() -> None:
 
 @sim.command("faults")
 @click.option("--seeds", default="0:1000", show_default=True, help="First seed and end, exclusive.")
-@click.option("--seed", type=click.IntRange(min=0), help="Replays one seed, and tells its story.")
+@click.option("--seed", type=click.IntRange(min=0), help="Replays one seed, and prints its events.")
 @click.option("--first", is_flag=True, help="Ends at the first seed that fails.")
 @command("sim faults")
 def faults(*, seeds: str, seed: int | None, first: bool) -> Findings:
@@ -61,7 +61,7 @@ def faults(*, seeds: str, seed: int | None, first: bool) -> Findings:
     failing = total["failing_seeds"]
     for number, finding in list(zip(failing, total["findings"]))[:20]:
         print_line(finding)
-        print_line(f"  its story: rdmacoll sim faults --seed {number}")
+        print_line(f"  its events: rdmacoll sim faults --seed {number}")
     return {**total, "ok": not failing}
 
 

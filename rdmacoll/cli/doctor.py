@@ -70,9 +70,9 @@ CHECKS = (
 def _broke(name: str, reason: str) -> Finding:
     return problem(
         name,
-        f"this could not be looked at: {reason}",
-        why="whether it is well is not known",
-        cure="make readable what the reason names; without such a name it is a fault of rdmacoll: report it "
+        f"this check could not run: {reason}",
+        why="its state is unknown",
+        cure="make the file readable that the reason names; if it names none, report a fault of rdmacoll "
         "with the file of --json",
         check="rdmacoll doctor",
     )

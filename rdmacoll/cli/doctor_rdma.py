@@ -65,8 +65,8 @@ def devices(machine: Machine) -> Iterator[Finding]:
         yield note(
             "devices",
             "this machine has no RDMA device",
-            why=f"{_FALLBACK}; that is no fault",
-            cure="none is needed; where there should be an adapter: see that its driver is loaded and, in a "
+            why=f"{_FALLBACK}; this is not a fault",
+            cure="none is needed; if this machine has an adapter, check that its driver is loaded and, in a "
             "container, that /dev/infiniband and /sys/class/infiniband are passed in",
             check="ls /sys/class/infiniband; lspci | grep -i -E 'mellanox|infiniband'",
             is_standing=True,
@@ -172,7 +172,7 @@ def choice(machine: Machine) -> Iterator[Finding]:
         return
     request = rdma_request(machine.settings)
     if request.off:
-        why = "RDMA that is turned off is not looked for"
+        why = "RDMA is turned off, so no device is searched"
         yield ok("choice", f"none: {request.off} turns RDMA off", why=why, check="rdmacoll config")
         return
     engine = view_by(machine, ENGINE)
@@ -189,8 +189,8 @@ def choice(machine: Machine) -> Iterator[Finding]:
         "choice",
         reason,
         why=f"{request.demanded} RDMA, so that nothing starts without" if request.demands else _FALLBACK,
-        cure=f"what the sentence names; or name a device above that has a usable port ({variable}=NAME "
-        f"or NAME:PORT), or {alternative}",
+        cure=f"do what the sentence says; or name a device above that has a usable port ({variable}=NAME or "
+        f"NAME:PORT), or {alternative}",
         check="rdmacoll config; ibv_devinfo",
     )
 
@@ -228,10 +228,10 @@ def views(machine: Machine) -> Iterator[Finding]:
         if view.is_broken:
             yield note(
                 "views",
-                f"{view.by} cannot tell its devices: {view.problem}",
-                why="what it would say is not known",
-                cure="see whether its own tools say more; without a cause there it is a fault of rdmacoll: "
-                "report it with the file of --json",
+                f"{view.by} cannot list its devices: {view.problem}",
+                why="its devices are unknown",
+                cure="run its own tools; if they show no cause, report a fault of rdmacoll with the file of "
+                "--json",
                 check="ibv_devinfo -v; rdmacoll doctor",
             )
     if not seen_devices(machine):
@@ -253,13 +253,13 @@ def views(machine: Machine) -> Iterator[Finding]:
         yield grave(machine)(
             "views",
             difference,
-            why="what one part chooses by its view, another part cannot use",
+            why="a device that one part chooses may not be usable by another part",
             cure="install rdma-core's providers (ibverbs-providers) for these adapters, and pass all of "
             "/dev/infiniband into a container",
             check=check,
         )
     if not found:
-        why = "what one part chooses by its view, every other part can use"
+        why = "every part can use the device that another part chooses"
         agree = " and ".join(view.by for view in able)
         verb = "agree" if len(able) > 1 else "alone sees them"
         seen = f"{agree} {verb}" + (f" ({'; '.join(unable)})" if unable else "")

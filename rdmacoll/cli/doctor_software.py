@@ -27,7 +27,7 @@ def engine(machine: Machine) -> Iterator[Finding]:
         yield problem(
             "librdmacoll",
             f"{found.path} is version {found.version}, the Python package {machine.package}",
-            why="they are made for each other",
+            why="each version works with the same version of the other alone",
             cure="pip install --force-reinstall rdmacoll, or make native in the source tree",
             check="rdmacoll --version; rdmacoll selftest",
         )
@@ -35,7 +35,7 @@ def engine(machine: Machine) -> Iterator[Finding]:
         yield ok(
             "librdmacoll",
             f"{found.version}, C interface {found.abi}, {found.path}",
-            why="it and the Python package are made for each other",
+            why="it matches the Python package",
             check="rdmacoll --version; rdmacoll selftest",
         )
 
@@ -57,8 +57,8 @@ def settings(machine: Machine) -> Iterator[Finding]:
         yield note(
             "settings",
             text,
-            why="what was meant is not all that takes effect",
-            cure="unset what has no effect, or write it as the list of settings does",
+            why="some of these variables have no effect",
+            cure="unset these variables, or write them as in the list of settings",
             check="rdmacoll config --all",
         )
     set_texts = [f"{row['name']}={row['value']}" for row in found.rows if row["source"] == "environment"]

@@ -48,7 +48,7 @@ def horovod(machine: Machine) -> Iterator[Finding]:
         yield note(
             "Horovod",
             f"{', '.join(found[:5])} {'is' if len(found) == 1 else 'are'} set, and not read here",
-            why="what they say has no effect",
+            why="they have no effect",
             cure="unset them; rdmacoll config lists the settings (HOROVOD_FUSION_THRESHOLD is "
             "RDMACOLL_BUCKET_BYTES)",
             check="env | grep HOROVOD; rdmacoll config --all",
@@ -61,8 +61,8 @@ def secret(machine: Machine) -> Iterator[Finding]:
         yield problem(
             "secret",
             machine.variables.secret,
-            why="ranks that no MPI starts prove by it that they belong together",
-            cure="as the sentence says; the file is the same on every host",
+            why="ranks that start without MPI prove by it that they belong to one job",
+            cure="do what the sentence says; the file must be the same on every host",
             check="ls -ln ~/.rdmacoll/secret $RDMACOLL_SECRET_FILE",
         )
 
@@ -129,7 +129,7 @@ def mpi(machine: Machine) -> Iterator[Finding]:
         yield note(
             "MPI",
             f"{found.mpirun} ({_line(found.mpirun_version)}), mpi4py {found.mpi4py} on "
-            f"{_line(found.library)}: whether these fit is not known",
+            f"{_line(found.library)}: it is unknown whether these match",
             why="a launcher of another MPI starts N worlds of one, which is an error",
             cure="use the mpirun of mpi4py's MPI",
             check="mpirun -np 2 rdmacoll selftest",

@@ -128,8 +128,8 @@ def congestion(machine: Machine) -> Iterator[Finding]:
     yield note(
         "TCP",
         seen,
-        why="bbr takes pauses between messages for a slow network, and then holds sums between nodes of some "
-        "100 KB back for milliseconds",
+        why="bbr takes pauses between messages for a slow network, and then delays sums of some 100 KB "
+        "between nodes by milliseconds",
         cure=cure,
         check=check,
     )

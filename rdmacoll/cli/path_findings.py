@@ -70,7 +70,7 @@ def broken(found: Paths, transport: str) -> Iterator[Finding]:
     if not paths:
         return
     if not failed:
-        seen = f"data arrives unharmed over {counted(len(paths), 'path')}, both ways"
+        seen = f"data arrives intact over {counted(len(paths), 'path')}, both ways"
         yield ok(transport, seen, why="every two ranks may have data for each other", check=RERUN)
     works = {rank for path in paths if path.is_ok for rank in path.ranks}
     reported: set[int] = set()
@@ -78,17 +78,17 @@ def broken(found: Paths, transport: str) -> Iterator[Finding]:
         cut_off = [rank for rank in path.ranks if rank not in works]
         # If one end of the path reaches other ranks and the other end reaches none, the fault is at the
         # latter.
-        refuse_launched = cut_off[0] if len(cut_off) == 1 and len(found.ranks) > 2 else None
-        if refuse_launched is not None and refuse_launched in reported:
+        isolated = cut_off[0] if len(cut_off) == 1 and len(found.ranks) > 2 else None
+        if isolated is not None and isolated in reported:
             continue
-        if refuse_launched is not None:
-            reported.add(refuse_launched)
-        yield _broken(found, path, refuse_launched)
+        if isolated is not None:
+            reported.add(isolated)
+        yield _broken(found, path, isolated)
 
 
-def _broken(found: Paths, path: Path, refuse_launched: int | None) -> Finding:
+def _broken(found: Paths, path: Path, isolated: int | None) -> Finding:
     low, high = (found.ranks[rank] for rank in path.ranks)
-    every = f"no path of rank {refuse_launched} works. " if refuse_launched is not None else ""
+    every = f"no path of rank {isolated} works. " if isolated is not None else ""
     seen = f"{every}{low.text} and {high.text}: {path.causes()}"
     name = f"{path.transport} {low.rank}-{high.rank}"
     is_tcp = path.transport == TCP
@@ -99,13 +99,13 @@ def _broken(found: Paths, path: Path, refuse_launched: int | None) -> Finding:
 def _tcp_cause(low: RankFacts, high: RankFacts, causes: str) -> tuple[str, str, str]:
     if _IS_LATE in causes:
         return (
-            "slow link: the two have met, so no port is blocked, but the data were not done in time",
+            "slow link: the two ranks have met, so no port is blocked, but the data did not arrive in time",
             f"{_load_of(low, high)}; for a path that is long: --timeout 300",
             f"ping {high.host} on {low.host}; then {RERUN}",
         )
     if _LOSES in causes:
         return (
-            "the two have met, so no port is blocked, but large packets are lost on the way",
+            "the two ranks have met, so no port is blocked, but large packets are lost on the way",
             "give both ends, and what is between them, the same MTU (ip link set INTERFACE mtu 1500)",
             f"ping -M do -s 1472 {high.host} on {low.host}; then {RERUN}",
         )

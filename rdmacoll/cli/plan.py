@@ -22,7 +22,9 @@ from rdmacoll.cli.report import (
 )
 from rdmacoll.engine.operators import REDUCIBLE, Sum, is_reducible
 
-_BYTES_MEANING = "Of each rank; of an allgather or gather: of all together; of a scatter: the root's."
+_BYTES_MEANING = (
+    "Bytes of each rank; for allgather and gather of all ranks together; for scatter of the root."
+)
 _NETWORKS = ("rdma", "tcp")
 _DTYPES = [name for name in REDUCIBLE if is_reducible(name, Sum)]
 # The meaning of the words of a schedule. The rest of a line is the source, the target, and the steps before.
@@ -32,7 +34,7 @@ _STEP_MEANINGS = {
     "reduce": "the sources are combined here",
     "copy": "the source is copied here",
     "publish": "that rank reads it where it lies",
-    "await": "that rank shows where to read",
+    "await": "that rank publishes where to read",
     "pack": "the caller's memory is copied to where peers see it",
     "unpack": "back to the caller's memory",
 }
@@ -47,10 +49,10 @@ _STEP_MEANINGS = {
     "size",
     default="1M",
     show_default=True,
-    help="Of each rank; of an allgather or gather: of all ranks; of a scatter: the root's.",
+    help="Of each rank; for allgather and gather of all ranks together; for scatter of the root.",
 )
 @click.option("--dtype", type=click.Choice(_DTYPES), default="float32", show_default=True, help="Of a sum.")
-@click.option("--algorithm", help="Whose schedule is shown, if not that of the one that is chosen.")
+@click.option("--algorithm", help="The algorithm whose schedule is shown; default: the chosen one.")
 @click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Whose it is.")
 @click.option(
     "--network", type=click.Choice(_NETWORKS), help="Between nodes; rdma, unless settings turn that off."
@@ -127,11 +129,13 @@ def _print(title: str, count: int, ranks: int, rank: int, network: str, found: d
     print_line()
     _print_costs(count, found)
     print_line()
-    print_prose(f"What rank {rank} does in each segment of {found['shown']}, as the algorithm says it:")
+    print_prose(
+        f"The steps of rank {rank} in each segment of {found['shown']}, as the algorithm defines them:"
+    )
     _print_steps(found["schedule"])
     if found["lowered"] != found["schedule"]:
         print_line()
-        print_line("... and as it runs, fitted to whose memory is seen by whom:")
+        print_line("... and as they run, fitted to the memory that ranks see of each other:")
         _print_steps(found["lowered"])
     print_line()
     used = {line.split()[1] for line in _steps_of(found["schedule"]) + _steps_of(found["lowered"])}

@@ -96,7 +96,7 @@ class _Worker:
         self._errors.seek(0)
         error_text = self._errors.read()[-2000:].strip()
         if code == -signal.SIGXCPU:
-            error_text = f"it does not end within {CPU_LIMIT_S} s of a processor"
+            error_text = f"it did not end within {CPU_LIMIT_S} s of processor time"
         return {
             **dict.fromkeys(KINDS, 0),
             "seeds": 1,

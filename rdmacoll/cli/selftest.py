@@ -102,7 +102,7 @@ def _parts(label: str, seed: int, results: Results, canonical: bool) -> None:
                 wrong = (got is None) != (expected is None) or (
                     got is not None and (got.shape != expected.shape or got.tobytes() != expected.tobytes())
                 )
-                problem = "other values than were given" if wrong else ""
+                problem = "other values than the inputs" if wrong else ""
                 results.add(f"{name} {dtype.name} {size} {label}", everywhere(problem))
             if is_reducible(dtype.name, ReduceOp.SUM):
                 _part_sums(arrays, f"{dtype.name} {size} {label}", root, results, canonical)

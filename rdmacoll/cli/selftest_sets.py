@@ -68,7 +68,7 @@ def _parts(one: engine.ProcessSet, size: int, case: str, seed: int, results: Res
         sources = {rank: references.data_of(rank, (one.size(), size), _FLOAT32, seed) for rank in one.ranks}
         got, _ = engine.alltoall(sources[me], [1] * one.size(), process_set=one)
         if got.tobytes() != np.stack([sources[rank][one.rank()] for rank in one.ranks]).tobytes():
-            found["alltoall"] = "other values than were given"
+            found["alltoall"] = "other values than the inputs"
     for name, problem in found.items():
         results.add(f"{name} in {one.ranks} {case}", everywhere(problem))
 

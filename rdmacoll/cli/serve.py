@@ -74,7 +74,8 @@ class _Report:
         if not self._has_polled:
             workers = f"the workers {self._workers}" if self._workers else "the workers"
             text = (
-                f"rdmacoll serve: interrupted (Ctrl-C) while it waited for {workers}: it has served nobody."
+                f"rdmacoll serve: interrupted (Ctrl-C) while it waited for {workers}: it has served no "
+                "worker."
             )
             click.echo(text, err=True)
 
@@ -90,13 +91,18 @@ class _Report:
 
 
 @click.command()
-@click.option("--job_name", default="ps", show_default=True, help="As of the workers' flags: ps.")
-@click.option("--task_index", "--task-index", type=int, help="Which of --ps_hosts this is, from 0.")
+@click.option("--job_name", default="ps", show_default=True, help="As in the workers' flags: ps.")
+@click.option(
+    "--task_index", "--task-index", type=int, help="The index of this server in --ps_hosts, from 0."
+)
 @click.option("--ps_hosts", "--ps-hosts", default="", help="host:port of every server, with commas.")
 @click.option("--worker_hosts", "--worker-hosts", default="", help="host:port of every worker, with commas.")
 @click.option("--server_protocol", "--server-protocol", help="grpc, grpc+verbs, grpc+mpi or grpc+gdr.")
 @click.option(
-    "--num_servers", "--num-servers", type=click.IntRange(1), help="Under a launcher: how many there are."
+    "--num_servers",
+    "--num-servers",
+    type=click.IntRange(1),
+    help="The number of servers, if a launcher starts them.",
 )
 @click.option("--asynchronous", is_flag=True, help="As the workers' sync=False.")
 @click.option(
@@ -105,7 +111,7 @@ class _Report:
     is_flag=False,
     flag_value="true",
     default="",
-    help="As of the workers' flags: false is --asynchronous.",
+    help="As in the workers' flags: false is --asynchronous.",
 )
 @click.option(
     "--nocross_replica_sync", "--no_cross_replica_sync", "nocross", is_flag=True, help="The same as false."
@@ -113,7 +119,7 @@ class _Report:
 @click.option(
     "--variable_update",
     "--variable-update",
-    help="As of the workers' flags: parameter_server or distributed_replicated.",
+    help="As in the workers' flags: parameter_server or distributed_replicated.",
 )
 @click.option("--staleness", type=click.IntRange(0), help="As the workers' staleness.")
 @click.option(

@@ -43,7 +43,9 @@ def check_reducible(dtype: Any, op: ReduceOp) -> None:
 def check_movable(dtype: Any) -> None:
     """Raises ConfigError when collectives that move values do not take this dtype."""
     if dtype.name not in CODES:
-        raise ConfigError(f"{dtype.name} cannot be sent: what only moves values takes {', '.join(CODES)}.")
+        raise ConfigError(
+            f"{dtype.name} cannot be sent: collectives that move values take {', '.join(CODES)}."
+        )
 
 
 def sparse_as_dense(value: Any) -> bool | str:
@@ -141,5 +143,5 @@ def tensor(value: Any) -> Any:
     """The value as a dense tensor. Raises ConfigError for ragged and sparse ones."""
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
         cure = "to_tensor()" if isinstance(value, tf.RaggedTensor) else "tf.sparse.to_dense()"
-        raise ConfigError(f"a {type(value).__name__} has no one shape: make it dense first, with {cure}.")
+        raise ConfigError(f"a {type(value).__name__} has no single shape: make it dense first, with {cure}.")
     return tf.convert_to_tensor(value)

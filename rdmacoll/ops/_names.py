@@ -85,9 +85,9 @@ def _title(graph: Any) -> str:
         other = _OWNERS.claim("a graph of TensorFlow 1", [graph])
         if other is not None:
             refuse(
-                f"{threads_text(other)} build collectives in graphs of TensorFlow 1, and each rank could "
-                "take one graph's for the other's. Build both graphs in one thread; sessions may then run "
-                "them in several."
+                f"{threads_text(other)} build collectives in graphs of TensorFlow 1, and a rank could "
+                "confuse the two graphs. Build both graphs in one thread; sessions may then run them in "
+                "several."
             )
         number = _GRAPHS.setdefault(graph, -1)
         if number < 0:
@@ -123,9 +123,9 @@ def op_name(name: str | None) -> str:
         other = _OWNERS.claim(f"function {title}", [graph])
         if other is not None:
             refuse(
-                f"{threads_text(other)} build collectives in functions named {title!r}, and each rank could "
-                "take one function's for the other's. Give the functions different names, or each "
-                "collective a name of its own (name=...)."
+                f"{threads_text(other)} build collectives in functions named {title!r}, and a rank could "
+                "confuse the two functions. Give the functions different names, or each collective a name "
+                "of its own (name=...)."
             )
     # All kinds share one index, so that an allreduce that meets a broadcast is a mismatch, not a stall. Each
     # set has an index of its own, since other sets of a rank do not matter to it.

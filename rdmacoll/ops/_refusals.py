@@ -51,7 +51,7 @@ def announce_empty_group(kind: str, name: str | None) -> None:
     from rdmacoll.ops._process_sets import set_number
 
     if world.is_initialized():
-        empty = ConfigError("the group has no tensors, and all ranks must have as many.")
+        empty = ConfigError("the group has no tensors: give the same number of tensors on all ranks.")
         announce(world.current(), mirror.KINDS[kind], [op_name(name) or None], set_number(), empty)
 
 

@@ -35,8 +35,8 @@ def current() -> Session:
         problem = "there are no asynchronous parameter servers here: "
         if _has_synchronous():
             problem = (
-                "the parameter servers of this run are synchronous: they sum what all workers push with "
-                "rdmacoll.push_pull, and own no variables; for servers that do "
+                "the parameter servers of this run are synchronous: they sum the pushes of all workers "
+                "(rdmacoll.push_pull), and own no variables. For servers that own variables, "
             )
         raise NotInitializedError(
             problem + 'call rdmacoll.init(mode="ps", sync=False), or set RDMACOLL_MODE=ps and '
@@ -106,8 +106,8 @@ def exchange(
     outputs = {} if out is None else dict(out)
     if not pushed.keys() >= outputs.keys():
         raise ConfigError(
-            f"out names {', '.join(sorted(outputs.keys() - pushed.keys()))}, of which no gradient is pushed: "
-            "give arrays for variables that are."
+            f"out names {', '.join(sorted(outputs.keys() - pushed.keys()))}, but the call pushes no "
+            "gradients of them: name pushed variables alone in out."
         )
     values = {name: _output_for(name, outputs.get(name)) for name in pushed}
     output_ids = [id(array) for array in outputs.values() if array is not None]
@@ -115,7 +115,9 @@ def exchange(
         raise ConfigError("out has one array for two variables: give each its own.")
     for name in outputs:
         if any(np.may_share_memory(values[name], gradient) for gradient in pushed.values()):
-            raise ConfigError(f"out of {name!r} is memory of a gradient, which is still read: give another.")
+            raise ConfigError(
+                f"out of {name!r} shares memory with a gradient, which is still read: give another array."
+            )
     current().exchange(pushed, values, _rate(learning_rate))
     return values
 
@@ -188,8 +190,8 @@ def sharding() -> str:
     workers = world.size()
     ranks = range(workers, workers + world.current().servers) or range(workers)  # colocated
     return "".join(
-        f"server {number} (rank {rank}): part {number + 1} of {len(ranks)} of each segment of what is "
-        "summed, cut between multiples of 64 bytes\n"
+        f"server {number} (rank {rank}): part {number + 1} of {len(ranks)} of each segment of the sums, cut "
+        "at multiples of 64 bytes\n"
         for number, rank in enumerate(ranks)
     )
 

@@ -60,7 +60,7 @@ _REFUSED = {
 }
 _CLIPPING = ("clipnorm", "global_clipnorm")
 _CAN = (
-    f"Servers apply Keras' {', '.join(_OPTIMIZERS)}, and no legacy ones; learning rates are numbers or "
+    f"Servers apply Keras' {', '.join(_OPTIMIZERS)}, but no legacy ones; learning rates are numbers or "
     f"{', '.join(_SCHEDULES)}"
 )
 
@@ -157,8 +157,8 @@ def _known_class(optimizer: Any) -> tuple[str, Sequence[str]]:
             changed = [name for name in ("update_step", "build") if _differs(optimizer, known, name)]
             if changed:
                 raise ConfigError(
-                    f"{type(optimizer).__name__} changes {' and '.join(changed)} of {known.__name__}: a "
-                    f"server cannot know how. {_CAN}."
+                    f"{type(optimizer).__name__} changes {' and '.join(changed)} of {known.__name__}: "
+                    f"servers cannot apply these changes. {_CAN}."
                 )
             return _OPTIMIZERS[known.__name__]
     legacy = "legacy " if ".legacy." in type(optimizer).__module__ else ""

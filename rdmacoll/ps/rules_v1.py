@@ -95,8 +95,8 @@ def _known_optimizer(optimizer: Any) -> tuple[str, _KnownOptimizer]:
         changed = [name for name in _UPDATING if getattr(type(optimizer), name) is not getattr(base, name)]
         if changed:
             raise ConfigError(
-                f"{type(optimizer).__name__} changes {' and '.join(changed)} of {base.__name__}: a server "
-                f"cannot know how. {_CAN}."
+                f"{type(optimizer).__name__} changes {' and '.join(changed)} of {base.__name__}: servers "
+                f"cannot apply these changes. {_CAN}."
             )
         return base.__name__, known
     raise ConfigError(f"an optimizer of class {type(optimizer).__name__} cannot be applied. {_CAN}.")

@@ -127,15 +127,15 @@ def test_goals_are_for_their_rows():
     slower = row("push", rdmacoll=cell(1e-3), rdmacoll_tcp=cell(3e-3), tf_grpc=cell(4e-3))
     said = judge.missed("ps-throughput", [slower])
     assert said == [
-        "push of uniform: rdmacoll is 4.00 times as fast as TensorFlow's gRPC, and means to be 4.5 times",
-        "push of uniform: rdmacoll over TCP is 1.33 times as fast as TensorFlow's gRPC, and means to be "
+        "push of uniform: rdmacoll is 4.00 times as fast as TensorFlow's gRPC; the goal is 4.5 times",
+        "push of uniform: rdmacoll over TCP is 1.33 times as fast as TensorFlow's gRPC; the goal is "
         "4.5 times",
     ]
     with_sockets = row(
         "push", rdmacoll=cell(2e-4), rdmacoll_tcp=cell(3e-3), tf_grpc=cell(4e-3), sockets=cell(1e-3)
     )
     (missed,) = judge.missed("ps-throughput", [with_sockets])
-    assert missed.endswith("and means to be 4.5 times (plain sockets: 4.00 times)")
+    assert missed.endswith("the goal is 4.5 times (plain sockets: 4.00 times)")
     assert judge.missed("p2p-bandwidth", [slower]) == []
     skewed = row("push", "skewed", rdmacoll=cell(2e-3), grpcio=cell(4e-3))
     assert len(judge.missed("p2p-bandwidth", [skewed])) == 1

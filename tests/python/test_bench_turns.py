@@ -162,9 +162,9 @@ def test_a_row_has_the_ratio_to_the_best_peer_of_the_same_kind():
     ("size", "peer", "sentence"),
     [
         (8, 1.1, None),
-        (8, 0.9, "8: rdmacoll is 0.90 times as fast as Open MPI, and means to be 1 times"),
+        (8, 0.9, "8: rdmacoll is 0.90 times as fast as Open MPI; the goal is 1 times"),
         (1 << 20, 1.4, None),
-        (1 << 20, 1.1, "1M: rdmacoll is 1.10 times as fast as Open MPI, and means to be 1.3 times"),
+        (1 << 20, 1.1, "1M: rdmacoll is 1.10 times as fast as Open MPI; the goal is 1.3 times"),
     ],
 )
 def test_missed_goals_are_sentences(size, peer, sentence):
@@ -177,7 +177,8 @@ def test_who_goes_around_the_link_is_no_best_peer():
     row = judge.compared(1 << 20, cells)
     assert row["best"]["numpy"] == {"peer": "openmpi", "ratio": 2.0}
     assert judge.missed([row]) == [
-        "1M: MPICH is much faster than plain TCP over the link, so it went around it, and is no best peer"
+        "1M: MPICH is much faster than plain TCP over the link, so its bytes bypassed the link, and it "
+        "does not count as the best peer"
     ]
     assert judge.compared(1 << 10, cells)["best"]["numpy"]["peer"] == "mpich"
 
@@ -195,7 +196,7 @@ def test_an_operation_of_few_bytes_is_to_be_a_25th_of_horovods():
         return [judge.compared(size, {"rdmacoll-op": cell(1.0), "horovod-mpi": cell(10.0)})]
 
     assert judge.missed(rows(8)) == [
-        "8: rdmacoll's op is 10.00 times as fast as Horovod, Open MPI, and means to be 25 times"
+        "8: rdmacoll's op is 10.00 times as fast as Horovod, Open MPI; the goal is 25 times"
     ]
     assert judge.missed(rows(64)) == []
 
@@ -250,8 +251,8 @@ def test_the_best_bucket_is_that_of_the_shortest_step_and_what_it_hides_is_shown
     assert ratios == {"openmpi": pytest.approx(2.0)}
     assert step.missed(ratios) == []
     assert step.missed({"openmpi": 0.8, "horovod-mpi": 2.0}) == [
-        "our operation is 0.80 times as fast as Open MPI, and means to be 1 times",
-        "our operation is 2.00 times as fast as Horovod, Open MPI, and means to be 3 times",
+        "our operation is 0.80 times as fast as Open MPI; the goal is 1 times",
+        "our operation is 2.00 times as fast as Horovod, Open MPI; the goal is 3 times",
     ]
     assert step.table(rows)[2:] == [
         "| rdmacoll's op | 1M | 20.0 | 100.0 | 115.0 | 25 % |",

@@ -31,10 +31,10 @@ class NeverDone:
 
 def test_a_late_rank_is_waited_for_as_long_as_was_said_last():
     exchange = MpiExchange(NeverDone(), "job", SECRET, 0.05)
-    with pytest.raises(ConfigError, match=r"call init\(\) within 0.05 s \(RDMACOLL_START_TIMEOUT_S\)"):
+    with pytest.raises(ConfigError, match=r"called init\(\) within 0.05 s \(RDMACOLL_START_TIMEOUT_S\)"):
         exchange.allgather("text")
     exchange.renew(0.1, "--timeout")
-    with pytest.raises(ConfigError, match=r"go on within 0.1 s \(--timeout\)"):
+    with pytest.raises(ConfigError, match=r"went on within 0.1 s \(--timeout\)"):
         exchange.allgather("text")
 
 

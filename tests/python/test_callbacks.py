@@ -141,5 +141,7 @@ def test_where_fit_begins_is_agreed_on() -> None:
     agreement.check_tuning({0: False, 1: False})
     with pytest.raises(ConfigError, match=r'steps_per_execution="auto" on ranks 1, 2: .* the same number'):
         agreement.check_tuning({0: False, 1: True, 2: True})
-    with pytest.raises(ConfigError, match="rank 2 cannot make what other ranks have restored: Adam"):
+    with pytest.raises(
+        ConfigError, match="rank 2 cannot create the optimizer variables that other ranks have restored: Adam"
+    ):
         agreement.check_problems({0: "", 2: "Adam.build: x"})

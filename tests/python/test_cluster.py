@@ -211,9 +211,9 @@ def test_servers_may_be_counted_by_a_flag_where_a_launcher_starts_them():
 @pytest.mark.parametrize(
     ("protocol", "follows", "words"),
     [
-        ("grpc", {}, "what RDMACOLL_TRANSPORT allows"),
+        ("grpc", {}, "that RDMACOLL_TRANSPORT allows"),
         ("grpc+mpi", {}, "MPI carries no data here"),
-        ("grpc+verbs", {"rdma": True}, "RDMA is asked for, as by RDMACOLL_RDMA=true"),
+        ("grpc+verbs", {"rdma": True}, "RDMA is requested, as by RDMACOLL_RDMA=true"),
         ("grpc+gdr", {"rdma": True}, "GPU memory goes through the host's"),
     ],
 )
@@ -223,9 +223,9 @@ def test_protocols_are_mapped_in_one_sentence(protocol, follows, words):
     assert protocol_sentence(told, values()).startswith(f"server_protocol={protocol}: ")
     assert words in protocol_sentence(told, values())
     obeyed = protocol_sentence(told, values(TRANSPORT="shm,tcp"))
-    assert ("RDMACOLL_TRANSPORT=shm,tcp leaves RDMA out, and is obeyed" in obeyed) == bool(follows)
+    assert ("RDMACOLL_TRANSPORT=shm,tcp excludes RDMA, and takes precedence" in obeyed) == bool(follows)
     if follows:
-        with pytest.raises(ConfigError, match="asks for RDMA, and RDMACOLL_RDMA"):
+        with pytest.raises(ConfigError, match="requests RDMA, but RDMACOLL_RDMA"):
             settings_of(told, None, values(RDMA="false"))
 
 

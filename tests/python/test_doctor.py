@@ -312,7 +312,7 @@ STATES: list[tuple[Machine, str, str, list[str]]] = [
         "ok",
         ["MPICH 4.0.2", "Intel MPI 2021.10"],
     ),
-    (replace(PLAIN, mpi=Mpi("/m", "Foo 1.0", "4", OMPI_LIBRARY)), "MPI", "note", ["Foo 1.0", "not known"]),
+    (replace(PLAIN, mpi=Mpi("/m", "Foo 1.0", "4", OMPI_LIBRARY)), "MPI", "note", ["Foo 1.0", "unknown"]),
     (PLAIN, "TensorFlow", "ok", ["2.21.0"]),
     (replace(PLAIN, packages=Packages()), "TensorFlow", "note", ["not installed"]),
     (replace(PLAIN, packages=Packages()), "TensorFlow ops", "", []),

@@ -74,7 +74,13 @@ PLANTED = [
     planted("threads", "problem", "100 processes", "limits.d", threads=Threads(limit=Limit(100, 100))),
     planted("TF_CONFIG", "problem", "is no JSON", "unset it", variables=Variables(tf_config="is no JSON")),
     planted("Horovod", "note", "HOROVOD_X is set", "BUCKET_BYTES", variables=Variables(("HOROVOD_X",))),
-    planted("secret", "problem", "chmod 600 s", "as the", variables=Variables(secret="0644: chmod 600 s")),
+    planted(
+        "secret",
+        "problem",
+        "chmod 600 s",
+        "what the sentence",
+        variables=Variables(secret="0644: chmod 600 s"),
+    ),
     planted("start", "problem", "SLURM_NTASKS=4", "set all of the variables", start=NO_SRUN),
 ]
 

@@ -138,7 +138,7 @@ if rdmacoll.rank() == 0:
     try:
         rdmacoll.init()
     except rdmacoll.ConfigError as error:
-        assert "have ended with that world" in str(error)
+        assert "have ended with its first world" in str(error)
     else:
         raise AssertionError
 """

@@ -104,7 +104,7 @@ def test_another_algorithm_of_another_rank_can_be_shown(tmp_path):
     assert code == 0, output
     assert found["shown"] == "ring"
     assert found["schedule"].startswith("rank 2 of 4, 4 parts")
-    assert "What rank 2 does in each segment of ring" in output
+    assert "The steps of rank 2 in each segment of ring" in output
     # A ring sends 2 (p-1)/p of the bytes, at 125 bytes per microsecond.
     ring = next(row for row in found["costs"] if row["algorithm"] == "ring")
     wire_us = 1.5 * (64 << 20) / 125

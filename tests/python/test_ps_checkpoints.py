@@ -96,8 +96,8 @@ def test_files_that_do_not_fit_together_are_refused_with_the_cure(tmp_path):
         return [restored, *others]
 
     several, no_folder = said("mixed", 2)
-    assert f"the checkpoint {tmp_path}/mixed is of several saves" in several
-    assert "take files that one rdmacoll.ps.save has written" in several
+    assert f"the checkpoint {tmp_path}/mixed mixes files of several saves" in several
+    assert "use the files of one rdmacoll.ps.save" in several
     assert "cannot be written: no such file or directory. Make its folder" in no_folder
     assert "is of 2 servers, and this run has 1. Start as many" in said("one", 1)[0]
     assert "no such file or directory on this server's machine. Give the path" in said("none", 2)[0]

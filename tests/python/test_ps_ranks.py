@@ -87,7 +87,7 @@ else:
         program, 4, env={"RDMACOLL_NUM_SERVERS": "2", "RDMACOLL_STALL_WARNING_S": "1"}, deadline_s=60
     )
     outcome.succeeded()
-    said = "1 of 2 workers have waited for 1 s for one that is more than 2 updates behind (staleness)"
+    said = "1 of 2 workers have waited for 1 s for a worker that is more than 2 updates behind (staleness)"
     assert [text.output.count(said) for text in outcome.ranks] == [0, 0, 1, 0], outcome.text()
 
 
@@ -171,12 +171,15 @@ report([*said, ps.sharding()])
     said, *others, shares = run(program, 3, deadline_s=60).succeeded()[0]
     assert others == [said, said]
     assert said.startswith(
-        "the parameter servers of this run are synchronous: they sum what all workers push"
+        "the parameter servers of this run are synchronous: they sum the pushes of all workers"
     )
-    assert 'for servers that do call rdmacoll.init(mode="ps", sync=False), or set RDMACOLL_MODE=ps' in said
+    assert (
+        'For servers that own variables, call rdmacoll.init(mode="ps", sync=False), or set RDMACOLL_MODE=ps'
+        in said
+    )
     assert shares.splitlines() == [
-        f"server {number} (rank {1 + number}): part {number + 1} of 2 of each segment of what is summed, "
-        "cut between multiples of 64 bytes"
+        f"server {number} (rank {1 + number}): part {number + 1} of 2 of each segment of the sums, "
+        "cut at multiples of 64 bytes"
         for number in range(2)
     ]
 

@@ -237,7 +237,7 @@ def test_a_wrong_setting_is_said_before_the_others_come(monkeypatch, capfd):
     for wait_s in (0.0, 0.5):
         with start.announced(ConfigError("A is wrong."), Values(rows)):
             time.sleep(wait_s)
-    assert capfd.readouterr().err.count("A is wrong. The other ranks are waited for, to hear it.") == 1
+    assert capfd.readouterr().err.count("A is wrong. This rank waits for the other ranks") == 1
 
 
 def test_a_wrong_value_names_variable_value_and_what_is_allowed():

@@ -148,7 +148,7 @@ def test_different_sizes_are_named():
     results = meeting.finish()
     for result in results.values():
         assert isinstance(result, ConfigError)
-        assert "size of 3" in str(result)
+        assert "has size 3" in str(result)
         assert "2" in str(result)
 
 
@@ -197,7 +197,7 @@ def test_a_run_that_has_begun_already_is_told_from_one_that_has_not(monkeypatch)
         other.bind(("127.0.0.1", 0))
         other.listen()
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(ConfigError, match="says nothing, so a run has begun without this process"):
+        with pytest.raises(ConfigError, match="is silent: a run has begun without this process"):
             TcpExchange(Launch("a test", 1, 2, address), SECRET, 0.5, Log("error"))
 
 
@@ -232,7 +232,7 @@ def test_a_start_that_fails_ends_at_once_and_a_late_rank_finds_nobody():
     for rank in (0, 1):
         assert "start all ranks with the same size" in str(results[rank])
     assert "within 0.5 s" in str(results[2])
-    assert "Nobody serves this address" in str(results[2])
+    assert "No process listens at this address" in str(results[2])
 
 
 def test_frames_that_were_changed_repeated_or_too_long_are_refused():

@@ -168,7 +168,7 @@ def test_a_rank_comes_again_while_a_world_that_has_failed_is_still_there(pair):
     meeting, world = pair()
     world.is_over = True
     meeting.start("B1", rank=1, size=2, timeout_s=0.6)
-    assert "still in its last world, or in one that has failed" in str(wait_for(meeting, "B1"))
+    assert "still in its previous world, or in one that has failed" in str(wait_for(meeting, "B1"))
     assert not world.blamed
 
 

@@ -119,7 +119,10 @@ def test_a_resolver_that_does_not_answer_holds_up_nobody(monkeypatch):
     ("host", "said"),
     [
         ("no-such-host.invalid:4000", "ps 0 cannot resolve no-such-host.invalid of its address"),
-        ("192.0.2.1:4000", "this machine does not have that address. ps_hosts names the host of ps 0"),
+        (
+            "192.0.2.1:4000",
+            "this machine does not have that address. Give an address of the host of ps 0 in ps_hosts",
+        ),
     ],
 )
 def test_an_own_address_that_cannot_be_is_an_error(host, said):

@@ -145,7 +145,7 @@ def test_under_mpirun_servers_come_behind_the_workers(tmp_path):
 def test_a_rank_that_is_no_server_is_refused_and_all_hear_it(tmp_path):
     code, output = mpirun(COMMAND, 1, worker_of(tmp_path), 1)
     assert code == 1, output
-    refusal = "rank 0 is no parameter server: those are the last 1 of 2 ranks (Open MPI"
+    refusal = "rank 0 is no parameter server: the last 1 of 2 ranks are (Open MPI"
     assert f"rdmacoll serve: ConfigError: {refusal}" in output
     assert f"rank 0 could not start: {refusal}" in output
 
@@ -166,7 +166,7 @@ def alone(*options: str) -> tuple[int, str]:
 def test_a_server_that_serves_nobody_says_how_it_is_started():
     code, output = alone()
     assert code == 1, output
-    assert "nobody says whom this server serves: give --task_index, --ps_hosts and --worker_hosts" in output
+    assert "this server does not know its workers: give --task_index, --ps_hosts and --worker_hosts" in output
     assert "Traceback" not in output
 
 

@@ -135,7 +135,7 @@ def test_a_rank_that_others_keep_in_mpi_init_ends_with_the_time_it_was_given():
     with Run(KEPT_IN_MPI_INIT, 2, launcher="mpirun", env=env) as started:
         outcome = started.finish(60)
     assert outcome.ranks[0].code != 0
-    words = "did not all reach init() within 2 s (RDMACOLL_START_TIMEOUT_S)"
+    words = "of this MPI job reached init() within 2 s (RDMACOLL_START_TIMEOUT_S)"
     assert words in outcome.ranks[0].output, outcome.text()
 
 

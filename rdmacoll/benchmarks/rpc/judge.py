@@ -46,7 +46,7 @@ def missed(command: str, rows: Sequence[Row], gigabits: float | None = None) -> 
                 continue
             found += [
                 f"{row['exchange']} of {row['payload']}: {_TITLES[ours]} is {value:.2f} times as fast as "
-                f"{_TITLES[peer]}, and means to be {goal:g} times{_carried(ratios, peer)}"
+                f"{_TITLES[peer]}; the goal is {goal:g} times{_carried(ratios, peer)}"
                 for peer, value in ratios.items()
                 if peer != SOCKETS and goal is not None and value < goal
             ]

@@ -29,8 +29,8 @@ def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
             if fills(row, ours, gigabits):
                 continue
             found += [
-                f"{row['title']}: {_TITLES[ours]} is {value:.2f} times as fast as {_TITLES[peer]}, and means "
-                f"to be {GOAL:g} times"
+                f"{row['title']}: {_TITLES[ours]} is {value:.2f} times as fast as {_TITLES[peer]}; the goal "
+                f"is {GOAL:g} times"
                 for peer, value in ratios.items()
                 if CONTESTANTS[peer].updates == CONTESTANTS[ours].updates
                 and is_bound(row, peer)

@@ -26,9 +26,9 @@ def check_begin(epochs: Mapping[int, Any]) -> None:
         for epoch, ranks in _by_value(epochs).items()
     )
     raise ConfigError(
-        f"fit {description}: a callback of some ranks has restored it, or initial_epoch differs. Give fit "
-        "the same initial_epoch on every rank (rdmacoll.engine.broadcast(np.array(epoch), 0) gives them rank "
-        "0's), or restore on every rank."
+        f"fit {description}: a callback has restored the epoch on some ranks, or initial_epoch differs. "
+        "Give fit the same initial_epoch on every rank (rdmacoll.engine.broadcast(np.array(epoch), 0) gives "
+        "them rank 0's), or restore on every rank."
     )
 
 
@@ -64,7 +64,9 @@ def check_problems(problems: Mapping[int, str]) -> None:
     none. Raises ConfigError."""
     for rank, problem in problems.items():
         if problem:
-            raise ConfigError(f"rank {rank} cannot make what other ranks have restored: {problem}")
+            raise ConfigError(
+                f"rank {rank} cannot create the optimizer variables that other ranks have restored: {problem}"
+            )
 
 
 def slots_to_build(groups: Mapping[int, Groups]) -> dict[str, list[str]]:
@@ -85,7 +87,7 @@ def check_equal(groups: Mapping[int, Groups], labels: Mapping[int, Mapping[str, 
         differing = _first_difference({rank: one[2] for rank, one in found.items()})
         if differing is not None:
             raise MismatchError(
-                f"ranks cannot be made equal: {differing[0]} ({key}) is {differing[1]}, and it is no "
+                f"ranks cannot be made equal: {differing[0]} ({key}) is {differing[1]}, and it is not a "
                 "variable. Give all ranks' optimizers the same arguments, or load the file on all ranks."
             )
         differing = _first_difference({rank: one[1] for rank, one in found.items()})
