@@ -27,8 +27,7 @@ def equal_on_ranks(gradients: Sequence[Any], name: str, process_set: ProcessSet)
 
     The ranks compare variances, which follow from sums. Ranks that have joined give zeros and do not count.
     """
-    values = [part for gradient in gradients for part in _summary(gradient)]
-    mine = tf.stack(values)
+    mine = (_traced_summaries if tf.executing_eagerly() else _summaries)(list(gradients))
     with in_process_set(process_set):
         sums = reduce_group(
             [tf.concat([mine, mine * mine, tf.ones((1,), tf.float64)], axis=0)],
@@ -45,6 +44,14 @@ def equal_on_ranks(gradients: Sequence[Any], name: str, process_set: ProcessSet)
     of_norms = tf.maximum(tolerances**2 / ranks, _ROUNDING) * squares[:, _NORM]
     allowed = _ROUNDING * squares + tf.stack([of_norms, of_norms, 0 * of_norms, 0 * of_norms], axis=1)
     return tf.reduce_all(squares - means**2 <= allowed, axis=1)
+
+
+def _summaries(gradients: list[Any]) -> Any:
+    return tf.stack([part for gradient in gradients for part in _summary(gradient)])
+
+
+# One by one, eager operations would take most of the time.
+_traced_summaries = tf.function(_summaries, autograph=False, reduce_retracing=True)
 
 
 def _summary(gradient: Any) -> list[Any]:
