@@ -1,15 +1,12 @@
 #include "bootstrap/handshake.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "base/text.h"
 #include "base/wire.h"
+#include "bootstrap/sockets.h"
 
 namespace rdmacoll {
 namespace {
@@ -165,34 +162,23 @@ void Handshake::prove(int socket, Nanoseconds now) {
 }
 
 Status Handshake::write(int socket) {
-  while (!output_.empty()) {
-    const ssize_t count =
-        ::send(socket, output_.data(), output_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
-    if (count < 0) return refuse(std::generic_category().message(errno), false);
-    output_.erase(output_.begin(), output_.begin() + count);
-  }
-  return {};
+  std::size_t sent = 0;
+  const Status status = send_available(socket, output_, sent);
+  output_.erase(output_.begin(), output_.begin() + static_cast<std::ptrdiff_t>(sent));
+  return status.ok() ? status : refuse(status.message(), false);
 }
 
 Status Handshake::read(int socket) {
-  while (filled_ < input_.size()) {
-    const ssize_t count =
-        ::recv(socket, input_.data() + filled_, input_.size() - filled_, MSG_DONTWAIT);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
-    if (count < 0) return refuse(std::generic_category().message(errno), false);
-    if (count == 0) {
-      return refuse(state_ == State::proof
-                        ? "it hung up on our proof: another secret, or its process ended"
-                        : "it hung up",
-                    false);
-    }
-    filled_ += static_cast<std::size_t>(count);
-    heard_ = true;
-  }
-  return {};
+  const std::size_t before = filled_;
+  bool has_ended = false;
+  const Status status = receive_available(socket, input_, filled_, has_ended);
+  heard_ |= filled_ > before;
+  if (!status.ok()) return refuse(status.message(), false);
+  if (!has_ended) return {};
+  return refuse(state_ == State::proof
+                    ? "it hung up on our proof: another secret, or its process ended"
+                    : "it hung up",
+                false);
 }
 
 Status Handshake::take_input(int socket, Nanoseconds now) {

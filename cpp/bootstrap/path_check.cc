@@ -5,11 +5,10 @@
 #include <sys/socket.h>
 
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include "base/text.h"
+#include "bootstrap/sockets.h"
 
 namespace rdmacoll {
 namespace {
@@ -85,29 +84,14 @@ bool PathCheck::is_held_up(int socket) const {
          acked < acked_before_ + segment_bytes_;
 }
 
-Status PathCheck::write(int socket) {
-  while (output_left() > 0) {
-    const ssize_t count =
-        ::send(socket, output_.data() + written_, output_left(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
-    if (count < 0) return {Code::failed, std::generic_category().message(errno)};
-    written_ += static_cast<std::size_t>(count);
-  }
-  return {};
-}
+Status PathCheck::write(int socket) { return send_available(socket, output_, written_); }
 
 Status PathCheck::read(int socket) {
   while (!is_answered_ || !is_answer_sent_) {
-    while (filled_ < input_.size()) {
-      const ssize_t count =
-          ::recv(socket, input_.data() + filled_, input_.size() - filled_, MSG_DONTWAIT);
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
-      if (count < 0) return {Code::failed, std::generic_category().message(errno)};
-      if (count == 0) return {Code::failed, "it hung up"};
-      filled_ += static_cast<std::size_t>(count);
-    }
+    bool has_ended = false;
+    RC_RETURN_IF_ERROR(receive_available(socket, input_, filled_, has_ended));
+    if (has_ended) return {Code::failed, "it hung up"};
+    if (filled_ < input_.size()) return {};
     RC_RETURN_IF_ERROR(take());
   }
   return {};

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstring>
 #include <fstream>
+#include <system_error>
 
 #include "base/system_error.h"
 #include "base/text.h"
@@ -113,6 +114,34 @@ int connect_error(int socket) {
   socklen_t bytes = sizeof error;
   if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) return errno;
   return error;
+}
+
+Status send_available(int socket, std::span<const std::byte> bytes, std::size_t& done) {
+  while (done < bytes.size()) {
+    const ssize_t count =
+        ::send(socket, bytes.data() + done, bytes.size() - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
+    if (count < 0) return {Code::failed, std::generic_category().message(errno)};
+    done += static_cast<std::size_t>(count);
+  }
+  return {};
+}
+
+Status receive_available(int socket, std::span<std::byte> bytes, std::size_t& done,
+                         bool& has_ended) {
+  while (done < bytes.size()) {
+    const ssize_t count = ::recv(socket, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
+    if (count < 0) return {Code::failed, std::generic_category().message(errno)};
+    if (count == 0) {
+      has_ended = true;
+      return {};
+    }
+    done += static_cast<std::size_t>(count);
+  }
+  return {};
 }
 
 SocketAddress local_address(int socket) {

@@ -3,6 +3,8 @@
 
 #include <sys/socket.h>
 
+#include <cstddef>
+#include <span>
 #include <string>
 
 #include "base/clock.h"
@@ -42,6 +44,14 @@ int connect_error(int socket);  // 0: connected; EINPROGRESS: not yet
 // A rank without descriptors retries for this long, since another thread may close some. This is
 // less than the peer's timeout, so that the rank that knows the cause reports it.
 inline constexpr Nanoseconds kShortagePatience = kSecond;
+
+// Send and receive as many of the bytes as a non-blocking stream socket takes or has at once.
+// `done` counts the bytes from the beginning of the buffer. Ok also if nothing moved; an error
+// names the cause.
+Status send_available(int socket, std::span<const std::byte> bytes, std::size_t& done);
+// `has_ended`: the peer has closed the connection. It is then ok, too.
+Status receive_available(int socket, std::span<std::byte> bytes, std::size_t& done,
+                         bool& has_ended);
 
 SocketAddress local_address(int socket);
 
