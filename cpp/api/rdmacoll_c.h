@@ -202,7 +202,7 @@ typedef struct rc_question {
   uint64_t bytes;
   int32_t rank;          /* the rank whose schedule is shown */
   const char* algorithm; /* the algorithm whose schedule is shown; NULL: the chosen one */
-  int32_t is_rdma;       /* network between nodes; 0: TCP */
+  int32_t is_by_device;  /* the network between nodes accesses pinned memory only */
   double latency_us;     /* latency of this network; 0: the usual one */
   double gbit_per_s;     /* rate of this network; 0: the usual one */
   int32_t servers;       /* parameter servers in addition to the ranks; 0: none */
@@ -223,8 +223,8 @@ typedef struct rc_scale {
   int32_t rack_nodes; /* nodes that share uplinks; 0: one rack has all nodes */
   rc_link node, network;
   double uplink_bytes_per_us;
-  int32_t is_rdma; /* network between nodes; 0: TCP */
-  double step_us;  /* fixed time of a copy or a sum */
+  int32_t is_by_device; /* the network between nodes accesses pinned memory only */
+  double step_us;       /* fixed time of a copy or a sum */
   double copy_bytes_per_us, reduce_bytes_per_us;
   const char* algorithm;  /* NULL: the engine chooses */
   int32_t operations;     /* operations in a step */

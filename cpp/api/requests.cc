@@ -111,8 +111,8 @@ Status scale_from(const rc_scale& from, ScaleQuestion& to) {
                   .network = link(from.network),
                   .rack_nodes = from.rack_nodes,
                   .uplink_bytes_per_us = from.uplink_bytes_per_us,
-                  .eager_bytes = (from.is_rdma != 0 ? kRdmaLinks : kTcpLinks).eager_bytes,
-                  .is_by_device = from.is_rdma != 0,
+                  .eager_bytes = (from.is_by_device != 0 ? kRdmaLinks : kTcpLinks).eager_bytes,
+                  .is_by_device = from.is_by_device != 0,
                   .step_us = from.step_us,
                   .copy_bytes_per_us = from.copy_bytes_per_us,
                   .reduce_bytes_per_us = from.reduce_bytes_per_us},
@@ -131,7 +131,7 @@ Status question_from(const rc_question& from, PlanQuestion& to) {
         .bytes = from.bytes,
         .rank = from.rank,
         .algorithm = from.algorithm == nullptr ? "" : from.algorithm,
-        .links = from.is_rdma != 0 ? kRdmaLinks : kTcpLinks,
+        .links = from.is_by_device != 0 ? kRdmaLinks : kTcpLinks,
         .servers = from.servers};
   if (from.dtype != nullptr) {
     const std::optional<Dtype> dtype = dtype_from(from.dtype);
