@@ -201,7 +201,7 @@ Status PsSession::serve(Nanoseconds timeout) {
 }
 
 Status PsSession::serve_until(std::unique_lock<std::mutex>& hold, Nanoseconds deadline) {
-  Wait wait(patience_, clock_.now());
+  Wait wait(spin_policy_, clock_.now());
   for (;;) {
     const bool moved = step();
     const Nanoseconds now = clock_.now();
@@ -283,7 +283,7 @@ Status PsSession::wait(const Call& call, Nanoseconds timeout) {
   const Nanoseconds deadline = deadline_in(timeout);
   std::unique_lock hold(mutex_);
   ++waiting_;
-  Wait wait(patience_, clock_.now());
+  Wait wait(spin_policy_, clock_.now());
   while (!call.is_done()) {
     const Nanoseconds now = clock_.now();
     if (step()) {

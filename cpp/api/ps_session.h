@@ -16,7 +16,7 @@
 #include "base/config.h"
 #include "base/event.h"
 #include "base/gap.h"
-#include "base/patience.h"
+#include "base/spin_policy.h"
 #include "bootstrap/fabric.h"
 #include "memory/pool.h"
 #include "ps/client.h"
@@ -120,7 +120,7 @@ class PsSession {
   Nanoseconds stopped_for_ = 0;
   Nanoseconds last_words_until_ = kNever;  // limit for the last messages of a failed client
   int waiting_ = 0;
-  Patience patience_{kSpin};
+  SpinPolicy spin_policy_{kSpin};
   int sleeping_ = 0;       // number of threads in poll(), which only the bell can wake
   bool has_been_ = false;  // a caller has stepped it since the thread last looked
   bool ends_ = false;

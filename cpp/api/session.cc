@@ -183,7 +183,7 @@ void Session::tell_waiting() {
 int Session::callers() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return -1;
-  fabric_->pass_on(Fd(ends[1]));
+  fabric_->forward_rendezvous_to(Fd(ends[1]));
   return ends[0];
 }
 

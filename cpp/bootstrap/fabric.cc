@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/few.h"
+#include "base/small_range.h"
 #include "base/text.h"
 #include "bootstrap/link_rate.h"
 
@@ -22,11 +22,11 @@ void append(std::vector<std::string>& texts, const std::vector<std::string>& mor
 
 // Forwards the reports of the transports, and records the state of each peer. A transport that has
 // not reported `connected` is not ready for calls.
-class Fabric::Witness final : public Sink {
+class Fabric::StateRecorder final : public Sink {
  public:
-  Witness(Fabric& fabric, Sink& sink) : fabric_(fabric), sink_(sink) {}
+  StateRecorder(Fabric& fabric, Sink& sink) : fabric_(fabric), sink_(sink) {}
   void connected(int peer) override {
-    fabric_.set_state(peer, State::joined);
+    fabric_.set_state(peer, State::connected);
     sink_.connected(peer);
   }
   void sent(uint64_t cookie) override { sink_.sent(cookie); }
@@ -118,121 +118,122 @@ bool Fabric::meets_on_unix_socket(int peer) const {
   return peers_[static_cast<std::size_t>(peer)].socket_kind == SocketKind::unix_domain;
 }
 
-Transport* Fabric::part(int peer) const {
+Transport* Fabric::connected(int peer) const {
   RC_ASSERT(peer >= 0 && peer < static_cast<int>(peers_.size()), cat("rank ", peer));
-  return peers_[peer].part;
+  return peers_[peer].connected;
 }
 
-Status Fabric::answer_without_part(int peer) const {
+Status Fabric::answer_unconnected(int peer) const {
   return peers_[peer].state == State::failed ? Status() : Status::busy();
 }
 
-bool Fabric::is_connected(int peer) const { return part(peer) != nullptr; }
+bool Fabric::is_connected(int peer) const { return connected(peer) != nullptr; }
 
 Reach Fabric::reach(int peer) const {
-  const Transport* to = part(peer);
+  const Transport* to = connected(peer);
   if (to == nullptr && peers_[peer].state == State::failed) return {};
   RC_ASSERT(to != nullptr, cat("rank ", peer, " is not connected"));
   return to->reach(peer);
 }
 
 PeerPool Fabric::pool_of(int peer) const {
-  const Transport* to = part(peer);
+  const Transport* to = connected(peer);
   return to == nullptr ? PeerPool{} : to->pool_of(peer);
 }
 
 Status Fabric::post_control(int peer, std::span<const std::byte> message) {
-  Transport* to = part(peer);
-  return to != nullptr ? to->post_control(peer, message) : answer_without_part(peer);
+  Transport* to = connected(peer);
+  return to != nullptr ? to->post_control(peer, message) : answer_unconnected(peer);
 }
 
 Status Fabric::post_send(const Transfer& transfer) {
-  Transport* to = part(transfer.peer);
-  return to != nullptr ? to->post_send(transfer) : answer_without_part(transfer.peer);
+  Transport* to = connected(transfer.peer);
+  return to != nullptr ? to->post_send(transfer) : answer_unconnected(transfer.peer);
 }
 
 Status Fabric::post_recv(const Transfer& transfer) {
-  Transport* to = part(transfer.peer);
-  return to != nullptr ? to->post_recv(transfer) : answer_without_part(transfer.peer);
+  Transport* to = connected(transfer.peer);
+  return to != nullptr ? to->post_recv(transfer) : answer_unconnected(transfer.peer);
 }
 
 Status Fabric::publish(const Transfer& transfer) {
-  Transport* to = part(transfer.peer);
-  return to != nullptr ? to->publish(transfer) : answer_without_part(transfer.peer);
+  Transport* to = connected(transfer.peer);
+  return to != nullptr ? to->publish(transfer) : answer_unconnected(transfer.peer);
 }
 
 Status Fabric::await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) {
-  Transport* to = part(peer);
-  return to != nullptr ? to->await(peer, lane, sequence, cookie) : answer_without_part(peer);
+  Transport* to = connected(peer);
+  return to != nullptr ? to->await(peer, lane, sequence, cookie) : answer_unconnected(peer);
 }
 
 Status Fabric::release(int peer, Lane lane, uint64_t sequence) {
-  Transport* to = part(peer);
-  return to != nullptr ? to->release(peer, lane, sequence) : answer_without_part(peer);
+  Transport* to = connected(peer);
+  return to != nullptr ? to->release(peer, lane, sequence) : answer_unconnected(peer);
 }
 
 // Progress.
 
 // One transport at most has devices that access callers' memory.
 bool Fabric::pin(const Piece& memory) {
-  return is_any_of(parts_, [&](const auto& one) { return one->pin(memory); });
+  return is_any_of(transports_, [&](const auto& one) { return one->pin(memory); });
 }
 
 void Fabric::unpin(const Piece& memory) {
-  for (const auto& one : parts_) {
+  for (const auto& one : transports_) {
     if (one->is_pinned(memory)) return one->unpin(memory);
   }
 }
 
 bool Fabric::is_pinned(const Piece& memory) const {
-  return is_any_of(parts_, [&](const auto& one) { return one->is_pinned(memory); });
+  return is_any_of(transports_, [&](const auto& one) { return one->is_pinned(memory); });
 }
 
 bool Fabric::poll(Sink& sink) {
   if (peers_.empty()) return false;
-  Witness witness(*this, sink);
+  StateRecorder recorder(*this, sink);
   bool moved = false;
-  for (const auto& one : parts_) moved |= one->poll(witness);
-  if (is_meeting() || ++polls_ % kPollsPerLook == 0) moved |= meet(sink);
+  for (const auto& one : transports_) moved |= one->poll(recorder);
+  if (is_connecting() || ++polls_ % kPollsPerLook == 0) moved |= connect_peers(sink);
   return moved;
 }
 
 bool Fabric::arm() {
   if (peers_.empty()) return true;
   signalled_ |= take_signals();
-  return !signalled_ && are_all_of(parts_, [](const auto& one) { return one->arm(); });
+  return !signalled_ && are_all_of(transports_, [](const auto& one) { return one->arm(); });
 }
 
 Nanoseconds Fabric::next_deadline() const {
   if (peers_.empty()) return kNever;
-  Nanoseconds deadline = next_meeting_deadline();
-  for (const auto& one : parts_) deadline = std::min(deadline, one->next_deadline());
+  Nanoseconds deadline = next_connect_deadline();
+  for (const auto& one : transports_) deadline = std::min(deadline, one->next_deadline());
   return deadline;
 }
 
 void Fabric::fail(int peer) {
   const State state = peers_[peer].state;
-  if (state == State::met || state == State::joined) peers_[peer].route->fail(peer);
+  if (state == State::adopted || state == State::connected) peers_[peer].route->fail(peer);
   std::erase_if(dials_, [&](const auto& dial) { return dial->peer() == peer; });
   set_state(peer, State::failed);
 }
 
-bool Fabric::is_meeting() const {
-  return signalled_ || !dials_.empty() || waiting_ > 0 || reception_->is_busy();
+bool Fabric::is_connecting() const {
+  return signalled_ || !dials_.empty() || waiting_ > 0 || listener_->is_busy();
 }
 
 bool Fabric::needs_poll() const {
   if (peers_.empty()) return false;
-  return is_meeting() || is_any_of(parts_, [](const auto& one) { return one->needs_poll(); });
+  return is_connecting() ||
+         is_any_of(transports_, [](const auto& one) { return one->needs_poll(); });
 }
 
 bool Fabric::flushed() const {
-  return are_all_of(parts_, [](const auto& one) { return one->flushed(); });
+  return are_all_of(transports_, [](const auto& one) { return one->flushed(); });
 }
 
 Transport::Counters Fabric::counters() const {
   Counters sum;
-  for (const auto& one : parts_) {
+  for (const auto& one : transports_) {
     const Counters counters = one->counters();
     sum.connections += counters.connections;
     sum.registrations += counters.registrations;
@@ -243,7 +244,7 @@ Transport::Counters Fabric::counters() const {
     sum.bytes_copied += counters.bytes_copied;
     sum.doorbells += counters.doorbells;
   }
-  sum.handshakes = handshakes_;  // a part's later exchanges with its peer do not count
+  sum.handshakes = handshakes_;  // a transport's later exchanges with its peer do not count
   return sum;
 }
 

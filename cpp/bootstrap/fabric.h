@@ -17,7 +17,7 @@
 #include "base/world.h"
 #include "bootstrap/card.h"
 #include "bootstrap/dial.h"
-#include "bootstrap/reception.h"
+#include "bootstrap/listener.h"
 #include "bootstrap/transport_choice.h"
 #include "memory/pool.h"
 #include "transport/socket_transport.h"
@@ -62,7 +62,7 @@ class Fabric final : public Transport {
 
   // Callers at this rank's listeners that begin as at a rendezvous go to `socket`, as the numbers
   // of their descriptors.
-  void pass_on(Fd socket) { reception_->pass_on(std::move(socket)); }
+  void forward_rendezvous_to(Fd socket) { listener_->forward_rendezvous_to(std::move(socket)); }
   // The peers whose connections this rank waits for, with addresses and last errors; "" if it waits
   // for none.
   std::string waiting() const;
@@ -108,16 +108,16 @@ class Fabric final : public Transport {
   Counters counters() const override;
 
  private:
-  // met: authenticated and handed over; joined: the transport has reported `connected`.
-  enum class State : uint8_t { apart, calling, waiting, met, joined, failed };
-  class Witness;
+  // adopted: authenticated and handed over; connected: the transport has reported it.
+  enum class State : uint8_t { idle, dialing, awaiting, adopted, connected, failed };
+  class StateRecorder;
   struct Peer {
-    State state = State::apart;
+    State state = State::idle;
     SocketTransport* route = nullptr;  // the transport of this pair; null for this rank itself
     SocketKind socket_kind = SocketKind::tcp;
-    Transport* part = nullptr;      // the route, once joined
-    Nanoseconds deadline = kNever;  // waiting, or streams are missing
-    int missing = 0;                // streams that the peer has yet to open
+    Transport* connected = nullptr;  // the route, once connected
+    Nanoseconds deadline = kNever;   // awaiting, or streams are missing
+    int missing = 0;                 // streams that the peer has yet to open
   };
 
   Fabric(FabricOptions options, MemoryPool& pool, const Clock& clock);
@@ -129,20 +129,20 @@ class Fabric final : public Transport {
   bool node_socket_accepts(int peer, Nanoseconds deadline) const;
   std::vector<Endpoint> endpoints_of(int peer) const;
   bool meets_on_unix_socket(int peer) const;
-  // Null if the peer is not joined yet, or gone; see answer_without_part().
-  Transport* part(int peer) const;
-  Status answer_without_part(int peer) const;
-  bool is_meeting() const;
-  bool meet(Sink& sink);
+  // Null if the peer is not connected yet, or gone; see answer_unconnected().
+  Transport* connected(int peer) const;
+  Status answer_unconnected(int peer) const;
+  bool is_connecting() const;
+  bool connect_peers(Sink& sink);
   void call(int peer, int stream, Nanoseconds now);
-  bool let_in(Caller caller, Nanoseconds now);
+  bool admit(Caller caller, Nanoseconds now);
   int streams_of(int peer) const;
   std::string failed_call(const Dial& dial) const;
   void hand_over(int peer, int stream, Fd socket, bool dialer);
   std::string own_fault(std::string_view what, const std::string& cause) const;
-  void lose(int peer, const std::string& cause, Sink& sink);
+  void fail_peer(int peer, const std::string& cause, Sink& sink);
   void set_state(int peer, State state);
-  Nanoseconds next_meeting_deadline() const;
+  Nanoseconds next_connect_deadline() const;
   bool take_signals();
 
   FabricOptions options_;
@@ -155,15 +155,16 @@ class Fabric final : public Transport {
   std::vector<Card> cards_;
   World world_;
 
-  Fd epoll_;          // holds meeting_epoll_ and the parts' epolls
-  Fd meeting_epoll_;  // listeners and connections that are not authenticated yet
-  std::unique_ptr<Reception> reception_;
-  std::shared_ptr<Lodger> lodger_;  // shared with the host's listener, if there is a host
+  Fd epoll_;          // holds connect_epoll_ and the transports' epolls
+  Fd connect_epoll_;  // listeners and connections that are not authenticated yet
+  std::unique_ptr<Listener> listener_;
+  // Shared with the host's listener, if there is a host.
+  std::shared_ptr<SecondaryWorld> secondary_;
   std::vector<std::unique_ptr<Dial>> dials_;
-  std::vector<Caller> callers_;  // reused
-  std::vector<Caller> early_;    // further streams that came before the first
+  std::vector<Caller> callers_;        // reused
+  std::vector<Caller> early_streams_;  // further streams that came before the first
   std::vector<Peer> peers_;
-  int waiting_ = 0;         // peers in the state `waiting`
+  int waiting_ = 0;         // peers in the state `awaiting`
   int missing_ = 0;         // streams that peers have yet to open
   bool signalled_ = false;  // a caller waits, or arm() could not exclude it
   uint32_t polls_ = 0;
@@ -171,7 +172,7 @@ class Fabric final : public Transport {
 
   TransportChoice choice_;
   std::vector<std::string> notes_;
-  std::vector<std::unique_ptr<SocketTransport>> parts_;
+  std::vector<std::unique_ptr<SocketTransport>> transports_;
 };
 
 }  // namespace rdmacoll

@@ -62,31 +62,31 @@ Status Fabric::listen() {
   const std::string& congestion = options_.config.tcp_congestion;
   if (!congestion.empty()) RC_RETURN_IF_ERROR(try_congestion_control(congestion));
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
-  meeting_epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_ || !meeting_epoll_) {
+  connect_epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_ || !connect_epoll_) {
     return system_error("epoll_create1", errno);
   }
-  RC_RETURN_IF_ERROR(watch_nested(epoll_.get(), meeting_epoll_.get()));
-  reception_ = std::make_unique<Reception>(meeting_epoll_.get());
+  RC_RETURN_IF_ERROR(watch_nested(epoll_.get(), connect_epoll_.get()));
+  listener_ = std::make_unique<Listener>(connect_epoll_.get());
   // A world of one needs none of these. But a requested interface or device must exist, as in every
   // world.
   const bool has_peers = options_.size > 1;
   // A world of one does not listen. A secondary world beside it therefore has its own listener, at
   // any port.
-  const bool lodges = options_.host != nullptr && !options_.host->card_.tcp.empty();
-  if (lodges) {
-    lodger_ = std::make_shared<Lodger>(credentials_);
-    RC_RETURN_IF_ERROR(lodger_->opened());
-    RC_RETURN_IF_ERROR(watch_nested(meeting_epoll_.get(), lodger_->bell().get()));
-    RC_RETURN_IF_ERROR(reception_->open({}));
-    options_.host->reception_->take_in(lodger_);
+  const bool shares_listener = options_.host != nullptr && !options_.host->card_.tcp.empty();
+  if (shares_listener) {
+    secondary_ = std::make_shared<SecondaryWorld>(credentials_);
+    RC_RETURN_IF_ERROR(secondary_->opened());
+    RC_RETURN_IF_ERROR(watch_nested(connect_epoll_.get(), secondary_->bell().get()));
+    RC_RETURN_IF_ERROR(listener_->open({}));
+    options_.host->listener_->add_world(secondary_);
   } else if (has_peers || !options_.config.interface.empty()) {
     std::vector<SocketAddress> addresses;
     RC_RETURN_IF_ERROR(
         choose_addresses(interface_addresses(), options_.config.interface, addresses));
     const int port = options_.host == nullptr ? options_.config.port : 0;
     for (SocketAddress& address : addresses) address.set_port(port);
-    if (has_peers) RC_RETURN_IF_ERROR(reception_->open(addresses, congestion));
+    if (has_peers) RC_RETURN_IF_ERROR(listener_->open(addresses, congestion));
   }
   std::map<std::string, TransportCard> transports = choice_.probe(pool_, has_peers);
   // Listeners, and devices that are opened again, need further descriptors. A later step must not
@@ -100,8 +100,8 @@ Status Fabric::listen() {
            .cpus = cpu_list_text(cpus),
            .numa_node = numa_node_of(read_numa_table("/sys/devices/system/node"), cpus),
            .uid = ::geteuid(),
-           .unix_name = reception_->unix_name(),
-           .tcp = lodges ? options_.host->card_.tcp : reception_->tcp(),
+           .unix_name = listener_->unix_name(),
+           .tcp = shares_listener ? options_.host->card_.tcp : listener_->tcp(),
            .pool_bytes = pool_.size(),
            .transports = std::move(transports),
            .settings = options_.settings};
@@ -207,7 +207,7 @@ Status Fabric::open_transports() {
       peers_[peer].socket_kind = entry.provider->socket_kind();
     }
     RC_RETURN_IF_ERROR(watch_nested(epoll_.get(), opened->wait_handle()));
-    parts_.push_back(std::move(opened));
+    transports_.push_back(std::move(opened));
   }
   return {};
 }

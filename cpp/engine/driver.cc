@@ -51,7 +51,7 @@ Driver::Driver(Engine& engine, const Transport& transport, const Clock& clock,
       transport_(transport),
       clock_(clock),
       options_(options),
-      patience_(options.caller_spin) {}
+      spin_policy_(options.caller_spin) {}
 
 Driver::~Driver() { stop("", 0); }
 
@@ -361,7 +361,7 @@ void Driver::drive(Done done, Limits& limits) {
     if (idle_since == 0) idle_since = now;
     // Starts and ends insist. Their waits say nothing about later waits.
     const bool learns = limits.idle == Idle::sleeps && !limits.insists;
-    if (now - idle_since < (learns ? patience_.spin() : limits.spin)) {
+    if (now - idle_since < (learns ? spin_policy_.spin() : limits.spin)) {
       relax(options_.yield || now - idle_since > kSpinAlone);
       continue;
     }
@@ -371,7 +371,7 @@ void Driver::drive(Done done, Limits& limits) {
       if (sleep(caller_epoll_, std::min(limits.deadline(), engine_.next_deadline()))) {
         silence_bell();
       }
-      if (learns) patience_.slept(clock_.now() - idle_since);
+      if (learns) spin_policy_.slept(clock_.now() - idle_since);
     }
     asleep_.store(false, std::memory_order_seq_cst);
     idle_since = 0;

@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/patience.h"
+#include "base/spin_policy.h"
 #include "base/status.h"
 #include "engine/engine.h"
 #include "engine/long_wait.h"
@@ -137,8 +137,8 @@ class Driver {
   const Transport& transport_;
   const Clock& clock_;
   DriverOptions options_;
-  Patience patience_;  // for callers that hold the baton
-  Fd wake_fd_;         // the bell of the thread that holds the baton
+  SpinPolicy spin_policy_;  // for callers that hold the baton
+  Fd wake_fd_;              // the bell of the thread that holds the baton
   // for the engine thread alone, since a caller could silence the bell before the thread is awake
   Fd get_up_fd_;
   Fd thread_epoll_;  // used by the engine thread

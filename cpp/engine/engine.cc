@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "base/few.h"
+#include "base/small_range.h"
 #include "base/text.h"
 
 namespace rdmacoll {

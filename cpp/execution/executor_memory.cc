@@ -1,7 +1,7 @@
 // Finds the memory of steps, and the sequences of their transfers.
 #include <algorithm>
 
-#include "base/few.h"
+#include "base/small_range.h"
 #include "compute/job.h"
 #include "execution/executor.h"
 #include "memory/streaming.h"

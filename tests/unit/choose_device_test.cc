@@ -77,7 +77,7 @@ DeviceFacts mlx4_infiniband() {
 }
 
 // "device:port/gid_index/pkey_index ..." or the error's sentence.
-std::string chosen(const std::vector<DeviceFacts>& present, const Wish& wish = {}) {
+std::string chosen(const std::vector<DeviceFacts>& present, const DeviceRequest& wish = {}) {
   std::vector<Rail> rails;
   const Status status = choose_rails(present, wish, rails);
   if (!status.ok()) {
@@ -92,7 +92,7 @@ std::string chosen(const std::vector<DeviceFacts>& present, const Wish& wish = {
   return join(texts, " ");
 }
 
-Rail only_rail(const std::vector<DeviceFacts>& present, const Wish& wish = {}) {
+Rail only_rail(const std::vector<DeviceFacts>& present, const DeviceRequest& wish = {}) {
   std::vector<Rail> rails;
   EXPECT_TRUE(choose_rails(present, wish, rails).ok());
   EXPECT_EQ(rails.size(), 1u);

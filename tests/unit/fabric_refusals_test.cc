@@ -252,17 +252,17 @@ TEST(FabricRefusals, a_caller_is_turned_away_where_there_are_no_descriptors) {
               AllOf(HasSubstr("rank 1 ("), HasSubstr("cannot let it in: too many open files")));
 }
 
-TEST(FabricRefusals, strangers_at_the_door_disturb_nobody) {
+TEST(FabricRefusals, unknown_callers_disturb_nobody) {
   Cluster cluster(2, only({"tcp"}));
   ASSERT_TRUE(cluster.begin().ok());
   Card card;
   ASSERT_TRUE(parse_card(cluster.cards[1], 1, card).ok());
-  std::vector<Fd> strangers;
+  std::vector<Fd> callers;
   for (int i = 0; i < 200; ++i) {  // more than may wait
     Fd socket;
     ASSERT_EQ(start_connect(tcp_endpoint(card.tcp.back()), socket), 0);
     if (i % 3 == 0) ::send(socket.get(), "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);
-    strangers.push_back(std::move(socket));
+    callers.push_back(std::move(socket));
     if (i % 50 == 0) cluster.step();
   }
   cluster.connect_all();

@@ -235,14 +235,14 @@ TEST(Handshake, garbage_is_refused) {
   for (int turn = 0; turn < 200; ++turn) {
     std::vector<std::byte> garbage(kHello + kProof);
     for (std::byte& byte : garbage) byte = static_cast<std::byte>(random());
-    auto [stranger, end] = sockets();
-    transmit(stranger, garbage);
+    auto [unknown, end] = sockets();
+    transmit(unknown, garbage);
     Handshake handshake =
         turn % 2 == 0 ? Handshake::listen(b, Role::data, 0) : Handshake::dial(a, Role::data, 2, 0);
     const Status status = handshake.advance(end.get(), 0);
     EXPECT_THAT(status.message(), HasSubstr("not rdmacoll"));
     if (turn % 2 == 1) continue;
-    EXPECT_EQ(receive(stranger, kHello + kProof).size(), 0u) << "a stranger got an answer";
+    EXPECT_EQ(receive(unknown, kHello + kProof).size(), 0u) << "a unknown got an answer";
   }
 }
 
@@ -265,7 +265,7 @@ TEST(Handshake, a_dribbling_caller_is_dropped_after_ten_seconds) {
 }
 
 TEST(Handshake, of_a_door_for_several_worlds_takes_the_one_that_is_called) {
-  const Credentials host = rank_of(2), lodger = rank_of(3, "another, of 16 B", "job ps");
+  const Credentials host = rank_of(2), secondary = rank_of(3, "another, of 16 B", "job ps");
   const Credentials twin = rank_of(1, "another, of 16 B", "job ps");  // in the same process
   const auto meet = [&](const Credentials& caller, int peer, Handshake& listen) {
     auto [left, right] = sockets();
@@ -278,18 +278,18 @@ TEST(Handshake, of_a_door_for_several_worlds_takes_the_one_that_is_called) {
     return status;
   };
   const Credentials a = rank_of(0), b = rank_of(0, "another, of 16 B", "job ps");
-  Handshake first = Handshake::listen(host, Role::data, 0, {&lodger, &twin});
+  Handshake first = Handshake::listen(host, Role::data, 0, {&secondary, &twin});
   ASSERT_TRUE(meet(a, 2, first).ok());
   EXPECT_EQ(&first.credentials(), &host);
-  Handshake second = Handshake::listen(host, Role::data, 0, {&lodger, &twin});
+  Handshake second = Handshake::listen(host, Role::data, 0, {&secondary, &twin});
   ASSERT_TRUE(meet(b, 3, second).ok());
-  EXPECT_EQ(&second.credentials(), &lodger);
+  EXPECT_EQ(&second.credentials(), &secondary);
   EXPECT_EQ(second.peer(), 0);
-  Handshake third = Handshake::listen(host, Role::data, 0, {&lodger, &twin});
+  Handshake third = Handshake::listen(host, Role::data, 0, {&secondary, &twin});
   EXPECT_THAT(meet(b, 2, third).message(), HasSubstr("it belongs to another job"));
   // A world refuses the secret of another world.
   const Credentials thief = rank_of(0, "a secret of 16 B", "job ps");
-  Handshake fourth = Handshake::listen(host, Role::data, 0, {&lodger, &twin});
+  Handshake fourth = Handshake::listen(host, Role::data, 0, {&secondary, &twin});
   auto [left, right] = sockets();
   Handshake dial = Handshake::dial(thief, Role::data, 3, 0);
   ASSERT_TRUE(dial.advance(left.get(), 0).ok());

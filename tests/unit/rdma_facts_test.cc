@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "base/text.h"
-#include "transport/rdma/complaints.h"
+#include "transport/rdma/error_texts.h"
 #include "transport/rdma/sysfs.h"
 #include "transport/rdma/verbs.h"
 

@@ -92,7 +92,7 @@ Status look(const Config& config, MemoryPool& pool, const MemoryLimit& limit, Ab
   std::vector<DeviceFacts> devices;
   RC_RETURN_IF_ERROR(ability.verbs->list(devices));
   ability.card.has_devices |= !devices.empty();
-  RC_RETURN_IF_ERROR(choose_rails(devices, wish_of(config), ability.rails));
+  RC_RETURN_IF_ERROR(choose_rails(devices, device_request(config), ability.rails));
   if (ability.rails.size() > kRailsMax) {
     return {Code::failed,
             cat(config.rdma_device_by, "=", config.rdma_device, " names ", ability.rails.size(),

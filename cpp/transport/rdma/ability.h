@@ -8,7 +8,7 @@
 #include "memory/pool.h"
 #include "transport/provider.h"
 #include "transport/rdma/choose_device.h"
-#include "transport/rdma/complaints.h"
+#include "transport/rdma/error_texts.h"
 #include "transport/rdma/verbs.h"
 
 namespace rdmacoll::rdma {

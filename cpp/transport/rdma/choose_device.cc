@@ -118,7 +118,7 @@ std::string set_pkey(const PortFacts& port, std::optional<int> wanted, Rail& rai
   return "is a full member of no partition: ask the subnet manager's operator for full membership";
 }
 
-Verdict judge(const DeviceFacts& device, const PortFacts& port, const Wish& wish) {
+Verdict judge(const DeviceFacts& device, const PortFacts& port, const DeviceRequest& request) {
   if (port.state != PortState::active) return {{}, cat("is ", text(port.state))};
   Rail rail{.device = device.name,
             .port = port.number,
@@ -135,8 +135,8 @@ Verdict judge(const DeviceFacts& device, const PortFacts& port, const Wish& wish
   }
   std::string of_gid;
   std::string of_pkey;
-  std::string refusal = set_gid(port, wish.gid_index, rail, of_gid);
-  if (refusal.empty()) refusal = set_pkey(port, wish.pkey_index, rail, of_pkey);
+  std::string refusal = set_gid(port, request.gid_index, rail, of_gid);
+  if (refusal.empty()) refusal = set_pkey(port, request.pkey_index, rail, of_pkey);
   if (!refusal.empty()) return {{}, refusal};
   if (port.link == LinkLayer::infiniband) rail.reason = cat("; LID ", port.lid);
   for (const std::string& part : {of_gid, of_pkey}) {
@@ -145,19 +145,19 @@ Verdict judge(const DeviceFacts& device, const PortFacts& port, const Wish& wish
   return {rail, ""};
 }
 
-std::string state_of(const DeviceFacts& device, const Wish& wish) {
+std::string state_of(const DeviceFacts& device, const DeviceRequest& request) {
   if (!device.unusable.empty()) return cat(device.name, " ", device.unusable);
   std::vector<std::string> ports;
   for (const PortFacts& port : device.ports) {
-    const Verdict verdict = judge(device, port, wish);
+    const Verdict verdict = judge(device, port, request);
     ports.push_back(cat("port ", port.number, " ", verdict.rail ? "can be used" : verdict.refusal));
   }
   return cat(device.name, " (", ports.empty() ? "no ports" : join(ports, "; "), ")");
 }
 
-std::string states_of(std::span<const DeviceFacts> present, const Wish& wish) {
+std::string states_of(std::span<const DeviceFacts> present, const DeviceRequest& request) {
   std::vector<std::string> texts;
-  for (const DeviceFacts& device : present) texts.push_back(state_of(device, wish));
+  for (const DeviceFacts& device : present) texts.push_back(state_of(device, request));
   return join(texts, ", ");
 }
 
@@ -168,10 +168,11 @@ Status none_present() {
 }
 
 // Returns the first usable port of the device. `why` precedes the port's own reason.
-std::optional<Rail> first_rail(const DeviceFacts& device, const Wish& wish, std::string_view why) {
+std::optional<Rail> first_rail(const DeviceFacts& device, const DeviceRequest& request,
+                               std::string_view why) {
   for (const PortFacts& port : device.ports) {
-    if (wish.port && port.number != *wish.port) continue;
-    Verdict verdict = judge(device, port, wish);
+    if (request.port && port.number != *request.port) continue;
+    Verdict verdict = judge(device, port, request);
     if (!verdict.rail) continue;
     verdict.rail->reason = cat(why, verdict.rail->reason);
     return verdict.rail;
@@ -179,21 +180,21 @@ std::optional<Rail> first_rail(const DeviceFacts& device, const Wish& wish, std:
   return std::nullopt;
 }
 
-std::vector<std::string> wished_of_ports(const Wish& wish) {
-  std::vector<std::string> wished;
-  if (wish.port) wished.push_back(cat("RDMACOLL_DEVICE_PORT=", *wish.port));
-  if (wish.gid_index) wished.push_back(cat("RDMACOLL_GID_INDEX=", *wish.gid_index));
-  if (wish.pkey_index) wished.push_back(cat("RDMACOLL_PKEY=", *wish.pkey_index));
-  return wished;
+std::vector<std::string> port_settings(const DeviceRequest& request) {
+  std::vector<std::string> requested;
+  if (request.port) requested.push_back(cat("RDMACOLL_DEVICE_PORT=", *request.port));
+  if (request.gid_index) requested.push_back(cat("RDMACOLL_GID_INDEX=", *request.gid_index));
+  if (request.pkey_index) requested.push_back(cat("RDMACOLL_PKEY=", *request.pkey_index));
+  return requested;
 }
 
-Status choose_automatically(std::span<const DeviceFacts> present, const Wish& wish,
+Status choose_automatically(std::span<const DeviceFacts> present, const DeviceRequest& request,
                             std::vector<Rail>& rails) {
   for (const bool software : {false, true}) {
     for (const DeviceFacts& device : present) {
       if (!device.unusable.empty() || device.is_software != software) continue;
       const auto rail =
-          first_rail(device, wish,
+          first_rail(device, request,
                      software ? "first active port of a software device, since no hardware has one"
                               : "first active port of a hardware device");
       if (!rail) continue;
@@ -202,15 +203,16 @@ Status choose_automatically(std::span<const DeviceFacts> present, const Wish& wi
     }
   }
   // Is there a usable port without the requests that concern ports?
-  const std::vector<std::string> wished = wished_of_ports(wish);
+  const std::vector<std::string> requested = port_settings(request);
   const bool is_there = std::any_of(present.begin(), present.end(), [](const DeviceFacts& device) {
     return device.unusable.empty() && first_rail(device, {}, "");
   });
-  const std::string cure = is_there && !wished.empty() ? cat("Asked for was ", join(wished, ", "),
-                                                             ": ask for what is there, or unset it")
-                                                       : "Bring one up";
+  const std::string cure =
+      is_there && !requested.empty()
+          ? cat("Asked for was ", join(requested, ", "), ": ask for what is there, or unset it")
+          : "Bring one up";
   return {Code::invalid, cat("no RDMA device of this machine has a port that can be used: ",
-                             states_of(present, wish), ". ", cure, ".")};
+                             states_of(present, request), ". ", cure, ".")};
 }
 
 struct Named {
@@ -247,13 +249,13 @@ std::vector<std::string> split(const std::string& text) {
   }
 }
 
-Status choose_named(std::span<const DeviceFacts> present, const Wish& wish, const Named& named,
-                    Rail& rail) {
+Status choose_named(std::span<const DeviceFacts> present, const DeviceRequest& request,
+                    const Named& named, Rail& rail) {
   const auto refused = [&](const std::string& what) {
-    return Status(
-        Code::invalid,
-        cat(wish.devices_by, "=", wish.devices, ": ", what, "; present: ", states_of(present, wish),
-            ". Name one with a port that can be used, or unset ", wish.devices_by, "."));
+    return Status(Code::invalid, cat(request.devices_by, "=", request.devices, ": ", what,
+                                     "; present: ", states_of(present, request),
+                                     ". Name one with a port that can be used, or unset ",
+                                     request.devices_by, "."));
   };
   const auto device = std::find_if(present.begin(), present.end(), [&](const DeviceFacts& each) {
     return each.name == named.device;
@@ -262,10 +264,10 @@ Status choose_named(std::span<const DeviceFacts> present, const Wish& wish, cons
     return refused(cat("this machine has no RDMA device ", named.device));
   }
   if (!device->unusable.empty()) return refused(cat(device->name, " ", device->unusable));
-  const std::optional<int> number = named.port ? named.port : wish.port;
+  const std::optional<int> number = named.port ? named.port : request.port;
   if (!number) {
     const auto found =
-        first_rail(*device, wish, cat(device->name, " was asked for, first active port"));
+        first_rail(*device, request, cat(device->name, " was asked for, first active port"));
     if (!found) return refused(cat(device->name, " has no port that can be used"));
     rail = *found;
     return {};
@@ -275,7 +277,7 @@ Status choose_named(std::span<const DeviceFacts> present, const Wish& wish, cons
   if (port == device->ports.end()) {
     return refused(cat(device->name, " has no port ", *number));
   }
-  Verdict verdict = judge(*device, *port, wish);
+  Verdict verdict = judge(*device, *port, request);
   if (!verdict.rail) return refused(cat("port ", *number, " ", verdict.refusal));
   rail = *verdict.rail;
   rail.reason =
@@ -293,34 +295,36 @@ std::string Rail::text() const {
   return cat(device, " port ", port, " (", inside, ")");
 }
 
-std::string obstacle_of(const DeviceFacts& device, const PortFacts& port, const Wish& wish) {
-  return device.unusable.empty() ? judge(device, port, wish).refusal : device.unusable;
+std::string obstacle_of(const DeviceFacts& device, const PortFacts& port,
+                        const DeviceRequest& request) {
+  return device.unusable.empty() ? judge(device, port, request).refusal : device.unusable;
 }
 
-Status choose_rails(std::span<const DeviceFacts> present, const Wish& wish,
+Status choose_rails(std::span<const DeviceFacts> present, const DeviceRequest& request,
                     std::vector<Rail>& rails) {
   rails.clear();
-  if (present.empty() && wish.devices.empty()) return none_present();
-  if (wish.devices.empty()) return choose_automatically(present, wish, rails);
+  if (present.empty() && request.devices.empty()) return none_present();
+  if (request.devices.empty()) return choose_automatically(present, request, rails);
   std::vector<Rail> chosen;
-  for (const std::string& part : split(wish.devices)) {
+  for (const std::string& part : split(request.devices)) {
     Named named;
     if (!parse(part, named)) {
-      return {Code::invalid, cat(wish.devices_by, "=", wish.devices, ": \"", part,
+      return {Code::invalid, cat(request.devices_by, "=", request.devices, ": \"", part,
                                  "\" names no device: write mlx5_0, mlx5_0:2 for its port 2, or "
                                  "mlx5_0,mlx5_1 for two rails.")};
     }
     if (present.empty()) {
       return {Code::invalid,
-              cat(wish.devices_by, "=", wish.devices, ", and ", none_present().message())};
+              cat(request.devices_by, "=", request.devices, ", and ", none_present().message())};
     }
     Rail rail;
-    RC_RETURN_IF_ERROR(choose_named(present, wish, named, rail));
+    RC_RETURN_IF_ERROR(choose_named(present, request, named, rail));
     for (const Rail& other : chosen) {
       if (other.device != rail.device || other.port != rail.port) continue;
-      return {Code::invalid,
-              cat(wish.devices_by, "=", wish.devices, " names ", rail.device, " port ", rail.port,
-                  " twice, and two rails of one port carry no more than one: name it once.")};
+      return {
+          Code::invalid,
+          cat(request.devices_by, "=", request.devices, " names ", rail.device, " port ", rail.port,
+              " twice, and two rails of one port carry no more than one: name it once.")};
     }
     chosen.push_back(std::move(rail));
   }

@@ -31,7 +31,7 @@ struct Rail {
   std::string text() const;
 };
 
-struct Wish {
+struct DeviceRequest {
   // TF_RDMA_DEV_NAME: "mlx5_0", "mlx5_0:2" (a port), "mlx5_0,mlx5_1" (rails); "" for automatic.
   std::string devices;
   std::string devices_by = "RDMACOLL_DEVICE";  // the setting that names the devices, for messages
@@ -44,10 +44,11 @@ struct Wish {
 // Without a request the result is one rail: the first device with an active port, hardware before
 // software. If a request cannot be fulfilled, the error lists the present devices and their ports'
 // states.
-Status choose_rails(std::span<const DeviceFacts> present, const Wish& wish,
+Status choose_rails(std::span<const DeviceFacts> present, const DeviceRequest& request,
                     std::vector<Rail>& rails);
 
 // Returns why a port of a device cannot carry data ("is down"), or "" if it can.
-std::string obstacle_of(const DeviceFacts& device, const PortFacts& port, const Wish& wish);
+std::string obstacle_of(const DeviceFacts& device, const PortFacts& port,
+                        const DeviceRequest& request);
 
 }  // namespace rdmacoll::rdma

@@ -24,17 +24,18 @@ std::string gid_json(const GidFacts& gid) {
              ", \"interface\": ", quote_or_null(gid.interface), "}");
 }
 
-std::string port_json(const DeviceFacts& device, const PortFacts& port, const Wish& wish) {
+std::string port_json(const DeviceFacts& device, const PortFacts& port,
+                      const DeviceRequest& request) {
   return cat("{\"number\": ", port.number, ", \"state\": ", json_quote(text(port.state)),
              ", \"link_layer\": ", json_quote(text(port.link)), ", \"mtu\": ", port.active_mtu,
              ", \"gbit_per_s\": ", port.gbit_per_s, ", \"lid\": ", port.lid,
              ", \"message_bytes_max\": ", port.message_bytes_max, ", \"pkeys\": [",
              join(port.pkeys, ", "), "]", ", \"gids\": ", json_list(port.gids, gid_json),
-             ", \"unusable\": ", quote_or_null(obstacle_of(device, port, wish)), "}");
+             ", \"unusable\": ", quote_or_null(obstacle_of(device, port, request)), "}");
 }
 
-std::string device_json(const DeviceFacts& device, const Wish& wish) {
-  const auto port = [&](const PortFacts& one) { return port_json(device, one, wish); };
+std::string device_json(const DeviceFacts& device, const DeviceRequest& request) {
+  const auto port = [&](const PortFacts& one) { return port_json(device, one, request); };
   return cat(
       "{\"name\": ", json_quote(device.name), ", \"firmware\": ", json_quote(device.firmware),
       ", \"node_guid\": ", json_quote(device.node_guid),
@@ -56,23 +57,23 @@ std::string rail_json(const Rail& rail) {
 }  // namespace
 
 std::string devices_json(const Status& known, std::span<const DeviceFacts> devices,
-                         const std::string& warning, const Wish& wish) {
+                         const std::string& warning, const DeviceRequest& request) {
   std::vector<Rail> rails;
   Status choice;
-  if (known.ok()) choice = choose_rails(devices, wish, rails);
-  const auto device = [&](const DeviceFacts& one) { return device_json(one, wish); };
+  if (known.ok()) choice = choose_rails(devices, request, rails);
+  const auto device = [&](const DeviceFacts& one) { return device_json(one, request); };
   return cat(
       "{\"error\": ", quote_or_null(sentence_of(known)), ", \"warning\": ", quote_or_null(warning),
       ", \"devices\": ", json_list(devices, device), ", \"rails\": ", json_list(rails, rail_json),
       ", \"choice_error\": ", quote_or_null(sentence_of(choice)), "}");
 }
 
-std::string devices_json(const Wish& wish) {
+std::string devices_json(const DeviceRequest& request) {
   Verbs* verbs = nullptr;
   std::vector<DeviceFacts> devices;
   Status known = system_verbs(verbs);
   if (known.ok()) known = verbs->list(devices);
-  return devices_json(known, devices, known.ok() ? verbs->warning() : "", wish);
+  return devices_json(known, devices, known.ok() ? verbs->warning() : "", request);
 }
 
 }  // namespace rdmacoll::rdma

@@ -11,8 +11,8 @@ namespace rdmacoll::rdma {
 
 // The RDMA devices of this machine, or the given devices. `known` is an error if the devices could
 // not be read.
-std::string devices_json(const Wish& wish);
+std::string devices_json(const DeviceRequest& request);
 std::string devices_json(const Status& known, std::span<const DeviceFacts> devices,
-                         const std::string& warning, const Wish& wish);
+                         const std::string& warning, const DeviceRequest& request);
 
 }  // namespace rdmacoll::rdma

@@ -7,7 +7,7 @@
 
 #include "base/system_error.h"
 #include "base/text.h"
-#include "transport/rdma/complaints.h"
+#include "transport/rdma/error_texts.h"
 
 namespace rdmacoll::rdma {
 namespace {

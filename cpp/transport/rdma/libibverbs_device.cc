@@ -8,7 +8,7 @@
 
 #include "base/system_error.h"
 #include "base/text.h"
-#include "transport/rdma/complaints.h"
+#include "transport/rdma/error_texts.h"
 #include "transport/rdma/libibverbs.h"
 
 namespace rdmacoll::rdma {

@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "transport/rdma/complaints.h"
+#include "transport/rdma/error_texts.h"
 
 namespace rdmacoll::rdma {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/few.h"
+#include "base/small_range.h"
 
 namespace rdmacoll::rdma {
 namespace {

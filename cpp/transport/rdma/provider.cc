@@ -18,7 +18,7 @@ Status RdmaProvider::check_settings(Config& config, const GivenSettings& given) 
 }
 
 std::string RdmaProvider::devices_json(const Config& config) const {
-  return rdma::devices_json(rdma::wish_of(config));
+  return rdma::devices_json(rdma::device_request(config));
 }
 
 TransportCard RdmaProvider::probe(const Config& config, MemoryPool& pool) {

@@ -366,7 +366,7 @@ void RdmaPeer::push() {
 
 // ---- the socket ----
 
-void RdmaPeer::look_at_socket(Nanoseconds now, Sink& sink) {
+void RdmaPeer::check_socket(Nanoseconds now, Sink& sink) {
   if (has_failed() || has_ended()) return;
   bool heard = false;
   const Status turned = socket_.turn(heard);
@@ -390,7 +390,7 @@ void RdmaPeer::keep_alive(Nanoseconds now, Sink& sink) {
     socket_.say(GreetingSocket::Word::alive);
     liveness_->spoke(now);
   }
-  if (!socket_.is_flushed()) look_at_socket(now, sink);
+  if (!socket_.is_flushed()) check_socket(now, sink);
   if (is_connected() && echo_.empty()) link_.pairs.front().ask_for_tail();
 }
 

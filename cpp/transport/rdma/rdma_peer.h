@@ -71,7 +71,7 @@ class RdmaPeer {
   Inbound& inbound() { return inbound_; }
 
   void handle(std::size_t rail, const Completion& completion, Sink& sink);
-  void look_at_socket(Nanoseconds now, Sink& sink);
+  void check_socket(Nanoseconds now, Sink& sink);
   void keep_alive(Nanoseconds now, Sink& sink);
   // Returns true after the end of the peer's socket. Data that the peer sent before may still be in
   // the completion queues. Once these are empty and all data has its receive, end() reports the

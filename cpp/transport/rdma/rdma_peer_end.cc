@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/few.h"
+#include "base/small_range.h"
 #include "base/text.h"
 #include "transport/rdma/rdma_peer.h"
 

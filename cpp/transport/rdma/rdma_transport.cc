@@ -6,7 +6,7 @@
 #include <array>
 #include <cerrno>
 
-#include "base/few.h"
+#include "base/small_range.h"
 #include "base/system_error.h"
 #include "base/text.h"
 
@@ -19,9 +19,9 @@ namespace {
 
 constexpr std::size_t kCompletionsPerPoll = 64;
 // Sockets and events report only the end of a peer, and a check costs a system call or two.
-constexpr Nanoseconds kLookInterval = kMillisecond;
+constexpr Nanoseconds kEventCheckInterval = kMillisecond;
 constexpr uint32_t kPollsPerClockRead = 16;
-constexpr int kEventsPerLook = 64;
+constexpr int kEventsPerCheck = 64;
 constexpr uint32_t kCompletionsMax = 32 << 10;
 constexpr uint32_t kPollsOfAll = kCompletionsMax / kCompletionsPerPoll;
 
@@ -63,7 +63,7 @@ RdmaTransport::RdmaTransport(const World& world, MemoryPool& pool, const Clock& 
       options_(options),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       peers_(world.members.size()),
-      looked_at_(clock.now()) {
+      events_checked_at_(clock.now()) {
   ports_.rails = std::move(rails);
   completions_.resize(kCompletionsPerPoll);
   if (options_.finds_cut) copy_speed_ = rdma::measure_copy_speed(clock_);
@@ -112,9 +112,9 @@ Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
 void RdmaTransport::adopt(int peer, Fd socket, bool) {
   if (peers_.at(static_cast<std::size_t>(peer)) != nullptr) return;
   if (Status met = meet(peer, std::move(socket)); !met.ok()) {
-    stillborn_.emplace_back(peer, met.message());
+    failed_early_.emplace_back(peer, met.message());
   }
-  is_meeting_ = true;
+  is_connecting_ = true;
 }
 
 Status RdmaTransport::meet(int rank, Fd socket) {
@@ -209,21 +209,21 @@ bool RdmaTransport::poll(Sink& sink) {
   if (was_touched) {
     for (RdmaPeer* peer : live_) peer->push();
   }
-  bool moved = !stillborn_.empty();
-  for (const auto& [peer, cause] : stillborn_) sink.peer_failed(peer, cause);
-  stillborn_.clear();
+  bool moved = !failed_early_.empty();
+  for (const auto& [peer, cause] : failed_early_) sink.peer_failed(peer, cause);
+  failed_early_.clear();
   for (std::size_t rail = 0; rail < devices_.size(); ++rail) moved |= take_completions(rail, sink);
   bool has_news = moved;
-  if (woken || is_meeting_ || ++polls_ >= kPollsPerClockRead) {
+  if (woken || is_connecting_ || ++polls_ >= kPollsPerClockRead) {
     polls_ = 0;
     const Nanoseconds now = clock_.now();
-    if (woken || is_meeting_ || now - looked_at_ >= kLookInterval) {
-      moved |= look_around(now, sink);
+    if (woken || is_connecting_ || now - events_checked_at_ >= kEventCheckInterval) {
+      moved |= check_events(now, sink);
       has_news = true;
     }
   }
   if (!has_news && !was_touched) return false;  // the usual case
-  if (is_ending_) moved |= end_those_who_left(sink);
+  if (is_ending_) moved |= end_departed_peers(sink);
   bool has_failed = false;
   is_touched_ = has_work_ = false;
   for (RdmaPeer* peer : live_) {
@@ -241,7 +241,7 @@ bool RdmaTransport::poll(Sink& sink) {
 }
 
 // The peer's data was acknowledged before its socket closed, so all of it is in the queues by now.
-bool RdmaTransport::end_those_who_left(Sink& sink) {
+bool RdmaTransport::end_departed_peers(Sink& sink) {
   bool moved = false;
   for (std::size_t rail = 0; rail < devices_.size(); ++rail) {
     for (uint32_t i = 0; i < kPollsOfAll && take_completions(rail, sink); ++i) moved = true;
@@ -270,11 +270,11 @@ void RdmaTransport::dispatch(std::size_t rail, const Completion& completion, Sin
   if (found != peers.end()) found->second->handle(rail, completion, sink);
 }
 
-bool RdmaTransport::look_around(Nanoseconds now, Sink& sink) {
-  looked_at_ = now;
+bool RdmaTransport::check_events(Nanoseconds now, Sink& sink) {
+  events_checked_at_ = now;
   bool moved = false;
-  std::array<epoll_event, kEventsPerLook> events;
-  const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsPerLook, 0);
+  std::array<epoll_event, kEventsPerCheck> events;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsPerCheck, 0);
   for (int i = 0; i < count; ++i) {
     const uint64_t data = events[static_cast<std::size_t>(i)].data.u64;
     const auto index = static_cast<std::size_t>(data & UINT32_MAX);
@@ -286,21 +286,21 @@ bool RdmaTransport::look_around(Nanoseconds now, Sink& sink) {
         take_events(index, sink);
         break;
       case Source::socket:
-        if (peers_[index] != nullptr) peers_[index]->look_at_socket(now, sink);
+        if (peers_[index] != nullptr) peers_[index]->check_socket(now, sink);
         moved = true;
         break;
     }
   }
-  bool is_meeting = false;
+  bool is_connecting = false;
   is_ending_ = false;
   for (RdmaPeer* peer : live_) {
-    if (!peer->is_connected()) peer->look_at_socket(now, sink);
+    if (!peer->is_connected()) peer->check_socket(now, sink);
     peer->keep_alive(now, sink);
     moved |= peer->has_failed();
-    is_meeting |= !peer->has_failed() && !peer->is_connected();
+    is_connecting |= !peer->has_failed() && !peer->is_connected();
     is_ending_ |= peer->has_ended();
   }
-  is_meeting_ = is_meeting;
+  is_connecting_ = is_connecting;
   return moved;
 }
 
@@ -338,7 +338,7 @@ void RdmaTransport::forget_failed() {
 }
 
 bool RdmaTransport::arm() {
-  if (!stillborn_.empty()) return false;
+  if (!failed_early_.empty()) return false;
   has_work_ = false;
   for (RdmaPeer* peer : live_) {
     peer->push();
@@ -368,7 +368,7 @@ Nanoseconds RdmaTransport::next_deadline() const {
 }
 
 void RdmaTransport::fail(int peer) {
-  std::erase_if(stillborn_, [peer](const auto& entry) { return entry.first == peer; });
+  std::erase_if(failed_early_, [peer](const auto& entry) { return entry.first == peer; });
   RdmaPeer* found = peers_.at(static_cast<std::size_t>(peer)).get();
   if (found == nullptr) return;
   found->close();
@@ -377,7 +377,7 @@ void RdmaTransport::fail(int peer) {
 }
 
 bool RdmaTransport::needs_poll() const {
-  if (is_meeting_ || !stillborn_.empty() || has_work_) return true;
+  if (is_connecting_ || !failed_early_.empty() || has_work_) return true;
   return is_touched_ && is_any_of(live_, [](const RdmaPeer* peer) { return peer->needs_poll(); });
 }
 

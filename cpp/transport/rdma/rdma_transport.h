@@ -60,10 +60,10 @@ class RdmaTransport final : public SocketTransport {
   rdma::RdmaPeer* usable(int peer);
   bool take_completions(std::size_t rail, Sink& sink);
   void dispatch(std::size_t rail, const rdma::Completion& completion, Sink& sink);
-  bool look_around(Nanoseconds now, Sink& sink);
+  bool check_events(Nanoseconds now, Sink& sink);
   void take_events(std::size_t rail, Sink& sink);
   void fail_all(const std::string& cause, Sink& sink);
-  bool end_those_who_left(Sink& sink);
+  bool end_departed_peers(Sink& sink);
   void forget_failed();
   void forget_unpinned();
 
@@ -81,15 +81,15 @@ class RdmaTransport final : public SocketTransport {
   std::unique_ptr<rdma::Stages> receive_stages_;
   std::vector<std::unique_ptr<rdma::RdmaPeer>> peers_;  // by rank
   std::vector<rdma::RdmaPeer*> live_;
-  std::vector<std::pair<int, std::string>> stillborn_;  // peers to be reported as failed
-  std::vector<rdma::Completion> completions_;           // scratch of one poll
+  std::vector<std::pair<int, std::string>> failed_early_;  // peers to be reported as failed
+  std::vector<rdma::Completion> completions_;              // scratch of one poll
   bool is_armed_ = false;
   bool is_ending_ = false;  // a peer's socket has ended
   bool is_touched_ = true;  // peers have work: new posts, or work that the last poll left
   bool has_work_ = false;   // a peer needed polling at the last check
-  bool is_meeting_ = false;
+  bool is_connecting_ = false;
   uint32_t polls_ = 0;
-  Nanoseconds looked_at_ = 0;
+  Nanoseconds events_checked_at_ = 0;
 };
 
 }  // namespace rdmacoll

@@ -25,7 +25,7 @@ Status check_settings(Config& config, const GivenSettings& given) {
   return {};
 }
 
-Wish wish_of(const Config& config) {
+DeviceRequest device_request(const Config& config) {
   return {.devices = config.rdma_device,
           .devices_by = config.rdma_device_by,
           .gid_index = config.rdma_gid_index,

@@ -16,7 +16,7 @@ namespace rdmacoll::rdma {
 Status check_settings(Config& config, const GivenSettings& given);
 
 // Unset options keep their defaults.
-Wish wish_of(const Config& config);
+DeviceRequest device_request(const Config& config);
 PeerOptions peer_options(const Config& config, std::size_t pool_bytes, int ranks);
 
 // RdmaPeer does not retry for ever on soft-RoCE. If the settings request that, this adds a note.

@@ -144,7 +144,7 @@ Status ShmPeer::judge(const Hello& hello) {
                 "kernel does not permit that (kernel.yama.ptrace_scope, seccomp, or another user)");
 }
 
-void ShmPeer::look_at_socket(Sink& sink) {
+void ShmPeer::check_socket(Sink& sink) {
   if (state_ == State::failed) return;
   if (!connected()) {
     if (Status met = meet(sink); !met.ok()) fail(sink, met);

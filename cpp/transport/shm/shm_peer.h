@@ -54,7 +54,7 @@ class ShmPeer {
     return work(sink);
   }
   // Call when the socket is readable, or during the handshake.
-  void look_at_socket(Sink& sink);
+  void check_socket(Sink& sink);
   void keep_alive(Nanoseconds now, Sink& sink);
   bool arm();
   Nanoseconds next_deadline() const { return liveness_.next_deadline(); }

@@ -20,9 +20,9 @@ namespace {
 constexpr uint32_t kDoorbellToken = UINT32_MAX;  // no rank has this number
 // Sockets report only a peer's end and heartbeats, so one check per millisecond is enough. An idle
 // poll is so short that even the clock is read only every few polls.
-constexpr Nanoseconds kLookInterval = kMillisecond;
+constexpr Nanoseconds kEventCheckInterval = kMillisecond;
 constexpr uint32_t kPollsPerClockRead = 16;
-constexpr int kEventsPerLook = 64;
+constexpr int kEventsPerCheck = 64;
 
 uint64_t random_word() {
   std::random_device device;
@@ -41,7 +41,7 @@ ShmTransport::ShmTransport(const World& world, MemoryPool& pool, const Clock& cl
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       opened_(open()),
       peers_(world.members.size()),
-      looked_at_(clock.now()) {
+      events_checked_at_(clock.now()) {
   live_.reserve(peers_.size());
 }
 
@@ -69,7 +69,7 @@ void ShmTransport::adopt(int peer, Fd socket, bool is_dialer) {
                        .counters = counters_};
   slot = std::make_unique<ShmPeer>(home, peer, std::move(socket), is_dialer);
   live_.push_back(slot.get());
-  meeting_ = true;
+  is_connecting_ = true;
 }
 
 bool ShmTransport::is_connected(int peer) const {
@@ -137,10 +137,11 @@ bool ShmTransport::poll(Sink& sink) {
   bool moved = false;
   for (ShmPeer* peer : live_) moved |= peer->connected() && peer->poll(sink);
 
-  if (woken || meeting_ || ++polls_ >= kPollsPerClockRead) {
+  if (woken || is_connecting_ || ++polls_ >= kPollsPerClockRead) {
     polls_ = 0;
     const Nanoseconds now = clock_.now();
-    if (woken || meeting_ || now - looked_at_ >= kLookInterval) moved |= look_around(now, sink);
+    if (woken || is_connecting_ || now - events_checked_at_ >= kEventCheckInterval)
+      moved |= check_events(now, sink);
   }
   if (moved) {
     std::erase_if(live_, [](ShmPeer* peer) { return peer->state() == ShmPeer::State::failed; });
@@ -148,30 +149,30 @@ bool ShmTransport::poll(Sink& sink) {
   return moved;
 }
 
-bool ShmTransport::look_around(Nanoseconds now, Sink& sink) {
-  looked_at_ = now;
+bool ShmTransport::check_events(Nanoseconds now, Sink& sink) {
+  events_checked_at_ = now;
   bool moved = false;
-  std::array<epoll_event, kEventsPerLook> events;
-  const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsPerLook, 0);
+  std::array<epoll_event, kEventsPerCheck> events;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsPerCheck, 0);
   for (int i = 0; i < count; ++i) {
     const uint32_t token = events[static_cast<std::size_t>(i)].data.u32;
     if (token == kDoorbellToken) {
       doorbell_.drain();
     } else {
-      peers_[token]->look_at_socket(sink);
+      peers_[token]->check_socket(sink);
       moved = true;
     }
   }
   bool meeting = false;
   for (ShmPeer* peer : live_) {
     // A peer may still have to send its greeting, so its socket need not be readable.
-    if (!peer->connected()) peer->look_at_socket(sink);
+    if (!peer->connected()) peer->check_socket(sink);
     peer->keep_alive(now, sink);
     const bool failed = peer->state() == ShmPeer::State::failed;
     moved |= failed;
     meeting |= !failed && !peer->connected();
   }
-  meeting_ = meeting;
+  is_connecting_ = meeting;
   return moved;
 }
 
@@ -200,7 +201,7 @@ void ShmTransport::fail(int peer) {
 }
 
 bool ShmTransport::needs_poll() const {
-  return meeting_ || std::any_of(live_.begin(), live_.end(), [](ShmPeer* peer) {
+  return is_connecting_ || std::any_of(live_.begin(), live_.end(), [](ShmPeer* peer) {
            return peer->outgoing().has_work() || peer->outgoing().awaits_grants();
          });
 }

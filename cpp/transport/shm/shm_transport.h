@@ -61,7 +61,7 @@ class ShmTransport final : public SocketTransport {
  private:
   shm::ShmPeer* usable(int peer);  // null if the peer has failed
   Status open();
-  bool look_around(Nanoseconds now, Sink& sink);
+  bool check_events(Nanoseconds now, Sink& sink);
 
   const World world_;
   MemoryPool& pool_;
@@ -74,9 +74,9 @@ class ShmTransport final : public SocketTransport {
   Status opened_;
   std::vector<std::unique_ptr<shm::ShmPeer>> peers_;  // by rank
   std::vector<shm::ShmPeer*> live_;                   // peers that have not failed
-  bool meeting_ = false;                              // a live peer is not connected yet
+  bool is_connecting_ = false;                        // a live peer is not connected yet
   uint32_t polls_ = 0;
-  Nanoseconds looked_at_;
+  Nanoseconds events_checked_at_;
 };
 
 }  // namespace rdmacoll

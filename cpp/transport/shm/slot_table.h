@@ -56,8 +56,8 @@ class SlotTable {
     // Closes the gap: an entry that may stand in the hole moves there. Tombstones would slow the
     // table with age.
     for (std::size_t at = next(hole); entries_[at].slot != nullptr; at = next(at)) {
-      const std::size_t wish = home(entries_[at].key);
-      const bool stays = ((at - wish) & mask()) < ((at - hole) & mask());
+      const std::size_t preferred = home(entries_[at].key);
+      const bool stays = ((at - preferred) & mask()) < ((at - hole) & mask());
       if (stays) continue;
       entries_[hole] = entries_[at];
       hole = at;

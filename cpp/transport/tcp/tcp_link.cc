@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/few.h"
+#include "base/small_range.h"
 #include "base/text.h"
 #include "transport/closing.h"
 

@@ -83,7 +83,7 @@ Status TcpTransport::watch_stream(int socket, tcp::StreamSocket& stream) {
 void TcpTransport::give_up(int peer, const std::string& cause) {
   link(peer).close();
   drop_inactive();
-  stillborn_.emplace_back(peer, cause);
+  failed_early_.emplace_back(peer, cause);
 }
 
 bool TcpTransport::is_connected(int peer) const { return link(peer).is_connected(); }
@@ -122,10 +122,10 @@ void TcpTransport::take_signals() {
 }
 
 bool TcpTransport::poll(Sink& sink) {
-  if (active_.empty() && stillborn_.empty()) return false;
-  bool moved = !arrived_.empty() || !stillborn_.empty();
-  for (const auto& [peer, cause] : stillborn_) sink.peer_failed(peer, cause);
-  stillborn_.clear();
+  if (active_.empty() && failed_early_.empty()) return false;
+  bool moved = !arrived_.empty() || !failed_early_.empty();
+  for (const auto& [peer, cause] : failed_early_) sink.peer_failed(peer, cause);
+  failed_early_.clear();
   for (const int peer : arrived_) {
     if (link(peer).is_connected()) sink.connected(peer);
   }
@@ -153,7 +153,7 @@ void TcpTransport::drop_inactive() {
 }
 
 bool TcpTransport::arm() {
-  if (!arrived_.empty() || !stillborn_.empty()) return false;
+  if (!arrived_.empty() || !failed_early_.empty()) return false;
   take_signals();
   return std::none_of(active_.begin(), active_.end(),
                       [](const Link* peer) { return peer->wants_poll(); });
@@ -167,13 +167,13 @@ Nanoseconds TcpTransport::next_deadline() const {
 
 void TcpTransport::fail(int peer) {
   link(peer).close();
-  std::erase_if(stillborn_, [peer](const auto& entry) { return entry.first == peer; });
+  std::erase_if(failed_early_, [peer](const auto& entry) { return entry.first == peer; });
   drop_inactive();
 }
 
 bool TcpTransport::needs_poll() const {
-  return !stillborn_.empty() || std::any_of(active_.begin(), active_.end(),
-                                            [](const Link* peer) { return peer->is_sending(); });
+  return !failed_early_.empty() || std::any_of(active_.begin(), active_.end(),
+                                               [](const Link* peer) { return peer->is_sending(); });
 }
 
 bool TcpTransport::flushed() const {

@@ -65,10 +65,10 @@ class TcpTransport final : public SocketTransport {
   Fd epoll_;
   bool asks_ = true;  // whether the last poll asked epoll
   Status opened_;
-  std::vector<std::unique_ptr<tcp::Link>> links_;       // by peer; null for ourselves
-  std::vector<tcp::Link*> active_;                      // connected ones
-  std::vector<int> arrived_;                            // peers whose `connected` is to be reported
-  std::vector<std::pair<int, std::string>> stillborn_;  // peers to be reported as failed
+  std::vector<std::unique_ptr<tcp::Link>> links_;  // by peer; null for ourselves
+  std::vector<tcp::Link*> active_;                 // connected ones
+  std::vector<int> arrived_;                       // peers whose `connected` is to be reported
+  std::vector<std::pair<int, std::string>> failed_early_;  // peers to be reported as failed
 };
 
 }  // namespace rdmacoll

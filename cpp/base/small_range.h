@@ -5,16 +5,16 @@
 namespace rdmacoll {
 
 template <typename Range, typename Is>
-bool is_any_of(const Range& few, Is is) {
-  for (const auto& one : few) {
+bool is_any_of(const Range& range, Is is) {
+  for (const auto& one : range) {
     if (is(one)) return true;
   }
   return false;
 }
 
 template <typename Range, typename Is>
-bool are_all_of(const Range& few, Is is) {
-  return !is_any_of(few, [&](const auto& one) { return !is(one); });
+bool are_all_of(const Range& range, Is is) {
+  return !is_any_of(range, [&](const auto& one) { return !is(one); });
 }
 
 }  // namespace rdmacoll

@@ -9,15 +9,15 @@
 
 #include "base/fd.h"
 #include "bootstrap/handshake.h"
-#include "bootstrap/lodger.h"
+#include "bootstrap/secondary_world.h"
 #include "bootstrap/sockets.h"
 
 namespace rdmacoll {
 
-class Reception {
+class Listener {
  public:
   // `poller` is an epoll descriptor that watches the sockets.
-  explicit Reception(int poller) : poller_(poller) {}
+  explicit Listener(int poller) : poller_(poller) {}
 
   // Opens one socket for each address, and one Unix socket with a random name.
   Status open(const std::vector<SocketAddress>& addresses, const std::string& congestion = {});
@@ -25,16 +25,16 @@ class Reception {
   const std::string& unix_name() const { return unix_name_; }
   // Any thread may call it. Callers of this secondary world are let in here, for as long as that
   // exists.
-  void take_in(const std::shared_ptr<Lodger>& lodger);
+  void add_world(const std::shared_ptr<SecondaryWorld>& world);
 
   // Callers that begin as at a rendezvous are sent to this socket, each as the number of its
   // descriptor. The process thus has one address for both.
-  void pass_on(Fd socket) { rendezvous_ = std::move(socket); }
+  void forward_rendezvous_to(Fd socket) { rendezvous_ = std::move(socket); }
 
   // Accepts callers, advances every handshake, and appends the callers that have passed.
   // `credentials` stays the same from call to call.
   void poll(const Credentials& credentials, Nanoseconds now, std::vector<Caller>& arrived);
-  bool is_busy() const { return !guests_.empty(); }
+  bool is_busy() const { return !pending_.empty(); }
   Nanoseconds next_deadline() const;
   // Why the last caller was refused, or "".
   const std::string& last_refusal() const { return last_refusal_; }
@@ -44,37 +44,37 @@ class Reception {
   }
 
  private:
-  struct Listener {
+  struct ListeningSocket {
     Fd socket;
     bool is_unix = false;
   };
-  struct Guest {
+  struct PendingCaller {
     Fd socket;
     bool over_unix = false;
-    Nanoseconds speaks_by = kNever;  // a silent guest has less time than a handshake
+    Nanoseconds first_byte_by = kNever;  // less than for a handshake
     Handshake handshake;
-    std::vector<std::shared_ptr<Lodger>> lodgers;  // shared with their worlds, which may end first
+    std::vector<std::shared_ptr<SecondaryWorld>> worlds;  // their owners may end first
   };
 
-  Status add_listener(const Endpoint& endpoint);
-  void make_room(const Credentials& credentials);
+  Status add_socket(const Endpoint& endpoint);
+  void close_one_if_full(const Credentials& credentials);
   // Whether the caller is one for the rendezvous, or may still be.
-  bool is_for_rendezvous(Guest& guest);
-  void accept_from(const Listener& listener, const Credentials& credentials, Nanoseconds now);
-  std::vector<std::shared_ptr<Lodger>> lodgers();
-  void turn_away(const Listener& listener, int error, Nanoseconds now);
+  bool is_for_rendezvous(PendingCaller& pending);
+  void accept_from(const ListeningSocket& from, const Credentials& credentials, Nanoseconds now);
+  std::vector<std::shared_ptr<SecondaryWorld>> secondary_worlds();
+  void reject_one(const ListeningSocket& from, int error, Nanoseconds now);
 
   int poller_;
   Nanoseconds starved_since_ = kNever;
   Fd spare_;  // closed for a moment, to hang up on a caller when no descriptor is left
-  std::vector<Listener> listeners_;
+  std::vector<ListeningSocket> sockets_;
   std::vector<SocketAddress> tcp_;
   std::string unix_name_;
   Fd rendezvous_;
-  std::vector<Guest> guests_;  // not authenticated yet, oldest first
+  std::vector<PendingCaller> pending_;  // not authenticated yet, oldest first
   std::string last_refusal_;
   std::mutex mutex_;
-  std::vector<std::weak_ptr<Lodger>> lodgers_;  // owned by their worlds
+  std::vector<std::weak_ptr<SecondaryWorld>> secondary_worlds_;  // owned by their worlds
 };
 
 }  // namespace rdmacoll

@@ -9,9 +9,9 @@
 
 namespace rdmacoll {
 
-class Patience {
+class SpinPolicy {
  public:
-  explicit Patience(Nanoseconds most) : most_(most), spin_(most) {}
+  explicit SpinPolicy(Nanoseconds most) : most_(most), spin_(most) {}
 
   Nanoseconds spin() const { return spin_; }
   // If slightly longer polling would have caught the event, the full spin budget is restored.
@@ -32,17 +32,17 @@ class Patience {
 // without progress belong to one wait, until something moves.
 class Wait {
  public:
-  Wait(Patience& patience, Nanoseconds now) : patience_(patience), moved_at_(now) {}
+  Wait(SpinPolicy& policy, Nanoseconds now) : policy_(policy), moved_at_(now) {}
 
   void moved(Nanoseconds now) {
-    if (std::exchange(has_slept_, false)) patience_.slept(now - moved_at_);
+    if (std::exchange(has_slept_, false)) policy_.slept(now - moved_at_);
     moved_at_ = now;
   }
-  bool should_sleep(Nanoseconds now) const { return now - moved_at_ > patience_.spin(); }
+  bool should_sleep(Nanoseconds now) const { return now - moved_at_ > policy_.spin(); }
   void slept() { has_slept_ = true; }
 
  private:
-  Patience& patience_;
+  SpinPolicy& policy_;
   Nanoseconds moved_at_;
   bool has_slept_ = false;  // since moved_at_
 };

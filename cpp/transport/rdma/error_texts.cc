@@ -1,4 +1,4 @@
-#include "transport/rdma/complaints.h"
+#include "transport/rdma/error_texts.h"
 
 #include <cerrno>
 

@@ -21,9 +21,9 @@ struct Caller {
   int stream = 0;
 };
 
-class Lodger {
+class SecondaryWorld {
  public:
-  explicit Lodger(Credentials credentials)
+  explicit SecondaryWorld(Credentials credentials)
       : credentials_(std::move(credentials)), bell_(make_event()) {}
   Status opened() const { return bell_ ? Status() : system_error("eventfd", errno); }
 
@@ -32,13 +32,13 @@ class Lodger {
   const Fd& bell() const { return bell_; }
 
   // Adds a caller that has proved to belong to this world. The thread of the listener calls it.
-  void let_in(Caller caller) {
+  void add_caller(Caller caller) {
     const std::lock_guard hold(mutex_);
     arrived_.push_back(std::move(caller));
     ring(bell_);
   }
   // Appends the callers that have come. The thread of this world calls it.
-  void take(std::vector<Caller>& arrived) {
+  void take_callers(std::vector<Caller>& arrived) {
     const std::lock_guard hold(mutex_);
     silence(bell_);
     std::move(arrived_.begin(), arrived_.end(), std::back_inserter(arrived));
