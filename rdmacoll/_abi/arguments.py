@@ -47,11 +47,11 @@ def _refuse_mask(value: Any, label: str) -> None:
         )
 
 
-def check_kept(operation: str, **arrays: Any) -> None:
+def check_prepared_arrays(operation: str, **arrays: Any) -> None:
     """Raises ConfigError, with its label, for an array whose memory a prepared call cannot use directly."""
-    for label, given in arrays.items():
-        if given is not None and (
-            not isinstance(given, np.ndarray) or not given.flags.c_contiguous or not given.dtype.isnative
+    for label, value in arrays.items():
+        if value is not None and (
+            not isinstance(value, np.ndarray) or not value.flags.c_contiguous or not value.dtype.isnative
         ):
             raise ConfigError(
                 f"{operation} keeps the memory of {label}: it must be a C-contiguous numpy array."
@@ -66,38 +66,39 @@ def is_plain(array: Any) -> bool:
     return bool(flags.c_contiguous and flags.writeable and array.dtype.isnative)
 
 
-def target(given: Array, out: Array | None, *, array: Any) -> Array:
+def target(source_array: Array, out: Array | None, *, array: Any) -> Array:
     """The array that the engine writes.
 
     This is `out` itself if possible. Otherwise it is new memory, which `deliver` copies to `out`.
     """
     if out is None:
-        return np.empty(given.shape, given.dtype)
+        return np.empty(source_array.shape, source_array.dtype)
     if not isinstance(out, np.ndarray):
         raise ConfigError(f"out must be a numpy array, not {type(out).__name__}.")
     if type(out) is not np.ndarray:
         _refuse_mask(out, "out")
-    if out.shape != given.shape or out.dtype.newbyteorder("=") != given.dtype:
+    if out.shape != source_array.shape or out.dtype.newbyteorder("=") != source_array.dtype:
         raise ConfigError(
-            f"out has shape {out.shape} and dtype {out.dtype}, the result {given.shape} and {given.dtype}."
+            f"out has shape {out.shape} and dtype {out.dtype}, the result {source_array.shape} and "
+            f"{source_array.dtype}."
         )
     if not out.flags.writeable:
         raise ConfigError("out is read-only.")
     if not out.flags.c_contiguous or not out.dtype.isnative:
-        return np.empty(given.shape, given.dtype)
-    if out is not array and np.may_share_memory(out, given) and not _is_same(out, given):
-        return np.empty(given.shape, given.dtype)  # overlapping, but not in place
+        return np.empty(source_array.shape, source_array.dtype)
+    if out is not array and np.may_share_memory(out, source_array) and not _is_same(out, source_array):
+        return np.empty(source_array.shape, source_array.dtype)  # overlapping, but not in place
     return out
 
 
-def placed(array: Any, out: Array | None) -> tuple[Array, Array]:
+def source_and_target(array: Any, out: Array | None) -> tuple[Array, Array]:
     """The array that the engine reads, and the one that it writes.
 
     Both are one array if the call is in place.
     """
-    given = source(array)
-    where = target(given, out, array=array)
-    return (where if where is array else given), where
+    source_array = source(array)
+    target_array = target(source_array, out, array=array)
+    return (target_array if target_array is array else source_array), target_array
 
 
 def _is_same(a: Array, b: Array) -> bool:
@@ -216,7 +217,7 @@ def root(root_rank: Any, size: int) -> int:
     """The root as a rank of this world. Raises ConfigError."""
     if type(root_rank) is int and 0 <= root_rank < size:
         return root_rank
-    number = _whole(root_rank)
+    number = _integer(root_rank)
     if number is None or not 0 <= number < size:
         raise ConfigError(f"root_rank={root_rank!r} is no rank of this world: 0 to {size - 1} are.")
     return number
@@ -236,7 +237,7 @@ def splits(value: Any, size: int) -> Array:
     The engine checks that they fit the array.
     """
     try:
-        numbers = [_whole(item) for item in value]
+        numbers = [_integer(item) for item in value]
     except TypeError:
         numbers = [None]
     if None in numbers or any(not -(1 << 63) <= int(number or 0) < 1 << 63 for number in numbers):
@@ -274,12 +275,12 @@ def timeout(value: Any) -> float | None:
 
 def shape(value: Any) -> tuple[int, ...]:
     """Dimensions, from a number or a sequence of numbers. Raises ConfigError."""
-    single = _whole(value)
+    single = _integer(value)
     try:
         items = list(value) if single is None else [single]
     except TypeError:
         items = [None]
-    dims = [_whole(item) for item in items]
+    dims = [_integer(item) for item in items]
     if any(dim is None or dim < 0 for dim in dims):
         raise ConfigError(f"shape={value!r}: a shape is a whole number from 0, or a sequence of them.")
     return tuple(dim for dim in dims if dim is not None)
@@ -296,7 +297,7 @@ def dtype(value: Any) -> np.dtype[Any]:
     return kind
 
 
-def _whole(value: Any) -> int | None:
+def _integer(value: Any) -> int | None:
     if isinstance(value, (bool, np.bool_)):
         return None
     try:

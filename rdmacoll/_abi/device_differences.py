@@ -16,17 +16,17 @@ def differences(one: View, other: View) -> list[str]:
     A value that one observer cannot see is no difference.
     """
     found = []
-    ours = {device.name: device for device in one.devices}
-    theirs = {device.name: device for device in other.devices}
-    for name in sorted(set(ours) | set(theirs)):
-        if name not in theirs:
+    first = {device.name: device for device in one.devices}
+    second = {device.name: device for device in other.devices}
+    for name in sorted(set(first) | set(second)):
+        if name not in second:
             found.append(f"{one.by} has {name}, {other.by} has not")
-        elif name not in ours:
+        elif name not in first:
             found.append(f"{other.by} has {name}, {one.by} has not")
         else:
             found += [
-                f"{what} is {mine} in {one.by} and {other_value} in {other.by}"
-                for what, mine, other_value in _device_differences(ours[name], theirs[name])
+                f"{property_name} is {first_value} in {one.by} and {other_value} in {other.by}"
+                for property_name, first_value, other_value in _device_differences(first[name], second[name])
             ]
     return found
 
@@ -37,33 +37,33 @@ def _device_differences(one: Device, other: Device) -> Iterator[tuple[str, str, 
         yield f"{one.name}", kinds[one.is_software], kinds[other.is_software]
     if one.unusable or other.unusable:
         return  # the engine reads no ports of a device that cannot carry data
-    ours = {port.number: port for port in one.ports}
-    theirs = {port.number: port for port in other.ports}
-    if set(ours) != set(theirs):
-        yield f"the list of {one.name}'s ports", str(sorted(ours)), str(sorted(theirs))
-    for number in sorted(set(ours) & set(theirs)):
-        yield from _port_differences(f"{one.name} port {number}", ours[number], theirs[number])
+    first = {port.number: port for port in one.ports}
+    second = {port.number: port for port in other.ports}
+    if set(first) != set(second):
+        yield f"the list of {one.name}'s ports", str(sorted(first)), str(sorted(second))
+    for number in sorted(set(first) & set(second)):
+        yield from _port_differences(f"{one.name} port {number}", first[number], second[number])
 
 
-def _port_differences(where: str, one: Port, other: Port) -> Iterator[tuple[str, str, str]]:
-    for what, mine, yours, nothing in (
+def _port_differences(port_name: str, one: Port, other: Port) -> Iterator[tuple[str, str, str]]:
+    for property_name, first_value, second_value, absent in (
         ("state", one.state, other.state, "other"),
         ("link layer", one.link, other.link, "unknown"),
         ("LID", one.lid, other.lid, None),
         ("MTU", one.active_mtu, other.active_mtu, None),
     ):
-        if mine != yours and nothing not in (mine, yours):
-            yield f"{where}: {what}", str(mine), str(yours)
+        if first_value != second_value and absent not in (first_value, second_value):
+            yield f"{port_name}: {property_name}", str(first_value), str(second_value)
     if one.gbit_per_s and other.gbit_per_s:
         largest = max(one.gbit_per_s, other.gbit_per_s)
         if abs(one.gbit_per_s - other.gbit_per_s) > _RATE_TOLERANCE * largest:
-            yield f"{where}: rate", f"{one.gbit_per_s:g} Gbit/s", f"{other.gbit_per_s:g} Gbit/s"
-    ours = {gid.index: gid for gid in one.gids}
-    theirs = {gid.index: gid for gid in other.gids}
-    for index in sorted(set(ours) | set(theirs)):
-        own, other_one = ours.get(index), theirs.get(index)
+            yield f"{port_name}: rate", f"{one.gbit_per_s:g} Gbit/s", f"{other.gbit_per_s:g} Gbit/s"
+    first = {gid.index: gid for gid in one.gids}
+    second = {gid.index: gid for gid in other.gids}
+    for index in sorted(set(first) | set(second)):
+        own, other_one = first.get(index), second.get(index)
         if not _is_same_gid(own, other_one):
-            yield f"{where}: GID {index}", _gid_text(own), _gid_text(other_one)
+            yield f"{port_name}: GID {index}", _gid_text(own), _gid_text(other_one)
 
 
 def _is_same_gid(one: Gid | None, other: Gid | None) -> bool:

@@ -90,8 +90,8 @@ def pyverbs_view() -> View:
         module = importlib.import_module("pyverbs.device")
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("pyverbs")
-        why = "it is not installed" if missing else f"it cannot be imported: {error}"
-        return View(PYVERBS, problem=why)
+        reason = "it is not installed" if missing else f"it cannot be imported: {error}"
+        return View(PYVERBS, problem=reason)
     try:
         listed = module.get_device_list()
     except Exception as error:  # pyverbs has one class for a missing device and a missing kernel module

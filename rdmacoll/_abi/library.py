@@ -118,10 +118,10 @@ class Library:
         """Step 1 of the start: (engine, this rank's card)."""
         return self._open(self._engine.open, rank, size, job=job, secret=secret, arguments=arguments)
 
-    def _open(self, call: Any, *who: Any, job: str, secret: bytes, arguments: str) -> tuple[int, str]:
+    def _open(self, call: Any, *identity: Any, job: str, secret: bytes, arguments: str) -> tuple[int, str]:
         opened, card, error = _VOID(), _VOID(), _VOID()
         code = call(
-            *who,
+            *identity,
             job.encode(),
             secret,
             len(secret),
@@ -171,12 +171,12 @@ class Library:
         Returns the cause of each worker's end by rank; "" is a clean end. None if `timeout_ms` passes first.
         Raises the error that has ended the world.
         """
-        left, error = _VOID(), _VOID()
-        code = self._engine.serve(engine, timeout_ms, ctypes.byref(left), ctypes.byref(error))
+        text, error = _VOID(), _VOID()
+        code = self._engine.serve(engine, timeout_ms, ctypes.byref(text), ctypes.byref(error))
         if code == TIMEOUT:
             return None
         self._check(code, error)
-        causes: dict[str, str] = json.loads(self.take_text(left.value))
+        causes: dict[str, str] = json.loads(self.take_text(text.value))
         return causes
 
     def engine_close(self, engine: int, cause: str | None) -> None:
@@ -189,8 +189,8 @@ class Library:
         Another connection of this process has lost that rank. Returns whether this is now the world's
         failure; False if the world has failed earlier.
         """
-        words = str(error).encode(errors="backslashreplace"), error.cause.encode(errors="backslashreplace")
-        return bool(self._engine.blame(engine, error.rank, *words))
+        encoded = str(error).encode(errors="backslashreplace"), error.cause.encode(errors="backslashreplace")
+        return bool(self._engine.blame(engine, error.rank, *encoded))
 
     def engine_free(self, engine: int) -> None:
         """Frees the engine. No other call about it may follow."""
@@ -270,37 +270,37 @@ class Library:
         code = self._tools.sim_faults(begin, end, int(verbose), ctypes.byref(text))
         return code, json.loads(self.take_text(text.value))
 
-    def _answer(self, function: Callable[..., int], *asked: Any) -> dict[str, Any]:
+    def _answer(self, function: Callable[..., int], *inputs: Any) -> dict[str, Any]:
         """The JSON result of a function with `char** json, char** error`."""
         text, error = _VOID(), _VOID()
-        self._check(function(*asked, ctypes.byref(text), ctypes.byref(error)), error)
+        self._check(function(*inputs, ctypes.byref(text), ctypes.byref(error)), error)
         found: dict[str, Any] = json.loads(self.take_text(text.value))
         return found
 
-    def explain(self, question: ctypes.Structure, arguments: str = "") -> dict[str, Any]:
-        """The algorithm that would run, and why (`rdmacoll._abi.question`). Keys in rdmacoll_c.h.
+    def explain(self, query: ctypes.Structure, arguments: str = "") -> dict[str, Any]:
+        """The algorithm that would run, and why (`rdmacoll._abi.plan_query`). Keys in rdmacoll_c.h.
 
         Raises ConfigError.
         """
-        return self._answer(self._tools.explain, ctypes.byref(question), arguments.encode())
+        return self._answer(self._tools.explain, ctypes.byref(query), arguments.encode())
 
-    def sim_scale(self, question: ctypes.Structure) -> dict[str, Any]:
+    def sim_scale(self, query: ctypes.Structure) -> dict[str, Any]:
         """The duration of a step (`rdmacoll._abi.scale`). Keys in rdmacoll_c.h. Raises ConfigError."""
-        return self._answer(self._tools.sim_scale, ctypes.byref(question))
+        return self._answer(self._tools.sim_scale, ctypes.byref(query))
 
     def devices(self, arguments: str = "") -> dict[str, Any]:
         """RDMA devices and the choice among them. Keys in rdmacoll_c.h. Raises ConfigError."""
         return self._answer(self._tools.devices, arguments.encode())
 
     def pair_open(
-        self, *, place: int, numbers: Sequence[int], job: str, secret: bytes, arguments: str
+        self, *, side: int, numbers: Sequence[int], job: str, secret: bytes, arguments: str
     ) -> tuple[int, str]:
         """Opens one end of a path between two ranks, `numbers` in the job. Returns (pair, its card).
 
         Place 0 leads.
         """
         both = (ctypes.c_int32 * 2)(*numbers)
-        return self._open(self._tools.pair_open, place, both, job=job, secret=secret, arguments=arguments)
+        return self._open(self._tools.pair_open, side, both, job=job, secret=secret, arguments=arguments)
 
     def pair_node(self, pair: int, cards: Sequence[str]) -> int:
         """The place of the end that leads this end's node, from both cards."""
@@ -315,7 +315,7 @@ class Library:
         sizes: Sequence[int],
         repeats: int,
         burst_s: float,
-        patience_s: float,
+        progress_timeout_s: float,
         limit_s: float,
     ) -> dict[str, Any]:
         """Connects and measures. Keys in rdmacoll_c.h. Blocks for at most twice `limit_s`."""
@@ -326,12 +326,14 @@ class Library:
             len(sizes),
             repeats,
             burst_s,
-            patience_s,
+            progress_timeout_s,
             limit_s,
         )
         text, error = _VOID(), _VOID()
-        places = (ctypes.c_int32 * 2)(*leaders)
-        code = self._tools.pair_run(pair, places, ctypes.byref(plan), ctypes.byref(text), ctypes.byref(error))
+        pointers = (ctypes.c_int32 * 2)(*leaders)
+        code = self._tools.pair_run(
+            pair, pointers, ctypes.byref(plan), ctypes.byref(text), ctypes.byref(error)
+        )
         self._check(code, error)
         found: dict[str, Any] = json.loads(self.take_text(text.value))
         return found
@@ -362,7 +364,7 @@ class Library:
 
         rate: the learning rate of a push, or None: the rule's. Raises ConfigError.
         """
-        places = (ctypes.c_void_p * len(slots))(*slots)
+        pointers = (ctypes.c_void_p * len(slots))(*slots)
         update = mirror.Update(
             ctypes.sizeof(mirror.Update),
             dtype,
@@ -373,7 +375,7 @@ class Library:
             len(slots),
             count,
             values,
-            places,
+            pointers,
             gradient,
         )
         error = _VOID()
@@ -395,8 +397,8 @@ class Library:
 
         Other ranks connect to it at the engine's listener. staleness -1: no bound.
         """
-        who = (engine, rank, size, servers, staleness)
-        return self._open(self._ps.open, *who, job=job, secret=secret, arguments=arguments)
+        identity = (engine, rank, size, servers, staleness)
+        return self._open(self._ps.open, *identity, job=job, secret=secret, arguments=arguments)
 
     def ps_node(self, ps: int, cards: Sequence[str]) -> int:
         """The rank that leads this rank's node."""
@@ -423,9 +425,9 @@ class Library:
         """Frees this rank of the servers. No other call about it may follow."""
         self._ps.free(ps)
 
-    def _ps_call(self, function: Any, *asked: Any) -> int:
+    def _ps_call(self, function: Any, *inputs: Any) -> int:
         call, error = _VOID(), _VOID()
-        self._check(function(*asked, ctypes.byref(call), ctypes.byref(error)), error)
+        self._check(function(*inputs, ctypes.byref(call), ctypes.byref(error)), error)
         return call.value or 0
 
     def ps_declare(self, ps: int, variables: Sequence[mirror.Variable], rule: str) -> int:
@@ -440,8 +442,8 @@ class Library:
 
         rate: the learning rate of a push, or None: the rule's. The same holds for the functions below.
         """
-        numbers, places = _int32s(variables), _addresses(addresses)
-        return self._ps_call(self._ps.move, ps, move, len(variables), numbers, places, _rate(rate))
+        numbers, pointers = _int32s(variables), _addresses(addresses)
+        return self._ps_call(self._ps.move, ps, move, len(variables), numbers, pointers, _rate(rate))
 
     def ps_exchange(
         self,
@@ -453,8 +455,14 @@ class Library:
     ) -> int:
         """Begins a call that pushes gradients of whole variables and pulls their fresh values, at these
         addresses."""
-        numbers, there, back = _int32s(variables), _addresses(gradients), _addresses(values)
-        return self._ps_call(self._ps.exchange, ps, len(variables), numbers, there, back, _rate(rate))
+        numbers, gradient_addresses, value_addresses = (
+            _int32s(variables),
+            _addresses(gradients),
+            _addresses(values),
+        )
+        return self._ps_call(
+            self._ps.exchange, ps, len(variables), numbers, gradient_addresses, value_addresses, _rate(rate)
+        )
 
     def ps_move_slot(
         self, ps: int, move: int, slot: int, updates: int, variables: Sequence[int], addresses: Sequence[int]
@@ -463,9 +471,9 @@ class Library:
 
         updates: the number of updates that the values have had.
         """
-        numbers, places = _int32s(variables), _addresses(addresses)
-        which = (move, slot, updates, len(variables))
-        return self._ps_call(self._ps.move_slot, ps, *which, numbers, places)
+        numbers, pointers = _int32s(variables), _addresses(addresses)
+        fields = (move, slot, updates, len(variables))
+        return self._ps_call(self._ps.move_slot, ps, *fields, numbers, pointers)
 
     def ps_updates(self, ps: int, variables: Sequence[int]) -> int:
         """Begins a call. The largest number among the answers is the number of updates of these variables."""
@@ -500,16 +508,16 @@ class Library:
         """Begins a call: PS_PUSH or PS_PULL of `count` rows, at these addresses."""
         return self._ps_call(self._ps.move_rows, ps, move, variable, rows, count, data, _rate(rate))
 
-    def ps_ask(self, ps: int, ask: int) -> int:
+    def ps_query(self, ps: int, query: int) -> int:
         """Begins a call: PS_STATS or PS_LEAVE."""
-        return self._ps_call(self._ps.ask, ps, ask)
+        return self._ps_call(self._ps.query, ps, query)
 
-    def ps_checkpoint(self, ps: int, path: str, way: int) -> int:
+    def ps_checkpoint(self, ps: int, path: str, action: int) -> int:
         """Begins a call on each server's file, whose name begins with `path`.
 
         way: PS_SAVE, PS_RESTORE, or PS_SAVED for the number of the save in the file.
         """
-        return self._ps_call(self._ps.checkpoint, ps, os.fsencode(path), way)
+        return self._ps_call(self._ps.checkpoint, ps, os.fsencode(path), action)
 
     def ps_wait(self, ps: int, call: int, timeout_ms: int) -> list[str] | None:
         """The servers' answers. None if `timeout_ms` passes first. Raises the call's error."""
@@ -518,8 +526,8 @@ class Library:
         if code == TIMEOUT:
             return None
         self._check(code, error)
-        said: list[str] = json.loads(self.take_text(texts.value))
-        return said
+        answers: list[str] = json.loads(self.take_text(texts.value))
+        return answers
 
     def ps_call_free(self, call: int) -> None:
         """Frees a call that has ended. No other use of it may follow."""

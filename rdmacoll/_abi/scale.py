@@ -54,14 +54,14 @@ PRESETS = {
 }
 
 
-def with_network(model: Model, **given: float | None) -> Model:
+def with_network(model: Model, **options: float | None) -> Model:
     """The model with these values of its network; None keeps the model's value.
 
     >>> with_network(PRESETS["1gbit"], latency_us=50.0, gap_us=None).network.latency_us
     50.0
     """
-    known = {name: value for name, value in given.items() if value is not None}
-    return replace(model, network=replace(model.network, **known))
+    set_options = {name: value for name, value in options.items() if value is not None}
+    return replace(model, network=replace(model.network, **set_options))
 
 
 def _link(link: Link) -> mirror.Link:
@@ -90,7 +90,7 @@ def simulate(
     count = len(operations)
     sizes = (ctypes.c_uint64 * count)(*(size for size, _ in operations))
     ready = (ctypes.c_double * count)(*(time for _, time in operations))
-    question = mirror.Scale(
+    query = mirror.Scale(
         ctypes.sizeof(mirror.Scale),
         ranks,
         per_node,
@@ -108,4 +108,4 @@ def simulate(
         ready,
         transfers_max,
     )
-    return load().sim_scale(question)
+    return load().sim_scale(query)

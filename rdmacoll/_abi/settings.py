@@ -18,8 +18,8 @@ def argument_name(name: str, known: Sequence[str]) -> str:
     >>> argument_name("stall_error_s", ["RDMACOLL_STALL_ERROR_S", "RDMACOLL_ORDER"])
     'RDMACOLL_STALL_ERROR_S'
     """
-    wanted = name.upper()
-    for candidate in (PREFIX + wanted, wanted):
+    upper_name = name.upper()
+    for candidate in (PREFIX + upper_name, upper_name):
         if candidate in known:
             return candidate
     short = [row[len(PREFIX) :].lower() for row in known if row.startswith(PREFIX)]
@@ -64,13 +64,13 @@ class Values:
         """The effective value of a setting that is a number."""
         return float(self.text(name))
 
-    def is_given(self, name: str) -> bool:
+    def is_set(self, name: str) -> bool:
         """Whether the user set it, in the environment or as an argument."""
         return str(self._rows[name]["source"]) in ("environment", "argument")
 
-    def given_number(self, name: str) -> float | None:
+    def number_if_set(self, name: str) -> float | None:
         """The number that the user set, in the environment or as an argument; None without one."""
-        return self.number(name) if self.is_given(name) else None
+        return self.number(name) if self.is_set(name) else None
 
     def names(self) -> list[str]:
         """All names, in the table's order."""

@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple
 from rdmacoll._abi import arguments
 from rdmacoll._calls.refusals import announce
 from rdmacoll._calls.results import results_of
-from rdmacoll._calls.submission import Array, Call, Handle, Operation, Start, submit_group
+from rdmacoll._calls.submission import Array, Call, Handle, Operation, Submit, submit_group
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError
@@ -25,8 +25,8 @@ def _by_dtype(sources: Sequence[Array]) -> list[list[int]]:
     return [positions[dtype] for dtype in sorted(positions)]
 
 
-def _at(arrays: Sequence[Array], places: Sequence[int]) -> list[Array]:
-    return [arrays[place] for place in places]
+def _at(arrays: Sequence[Array], positions: Sequence[int]) -> list[Array]:
+    return [arrays[position] for position in positions]
 
 
 class Group(NamedTuple):
@@ -35,16 +35,16 @@ class Group(NamedTuple):
     kind: int
     name: str | None
     process_set: int
-    start: Start
+    submit: Submit
 
 
-def _started(engine: Engine, calls: Sequence[Call], group: Group) -> list[Operation]:
+def _submitted(engine: Engine, calls: Sequence[Call], group: Group) -> list[Operation]:
     if len(calls) > 1:
         return submit_group(engine, calls)
     if not calls:  # an empty group takes its number too, and ranks that have arrays learn the reason
         empty = ConfigError("the group has no arrays: give the same number of arrays on all ranks.")
         announce(engine, group.kind, (group.name,), group.process_set, empty)
-    return [group.start(engine, call) for call in calls]
+    return [group.submit(engine, call) for call in calls]
 
 
 def grouped_handle(
@@ -61,25 +61,26 @@ def grouped_handle(
     try:
         sources = [source_of(array) for array in arrays]
         groups = _by_dtype(sources)
-        calls = [call_of(_at(sources, places), group.name) for places in groups]
+        calls = [call_of(_at(sources, positions), group.name) for positions in groups]
     except Exception as error:
         announce(engine, group.kind, (group.name,), group.process_set, error)
         raise
-    operations = _started(engine, calls, group)
+    operations = _submitted(engine, calls, group)
 
     def results() -> list[Array]:
         found: dict[int, Array] = {}
-        for operation, places in zip(operations, groups):
-            made = results_of(engine, operation)
+        for operation, positions in zip(operations, groups):
+            allocated = results_of(engine, operation)
             found.update(
-                (place, made.array(index, sources[place].dtype)) for index, place in enumerate(places)
+                (position, allocated.array(index, sources[position].dtype))
+                for index, position in enumerate(positions)
             )
-        return [found[place] for place in range(len(sources))]
+        return [found[position] for position in range(len(sources))]
 
     return Handle(operations, results)
 
 
-def placed_handle(
+def grouped_out_handle(
     arrays: Iterable[Any],
     out: Sequence[Array] | None,
     group: Group,
@@ -88,17 +89,17 @@ def placed_handle(
     """Like `grouped_handle`, with `call_of(sources, targets, name)`. Results go to `out` or to new arrays."""
     engine = current()
     try:
-        calls, targets, outs = _placed(list(arrays), out, group, call_of)
+        calls, targets, outs = _with_outputs(list(arrays), out, group, call_of)
     except Exception as error:
         announce(engine, group.kind, (group.name,), group.process_set, error)
         raise
     return Handle(
-        _started(engine, calls, group),
-        lambda: [arguments.deliver(target, where) for target, where in zip(targets, outs)],
+        _submitted(engine, calls, group),
+        lambda: [arguments.deliver(target, output) for target, output in zip(targets, outs)],
     )
 
 
-def _placed(
+def _with_outputs(
     arrays: list[Any],
     out: Sequence[Array] | None,
     group: Group,
@@ -111,7 +112,10 @@ def _placed(
             raise ConfigError(f"{len(arrays)} arrays, but {len(out)} in out.")
         arguments.check_apart(arrays, out)
     outs: Sequence[Array | None] = [None] * len(arrays) if out is None else out
-    pairs = [arguments.placed(array, where) for array, where in zip(arrays, outs)]
+    pairs = [arguments.source_and_target(array, output) for array, output in zip(arrays, outs)]
     sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    calls = [call_of(_at(sources, places), _at(targets, places), group.name) for places in _by_dtype(sources)]
+    calls = [
+        call_of(_at(sources, positions), _at(targets, positions), group.name)
+        for positions in _by_dtype(sources)
+    ]
     return calls, targets, outs

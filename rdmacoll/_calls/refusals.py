@@ -46,10 +46,29 @@ def announce(
 
 
 def _refuse(engine: Engine, address: int, kind: int, name: str | None, process_set: int, reason: str) -> None:
-    title = None if name is None else ctypes.create_string_buffer(arguments.name(name).encode())
-    titled = 0 if title is None else ctypes.addressof(title)
+    name_buffer = None if name is None else ctypes.create_string_buffer(arguments.name(name).encode())
+    name_address = 0 if name_buffer is None else ctypes.addressof(name_buffer)
     request = bytearray(mirror.REQUEST.size)
-    fields = (mirror.REQUEST.size, kind, 0, 0, 0, 1.0, 1.0, titled, 0, 0, 0, 0, 0, 0, 0, 0, 0, process_set)
+    fields = (
+        mirror.REQUEST.size,
+        kind,
+        0,
+        0,
+        0,
+        1.0,
+        1.0,
+        name_address,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        process_set,
+    )
     mirror.REQUEST.pack_into(request, 0, *fields, 0, 0)
-    whole = (ctypes.c_char * len(request)).from_buffer(request)
-    engine.library.refuse(address, ctypes.addressof(whole), reason.encode("utf-8", "replace"))
+    struct_buffer = (ctypes.c_char * len(request)).from_buffer(request)
+    engine.library.refuse(address, ctypes.addressof(struct_buffer), reason.encode("utf-8", "replace"))

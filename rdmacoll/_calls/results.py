@@ -9,7 +9,7 @@ import numpy as np
 
 from rdmacoll._abi.arrays import Block, array_over
 from rdmacoll._abi.library import Library
-from rdmacoll._calls.submission import Array, Call, Handle, Operation, Start
+from rdmacoll._calls.submission import Array, Call, Handle, Operation, Submit
 from rdmacoll._world.running_engine import Engine
 
 
@@ -38,10 +38,10 @@ class Results:
 
 def results_of(engine: Engine, operation: Operation) -> Results:
     """Takes the results from an operation, which is then over."""
-    return operation.hand_over(lambda handle: Results(engine, handle))
+    return operation.transfer(lambda handle: Results(engine, handle))
 
 
-class _Kept:
+class _ResultMemory:
     """Memory of a result of a prepared call. The call's next runs may write somewhere else."""
 
     def __init__(self, library: Library, result: int) -> None:
@@ -52,7 +52,7 @@ class _Kept:
         self._library.result_free(self._result)
 
 
-class KeptResults:
+class PreparedResults:
     """The results of a prepared call.
 
     Its runs write them; `prepared` is the library's address of the call.
@@ -65,14 +65,14 @@ class KeptResults:
     def array(self, index: int, dtype: np.dtype[Any]) -> Array:
         """The result with this index."""
         result, address, dims = self._library.prepared_result_at(self._prepared, index)
-        kept = _Kept(self._library, result)
+        memory = _ResultMemory(self._library, result)
         size = math.prod(dims) * dtype.itemsize
         if size == 0:
             return np.empty(dims, dtype)
-        return array_over(Block(kept, address, size), dims, dtype)
+        return array_over(Block(memory, address, size), dims, dtype)
 
 
-def made_handle(engine: Engine, call: Call, start: Start) -> Handle:
+def engine_result_handle(engine: Engine, call: Call, submit: Submit) -> Handle:
     """Starts a call with one result, which the engine makes with the dtype of the input."""
-    operation = start(engine, call)
+    operation = submit(engine, call)
     return Handle([operation], lambda: results_of(engine, operation).array(0, call.inputs[0].dtype))

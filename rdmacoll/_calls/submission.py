@@ -195,17 +195,17 @@ def submit(engine: Engine, call: Call) -> int:
 
 def perform(engine: Engine, call: Call) -> None:
     """Submits and waits: `Operation(engine, call).wait()`, in one call of the library if possible."""
-    _perform(engine, call, is_kept=False)
+    _perform(engine, call, has_results=False)
 
 
 def performed(engine: Engine, call: Call) -> Operation:
     """Like `perform`, and returns the operation, which has results of its own."""
-    operation = _perform(engine, call, is_kept=True)
+    operation = _perform(engine, call, has_results=True)
     assert operation is not None
     return operation
 
 
-def _perform(engine: Engine, call: Call, *, is_kept: bool) -> Operation | None:
+def _perform(engine: Engine, call: Call, *, has_results: bool) -> Operation | None:
     holder = id(call)
     library = engine.library
     scratch = call.fill()
@@ -216,11 +216,11 @@ def _perform(engine: Engine, call: Call, *, is_kept: bool) -> Operation | None:
         code = library.run(
             engine.address, scratch.request_address, SLICE_MS, scratch.handle_ref, scratch.error_ref
         )
-        if code == abi.TIMEOUT or (is_kept and code == abi.DONE):
-            kept = Operation(engine, call, slot)
+        if code == abi.TIMEOUT or (has_results and code == abi.DONE):
+            operation = Operation(engine, call, slot)
             if code == abi.TIMEOUT:
-                kept.wait()
-            return kept
+                operation.wait()
+            return operation
         finished = slot.value
         slot.value = None
         if finished:
@@ -258,7 +258,7 @@ class Operation:
             engine.release(id(self))
             raise
 
-    def hand_over(self, take: Callable[[int], _T]) -> _T:
+    def transfer(self, take: Callable[[int], _T]) -> _T:
         """Passes the handle, and the duty to free it, to the object that `take` makes."""
         handle, self.handle = self.handle, 0
         try:
@@ -309,7 +309,7 @@ def submit_group(engine: Engine, calls: Sequence[Call]) -> list[Operation]:
     requests = bytearray().join(scratch.request for scratch in filled)
     handles = (ctypes.c_void_p * len(calls))()
     size = ctypes.sizeof(ctypes.c_void_p)
-    slots = [ctypes.c_void_p.from_buffer(handles, size * place) for place in range(len(calls))]
+    slots = [ctypes.c_void_p.from_buffer(handles, size * index) for index in range(len(calls))]
     address = address_of(np.frombuffer(requests, np.uint8))
     error = filled[0]
     holder = id(handles)
@@ -328,7 +328,7 @@ def submit_group(engine: Engine, calls: Sequence[Call]) -> list[Operation]:
 
 
 # The start of a call: `Operation` returns at once, `performed` drives the engine until the call is done.
-Start = Callable[[Engine, Call], Operation]
+Submit = Callable[[Engine, Call], Operation]
 
 
 class Handle:
@@ -351,8 +351,8 @@ class Handle:
             timeout_s = arguments.timeout(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for operation in self._operations:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not operation.wait(left):
+            remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not operation.wait(remaining_s):
                 raise TimeoutError(f"the operation was not done within {timeout_s:g} s.")
         self._value = self._result()
         self._result = None

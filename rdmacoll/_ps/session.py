@@ -94,7 +94,7 @@ class Session:
             time.sleep(_SLICE_MS / 1000)
         call = 0
         try:
-            call = self._library.ps_ask(self._address, mirror.PS_LEAVE)
+            call = self._library.ps_query(self._address, mirror.PS_LEAVE)
             # An abandoned push may be before it, held back by the pace of other workers. Without a goodbye
             # the servers take this worker for lost, and go on.
             for _ in range(_GOODBYE_MS // _SLICE_MS):
@@ -157,7 +157,7 @@ class Session:
 
     def query(self, query: int) -> list[str]:
         """Asks the servers, for PS_STATS. Returns their answers."""
-        return self.wait(lambda: self._library.ps_ask(self._address, query), None)
+        return self.wait(lambda: self._library.ps_query(self._address, query), None)
 
     def sharding(self) -> str:
         """The variables of each server, as text."""
@@ -189,15 +189,15 @@ class Session:
                 "the files of one rdmacoll.ps.save."
             )
 
-    def _checkpoint(self, path: str, way: int) -> list[str]:
-        return self.wait(lambda: self._library.ps_checkpoint(self._address, path, way), None)
+    def _checkpoint(self, path: str, action: int) -> list[str]:
+        return self.wait(lambda: self._library.ps_checkpoint(self._address, path, action), None)
 
     def declare(
         self,
         arrays: Mapping[str, Array],
         rule: str,
         rows: Collection[str],
-        spared: Collection[str],
+        without_decay: Collection[str],
         restored: str | None,
         state: State | None = None,
     ) -> None:
@@ -206,13 +206,13 @@ class Session:
         state: the state of the first worker's optimizer. Servers refuse names that another worker has
         declared differently. These may be declared again.
         """
-        _check_names(arrays, rows, spared)
+        _check_names(arrays, rows, without_decay)
         if not arrays:
             return None
         with self._declaring:
             if restored is not None and self.rank == 0:
                 self._check_saved(restored)
-            answers = self._name_variables(arrays, rule, rows, spared)
+            answers = self._name_variables(arrays, rule, rows, without_decay)
             restored, self._restored = restored or self._restored, None
         if self.rank == 0 and restored is not None:
             self._without_values = (
@@ -230,7 +230,7 @@ class Session:
         return None
 
     def _name_variables(
-        self, arrays: Mapping[str, Array], rule: str, rows: Collection[str], spared: Collection[str]
+        self, arrays: Mapping[str, Array], rule: str, rows: Collection[str], without_decay: Collection[str]
     ) -> list[str]:
         if arrays and (list(arrays), rule) == self._without_values:
             for name, array in arrays.items():
@@ -246,7 +246,12 @@ class Session:
             dims = (ctypes.c_int64 * array.ndim)(*array.shape)
             structs.append(
                 mirror.Variable(
-                    name.encode(), DTYPES[array.dtype], array.ndim, dims, name in rows, name not in spared
+                    name.encode(),
+                    DTYPES[array.dtype],
+                    array.ndim,
+                    dims,
+                    name in rows,
+                    name not in without_decay,
                 )
             )
 
@@ -328,12 +333,12 @@ class Session:
         self.wait(lambda: self._library.ps_move_rows(self._address, *arguments), (numbers, values))
 
 
-def _check_names(arrays: Any, rows: Collection[str], spared: Collection[str]) -> None:
+def _check_names(arrays: Any, rows: Collection[str], without_decay: Collection[str]) -> None:
     if not isinstance(arrays, Mapping):
         raise ConfigError(f"variables are a {type(arrays).__name__}: give a dict of arrays by their names.")
     for name in arrays:
         checked_name(name)
-    for name in [*rows, *spared]:
+    for name in [*rows, *without_decay]:
         if name not in arrays:
             raise ConfigError(
                 f"{name!r} is not among the variables that are declared ({', '.join(arrays) or 'none'}): "

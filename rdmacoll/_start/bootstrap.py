@@ -113,12 +113,12 @@ class Start:
         if self.launch.size == 1:
             return SingleRankExchange(name, secret)
         is_by_hand = self.launch.source in _BY_HAND or bool(self.launch.hosts)
-        if is_by_hand and not values.is_given("RDMACOLL_START_TIMEOUT_S"):
+        if is_by_hand and not values.is_set("RDMACOLL_START_TIMEOUT_S"):
             timeout_s = start_deadline.BY_HAND_S
         # Rank 0 has a connection from each other rank.
         load().check_descriptors(_RENDEZVOUS_DESCRIPTORS + (self.launch.size if self.launch.rank == 0 else 0))
         file_secret = read_secret(values.text("RDMACOLL_SECRET_FILE"))
-        name = values.text("RDMACOLL_JOB_ID") if values.is_given("RDMACOLL_JOB_ID") else self.launch.job
+        name = values.text("RDMACOLL_JOB_ID") if values.is_set("RDMACOLL_JOB_ID") else self.launch.job
         return TcpExchange(
             replace(self.launch, job=name),
             file_secret,
@@ -132,7 +132,7 @@ class Start:
     def _shares_port(self, values: Values) -> bool:
         """Whether the engine shall listen at the rendezvous port, for firewalls that open only this port."""
         _, port = launch_rules.split_address(self.launch.rendezvous)
-        return values.is_given("RDMACOLL_PORT") and int(values.number("RDMACOLL_PORT")) == port
+        return values.is_set("RDMACOLL_PORT") and int(values.number("RDMACOLL_PORT")) == port
 
 
 def _import_mpi() -> tuple[Any, bool]:
@@ -316,7 +316,7 @@ def find_start(
     if _mpi_is_active() and not any(launch.is_mpi for launch in found):
         world = sys.modules["mpi4py.MPI"].COMM_WORLD
         found.insert(0, Launch("MPI", world.Get_rank(), world.Get_size(), is_mpi=True))
-    timeout_s = values.given_number("RDMACOLL_START_TIMEOUT_S") if values else None
+    timeout_s = values.number_if_set("RDMACOLL_START_TIMEOUT_S") if values else None
     if all(launch.size == 1 for launch in found):
         check_single_process(environ, is_launched=bool(found))
     for launch in found:

@@ -278,7 +278,7 @@ def settings_of(options: ClusterOptions, launch: Launch | None, values: Values) 
     found: dict[str, object] = {}
     if launch is not None:
         found = {"mode": "ps"}
-        if values.is_given("RDMACOLL_MODE") and values.text("RDMACOLL_MODE") != "ps":
+        if values.is_set("RDMACOLL_MODE") and values.text("RDMACOLL_MODE") != "ps":
             raise ConfigError(
                 f"lists of hosts ({options.source}) start parameter servers, and RDMACOLL_MODE="
                 f"{values.text('RDMACOLL_MODE')} says that there are none: leave one of them out."
@@ -286,7 +286,7 @@ def settings_of(options: ClusterOptions, launch: Launch | None, values: Values) 
         if launch.servers:
             found["num_servers"] = launch.servers
             servers_text = (
-                values.text("RDMACOLL_NUM_SERVERS") if values.is_given("RDMACOLL_NUM_SERVERS") else ""
+                values.text("RDMACOLL_NUM_SERVERS") if values.is_set("RDMACOLL_NUM_SERVERS") else ""
             )
             for text in (options.num_servers, servers_text):
                 if text and text != str(launch.servers):
@@ -299,13 +299,13 @@ def settings_of(options: ClusterOptions, launch: Launch | None, values: Values) 
     if options.is_synchronous is not None and (launch is not None or not options.is_synchronous):
         found["ps_sync"] = options.is_synchronous
         text = "true" if options.is_synchronous else "false"
-        if values.is_given("RDMACOLL_PS_SYNC") and values.text("RDMACOLL_PS_SYNC") != text:
+        if values.is_set("RDMACOLL_PS_SYNC") and values.text("RDMACOLL_PS_SYNC") != text:
             raise ConfigError(
                 f"cross_replica_sync={text}, and RDMACOLL_PS_SYNC says otherwise: leave one of them out."
             )
     if options.protocol and _PROTOCOLS[options.protocol][0]:
         found["rdma"] = True
-        if values.is_given("RDMACOLL_RDMA") and values.text("RDMACOLL_RDMA") == "false":
+        if values.is_set("RDMACOLL_RDMA") and values.text("RDMACOLL_RDMA") == "false":
             raise ConfigError(
                 f"server_protocol={options.protocol} requests RDMA, but RDMACOLL_RDMA (TF_RDMA_ENABLED) is "
                 "false: change one of them."

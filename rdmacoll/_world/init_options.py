@@ -84,9 +84,9 @@ def read_options(
     has_explicit_start = any(value is not None for value in by_hand.values())
     listed = find_lists(lists_options, options.values, has_explicit_start=has_explicit_start)
     implied = cluster.settings_of(lists_options, listed, options.values)
-    if listed is not None and not options.values.is_given("RDMACOLL_PORT"):
+    if listed is not None and not options.values.is_set("RDMACOLL_PORT"):
         implied.update(engine_listen_settings(listed))
-        if options.values.is_given("RDMACOLL_INTERFACE"):
+        if options.values.is_set("RDMACOLL_INTERFACE"):
             implied.pop("interface", None)
     if implied:
         options = read_settings(library, process_sets, {**settings, **implied})

@@ -57,7 +57,7 @@ class Test:
     sizes: Sequence[int]
     repeats: int = 3
     burst_s: float = 0.02
-    patience_s: float = 10.0  # no progress for so long is an error
+    progress_timeout_s: float = 10.0  # no progress for so long is an error
     limit_s: float = 60.0
 
     def plan(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Test:
             "sizes": self.sizes,
             "repeats": self.repeats,
             "burst_s": self.burst_s,
-            "patience_s": self.patience_s,
+            "progress_timeout_s": self.progress_timeout_s,
             "limit_s": self.limit_s,
         }
 
@@ -130,7 +130,7 @@ class _Round:
     def _open(self, pair: Pair) -> str:
         names = self._group.values.names()
         self._address, card = self._group.library.pair_open(
-            place=pair.index(self._group.launch.rank),
+            side=pair.index(self._group.launch.rank),
             numbers=pair,
             job=f"{self._group.job} {self._name}",
             secret=self._group.secret,

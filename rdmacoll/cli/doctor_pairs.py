@@ -78,7 +78,7 @@ def _paths(group: RankGroup, timeout_s: float) -> Paths:
     return Paths(
         ranks,
         tuple(sorted(paths, key=lambda path: (path.transport, path.ranks))),
-        acc_size_is_set=group.values.is_given("RDMACOLL_ACC_SIZE"),
+        acc_size_is_set=group.values.is_set("RDMACOLL_ACC_SIZE"),
         rounds=len(rounds),
         seconds=time.monotonic() - begin,
     )
@@ -117,7 +117,9 @@ class _Tests:
     ) -> pairs.Test:
         # The connecting end gives up before the whole test does, because it knows the cause.
         own = {"transport": transport, "start_timeout_s": self._timeout_s / 2, **settings}
-        return pairs.Test(own, measures, sizes, patience_s=self._timeout_s / 2, limit_s=self._timeout_s)
+        return pairs.Test(
+            own, measures, sizes, progress_timeout_s=self._timeout_s / 2, limit_s=self._timeout_s
+        )
 
 
 def _round(

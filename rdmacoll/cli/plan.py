@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from rdmacoll._abi.library import load
-from rdmacoll._abi.question import OPERATIONS, explain
+from rdmacoll._abi.plan_query import OPERATIONS, explain
 from rdmacoll._base.text import bytes_text, counted
 from rdmacoll.cli.doctor_gather import settings
 from rdmacoll.cli.rdma_request import rdma_request

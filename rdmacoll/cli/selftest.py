@@ -187,7 +187,7 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
     results = Results()
     note_world_of_one("rdmacoll selftest")
     # The first world logs how it was started; the others do not repeat it.
-    log = {} if world.current().values.is_given("RDMACOLL_LOG") else {"log": "error"}
+    log = {} if world.current().values.is_set("RDMACOLL_LOG") else {"log": "error"}
     is_rank_0 = world.rank() == 0
     count, nodes = world.size(), world.cross_size()
     for transport in transports:

@@ -20,13 +20,13 @@ from typing import Any
 
 from rdmacoll._abi import arguments, mirror
 from rdmacoll._calls.calls import reduction_call
-from rdmacoll._calls.groups import Group, placed_handle
+from rdmacoll._calls.groups import Group, grouped_out_handle
 from rdmacoll._calls.refusals import announce
-from rdmacoll._calls.submission import Array, Call, Handle, Operation, Start, perform, performed
+from rdmacoll._calls.submission import Array, Call, Handle, Operation, Submit, perform, performed
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.operators import DTYPES, Average
-from rdmacoll.engine.prepared import PreparedAllreduce, PreparedCall, check_kept, prepared_into
+from rdmacoll.engine.prepared import PreparedAllreduce, PreparedCall, check_prepared_arrays, prepared_into
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 
 
@@ -43,7 +43,7 @@ def _allreduce_call(
         if out is not None and out is array and arguments.is_plain(array):
             source = target = out
         else:
-            source, target = arguments.placed(array, out)
+            source, target = arguments.source_and_target(array, out)
         return reduction_call(mirror.ALLREDUCE, (source,), (target,), op, name, factors, process_set)
     except Exception as error:
         announce(engine, mirror.ALLREDUCE, (name,), process_set, error)
@@ -102,7 +102,7 @@ def allreduce_async(
 
 
 def _grouped_allreduce(
-    start: Start,
+    submit: Submit,
     arrays: Iterable[Any],
     op: int,
     name: str | None,
@@ -115,7 +115,7 @@ def _grouped_allreduce(
     def call(sources: list[Array], targets: list[Array], name: str | None) -> Call:
         return reduction_call(mirror.ALLREDUCE, sources, targets, op, name, factors, number)
 
-    return placed_handle(arrays, out, Group(mirror.ALLREDUCE, name, number, start), call)
+    return grouped_out_handle(arrays, out, Group(mirror.ALLREDUCE, name, number, submit), call)
 
 
 def grouped_allreduce_async(
@@ -178,7 +178,7 @@ def _one_broadcast_call(
 ) -> Call:
     number = number_of(engine, process_set)
     try:
-        source, target = arguments.placed(array, out)
+        source, target = arguments.source_and_target(array, out)
         return _broadcast_call((source,), (target,), root_rank, name, engine, number)
     except Exception as error:
         announce(engine, mirror.BROADCAST, (name,), number, error)
@@ -224,7 +224,7 @@ def broadcast_async(
 
 
 def _grouped_broadcast(
-    start: Start,
+    submit: Submit,
     arrays: Sequence[Any],
     root_rank: int,
     name: str | None,
@@ -237,7 +237,7 @@ def _grouped_broadcast(
     def call(sources: list[Array], targets: list[Array], name: str | None) -> Call:
         return _broadcast_call(sources, targets, root_rank, name, engine, number)
 
-    return placed_handle(arrays, out, Group(mirror.BROADCAST, name, number, start), call)
+    return grouped_out_handle(arrays, out, Group(mirror.BROADCAST, name, number, submit), call)
 
 
 def grouped_broadcast_async(
@@ -302,7 +302,9 @@ def prepare_allreduce(
     array. Two threads may not call the object at once. Otherwise as `allreduce`.
     """
     engine = current()
-    check_kept(engine, mirror.ALLREDUCE, name, process_set, "prepare_allreduce", array=array, out=out)
+    check_prepared_arrays(
+        engine, mirror.ALLREDUCE, name, process_set, "prepare_allreduce", array=array, out=out
+    )
     number = number_of(engine, process_set)
     call = _allreduce_call(engine, array, op, name, out, (prescale_factor, postscale_factor), number)
     return prepared_into(engine, call, out)
@@ -321,7 +323,9 @@ def prepare_broadcast(
     `out=array` is in place. Otherwise as `broadcast`.
     """
     engine = current()
-    check_kept(engine, mirror.BROADCAST, name, process_set, "prepare_broadcast", array=array, out=out)
+    check_prepared_arrays(
+        engine, mirror.BROADCAST, name, process_set, "prepare_broadcast", array=array, out=out
+    )
     call = _one_broadcast_call(engine, array, root_rank, name, out, process_set)
     return prepared_into(engine, call, out)
 

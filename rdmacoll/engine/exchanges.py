@@ -12,12 +12,12 @@ from rdmacoll._abi import arguments, mirror
 from rdmacoll._abi.arguments import Array
 from rdmacoll._calls.groups import Group, grouped_handle
 from rdmacoll._calls.refusals import announce
-from rdmacoll._calls.results import KeptResults, Results, made_handle, results_of
-from rdmacoll._calls.submission import Call, Handle, Operation, Start, performed
+from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, results_of
+from rdmacoll._calls.submission import Call, Handle, Operation, Submit, performed
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.operators import DTYPES
-from rdmacoll.engine.prepared import PreparedCall, check_kept, prepared_result
+from rdmacoll.engine.prepared import PreparedCall, check_prepared_arrays, prepared_result
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 
 
@@ -45,7 +45,7 @@ def allgather_async(
 ) -> Handle:
     """Like `allgather`, but returns at once: `wait()` gives the result."""
     engine = current()
-    return made_handle(engine, _allgather_call(engine, array, name, process_set), Operation)
+    return engine_result_handle(engine, _allgather_call(engine, array, name, process_set), Operation)
 
 
 def allgather(array: Any, name: str | None = None, *, process_set: ProcessSet = global_process_set) -> Array:
@@ -57,7 +57,7 @@ def allgather(array: Any, name: str | None = None, *, process_set: ProcessSet = 
     """
     engine = current()
     call = _allgather_call(engine, array, name, process_set)
-    result: Array = made_handle(engine, call, performed).wait()
+    result: Array = engine_result_handle(engine, call, performed).wait()
     return result
 
 
@@ -71,19 +71,19 @@ def prepare_allgather(
     object at once. Otherwise as `allgather`.
     """
     engine = current()
-    check_kept(engine, mirror.ALLGATHER, name, process_set, "prepare_allgather", array=array)
+    check_prepared_arrays(engine, mirror.ALLGATHER, name, process_set, "prepare_allgather", array=array)
     return prepared_result(engine, _allgather_call(engine, array, name, process_set))
 
 
 def _grouped_allgather(
-    start: Start, arrays: Sequence[Any], name: str | None, process_set: ProcessSet
+    submit: Submit, arrays: Sequence[Any], name: str | None, process_set: ProcessSet
 ) -> Handle:
     number = number_of(current(), process_set)
 
     def call(sources: list[Array], name: str | None) -> Call:
         return _gathering_call(sources, name, number)
 
-    return grouped_handle(arrays, _with_rows, Group(mirror.ALLGATHER, name, number, start), call)
+    return grouped_handle(arrays, _with_rows, Group(mirror.ALLGATHER, name, number, submit), call)
 
 
 def grouped_allgather_async(
@@ -121,12 +121,12 @@ def _gather_call(
         raise
 
 
-def _gathered(engine: Engine, call: Call, results: Results | KeptResults) -> Array | None:
+def _gathered(engine: Engine, call: Call, results: Results | PreparedResults) -> Array | None:
     return results.array(0, call.inputs[0].dtype) if engine.topology[0] == call.root else None
 
 
-def _gather(engine: Engine, call: Call, start: Start) -> Handle:
-    operation = start(engine, call)
+def _gather(engine: Engine, call: Call, submit: Submit) -> Handle:
+    operation = submit(engine, call)
     return Handle([operation], lambda: _gathered(engine, call, results_of(engine, operation)))
 
 
@@ -159,9 +159,9 @@ def prepare_gather(
     A run returns None on all ranks but the root. Otherwise as `gather`.
     """
     engine = current()
-    check_kept(engine, mirror.GATHER, name, process_set, "prepare_gather", array=array)
+    check_prepared_arrays(engine, mirror.GATHER, name, process_set, "prepare_gather", array=array)
     call = _gather_call(engine, array, root_rank, name, process_set)
-    return PreparedCall(engine, call, results=lambda kept: _gathered(engine, call, kept))
+    return PreparedCall(engine, call, results=lambda results_of_run: _gathered(engine, call, results_of_run))
 
 
 def _scatter_call(
@@ -177,7 +177,7 @@ def _scatter_call(
         source = arguments.source(array)
         arguments.check_has_rows(source, "scatter")
         root = arguments.root(root_rank, engine.topology[1])
-        is_cut_here = splits is not None and engine.topology[0] == root
+        has_splits_at_root = splits is not None and engine.topology[0] == root
         return Call(
             mirror.SCATTER,
             (source,),
@@ -185,7 +185,7 @@ def _scatter_call(
             dtype=DTYPES.moved(source.dtype),
             root=root,
             name=name,
-            splits=arguments.splits(splits, process_set.size()) if is_cut_here else None,
+            splits=arguments.splits(splits, process_set.size()) if has_splits_at_root else None,
             process_set=number,
         )
     except Exception as error:
@@ -204,7 +204,7 @@ def scatter_async(
     """Like `scatter`, but returns at once: `wait()` gives the result."""
     engine = current()
     call = _scatter_call(engine, array, root_rank, splits, name, process_set)
-    return made_handle(engine, call, Operation)
+    return engine_result_handle(engine, call, Operation)
 
 
 def scatter(
@@ -224,7 +224,7 @@ def scatter(
     """
     engine = current()
     call = _scatter_call(engine, array, root_rank, splits, name, process_set)
-    result: Array = made_handle(engine, call, performed).wait()
+    result: Array = engine_result_handle(engine, call, performed).wait()
     return result
 
 
@@ -238,7 +238,7 @@ def prepare_scatter(
 ) -> PreparedCall:
     """A scatter to be called many times on the same memory, like `prepare_allgather`, else as `scatter`."""
     engine = current()
-    check_kept(engine, mirror.SCATTER, name, process_set, "prepare_scatter", array=array)
+    check_prepared_arrays(engine, mirror.SCATTER, name, process_set, "prepare_scatter", array=array)
     return prepared_result(engine, _scatter_call(engine, array, root_rank, splits, name, process_set))
 
 
@@ -267,13 +267,13 @@ def _alltoall_call(
         raise
 
 
-def _exchanged(call: Call, results: Results | KeptResults) -> Array | tuple[Array, Array]:
+def _exchanged(call: Call, results: Results | PreparedResults) -> Array | tuple[Array, Array]:
     received = results.array(0, call.inputs[0].dtype)
     return received if call.splits is None else (received, results.array(1, arguments.SPLITS))
 
 
-def _alltoall(engine: Engine, call: Call, start: Start) -> Handle:
-    operation = start(engine, call)
+def _alltoall(engine: Engine, call: Call, submit: Submit) -> Handle:
+    operation = submit(engine, call)
     return Handle([operation], lambda: _exchanged(call, results_of(engine, operation)))
 
 
@@ -327,9 +327,9 @@ def prepare_alltoall(
     `alltoall`.
     """
     engine = current()
-    check_kept(engine, mirror.ALLTOALL, name, process_set, "prepare_alltoall", array=array)
+    check_prepared_arrays(engine, mirror.ALLTOALL, name, process_set, "prepare_alltoall", array=array)
     call = _alltoall_call(engine, array, splits, name, process_set)
-    return PreparedCall(engine, call, results=lambda kept: _exchanged(call, kept))
+    return PreparedCall(engine, call, results=lambda results_of_run: _exchanged(call, results_of_run))
 
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from rdmacoll._abi import arguments, fast_calls, library as abi
 from rdmacoll._calls.refusals import announce
-from rdmacoll._calls.results import KeptResults
+from rdmacoll._calls.results import PreparedResults
 from rdmacoll._calls.submission import SLICE_MS, Array, Call, failure
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import refusal
@@ -60,7 +60,11 @@ class PreparedCall(_Run):
     """
 
     def __init__(
-        self, engine: Engine, call: Call, out: Any = None, results: Callable[[KeptResults], Any] | None = None
+        self,
+        engine: Engine,
+        call: Call,
+        out: Any = None,
+        results: Callable[[PreparedResults], Any] | None = None,
     ) -> None:
         """out: the result of a run. Alternatively `results` makes it from the engine's own results."""
         self._has_moved = False  # results no longer lie where `out` says
@@ -113,7 +117,7 @@ class PreparedCall(_Run):
             self._has_moved = True
         if self._has_moved:
             if self._results is not None:
-                self.out = self._results(KeptResults(self._engine, self._address))
+                self.out = self._results(PreparedResults(self._engine, self._address))
             self._has_moved = False  # also after Ctrl-C in the lines above
         self._code = abi.DONE
         return self.out
@@ -135,15 +139,15 @@ class PreparedCall(_Run):
 PreparedAllreduce = PreparedCall
 
 
-def check_kept(
+def check_prepared_arrays(
     engine: Engine, kind: int, name: str | None, process_set: ProcessSet, operation: str, **arrays: Any
 ) -> None:
-    """Runs `arguments.check_kept`, and announces its ConfigError to the other ranks.
+    """Runs `arguments.check_prepared_arrays`, and announces its ConfigError to the other ranks.
 
     The refused call takes the sequence number of its first run.
     """
     try:
-        arguments.check_kept(operation, **arrays)
+        arguments.check_prepared_arrays(operation, **arrays)
     except ConfigError as error:
         announce(engine, kind, (name,), number_of(engine, process_set), error)
         raise
@@ -160,7 +164,9 @@ def prepared_into(engine: Engine, call: Call, out: Array | None) -> PreparedCall
 
 def prepared_result(engine: Engine, call: Call) -> PreparedCall:
     """A call with one result, which the engine makes with the dtype of the input."""
-    return PreparedCall(engine, call, results=lambda kept: kept.array(0, call.inputs[0].dtype))
+    return PreparedCall(
+        engine, call, results=lambda results_of_run: results_of_run.array(0, call.inputs[0].dtype)
+    )
 
 
 def _refuse_interrupted(_: object) -> int:

@@ -41,10 +41,10 @@ class ProcessSet:
 
     def rank(self) -> int:
         """This process's number in the set, from 0. Raises ConfigError if the process is not in the set."""
-        mine = self._topology()[0]
-        if mine not in self._ranks:
-            raise ConfigError(f"rank {mine} is not in {self!r}: ask included() first.")
-        return self._ranks.index(mine)
+        own_rank = self._topology()[0]
+        if own_rank not in self._ranks:
+            raise ConfigError(f"rank {own_rank} is not in {self!r}: ask included() first.")
+        return self._ranks.index(own_rank)
 
     def size(self) -> int:
         """The number of processes in the set."""
@@ -64,18 +64,18 @@ class ProcessSet:
         for number, other in engine.process_sets.items() if engine is not None else ():
             if other.ranks == self.ranks:
                 return self.bind(engine, number)
-        raise self._stranger()
+        raise self._not_added_error()
 
     def __reduce__(self) -> Any:
         return ProcessSet, (self.ranks,)
 
     def _topology(self) -> tuple[int, ...]:
         if self._engine is None:
-            raise self._stranger()
+            raise self._not_added_error()
         topology: tuple[int, ...] = self._engine.topology
         return topology
 
-    def _stranger(self) -> Exception:
+    def _not_added_error(self) -> Exception:
         return ConfigError(
             f"{self!r} is no process set of this world: give it to init(process_sets=[...]) or to "
             "add_process_set() first."
@@ -117,7 +117,7 @@ class _GlobalProcessSet(ProcessSet):
         """Always 0."""
         return 0
 
-    def _stranger(self) -> Exception:
+    def _not_added_error(self) -> Exception:
         return NotInitializedError("rdmacoll is not initialised: call rdmacoll.init() first.")
 
     def __reduce__(self) -> str:
@@ -152,14 +152,14 @@ def setting_of(process_sets: Sequence[ProcessSet | Iterable[int]] | str | None) 
         raise ConfigError(
             f"process_sets={shown(process_sets)}: give a list of ProcessSet, or nothing and add them later."
         )
-    given: Sequence[Any] = process_sets
-    sets = [as_set(one) for one in given]
+    requested: Sequence[Any] = process_sets
+    sets = [as_set(one) for one in requested]
     return ";".join(",".join(map(str, one.ranks)) for one in sets) or None
 
 
-def as_set(given: ProcessSet | Iterable[int]) -> ProcessSet:
+def as_set(ranks: ProcessSet | Iterable[int]) -> ProcessSet:
     """A ProcessSet from a ProcessSet or from ranks."""
-    return given if isinstance(given, ProcessSet) else ProcessSet(given)
+    return ranks if isinstance(ranks, ProcessSet) else ProcessSet(ranks)
 
 
 def bind_static(engine: Any, process_sets: Sequence[ProcessSet | Iterable[int]] | str | None) -> None:
@@ -167,9 +167,9 @@ def bind_static(engine: Any, process_sets: Sequence[ProcessSet | Iterable[int]] 
     global_process_set.bind(engine, 0)
     text = engine.values.text(_SETTING)
     sets = [ProcessSet(map(int, ranks.split(","))) for ranks in text.split(";")] if text != "none" else []
-    given = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
+    requested = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
     for number, made in enumerate(sets, 1):
-        one = given[number - 1] if number <= len(given) else made
+        one = requested[number - 1] if number <= len(requested) else made
         one = one if isinstance(one, ProcessSet) else made
         one.bind(engine, number)
         engine.process_sets[number] = one

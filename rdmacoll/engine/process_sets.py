@@ -35,28 +35,30 @@ def _agree(engine: Engine, action: int, one: ProcessSet, in_flight: int = 0) -> 
 
     Otherwise raises the same error on every rank: MismatchError, or ConfigError if operations are in flight.
     """
-    mine = np.array([action, in_flight, len(one.ranks), *one.ranks], np.int64)
-    call = Call(mirror.ALLGATHER, (mine,), (mine,), dtype=DTYPES.moved(mine.dtype), name=_NAME)
+    own_request = np.array([action, in_flight, len(one.ranks), *one.ranks], np.int64)
+    call = Call(
+        mirror.ALLGATHER, (own_request,), (own_request,), dtype=DTYPES.moved(own_request.dtype), name=_NAME
+    )
     operation = Operation(engine, call)
     operation.wait()
-    said = results_of(engine, operation).array(0, mine.dtype)
-    wishes: list[tuple[int, Array]] = []
+    table = results_of(engine, operation).array(0, own_request.dtype)
+    requests: list[tuple[int, Array]] = []
     busy: list[str] = []
     at = 0
     for rank in range(engine.topology[1]):
-        count = int(said[at + 2])
-        wishes.append((int(said[at]), said[at + 3 : at + 3 + count]))
-        if said[at + 1]:
-            busy.append(f"rank {rank} has {said[at + 1]}")
+        count = int(table[at + 2])
+        requests.append((int(table[at]), table[at + 3 : at + 3 + count]))
+        if table[at + 1]:
+            busy.append(f"rank {rank} has {table[at + 1]}")
         at += 3 + count
-    if any(wish[0] != action or wish[1].tolist() != one.ranks for wish in wishes):
-        told = "; ".join(
-            f"rank {rank} {'adds' if wish == _ADD else 'removes'} {ranks.tolist()}"
-            for rank, (wish, ranks) in enumerate(wishes)
+    if any(request[0] != action or request[1].tolist() != one.ranks for request in requests):
+        description = "; ".join(
+            f"rank {rank} {'adds' if request == _ADD else 'removes'} {ranks.tolist()}"
+            for rank, (request, ranks) in enumerate(requests)
         )
         raise MismatchError(
-            f"ranks disagree about the process sets: {told}. All ranks add and remove the same sets, in the "
-            "same order, members or not."
+            f"ranks disagree about the process sets: {description}. All ranks add and remove the same sets, "
+            "in the same order, members or not."
         )
     if busy:
         raise ConfigError(

@@ -13,12 +13,12 @@ from rdmacoll._abi.arguments import Array
 from rdmacoll._calls.calls import reduction_call
 from rdmacoll._calls.groups import Group, grouped_handle
 from rdmacoll._calls.refusals import announce
-from rdmacoll._calls.results import made_handle
-from rdmacoll._calls.submission import Call, Handle, Operation, Start, perform, performed
+from rdmacoll._calls.results import engine_result_handle
+from rdmacoll._calls.submission import Call, Handle, Operation, Submit, perform, performed
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.operators import Average
-from rdmacoll.engine.prepared import PreparedCall, check_kept, prepared_into, prepared_result
+from rdmacoll.engine.prepared import PreparedCall, check_prepared_arrays, prepared_into, prepared_result
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 
 
@@ -29,7 +29,7 @@ def _cut_by_rows(array: Any) -> Array:
 
 
 def _grouped_reducescatter(
-    start: Start,
+    submit: Submit,
     arrays: Sequence[Any],
     op: int,
     name: str | None,
@@ -41,7 +41,7 @@ def _grouped_reducescatter(
     def call(sources: list[Array], name: str | None) -> Call:
         return reduction_call(mirror.REDUCESCATTER, sources, sources, op, name, factors, number)
 
-    return grouped_handle(arrays, _cut_by_rows, Group(mirror.REDUCESCATTER, name, number, start), call)
+    return grouped_handle(arrays, _cut_by_rows, Group(mirror.REDUCESCATTER, name, number, submit), call)
 
 
 def grouped_reducescatter_async(
@@ -103,7 +103,7 @@ def reducescatter_async(
     engine = current()
     factors = prescale_factor, postscale_factor
     call = _reducescatter_call(engine, array, op, name, factors, process_set)
-    return made_handle(engine, call, Operation)
+    return engine_result_handle(engine, call, Operation)
 
 
 def reducescatter(
@@ -124,7 +124,7 @@ def reducescatter(
     engine = current()
     factors = prescale_factor, postscale_factor
     call = _reducescatter_call(engine, array, op, name, factors, process_set)
-    result: Array = made_handle(engine, call, performed).wait()
+    result: Array = engine_result_handle(engine, call, performed).wait()
     return result
 
 
@@ -142,7 +142,9 @@ def prepare_reducescatter(
     The result is one array, which each run overwrites. Otherwise as `reducescatter`.
     """
     engine = current()
-    check_kept(engine, mirror.REDUCESCATTER, name, process_set, "prepare_reducescatter", array=array)
+    check_prepared_arrays(
+        engine, mirror.REDUCESCATTER, name, process_set, "prepare_reducescatter", array=array
+    )
     factors = prescale_factor, postscale_factor
     return prepared_result(engine, _reducescatter_call(engine, array, op, name, factors, process_set))
 
@@ -164,7 +166,7 @@ def _reduce_call(
         root = arguments.root(root_rank, size)
         source = target = arguments.source(array)
         if rank == root:
-            source, target = arguments.placed(array, out)
+            source, target = arguments.source_and_target(array, out)
         call = reduction_call(mirror.REDUCE, (source,), (target,), op, name, factors, number, root=root)
     except Exception as error:
         announce(engine, mirror.REDUCE, (name,), number, error)
@@ -229,7 +231,7 @@ def prepare_reduce(
     A run returns None on all ranks but the root. Otherwise as `reduce`.
     """
     engine = current()
-    check_kept(engine, mirror.REDUCE, name, process_set, "prepare_reduce", array=array, out=out)
+    check_prepared_arrays(engine, mirror.REDUCE, name, process_set, "prepare_reduce", array=array, out=out)
     factors = prescale_factor, postscale_factor
     call, _ = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set)
     if engine.topology[0] != root_rank:

@@ -42,7 +42,7 @@ def explain(
     >>> explain("allreduce", ranks=8, nodes=2, count=1 << 20)["algorithm"]
     'two_level'
     """
-    question = mirror.Question(
+    query = mirror.Question(
         ctypes.sizeof(mirror.Question),
         mirror.KINDS[operation],
         ranks,
@@ -56,4 +56,4 @@ def explain(
         servers,
         dtype.encode(),
     )
-    return abi.load().explain(question)
+    return abi.load().explain(query)
