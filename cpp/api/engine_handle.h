@@ -2,12 +2,17 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "api/rdmacoll_c.h"
+#include "api/repeated_calls.h"
 #include "api/session.h"
 
 struct rc_engine {
-  std::unique_ptr<rdmacoll::Session> session;
+  explicit rc_engine(std::unique_ptr<rdmacoll::Session> opened) : session(std::move(opened)) {}
+
+  const std::unique_ptr<rdmacoll::Session> session;
+  rdmacoll::RepeatedCalls repeated_calls;
 };
 
 struct rc_handle {

@@ -21,7 +21,7 @@ int engine_open(int32_t rank, int32_t size, const char* job, const uint8_t* secr
                                       arguments == nullptr ? "" : arguments, session);
   if (status.ok()) {
     *address = copy_text(session->card());
-    *engine = new rc_engine{std::move(session)};
+    *engine = new rc_engine(std::move(session));
   }
   return report(status, error);
 }

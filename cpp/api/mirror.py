@@ -13,6 +13,7 @@ MIRROR = Path(__file__).resolve().parents[2] / "rdmacoll" / "_abi" / "mirror.py"
 # Functions that Python calls often. They take plain addresses, since ctypes converts numbers fastest.
 BY_ADDRESS = {
     "engine.memory_lend",
+    "operation.call",
     "operation.run",
     "operation.submit",
     "operation.submit_and_drive",

@@ -40,28 +40,43 @@ int operation_submit_and_drive(rc_engine* engine, const rc_request* request, cha
   return report(refused(*engine->session, *request, std::move(status)), error);
 }
 
-int run_and_wait(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
-                 LongWait* long_wait, rc_handle** handle, char** error) {
+int operation_run(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
+                  rc_handle** handle, char** error) {
   OperationRef operation;
   *handle = nullptr;
   Status status = operation_from(*engine->session, *request, operation);
   Driver* driver = status.ok() ? &engine->session->driver() : nullptr;
-  if (status.ok()) status = driver->submit_and_wait(operation, nanoseconds(timeout_ms), long_wait);
+  if (status.ok()) status = driver->submit_and_wait(operation, nanoseconds(timeout_ms));
   if (!status.ok()) return report(refused(*engine->session, *request, status), error, kRefused);
   const bool done = operation->done();
   *handle = new rc_handle{driver, std::move(operation)};
   return outcome(*(*handle)->operation, done, error);
 }
 
-int operation_run(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
-                  rc_handle** handle, char** error) {
-  return run_and_wait(engine, request, timeout_ms, nullptr, handle, error);
-}
-
-int operation_run_locked(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
-                         rc_handle** handle, char** error) {
+int operation_call(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
+                   int32_t has_lock, rc_handle** handle, char** error) {
+  Session& session = *engine->session;
   LongWait long_wait(lock_hooks);
-  return run_and_wait(engine, request, timeout_ms, &long_wait, handle, error);
+  OperationRef operation;
+  *handle = nullptr;
+  Status status = session.usable();
+  // Devices know the memory of a recipe, which may not be registered any more.
+  const bool can_repeat =
+      status.ok() && RepeatedCalls::can_repeat(*request) && !session.fabric().is_by_device();
+  if (can_repeat) operation = engine->repeated_calls.take(*request);
+  if (operation == nullptr) status = operation_from(session, *request, operation);
+  if (status.ok()) {
+    status = session.driver().submit_and_wait(operation, nanoseconds(timeout_ms),
+                                              has_lock != 0 ? &long_wait : nullptr);
+  }
+  if (!status.ok()) return report(refused(session, *request, status), error, kRefused);
+  if (!operation->done()) {
+    *handle = new rc_handle{&session.driver(), std::move(operation)};
+    return kTimeout;
+  }
+  if (!operation->status().ok()) return report(operation->status(), error);
+  if (can_repeat) engine->repeated_calls.keep(*request, std::move(operation));
+  return kDone;
 }
 
 void operation_set_lock_hooks(void* (*before)(void), void (*after)(void*)) {
@@ -93,7 +108,7 @@ const rc_operation_api kOperationApi{
     .submit_and_drive = operation_submit_and_drive,
     .submit_group = submit_group,
     .run = operation_run,
-    .run_locked = operation_run_locked,
+    .call = operation_call,
     .set_lock_hooks = operation_set_lock_hooks,
     .refuse = refuse,
     .wait = operation_wait,

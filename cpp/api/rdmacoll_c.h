@@ -340,11 +340,14 @@ typedef struct rc_operation_api {
    * wait. */
   int (*run)(rc_engine* engine, const rc_request* request, int64_t timeout_ms, rc_handle** handle,
              char** error);
-  /* For callers with a lock that other threads wait for, like Python's. run_locked is run with a
-   * lock: `before` releases it, and `after` takes it again, only for waits longer than about
-   * 10 us. Set the hooks once, before the first run. `after` gets the value of `before`. */
-  int (*run_locked)(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
-                    rc_handle** handle, char** error);
+  /* run for a request without results of its own (allreduce, broadcast, reduce, barrier). Gives a
+   * handle only with 1 (timeout). A request that equals an earlier one, also in its addresses, is
+   * faster than the first. has_lock: the caller holds the lock of set_lock_hooks(). */
+  int (*call)(rc_engine* engine, const rc_request* request, int64_t timeout_ms, int32_t has_lock,
+              rc_handle** handle, char** error);
+  /* For callers with a lock that other threads wait for, like Python's: `before` releases it, and
+   * `after` takes it again, only for waits longer than about 10 us. Set the hooks once, before the
+   * first call with a lock. `after` gets the value of `before`. */
   void (*set_lock_hooks)(void* (*before)(void), void (*after)(void* state));
   /* Reports a request that a check before submit() has refused. Only its kind, name, iteration
    * and process_set are used. An unnamed request takes its number, so that later ones still

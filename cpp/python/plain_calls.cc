@@ -109,10 +109,10 @@ PyObject* perform(Calls& self, PyObject* engine, const Request& call, PyObject* 
   int code = kTimeout;
   ++self.in_flight;
   if (call.bytes * static_cast<uint64_t>(self.ranks) <= kLockedBytesMax) {
-    code = operation.run_locked(address, &call.request, kSliceMs, &handle, &error);
+    code = operation.call(address, &call.request, kSliceMs, 1, &handle, &error);
   } else {
     PyThreadState* state = PyEval_SaveThread();
-    code = operation.run(address, &call.request, kSliceMs, &handle, &error);
+    code = operation.call(address, &call.request, kSliceMs, 0, &handle, &error);
     PyEval_RestoreThread(state);
   }
   const bool has_ended = wait(handle, code, error);

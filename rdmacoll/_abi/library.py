@@ -55,6 +55,7 @@ class Library:
         self._engine, self._operation, self._prepared = engine, operation, prepared
         self._ps, self._tools = ps, tools
         self.run = operation.run
+        self.call = operation.call
         self.submit = operation.submit
         self.submit_group = operation.submit_group
         self.refuse = operation.refuse

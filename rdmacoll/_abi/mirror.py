@@ -254,14 +254,15 @@ class OperationApi(ctypes.Structure):
         ),
         ("run", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, ctypes.c_int64, _ADDRESS, _ADDRESS)),
         (
-            "run_locked",
+            "call",
             ctypes.CFUNCTYPE(
                 ctypes.c_int,
                 _ADDRESS,
                 _ADDRESS,
                 ctypes.c_int64,
-                _ADDRESSES,
-                _ADDRESSES,
+                ctypes.c_int32,
+                _ADDRESS,
+                _ADDRESS,
             ),
         ),
         ("set_lock_hooks", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS)),

@@ -213,9 +213,11 @@ def _perform(engine: Engine, call: Call, *, has_results: bool) -> Operation | No
     slot.value = None
     engine.hold(holder)
     try:
-        code = library.run(
-            engine.address, scratch.request_address, SLICE_MS, scratch.handle_ref, scratch.error_ref
-        )
+        request, handle, error = scratch.request_address, scratch.handle_ref, scratch.error_ref
+        if has_results:
+            code = library.run(engine.address, request, SLICE_MS, handle, error)
+        else:
+            code = library.call(engine.address, request, SLICE_MS, 0, handle, error)
         if code == abi.TIMEOUT or (has_results and code == abi.DONE):
             operation = Operation(engine, call, slot)
             if code == abi.TIMEOUT:

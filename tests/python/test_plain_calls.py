@@ -246,3 +246,57 @@ else:
 """
     outcome = run(WITHOUT_EXTENSION + program(body), 2).succeeded()
     assert [entry["error"] for entry in outcome] == [None, None]
+
+
+def test_ranks_that_repeat_a_call_and_ranks_that_do_not_still_match() -> None:
+    body = """
+import random, threading
+seed = 5
+print("seed", seed)
+draw, kept = random.Random(seed), {}
+for turn in range(600):
+    kind = draw.choice(["allreduce", "broadcast", "barrier"])
+    name = draw.choice([None, None, "one", "two"])
+    dtype, count = draw.choice([np.float32, np.int64]), draw.choice([2, 3, 300])
+    op, root, replaces = draw.choice([rdmacoll.Sum, rdmacoll.Max]), draw.randrange(size), draw.random() < 0.5
+    key = dtype, count
+    # Rank 0 keeps its arrays, and rank 1 often has others, which may lie where earlier ones lay.
+    if key not in kept or (me == 1 and replaces):
+        kept[key] = np.empty(count, dtype)
+    kept[key][:] = me + turn
+    if kind == "barrier":
+        engine.barrier(name)
+        continue
+    options = {"op": op} if kind == "allreduce" else {"root_rank": root}
+    expected = root + turn
+    if kind == "allreduce":
+        expected = 2 * turn + 1 if op is rdmacoll.Sum else turn + 1
+    result = getattr(engine, kind)(kept[key], name=name, out=kept[key], **options)
+    assert (result == expected).all(), (turn, kind, result, expected)
+# More arrays than the library remembers, and shapes that differ at one address.
+many_arrays = [np.full(12, number, np.int64) for number in range(300)]
+for _ in range(3):
+    for number, array in enumerate(many_arrays):
+        for view in array[:6], array.reshape(3, 4)[:2], array[:7]:
+            view[...] = number
+            assert (engine.allreduce(view, rdmacoll.Sum, out=view) == 2 * number).all(), number
+# A call that fails is forgotten, and the next one is whole again.
+for turn in range(3):
+    try:
+        engine.allreduce(np.ones(3 if turn % 2 == 0 else 3 + me), rdmacoll.Sum, "shapes")
+    except rdmacoll.MismatchError:
+        assert turn == 1
+    else:
+        assert turn != 1
+# Equal calls of several threads at once.
+shared, wrong = np.ones(4), []
+def many(number):
+    for _ in range(100):
+        if (engine.allreduce(shared, rdmacoll.Sum, f"thread {number}") != size).any():
+            wrong.append(number)
+threads = [threading.Thread(target=many, args=(number,)) for number in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert not wrong, wrong
+"""
+    assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]

@@ -1,0 +1,80 @@
+#include "api/repeated_calls.h"
+
+#include <algorithm>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+#include "operation/kind.h"
+
+namespace rdmacoll {
+namespace {
+
+std::string_view name_of(const rc_request& request) {
+  return request.name == nullptr ? std::string_view() : request.name;
+}
+
+bool is_equal(const rc_tensor& given, const TensorRef& known) {
+  return given.input == known.input && given.output == known.output &&
+         std::equal(given.dims, given.dims + given.ndim, known.dims.begin(), known.dims.end()) &&
+         known.label == (given.label == nullptr ? "" : given.label);
+}
+
+// Without the root.
+bool is_equal(const rc_request& given, const Request& known) {
+  return static_cast<Kind>(given.kind) == known.kind &&
+         static_cast<Dtype>(given.dtype) == known.dtype &&
+         static_cast<ReduceOp>(given.op) == known.op &&
+         static_cast<uint32_t>(given.process_set) == known.set &&
+         given.prescale == known.prescale && given.postscale == known.postscale &&
+         static_cast<std::size_t>(given.n_tensors) == known.tensors.size() &&
+         name_of(given) == known.name &&
+         (given.n_tensors == 0 || is_equal(given.tensors[0], known.tensors[0]));
+}
+
+}  // namespace
+
+bool RepeatedCalls::can_repeat(const rc_request& request) {
+  const auto kind = static_cast<Kind>(request.kind);
+  if (request.size != sizeof(rc_request) || !is_known(kind) || kind == Kind::join ||
+      row_of(kind).makes_result || request.n_tensors < 0 || request.n_tensors > 1) {
+    return false;
+  }
+  const bool is_plain = request.done == nullptr && request.allocate == nullptr &&
+                        request.place == nullptr && request.manifest == nullptr &&
+                        request.group == nullptr && request.splits == nullptr;
+  const bool has_dims =
+      request.n_tensors == 0 || (request.tensors[0].ndim >= 0 && request.tensors[0].ndim <= 8);
+  return is_plain && has_dims && request.iteration == 0;
+}
+
+OperationRef RepeatedCalls::take(const rc_request& request) {
+  const std::lock_guard lock(mutex_);
+  Slot& slot = slot_of(request);
+  const bool is_found = slot.operation != nullptr && slot.root == request.root &&
+                        is_equal(request, slot.operation->request);
+  if (!is_found) return nullptr;
+  OperationRef operation = std::move(slot.operation);
+  slot.operation = nullptr;
+  operation->rearm();
+  return operation;
+}
+
+void RepeatedCalls::keep(const rc_request& request, OperationRef operation) {
+  operation->is_prepared = true;
+  const std::lock_guard lock(mutex_);
+  Slot& slot = slot_of(request);
+  slot.root = request.root;
+  std::swap(slot.operation, operation);
+}
+
+RepeatedCalls::Slot& RepeatedCalls::slot_of(const rc_request& request) {
+  std::size_t hash = std::hash<std::string_view>()(name_of(request));
+  hash = hash * 31 + static_cast<std::size_t>(request.kind);
+  if (request.n_tensors > 0) {
+    hash = hash * 31 + (reinterpret_cast<std::uintptr_t>(request.tensors[0].output) >> 4);
+  }
+  return slots_[(hash ^ (hash >> 16)) % kSlots];
+}
+
+}  // namespace rdmacoll
