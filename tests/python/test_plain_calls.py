@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from frame import program
+from rank_program import program
 from ranks import run
 
 # Hides the extension from a program. Its calls go through ctypes.
