@@ -121,7 +121,8 @@ def mpirun_command(ranks: int) -> list[str]:
 def command_line(
     tmp_path: Path, *arguments: str, ranks: int = 0, env: dict[str, str] | None = None
 ) -> tuple[int, Any, str]:
-    """Runs a command, under mpirun if ranks are given. Returns exit code, JSON file and output."""
+    """Runs a command, under mpirun if ranks are given. Returns exit code, JSON file and output. Raises
+    AssertionError if the output has a table of Markdown: a terminal gets columns."""
     path = tmp_path / "result.json"
     words = [*arguments, "--json", str(path)]
     environ = clean_environment({"COLUMNS": "200", **(env or {})})
@@ -138,6 +139,7 @@ def command_line(
         code, output = result.returncode, result.stdout + result.stderr
     else:
         code, output = _forked_command(words, environ)
+    assert "---:" not in output, f"Markdown reached the terminal:\n{output}"
     found = json.loads(path.read_text()) if path.exists() else None
     return code, found, output
 

@@ -91,7 +91,7 @@ def step(
             cells, facts = steps.measure(request, Path(folder), print_line, report)
         wrong += sum(cell.wrong for cell in cells.values())
         rows = steps.rows_of(cells, request.libraries, cuts)
-        print_line("\n".join(["", *steps.table(rows), ""]))
+        print_rows(["", *steps.table(rows), ""])
         best = steps.best_bucket(rows)
         part: dict[str, Any] = {"manner": manner, "rows": rows, "libraries": facts}
         if best is not None:
