@@ -38,3 +38,9 @@ def test_every_collective_is_there(module: ModuleType) -> None:
     for name in ops.__all__:
         assert getattr(module, name) is getattr(ops, name)
     assert set(ops.__all__) <= set(module.__all__)
+
+
+def test_dir_shows_the_public_names_alone() -> None:
+    assert {name for name in dir(rdmacoll) if not name.startswith("_")} == set(rdmacoll.__all__) - {
+        "__version__"
+    }
