@@ -10,8 +10,8 @@ from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, MismatchError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._library import not_converted
-from rdmacoll.optimizer import compared, update_check
-from rdmacoll.optimizer.compared import declare_local
+from rdmacoll.optimizer import compared_values, update_check
+from rdmacoll.optimizer.compared_values import declare_local
 from rdmacoll.optimizer.comparison import Comparison
 from rdmacoll.ps.calls import has_servers
 
@@ -57,7 +57,7 @@ def check_weights(model: Any, optimizer: Any = None, *, process_set: ProcessSet 
     # Each call identifies the states that one rank has changed again, by their values at the last broadcast.
     left_out: set[int] = set()
     comparison.read(lambda: _entries(model, optimizer), _session(), left_out)
-    comparison.meet()
+    comparison.exchange()
     if comparison.is_equal():
         return
     found = comparison.difference(update_check.tolerance(), left_out)
@@ -65,14 +65,14 @@ def check_weights(model: Any, optimizer: Any = None, *, process_set: ProcessSet 
         return
     text = f"in check_weights(), {found.sentence()}"
     if found.is_beyond:
-        raise MismatchError(update_check.beyond(text, found))
+        raise MismatchError(update_check.exceeded_text(text, found))
     if one.rank() == comparison.live[0]:
-        update_check.log().say(f"{text}: {update_check.within(found)}")
+        update_check.log().notice(f"{text}: {update_check.tolerated_text(found)}")
 
 
-def _entries(model: Any, optimizer: Any) -> tuple[list[compared.Entry], list[compared.Entry]]:
-    weights = compared.entries_of(compared.weights_of(model), optimizer)
-    return weights, compared.variable_entries(compared.states_of(model))
+def _entries(model: Any, optimizer: Any) -> tuple[list[compared_values.Entry], list[compared_values.Entry]]:
+    weights = compared_values.entries_of(compared_values.weights_of(model), optimizer)
+    return weights, compared_values.variable_entries(compared_values.states_of(model))
 
 
 def _set_and_title(optimizer: Any, process_set: ProcessSet | None) -> tuple[ProcessSet, str]:

@@ -20,7 +20,7 @@ class Log:
             sys.stderr.write(f"[rdmacoll{rank_label}] {prefix}{text}\n")
             sys.stderr.flush()
 
-    def say(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         """Logs a line of general interest, at the level of warnings but without that word."""
         self._write("warning", "", text)
 

@@ -56,7 +56,7 @@ class Start:
         Follows rank 0's line about its devices.
         """
         log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
-        write = log.say if self.launch.rank == 0 and self.launch.size > 1 else log.info
+        write = log.notice if self.launch.rank == 0 and self.launch.size > 1 else log.info
         write(f"started by {self.launch.describe()}.")
         if note:
             write(note)

@@ -17,7 +17,7 @@ _NUMERIC = "biufcV"  # numpy's kinds; V: bfloat16 and its like
 UNCHANGED, CHANGED, UNKNOWN = 0, 1, 2
 
 
-def plain(variable: Any) -> Any:
+def tf_variable(variable: Any) -> Any:
     """The `tf.Variable` of a Keras 3 variable; others as they are."""
     value = getattr(variable, "value", None)
     return variable if value is None or callable(value) else value
@@ -44,17 +44,17 @@ def fingerprint_of(value: Array) -> int:
     return fingerprint(np.ascontiguousarray(value))
 
 
-def note(variables: Iterable[Any]) -> None:
+def record_baselines(variables: Iterable[Any]) -> None:
     """Records the values that a broadcast has just given to these variables."""
     for variable in variables:
-        one = plain(variable)
+        one = tf_variable(variable)
         if hasattr(one, "read_value") and is_numeric(one):
             setattr(one, _NAME, fingerprint_of(read(one)))
 
 
-def has_one(variable: Any) -> bool:
+def has_baseline(variable: Any) -> bool:
     """Whether a broadcast has made the variable equal on all ranks."""
-    return hasattr(plain(variable), _NAME)
+    return hasattr(tf_variable(variable), _NAME)
 
 
 def change_of(variable: Any, now: int) -> int:

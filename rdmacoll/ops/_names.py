@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll._abi.arguments import name as checked_name
-from rdmacoll.ops._owners import Owners, refuse, threads_text
+from rdmacoll.ops._name_claims import NameClaims, refuse, threads_text
 from rdmacoll.ops._process_sets import set_number
 from rdmacoll.ops._refusals import note_name_use
 
@@ -39,7 +39,7 @@ class _TraceCounters:
 
 
 _COUNTERS = _TraceCounters()
-_OWNERS = Owners()
+_CLAIMS = NameClaims()
 # Sessions may run several graphs of TensorFlow 1 at once, so each has a number.
 _GRAPHS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _GRAPH_NUMBERS = itertools.count()
@@ -82,7 +82,7 @@ def _title(graph: Any) -> str:
     """A title that is the same on all ranks. Each function, and each graph that runs by itself, has
     another one."""
     if not getattr(graph, "building_function", False):
-        other = _OWNERS.claim("a graph of TensorFlow 1", [graph])
+        other = _CLAIMS.claim("a graph of TensorFlow 1", [graph])
         if other is not None:
             refuse(
                 f"{threads_text(other)} build collectives in graphs of TensorFlow 1, and a rank could "
@@ -98,7 +98,7 @@ def _title(graph: Any) -> str:
     return decorated.group(1) if decorated is not None else title
 
 
-def place_in_trace(name: str) -> str:
+def name_in_trace(name: str) -> str:
     """`name` with the number of its earlier uses in the trace of the outermost function: "name/step_0"."""
     if tf.executing_eagerly():
         return f"{name}/step_0"
@@ -120,7 +120,7 @@ def op_name(name: str | None) -> str:
     graph = outermost(tf.compat.v1.get_default_graph())
     title = _title(graph)
     if graph.building_function:
-        other = _OWNERS.claim(f"function {title}", [graph])
+        other = _CLAIMS.claim(f"function {title}", [graph])
         if other is not None:
             refuse(
                 f"{threads_text(other)} build collectives in functions named {title!r}, and a rank could "

@@ -38,13 +38,13 @@ def _shared() -> Any:
     shared.rc_tf_set_updates.argtypes = [ctypes.c_char_p, ctypes.c_int64]
     shared.rc_tf_fingerprint.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
     shared.rc_tf_fingerprint.restype = ctypes.c_uint64
-    shared.rc_tf_listen_to_updates(_heard)
+    shared.rc_tf_listen_to_updates(_on_update_due)
     _order_after_assignments()
     return shared
 
 
 @_LISTENER
-def _heard(name: bytes, run: int) -> None:
+def _on_update_due(name: bytes, run: int) -> None:
     try:
         with waiting():
             _compare(name.decode())
@@ -52,7 +52,7 @@ def _heard(name: bytes, run: int) -> None:
         _shared().rc_tf_fail_update(run, json.dumps(error_to_fields(error)).encode())
 
 
-def listen(name: str, compare: Callable[[], None]) -> None:
+def register_comparison(name: str, compare: Callable[[], None]) -> None:
     """Registers `compare`, a method, for the updates of optimizer `name` that are due. It is called after
     them as long as its object exists. An exception that it raises fails the step."""
     _COMPARES[name] = weakref.WeakMethod(compare)
@@ -81,7 +81,7 @@ def updates(name: str) -> int:
     return int(_shared().rc_tf_updates(name.encode()))
 
 
-def is_due_after_one_more(name: str) -> bool:
+def count_and_check_due(name: str) -> bool:
     """Counts an update, and returns whether it is due."""
     return bool(_shared().rc_tf_count_update(name.encode()))
 
@@ -91,7 +91,7 @@ def count_update(name: str, variables: Sequence[Any]) -> None:
     `tf.Variable` objects. The comparison comes after assignments to them that are built before this call,
     and before those that are built later."""
     if tf.executing_eagerly():
-        if is_due_after_one_more(name):
+        if count_and_check_due(name):
             with waiting():
                 _compare(name)
         return
@@ -124,9 +124,9 @@ def _order_after_assignments() -> None:
         handles = [_origin(handle) for handle in getattr(op.graph, _HANDLES, {}).get(op.name, [])]
         # The op only reads them. Readers have no order among each other. But the next op of its name may not
         # count before the next comparison is set. So the op is declared as a writer.
-        unknown = [handle for handle in handles if handle not in writes]
-        writes.update(unknown)
-        return bool(unknown)
+        missing = [handle for handle in handles if handle not in writes]
+        writes.update(missing)
+        return bool(missing)
 
 
 def _origin(handle: Any) -> Any:

@@ -74,7 +74,7 @@ def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None
     copies = in_groups("broadcast", values, name, lambda _: check_root(root_rank), send)
     assigned = [variable.assign(copy) for variable, copy in zip(targets, copies)]
     if tf.executing_eagerly():
-        _baselines.note(targets)
+        _baselines.record_baselines(targets)
     with tf.control_dependencies([] if tf.executing_eagerly() else [a for a in assigned if a is not None]):
         return [tf.identity(copy) for copy in copies]
 

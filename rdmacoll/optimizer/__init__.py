@@ -110,8 +110,8 @@ def DistributedOptimizer(
 def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: Any) -> Any:
     """Wraps the optimizer and returns the same object. The name of its reductions is `name`, or `label`
     with a number. Raises ConfigError."""
-    from rdmacoll.optimizer import history, once
-    from rdmacoll.optimizer.identity import is_main_thread, name_in_thread
+    from rdmacoll.optimizer import history, single_reduction
+    from rdmacoll.optimizer.model_names import is_main_thread, name_in_thread
     from rdmacoll.optimizer.reduce import GradientReducer
 
     parts = with_inner(optimizer)
@@ -130,14 +130,14 @@ def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: A
     else:
         options["naming"] = name_in_thread
     if has_servers():
-        from rdmacoll.optimizer import served
+        from rdmacoll.optimizer import server_updates
 
-        served.wrap(optimizer, family, label, options)
+        server_updates.wrap(optimizer, family, label, options)
     else:
         reducer = GradientReducer(name=label, **options)
         family.wrap(optimizer, reducer)
-        if not once.repeats(reducer):
-            history.want()
+        if not single_reduction.repeats(reducer):
+            history.enable()
         label = reducer.name  # with its process set
     for part in parts[1:]:
         part._rdmacoll_is_inside = True

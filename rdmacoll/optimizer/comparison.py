@@ -18,12 +18,12 @@ from rdmacoll.engine.errors import MismatchError, RdmacollError
 from rdmacoll.engine.operators import Sum
 from rdmacoll.engine.process_set import ProcessSet
 from rdmacoll.ops._baselines import CHANGED, UNCHANGED, change_of
-from rdmacoll.optimizer import compared
-from rdmacoll.optimizer.compared import Entry
+from rdmacoll.optimizer import compared_values
+from rdmacoll.optimizer.compared_values import Entry
 
 _PART_BYTES = 64 << 20  # the part of a value that is sent at once; a multiple of every dtype's size
 # Columns of the first table. Columns behind them are the caller's.
-_IS_HERE, _FAILED, _COUNT, _STRUCTURE, _PRINT, _STATES = range(6)
+_IS_PRESENT, _FAILED, _COUNT, _STRUCTURE, _PRINT, _STATES = range(6)
 _COLUMNS = 6
 
 
@@ -37,12 +37,14 @@ class Difference(NamedTuple):
     distance: float
     relative: float  # the distance / the reference's largest value
     differing: int  # the number of variables that differ
-    compared: int
+    compared_values: int
     is_beyond: bool  # beyond the tolerance
 
     def sentence(self) -> str:
         """A text with the variable that differs, and by how much."""
-        others = f", one of {self.differing} that differ (of {self.compared})" if self.differing > 1 else ""
+        others = (
+            f", one of {self.differing} that differ (of {self.compared_values})" if self.differing > 1 else ""
+        )
         relative = f", {self.relative:.3g} of the largest value" if np.isfinite(self.relative) else ""
         return (
             f"{self.label} of rank {self.rank} differs from rank {self.reference}'s by up to "
@@ -56,13 +58,13 @@ class Comparison:
     def __init__(self, name: str, process_set: ProcessSet) -> None:
         self._name = name
         self._set = process_set
-        self._mine = process_set.rank()
+        self._own_rank = process_set.rank()
         self._weights: list[Entry] = []
         self._states: list[Entry] = []
         self._values: list[Array] = []
         self._prints: Array = np.zeros(0, np.uint64)
         self._row: Array = np.zeros(_COLUMNS, np.int64)
-        self._row[_IS_HERE] = 1
+        self._row[_IS_PRESENT] = 1
         self._failure: Exception | None = None
         self.live: list[int] = []  # members of the set that take part, ascending
 
@@ -73,18 +75,18 @@ class Comparison:
         left_out: set[int],
     ) -> None:
         """Reads all values of this rank. entries: returns the weights and the states (non-trainable
-        variables). States at the positions `left_out` are not compared. Raises nothing: `meet` reports an
+        variables). States at the positions `left_out` are not compared. Raises nothing: `exchange` reports an
         error to all ranks."""
         try:
             self._weights, self._states = entries()
-            self._values = compared.values_of([*self._weights, *self._states], session)
-            self._prints = compared.fingerprints(self._values)
+            self._values = compared_values.values_of([*self._weights, *self._states], session)
+            self._prints = compared_values.fingerprints(self._values)
             count = len(self._weights)
-            kept = [i for i in range(len(self._states)) if i not in left_out]
+            compared_states = [i for i in range(len(self._states)) if i not in left_out]
             self._row[_COUNT] = count
-            self._row[_STRUCTURE] = _signed(compared.structure_of(self._values))
+            self._row[_STRUCTURE] = _signed(compared_values.structure_of(self._values))
             self._row[_PRINT] = _hash(self._prints[:count])
-            self._row[_STATES] = _hash(self._prints[count:][kept])
+            self._row[_STATES] = _hash(self._prints[count:][compared_states])
         except Exception as error:
             self._failure = error
             self._row[_FAILED] = 1
@@ -93,18 +95,18 @@ class Comparison:
         """A hash of all weights of this rank."""
         return int(self._row[_PRINT])
 
-    def meet(self, told: Sequence[int] = ()) -> Array:
-        """Exchanges the fingerprints of all values, and further numbers of each rank (`told`). Returns
+    def exchange(self, numbers: Sequence[int] = ()) -> Array:
+        """Exchanges the fingerprints of all values, and further numbers of each rank (`numbers`). Returns
         these numbers, a row for each rank of `live`. If one rank's `read` has failed, all ranks raise an
         error."""
-        table = self._table(np.concatenate([self._row, np.array(told, np.int64)]), "fingerprints")
-        self.live = [member for member in range(len(table)) if table[member, _IS_HERE]]
+        table = self._table(np.concatenate([self._row, np.array(numbers, np.int64)]), "fingerprints")
+        self.live = [member for member in range(len(table)) if table[member, _IS_PRESENT]]
         if self._failure is not None:
             raise self._failure
         self._refuse(table)
         self._hashes = table[self.live][:, [_PRINT, _STATES]]
-        told_by_all: Array = table[self.live][:, _COLUMNS:]
-        return told_by_all
+        numbers_of_all: Array = table[self.live][:, _COLUMNS:]
+        return numbers_of_all
 
     def _refuse(self, table: Array) -> None:
         failed = [self._rank(member) for member in self.live if table[member, _FAILED]]
@@ -146,23 +148,23 @@ class Comparison:
         positions = np.flatnonzero(differs)
         worst: Difference | None = None
         for position in positions:
-            found = self._apart(int(position), len(positions), tolerance)
+            found = self._difference_of(int(position), len(positions), tolerance)
             if found.is_beyond:
                 return found
             if worst is None or found.relative > worst.relative:
                 worst = found
         return worst
 
-    def _apart(self, position: int, count: int, tolerance: float) -> Difference:
+    def _difference_of(self, position: int, count: int, tolerance: float) -> Difference:
         value = np.ascontiguousarray(self._values[position]).reshape(-1)
-        mine = value.view(np.uint8)
+        own = value.view(np.uint8)
         distance = largest = 0.0
-        for begin in range(0, mine.nbytes, _PART_BYTES):
-            part = mine[begin : begin + _PART_BYTES]
-            sent = part if self._mine == self.live[0] else np.zeros_like(part)
+        for begin in range(0, own.nbytes, _PART_BYTES):
+            part = own[begin : begin + _PART_BYTES]
+            sent = part if self._own_rank == self.live[0] else np.zeros_like(part)
             got = engine.allreduce(sent, op=Sum, name=f"{self._name}/value", process_set=self._set)
-            apart, size = _distance(part.view(value.dtype), got.view(value.dtype))
-            distance, largest = max(distance, apart), max(largest, size)
+            part_distance, size = _distance(part.view(value.dtype), got.view(value.dtype))
+            distance, largest = max(distance, part_distance), max(largest, size)
         is_exact = value.dtype.kind in "biu"
         relative = 0.0 if distance == 0 else np.inf if is_exact or largest == 0 else distance / largest
         table = self._table(np.array([distance, relative]), "distances")
@@ -181,7 +183,7 @@ class Comparison:
 
     def _table(self, row: Array, title: str) -> Array:
         table = np.zeros((self._set.size(), len(row)), row.dtype)
-        table[self._mine] = row
+        table[self._own_rank] = row
         name = f"{self._name}/{title}"
         return engine.allreduce(table, op=Sum, name=name, process_set=self._set)
 
@@ -194,17 +196,17 @@ def _signed(number: int) -> int:
 
 
 def _hash(prints: Array) -> int:
-    return _signed(int(compared.fingerprints([prints])[0]))
+    return _signed(int(compared_values.fingerprints([prints])[0]))
 
 
-def _distance(mine: Array, reference: Array) -> tuple[float, float]:
+def _distance(own: Array, reference: Array) -> tuple[float, float]:
     """The largest distance between two arrays, and the reference's largest value. NaN equals NaN; NaN and
     infinities are infinitely far from other numbers."""
-    kind = np.complex128 if mine.dtype.kind == "c" else np.float64
-    a, b = mine.astype(kind), reference.astype(kind)
+    kind = np.complex128 if own.dtype.kind == "c" else np.float64
+    a, b = own.astype(kind), reference.astype(kind)
     with np.errstate(all="ignore"):
-        same = (mine == reference) | (np.isnan(a) & np.isnan(b))
-        apart = np.where(same, 0.0, np.abs(a - b))
-    apart = np.where(np.isfinite(apart), apart, np.inf)
+        same = (own == reference) | (np.isnan(a) & np.isnan(b))
+        distances = np.where(same, 0.0, np.abs(a - b))
+    distances = np.where(np.isfinite(distances), distances, np.inf)
     finite = np.abs(b[np.isfinite(b)])
-    return float(apart.max(initial=0.0)), float(finite.max(initial=0.0))
+    return float(distances.max(initial=0.0)), float(finite.max(initial=0.0))

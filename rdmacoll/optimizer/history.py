@@ -18,7 +18,7 @@ from tensorflow.python.framework import op_callbacks
 # Operations whose results are equal on all ranks, whatever their inputs hold.
 CONSTANT = frozenset(("Const", "Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"))
 
-_IS_WANTED = threading.Event()
+_IS_ENABLED = threading.Event()
 
 
 class _Descendants(threading.local):
@@ -27,36 +27,36 @@ class _Descendants(threading.local):
     marks: dict[int, weakref.ref[Any]] | None = None
 
 
-_HERE = _Descendants()
+_LOCAL = _Descendants()
 
 
-def want() -> None:
+def enable() -> None:
     """Keeps histories from now on."""
-    _IS_WANTED.set()
+    _IS_ENABLED.set()
 
 
 def begin(gradients: Iterable[Any]) -> None:
     """Notes eager reduced gradients (tensors, or None), and follows them from here on in this thread."""
-    if not _IS_WANTED.is_set():
+    if not _IS_ENABLED.is_set():
         return
-    if _HERE.marks is None:
-        _HERE.marks = {}
+    if _LOCAL.marks is None:
+        _LOCAL.marks = {}
         op_callbacks.add_op_callback(_noted)
     for gradient in gradients:
-        _mark(_HERE.marks, gradient)
+        _mark(_LOCAL.marks, gradient)
 
 
 def end() -> None:
     """Ends the history of this thread, since no reduced gradient waits for an optimizer."""
-    if _HERE.marks is not None:
-        _HERE.marks = None
+    if _LOCAL.marks is not None:
+        _LOCAL.marks = None
         op_callbacks.remove_op_callback(_noted)
 
 
 def may_descend(tensor: Any) -> bool:
     """Whether this eager tensor is made from reduced gradients, or from results of other collectives. True
     if its history is unknown."""
-    return _HERE.marks is None or _is_marked(_HERE.marks, tensor)
+    return _LOCAL.marks is None or _is_marked(_LOCAL.marks, tensor)
 
 
 def _noted(
@@ -69,7 +69,7 @@ def _noted(
 ) -> None:
     """Called by TensorFlow after an operation. An assignment has no outputs: it changes its variable."""
     del attrs, op_name
-    marks = _HERE.marks
+    marks = _LOCAL.marks
     name = op_type if isinstance(op_type, str) else op_type.decode()
     if graph is not None or marks is None or name in CONSTANT:
         return

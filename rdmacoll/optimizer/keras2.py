@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops._names import replica_count
-from rdmacoll.optimizer import fits, once
+from rdmacoll.optimizer import fit_state, single_reduction
 from rdmacoll.optimizer.accumulation import Accumulation
-from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.replicas import merged, refuse_accumulation
 from rdmacoll.optimizer.subclass import reduced_pairs, split, subclass
 from rdmacoll.optimizer.update_check import applied
+from rdmacoll.optimizer.wrapped_copies import WrappedCopies
 
 _CURE = (
     "leave the argument out, or take them from compute_gradients of this optimizer, or from a "
@@ -22,7 +22,7 @@ _CURE = (
 )
 
 
-class Distributed(Copied):
+class Distributed(WrappedCopies):
     """Reduces at the place where `tf.distribute` strategies aggregate. Keras's loss scaling aggregates
     there before it checks whether gradients are finite, and the optimizers before they clip."""
 
@@ -71,9 +71,11 @@ class Distributed(Copied):
         reducer, (gradients, variables) = self._rdmacoll_reduce, split(pairs)
         call = self._rdmacoll_skips(args, kwargs)
         if call is not None:
-            gradients = once.required(reducer, gradients, variables, self._rdmacoll_call(call), _CURE)
+            gradients = single_reduction.required(
+                reducer, gradients, variables, self._rdmacoll_call(call), _CURE
+            )
         done = super().apply_gradients(list(zip(gradients, variables)), *args, **kwargs)  # type: ignore[misc]
-        once.forget(variables, reducer.process_set)
+        single_reduction.forget(variables, reducer.process_set)
         applied(self, variables)
         return done
 
@@ -101,11 +103,13 @@ class Distributed(Copied):
             def last() -> None:
                 found = [total for total, _ in sums]
                 if call is None:
-                    found = once.reduced(reducer, found, variables)
+                    found = single_reduction.reduced(reducer, found, variables)
                 else:
-                    found = once.required(reducer, found, variables, self._rdmacoll_call(call), _CURE)
+                    found = single_reduction.required(
+                        reducer, found, variables, self._rdmacoll_call(call), _CURE
+                    )
                 strategy.extended.call_for_each_replica(apply, args=(found,))
-                once.forget(variables, reducer.process_set)
+                single_reduction.forget(variables, reducer.process_set)
 
             return accumulation.when(is_last, last)
 
@@ -175,7 +179,7 @@ def wrap(optimizer: Any, reducer: GradientReducer) -> None:
     if is_new:
         refuse_graphs(optimizer)
     package = next(name for name in ("tf_keras", "keras") if _is_of(type(optimizer), name))
-    fits.watch(package, 2)
+    fit_state.install(package, 2)
     distributed = subclass(type(optimizer), DistributedNew if is_new else Distributed, reducer)
     # An attribute of the class, since Keras tracks attributes of an optimizer itself.
     distributed._rdmacoll_accumulation = reducer.accumulation()  # type: ignore[attr-defined]

@@ -9,15 +9,15 @@ import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops._names import replica_count
-from rdmacoll.optimizer import fits, once, replicas
-from rdmacoll.optimizer.copies import Copied
+from rdmacoll.optimizer import fit_state, replicas, single_reduction
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.replicas import refuse_accumulation
 from rdmacoll.optimizer.subclass import subclass
 from rdmacoll.optimizer.update_check import applied
+from rdmacoll.optimizer.wrapped_copies import WrappedCopies
 
 
-class Distributed(Copied):
+class Distributed(WrappedCopies):
     """Mixed in before the optimizer's own class; `_rdmacoll_reduce` is set on the dynamic subclass."""
 
     _rdmacoll_reduce: GradientReducer
@@ -46,7 +46,7 @@ class Distributed(Copied):
             grads = replicas.reduced(self._rdmacoll_reduce, grads, variables)
         with replicas.summed(_parts(self)):
             done = plain(grads, trainable_variables)
-        once.forget(variables, self._rdmacoll_reduce.process_set)
+        single_reduction.forget(variables, self._rdmacoll_reduce.process_set)
         return done
 
     def _rdmacoll_pass(self, grads: list[Any], trainable_variables: Any) -> None:
@@ -71,14 +71,14 @@ class Distributed(Copied):
             def last() -> Any:
                 found = [added[index] / passes if index in added else None for index in range(len(totals))]
                 if not is_reduced:
-                    found = once.reduced(reducer, found, variables)
+                    found = single_reduction.reduced(reducer, found, variables)
                 object.__setattr__(self, "_rdmacoll_is_whole", True)
                 try:
                     with replicas.summed(_parts(self), count=strategy.num_replicas_in_sync):
                         strategy.extended.call_for_each_replica(plain, args=(found, variables))
                 finally:
                     vars(self).pop("_rdmacoll_is_whole")
-                once.forget(variables, reducer.process_set)
+                single_reduction.forget(variables, reducer.process_set)
                 for total in sums.values():
                     total.assign(tf.zeros_like(total))
                 return tf.constant(0)
@@ -111,14 +111,14 @@ class Distributed(Copied):
         # With accumulation Keras calls this once for each update, with the accumulated gradients.
         if not self._rdmacoll_is_reduced and self._accumulates():
             variables = _variables_of(self, self._rdmacoll_applied or None, len(grads))
-            grads = once.reduced(self._rdmacoll_reduce, grads, variables)
+            grads = single_reduction.reduced(self._rdmacoll_reduce, grads, variables)
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
     def _accumulates(self) -> bool:
         return _accumulates(self)
 
 
-class Scaling(Copied):
+class Scaling(WrappedCopies):
     """The base class of loss scaling around a wrapped optimizer. Copies of it are wrapped, too."""
 
 
@@ -132,7 +132,7 @@ def wrap(optimizer: Any, reducer: GradientReducer) -> None:
             "(tf.compat.v1.disable_eager_execution(), or a graph of TensorFlow 1): leave eager execution on, "
             "or take Keras 2 (tf_keras) with an optimizer of keras.optimizers.legacy."
         )
-    fits.watch("keras", 3)
+    fit_state.install("keras", 3)
     _patch_loss_scaling()
     patch_jit()
     _accumulate(optimizer, reducer)
@@ -278,7 +278,7 @@ def _patch_loss_scaling() -> None:
                 return plain(self, grads, trainable_variables)
         finally:
             inner._rdmacoll_is_reduced -= 1
-            once.forget(variables, inner._rdmacoll_reduce.process_set)
+            single_reduction.forget(variables, inner._rdmacoll_reduce.process_set)
 
     apply.is_rdmacoll = True  # type: ignore[attr-defined]
     LossScaleOptimizer.apply = apply
@@ -296,7 +296,7 @@ def patch_jit() -> None:
     def model_supports_jit(model: Any) -> bool:
         optimizer = getattr(model, "optimizer", None)
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        if isinstance(optimizer, Copied) or isinstance(inner, Copied):
+        if isinstance(optimizer, WrappedCopies) or isinstance(inner, WrappedCopies):
             return False
         return plain(model)
 

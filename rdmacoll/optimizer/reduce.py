@@ -16,7 +16,7 @@ from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_o
 from rdmacoll.ops._arguments import reduction, sparse_as_dense as checked_sparse_as_dense
 from rdmacoll.ops._labels import label_of, listing
 from rdmacoll.ops._library import not_converted
-from rdmacoll.ops._names import place_in_trace
+from rdmacoll.ops._names import name_in_trace
 from rdmacoll.ops._process_sets import in_process_set
 from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.ops.compression import compressor
@@ -24,7 +24,7 @@ from rdmacoll.ops.sparse import reduce_slices
 from rdmacoll.optimizer import registry
 from rdmacoll.optimizer.accumulation import Accumulation, checked_passes
 from rdmacoll.optimizer.buckets import Bucket, Entry, cut, manifest
-from rdmacoll.optimizer.identity import own_name
+from rdmacoll.optimizer.model_names import own_name
 from rdmacoll.ps.calls import has_servers
 
 # (the reducer's name, variables, the reducer) -> the name by which ranks match operations.
@@ -117,7 +117,7 @@ class GradientReducer:
             else:
                 result[index] = tf.convert_to_tensor(result[index])
                 dense.append(index)
-        prefix = place_in_trace(self.name_for(result if variables is None else variables))
+        prefix = name_in_trace(self.name_for(result if variables is None else variables))
         entries = {index: self._entry(result[index]) for index in dense}
         self.buckets = cut(list(entries.values()), bucket_bytes=self._bucket_bytes())
         parts = [[dense[position] for position in bucket.indices] for bucket in self.buckets]

@@ -17,7 +17,7 @@ import tensorflow as tf
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import replica_count
-from rdmacoll.optimizer import once
+from rdmacoll.optimizer import single_reduction
 
 if TYPE_CHECKING:
     from rdmacoll.optimizer.reduce import GradientReducer
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 def reduced(reducer: GradientReducer, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     """Returns the gradients, summed over the replicas of this process and reduced over the ranks, once."""
     if replica_count() == 1:
-        return once.reduced(reducer, gradients, variables)
-    known = once.states(gradients, variables, reducer.process_set)
+        return single_reduction.reduced(reducer, gradients, variables)
+    origins = single_reduction.states(gradients, variables, reducer.process_set)
 
     def step(strategy: Any, totals: list[Any]) -> list[Any]:
-        return once.reduced(reducer, totals, variables, known)
+        return single_reduction.reduced(reducer, totals, variables, origins)
 
     return list(merged(step, gradients, variables))
 

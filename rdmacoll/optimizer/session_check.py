@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from rdmacoll.ops import _updates
 from rdmacoll.ops._names import outermost
-from rdmacoll.optimizer import compared, update_check
+from rdmacoll.optimizer import compared_values, update_check
 from rdmacoll.optimizer.update_check import UpdateCheck
 
 _CHECKS = "_rdmacoll_session_checks"  # an attribute of graphs: their optimizers' checks, which hold the graph
@@ -30,10 +30,10 @@ def counted(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
         yield
         update_check.applied(optimizer, variables)
         return
-    if not update_check.is_wanted(reducer.process_set):
+    if not update_check.is_enabled(reducer.process_set):
         yield
         return
-    _watch()
+    _install()
     graph = outermost(tf.compat.v1.get_default_graph())
     if not hasattr(graph, _CHECKS):
         setattr(graph, _CHECKS, {})
@@ -42,7 +42,7 @@ def counted(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
     if check is None:
         name = reducer.name_for(variables)
         check = checks[optimizer] = SessionCheck(name, reducer.process_set, optimizer)
-    check.keep(variables)
+    check.remember(variables)
     with tf.control_dependencies([_updates.count_op(check.name)]):
         yield
 
@@ -52,7 +52,7 @@ class SessionCheck(UpdateCheck):
 
     FIRST_DUE = 2  # after the first step the program may broadcast
 
-    def heard(self) -> None:
+    def on_update_due(self) -> None:
         """Notes that a comparison is due. It has to wait until the session's run ends."""
         _DUE.append(self)
 
@@ -60,13 +60,13 @@ class SessionCheck(UpdateCheck):
         """Whether its variables belong to this graph."""
         return self in getattr(graph, _CHECKS, {}).values()
 
-    def entries(self) -> tuple[list[compared.Entry], list[compared.Entry]]:
+    def entries(self) -> tuple[list[compared_values.Entry], list[compared_values.Entry]]:
         """The entries without rates that are functions: these would add ops to a graph that may be final."""
         weights, states = super().entries()
         return [entry for entry in weights if not callable(entry.source)], states
 
 
-def _watch() -> None:
+def _install() -> None:
     """Patches sessions. After every `run`, and every call of what `make_callable` returns, the comparisons
     follow that became due in it."""
     from tensorflow.python.client.session import BaseSession
@@ -78,18 +78,18 @@ def _watch() -> None:
 
     @functools.wraps(plain)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _followed(self, plain(self, *args, **kwargs))
+        return _compare_after(self, plain(self, *args, **kwargs))
 
     @functools.wraps(plain_callable)
     def make_callable(self: Any, *args: Any, **kwargs: Any) -> Any:
         made = plain_callable(self, *args, **kwargs)
-        return lambda *given, **options: _followed(self, made(*given, **options))
+        return lambda *arguments, **options: _compare_after(self, made(*arguments, **options))
 
     run.is_rdmacoll = True  # type: ignore[attr-defined]
     BaseSession.run, BaseSession.make_callable = run, make_callable
 
 
-def _followed(session: Any, result: Any) -> Any:
+def _compare_after(session: Any, result: Any) -> Any:
     """Returns the result of a run, after the comparisons that are due."""
     if _DUE:
         _compare(session)

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rdmacoll.optimizer import once, replicas
-from rdmacoll.optimizer.copies import copying
+from rdmacoll.optimizer import replicas, single_reduction
 from rdmacoll.optimizer.reduce import GradientReducer
+from rdmacoll.optimizer.wrapped_copies import copy_methods
 
 if TYPE_CHECKING:
-    from rdmacoll.optimizer.exchange import Exchange
+    from rdmacoll.optimizer.server_exchange import Exchange
 
 
 def subclass(plain: type, mixin: type, reducer: GradientReducer | Exchange) -> type:
@@ -26,7 +26,7 @@ def subclass(plain: type, mixin: type, reducer: GradientReducer | Exchange) -> t
             "__qualname__": plain.__qualname__,
             "__doc__": plain.__doc__,
             "_rdmacoll_reduce": reducer,
-            **copying(plain),
+            **copy_methods(plain),
             **names,
         },
     )
@@ -36,9 +36,9 @@ def reduced_pairs(reducer: GradientReducer, grads_and_vars: Any, *, is_early: bo
     """(gradient, variable) pairs, with each gradient reduced once. is_early: the caller is
     `compute_gradients`, which leaves sums over the replicas of this process to `apply_gradients`."""
     gradients, variables = split(grads_and_vars)
-    reduced = once.reduced_early if is_early else replicas.reduced
+    reduced = single_reduction.reduced_early if is_early else replicas.reduced
     gradients = reduced(reducer, gradients, variables)
-    once.note(gradients, variables, reducer.process_set, is_early=is_early)
+    single_reduction.note(gradients, variables, reducer.process_set, is_early=is_early)
     return list(zip(gradients, variables))
 
 

@@ -11,9 +11,9 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._library import not_converted
-from rdmacoll.optimizer import once, tape_check
+from rdmacoll.optimizer import single_reduction, tape_check
 from rdmacoll.optimizer.accumulation import checked_passes
-from rdmacoll.optimizer.identity import name_of_named_tape, name_of_tape
+from rdmacoll.optimizer.model_names import name_of_named_tape, name_of_tape
 from rdmacoll.optimizer.reduce import GradientReducer, refuse_servers
 
 
@@ -30,12 +30,12 @@ class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
     ) -> Any:
         """As `tf.GradientTape.gradient`, with gradients reduced over all ranks, in the structure of
         `sources`."""
-        mine = super().gradient(target, sources, output_gradients, unconnected_gradients)
+        own_gradients = super().gradient(target, sources, output_gradients, unconnected_gradients)
         reducer, variables = self._rdmacoll_reduce, tf.nest.flatten(sources)
-        tape_check.asked(reducer, variables)
-        reduced = reducer(tf.nest.flatten(mine), variables)
-        once.note(reduced, variables, reducer.process_set, is_early=True)
-        return tf.nest.pack_sequence_as(mine, reduced)
+        tape_check.check_gradient(reducer, variables)
+        reduced = reducer(tf.nest.flatten(own_gradients), variables)
+        single_reduction.note(reduced, variables, reducer.process_set, is_early=True)
+        return tf.nest.pack_sequence_as(own_gradients, reduced)
 
 
 @not_converted

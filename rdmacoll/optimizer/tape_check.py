@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from rdmacoll.ops import _updates
-from rdmacoll.optimizer import compared, update_check
+from rdmacoll.optimizer import compared_values, update_check
 from rdmacoll.optimizer.comparison import Comparison
-from rdmacoll.optimizer.identity import Numbers
+from rdmacoll.optimizer.model_names import Numbers
 from rdmacoll.optimizer.update_check import ENDS, HOLDS, UpdateCheck
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ _NUMBERS: dict[str, Numbers] = {}  # by name: the lists of variables of tapes wi
 _CHECKS: dict[tuple[str, int], TapeCheck] = {}
 
 
-def asked(reducer: GradientReducer, sources: Sequence[Any]) -> None:
+def check_gradient(reducer: GradientReducer, sources: Sequence[Any]) -> None:
     """Call it when a wrapped tape is asked for gradients, or when this is traced, before an update. Raises
     MismatchError if a comparison is due and ranks differ."""
-    if not update_check.is_wanted(reducer.process_set) or update_check.is_elsewhere():
+    if not update_check.is_enabled(reducer.process_set) or update_check.is_traced_elsewhere():
         return
     variables = [one for one in sources if hasattr(one, "assign")]
     if not variables:
@@ -38,7 +38,7 @@ def asked(reducer: GradientReducer, sources: Sequence[Any]) -> None:
     check = _CHECKS.get((name, number))
     if check is None:
         check = _CHECKS[name, number] = TapeCheck(name, reducer.process_set, None)
-    check.asked(variables)
+    check.check_gradient(variables)
 
 
 class TapeCheck(UpdateCheck):
@@ -47,11 +47,11 @@ class TapeCheck(UpdateCheck):
     _sources: Sequence[weakref.ref[Any]] = ()  # weak, since a check lives longer than a model
     _first = 0  # the fingerprint at the first gradients
 
-    def asked(self, variables: Sequence[Any]) -> None:
+    def check_gradient(self, variables: Sequence[Any]) -> None:
         """Counts a request for gradients of these variables."""
         self._sources = [weakref.ref(one) for one in variables]
         # Eager updates need no order among ops.
-        entries = [] if tf.executing_eagerly() else compared.variable_entries(variables)
+        entries = [] if tf.executing_eagerly() else compared_values.variable_entries(variables)
         _updates.count_update(self.name, [entry.source for entry in entries])
 
     def weights(self) -> list[Any]:
@@ -69,13 +69,13 @@ class TapeCheck(UpdateCheck):
         self._first = comparison.fingerprint()
         _updates.set_due(self.name, 2)
 
-    def told(self, comparison: Comparison, session: Any) -> list[int]:
+    def own_numbers(self, comparison: Comparison, session: Any) -> list[int]:
         """The numbers of this rank. Without an update so far, the program may still broadcast. A wrapped
         optimizer with the same variables compares them itself."""
-        told = super().told(comparison, session)
-        told[HOLDS] = int(comparison.fingerprint() == self._first)
-        told[ENDS] = int(update_check.compares(self.weights()))
-        return told
+        own_numbers = super().own_numbers(comparison, session)
+        own_numbers[HOLDS] = int(comparison.fingerprint() == self._first)
+        own_numbers[ENDS] = int(update_check.compares(self.weights()))
+        return own_numbers
 
     def moment(self, count: int) -> str:
         """The moment in a message: before an update."""

@@ -21,7 +21,7 @@ from rdmacoll.engine import joining
 from rdmacoll.engine.errors import ConfigError, MismatchError
 from rdmacoll.engine.process_set import ProcessSet, number_of
 from rdmacoll.ops import _baselines, _updates
-from rdmacoll.optimizer import compared, fits
+from rdmacoll.optimizer import compared_values, fit_state
 from rdmacoll.optimizer.comparison import Comparison, Difference
 from rdmacoll.optimizer.registry import plain_variable
 
@@ -44,14 +44,14 @@ _MADE: dict[str, int] = {}  # the number of checks with this name
 def applied(optimizer: Any, variables: Sequence[Any]) -> None:
     """Call it when a wrapped optimizer has applied an update of `variables`, or when this is traced.
     Raises MismatchError if a comparison is due and ranks differ."""
-    if not _is_needless(optimizer) and not is_elsewhere():
+    if not _needs_no_check(optimizer) and not is_traced_elsewhere():
         _made(optimizer, variables).applied(variables)
 
 
 def applied_in_a_graph(optimizer: Any, weights: Sequence[Any], passes: int, session: Any) -> None:
     """As `applied`, after a batch of `fit` in a graph of TensorFlow 1, where `passes` batches make an
     update. Python reads variables between two runs of the session."""
-    if _is_needless(optimizer):
+    if _needs_no_check(optimizer):
         return
     check = _made(optimizer, weights)
     check.batches += 1
@@ -59,11 +59,11 @@ def applied_in_a_graph(optimizer: Any, weights: Sequence[Any], passes: int, sess
         check.applied_in_a_graph(weights, session)
 
 
-def _is_needless(optimizer: Any) -> bool:
-    return not is_wanted(optimizer._rdmacoll_reduce.process_set)
+def _needs_no_check(optimizer: Any) -> bool:
+    return not is_enabled(optimizer._rdmacoll_reduce.process_set)
 
 
-def is_wanted(process_set: ProcessSet) -> bool:
+def is_enabled(process_set: ProcessSet) -> bool:
     """Whether the ranks of this set are to be compared."""
     return process_set.size() > 1 and mode() != "off"
 
@@ -83,11 +83,11 @@ def check_of(optimizer: Any) -> UpdateCheck | None:
 
 def compares(variables: Sequence[Any]) -> bool:
     """Whether the comparisons of one optimizer include all these variables."""
-    wanted = {id(plain_variable(one)) for one in variables}
-    return any(wanted <= check.identities() for check in list(_CHECKS.values()))
+    identities = {id(plain_variable(one)) for one in variables}
+    return any(identities <= check.identities() for check in list(_CHECKS.values()))
 
 
-def is_elsewhere() -> bool:
+def is_traced_elsewhere() -> bool:
     """Whether the comparison happens elsewhere. In a graph of TensorFlow 1 Python cannot read the
     variables here. In a strategy only the first replica compares."""
     if not tf.compat.v1.executing_eagerly_outside_functions():
@@ -128,7 +128,7 @@ class UpdateCheck:
         self.batches = 0  # in a graph of TensorFlow 1
         self.restart()
         _ALL.add(self)
-        _updates.listen(self.name, self.heard)
+        _updates.register_comparison(self.name, self.on_update_due)
 
     def is_of(self, number: int) -> bool:
         """Whether it compares the ranks of this process set."""
@@ -145,22 +145,22 @@ class UpdateCheck:
 
     def applied(self, variables: Sequence[Any]) -> None:
         """Counts an update that is applied or traced here."""
-        self.keep(variables)
+        self.remember(variables)
         # Eager updates need no order among ops.
         entries = [] if tf.executing_eagerly() else self.entries()[0]
         _updates.count_update(self.name, [entry.source for entry in entries])
 
     def applied_in_a_graph(self, variables: Sequence[Any], session: Any) -> None:
         """Counts an update that the session has just run."""
-        self.keep(variables)
-        if _updates.is_due_after_one_more(self.name):
+        self.remember(variables)
+        if _updates.count_and_check_due(self.name):
             self.compare(session)
 
     def updates(self) -> int:
         """The number of updates so far."""
         return _updates.updates(self.name)
 
-    def keep(self, variables: Sequence[Any]) -> None:
+    def remember(self, variables: Sequence[Any]) -> None:
         """Adds variables to those of the optimizer."""
         for variable in variables:
             self._weights.setdefault(id(variable), variable)
@@ -173,13 +173,13 @@ class UpdateCheck:
         """The identities of their plain variables."""
         return {id(plain_variable(one)) for one in self.weights()}
 
-    def entries(self) -> tuple[list[compared.Entry], list[compared.Entry]]:
+    def entries(self) -> tuple[list[compared_values.Entry], list[compared_values.Entry]]:
         """The weights with all variables of their optimizer, and the states."""
-        fit = fits.of(self._optimizer())
-        states = [] if fit is None else compared.variable_entries(fit.states())
-        return compared.entries_of(self.weights(), self._optimizer()), states
+        fit = fit_state.of(self._optimizer())
+        states = [] if fit is None else compared_values.variable_entries(fit.states())
+        return compared_values.entries_of(self.weights(), self._optimizer()), states
 
-    def heard(self) -> None:
+    def on_update_due(self) -> None:
         """Compares the ranks, since an update is due."""
         self.compare()
 
@@ -187,52 +187,56 @@ class UpdateCheck:
         """Compares the ranks after the update that was due. session: that of a graph of TensorFlow 1."""
         comparison = Comparison(f"check of {self.name}", self.process_set)
         comparison.read(self.entries, session, self._left_out)
-        said = comparison.meet(self.told(comparison, session))
+        table = comparison.exchange(self.own_numbers(comparison, session))
         # Sessions of TensorFlow 1 may run several updates at once, and not equally many on all ranks.
-        count = int(said[:, _UPDATES].max())
-        action = _action(count, said)
+        count = int(table[:, _UPDATES].max())
+        action = _action(count, table)
         is_judged = action != "nothing"
-        due = next_due(mode(), count, is_judged, int(said[0, _REMAINING]))
-        _updates.set_due(self.name, _updates.NEVER if said[:, ENDS].any() else due)
+        due = next_due(mode(), count, is_judged, int(table[0, _REMAINING]))
+        _updates.set_due(self.name, _updates.NEVER if table[:, ENDS].any() else due)
         self._were_equal |= comparison.is_equal()
         if not is_judged or comparison.is_equal():
             return
         found = comparison.difference(tolerance(), self._left_out)
         self._were_equal |= found is None or not found.is_beyond
         if found is not None:
-            self._tell(found, count, is_error=action == "error", is_first=comparison.live[0])
+            self._report(found, count, is_error=action == "error", is_first=comparison.live[0])
 
-    def told(self, comparison: Comparison, session: Any) -> list[int]:
+    def own_numbers(self, comparison: Comparison, session: Any) -> list[int]:
         """The numbers that this rank adds to its fingerprints."""
         count = self.updates()
-        sent = [_baselines.has_one(one.source) for one in compared.variable_entries(self.weights())]
-        told = [0, 0, int(self._has_warned), 0, count, 0, int(self._were_equal or all(sent))]
-        fit = fits.of(self._optimizer())
+        sent = [
+            _baselines.has_baseline(one.source) for one in compared_values.variable_entries(self.weights())
+        ]
+        own_numbers = [0, 0, int(self._has_warned), 0, count, 0, int(self._were_equal or all(sent))]
+        fit = fit_state.of(self._optimizer())
         if fit is not None:
-            told[_FITS] = 1
+            own_numbers[_FITS] = 1
             # In a graph of TensorFlow 1 the callbacks of the batch have been called.
-            hears = session is None
-            told[HOLDS] = int(hears and fit.waits_for_a_broadcast(self.weights(), count))
-            told[_REMAINING] = fit.remaining(self.name, count)
-        return told
+            callbacks_were_called = session is None
+            own_numbers[HOLDS] = int(
+                callbacks_were_called and fit.waits_for_a_broadcast(self.weights(), count)
+            )
+            own_numbers[_REMAINING] = fit.remaining(self.name, count)
+        return own_numbers
 
     def moment(self, count: int) -> str:
         """The moment of the difference, for messages."""
         return f"after update {count} of {self.name}"
 
-    def _tell(self, found: Difference, count: int, *, is_error: bool, is_first: int) -> None:
+    def _report(self, found: Difference, count: int, *, is_error: bool, is_first: int) -> None:
         text = f"{self.moment(count)}, {found.sentence()}"
-        speaks = self.process_set.rank() == is_first
+        is_reporter = self.process_set.rank() == is_first
         if not found.is_beyond:
-            if speaks and not self._has_noted:
-                log().say(f"{text}: {within(found)}")
+            if is_reporter and not self._has_noted:
+                log().notice(f"{text}: {tolerated_text(found)}")
             self._has_noted = True
             return
         if is_error:
-            raise MismatchError(beyond(text, found))
+            raise MismatchError(exceeded_text(text, found))
         self._has_warned = True
-        if speaks:
-            log().warning(beyond(text, found))
+        if is_reporter:
+            log().warning(exceeded_text(text, found))
 
 
 def log() -> Log:
@@ -240,12 +244,12 @@ def log() -> Log:
     return Log(world.current().values.text("RDMACOLL_LOG"), world.rank())
 
 
-def within(found: Difference) -> str:
+def tolerated_text(found: Difference) -> str:
     """The end of a note."""
     return f"{TOLERANCE}={tolerance():g} allows it, and this is said once."
 
 
-def beyond(text: str, found: Difference) -> str:
+def exceeded_text(text: str, found: Difference) -> str:
     """The sentence of an error."""
     cure = _CURE.format(tolerance=TOLERANCE, value=_allowing(found.relative), mode=MODE)
     return f"ranks {found.reference} and {found.rank} train apart: {text}. {cure}"
@@ -256,18 +260,18 @@ def _allowing(relative: float) -> float:
     return min(relative * 1.1, 1e9)
 
 
-def _action(count: int, said: Array) -> str:
+def _action(count: int, table: Array) -> str:
     """The action if values differ, the same on all ranks: "error", "warning" or "nothing"."""
-    if said[:, [HOLDS, ENDS]].any() or (said[:, _UPDATES] != count).any():
+    if table[:, [HOLDS, ENDS]].any() or (table[:, _UPDATES] != count).any():
         return "nothing"
-    if said[:, _FITS].all():
+    if table[:, _FITS].all():
         return "error"
     # In a loop the program may broadcast after its first step.
     if count == 1:
         return "nothing"
-    if said[:, _WERE_EQUAL].all():
+    if table[:, _WERE_EQUAL].all():
         return "error"
-    if said[:, _WARNED].any():
+    if table[:, _WARNED].any():
         return "nothing"
     return "error" if mode().isdigit() else "warning"
 
@@ -281,13 +285,13 @@ def next_due(setting: str, count: int, is_judged: bool, remaining: int) -> int:
     >>> next_due("5", 1, True, 0), next_due("5", 10, True, 0), next_due("first", 1, False, 0)
     (5, 15, 2)
     """
-    soon = _updates.NEVER if is_judged else 2 * count
+    following = _updates.NEVER if is_judged else 2 * count
     if setting.isdigit():
         every = int(setting)
-        return min(soon, (count // every + 1) * every)
+        return min(following, (count // every + 1) * every)
     if setting == "first":
-        return soon
-    return min(soon, count + remaining if remaining > 0 else 2 * count)
+        return following
+    return min(following, count + remaining if remaining > 0 else 2 * count)
 
 
 def _restart_all(number: int | None = None) -> None:

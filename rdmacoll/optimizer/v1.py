@@ -12,17 +12,17 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.optimizer import once
+from rdmacoll.optimizer import single_reduction
 from rdmacoll.optimizer.accumulation import Accumulation
-from rdmacoll.optimizer.copies import Copied
-from rdmacoll.optimizer.origin import Origin
+from rdmacoll.optimizer.gradient_origin import Origin
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.replicas import refuse_accumulation
 from rdmacoll.optimizer.session_check import counted
 from rdmacoll.optimizer.subclass import reduced_pairs, split, subclass
+from rdmacoll.optimizer.wrapped_copies import WrappedCopies
 
 
-class Distributed(Copied):
+class Distributed(WrappedCopies):
     """Mixed in before the optimizer's own class."""
 
     _rdmacoll_reduce: GradientReducer
@@ -57,7 +57,7 @@ class Distributed(Copied):
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """As the plain optimizer's, for gradients that `compute_gradients` or a wrapped tape has reduced."""
         pairs = list(grads_and_vars)
-        states = once.states(*split(pairs), self._rdmacoll_reduce.process_set)
+        states = single_reduction.states(*split(pairs), self._rdmacoll_reduce.process_set)
         has_passes = self._rdmacoll_reduce.backward_passes_per_step > 1
         if not self._rdmacoll_has_computed and (has_passes or Origin.LOCAL in states):
             raise ConfigError(
@@ -77,12 +77,12 @@ class Distributed(Copied):
         reducer, (gradients, variables) = self._rdmacoll_reduce, split(pairs)
         call = f"apply_gradients of a wrapped {type(self).__name__}"
         cure = "take them from its compute_gradients, or from a DistributedGradientTape"
-        gradients = once.required(reducer, gradients, variables, call, cure)
+        gradients = single_reduction.required(reducer, gradients, variables, call, cure)
         with counted(self, variables):
             done = super().apply_gradients(  # type: ignore[misc]
                 list(zip(gradients, variables)), *args, **kwargs
             )
-        once.forget(variables, reducer.process_set)
+        single_reduction.forget(variables, reducer.process_set)
         return done
 
 

@@ -12,8 +12,8 @@ from ranks import ROOT, run
 from test_tf_ranks import run_checks
 
 from rdmacoll.ops._labels import listing, without_counters
-from rdmacoll.ops._owners import Owners
-from rdmacoll.optimizer.identity import Numbers, content_of
+from rdmacoll.ops._name_claims import NameClaims
+from rdmacoll.optimizer.model_names import Numbers, content_of
 
 
 @pytest.mark.parametrize("ranks", [2])
@@ -38,7 +38,7 @@ class Thing:
     """An object that weak references can refer to."""
 
 
-def in_thread(owners: Owners, things: Sequence[Any], *, after: threading.Event | None = None) -> Any:
+def in_thread(owners: NameClaims, objects: Sequence[Any], *, after: threading.Event | None = None) -> Any:
     """Starts a thread that claims a name, after the event `after` if one is given.
 
     Returns a list, which gets the answer of the claim, and the thread.
@@ -48,7 +48,7 @@ def in_thread(owners: Owners, things: Sequence[Any], *, after: threading.Event |
     def work() -> None:
         if after is not None:
             after.wait(30)
-        said.append(owners.claim("name", things))
+        said.append(owners.claim("name", objects))
 
     thread = threading.Thread(target=work, name="other")
     thread.start()
@@ -58,7 +58,7 @@ def in_thread(owners: Owners, things: Sequence[Any], *, after: threading.Event |
 
 
 def test_a_name_is_one_threads_while_others_are_there() -> None:
-    owners, go, first, second = Owners(), threading.Event(), Thing(), Thing()
+    owners, go, first, second = NameClaims(), threading.Event(), Thing(), Thing()
     said, waiting = in_thread(owners, [second], after=go)
     assert in_thread(owners, [first])[0] == [None]
     # The first thread has ended, but the second one existed before. Other ranks may have run it first.
@@ -68,14 +68,14 @@ def test_a_name_is_one_threads_while_others_are_there() -> None:
 
 
 def test_a_thread_that_begins_after_the_end_of_another_is_no_other() -> None:
-    owners, first, second = Owners(), Thing(), Thing()
+    owners, first, second = NameClaims(), Thing(), Thing()
     assert in_thread(owners, [first])[0] == [None]
     assert in_thread(owners, [second])[0] == [None]
     assert owners.claim("name", [first]) is None
 
 
 def test_one_thing_may_have_two_threads() -> None:
-    owners, thing, go = Owners(), Thing(), threading.Event()
+    owners, thing, go = NameClaims(), Thing(), threading.Event()
     said, waiting = in_thread(owners, [thing], after=go)
     assert owners.claim("name", [thing]) is None
     go.set()

@@ -177,7 +177,9 @@ WHOLE = [pytest.param(2, (), id="few"), pytest.param(3, ("all",), id="all", mark
 
 @pytest.mark.parametrize(("ranks", "more"), WHOLE)
 def test_a_gradient_is_reduced_once(tf_keras: Path, ranks: int, more: tuple[str, ...]) -> None:
-    run_checks("tf_origins.py", ranks, first="tf_once.py", arguments=[str(tf_keras), *more])
+    run_checks(
+        "tf_gradient_origins.py", ranks, first="tf_single_reduction.py", arguments=[str(tf_keras), *more]
+    )
 
 
 @pytest.mark.parametrize(("ranks", "more"), WHOLE)

@@ -18,7 +18,7 @@ from rdmacoll._abi.settings import Values
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops._baselines import fingerprint_of
 from rdmacoll.optimizer.comparison import _distance
-from rdmacoll.optimizer.equality import _projection
+from rdmacoll.optimizer.gradient_equality import _projection
 from rdmacoll.optimizer.update_check import next_due
 
 
@@ -28,7 +28,7 @@ def test_ranks_that_come_apart_are_found_with_keras_3() -> None:
 
 @pytest.mark.slow
 def test_ranks_that_come_apart_in_fit_are_found_with_keras_3() -> None:
-    run_checks("tf_weights_fits.py", 3, arguments=["3"])
+    run_checks("tf_weights_in_fit.py", 3, arguments=["3"])
 
 
 def test_ranks_that_come_apart_are_found_with_tensorflow_1() -> None:
@@ -62,7 +62,7 @@ def test_ranks_that_come_apart_are_found_with_keras_2(tf_keras: Path, kind: str)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["legacy", "2"])
 def test_ranks_that_come_apart_in_fit_are_found_with_keras_2(tf_keras: Path, kind: str) -> None:
-    for done in of_keras_2(tf_keras, "tf_weights_fits.py", kind):
+    for done in of_keras_2(tf_keras, "tf_weights_in_fit.py", kind):
         assert len(done) > 8
 
 

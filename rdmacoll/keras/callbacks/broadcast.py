@@ -11,7 +11,7 @@ from rdmacoll.keras.callbacks.base import Callback
 from rdmacoll.keras.callbacks.reduction_check import check_reduced
 from rdmacoll.keras.callbacks.variable_broadcast import FitBegin, VariableBroadcast
 from rdmacoll.ops._arguments import check_root
-from rdmacoll.optimizer import fits, registry
+from rdmacoll.optimizer import fit_state, registry
 from rdmacoll.ps.calls import has_servers
 
 
@@ -104,7 +104,7 @@ class BroadcastGlobalVariablesCallback(Callback):
             self._is_done = True
             return
         is_tuned = bool(getattr(self.model, "autotune_steps_per_execution", False)) and not has_servers()
-        begin = FitBegin(self._epoch, has_batch, fits.steps_per_execution(self.model), is_tuned)
+        begin = FitBegin(self._epoch, has_batch, fit_state.steps_per_execution(self.model), is_tuned)
         self._variables.begin(begin)
 
     def _end_first_batch(self) -> None:

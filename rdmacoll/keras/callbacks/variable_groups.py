@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from rdmacoll.engine.operators import CODES
 from rdmacoll.keras.callbacks import optimizers
-from rdmacoll.optimizer.identity import check_alone, content_of, is_main_thread
+from rdmacoll.optimizer.model_names import claim_name, content_of, is_main_thread
 from rdmacoll.optimizer.registry import has_own_name, name_of_wrapped, plain_variable, wrapped_optimizers
 
 MODEL = "model"
@@ -133,7 +133,7 @@ def name_in_thread(title: str, groups: Mapping[str, Group]) -> str:
     variables, wrapped = list(groups[MODEL].variables.values()), _wrapped(groups)
     names = [title, *wrapped_names(groups)]
     if wrapped and all(has_own_name(one) for one in wrapped):
-        return check_alone(" of ".join(names), variables, wrapped)
+        return claim_name(" of ".join(names), variables, wrapped)
     return " of ".join([*names, content_of(variables)])
 
 

@@ -35,7 +35,7 @@ class Origin(enum.Enum):
 # Marked tensors by id; reduced ones by process set, too.
 _REDUCED: dict[tuple[int, int], weakref.ref[Any]] = {}
 _LOCAL: dict[int, weakref.ref[Any]] = {}
-_EVER: set[Key] = set()  # variables whose gradients are reduced before an optimizer gets them
+_REDUCED_EARLY: set[Key] = set()  # variables whose gradients are reduced before an optimizer gets them
 _TRACED: set[Key] = set()  # those of functions and graphs, which run again without this code
 _WAITING: set[Key] = set()  # variables with eager reduced gradients that no optimizer has applied yet
 _WAITING_LOCAL: Counter[Any] = Counter()  # variables: the number of eager gradients of plain tapes
@@ -46,7 +46,7 @@ def mark_reduced(gradients: Sequence[Any], variables: Sequence[Any], number: int
     """Marks gradients that are reduced within a process set. is_early: before an optimizer gets them."""
     keys = {(number, key) for key in map(variable_key, variables) if key is not None}
     if is_early:
-        _EVER.update(keys)
+        _REDUCED_EARLY.update(keys)
         (_WAITING if tf.executing_eagerly() else _TRACED).update(keys)
         watch_plain_tapes()
         if tf.executing_eagerly():
@@ -82,7 +82,7 @@ def origin(gradient: Any, variable: Any, number: int) -> Origin:
     key = (number, variable_key(variable))
     if is_marked_reduced(gradient, number):
         return Origin.REDUCED
-    if key not in _EVER:
+    if key not in _REDUCED_EARLY:
         return Origin.LOCAL
     tensor = values_of(gradient)
     if _is_marked(_LOCAL, id(tensor), tensor):
@@ -114,9 +114,9 @@ def _followed(tensor: Any, variable: Any, number: int) -> Origin:
 
 def _sources(tensor: Any, number: int) -> Iterator[Any]:
     """The marked tensors behind `tensor`, and tensors of operations about which nothing is known."""
-    seen, rest = {id(tensor): tensor}, [tensor]
-    while rest:
-        one = rest.pop()
+    seen, pending = {id(tensor): tensor}, [tensor]
+    while pending:
+        one = pending.pop()
         is_marked = _is_marked(_REDUCED, (number, id(one)), one) or _is_marked(_LOCAL, id(one), one)
         before = [] if is_marked else _inputs(one)
         if not before or _is_opaque(one):
@@ -124,7 +124,7 @@ def _sources(tensor: Any, number: int) -> Iterator[Any]:
         for other in before:
             if id(other) not in seen:
                 seen[id(other)] = other
-                rest.append(other)
+                pending.append(other)
 
 
 def _inputs(tensor: Any) -> list[Any]:

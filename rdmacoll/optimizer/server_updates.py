@@ -15,10 +15,10 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import global_process_set
 from rdmacoll.ops.compression import Compression
-from rdmacoll.optimizer import keras2, keras3, served_v1, v1
-from rdmacoll.optimizer.copies import Copied
-from rdmacoll.optimizer.exchange import Exchange, worker_rule
+from rdmacoll.optimizer import keras2, keras3, server_updates_v1, v1
+from rdmacoll.optimizer.server_exchange import Exchange, worker_rule
 from rdmacoll.optimizer.subclass import subclass
+from rdmacoll.optimizer.wrapped_copies import WrappedCopies
 
 # Options of DistributedOptimizer about the reduction between ranks, which does not happen here.
 _UNUSED: Mapping[str, Any] = {
@@ -34,7 +34,7 @@ _UNUSED: Mapping[str, Any] = {
 }
 
 
-class Served(Copied):
+class ServerUpdates(WrappedCopies):
     """Mixed in before the optimizer's own class; `_rdmacoll_reduce` is set on the dynamic subclass."""
 
     _rdmacoll_reduce: Exchange  # type: ignore[assignment]
@@ -61,10 +61,10 @@ class Served(Copied):
                 "after its first step: they count by what they have. Give it the schedule before, or begin "
                 "with a number and set numbers."
             )
-        super(Served, type(self)).learning_rate.fset(self, value)  # type: ignore[misc]
+        super(ServerUpdates, type(self)).learning_rate.fset(self, value)  # type: ignore[misc]
 
 
-class Served3(Served):
+class ServerUpdatesKeras3(ServerUpdates):
     """An optimizer of Keras 3."""
 
     def build(self, variables: Any) -> None:
@@ -78,7 +78,7 @@ class Served3(Served):
         self._rdmacoll_reduce.step(self, _clipped(self, grads), trainable_variables)
 
 
-class Served2(Served):
+class ServerUpdatesKeras2(ServerUpdates):
     """An optimizer of Keras 2. It clips, and sums rows of the same index, before it calls these methods."""
 
     def build(self, var_list: Any) -> None:
@@ -111,16 +111,18 @@ def wrap(optimizer: Any, family: Any, name: str, options: Mapping[str, Any]) -> 
                 "push is applied by itself and nothing is reduced: leave it out, or use sync=True."
             )
     if family is v1:
-        return served_v1.wrap(optimizer, name)
+        return server_updates_v1.wrap(optimizer, name)
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
         optimizer = inner
     worker_rule(optimizer)
     if family is keras2:
         keras2.refuse_graphs(optimizer)
     plain = type(optimizer)
-    served = subclass(plain, Served3 if family is keras3 else Served2, Exchange(name))
+    subclassed = subclass(
+        plain, ServerUpdatesKeras3 if family is keras3 else ServerUpdatesKeras2, Exchange(name)
+    )
     if family is keras3:
-        keras3.save_as(plain, served)
+        keras3.save_as(plain, subclassed)
         keras3.patch_jit()
         _patch_saving("keras.src", _SAVES_IN_KERAS_3)
     else:
@@ -128,7 +130,7 @@ def wrap(optimizer: Any, family: Any, name: str, options: Mapping[str, Any]) -> 
             name for name in ("tf_keras", "keras") if any(name in one.__module__ for one in plain.__mro__)
         )
         _patch_saving(f"{package}.src", _SAVES_IN_KERAS_2)
-    optimizer.__class__ = served
+    optimizer.__class__ = subclassed
     return None
 
 
@@ -150,12 +152,12 @@ def _patch_saving(package: str, saves: Mapping[str, str]) -> None:
     """Patches the functions that save a model, so that a file of an unfinished training holds the servers'
     values."""
     for module, name in saves.items():
-        place: Any = importlib.import_module(f"{package}.{module}")
+        model_class: Any = importlib.import_module(f"{package}.{module}")
         if name == "save_weights":
-            place = place.Model
-        plain: Callable[..., Any] = getattr(place, name)
+            model_class = model_class.Model
+        plain: Callable[..., Any] = getattr(model_class, name)
         if not getattr(plain, "is_rdmacoll", False):
-            setattr(place, name, _after_pulling(plain, has_state=name != "save_weights"))
+            setattr(model_class, name, _after_pulling(plain, has_state=name != "save_weights"))
 
 
 def _after_pulling(plain: Callable[..., Any], *, has_state: bool) -> Callable[..., Any]:
@@ -163,7 +165,7 @@ def _after_pulling(plain: Callable[..., Any], *, has_state: bool) -> Callable[..
     def save(model: Any, *args: Any, **kwargs: Any) -> Any:
         optimizer = getattr(model, "optimizer", None)
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        if not isinstance(optimizer, Served):
+        if not isinstance(optimizer, ServerUpdates):
             return plain(model, *args, **kwargs)
         exchange = optimizer._rdmacoll_reduce
         exchange.pull_values_to_save(optimizer)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet
-from rdmacoll.ops._names import place_in_trace
+from rdmacoll.ops._names import name_in_trace
 from rdmacoll.ops._process_sets import in_process_set
 from rdmacoll.ops.allreduce import reduce_group
 
@@ -32,7 +32,7 @@ def equal_on_ranks(gradients: Sequence[Any], name: str, process_set: ProcessSet)
         sums = reduce_group(
             [tf.concat([mine, mine * mine, tf.ones((1,), tf.float64)], axis=0)],
             op=ReduceOp.SUM,
-            name=place_in_trace(f"{name}/equality"),
+            name=name_in_trace(f"{name}/equality"),
         )[0]
     ranks = sums[-1]
     means, squares = (tf.reshape(part / ranks, (len(gradients), -1)) for part in tf.split(sums[:-1], 2))

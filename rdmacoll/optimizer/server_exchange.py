@@ -19,7 +19,7 @@ from rdmacoll.ps.calls import current
 from rdmacoll.ps.rules import Rule, rule_of
 
 # The attributes in which Keras' optimizers keep their slots.
-_KEPT_IN = {
+_SLOT_ATTRIBUTES = {
     "momentum": ("momentums", "_momentums"),
     "velocity": ("_velocities",),
     "velocity_hat": ("_velocity_hats",),
@@ -76,9 +76,9 @@ class Exchange:
             for gradient, variable in zip(gradients, variables)
             if isinstance(gradient, tf.IndexedSlices)
         }
-        mine = self.built_for or list(optimizer._trainable_variables)
-        rule = worker_rule(optimizer, mine)
-        names = _names_of(mine)
+        own_variables = self.built_for or list(optimizer._trainable_variables)
+        rule = worker_rule(optimizer, own_variables)
+        names = _names_of(own_variables)
         for name in names:
             if current().has(name):
                 raise ConfigError(
@@ -86,15 +86,17 @@ class Exchange:
                     "which stays: go on with that one (compile(optimizer=model.optimizer)), or name layers "
                     "otherwise."
                 )
-        self._variables = dict(zip(names, mine))
+        self._variables = dict(zip(names, own_variables))
         self._by_rows = {name for name, one in self._variables.items() if optimizer._var_key(one) in sparse}
-        spared = [name for name, one in self._variables.items() if not optimizer._use_weight_decay(one)]
+        without_decay = [
+            name for name, one in self._variables.items() if not optimizer._use_weight_decay(one)
+        ]
         arrays = _arrays_of(self._variables)
         updates = int(optimizer._iterations.numpy())  # before any update the servers know the initial slots
         state = State(updates, [_arrays_of(one) for one in self._slots(optimizer)] if updates else [])
-        current().declare(arrays, rule.text, sorted(self._by_rows), spared, None, state)
+        current().declare(arrays, rule.text, sorted(self._by_rows), without_decay, None, state)
         _assign(self._variables, arrays)
-        for variable in mine:
+        for variable in own_variables:
             self._notice(optimizer, variable)
         self._names = {optimizer._var_key(variable): name for name, variable in self._variables.items()}
 
@@ -102,9 +104,11 @@ class Exchange:
         """The optimizer's variables for each slot of the servers, in their order."""
         found = []
         for slot in worker_rule(optimizer).slot_names():
-            kept = next(getattr(optimizer, name) for name in _KEPT_IN[slot] if hasattr(optimizer, name))
+            slot_variables = next(
+                getattr(optimizer, name) for name in _SLOT_ATTRIBUTES[slot] if hasattr(optimizer, name)
+            )
             indices = {name: _index_in(optimizer, one) for name, one in self._variables.items()}
-            found.append({name: kept[index] for name, index in indices.items()})
+            found.append({name: slot_variables[index] for name, index in indices.items()})
         return found
 
     def _notice(self, optimizer: Any, variable: Any) -> None:

@@ -18,8 +18,8 @@ from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, number_of
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import history
-from rdmacoll.optimizer.equality import equal_on_ranks
-from rdmacoll.optimizer.origin import (
+from rdmacoll.optimizer.gradient_equality import equal_on_ranks
+from rdmacoll.optimizer.gradient_origin import (
     Origin,
     consume,
     is_marked_reduced,
@@ -61,22 +61,22 @@ def reduced(
     reducer: GradientReducer,
     gradients: Sequence[Any],
     variables: Sequence[Any],
-    known: Sequence[Origin] | None = None,
+    origins: Sequence[Origin] | None = None,
 ) -> list[Any]:
     """Returns the gradients, each reduced once: here, or before by a tape or by `compute_gradients`.
-    known: their `states`, if the caller has them. Raises ConfigError for a gradient that is reduced only
+    origins: their `states`, if the caller has them. Raises ConfigError for a gradient that is reduced only
     in part, if a further reduction would make it wrong. In a graph it is InvalidArgumentError if only the
     ranks can tell."""
     result = list(gradients)
-    if known is None:
-        known = states(gradients, variables, reducer.process_set)
-    known = [_decided(reducer, *one) for one in zip(known, variables)]
-    result = [_summed(reducer, one) if of is Origin.REDUCED else one for one, of in zip(result, known)]
-    if Origin.LOCAL in known or not any(gradient is not None for gradient in gradients):
-        mine = [gradient if of is Origin.LOCAL else None for gradient, of in zip(result, known)]
-        for index, gradient in enumerate(reducer(mine, variables)):
-            result[index] = gradient if known[index] is Origin.LOCAL else result[index]
-    unknown = [index for index, of in enumerate(known) if of is Origin.UNKNOWN]
+    if origins is None:
+        origins = states(gradients, variables, reducer.process_set)
+    origins = [_decided(reducer, *one) for one in zip(origins, variables)]
+    result = [_summed(reducer, one) if of is Origin.REDUCED else one for one, of in zip(result, origins)]
+    if Origin.LOCAL in origins or not any(gradient is not None for gradient in gradients):
+        local_gradients = [gradient if of is Origin.LOCAL else None for gradient, of in zip(result, origins)]
+        for index, gradient in enumerate(reducer(local_gradients, variables)):
+            result[index] = gradient if origins[index] is Origin.LOCAL else result[index]
+    unknown = [index for index, of in enumerate(origins) if of is Origin.UNKNOWN]
     if unknown:
         found = _reduced_unless_equal(
             reducer, [result[index] for index in unknown], [variables[index] for index in unknown]
@@ -90,11 +90,11 @@ def reduced(
 def reduced_early(reducer: GradientReducer, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     """As `reduced`, for gradients that come from a tape, wrapped or not, and are unchanged since."""
     number = number_of(world.current(), reducer.process_set)
-    known = [
+    origins = [
         Origin.REDUCED if one is None or is_marked_reduced(one, number) else Origin.LOCAL for one in gradients
     ]
-    consume([variable for variable, of in zip(variables, known) if of is Origin.LOCAL])
-    return reduced(reducer, gradients, variables, known)
+    consume([variable for variable, of in zip(variables, origins) if of is Origin.LOCAL])
+    return reduced(reducer, gradients, variables, origins)
 
 
 def _decided(reducer: GradientReducer, of: Origin, variable: Any) -> Origin:
@@ -106,7 +106,7 @@ def _decided(reducer: GradientReducer, of: Origin, variable: Any) -> Origin:
         return Origin.LOCAL
     raise ConfigError(
         f"the gradient of {_name(variable)} is made from gradients that are reduced and from others of this "
-        f"rank, and reducing it with {_how(reducer)} would count the first ones again: {_CURE}."
+        f"rank, and reducing it with {_description(reducer)} would count the first ones again: {_CURE}."
     )
 
 
@@ -116,7 +116,7 @@ def repeats(reducer: GradientReducer) -> bool:
     return reducer.op in (ReduceOp.AVERAGE, ReduceOp.MIN, ReduceOp.MAX) and not is_scaled
 
 
-def _how(reducer: GradientReducer) -> str:
+def _description(reducer: GradientReducer) -> str:
     """The options of the reduction, for messages."""
     scales = f", prescale_factor={reducer.prescale_factor:g}, postscale_factor={reducer.postscale_factor:g}"
     is_scaled = (reducer.prescale_factor, reducer.postscale_factor) != (1.0, 1.0)
@@ -153,20 +153,21 @@ def _reduced_unless_equal(reducer: GradientReducer, gradients: list[Any], variab
         text = (
             f"gradients of one or more of {_listed(variables)} differ between ranks, and a tape has reduced "
             "others of them in another function or in eager code: made from those, they would be wrong after "
-            f"a reduction with {_how(reducer)}; {_CURE}."
+            f"a reduction with {_description(reducer)}; {_CURE}."
         )
         gradients = _checked(tf.reduce_all(are_equal), text, gradients)
         _check_descent(reducer, gradients, variables)
         return [_summed(reducer, gradient) for gradient in gradients]
-    kept = [parts(_summed(reducer, gradient)) for gradient in gradients]
+    compared_parts = [parts(_summed(reducer, gradient)) for gradient in gradients]
 
     def some_reduced() -> list[Any]:
         found = [parts(gradient) for gradient in reducer(gradients, variables)]
         return [
-            tf.cond(are_equal[i], lambda i=i: kept[i], lambda i=i: found[i]) for i in range(len(gradients))
+            tf.cond(are_equal[i], lambda i=i: compared_parts[i], lambda i=i: found[i])
+            for i in range(len(gradients))
         ]
 
-    result = tf.cond(tf.reduce_all(are_equal), lambda: kept, some_reduced)
+    result = tf.cond(tf.reduce_all(are_equal), lambda: compared_parts, some_reduced)
     return [
         tf.IndexedSlices(part["values"], part["indices"], gradient.dense_shape)
         if isinstance(gradient, tf.IndexedSlices)
@@ -182,8 +183,8 @@ def _check_descent(reducer: GradientReducer, gradients: list[Any], variables: li
         if tf.executing_eagerly() and not history.may_descend(values_of(gradient)):
             raise ConfigError(
                 f"the gradient of {_name(variable)} is equal on all ranks, but it is not made from a tape's "
-                f"reduced gradients by operations of TensorFlow, so a reduction with {_how(reducer)} may be "
-                f"missing: compute it by such operations, or {_CURE}."
+                f"reduced gradients by operations of TensorFlow, so a reduction with {_description(reducer)} "
+                f"may be missing: compute it by such operations, or {_CURE}."
             )
 
 
@@ -193,15 +194,15 @@ def required(
 ) -> list[Any]:
     """The gradients of a `call` that applies them as they are. Raises ConfigError on all ranks, in a graph
     InvalidArgumentError, if they are not reduced and differ between ranks."""
-    known = states(gradients, variables, reducer.process_set)
-    asked = [index for index, of in enumerate(known) if of is not Origin.REDUCED]
-    if not asked:
+    origins = states(gradients, variables, reducer.process_set)
+    undecided = [index for index, of in enumerate(origins) if of is not Origin.REDUCED]
+    if not undecided:
         return list(gradients)
     name = reducer.name_for(variables)
-    are_equal = equal_on_ranks([gradients[index] for index in asked], name, reducer.process_set)
+    are_equal = equal_on_ranks([gradients[index] for index in undecided], name, reducer.process_set)
     text = (
         f"{call} got gradients that differ between ranks, for one or more of "
-        f"{_listed([variables[index] for index in asked])}: each rank would train for itself; {cure}."
+        f"{_listed([variables[index] for index in undecided])}: each rank would train for itself; {cure}."
     )
     return _checked(tf.reduce_all(are_equal), text, list(gradients))
 

@@ -22,8 +22,8 @@ from rdmacoll.engine.errors import ConfigError, RdmacollError, error_to_fields
 from rdmacoll.ops import servers
 from rdmacoll.ops._interrupts import waiting
 from rdmacoll.ops._library import not_converted, op_scope
-from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.subclass import subclass
+from rdmacoll.optimizer.wrapped_copies import WrappedCopies
 from rdmacoll.ps.calls import current
 from rdmacoll.ps.rules import Rule
 from rdmacoll.ps.rules_v1 import rule_of, slots_of
@@ -140,7 +140,7 @@ class Exchange:
         with self._declaring:
             arrays = {name: np.array(value, order="C") for name, value in zip(names, values)}
             new = {name: array for name, array in arrays.items() if name not in self._declared}
-            known = {name: array for name, array in arrays.items() if name in self._declared}
+            declared = {name: array for name, array in arrays.items() if name in self._declared}
             for name in new:
                 if current().has(name):
                     raise ConfigError(
@@ -153,8 +153,8 @@ class Exchange:
                     new, self._rule.text, [name for name in rows if name in new], [], None, state
                 )
                 self._declared.update(new)
-            if known:
-                current().move(mirror.PS_PULL, known)
+            if declared:
+                current().move(mirror.PS_PULL, declared)
         replaced = any(
             not np.array_equal(value, arrays[name], equal_nan=True) for name, value in zip(names, values)
         )
@@ -171,7 +171,7 @@ class Exchange:
         return self._names[key]
 
 
-class Served(Copied):
+class ServerUpdates(WrappedCopies):
     """Mixed in before the optimizer's own class."""
 
     _rdmacoll_reduce: Exchange  # type: ignore[assignment]
@@ -209,7 +209,7 @@ def wrap(optimizer: Any, name: str) -> None:
     while (inner := getattr(optimizer, "_optimizer", None)) is not None:
         optimizer = inner
     exchange = Exchange(name, *rule_of(optimizer))
-    optimizer.__class__ = subclass(type(optimizer), Served, exchange)  # type: ignore[arg-type]
+    optimizer.__class__ = subclass(type(optimizer), ServerUpdates, exchange)  # type: ignore[arg-type]
 
 
 def _check(variable: Any, name: str) -> None:

@@ -1,6 +1,6 @@
 """The gradients that a gradient is made from decide whether it is reduced: those that nobody has applied,
-mixtures, sums in variables, arguments, persistent tapes. Runs the checks of `tf_once` before, and takes
-its arguments.
+mixtures, sums in variables, arguments, persistent tapes. Runs the checks of `tf_single_reduction` before, and
+takes its arguments.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tf_once
+import tf_single_reduction
 from tf_common import all_values, raised, run_all
-from tf_once import (
+from tf_single_reduction import (
     ERRORS,
     KERAS,
     MAKE,
@@ -213,5 +213,5 @@ def check_a_persistent_tape_gives_each_loss_once() -> None:
 
 
 if __name__ == "__main__":
-    run_all({**vars(tf_once), **globals()})
+    run_all({**vars(tf_single_reduction), **globals()})
     rdmacoll.shutdown()

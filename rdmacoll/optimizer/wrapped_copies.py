@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _OWN = "_rdmacoll_"  # attributes that begin so are not copied with an instance
 
 
-class Copied:
+class WrappedCopies:
     """The first base class of wrapped optimizers. A copy is made as the plain optimizer's copy, and
     wrapped with the same options."""
 
@@ -44,7 +44,7 @@ class Copied:
         return (_made_and_wrapped, (make, arguments, self._rdmacoll_reduce.options()), *state)
 
 
-def copying(plain: type) -> dict[str, Any]:
+def copy_methods(plain: type) -> dict[str, Any]:
     """The copy methods of a subclass of `plain`, for those that `plain` has. Without them, copies of Keras
     2's legacy optimizers would share the class."""
     return {name: _method(name) for name in ("__copy__", "__deepcopy__") if hasattr(plain, name)}

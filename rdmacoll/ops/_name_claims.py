@@ -19,54 +19,58 @@ from rdmacoll.engine.errors import ConfigError
 Reference = Callable[[], Any]
 
 
-class _Use:
+class _Claim:
     """The use of a name by a thread: the things that it names, and the threads that exist beside this one."""
 
-    def __init__(self, thread: threading.Thread, things: Sequence[Any]) -> None:
+    def __init__(self, thread: threading.Thread, objects: Sequence[Any]) -> None:
         self.title = thread.name
         self._thread = weakref.ref(thread)
-        self._things = [_reference(thing) for thing in things]
+        self._objects = [_reference(object_) for object_ in objects]
         others = (one for one in threading.enumerate() if one not in (thread, threading.main_thread()))
-        self._beside = [weakref.ref(one) for one in others]
+        self._concurrent_threads = [weakref.ref(one) for one in others]
 
-    def is_by(self, thread: threading.Thread) -> bool:
+    def is_of_thread(self, thread: threading.Thread) -> bool:
         return self._thread() is thread
 
-    def is_for(self, other: _Use) -> bool:
+    def names_same_objects(self, other: _Claim) -> bool:
         """Whether both are for the same things."""
-        pairs = zip(self._things, other._things)
-        return len(self._things) == len(other._things) and all(
+        pairs = zip(self._objects, other._objects)
+        return len(self._objects) == len(other._objects) and all(
             one() is not None and one() is another() for one, another in pairs
         )
 
-    def is_beside(self, thread: threading.Thread) -> bool:
+    def is_concurrent_with(self, thread: threading.Thread) -> bool:
         """Whether ranks may run that thread before, after or while this name is used here."""
-        return _is_alive(self._thread()) or any(one() is thread for one in self._beside)
+        return _is_alive(self._thread()) or any(one() is thread for one in self._concurrent_threads)
 
-    def matters(self) -> bool:
+    def is_live(self) -> bool:
         """Whether a thread of this use, or beside it, may still use the name."""
-        return _is_alive(self._thread()) or any(_is_alive(one()) for one in self._beside)
+        return _is_alive(self._thread()) or any(_is_alive(one()) for one in self._concurrent_threads)
 
 
-class Owners:
+class NameClaims:
     """The uses of each name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._uses: dict[str, list[_Use]] = {}
+        self._claims: dict[str, list[_Claim]] = {}
 
-    def claim(self, name: str, things: Sequence[Any]) -> str | None:
-        """Notes that this thread uses `name` for `things`. Returns the title of another thread that uses
+    def claim(self, name: str, objects: Sequence[Any]) -> str | None:
+        """Notes that this thread uses `name` for `objects`. Returns the title of another thread that uses
         it for other things at the same time, or None. A thread that has ended still counts if this thread
         existed beside it."""
-        me = threading.current_thread()
-        mine = _Use(me, things)
+        thread = threading.current_thread()
+        own_claim = _Claim(thread, objects)
         with self._lock:
-            others = [use for use in self._uses.get(name, ()) if not use.is_by(me) and use.matters()]
-            for use in others:
-                if use.is_beside(me) and not use.is_for(mine):
-                    return use.title
-            self._uses[name] = [*others, mine]
+            others = [
+                other
+                for other in self._claims.get(name, ())
+                if not other.is_of_thread(thread) and other.is_live()
+            ]
+            for other in others:
+                if other.is_concurrent_with(thread) and not other.names_same_objects(own_claim):
+                    return other.title
+            self._claims[name] = [*others, own_claim]
         return None
 
 
@@ -83,9 +87,9 @@ def threads_text(other: str) -> str:
     return f"two threads ({other!r} and {threading.current_thread().name!r})"
 
 
-def _reference(thing: Any) -> Reference:
+def _reference(object_: Any) -> Reference:
     try:
-        return weakref.ref(thing)
+        return weakref.ref(object_)
     except TypeError:
         return lambda: None  # equal to nothing
 

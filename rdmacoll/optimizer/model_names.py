@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from rdmacoll.ops._labels import label_of, without_counters
+from rdmacoll.ops._name_claims import NameClaims, refuse, threads_text
 from rdmacoll.ops._names import in_replica, replica_count
-from rdmacoll.ops._owners import Owners, refuse, threads_text
 
-_OWNERS = Owners()
+_CLAIMS = NameClaims()
 
 
 def is_main_thread() -> bool:
@@ -33,8 +33,8 @@ def content_of(variables: Sequence[Any]) -> str:
     labels = ["" if replica_count() > 1 else without_counters(label_of(one)) for one in variables]
     shapes = (str(getattr(variable, "shape", "")) for variable in variables)
     dtypes = (str(getattr(variable, "dtype", "")) for variable in variables)
-    words = sorted(zip(labels, shapes, dtypes))
-    return f"{zlib.crc32(repr(words).encode()):08x}"
+    rows = sorted(zip(labels, shapes, dtypes))
+    return f"{zlib.crc32(repr(rows).encode()):08x}"
 
 
 class Numbers:
@@ -42,7 +42,7 @@ class Numbers:
 
     def __init__(self) -> None:
         self._next = itertools.count()
-        self._known: dict[Any, tuple[int, list[weakref.ref[Any]]]] = {}
+        self._numbers_of: dict[Any, tuple[int, list[weakref.ref[Any]]]] = {}
 
     def number(self, variables: Sequence[Any]) -> int:
         """The number of the model with these variables: the number of different models before it. Tensors
@@ -50,11 +50,11 @@ class Numbers:
         are_variables = all(hasattr(variable, "assign") for variable in variables)
         # The order does not matter: ranks with another order have to meet, so that they get an error.
         key: Any = tuple(sorted(map(id, variables))) if are_variables else content_of(variables)
-        number, references = self._known.get(key, (-1, []))
+        number, references = self._numbers_of.get(key, (-1, []))
         if number < 0 or any(reference() is None for reference in references):
             number = next(self._next)
             references = [weakref.ref(variable) for variable in variables] if are_variables else []
-            self._known[key] = number, references
+            self._numbers_of[key] = number, references
         return number
 
 
@@ -62,34 +62,34 @@ _TAPES: dict[str, Numbers] = {}
 
 
 def own_name(name: str, variables: Sequence[Any], reducer: Any) -> str:
-    """The name of an optimizer that was given a name or a number. Raises ConfigError as `check_alone`."""
-    return check_alone(name, variables, [reducer])
+    """The name of an optimizer that was given a name or a number. Raises ConfigError as `claim_name`."""
+    return claim_name(name, variables, [reducer])
 
 
 def name_in_thread(name: str, variables: Sequence[Any], reducer: Any) -> str:
     """The name of an optimizer that another thread than the main one has wrapped. Raises ConfigError as
-    `check_alone`."""
-    return check_alone(f"{name}_of_{content_of(variables)}", variables, [reducer])
+    `claim_name`."""
+    return claim_name(f"{name}_of_{content_of(variables)}", variables, [reducer])
 
 
 def name_of_tape(name: str, variables: Sequence[Any], _: Any) -> str:
     """The name of a tape that was given none. A tape is new at each step. Raises ConfigError as
-    `check_alone`."""
+    `claim_name`."""
     if not is_main_thread():
-        return check_alone(f"{name}_of_{content_of(variables)}", variables, variables)
+        return claim_name(f"{name}_of_{content_of(variables)}", variables, variables)
     number = _TAPES.setdefault(name, Numbers()).number(variables)
     return f"{name}_{number}" if number else name
 
 
 def name_of_named_tape(name: str, variables: Sequence[Any], _: Any) -> str:
-    """The name of a tape that was given one. Raises ConfigError as `check_alone`."""
-    return check_alone(name, variables, variables)
+    """The name of a tape that was given one. Raises ConfigError as `claim_name`."""
+    return claim_name(name, variables, variables)
 
 
-def check_alone(name: str, variables: Sequence[Any], things: Sequence[Any]) -> str:
+def claim_name(name: str, variables: Sequence[Any], objects: Sequence[Any]) -> str:
     """Returns the name. Raises ConfigError, and ends the world, if another living thread reduces gradients
     of other things under this name."""
-    other = _OWNERS.claim(in_replica(name), things)
+    other = _CLAIMS.claim(in_replica(name), objects)
     if other is not None:
         _refuse(other, name, variables)
     return name

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from rdmacoll._calls.submission import Array
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.ops._baselines import fingerprint_of, is_numeric, plain, read
+from rdmacoll.ops._baselines import fingerprint_of, is_numeric, read, tf_variable
 
 _LOCAL = "_rdmacoll_is_local"
 _SEED_STATES = ("StateVar", "seed_generator_state")
@@ -41,7 +41,7 @@ def declare_local(variables: Iterable[Any]) -> None:
     for variable in variables:
         if not hasattr(variable, "assign"):
             raise ConfigError(f"declare_local() takes variables, not a {type(variable).__name__}.")
-        setattr(plain(variable), _LOCAL, True)
+        setattr(tf_variable(variable), _LOCAL, True)
 
 
 def weights_of(model: Any) -> list[Any]:
@@ -56,12 +56,12 @@ def weights_of(model: Any) -> list[Any]:
 def states_of(model: Any) -> list[Any]:
     """The non-trainable variables of a model, without metrics, seeds, and variables of unknown shape,
     which grow."""
-    metrics = {id(plain(one)) for metric in getattr(model, "metrics", []) for one in metric.variables}
+    metrics = {id(tf_variable(one)) for metric in getattr(model, "metrics", []) for one in metric.variables}
     found = _listed(model, "non_trainable_weights") or []
     return [
         one
         for one in found
-        if id(plain(one)) not in metrics
+        if id(tf_variable(one)) not in metrics
         and not any(name in label_of(one) for name in _SEED_STATES)
         and tf.TensorShape(one.shape).is_fully_defined()
     ]
@@ -87,9 +87,9 @@ def entries_of(weights: Sequence[Any], optimizer: Any) -> list[Entry]:
     """The entries to compare: of an optimizer (or None) and of the variables that it trains."""
     parts = _parts_of(optimizer)
     accumulators = {
-        id(plain(one)) for part in parts for one in getattr(part, "_accumulated_gradients", None) or []
+        id(tf_variable(one)) for part in parts for one in getattr(part, "_accumulated_gradients", None) or []
     }
-    seen = {id(plain(one)) for one in weights} | accumulators
+    seen = {id(tf_variable(one)) for one in weights} | accumulators
     of_optimizer: list[Entry] = []
     for part in parts:
         for entry in [*_variables_of(part, weights), *_rates_of(part)]:
@@ -103,7 +103,7 @@ def entries_of(weights: Sequence[Any], optimizer: Any) -> list[Entry]:
 
 def variable_entries(variables: Iterable[Any]) -> list[Entry]:
     """The entries to compare for a list of variables."""
-    found = [Entry(label_of(one), plain(one)) for one in variables]
+    found = [Entry(label_of(one), tf_variable(one)) for one in variables]
     return [entry for entry in found if _is_compared(entry.source)]
 
 
@@ -124,11 +124,11 @@ def _is_scalar(source: Any) -> bool:
 
 def _variables_of(part: Any, weights: Sequence[Any]) -> list[Entry]:
     if hasattr(type(part), "_create_hypers"):  # a legacy optimizer of Keras 2
-        return [Entry(label_of(one), plain(one)) for one in _of_legacy(part, weights)]
+        return [Entry(label_of(one), tf_variable(one)) for one in _of_legacy(part, weights)]
     variables: Any = getattr(part, "variables", [])
     # A method in TensorFlow 1.
     found = list(variables() if callable(variables) and not isinstance(variables, list) else variables)
-    return [Entry(label_of(one), plain(one)) for one in found]
+    return [Entry(label_of(one), tf_variable(one)) for one in found]
 
 
 def _of_legacy(part: Any, weights: Sequence[Any]) -> list[Any]:
@@ -152,7 +152,7 @@ def _rates_of(part: Any) -> list[Entry]:
     for name, rate in rates.items():
         label = f"{getattr(part, 'name', type(part).__name__)}/{name.lstrip('_')}"
         if hasattr(rate, "assign"):
-            found.append(Entry(label, plain(rate)))
+            found.append(Entry(label, tf_variable(rate)))
         elif callable(rate):
             found.append(Entry(label, rate, getattr(part, "iterations", None)))
         elif isinstance(rate, numbers.Real):

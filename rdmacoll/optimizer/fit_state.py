@@ -16,18 +16,18 @@ import numpy as np
 import tensorflow as tf
 
 from rdmacoll.ops import _baselines
-from rdmacoll.ops._baselines import plain
-from rdmacoll.optimizer import compared
+from rdmacoll.ops._baselines import tf_variable
+from rdmacoll.optimizer import compared_values
 
-_RUNNING: weakref.WeakKeyDictionary[Any, Fit] = weakref.WeakKeyDictionary()  # by wrapped optimizer
+_RUNNING: weakref.WeakKeyDictionary[Any, FitState] = weakref.WeakKeyDictionary()  # by wrapped optimizer
 # The classes that have `fit`, by package and version of Keras.
-_PLACES = {
+_FIT_CLASSES = {
     3: [("backend.tensorflow.trainer", "TensorFlowTrainer")],
     2: [("engine.training", "Model"), ("engine.training_v1", "Model")],
 }
 
 
-class Fit:
+class FitState:
     """One call of `fit` on one rank."""
 
     def __init__(self, model: Any) -> None:
@@ -35,14 +35,14 @@ class Fit:
         self._began: dict[str, int] = {}  # by optimizer: the number of its updates when the epoch began
         self._lengths: dict[str, int] = {}  # by optimizer: the updates of the last complete epoch
         self._steps = 0  # batches of an epoch, if Keras knows the number; otherwise 0
-        self._known: set[int] = set()
+        self._known_variables: set[int] = set()
         self._is_first_epoch = True
         self.optimizers: list[Any] = []
 
     def begin(self, steps: int | None) -> None:
         """Call after `on_train_begin` of all other callbacks. steps: batches of an epoch, or None."""
         self._steps = steps or 0
-        self._known = {id(plain(one)) for one in _made(self._model)}
+        self._known_variables = {id(tf_variable(one)) for one in _made(self._model)}
         self.optimizers = wrapped_optimizers(self._model)
         for optimizer in self.optimizers:
             _RUNNING[optimizer] = self
@@ -75,10 +75,12 @@ class Fit:
         """Whether a broadcast may still come after update number `count`. It may if no weight has been
         broadcast and the first batch has not ended: a callback of the program may broadcast after it. It
         also may if the first batch of this `fit` has created weights that have not been broadcast."""
-        unsent = [one for one in weights if not _baselines.has_one(one)]
+        unsent = [one for one in weights if not _baselines.has_baseline(one)]
         if len(unsent) == len(weights) and self._is_in_first_batch(count):
             return True
-        return self._is_first_epoch and any(id(plain(one)) not in self._known for one in unsent)
+        return self._is_first_epoch and any(
+            id(tf_variable(one)) not in self._known_variables for one in unsent
+        )
 
     def _is_in_first_batch(self, count: int) -> bool:
         # Keras calls the callbacks of a batch after all steps of an execution.
@@ -86,10 +88,10 @@ class Fit:
 
     def states(self) -> list[Any]:
         """The model's non-trainable variables."""
-        return compared.states_of(self._model)
+        return compared_values.states_of(self._model)
 
 
-def of(optimizer: Any) -> Fit | None:
+def of(optimizer: Any) -> FitState | None:
     """The running `fit` with this optimizer, or None."""
     return None if optimizer is None else _RUNNING.get(optimizer)
 
@@ -109,7 +111,7 @@ def wrapped_optimizers(model: Any) -> list[Any]:
 
 
 def _made(model: Any) -> list[Any]:
-    return [*compared.weights_of(model), *compared.states_of(model)]
+    return [*compared_values.weights_of(model), *compared_values.states_of(model)]
 
 
 def _counts(optimizers: Iterable[Any]) -> list[tuple[str, int]]:
@@ -139,39 +141,41 @@ def steps_per_execution(model: Any) -> int:
     return int(np.asarray(steps or 1))
 
 
-def watch(package: str, version: int) -> None:
+def install(package: str, version: int) -> None:
     """Patches `fit` of this Keras, so that every call is noticed. package: "keras" or "tf_keras"."""
-    for module, name in _PLACES[version]:
-        _watch(package, getattr(importlib.import_module(f"{package}.src.{module}"), name))
+    for module, name in _FIT_CLASSES[version]:
+        _install(package, getattr(importlib.import_module(f"{package}.src.{module}"), name))
 
 
-def _watch(package: str, place: Any) -> None:
-    kept: Callable[..., Any] = place.fit
-    if getattr(kept, "is_rdmacoll", False):
+def _install(package: str, model_class: Any) -> None:
+    plain_fit: Callable[..., Any] = model_class.fit
+    if getattr(plain_fit, "is_rdmacoll", False):
         return
     callback_class = _callback_class(importlib.import_module(package))
-    signature = inspect.signature(kept)
+    signature = inspect.signature(plain_fit)
 
-    @functools.wraps(kept)
+    @functools.wraps(plain_fit)
     def fit(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
-        model = given.arguments["self"]
-        running = Fit(model)
-        told: Any = callback_class(running)
-        callbacks: Any = given.arguments.get("callbacks")
-        given.arguments["callbacks"] = _with(callbacks, told)
-        outer: Mapping[Any, Fit] = {one: _RUNNING[one] for one in wrapped_optimizers(model) if of(one)}
+        bound = signature.bind(*args, **kwargs)
+        model = bound.arguments["self"]
+        running = FitState(model)
+        fit_callback: Any = callback_class(running)
+        callbacks: Any = bound.arguments.get("callbacks")
+        bound.arguments["callbacks"] = _with(callbacks, fit_callback)
+        outer: Mapping[Any, FitState] = {one: _RUNNING[one] for one in wrapped_optimizers(model) if of(one)}
         try:
-            return kept(*given.args, **given.kwargs)
+            return plain_fit(*bound.args, **bound.kwargs)
         finally:
             for optimizer in running.optimizers:
                 _RUNNING.pop(optimizer, None)
             _RUNNING.update(outer)
-            if told in getattr(callbacks, "callbacks", []):  # a CallbackList, which other fits may get
-                callbacks.callbacks.remove(told)
+            if fit_callback in getattr(
+                callbacks, "callbacks", []
+            ):  # a CallbackList, which other fits may get
+                callbacks.callbacks.remove(fit_callback)
 
     fit.is_rdmacoll = True  # type: ignore[attr-defined]
-    place.fit = fit
+    model_class.fit = fit
 
 
 def _with(callbacks: Any, one: Any) -> Any:
@@ -185,12 +189,12 @@ def _with(callbacks: Any, one: Any) -> Any:
     return [callbacks, one]
 
 
-def _callback_class(keras: Any) -> Callable[[Fit], Any]:
+def _callback_class(keras: Any) -> Callable[[FitState], Any]:
     class Noticed(keras.callbacks.Callback):  # type: ignore[misc]
         """Tells a Fit when it begins, and when its epochs begin and end. It has no hooks for batches,
         since these take time."""
 
-        def __init__(self, fit: Fit) -> None:
+        def __init__(self, fit: FitState) -> None:
             super().__init__()
             self._fit = fit
 
