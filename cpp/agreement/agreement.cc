@@ -312,7 +312,7 @@ bool Agreement::settle(OperationRef& operation, Status& status) {
     return true;
   }
   if (!judged_.empty()) {
-    const auto verdict = judged_.extract(key_of_operation(*operation));
+    const auto verdict = judged_.extract({operation->sequence, key_of_operation(*operation)});
     if (status.ok() && !verdict.empty()) status = verdict.mapped();
   }
   return true;

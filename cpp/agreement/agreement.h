@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "agreement/agreement_host.h"
@@ -214,7 +215,9 @@ class Agreement {
   uint64_t departed_from_ = UINT64_MAX;
 
   // After a plan.
-  std::map<UnitKey, Status> judged_;  // verdicts that running operations end with
+  // Verdicts that running operations end with, by the sequence of the decision. An operation of
+  // the same name may still run for an earlier decision.
+  std::map<std::pair<uint64_t, UnitKey>, Status> judged_;
   // judged operations for which the root's verdict is still to come
   std::set<UnitKey> unanswered_;
   std::vector<OperationRef> held_;  // have ended, but not all ranks have caught up

@@ -218,7 +218,7 @@ bool Agreement::judge_started(const UnitKey& key, const Status& verdict) {
       return false;
     }
   }
-  judged_[key] = verdict;
+  judged_[{catch_up_.sequence_of(key), key}] = verdict;
   return true;
 }
 

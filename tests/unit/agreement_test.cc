@@ -187,5 +187,12 @@ TEST(AgreementOfRanks, is_not_disturbed_by_a_late_answer) {
   run(1720, totals);
 }
 
+// A rank joins while an operation runs. Then the next operation of that name is judged, for which
+// the rank has given zeros. The verdict must not meet the operation that runs.
+TEST(AgreementOfRanks, gives_a_verdict_to_its_own_operation) {
+  Totals totals;
+  run(2944, totals);
+}
+
 }  // namespace
 }  // namespace rdmacoll
