@@ -59,8 +59,8 @@ std::vector<std::vector<int>> nodes_of(const AlgorithmRow& row, int ranks) {
   return found;
 }
 
-// One server, a few, and more than there are ranks. With many ranks fewer cases, since the check
-// examines each step. Algorithms without servers have none.
+// The numbers of servers to check: one, a few, and more than there are ranks. Many ranks get fewer
+// cases, since the check examines each step. Algorithms without servers get none.
 std::set<int> servers_of(const AlgorithmRow& row, int ranks) {
   if (!row.by_servers) return {0};
   constexpr int kFewRanks = 16;

@@ -26,7 +26,7 @@ struct Tuning {
   uint64_t doubling_bytes_pair = 16 << 10;     // ... between two ranks, which send nothing twice
   uint64_t doubling_bytes_port = 32 << 10;     // ... of all ranks of a node, which share a port
   int direct_ranks_network = 8;                // above, p-1 messages each are too many
-  uint64_t direct_bytes_pair = 1 << 20;        // ... unless each pair has so much for each rank
+  uint64_t direct_bytes_pair = 1 << 20;        // ... unless each pair has at least this much
   uint64_t direct_bytes_network = 1 << 20;     // above, a ring is faster: it adds while it moves
   int direct_ranks_at_once = 8;                // above, too many ranks send to one port at once
   uint64_t direct_bytes_at_once = 1 << 20;     // ... unless the message is no longer than this

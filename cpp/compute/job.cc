@@ -149,7 +149,7 @@ class Performance {
   Workspace& workspace_;
   PieceCursor to_;
   const bool streams_;
-  std::size_t read_bytes_ = 0;  // at a time, through each bounce buffer; 0: no operand is read
+  std::size_t read_bytes_ = 0;  // read at a time through each bounce buffer; 0: no operand is read
 };
 
 Status Performance::perform(const ComputeJob& job, std::size_t first, std::size_t bytes,

@@ -55,7 +55,7 @@ std::string describe_difference(std::string_view rank, std::string_view listing,
     there.push_back(theirs[i]);
   }
   if (here.empty()) return cat(rank, " and ", other_rank, " differ behind the first names");
-  return cat(rank, " has ", join(here, ", "), " where ", other_rank, " has ", join(there, ", "));
+  return cat(rank, ": ", join(here, ", "), "; ", other_rank, ": ", join(there, ", "));
 }
 
 std::string_view name_at(std::string_view listing, std::size_t position, std::size_t count) {

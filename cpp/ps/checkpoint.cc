@@ -110,7 +110,7 @@ Status open_file(const std::string& path, Fd& file, Prefix& prefix) {
   std::memcpy(&prefix, start.data(), sizeof prefix);
   if (prefix.magic == kMagic) return {};
   return refuse(path,
-                "it is none of this version of rdmacoll. Take one that rdmacoll.ps.save of this "
+                "it is not of this version of rdmacoll. Take one that rdmacoll.ps.save of this "
                 "version wrote.");
 }
 
@@ -239,7 +239,7 @@ Status Checkpoint::open_to_restore() {
   if (::fstat(file_.get(), &found) != 0) return not_read(path_, errno);
   const auto file_bytes = static_cast<uint64_t>(found.st_size);
   if (prefix.header_bytes > std::min<uint64_t>(kHeaderBytesMax, file_bytes)) {
-    return refuse(path_, "it is damaged at its start. Take another one.");
+    return refuse(path_, "its header is damaged. Take another one.");
   }
   header_.resize(prefix.header_bytes);
   RC_RETURN_IF_ERROR(transfer(header_.data(), header_.size(), false));
@@ -257,8 +257,7 @@ Status Checkpoint::open_to_restore() {
   for (const std::span<std::byte> part : memory_) data_bytes_ += part.size();
   if (file_bytes != sizeof prefix + header_.size() + data_bytes_ + sizeof checksum_) {
     return refuse(path_, cat("it has ", file_bytes,
-                             " bytes, which is not what it says at its start. Take "
-                             "another one."));
+                             " bytes, but its header says another size. Take another one."));
   }
   stage_ = Stage::check;
   return {};

@@ -283,7 +283,7 @@ void Client::control(int peer, std::span<const std::byte> message) {
   if (!is_one || place >= server->asked.size() || !server->asked[place].is_said) {
     return fail(
         {Code::failed, cat(world_.describe(peer),
-                           " sent what is no answer of a parameter server: the ranks run "
+                           " sent no valid answer of a parameter server: the ranks run "
                            "different builds of rdmacoll. Install one version everywhere.")});
   }
   Pending& pending = server->asked[place];

@@ -32,8 +32,8 @@ struct LearningRate {
   double power = 1;                // polynomial
   double cycle = 0;                // polynomial: 0 or 1
   double first_decay_steps = 1;    // restarts: length of the first period
-  double t_mul = 2;                // restarts: factor of the length from period to period
-  double m_mul = 1;                // restarts: factor of the initial rate from period to period
+  double t_mul = 2;                // restarts: each period is so many times as long as the last
+  double m_mul = 1;                // restarts: factor of a period's initial rate to the last one's
   std::vector<double> boundaries;  // piecewise: whole steps, ascending
   std::vector<double> values;      // piecewise: one more than boundaries
 

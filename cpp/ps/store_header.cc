@@ -109,7 +109,7 @@ bool Store::read_header(Reader& reader, std::vector<Variable>& saved) {
 bool Store::fits(Reader& reader, std::string& why) const {
   std::vector<Variable> saved;
   if (!read_header(reader, saved)) {
-    why = "it is damaged at its start. Take another one.";
+    why = "its header is damaged. Take another one.";
   } else if (saved.size() != variables_.size()) {
     why = cat("it has ", saved.size(), " variables, and this run has ", variables_.size(),
               ". Declare the same ones before.");

@@ -54,7 +54,7 @@ void PsKernel::compute(void* self, TF_OpKernelContext* context,
   Asked asked;
   if (is_evaluated_while_optimizing(context)) {
     TF_SetStatus(status.get(), TF_UNIMPLEMENTED,
-                 "parameter servers have nothing to say before the program runs");
+                 "parameter servers have no value before the program runs");
   } else {
     kernel->collect(context, asked, status.get());
   }

@@ -22,7 +22,7 @@ class SocketTransport : public Transport {
   virtual int streams() const { return 1; }
   virtual void adopt_stream(int peer, int number, Fd socket);
   virtual bool has_stream(int peer, int number) const;
-  // The failure of a peer that has a stream without connection, for a given cause.
+  // The message about a stream to a peer that could not be opened, with its cause.
   virtual std::string stream_failure(int number, const std::string& cause) const;
   // The failure of a peer that has opened only some of its streams.
   virtual std::string missing_streams(int opened) const;

@@ -37,7 +37,7 @@ def _as_array(value: Any) -> Array:
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"a {type(value).__name__} that numpy makes no array of: {error}.") from None
+        raise ConfigError(f"numpy cannot make an array of a {type(value).__name__}: {error}.") from None
 
 
 def _refuse_mask(value: Any, label: str) -> None:
@@ -197,7 +197,7 @@ def scale(value: Any, label: str) -> float:
 def check_exact(dtype: str, factor: float, label: str) -> None:
     """Raises ConfigError when an integer times `factor` would have to round, and for bool."""
     if factor != 1.0 and dtype == "bool":
-        raise ConfigError(f"{label}={factor} of bool, which has nothing to scale: leave it out.")
+        raise ConfigError(f"{label}={factor} of bool, which cannot be scaled: leave it out.")
     if not factor.is_integer() and dtype.startswith(("int", "uint")):
         raise ConfigError(
             f"{label}={factor} of {dtype} would have to round: scale after the reduction, or use a float "
@@ -219,7 +219,7 @@ def root(root_rank: Any, size: int) -> int:
         return root_rank
     number = _integer(root_rank)
     if number is None or not 0 <= number < size:
-        raise ConfigError(f"root_rank={root_rank!r} is no rank of this world: 0 to {size - 1} are.")
+        raise ConfigError(f"root_rank={root_rank!r} is no rank of this world: ranks are 0 to {size - 1}.")
     return number
 
 

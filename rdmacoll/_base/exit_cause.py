@@ -98,7 +98,7 @@ class ExitCause:
         self.is_exception = False  # an uncaught exception
 
     def reset(self) -> None:
-        """Clears the record for a new world: an exception before it is not its end."""
+        """Clears the record for a new world. An earlier exception is not the cause of its end."""
         self._cause = ""
         note_last_action("")
         self.is_failure = self.is_exception = False

@@ -350,7 +350,7 @@ def _check(name: str, array: Array, *, writable: bool) -> None:
     if not isinstance(array, np.ndarray) or array.dtype not in DTYPES:
         what = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise ConfigError(
-            f"variable {name!r} is {what}: servers update float32 and float64 alone. Give an array of one "
+            f"variable {name!r} is {what}: servers update only float32 and float64. Give an array of one "
             "of these."
         )
     if not array.flags.c_contiguous or (writable and not array.flags.writeable):

@@ -81,7 +81,7 @@ class BootstrapExchange(Protocol):
     def hold_address(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
         """Called when the world stands. Keeps the address for the world.
 
-        is_over: whether the world has failed or ended. blame: ends the world on all ranks, with a sentence.
+        is_over: whether the world has failed or ended. blame: ends the world on all ranks with this message.
         """
 
     def close(self) -> None:
@@ -162,15 +162,15 @@ class MpiExchange:
 
     def allgather(self, text: str, watch: Callable[[], None] = no_watch) -> list[str]:
         """All ranks' texts, by rank."""
-        mine = bytearray(text.encode())
+        own_text = bytearray(text.encode())
         size = self._comm.Get_size()
         lengths = bytearray(_LENGTH.size * size)
-        self._finish(self._comm.Iallgather, bytearray(_LENGTH.pack(len(mine))), lengths, watch=watch)
+        self._finish(self._comm.Iallgather, bytearray(_LENGTH.pack(len(own_text))), lengths, watch=watch)
         counts = [count for (count,) in _LENGTH.iter_unpack(lengths)]
         offsets = [sum(counts[:rank]) for rank in range(size)]
         everything = bytearray(sum(counts))
         receive_buffer = [everything, (counts, offsets), _byte_type()]
-        self._finish(self._comm.Iallgatherv, mine, receive_buffer, watch=watch)
+        self._finish(self._comm.Iallgatherv, own_text, receive_buffer, watch=watch)
         return [bytes(everything[offset : offset + count]).decode() for offset, count in zip(offsets, counts)]
 
     def job(self) -> tuple[str, bytes]:

@@ -177,14 +177,14 @@ def by_hand(
     rendezvous: str | None = None,
 ) -> Launch | None:
     """The world that arguments or RDMACOLL_RANK, _SIZE and _RENDEZVOUS describe; None without them."""
-    given = {
+    arguments = {
         "RDMACOLL_RANK": rank,
         "RDMACOLL_SIZE": size,
         "RDMACOLL_RENDEZVOUS": rendezvous,
     }
-    as_argument = any(value is not None for value in given.values())
-    merged = {name: text_of(name, value) for name, value in given.items() if value is not None}
-    merged.update({name: environ[name] for name in given if name not in merged and name in environ})
+    as_argument = any(value is not None for value in arguments.values())
+    merged = {name: text_of(name, value) for name, value in arguments.items() if value is not None}
+    merged.update({name: environ[name] for name in arguments if name not in merged and name in environ})
     if not merged:
         return None
     source = "arguments of init()" if as_argument else "RDMACOLL_RANK and RDMACOLL_SIZE"

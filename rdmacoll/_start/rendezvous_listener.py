@@ -129,14 +129,14 @@ class LocalProcess:
 
 def list_difference(launch: Launch, host_pid: str, hello: dict[str, Any], caller: str) -> str | None:
     """The message about two processes with different lists of hosts, or None if the lists are equal."""
-    mine, theirs = launch.lists(), hello.get("lists")
-    if mine == theirs:
+    own_lists, peer_lists = launch.lists(), hello.get("lists")
+    if own_lists == peer_lists:
         return None
     descriptions = [
         f"{name} was given {', '.join(f'{key}={value}' for key, value in lists.items())}"
         if isinstance(lists, dict)
         else f"{name} no lists of hosts"
-        for name, lists in ((f"{launch.name(launch.rank)} ({host_pid})", mine), (caller, theirs))
+        for name, lists in ((f"{launch.name(launch.rank)} ({host_pid})", own_lists), (caller, peer_lists))
     ]
     return f"{descriptions[0]}; {descriptions[1]}: give every process the same lists."
 

@@ -129,12 +129,12 @@ def agree(
     """Runs a step, and returns all ranks' results. Raises its error, or that of the first rank with one."""
     failure: BaseException | None = None
     try:
-        mine: dict[str, Any] = {"ok": step()}
+        own_result: dict[str, Any] = {"ok": step()}
     except Exception as error:
         failure = _first_cause(exchange, error)
-        mine = {"error": error_to_fields(failure)}
+        own_result = {"error": error_to_fields(failure)}
     try:
-        answers = [json.loads(text) for text in exchange.allgather(json.dumps(mine), watch)]
+        answers = [json.loads(text) for text in exchange.allgather(json.dumps(own_result), watch)]
     except RdmacollError:
         if failure is None:
             raise

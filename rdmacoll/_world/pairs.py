@@ -92,7 +92,7 @@ class _Round:
         self._group, self._test = group, test
         self._problems: dict[Pair, tuple[str, str]] = dict.fromkeys(pairs, ("", ""))
         me = group.launch.rank
-        self._mine = next((pair for pair in pairs if me in pair), None)
+        self._own_pair = next((pair for pair in pairs if me in pair), None)
         self._address = 0
         self._name = name
 
@@ -100,8 +100,8 @@ class _Round:
         """Opens, finds the node, connects and measures. Returns the same at every rank."""
         try:
             cards = self._agree(self._open)
-            leaders = self._agree(lambda mine: self._node(mine, cards))
-            reports = self._agree(lambda mine: self._run(mine, leaders))
+            leaders = self._agree(lambda own_pair: self._node(own_pair, cards))
+            reports = self._agree(lambda own_pair: self._run(own_pair, leaders))
         finally:
             if self._address:
                 self._group.library.pair_free(self._address)
@@ -112,15 +112,15 @@ class _Round:
 
     def _agree(self, step: Callable[[Pair], Any]) -> list[Any]:
         """Runs a step in each pair without a problem so far. Returns all ranks' answers; None: no answer."""
-        mine: dict[str, Any] = {}
-        if self._mine is not None and self._problems[self._mine] == ("", ""):
+        own_result: dict[str, Any] = {}
+        if self._own_pair is not None and self._problems[self._own_pair] == ("", ""):
             try:
-                mine = {"ok": step(self._mine)}
+                own_result = {"ok": step(self._own_pair)}
             except RdmacollError as error:
-                mine = {"problem": str(error)}
+                own_result = {"problem": str(error)}
         # Ranks without work wait here for the ranks that measure.
         self._group.exchange.renew(2 * self._test.limit_s + _MARGIN_S, "--timeout, twice, and some seconds")
-        answers = [json.loads(text) for text in self._group.exchange.allgather(json.dumps(mine))]
+        answers = [json.loads(text) for text in self._group.exchange.allgather(json.dumps(own_result))]
         for pair, problems in self._problems.items():
             if problems == ("", ""):
                 low, high = (str(answers[rank].get("problem", "")) for rank in pair)

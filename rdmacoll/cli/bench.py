@@ -157,7 +157,7 @@ def _measured(kind: Kind, options: _Options) -> Findings:
             row["algorithm"] = engine_setting("RDMACOLL_ALLREDUCE_ALGORITHM") or "auto"
         text = _line(row)
         for contestant, cell in zip(contestants[1:], cells[1:]):
-            ratio = statistics.median(theirs / ours for theirs, ours in zip(cell.seconds, cells[0].seconds))
+            ratio = statistics.median(peer_s / our_s for peer_s, our_s in zip(cell.seconds, cells[0].seconds))
             row["peers"][contestant.name] = _row(kind, size, cell, ranks)
             row["ratio"][contestant.name] = ratios[contestant.name][str(size)] = ratio
             text += f" {statistics.median(cell.seconds) * 1e6:>10.2f} {ratio:>6.2f}"

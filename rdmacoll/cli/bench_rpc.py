@@ -34,9 +34,11 @@ def takes_payloads(sizes: str, kinds: str) -> Callable[..., Any]:
             "--payload",
             default=kinds,
             show_default=True,
-            help="Of uniform, random, skewed, and files of rdmacoll bench record.",
+            help="A list of uniform, random, skewed, and files of rdmacoll bench record.",
         )
-        @click.option("--sizes", default=sizes, show_default=True, help="Of payloads of one buffer: 2:8M.")
+        @click.option(
+            "--sizes", default=sizes, show_default=True, help="Sizes of payloads of one buffer: 2:8M."
+        )
         @click.option(
             "--iovec",
             default=10,

@@ -93,9 +93,9 @@ def training(
         raise click.UsageError(
             "--plot needs matplotlib, which is not installed: pip install 'rdmacoll[plot]'."
         )
-    given = list(PEERS) if "all" in peers else names_of(",".join(peers), list(PEERS), "--peer")
+    chosen_peers = list(PEERS) if "all" in peers else names_of(",".join(peers), list(PEERS), "--peer")
     own = names_of(ours, list(OURS), "--ours")
-    contestants = [*own, *given]
+    contestants = [*own, *chosen_peers]
     contestants += [other_build(name) for name in own] if build is not None else []
     if not contestants:
         raise click.BadParameter("--ours is empty, and there is no --peer: nobody would train")

@@ -36,7 +36,7 @@ def host_name(machine: Machine) -> Iterator[Finding]:
     several = machine.start.launch is not None and machine.start.launch.size > 1
     make = problem if several else note
     check = f"getent ahosts {name}"
-    why = "launchers name rank 0's host, and the others look its address up"
+    why = "launchers name rank 0's host, and the other ranks look its address up"
     if found.problem:
         yield make(
             "host name",

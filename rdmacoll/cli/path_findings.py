@@ -128,46 +128,46 @@ def _rdma_cause(found: Paths, path: Path) -> tuple[str, str, str]:
     low, high = (found.ranks[rank] for rank in path.ranks)
     if not low.rails or not high.rails:  # the message of the path says all that is known
         return "RDMA is used where all ranks can", "see the sentence", RERUN
-    mine, theirs = low.rails[0], high.rails[0]
-    check = _check(low, mine, theirs)
-    if _kind(mine.gid) != _kind(theirs.gid):
+    low_rail, high_rail = low.rails[0], high.rails[0]
+    check = _check(low, low_rail, high_rail)
+    if _kind(low_rail.gid) != _kind(high_rail.gid):
         wrong, other = _outlier(found, low, high)
         return (
-            f"wrong GID: {low.text} uses {mine.gid.text()} and {high.text} uses {theirs.gid.text()}; packets "
-            "of one kind are not understood as the other",
+            f"wrong GID: {low.text} uses {low_rail.gid.text()} and {high.text} uses {high_rail.gid.text()}; "
+            "packets of one kind are not understood as the other",
             _other_gid(wrong, other.rails[0]),
             check,
         )
-    is_elsewhere = _network(mine.gid) != _network(theirs.gid)
+    is_elsewhere = _network(low_rail.gid) != _network(high_rail.gid)
     if is_elsewhere or any(text in path.causes() for text in _UNREACHABLE):
         networks = ", which are of different networks" if is_elsewhere else ""
         return (
-            f"missing route: there is no way from {mine.gid.gid} to {theirs.gid.gid}{networks}, or it does "
-            "not carry RoCE (UDP port 4791)",
+            f"missing route: there is no way from {low_rail.gid.gid} to {high_rail.gid.gid}{networks}, or it "
+            "does not carry RoCE (UDP port 4791)",
             "add the route on both hosts (ip route get ADDRESS from ADDRESS shows the one in use), or name "
             "ports of one network with RDMACOLL_DEVICE",
             check,
         )
     if low.host == high.host and (_NO_WAY in path.causes() or _NO_ANSWER in path.causes()):
         return (
-            f"{mine.text} and {theirs.text} are of one host, and the adapter does not carry packets back to "
-            "it: two of its ports lie in different networks, or the port is down",
+            f"{low_rail.text} and {high_rail.text} are of one host, and the adapter does not carry packets "
+            "back to it: two of its ports lie in different networks, or the port is down",
             "name one port for all ranks of the host (RDMACOLL_DEVICE), or let shared memory carry the data "
             "there (leave RDMACOLL_TRANSPORT unset)",
             f"ibv_devinfo on {low.host}; then {RERUN}",
         )
     if _NO_WAY in path.causes():
         return (
-            f"nobody answers at {theirs.gid.gid} or at {mine.gid.gid} on the link of the other: a link or a "
-            "switch port is down, VLANs differ, or a switch keeps the two apart",
-            f"look at the links of {mine.text} and of {theirs.text}, and at the switch between them",
+            f"nobody answers at {high_rail.gid.gid} or at {low_rail.gid.gid} on the link of the other: a "
+            "link or a switch port is down, VLANs differ, or a switch keeps the two apart",
+            f"look at the links of {low_rail.text} and of {high_rail.text}, and at the switch between them",
             check,
         )
     if _NO_ANSWER in path.causes():
         return (
             "the packets leave and nothing comes back: a link or a switch port is down, VLANs differ, the "
             "route is missing, or a firewall drops RoCE (UDP port 4791)",
-            f"look at the links of {mine.text} and of {theirs.text}, at the route and the firewall "
+            f"look at the links of {low_rail.text} and of {high_rail.text}, at the route and the firewall "
             "between them",
             check,
         )

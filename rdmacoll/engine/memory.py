@@ -44,7 +44,7 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any
     dims, kind = arguments.shape(shape), arguments.dtype(dtype)
     size = math.prod(dims) * kind.itemsize
     if size > _BYTES_MAX:
-        raise ConfigError(f"shape={shape!r} of {kind} are {size} bytes, more than an address can tell.")
+        raise ConfigError(f"shape={shape!r} of {kind} are {size} bytes, more than an address can express.")
     if size == 0:
         return np.empty(dims, kind)
     with engine.held() as owner:
@@ -53,7 +53,7 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any
             return array_over(Block(_PoolMemory(engine, address), address, size), dims, kind)
     log = Log(engine.values.text("RDMACOLL_LOG"), engine.topology[0])
     log.warning(
-        f"empty(): no {size} bytes are left in the engine's pool (RDMACOLL_BUF_SIZE): an ordinary array is "
-        "given, which costs a copy."
+        f"empty(): no {size} bytes are left in the engine's pool (RDMACOLL_BUF_SIZE), so the array is an "
+        "ordinary one, which costs a copy."
     )
     return np.empty(dims, kind)

@@ -106,7 +106,7 @@ def reduction(op: Any) -> ReduceOp:
         return ReduceOp(operator.index(op))
     except (TypeError, ValueError):
         raise ConfigError(
-            f"op={op!r} is no reduction: rdmacoll.Average, Sum, Min, Max and Product are."
+            f"op={op!r} is no reduction: use rdmacoll.Average, Sum, Min, Max or Product."
         ) from None
 
 
@@ -127,7 +127,9 @@ class DtypeTable:
         if code is None:
             code = CODES.get(dtype.name, -1)
             if code < 0 or _is_swapped(dtype):
-                raise ConfigError(f"{dtype} cannot be sent: what only moves values takes {', '.join(CODES)}.")
+                raise ConfigError(
+                    f"{dtype} cannot be sent: collectives that move values take {', '.join(CODES)}."
+                )
             self.known_to_move[dtype] = code
         return code
 

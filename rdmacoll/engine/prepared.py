@@ -95,7 +95,9 @@ class PreparedCall(_Run):
     def _resume(self, code: int) -> Any:
         """Runs after an earlier run whose value, `code`, was not handled, since Ctrl-C came first."""
         if not self._address:
-            raise RdmacollError("this prepared call is no more: keep what `prepare_...` returned.")
+            raise RdmacollError(
+                "this prepared call has been freed: keep the object that `prepare_...` returned."
+            )
         if code == abi.TIMEOUT:
             self._run = _refuse_interrupted  # the earlier run may still be in flight
         self._has_moved = self._has_moved or code == abi.MOVED

@@ -43,7 +43,7 @@ class ProcessSet:
         """This process's number in the set, from 0. Raises ConfigError if the process is not in the set."""
         own_rank = self._topology()[0]
         if own_rank not in self._ranks:
-            raise ConfigError(f"rank {own_rank} is not in {self!r}: ask included() first.")
+            raise ConfigError(f"rank {own_rank} is not in {self!r}: check included() first.")
         return self._ranks.index(own_rank)
 
     def size(self) -> int:

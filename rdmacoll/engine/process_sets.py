@@ -57,8 +57,8 @@ def _agree(engine: Engine, action: int, one: ProcessSet, in_flight: int = 0) -> 
             for rank, (request, ranks) in enumerate(requests)
         )
         raise MismatchError(
-            f"ranks disagree about the process sets: {description}. All ranks add and remove the same sets, "
-            "in the same order, members or not."
+            f"ranks disagree about the process sets: {description}. Add and remove the same sets in the "
+            "same order on all ranks, members or not."
         )
     if busy:
         raise ConfigError(

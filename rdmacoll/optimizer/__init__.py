@@ -118,8 +118,8 @@ def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: A
     for part in parts:
         if hasattr(type(part), "_rdmacoll_reduce") or getattr(part, "_rdmacoll_is_inside", False):
             raise ConfigError(
-                f"this {type(optimizer).__name__} is wrapped already, or a part of it, or what is around it: "
-                "its gradients would be reduced twice. Wrap an optimizer once."
+                f"this {type(optimizer).__name__}, a part of it or the optimizer around it is wrapped "
+                "already: its gradients would be reduced twice. Wrap an optimizer once."
             )
     family = _family(optimizer)
     one = options.get("process_set", global_process_set)

@@ -112,8 +112,8 @@ class Comparison:
         failed = [self._rank(member) for member in self.live if table[member, _FAILED]]
         if failed:
             raise RdmacollError(
-                f"rank {failed[0]} could not read its variables, so ranks cannot be compared: its own error "
-                "has the reason."
+                f"rank {failed[0]} could not read its variables, so ranks cannot be compared: see the error "
+                "of that rank."
             )
         first = self.live[0]
         for member in self.live:

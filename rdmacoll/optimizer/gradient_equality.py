@@ -27,10 +27,10 @@ def equal_on_ranks(gradients: Sequence[Any], name: str, process_set: ProcessSet)
 
     The ranks compare variances, which follow from sums. Ranks that have joined give zeros and do not count.
     """
-    mine = (_traced_summaries if tf.executing_eagerly() else _summaries)(list(gradients))
+    own_summaries = (_traced_summaries if tf.executing_eagerly() else _summaries)(list(gradients))
     with in_process_set(process_set):
         sums = reduce_group(
-            [tf.concat([mine, mine * mine, tf.ones((1,), tf.float64)], axis=0)],
+            [tf.concat([own_summaries, own_summaries * own_summaries, tf.ones((1,), tf.float64)], axis=0)],
             op=ReduceOp.SUM,
             name=name_in_trace(f"{name}/equality"),
         )[0]

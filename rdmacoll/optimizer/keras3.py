@@ -239,9 +239,9 @@ def _check_parts(optimizer: Any, variables: Any) -> None:
             )
 
 
-def _variables_of(optimizer: Any, given: Any, count: int) -> list[Any]:
+def _variables_of(optimizer: Any, variables: Any, count: int) -> list[Any]:
     """The variables of `count` gradients: those of the call, or else all of the optimizer."""
-    found = list(getattr(optimizer, "_trainable_variables", []) if given is None else given)
+    found = list(getattr(optimizer, "_trainable_variables", []) if variables is None else variables)
     return (found + [None] * count)[:count]  # Keras reports a wrong number
 
 

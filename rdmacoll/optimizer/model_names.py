@@ -99,7 +99,7 @@ def _refuse(other: str, name: str, variables: Sequence[Any]) -> NoReturn:
     labels = [label for label in map(label_of, variables[:3]) if label]
     inside = f" ({', '.join(labels)}{', ...' if len(variables) > 3 else ''})" if labels else ""
     refuse(
-        f"{threads_text(other)} reduce gradients of different models as {name!r}{inside}, and ranks could "
-        "take one model's for the other's. Give each of them a name of its own, the same on all ranks: "
+        f"{threads_text(other)} reduce gradients of different models as {name!r}{inside}, and a rank could "
+        "confuse the two models. Give each of them a name of its own, the same on all ranks: "
         'DistributedGradientTape(tape, name="actor"), or DistributedOptimizer(optimizer, name="actor").'
     )

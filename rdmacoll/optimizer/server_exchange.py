@@ -82,9 +82,9 @@ class Exchange:
         for name in names:
             if current().has(name):
                 raise ConfigError(
-                    f"variable {name!r} is at the servers already, with the optimizer of its first step, "
-                    "which stays: go on with that one (compile(optimizer=model.optimizer)), or name layers "
-                    "otherwise."
+                    f"variable {name!r} is at the servers already, with the optimizer of its first step: "
+                    "continue with that optimizer (compile(optimizer=model.optimizer)), or give the layers "
+                    "other names."
                 )
         self._variables = dict(zip(names, own_variables))
         self._by_rows = {name for name, one in self._variables.items() if optimizer._var_key(one) in sparse}

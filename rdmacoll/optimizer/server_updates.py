@@ -57,9 +57,9 @@ class ServerUpdates(WrappedCopies):
     def learning_rate(self, value: Any) -> None:
         if self._rdmacoll_reduce.is_declared and callable(value):
             raise ConfigError(
-                "an optimizer that asynchronous parameter servers apply gets another learning-rate schedule "
-                "after its first step: they count by what they have. Give it the schedule before, or begin "
-                "with a number and set numbers."
+                "the learning-rate schedule of an optimizer with asynchronous parameter servers cannot "
+                "change after its first step: the servers count by the first schedule. Set the schedule "
+                "before the first step, or begin with a number and set numbers."
             )
         super(ServerUpdates, type(self)).learning_rate.fset(self, value)  # type: ignore[misc]
 

@@ -41,7 +41,7 @@ class Exchange:
         self.name = name
         self.rate = rate  # the optimizer's attribute
         self._rule = rule
-        self.buckets: list[Any] = []  # none: each step is one request to each server
+        self.buckets: list[Any] = []  # always empty: each step is one request to each server
         self.pairs: list[tuple[Any, Any]] = []  # gradients and variables of the step that is built
         self._names: dict[Any, str] = {}
         self._declared: set[str] = set()
@@ -144,8 +144,8 @@ class Exchange:
             for name in new:
                 if current().has(name):
                     raise ConfigError(
-                        f"variable {name!r} is at the servers already, with the optimizer of its first step, "
-                        "which stays: go on with that one, or give variables other names."
+                        f"variable {name!r} is at the servers already, with the optimizer of its first "
+                        "step: continue with that optimizer, or give the variables other names."
                     )
             if new:
                 state = State(0, slots_of(self._rule, new))

@@ -106,7 +106,7 @@ def _decided(reducer: GradientReducer, of: Origin, variable: Any) -> Origin:
         return Origin.LOCAL
     raise ConfigError(
         f"the gradient of {_name(variable)} is made from gradients that are reduced and from others of this "
-        f"rank, and reducing it with {_description(reducer)} would count the first ones again: {_CURE}."
+        f"rank, so a reduction with {_description(reducer)} would count the reduced ones twice: {_CURE}."
     )
 
 
@@ -152,8 +152,8 @@ def _reduced_unless_equal(reducer: GradientReducer, gradients: list[Any], variab
     if not repeats(reducer):
         text = (
             f"gradients of one or more of {_listed(variables)} differ between ranks, and a tape has reduced "
-            "others of them in another function or in eager code: made from those, they would be wrong after "
-            f"a reduction with {_description(reducer)}; {_CURE}."
+            "others of them in another function or in eager code. If the first are made from the others, a "
+            f"reduction with {_description(reducer)} would be wrong: {_CURE}."
         )
         gradients = _checked(tf.reduce_all(are_equal), text, gradients)
         _check_descent(reducer, gradients, variables)

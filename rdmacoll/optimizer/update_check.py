@@ -246,7 +246,7 @@ def log() -> Log:
 
 def tolerated_text(found: Difference) -> str:
     """The end of a note."""
-    return f"{TOLERANCE}={tolerance():g} allows it, and this is said once."
+    return f"{TOLERANCE}={tolerance():g} allows it. This message appears once."
 
 
 def exceeded_text(text: str, found: Difference) -> str:

@@ -50,7 +50,7 @@ _SCHEDULES: Mapping[str, tuple[str, Sequence[str]]] = {
 }
 # Arguments that servers do not support, each with an alternative.
 _REFUSED = {
-    "clipnorm": "the norm of a gradient is not known where a part of it arrives; clip by value (clipvalue), "
+    "clipnorm": "a server with a part of a gradient does not know its norm; clip by value (clipvalue), "
     "or clip gradients before they are pushed, as DistributedOptimizer does",
     "global_clipnorm": "no server sees all gradients; clip by value (clipvalue), or clip gradients before "
     "they are pushed, as DistributedOptimizer does",

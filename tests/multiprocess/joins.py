@@ -1,4 +1,4 @@
-"""Data that is uneven: ranks join one after the other, in the log and in plans. Runs on every rank."""
+"""Tests uneven data: ranks join one after the other, in the log and in plans. Runs on every rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rdmacoll import engine
 
 
 def uneven(turn: int, name: str | None, **options) -> None:
-    """Rank r of the set has steps_of(r) sums."""
+    """Returns the number of sums that rank r of the set has."""
     one = options.get("process_set", rdmacoll.global_process_set)
     place, size = one.rank(), one.size()
     steps = [5 + 40 * ((rank + turn) % size) for rank in range(size)]

@@ -1,4 +1,5 @@
-"""Runs on every rank: the numpy front end against numpy. Prints the seed; reports how much it compared."""
+"""Compares the numpy interface with numpy on every rank. Prints the seed, and reports the number of
+comparisons."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def allreduces() -> int:
     for name in REDUCIBLE:
         dtype = dtype_of(name)
         assert dtype is not None
-        data = {shape: all_data(shape, dtype, cases) for shape in SHAPES}  # most of this takes random numbers
+        data = {
+            shape: all_data(shape, dtype, cases) for shape in SHAPES
+        }  # most of the time goes to random numbers
         for op in ReduceOp:
             if not is_reducible(name, op):
                 continue
@@ -84,7 +87,7 @@ def in_place_out_and_scales() -> None:
         2.0 * count,
     ]
     assert float(engine.allreduce(me, rdmacoll.Max)) == count - 1
-    # In place on a part of a larger array: nothing beside it is touched.
+    # In place on a part of a larger array: the rest of the array does not change.
     frame = np.full(3000, -1.0)
     frame[1000:2000] = me
     engine.allreduce(frame[1000:2000], rdmacoll.Sum, out=frame[1000:2000])
@@ -159,7 +162,7 @@ def groups() -> None:
 
 
 def grouped_broadcasts() -> None:
-    """New arrays, in place, and both at once; booleans too. Nothing beside them is touched."""
+    """Tests new arrays, in-place calls and both at once, also with booleans. Other memory does not change."""
     me, count = rdmacoll.rank(), rdmacoll.size()
     root = count - 1
     shapes = [((3, 4), "float32"), ((), "bool"), ((0,), "int64"), ((70_001,), "float32"), ((5,), "uint16")]
@@ -185,7 +188,7 @@ def grouped_broadcasts() -> None:
 
 
 def many_at_once() -> None:
-    """Hundreds in flight; named ones in an order of each rank's own."""
+    """Tests hundreds of calls in flight. Each rank has its own order of named calls."""
     me, count = rdmacoll.rank(), rdmacoll.size()
     numbers = list(range(300))
     np.random.default_rng([SEED, me]).shuffle(numbers)
@@ -199,11 +202,11 @@ def many_at_once() -> None:
         assert (value == count * n + count * (count - 1) / 2).all()
         assert handle.done()
         assert handle.wait() is value
-    # Unnamed ones by their order, waited for backwards.
+    # Unnamed calls match by their order. The rank waits for the last one first.
     unnamed = [engine.allreduce_async(np.float64(me * n), rdmacoll.Sum) for n in range(100)]
     for n in reversed(range(100)):
         assert float(unnamed[n].wait()) == n * count * (count - 1) / 2
-    # Nobody waits for these, nor keeps their arrays.
+    # The program neither waits for these calls nor keeps their arrays.
     for n in range(100):
         engine.allreduce_async(np.full(10_000, float(n)), rdmacoll.Sum)
     engine.barrier()

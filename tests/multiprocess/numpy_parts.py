@@ -1,4 +1,4 @@
-"""The collectives in which ranks give or get different parts, against numpy: runs on every rank."""
+"""Compares collectives with different parts for each rank with numpy. Runs on every rank."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def moves(seed: int) -> int:
                 assert same(engine.scatter(given, root), whole[rows_of(rows, me, count)]), (name, rows)
                 cases += 1
 
-            # splits[i][j]: how many rows rank i gives to rank j
+            # splits[i][j]: the number of rows that rank i sends to rank j
             splits = np.random.default_rng([seed, number, len(row)]).integers(0, 40, (count, count))
             splits[number % count] = 0
             ends = np.cumsum(splits, axis=1)
@@ -137,7 +137,7 @@ def groups(seed: int) -> None:
     me, count = rdmacoll.rank(), rdmacoll.size()
     kinds = ["float32", "float64", "float32", "int32", "float16", "float32"]
     shapes = [(3, 4), (1,), (0, 2), (257,), (9, 1, 2), (50_000,)]
-    # These are moved, and never reduced: two of one dtype are one operation.
+    # Collectives move these and never reduce them. Two of one dtype are one operation.
     moved = [("bool", (7, 3)), ("uint16", (2,)), ("bool", (3, 1000)), ("complex64", (4, 2)), ("bool", (1, 0))]
     numbered = list(enumerate([*zip(kinds, shapes), *moved]))
     lists = [
@@ -162,7 +162,7 @@ def groups(seed: int) -> None:
 
 
 def many_at_once(seed: int) -> None:
-    """All kinds in flight together, in an order of each rank's own."""
+    """Tests all kinds in flight together. Each rank has its own order."""
     me, count = rdmacoll.rank(), rdmacoll.size()
     order = list(range(120))
     np.random.default_rng([seed, me]).shuffle(order)
@@ -192,9 +192,9 @@ def many_at_once(seed: int) -> None:
         assert (got is None) == (right is None), n
         assert got is None or same(got, np.repeat(right[:, None], 2, axis=1)), n
         assert handle.wait() is got
-    for n in range(40):  # nobody waits for these, nor keeps their arrays
+    for n in range(40):  # the program neither waits for these nor keeps their arrays
         engine.alltoall_async(np.full((count * 5000,), float(n)))
-    for _ in range(4):  # as many as batches run at once: these wait for those
+    for _ in range(4):  # as many as batches run at once, so later calls wait for these
         engine.barrier()
 
 

@@ -1,4 +1,4 @@
-"""Prepared calls of every kind: each run on other values, with the results where they were before."""
+"""Tests prepared calls of every kind. Each run has other values, and its results have the same addresses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def allreduces() -> None:
 
 
 def _check(run: engine.PreparedCall, array: Any, expected: Any, *, name: str) -> None:
-    """`expected` from the values that each rank has in a turn: an array, or None where there is no result."""
+    """Returns `expected` of the values that each rank has in a turn: an array, or None if the rank gets no
+    result."""
     me, count = rdmacoll.rank(), rdmacoll.size()
     first = None
     for turn in range(TURNS):
@@ -92,7 +93,7 @@ def _check_kinds(rows: int) -> None:
 
 
 def splits() -> None:
-    """Rank r gives rank k r + k rows."""
+    """Tests rows: rank r sends r + k rows to rank k."""
     me, count = rdmacoll.rank(), rdmacoll.size()
     given = [me + rank for rank in range(count)]
     array = np.repeat(np.arange(count, dtype=np.float64), given)
@@ -105,7 +106,7 @@ def splits() -> None:
 
 
 def rows_of_others_that_change() -> None:
-    """The result is another array then; the memory of the one before is there as long as the array is."""
+    """Tests a result at a new address. The memory of the earlier result exists as long as its array."""
     me, count = rdmacoll.rank(), rdmacoll.size()
     if count == 1:
         return

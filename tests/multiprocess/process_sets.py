@@ -1,4 +1,5 @@
-"""Process sets, static and dynamic, overlapping and at the same time, against numpy: runs on every rank."""
+"""Compares static, dynamic and overlapping process sets with numpy, also at the same time. Runs on every
+rank."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def refused(call, *words: str) -> None:
 
 
 def every_kind(one: rdmacoll.ProcessSet, seed: int) -> int:
-    """In a set with this rank in it."""
+    """Tests a set that includes this rank."""
     ranks, mine = one.ranks, rdmacoll.rank()
     place, size = one.rank(), one.size()
     assert ranks[place] == mine
@@ -80,7 +81,7 @@ def every_kind(one: rdmacoll.ProcessSet, seed: int) -> int:
 
 
 def at_the_same_time(sets: list[rdmacoll.ProcessSet], seed: int) -> None:
-    """Each rank submits in an order of its own; nobody waits before all is submitted."""
+    """Each rank submits in its own order, and waits after it has submitted everything."""
     order = np.random.default_rng([seed, rdmacoll.rank()])
     mine = [one for one in sets if one.included()]
     for step in range(30):
@@ -137,7 +138,7 @@ def main(seed: int) -> None:
     said = refusal(lambda: rdmacoll.add_process_set([0] if me == 0 else [1 % size, *range(2, size)]))
     assert "rank 0 adds [0]" in said, said
 
-    # Removed, and added again: the same lanes, another number.
+    # The set is removed and added again: it has the same lanes and another number.
     for turn in range(4):
         one = sets.pop()
         number, ranks = one.process_set_id, one.ranks

@@ -1,6 +1,7 @@
-"""The same small training whatever carries its gradients: runs on every rank, reports the final weights.
+"""Runs the same small training with gradients over any path. Runs on every rank, and reports the final
+weights.
 
-Arguments: over how many workers the data are spread, and "plain" for the control run without the wrapper.
+Arguments: the number of workers that share the data, and "plain" for the control run without the wrapper.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def fit() -> list[np.ndarray]:
     model, optimizer = network(), keras.optimizers.SGD(RATE, MOMENTUM)
     callbacks = []
     if not IS_PLAIN:
-        if RANK > 0:  # the broadcast puts that right
+        if RANK > 0:  # the broadcast makes them equal
             model.set_weights([weight + RANK for weight in model.get_weights()])
         optimizer = rdmacoll.DistributedOptimizer(optimizer)
         callbacks = [rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)]
@@ -57,7 +58,7 @@ def loop() -> list[np.ndarray]:
 
 
 def pushes() -> None:
-    """push_pull of tensors, eager and in a graph, with its gradient."""
+    """Tests push_pull of tensors, eager and in a graph, with its gradient."""
     mine = tf.constant([1.0, 2.0]) * float(RANK + 1)
     mean = (SIZE + 1) / 2
     assert np.allclose(rdmacoll.push_pull(mine), [mean, 2 * mean])

@@ -1,4 +1,4 @@
-"""The small training that all kinds of parameter servers are compared by: its data and its network."""
+"""The data and the network of the small training by which all kinds of parameter servers are compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RATE, MOMENTUM = 0.1, 0.9
 
 
 def rows_of(worker: int, workers: int) -> tuple[np.ndarray, np.ndarray]:
-    """This worker's rows of each batch, batch by batch; a single one has all of them."""
+    """Returns this worker's rows of each batch. A single worker has all rows."""
     x = np.random.default_rng(4).normal(size=(STEPS, BATCH, 6)).astype(np.float32)
     y = np.sin(x.sum(axis=2, keepdims=True))
     each = BATCH // workers
@@ -22,7 +22,7 @@ def rows_of(worker: int, workers: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def network() -> keras.Model:
-    """The same weights in every process."""
+    """Returns weights that are the same in every process."""
     keras.utils.set_random_seed(9)
     return keras.Sequential(
         [

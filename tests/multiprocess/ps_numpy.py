@@ -1,5 +1,5 @@
-"""Parameter servers for numpy: runs on every rank, servers too, and in allreduce mode, which must give the
-same bits. Reports what the sums were, as digests."""
+"""Tests parameter servers with numpy. Runs on every rank, also on servers, and in allreduce mode, which must
+give the same bits. Reports digests of the sums."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def others() -> None:
 
 
 def plans() -> None:
-    """The same order again and again, with a surprise, and then with ranks that have joined."""
+    """Repeats one order of sums, with one unexpected sum, and then with ranks that have joined."""
     me, count = rdmacoll.rank(), rdmacoll.size()
     for step in range(60):
         got = engine.allreduce(np.full(20_000, me + step, np.float32), rdmacoll.Sum, name="a")

@@ -1,6 +1,7 @@
-"""TensorFlow's tensors through asynchronous parameter servers: one worker judges, so that numbers are known.
+"""Tests TensorFlow's tensors with asynchronous parameter servers. One worker does the checks, so that values
+are known.
 
-Reports the names of the checks that were made.
+Reports the names of the checks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ checks: list[str] = []
 
 
 def check(function):
-    """Runs it, and notes its name."""
+    """Runs a check, and notes its name."""
     function()
     checks.append(function.__name__)
 
@@ -141,7 +142,7 @@ def a_push_may_bring_its_learning_rate():
         now["words"][[7, 9]] -= np.float32(0.25)
         assert np.array_equal(fresh[0], now["double"])
         servers.push(tf.ones(7, tf.float64), "double", 0.1)
-        now["double"] -= 0.1  # every digit
+        now["double"] -= 0.1  # all digits of the value
         assert np.array_equal(fresh[1].values, now["words"][[7, 9]])
     for name in ("w", "double", "words"):
         assert np.array_equal(rdmacoll.pull(name), now[name]), name

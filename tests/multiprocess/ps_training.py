@@ -1,5 +1,5 @@
-"""Trains a linear model with asynchronous parameter servers. Arguments: their number or "colocated", and what
-goes wrong."""
+"""Trains a linear model with asynchronous parameter servers. Arguments: the number of servers or "colocated",
+and the planted failure."""
 
 import os
 import sys
@@ -36,7 +36,7 @@ try:
     while steps < STEPS:
         x = random.normal(size=(ROWS, FEATURES)).astype(np.float32)
         gradient = x.T @ (x @ (weights["w"] - truth)) / ROWS
-        place = {"w": weights["w"]} if steps % 2 else None  # it gives what it is given
+        place = {"w": weights["w"]} if steps % 2 else None  # returns its argument
         fresh = ps.exchange({"w": gradient}, place)
         assert place is None or fresh["w"] is weights["w"]
         weights.update(fresh)

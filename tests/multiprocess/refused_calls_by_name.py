@@ -1,5 +1,5 @@
-"""Refusals that come in turn under one name, names in flight, and groups that are not alike: every rank
-hears of them, and what follows has its own partner."""
+"""Tests refusals in turn under one name, names in flight, and groups that differ. Every rank gets the errors,
+and later operations still match."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GOOD, WHOLE = np.ones(3, np.float32), np.ones(3, np.int32)
 
 
 def follows_right(name: str | None = None) -> None:
-    """The next operations of all ranks meet each other."""
+    """Checks that the next operations of all ranks match."""
     for title in None, name:
         salt = next(SALT)
         total = engine.allreduce(value(RANK, (3,), salt=salt), rdmacoll.Sum, name=title)
@@ -28,7 +28,7 @@ def follows_right(name: str | None = None) -> None:
 
 
 def hears(call: Callable[[], Any], *words: str) -> None:
-    """It is a MismatchError with these words."""
+    """Checks that the error is a MismatchError with these words."""
     found = raised(rdmacoll.MismatchError, call)
     for word in words:
         assert word in str(found), (word, str(found))
@@ -67,7 +67,8 @@ def check_a_refusal_behind_an_operation_of_its_name_that_is_in_flight() -> None:
 
 
 def _lists() -> list[tuple[list[Any], list[Any], bool]]:
-    """Arrays of most ranks, of the odd one, and whether the odd one refuses them itself."""
+    """Returns the arrays of most ranks, those of the odd rank, and whether the odd rank itself refuses
+    them."""
     wide, half = np.ones(3), np.ones(3, np.float16)
     return [
         ([GOOD, wide], [GOOD, GOOD], False),
@@ -121,7 +122,7 @@ def check_groups_of_several_dtypes_have_the_right_sums_in_any_order() -> None:
             order = dtypes if (RANK + turn) % 2 else dtypes[::-1]
             salts = {dtype: next(SALT) for dtype in dtypes}
             arrays = [value(RANK, (5,), dtype, salt=salts[dtype]) for dtype in order]
-            # Unnamed ones may be in flight at once.
+            # Unnamed operations may be in flight at once.
             handles.append((engine.grouped_allreduce_async(arrays, rdmacoll.Sum, name), order, salts))
             while handles and (name or len(handles) == 4 or turn == 19):
                 handle, titles, numbers = handles.pop(0)
@@ -146,7 +147,7 @@ def _refuse_names_of_all_lengths() -> None:
         assert "Average of int32" in text
         if length > 4096:
             assert "bytes" in str(raised(rdmacoll.ConfigError, lambda: engine.allreduce(GOOD, name=long)))  # noqa: B023
-        if length > 4088:  # with the dtype behind it
+        if length > 4088:  # the dtype follows in the text
             group = [GOOD, np.ones(2)]
             text = str(raised(rdmacoll.ConfigError, lambda: engine.grouped_allreduce(group, name=long)))  # noqa: B023
             assert "bytes" in text, text

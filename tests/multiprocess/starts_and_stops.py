@@ -1,4 +1,4 @@
-"""Runs on every rank: many starts and stops in one process must leave nothing behind."""
+"""Starts and stops many times in one process, which must leave nothing behind. Runs on every rank."""
 
 from __future__ import annotations
 

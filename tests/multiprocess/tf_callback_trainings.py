@@ -1,4 +1,4 @@
-"""Trainings of the callbacks' tests, with the Keras of the argument, on ranks and in one process."""
+"""The trainings of the callbacks' tests, on ranks and in one process. The argument chooses the Keras."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def dataset(rank: int, steps: int = STEPS) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joined(steps: int = STEPS) -> tuple[np.ndarray, ...]:
-    """The batches of all ranks, joined batch by batch."""
+    """Returns the batches of all ranks, joined batch by batch."""
     parts = [dataset(rank, steps) for rank in range(rdmacoll.size())]
     return tuple(
         np.concatenate([part[i][step * BATCH :][:BATCH] for step in range(steps) for part in parts])
@@ -79,7 +79,8 @@ def close(found: Arrays, wanted: Arrays) -> None:
 
 
 class Gan(keras.Model):
-    """As in Keras' own guide: two networks, two optimizers, no `call`, so Keras never calls it built."""
+    """A model like in Keras' guide, with two networks, two optimizers and no `call`. So Keras never counts it
+    as built."""
 
     def __init__(self, seed: int, rate: float, wrap: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -104,7 +105,7 @@ class Gan(keras.Model):
 
 
 class Taped(keras.Model):
-    """A train step of its own."""
+    """A train step of the program."""
 
     def __init__(self) -> None:
         super().__init__()

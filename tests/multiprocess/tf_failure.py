@@ -1,5 +1,5 @@
-"""The last rank ends in the middle of training. Arguments: how (kill, exception or exit), and what the
-others are in (graph, eager, fit or session). They report the error and when it came."""
+"""Ends the last rank in the middle of training. Arguments: the kind of end (kill, exception or exit), and the
+code that the others run (graph, eager, fit or session). They report the error and its time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class EndEarly(keras.callbacks.Callback):
 
 
 def train_in_a_session() -> None:
-    """Which takes such a failure for a preemption by itself, and begins again, for ever."""
+    """Trains in a MonitoredTrainingSession. Without rdmacoll it takes such a failure for a preemption, and
+    restarts for ever."""
     with tf.Graph().as_default():
         weights = tf.compat.v1.get_variable("weights", (4, 2))
         optimizer = rdmacoll.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))

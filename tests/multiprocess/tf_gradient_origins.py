@@ -69,7 +69,7 @@ def check_a_reduction_that_nobody_applies_is_none_of_a_later_gradient() -> None:
 
             applied_in_one_function(optimizer, variables, found)()
             holds(variables, [-factor * wanted(array) / SIZE for array in TOTALS])
-        # A sum does not forgive what a mean does.
+        # A second sum changes the result; a second mean does not.
         variables, optimizer = weights(), wrapped(library)
         applied_in_one_function(optimizer, variables, lambda v: (gradients(v), clip(plain(v)))[1])()
         first = [sum(clipped(one) for one in all_values(SHAPES[i], salt=i)) for i in (0, 1)]

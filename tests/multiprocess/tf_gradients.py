@@ -204,7 +204,9 @@ def check_ranks_have_to_agree_on_it() -> None:
 
 
 def slices(rank: int, rows: int, of: int, width: int = 3) -> tuple[np.ndarray, np.ndarray]:
-    indices = np.random.default_rng([rank, rows]).integers(0, of - 1, rows + rank)  # never the last row
+    indices = np.random.default_rng([rank, rows]).integers(
+        0, of - 1, rows + rank
+    )  # the last row is never used
     return value(rank, (len(indices), width), salt=rows), indices
 
 

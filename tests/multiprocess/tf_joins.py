@@ -1,4 +1,4 @@
-"""Uneven data in TensorFlow: eager, in functions, with tape, optimizer and fit. Runs on every rank."""
+"""Tests uneven data in TensorFlow: eager, in functions, with tape, optimizer and fit. Runs on every rank."""
 
 from __future__ import annotations
 

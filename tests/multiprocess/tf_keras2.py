@@ -1,5 +1,6 @@
-"""Keras 2 on real ranks: tape, new and legacy optimizers, loss scaling, callback, files. With `smoke` as
-argument the first two checks only. Newer TensorFlow has it with TF_USE_LEGACY_KERAS=1, by `tf_keras`."""
+"""Tests Keras 2 on real ranks: tape, new and legacy optimizers, loss scaling, callback, files. The argument
+`smoke` runs the first two checks only. Newer TensorFlow has Keras 2 with TF_USE_LEGACY_KERAS=1, through
+`tf_keras`."""
 
 from __future__ import annotations
 
@@ -160,7 +161,7 @@ def check_loss_scaling_can_be_inside_and_outside() -> None:
             lambda optimizer: scaling(rdmacoll.DistributedOptimizer(optimizer)),
         ):
             optimizer, weights = wrap(make(0.25)), [tf.Variable([1.0, 2.0]), tf.Variable([3.0])]
-            # The last rank's gradients are not finite in the second step, which all leave out.
+            # The last rank's gradients are not finite in the second step, so all ranks skip it.
             for factor in (1.0, np.inf if RANK == SIZE - 1 else 1.0, 1.0):
                 gradients = [tf.fill(w.shape, factor * RANK * optimizer.loss_scale) for w in weights]
                 optimizer.apply_gradients(zip(optimizer.get_unscaled_gradients(gradients), weights))
@@ -192,7 +193,7 @@ def check_loss_scaling_with_a_step_of_its_own_reduces_once() -> None:
 
 
 def check_a_graph_of_tensorflow_1_is_for_legacy_optimizers() -> None:
-    """In one beside eager execution, too, where the others would train nothing."""
+    """Also tests a graph beside eager execution. Other optimizers would train nothing there."""
     optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1))
     with tf.Graph().as_default():
         model = network()

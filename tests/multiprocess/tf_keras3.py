@@ -1,4 +1,4 @@
-"""Keras 3 training on real ranks, against one process on the joined batch (rank 0 computes it too).
+"""Compares Keras 3 training on real ranks with one process on the joined batch, which rank 0 also computes.
 
 Tolerance: the mean over a joined batch and the mean of the ranks' means differ by rounding, which Adam's
 division magnifies for gradients near zero; a forgotten reduction is off by 1e-2 and more.
@@ -39,7 +39,7 @@ def dataset(rank: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joined() -> tuple[np.ndarray, np.ndarray]:
-    """The batches of all ranks, joined batch by batch."""
+    """Returns the batches of all ranks, joined batch by batch."""
     parts = [dataset(rank) for rank in range(SIZE)]
     return tuple(
         np.concatenate(
@@ -70,7 +70,7 @@ def fit(model: Any, optimizer: Any, data: tuple[np.ndarray, np.ndarray], batch: 
 def train(
     make: Callable[[], Any], *, wrap: bool = True, build: Callable[[], Any] = network, **options: Any
 ) -> Any:
-    """A model trained by all ranks."""
+    """Returns a model that all ranks have trained."""
     model = build()
     optimizer = make()
     if wrap:
@@ -102,7 +102,7 @@ def matches_one_process(
     for mine, wanted, before in zip(model.get_weights(), alone.get_weights(), initial):
         np.testing.assert_allclose(mine, wanted, atol=TOLERANCE, rtol=TOLERANCE)
         moved = max(moved, float(np.abs(wanted - before).max()))
-    assert moved > 10 * TOLERANCE  # there was something to be equal in
+    assert moved > 10 * TOLERANCE  # the weights have changed
 
 
 def check_sgd() -> None:
@@ -221,7 +221,7 @@ def check_one_rank_that_overflows_stops_the_step_of_all() -> None:
         assert type(model.optimizer).__name__ == "LossScaleOptimizer"
         x, y = dataset(RANK)
         if RANK == SIZE - 1:
-            x[BATCH : 2 * BATCH] = 1e30  # its second batch alone
+            x[BATCH : 2 * BATCH] = 1e30  # only its second batch
         callback = rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)
         model.fit(x, y, batch_size=BATCH, epochs=1, shuffle=False, verbose=0, callbacks=[callback])
     finally:
@@ -236,7 +236,7 @@ def check_one_rank_that_overflows_stops_the_step_of_all() -> None:
 
 
 class CustomSGD(keras.optimizers.SGD):
-    """An optimizer of the user's own."""
+    """An optimizer of the program."""
 
 
 def check_files_load_without_us() -> None:
@@ -342,7 +342,7 @@ def check_compiled_models_fall_back() -> None:
 
 
 class Stateful(keras.layers.Layer):
-    """Variables of unusual dtypes."""
+    """Tests variables of unusual dtypes."""
 
     def build(self, input_shape: Any) -> None:
         self.flag = self.add_weight(shape=(2,), dtype="bool", initializer="zeros", trainable=False)

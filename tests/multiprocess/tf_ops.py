@@ -1,4 +1,4 @@
-"""The TensorFlow ops on real ranks. Argument: the number of inter-op threads."""
+"""Tests the TensorFlow ops on real ranks. Argument: the number of inter-op threads."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def check_loops_with_parallel_iterations() -> None:
     rows = 24
 
     def body(row: Any) -> Any:
-        # Rows become ready in another order on each rank.
+        # Each rank's rows become ready in another order.
         work = tf.cast(tf.reduce_sum(row[1:]), tf.int32)
         slow = tf.reduce_sum(tf.random.stateless_uniform([1 + work * 2000], seed=(1, 2)))
         return allreduce(row[:1] + 0.0 * slow, op=rdmacoll.Sum)
@@ -173,7 +173,7 @@ def check_retraces_and_nested_functions() -> None:
 
 
 def check_copies_of_a_function_in_another_order_on_each_rank() -> None:
-    """Each is as long as the others, so that nothing but what they are tells them apart."""
+    """Tests operations of one size, which differ in their kind alone."""
     calls = 6
     order = np.random.default_rng(200 + RANK).permutation(calls)
 

@@ -1,6 +1,6 @@
-"""Each gradient is reduced once, whatever is wrapped: tapes, optimizers of Keras 3, Keras 2 and TensorFlow 1,
-`compute_gradients`. Sums: a second mean changes nothing. Arguments: the folder of `tf_keras`, and `all`, or
-else each check takes one library: Keras 3, where it has such a check.
+"""Tests that each gradient is reduced once, with any wrapped objects: tapes, optimizers of Keras 3, Keras 2
+and TensorFlow 1, `compute_gradients`. Sums: a second mean changes nothing. Arguments: the folder of
+`tf_keras`, and `all`, or else each check takes one library: Keras 3, where it has such a check.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TURN = itertools.count()
 
 
 def some(libraries: tuple[str, ...], few: int = 1) -> tuple[str, ...]:
-    """Keras 3, or else one in turn."""
+    """Returns Keras 3 with the first argument, otherwise one library in turn."""
     one = "Keras 3" if "Keras 3" in libraries else libraries[next(TURN) % len(libraries)]
     return libraries if "all" in sys.argv else (one,)[:few]
 
@@ -53,7 +53,7 @@ def weights() -> list[Any]:
 
 
 def slope(index: int) -> Any:
-    """This rank's gradient of a weight."""
+    """Returns this rank's gradient of a weight."""
     return tf.constant(value(RANK, SHAPES[index], salt=index))
 
 
@@ -153,14 +153,14 @@ def check_a_reduction_before_is_none_of_a_later_gradient() -> None:
 
             each_way(step)[is_function]()
             holds(variables, [-clipped(array) - array for array in TOTALS])
-            # A tape whose gradients nobody applies.
+            # The program applies no gradients of this tape.
             gradients(variables)
             optimizer.apply_gradients(zip(gradients(variables, is_wrapped=False), variables))
             holds(variables, [-clipped(array) - 2.0 * array for array in TOTALS])
 
 
 def computed(optimizer: Any, variables: list[Any], **options: Any) -> list[tuple[Any, Any]]:
-    """By the method of Keras 2."""
+    """Applies by the method of Keras 2."""
     name = "compute_gradients" if hasattr(optimizer, "update_step") else "_compute_gradients"
     with tape(**options) as recorded:
         loss = tf.add_n([tf.reduce_sum(variables[i] * slope(i)) for i in range(len(variables))])
@@ -168,7 +168,7 @@ def computed(optimizer: Any, variables: list[Any], **options: Any) -> list[tuple
 
 
 def skipping(library: str) -> list[dict[str, bool]]:
-    """Arguments for gradients that are aggregated already."""
+    """Returns the arguments for gradients that are aggregated already."""
     old = {"experimental_aggregate_gradients": False}
     return [old] if library == "Keras 2 legacy" else [old, {"skip_gradients_aggregation": True}]
 
@@ -352,7 +352,8 @@ def check_rows_are_reduced_once() -> None:
 
                 each_way(lambda step=step, found=found: step(found()))[is_function]()
                 each_way(lambda step=step, found=found: step(found(is_wrapped=False)))[is_function]()
-                # Here the ranks compare: equal rows, and others, which eager code does not tell from sums.
+                # Here the ranks compare rows: equal ones, and others, which eager code cannot distinguish
+                # from sums.
                 each_way(lambda step=step, found=found: step(tf.function(found)()))[is_function]()
                 np.testing.assert_allclose(table.numpy(), -6.0 * wanted, 1e-4, 1e-4)
                 if SIZE > 1 and not is_function:

@@ -1,4 +1,4 @@
-"""Ranks with other steps_per_execution: what they are told. Argument: the number of each rank."""
+"""Tests the error of ranks with different steps_per_execution. Argument: the number of each rank."""
 
 from __future__ import annotations
 

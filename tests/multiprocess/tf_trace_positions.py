@@ -1,4 +1,4 @@
-"""Collectives in branches, loops and functions, on ranks that have built other things before.
+"""Tests collectives in branches, loops and functions, on ranks that have built other ops before.
 
 Each rank builds as many conditionals, loops and calls first as its rank says, so that TensorFlow's counters
 differ everywhere. Each case is run in a graph of TensorFlow 1, with both kinds of its control flow, and in a
@@ -27,7 +27,7 @@ def total(x: Any) -> Any:
 
 
 def build_others(x: Any) -> Any:
-    """Each construct as often as this rank says, with nothing of ours inside."""
+    """Builds each construct as often as this rank's number, without collectives in it."""
     twice = tf.function(lambda v: v * 2.0)
     for _ in range(RANK):
         x = tf.identity(x) + 0.0 * twice(x)
@@ -120,7 +120,7 @@ def check_a_loop_in_a_loop() -> None:
 
         return tf.while_loop(lambda i, v: i < 2, lambda i, v: (i + 1, inner(v)), [tf.constant(0), x])[1]
 
-    # TensorFlow 1's own control flow tells nobody in which of several loops an operation is.
+    # TensorFlow 1's own control flow does not tell which of several loops an operation is in.
     run_everywhere(build, SUM * float(SIZE) ** 5, has_old_control_flow=False)
 
 

@@ -1,4 +1,4 @@
-"""Ranks that list their variables in different orders, or by other names."""
+"""Tests ranks that list their variables in different orders, or by other names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rdmacoll.ops import broadcast_variables
 rdmacoll.init()
 RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
 NAMES = ("age", "income", "height", "weight")
-# As a set of names has it on each rank.
+# The order that a set of names has on each rank.
 OWN = NAMES if RANK != 1 else ("age", "height", "income", "weight")
 STEPS = 12
 
@@ -60,7 +60,7 @@ def is_told(error: BaseException) -> None:
 def check_gradients_in_another_order_are_an_error() -> None:
     own = variables(OWN)
     is_told(raised(rdmacoll.MismatchError, step_of(own)))
-    # Again: it is no less wrong the second time.
+    # The second time it is the same error.
     is_told(raised(rdmacoll.MismatchError, step_of(own)))
     is_told(raised(tf.errors.InvalidArgumentError, tf.function(step_of(own))))
     right = variables(NAMES)
@@ -69,7 +69,7 @@ def check_gradients_in_another_order_are_an_error() -> None:
 
 def check_an_order_that_changes_later_is_an_error() -> None:
     own = variables(NAMES)
-    for _ in range(STEPS):  # by a plan in the end
+    for _ in range(STEPS):  # the last ones run by a plan
         assert [float(value) for value in step_of(own)()] == expected(NAMES)
     changed = [own[NAMES.index(name)] for name in OWN]
     is_told(raised(rdmacoll.MismatchError, step_of(changed)))
@@ -128,7 +128,7 @@ def check_models_whose_names_differ_for_good_reason() -> None:
 
 
 def mixed() -> list[float]:
-    """By position, as the ranks have them."""
+    """Returns the mean by position, in the order of the ranks."""
     orders = [("age", "height", "income", "weight") if rank == 1 else NAMES for rank in range(SIZE)]
     return [
         sum((NAMES.index(order[at]) + 1.0) * (rank + 1.0) for rank, order in enumerate(orders)) / SIZE

@@ -1,5 +1,5 @@
-"""Ranks that come apart are found, and ranks that only look so are left alone: in loops, and asked for.
-A second argument is the begin of the names of the checks to run."""
+"""Tests that ranks whose weights differ are detected, without false alarms: in loops, and by check_weights().
+The second argument is a prefix of the checks to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keras 2 without eager execution: ranks that come apart in `fit` are found."""
+"""Tests Keras 2 without eager execution: ranks whose weights differ in `fit` are detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Ranks that come apart in `fit` are found after its first update or its epoch; others train on."""
+"""Tests that ranks whose weights differ in `fit` are detected after its first update or its epoch. Other
+ranks train on."""
 
 from __future__ import annotations
 
@@ -110,7 +111,7 @@ def check_frozen_weights_count_until_a_rank_changes_them() -> None:
     model = network(seed=0)
     model.layers[0].trainable = False
     if RANK == 1:
-        moved(model.layers[0].kernel)  # before anybody has seen it
+        moved(model.layers[0].kernel)  # before any rank has compared
     apart(lambda: fit(model, sgd(), epochs=3), "kernel of rank 1", f"after update {STEPS} of")
     model = network()
     model.layers[0].trainable = False

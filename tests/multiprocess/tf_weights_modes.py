@@ -1,5 +1,5 @@
-"""Ranks that come apart are found with wrapped optimizers of TensorFlow 1, eagerly, in functions and in
-sessions."""
+"""Tests that ranks whose weights differ are detected with wrapped optimizers of TensorFlow 1, eagerly, in
+functions and in sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Ranks that come apart are found with a wrapped tape and a plain optimizer, in programs' own loops."""
+"""Tests that ranks whose weights differ are detected with a wrapped tape and a plain optimizer, in loops of
+programs."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ step.__del__()
 try:
     step()
 except rdmacoll.RdmacollError as error:
-    assert "is no more" in str(error), error
+    assert "has been freed" in str(error), error
 else:
     raise AssertionError("it ran")
 """

@@ -125,8 +125,8 @@ def test_what_servers_cannot_do_is_said_when_it_is_asked_for():
         "DistributedOptimizer(backward_passes_per_step=2)",
         "class AdadeltaOptimizer cannot be applied. Servers apply GradientDescentOptimizer, Momentum",
         "this SGD is wrapped already",
-        "gets another learning-rate schedule after its first step: they count by what they have",
-        "is at the servers already, with the optimizer of its first step, which stays: go on with that one",
+        "cannot change after its first step: the servers count by the first schedule",
+        "is at the servers already, with the optimizer of its first step: continue with that optimizer",
         "gradients are not reduced with asynchronous parameter servers",
     ]
     assert len(said) == len(expected), said

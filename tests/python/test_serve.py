@@ -67,7 +67,7 @@ def test_asynchronous_servers_by_hand_count_updates(tmp_path):
         outcome = started.finish(240)
     reports = outcome.succeeded()[:2]
     assert [report["ends"] for report in reports] == [[40.0, 40.0]] * 2
-    # The variables come where the lists say, and nowhere else.
+    # Each worker listens at its address in the lists alone.
     assert [report["listening"] for report in reports] == [[host] for host in hand.workers]
     found = json.loads(path.read_text())
     assert {name: found[name] for name in ("ok", "server", "workers", "steps", "waiting_workers")} == {

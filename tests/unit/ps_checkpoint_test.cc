@@ -206,7 +206,7 @@ TEST_F(Checkpoints, are_refused_with_what_is_different) {
               testing::HasSubstr("it has other parts of variable words (float64, "));
   write("something else, long enough to be one");
   EXPECT_THAT(run(Checkpoint::Way::restore, path, saved).message(),
-              testing::HasSubstr("is none of this version of rdmacoll"));
+              testing::HasSubstr("is not of this version of rdmacoll"));
 }
 
 TEST_F(Checkpoints, that_end_early_leave_the_older_one) {

@@ -37,7 +37,7 @@ TEST(Listings, are_alike_by_their_digests) {
 TEST(Listings, are_described_at_the_first_three_differences) {
   const std::string other = listing("9", "2", "9", "4", "\na\nc_1\nb\nx\ny");
   EXPECT_EQ(describe_difference("rank 0", kPlain, "rank 1", other),
-            "rank 0 has b, c_1, d where rank 1 has c_1, b, x");
+            "rank 0: b, c_1, d; rank 1: c_1, b, x");
   EXPECT_EQ(describe_difference("rank 0", kPlain, "rank 1", kPlain.substr(0, 32)),
             "rank 0 and rank 1 differ behind the first names");
 }
@@ -75,7 +75,7 @@ TEST_F(NamesOfVariables, in_another_order_are_an_error_on_all_ranks) {
   EXPECT_EQ(verdicts[0].ranks, (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(verdicts[0].status.code(), Code::mismatch);
   const std::string& text = verdicts[0].status.message();
-  EXPECT_NE(text.find("'bucket_0' in different orders: ranks 0, 1 has a, b where rank 2 has b, a"),
+  EXPECT_NE(text.find("'bucket_0' in different orders: ranks 0, 1: a, b; rank 2: b, a"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find("RDMACOLL_CHECK_NAMES=false"), std::string::npos) << text;
@@ -104,7 +104,7 @@ TEST_F(NamesOfVariables, that_differ_otherwise_are_told_once) {
   EXPECT_TRUE(root.take_verdicts().empty());
   const auto warnings = root.take_warnings();
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_NE(warnings[0].find("rank 0 has a, b, c_1 where rank 1 has x, y, z"), std::string::npos)
+  EXPECT_NE(warnings[0].find("rank 0: a, b, c_1; rank 1: x, y, z"), std::string::npos)
       << warnings[0];
 }
 

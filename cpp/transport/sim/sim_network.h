@@ -47,7 +47,7 @@ struct SimPolicy {
   Nanoseconds delay_max = 50 * kMicrosecond;
   int control_delays = 1;          // delays that a control message takes; data may overtake it
   std::optional<LinkModel> links;  // instead of chaos
-  bool moves_bytes = true;         // false, with links: transfers have a size and no contents
+  bool moves_bytes = true;         // false: transfers have no contents (needs `links`)
   double busy = 0;                 // share of posts that are refused
   double rewrites = 0;             // share of transfers that access their memory more than once
   bool views = true;               // publish and await

@@ -140,8 +140,8 @@ class VariableBroadcast:
         self._sent = _keys_of(groups)
 
     def _op_of_graph(self, variables: list[Any], name: str) -> Any:
-        """The broadcast in a graph of TensorFlow 1. The graph grows once for all `fit`s that send the
-        same."""
+        """The broadcast in a graph of TensorFlow 1. A later `fit` that sends the same variables uses the
+        same operation."""
         ops_of_graph = tf.compat.v1.get_default_graph().get_collection_ref("rdmacoll_broadcasts")
         key = (self._root, name, number_of(world.current(), self._set))
         for earlier, sent, op in ops_of_graph:
