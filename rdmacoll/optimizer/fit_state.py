@@ -199,7 +199,8 @@ def _callback_class(keras: Any) -> Callable[[FitState], Any]:
             self._fit = fit
 
         def on_train_begin(self, logs: Any = None) -> None:
-            self._fit.begin((self.params or {}).get("steps"))
+            # Keras 2.15 gives a program's CallbackList no parameters.
+            self._fit.begin((getattr(self, "params", None) or {}).get("steps"))
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self._fit.begin_epoch()
