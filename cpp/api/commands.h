@@ -16,9 +16,9 @@ std::string verify_schedules_json(int ranks_first, int ranks_last, bool& ok);
 Status sim_scale_json(const ScaleQuestion& question, std::string& json);
 std::string sim_faults_json(uint64_t seed_begin, uint64_t seed_end, bool verbose, bool& ok);
 
-// Asks which algorithm would run, and why. `bytes`: for an allgather or gather the total of all
+// A query: which algorithm would run, and why. `bytes`: for an allgather or gather the total of all
 // ranks, for a scatter the root's, otherwise those of each rank. The root is rank 0.
-struct PlanQuestion {
+struct PlanQuery {
   static constexpr int kRanksMax = 256;
 
   Kind kind = Kind::allreduce;
@@ -29,11 +29,11 @@ struct PlanQuestion {
   int rank = 0;                  // the rank whose schedule is shown
   std::string algorithm;         // the algorithm of that schedule; "": the chosen one
   LinkModel links;
-  bool has_rate = false;  // the question gives the link rate, not the settings
+  bool has_rate = false;  // the query gives the link rate, not the settings
   // Parameter servers, which make the sums, in addition to the ranks. Each has its own node, or all
   // share the node if there is only one.
   int servers = 0;
 };
-Status plan_json(const PlanQuestion& question, const Config& config, std::string& json);
+Status plan_json(const PlanQuery& query, const Config& config, std::string& json);
 
 }  // namespace rdmacoll

@@ -22,52 +22,52 @@ std::vector<const AlgorithmRow*> rows_of(Kind kind, int servers) {
 }
 
 // Null if the kind has no such algorithm.
-const AlgorithmRow* algorithm_of(const PlanQuestion& question) {
-  const std::vector<const AlgorithmRow*> rows = rows_of(question.kind, question.servers);
+const AlgorithmRow* algorithm_of(const PlanQuery& query) {
+  const std::vector<const AlgorithmRow*> rows = rows_of(query.kind, query.servers);
   const auto found = std::find_if(rows.begin(), rows.end(), [&](const AlgorithmRow* row) {
-    return row->name == question.algorithm;
+    return row->name == query.algorithm;
   });
   return found == rows.end() ? nullptr : *found;
 }
 
-Status check(const PlanQuestion& question) {
-  if (!is_known(question.kind) || question.kind == Kind::barrier || question.kind == Kind::join) {
+Status check(const PlanQuery& query) {
+  if (!is_known(query.kind) || query.kind == Kind::barrier || query.kind == Kind::join) {
     return {Code::invalid, "nothing is planned for this kind of collective."};
   }
-  if (question.bytes == 0) return {Code::invalid, "0 bytes need no algorithm: ask for 1 or more."};
-  if (question.ranks < 1 || question.ranks > PlanQuestion::kRanksMax) {
-    return {Code::invalid, cat(question.ranks, " ranks are not planned here: ask for 1 to ",
-                               PlanQuestion::kRanksMax, ".")};
+  if (query.bytes == 0) return {Code::invalid, "0 bytes need no algorithm: ask for 1 or more."};
+  if (query.ranks < 1 || query.ranks > PlanQuery::kRanksMax) {
+    return {Code::invalid, cat(query.ranks, " ranks are not planned here: ask for 1 to ",
+                               PlanQuery::kRanksMax, ".")};
   }
-  if (question.nodes < 1 || question.nodes > question.ranks) {
-    return {Code::invalid, cat(question.ranks, " ranks cannot be on ", question.nodes,
-                               " nodes: ask for 1 to ", question.ranks, ".")};
+  if (query.nodes < 1 || query.nodes > query.ranks) {
+    return {Code::invalid, cat(query.ranks, " ranks cannot be on ", query.nodes,
+                               " nodes: ask for 1 to ", query.ranks, ".")};
   }
-  if (question.servers < 0 || question.servers > PlanQuestion::kRanksMax) {
-    return {Code::invalid, cat(question.servers, " servers are not planned here: ask for 0 to ",
-                               PlanQuestion::kRanksMax, ".")};
+  if (query.servers < 0 || query.servers > PlanQuery::kRanksMax) {
+    return {Code::invalid, cat(query.servers, " servers are not planned here: ask for 0 to ",
+                               PlanQuery::kRanksMax, ".")};
   }
-  const int members = question.ranks + question.servers;
-  if (question.rank < 0 || question.rank >= members) {
-    return {Code::invalid, cat("there is no rank ", question.rank, " among ", members,
+  const int members = query.ranks + query.servers;
+  if (query.rank < 0 || query.rank >= members) {
+    return {Code::invalid, cat("there is no rank ", query.rank, " among ", members,
                                ": ask for 0 to ", members - 1, ".")};
   }
-  if (!question.algorithm.empty() && algorithm_of(question) == nullptr) {
+  if (!query.algorithm.empty() && algorithm_of(query) == nullptr) {
     std::vector<std::string_view> names;
-    for (const AlgorithmRow* row : rows_of(question.kind, question.servers)) {
+    for (const AlgorithmRow* row : rows_of(query.kind, query.servers)) {
       names.push_back(row->name);
     }
     return {Code::invalid,
-            cat(question.algorithm, " is no algorithm for this: ask for ", join(names, ", "), ".")};
+            cat(query.algorithm, " is no algorithm for this: ask for ", join(names, ", "), ".")};
   }
   return {};
 }
 
 // The nodes of the ranks, followed by those of the servers.
-std::vector<int> nodes_of(const PlanQuestion& question) {
-  std::vector<int> nodes = even_nodes(question.ranks, question.nodes);
-  for (int server = 0; server < question.servers; ++server) {
-    nodes.push_back(question.nodes == 1 ? 0 : question.nodes + server);
+std::vector<int> nodes_of(const PlanQuery& query) {
+  std::vector<int> nodes = even_nodes(query.ranks, query.nodes);
+  for (int server = 0; server < query.servers; ++server) {
+    nodes.push_back(query.nodes == 1 ? 0 : query.nodes + server);
   }
   return nodes;
 }
@@ -75,10 +75,10 @@ std::vector<int> nodes_of(const PlanQuestion& question) {
 // The choice follows rules, not the cost model. Explains why the rules do not choose the `cheapest`
 // algorithm of the model. It tries the rules with one fact changed, or names the origin of their
 // limits.
-std::string_view why_not_cheapest(const PlanQuestion& question, const Tuning& tuning,
-                                  const Facts& facts, Algorithm chosen, Algorithm cheapest) {
+std::string_view why_not_cheapest(const PlanQuery& query, const Tuning& tuning, const Facts& facts,
+                                  Algorithm chosen, Algorithm cheapest) {
   const auto differs = [&](const Facts& others) {
-    return choose(rdmacoll::row_of(question.kind).result, tuning, others).algorithm != chosen;
+    return choose(rdmacoll::row_of(query.kind).result, tuning, others).algorithm != chosen;
   };
   Facts free = facts;
   free.forced = {};
@@ -97,18 +97,18 @@ std::string_view why_not_cheapest(const PlanQuestion& question, const Tuning& tu
   if (cheapest == Algorithm::bruck_alltoall && !facts.is_even) {
     return "it takes parts of one size, and these bytes do not divide by the ranks";
   }
-  Link usual = (question.links.is_by_device ? kRdmaLinks : kTcpLinks).network;
-  usual.bytes_per_us = question.links.network.bytes_per_us;
-  if (question.links.network != usual) {
+  Link usual = (query.links.is_by_device ? kRdmaLinks : kTcpLinks).network;
+  usual.bytes_per_us = query.links.network.bytes_per_us;
+  if (query.links.network != usual) {
     return "the cuts between algorithms are made for the usual latency";
   }
   if (cheapest == Algorithm::direct && facts.ranks > tuning.direct_ranks_at_once &&
       facts.bytes > tuning.direct_bytes_at_once) {
-    return question.links.is_by_device
+    return query.links.is_by_device
                ? "more send to one port at once than the model knows of"
                : "measured: so many hosts that send to one at once take up to five times as long";
   }
-  if (cheapest == Algorithm::direct && !question.links.is_by_device &&
+  if (cheapest == Algorithm::direct && !query.links.is_by_device &&
       facts.bytes > tuning.direct_bytes_network) {
     return "measured: between hosts a ring took 3 to 40% less than direct for as much";
   }
@@ -121,53 +121,52 @@ std::string quoted(std::string_view name, std::string_view text) {
 
 }  // namespace
 
-Status plan_json(const PlanQuestion& asked, const Config& config, std::string& json) {
-  RC_RETURN_IF_ERROR(check(asked));
-  PlanQuestion question = asked;
-  if (!asked.has_rate && config.link_gbit) {
+Status plan_json(const PlanQuery& given, const Config& config, std::string& json) {
+  RC_RETURN_IF_ERROR(check(given));
+  PlanQuery query = given;
+  if (!given.has_rate && config.link_gbit) {
     const auto gbit = static_cast<double>(*config.link_gbit);
-    question.links.network.bytes_per_us =
-        usual_links(asked.links.is_by_device, gbit).network.bytes_per_us;
+    query.links.network.bytes_per_us =
+        usual_links(given.links.is_by_device, gbit).network.bytes_per_us;
   }
-  const std::vector<int> nodes = nodes_of(question);
-  const bool is_wide = has_wide_sums(question.kind, question.dtype, ReduceOp::sum);
-  Shape shape{.ranks = question.ranks, .rank = question.rank, .nodes = nodes, .wide_sums = is_wide};
+  const std::vector<int> nodes = nodes_of(query);
+  const bool is_wide = has_wide_sums(query.kind, query.dtype, ReduceOp::sum);
+  Shape shape{.ranks = query.ranks, .rank = query.rank, .nodes = nodes, .wide_sums = is_wide};
   std::vector<Forced> forced;
   for (const AlgorithmRange& range : config.allreduce_algorithms) {
     forced.push_back({algorithm_from(range.algorithm), range.bytes_max});
   }
-  const Tuning tuning = tuning_for(question.links);
-  const auto ranks = static_cast<uint64_t>(question.ranks);
-  const bool is_exchange = question.kind == Kind::alltoall;
-  const Facts facts{.ranks = question.ranks,
-                    .one_node = question.nodes == 1,
-                    .bytes = question.bytes * (is_exchange ? ranks : 1),
+  const Tuning tuning = tuning_for(query.links);
+  const auto ranks = static_cast<uint64_t>(query.ranks);
+  const bool is_exchange = query.kind == Kind::alltoall;
+  const Facts facts{.ranks = query.ranks,
+                    .one_node = query.nodes == 1,
+                    .bytes = query.bytes * (is_exchange ? ranks : 1),
                     .wide_sums = is_wide,
                     .canonical = config.canonical,
                     .forced = forced,
                     .segment_bytes = config.segment_bytes,
                     .spread = Spread(shape),
-                    .is_even = question.bytes % ranks == 0,
-                    .servers = question.servers};
-  const Choice choice = choose(rdmacoll::row_of(question.kind).result, tuning, facts);
+                    .is_even = query.bytes % ranks == 0,
+                    .servers = query.servers};
+  const Choice choice = choose(rdmacoll::row_of(query.kind).result, tuning, facts);
   const Algorithm shown =
-      question.algorithm.empty() ? choice.algorithm : algorithm_of(question)->algorithm;
+      query.algorithm.empty() ? choice.algorithm : algorithm_of(query)->algorithm;
   // Devices need pinned memory. Otherwise peers read the caller's memory if this is worth a system
   // call.
-  const bool is_visible =
-      tuning.reads_in_place(rdmacoll::row_of(question.kind).result, question.bytes) &&
-      (facts.one_node || !question.links.is_by_device);
-  const bool adds = is_sum(rdmacoll::row_of(question.kind).result);
+  const bool is_visible = tuning.reads_in_place(rdmacoll::row_of(query.kind).result, query.bytes) &&
+                          (facts.one_node || !query.links.is_by_device);
+  const bool adds = is_sum(rdmacoll::row_of(query.kind).result);
   std::vector<std::string> costs;
   std::map<double, Algorithm> by_time;
   std::string written, lowered;
-  for (const AlgorithmRow* row : rows_of(question.kind, question.servers)) {
-    shape.servers = row->by_servers ? question.servers : 0;
+  for (const AlgorithmRow* row : rows_of(query.kind, query.servers)) {
+    shape.servers = row->by_servers ? query.servers : 0;
     const uint64_t segment_bytes = segment_bytes_of(row->algorithm, tuning, facts);
     const std::vector<Schedule> schedules =
-        lowered_schedules(row->algorithm, shape, question.links, is_visible);
-    const uint64_t bytes = row_bytes(row->result, schedules.front(), question.bytes);
-    const Cost cost = cost_of(schedules, std::span(nodes).first(schedules.size()), question.links,
+        lowered_schedules(row->algorithm, shape, query.links, is_visible);
+    const uint64_t bytes = row_bytes(row->result, schedules.front(), query.bytes);
+    const Cost cost = cost_of(schedules, std::span(nodes).first(schedules.size()), query.links,
                               bytes, segment_bytes);
     costs.push_back(cat("{", quoted("algorithm", row->name), ", \"time_us\": ", cost.time_us,
                         ", \"messages\": ", cost.messages, ", \"network_bytes\": ",
@@ -180,15 +179,15 @@ Status plan_json(const PlanQuestion& asked, const Config& config, std::string& j
                         "}"));
     const auto [same, is_new] = by_time.try_emplace(cost.time_us, row->algorithm);
     if (row->algorithm == choice.algorithm) same->second = choice.algorithm;
-    if (row->algorithm != shown || question.rank >= shape.members()) continue;
+    if (row->algorithm != shown || query.rank >= shape.members()) continue;
     written = to_text(row->make(shape));
-    lowered = to_text(schedules[static_cast<std::size_t>(question.rank)]);
+    lowered = to_text(schedules[static_cast<std::size_t>(query.rank)]);
   }
   const Algorithm cheapest = by_time.begin()->second;
   json = cat("{", quoted("algorithm", name_of(choice.algorithm)), ", ",
              quoted("reason", choice.reason), ", ", quoted("cheapest", name_of(cheapest)), ", ",
              quoted("why_not_cheapest",
-                    why_not_cheapest(question, tuning, facts, choice.algorithm, cheapest)),
+                    why_not_cheapest(query, tuning, facts, choice.algorithm, cheapest)),
              ", ", quoted("shown", name_of(shown)), ", \"nodes\": [", join(nodes, ", "),
              "], \"costs\": [", join(costs, ", "), "], ", quoted("schedule", written), ", ",
              quoted("lowered", lowered), "}");

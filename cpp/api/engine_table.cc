@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "api/answers.h"
 #include "api/engine_handle.h"
+#include "api/return_values.h"
 #include "api/session.h"
 #include "api/tables.h"
 #include "memory/pool.h"

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "api/answers.h"
 #include "api/refusals.h"
 #include "api/requests.h"
+#include "api/return_values.h"
 #include "base/text.h"
 
 namespace rdmacoll {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "api/answers.h"
+#include "api/return_values.h"
 
 namespace rdmacoll {
 namespace {

@@ -3,12 +3,12 @@
 #include <memory>
 #include <utility>
 
-#include "api/answers.h"
 #include "api/engine_handle.h"
 #include "api/lock_hooks.h"
 #include "api/prepared.h"
 #include "api/refusals.h"
 #include "api/requests.h"
+#include "api/return_values.h"
 #include "api/tables.h"
 
 struct rc_prepared {

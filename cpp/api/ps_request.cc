@@ -39,7 +39,7 @@ Status ask_for_rows(const rc_ps_request& request, const Tensor& tensor, Client& 
 
 }  // namespace
 
-Status ask_for(const rc_ps_request& request, Client& client, CallRef& call) {
+Status start_call(const rc_ps_request& request, Client& client, CallRef& call) {
   std::vector<Tensor> tensors;
   for (int32_t i = 0; i < request.n_tensors; ++i) {
     const rc_ps_tensor& from = request.tensors[i];

@@ -15,6 +15,6 @@ inline std::optional<double> rate_from(const double* rate) {
 }
 
 // Starts the call. Returns an error, without starting it, if tensors do not fit their variables.
-Status ask_for(const rc_ps_request& request, Client& client, CallRef& call);
+Status start_call(const rc_ps_request& request, Client& client, CallRef& call);
 
 }  // namespace rdmacoll::ps

@@ -68,11 +68,11 @@ class PsSession {
   // steps the client, or inside this function. Returns an error if the call was not started; `done`
   // is not called then.
   template <typename Ask>
-  Status submit(Ask ask_for, std::function<void(const Status&)> done) {
+  Status submit(Ask start_call, std::function<void(const Status&)> done) {
     CallRef call;
     bool is_over = false;
     RC_RETURN_IF_ERROR(ask([&](Client& client) -> Status {
-      RC_RETURN_IF_ERROR(ask_for(client, call));
+      RC_RETURN_IF_ERROR(start_call(client, call));
       is_over = call->is_done();
       if (!is_over) call->done = std::move(done);
       has_been_ = false;  // the session's thread steps the client now

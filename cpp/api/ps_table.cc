@@ -3,10 +3,10 @@
 #include <optional>
 #include <vector>
 
-#include "api/answers.h"
 #include "api/engine_handle.h"
 #include "api/ps_request.h"
 #include "api/ps_session.h"
+#include "api/return_values.h"
 #include "api/session.h"
 #include "api/tables.h"
 #include "base/text.h"
@@ -22,7 +22,7 @@ struct rc_ps_call {
 namespace rdmacoll::ps {
 namespace {
 
-int answer(const Status& status, CallRef made, rc_ps_call** call, char** error) {
+int begin_call(const Status& status, CallRef made, rc_ps_call** call, char** error) {
   if (status.ok()) *call = new rc_ps_call{std::move(made)};
   return report(status, error);
 }
@@ -128,7 +128,7 @@ int ps_declare(rc_ps* ps, const rc_variable* variables, int32_t n_variables, con
   const Status status = ps->session->ask([&](Client& client) {
     return client.declare(specs, {decays.get(), count}, rule, made);
   });
-  return answer(status, std::move(made), call, error);
+  return begin_call(status, std::move(made), call, error);
 }
 
 int ps_move(rc_ps* ps, int32_t move, int32_t n_variables, const int32_t* variables,
@@ -144,7 +144,7 @@ int ps_move(rc_ps* ps, int32_t move, int32_t n_variables, const int32_t* variabl
                                 : client.push_pull(tensors, rate);
     return {};
   });
-  return answer(status, std::move(made), call, error);
+  return begin_call(status, std::move(made), call, error);
 }
 
 int ps_move_rows(rc_ps* ps, int32_t move, int32_t variable, const int64_t* rows, int64_t n_rows,
@@ -159,13 +159,13 @@ int ps_move_rows(rc_ps* ps, int32_t move, int32_t variable, const int64_t* rows,
     return move == RC_PS_PUSH ? client.push_rows(number, named, bytes, made, rate)
                               : client.pull_rows(number, named, bytes, made);
   });
-  return answer(status, std::move(made), call, error);
+  return begin_call(status, std::move(made), call, error);
 }
 
 int ps_ask(rc_ps* ps, int32_t ask, rc_ps_call** call, char** error) {
   CallRef made = ps->session->ask(
       [ask](Client& client) { return ask == RC_PS_STATS ? client.stats() : client.leave(); });
-  return answer({}, std::move(made), call, error);
+  return begin_call({}, std::move(made), call, error);
 }
 
 int ps_wait(rc_ps* ps, const rc_ps_call* call, int64_t timeout_ms, char** texts, char** error) {
@@ -184,13 +184,13 @@ char* ps_sharding(rc_ps* ps) {
   return copy_text(ps->session->ask([](Client& client) { return client.sharding().text(); }));
 }
 
-int ps_checkpoint(rc_ps* ps, const char* path, int32_t way, rc_ps_call** call, char** error) {
-  CallRef made = ps->session->ask([path, way](Client& client) {
-    return way == RC_PS_RESTORE ? client.restore(path)
-           : way == RC_PS_SAVED ? client.saved(path)
-                                : client.save(path);
+int ps_checkpoint(rc_ps* ps, const char* path, int32_t action, rc_ps_call** call, char** error) {
+  CallRef made = ps->session->ask([path, action](Client& client) {
+    return action == RC_PS_RESTORE ? client.restore(path)
+           : action == RC_PS_SAVED ? client.saved(path)
+                                   : client.save(path);
   });
-  return answer({}, std::move(made), call, error);
+  return begin_call({}, std::move(made), call, error);
 }
 
 int ps_move_slot(rc_ps* ps, int32_t move, int32_t slot, uint64_t updates, int32_t n_variables,
@@ -204,7 +204,7 @@ int ps_move_slot(rc_ps* ps, int32_t move, int32_t slot, uint64_t updates, int32_
         move == RC_PS_INIT ? client.init(tensors, number, updates) : client.pull(tensors, number);
     return {};
   });
-  return answer(status, std::move(made), call, error);
+  return begin_call(status, std::move(made), call, error);
 }
 
 int ps_updates(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_call** call,
@@ -216,7 +216,7 @@ int ps_updates(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_c
     made = client.updates(tensors);
     return {};
   });
-  return answer(status, std::move(made), call, error);
+  return begin_call(status, std::move(made), call, error);
 }
 
 int ps_submit(rc_ps* ps, const rc_ps_request* request, char** error) {
@@ -225,7 +225,7 @@ int ps_submit(rc_ps* ps, const rc_ps_request* request, char** error) {
   if (!here.ok()) return report(here, error);
   return report(
       ps->session->submit(
-          [request](Client& client, CallRef& call) { return ask_for(*request, client, call); },
+          [request](Client& client, CallRef& call) { return start_call(*request, client, call); },
           [done = request->done, context = request->context](const Status& status) {
             done(context, status.ok() ? nullptr : status.to_json().c_str());
           }),
@@ -255,7 +255,7 @@ int ps_exchange(rc_ps* ps, int32_t n_variables, const int32_t* variables,
     made = client.push_pull(tensors, rate_from(learning_rate));
     return {};
   });
-  return answer(status, std::move(made), call, error);
+  return begin_call(status, std::move(made), call, error);
 }
 
 }  // namespace

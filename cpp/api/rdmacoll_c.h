@@ -128,16 +128,16 @@ typedef struct rc_request {
 
 enum rc_measure { RC_LATENCY = 1, RC_EXCHANGE = 2, RC_BANDWIDTH = 4 };
 
-typedef struct rc_plan { /* equal at both ends */
-  uint32_t size;         /* sizeof(rc_plan) */
-  int32_t measures;      /* sum of rc_measure */
-  const uint64_t* bytes; /* sizes of the transfers to measure */
+typedef struct rc_pair_plan { /* equal at both ends */
+  uint32_t size;              /* sizeof(rc_pair_plan) */
+  int32_t measures;           /* sum of rc_measure */
+  const uint64_t* bytes;      /* sizes of the transfers to measure */
   int32_t n_bytes;
-  int32_t repeats;   /* bursts for each measurement */
-  double burst_s;    /* approximate duration of a burst */
-  double patience_s; /* fails if nothing moves for this long */
-  double limit_s;    /* pair_run: limit to connect, and limit to measure */
-} rc_plan;
+  int32_t repeats;  /* bursts for each measurement */
+  double burst_s;   /* approximate duration of a burst */
+  double timeout_s; /* fails if nothing moves for this long */
+  double limit_s;   /* pair_run: limit to connect, and limit to measure */
+} rc_pair_plan;
 
 typedef struct rc_update {     /* one update of a variable by a gradient */
   uint32_t size;               /* sizeof(rc_update) */
@@ -170,7 +170,7 @@ enum rc_ps_move { RC_PS_INIT = 0, RC_PS_PUSH = 1, RC_PS_PULL = 2, RC_PS_PUSH_PUL
 enum rc_ps_ask { RC_PS_STATS = 0, RC_PS_LEAVE = 1 };
 /* saved: the identity of the save that wrote each server's file, as a number. The numbers are
  * equal if one save wrote all files. */
-enum rc_ps_way { RC_PS_SAVE = 0, RC_PS_SAVED = 1, RC_PS_RESTORE = 2 };
+enum rc_ps_checkpoint_action { RC_PS_SAVE = 0, RC_PS_SAVED = 1, RC_PS_RESTORE = 2 };
 
 typedef struct rc_ps_tensor {
   const char* variable; /* the variable's name */
@@ -193,8 +193,8 @@ typedef struct rc_ps_request {
   void* context;
 } rc_ps_request;
 
-typedef struct rc_question {
-  uint32_t size; /* sizeof(rc_question) */
+typedef struct rc_plan_query {
+  uint32_t size; /* sizeof(rc_plan_query) */
   int32_t kind;  /* an rc_kind, except barrier; the root is rank 0 */
   int32_t ranks;
   int32_t nodes; /* nodes of consecutive ranks, as even as possible */
@@ -207,7 +207,7 @@ typedef struct rc_question {
   double gbit_per_s;     /* rate of this network; 0: the usual one */
   int32_t servers;       /* parameter servers in addition to the ranks; 0: none */
   const char* dtype;     /* NULL: float32; sums of 16-bit floats use float32 internally */
-} rc_question;
+} rc_plan_query;
 
 typedef struct rc_link { /* LogGP parameters: cpp/base/link_model.h */
   double latency_us;
@@ -458,8 +458,9 @@ typedef struct rc_ps_api {
   int (*updates)(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_call** call,
                  char** error);
   int (*ask)(rc_ps* ps, int32_t ask, rc_ps_call** call, char** error);
-  /* An rc_ps_way on each server. `path` is the prefix of a file on the server's machine. */
-  int (*checkpoint)(rc_ps* ps, const char* path, int32_t way, rc_ps_call** call, char** error);
+  /* An rc_ps_checkpoint_action on each server. `path` is the prefix of a file on the server's
+   * machine. */
+  int (*checkpoint)(rc_ps* ps, const char* path, int32_t action, rc_ps_call** call, char** error);
   int (*wait)(rc_ps* ps, const rc_ps_call* call, int64_t timeout_ms, char** texts, char** error);
   void (*call_free)(rc_ps_call* call);
   /* Submits a request without waiting. An error means that it was not accepted, and that `done`
@@ -504,7 +505,7 @@ typedef struct rc_tools_api {
    * [{"algorithm", "time_us", "messages": sent by the busiest rank, "network_bytes": sent by the
    * busiest node, "segment_bytes", "segments", "parts", "canonical"}], "schedule": as the
    * algorithm makes it, "lowered": as it runs} */
-  int (*explain)(const rc_question* question, const char* arguments, char** json, char** error);
+  int (*explain)(const rc_plan_query* query, const char* arguments, char** json, char** error);
   /* These two return the JSON keys of their command, and 0 if all is correct, 1 if there are
    * findings. */
   int (*verify_schedules)(int32_t ranks_first, int32_t ranks_last, char** json);
@@ -529,7 +530,7 @@ typedef struct rc_tools_api {
                    int32_t secret_bytes, const char* arguments, rc_pair** pair, char** card,
                    char** error);
   int (*pair_node)(rc_pair* pair, const char* const cards[2], int32_t* leader, char** error);
-  int (*pair_run)(rc_pair* pair, const int32_t leaders[2], const rc_plan* plan, char** json,
+  int (*pair_run)(rc_pair* pair, const int32_t leaders[2], const rc_pair_plan* plan, char** json,
                   char** error);
   void (*pair_free)(rc_pair* pair);
 } rc_tools_api;

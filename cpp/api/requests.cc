@@ -14,9 +14,9 @@ namespace {
 // Checks the size of a struct that the caller has filled.
 Status check_size(std::string_view what, uint32_t size, std::size_t expected) {
   if (size == expected) return {};
-  return {Code::failed, cat("a ", what, " of ", size, " bytes came where ", expected,
-                            " are expected: the parts of rdmacoll are of different versions. "
-                            "Install it anew.")};
+  return {Code::failed, cat("a ", what, " has ", size, " bytes instead of ", expected,
+                            ": the parts of rdmacoll come from different builds. Install the "
+                            "package again.")};
 }
 
 }  // namespace
@@ -87,15 +87,15 @@ Status operation_from(const Session& session, const rc_request& from, OperationR
   return {};
 }
 
-Status plan_from(const rc_plan& from, probe::Plan& to) {
-  RC_RETURN_IF_ERROR(check_size("plan", from.size, sizeof(rc_plan)));
+Status pair_plan_from(const rc_pair_plan& from, probe::Plan& to) {
+  RC_RETURN_IF_ERROR(check_size("pair plan", from.size, sizeof(rc_pair_plan)));
   to = {.sizes = {from.bytes, from.bytes + from.n_bytes},
         .latency = (from.measures & RC_LATENCY) != 0,
         .exchange = (from.measures & RC_EXCHANGE) != 0,
         .bandwidth = (from.measures & RC_BANDWIDTH) != 0,
         .repeats = from.repeats,
         .burst = from_seconds(from.burst_s),
-        .patience = from_seconds(from.patience_s),
+        .patience = from_seconds(from.timeout_s),
         .limit = from_seconds(from.limit_s)};
   return {};
 }
@@ -123,8 +123,8 @@ Status scale_from(const rc_scale& from, ScaleQuestion& to) {
   return {};
 }
 
-Status question_from(const rc_question& from, PlanQuestion& to) {
-  RC_RETURN_IF_ERROR(check_size("question", from.size, sizeof(rc_question)));
+Status plan_query_from(const rc_plan_query& from, PlanQuery& to) {
+  RC_RETURN_IF_ERROR(check_size("plan query", from.size, sizeof(rc_plan_query)));
   to = {.kind = static_cast<Kind>(from.kind),
         .ranks = from.ranks,
         .nodes = from.nodes,

@@ -13,9 +13,9 @@ namespace rdmacoll {
 Status request_from(const rc_request& from, Request& to);
 // Makes an operation of `session` from the request. Fails if the session is not usable.
 Status operation_from(const Session& session, const rc_request& from, OperationRef& operation);
-Status plan_from(const rc_plan& from, probe::Plan& to);
+Status pair_plan_from(const rc_pair_plan& from, probe::Plan& to);
 
-Status question_from(const rc_question& from, PlanQuestion& to);
+Status plan_query_from(const rc_plan_query& from, PlanQuery& to);
 Status scale_from(const rc_scale& from, ScaleQuestion& to);
 
 }  // namespace rdmacoll

@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "api/answers.h"
 #include "api/commands.h"
 #include "api/pair_session.h"
 #include "api/requests.h"
+#include "api/return_values.h"
 #include "api/session.h"
 #include "api/tables.h"
 #include "base/system_error.h"
@@ -45,13 +45,13 @@ int tools_devices(const char* arguments, char** json, char** error) {
   return report(status, error);
 }
 
-int tools_explain(const rc_question* question, const char* arguments, char** json, char** error) {
+int tools_explain(const rc_plan_query* given, const char* arguments, char** json, char** error) {
   Config config;
   std::vector<SettingValue> values;
-  PlanQuestion query;
+  PlanQuery query;
   std::string text;
   Status status = read(arguments, config, values);
-  if (status.ok()) status = question_from(*question, query);
+  if (status.ok()) status = plan_query_from(*given, query);
   if (status.ok()) status = plan_json(query, config, text);
   if (status.ok()) *json = copy_text(text);
   return report(status, error);
@@ -69,10 +69,10 @@ int tools_sim_faults(uint64_t begin, uint64_t end, int32_t verbose, char** json)
   return ok ? 0 : 1;
 }
 
-int tools_sim_scale(const rc_scale* question, char** json, char** error) {
+int tools_sim_scale(const rc_scale* given, char** json, char** error) {
   ScaleQuestion query;
   std::string text;
-  Status status = scale_from(*question, query);
+  Status status = scale_from(*given, query);
   if (status.ok()) status = sim_scale_json(query, text);
   if (status.ok()) *json = copy_text(text);
   return report(status, error);
@@ -100,11 +100,11 @@ int tools_pair_node(rc_pair* pair, const char* const cards[2], int32_t* leader, 
   return report(status, error);
 }
 
-int tools_pair_run(rc_pair* pair, const int32_t leaders[2], const rc_plan* plan, char** json,
+int tools_pair_run(rc_pair* pair, const int32_t leaders[2], const rc_pair_plan* plan, char** json,
                    char** error) {
   probe::Plan probed;
   std::string text;
-  Status status = plan_from(*plan, probed);
+  Status status = pair_plan_from(*plan, probed);
   if (status.ok()) status = pair->session->run({leaders[0], leaders[1]}, probed, text);
   if (status.ok()) *json = copy_text(text);
   return report(status, error);

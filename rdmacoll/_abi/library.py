@@ -320,8 +320,8 @@ class Library:
         limit_s: float,
     ) -> dict[str, Any]:
         """Connects and measures. Keys in rdmacoll_c.h. Blocks for at most twice `limit_s`."""
-        plan = mirror.Plan(
-            ctypes.sizeof(mirror.Plan),
+        plan = mirror.PairPlan(
+            ctypes.sizeof(mirror.PairPlan),
             measures,
             (ctypes.c_uint64 * len(sizes))(*sizes),
             len(sizes),

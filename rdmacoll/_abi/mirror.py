@@ -58,8 +58,8 @@ REQUEST = struct.Struct("@IiiiiddPqiPPPPPPiiPP")
 TENSOR = struct.Struct("@PPi8qP")
 
 
-class Plan(ctypes.Structure):
-    """rc_plan."""
+class PairPlan(ctypes.Structure):
+    """rc_pair_plan."""
 
     _fields_ = [
         ("size", ctypes.c_uint32),
@@ -68,7 +68,7 @@ class Plan(ctypes.Structure):
         ("n_bytes", ctypes.c_int32),
         ("repeats", ctypes.c_int32),
         ("burst_s", ctypes.c_double),
-        ("patience_s", ctypes.c_double),
+        ("timeout_s", ctypes.c_double),
         ("limit_s", ctypes.c_double),
     ]
 
@@ -104,8 +104,8 @@ class Variable(ctypes.Structure):
     ]
 
 
-class Question(ctypes.Structure):
-    """rc_question."""
+class PlanQuery(ctypes.Structure):
+    """rc_plan_query."""
 
     _fields_ = [
         ("size", ctypes.c_uint32),
@@ -471,7 +471,7 @@ class ToolsApi(ctypes.Structure):
             "explain",
             ctypes.CFUNCTYPE(
                 ctypes.c_int,
-                ctypes.POINTER(Question),
+                ctypes.POINTER(PlanQuery),
                 ctypes.c_char_p,
                 _ADDRESSES,
                 _ADDRESSES,
@@ -520,7 +520,7 @@ class ToolsApi(ctypes.Structure):
                 ctypes.c_int,
                 _ADDRESS,
                 ctypes.POINTER(ctypes.c_int32),
-                ctypes.POINTER(Plan),
+                ctypes.POINTER(PairPlan),
                 _ADDRESSES,
                 _ADDRESSES,
             ),

@@ -42,8 +42,8 @@ def explain(
     >>> explain("allreduce", ranks=8, nodes=2, count=1 << 20)["algorithm"]
     'two_level'
     """
-    query = mirror.Question(
-        ctypes.sizeof(mirror.Question),
+    query = mirror.PlanQuery(
+        ctypes.sizeof(mirror.PlanQuery),
         mirror.KINDS[operation],
         ranks,
         nodes,

@@ -1,4 +1,4 @@
-#include "api/answers.h"
+#include "api/return_values.h"
 
 #include <cstdlib>
 #include <cstring>
