@@ -96,8 +96,8 @@ class Parent:
         others = {name for name in names if self._environ.get(name) != environ.get(name)}
         others = {name for name in others if not name.startswith(self._own)}
         assert not others, f"{self._modules} was imported with other values of {others}: start these cold"
-        told = {"arguments": list(arguments), "environ": dict(environ), "folder": os.getcwd()}
-        socket.send_fds(self._channel, [json.dumps(told).encode()], [output.fileno()])
+        request = {"arguments": list(arguments), "environ": dict(environ), "folder": os.getcwd()}
+        socket.send_fds(self._channel, [json.dumps(request).encode()], [output.fileno()])
         while not self._started:
             assert self.hear(_START_S), f"{self._modules} was not imported within {_START_S} s"
         return Forked(self, self._started.pop())

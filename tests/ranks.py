@@ -241,12 +241,12 @@ class Run:
             return
         address = rendezvous or f"127.0.0.1:{free_port()}"
         for rank in range(ranks):
-            told = {
+            request = {
                 "RDMACOLL_RANK": str(rank),
                 "RDMACOLL_SIZE": str(ranks),
                 "RDMACOLL_RENDEZVOUS": address,
             }
-            environ = {**base, **(told if launcher == "tcp" else {}), **(env_of or {}).get(rank, {})}
+            environ = {**base, **(request if launcher == "tcp" else {}), **(env_of or {}).get(rank, {})}
             own = (arguments_of or {}).get(rank, ())
             if preloaded:
                 self.processes.append(_parent().start([*words, *own], environ, self._output()))

@@ -118,8 +118,8 @@ def test_titles_of_troubleshooting_are_parts_of_messages() -> None:
     assert titles
     sources = [*cpp_files(), *(ROOT / "rdmacoll").rglob("*.py")]
     # Adjacent string literals of the source are one text in the message.
-    told = "\n".join(re.sub(r'"\s*\n\s*f?"', "", path.read_text()) for path in sources)
-    missing = [title for title in titles if title not in told]
+    sources_text = "\n".join(re.sub(r'"\s*\n\s*f?"', "", path.read_text()) for path in sources)
+    missing = [title for title in titles if title not in sources_text]
     assert not missing, missing
 
 

@@ -51,12 +51,12 @@ def run_finder(finder: str, tree: Path, *patches: Path) -> tuple[int, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("finder", sorted(set(map(finder_of, PATCHES))))
 def test_without_a_planted_bug_its_test_passes(finder: str, tmp_path: Path) -> None:
-    code, said = run_finder(finder, tmp_path)
-    assert code == 0, said
+    code, output = run_finder(finder, tmp_path)
+    assert code == 0, output
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
 def test_a_planted_bug_of_training_is_found(patch: Path, tmp_path: Path) -> None:
-    code, said = run_finder(finder_of(patch), tmp_path, patch)
-    assert code == pytest.ExitCode.TESTS_FAILED, said
+    code, output = run_finder(finder_of(patch), tmp_path, patch)
+    assert code == pytest.ExitCode.TESTS_FAILED, output

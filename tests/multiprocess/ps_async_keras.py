@@ -334,7 +334,7 @@ def refused() -> list[str]:
     return said
 
 
-class Mishap(keras.callbacks.Callback):
+class PlannedFailure(keras.callbacks.Callback):
     """Ends worker 1, or reports that this rank is in the middle of its training."""
 
     def __init__(self, kind: str) -> None:
@@ -349,11 +349,11 @@ class Mishap(keras.callbacks.Callback):
                 os._exit(7)
 
 
-def mishap(kind: str) -> dict[str, object]:
+def planned_failure(kind: str) -> dict[str, object]:
     """Trains while a worker or a server dies."""
     model = network()
     model.compile(optimizer=WRAP(keras.optimizers.SGD(0.01)), loss="mse")
-    counter = Mishap(kind)
+    counter = PlannedFailure(kind)
     x, y = data()
     try:
         epochs = 4 if kind == "worker" else 1_000_000

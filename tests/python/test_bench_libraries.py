@@ -58,18 +58,18 @@ def test_hydra_is_that_of_the_environment():
 
 def test_horovod_on_gloo_is_told_how_to_reach_each_host():
     (command,) = commands(LIBRARIES["horovod-gloo"], HOSTS, START)
-    told = json.loads(command[-1])
-    assert told["names"] == ["h0", "h0", "h1", "h1"]
-    assert told["hosts"][2][:3] == ["ip", "netns", "exec"]
+    options = json.loads(command[-1])
+    assert options["names"] == ["h0", "h0", "h1", "h1"]
+    assert options["hosts"][2][:3] == ["ip", "netns", "exec"]
     # The host's name is the address that Horovod looks up by it.
-    assert (told["hosts"][2][3], told["hosts"][2][-1]) == ("h1", "10.77.0.2")
-    assert (told["address"], told["interface"]) == ("10.77.0.1", "eth0")
+    assert (options["hosts"][2][3], options["hosts"][2][-1]) == ("h1", "10.77.0.2")
+    assert (options["address"], options["interface"]) == ("10.77.0.1", "eth0")
 
 
 def test_a_limit_knows_its_rank():
-    told = [json.loads(command[-1]) for command in commands(LIBRARIES["stream"], HOSTS, START)]
-    assert [entry["rank"] for entry in told] == [0, 1, 2, 3]
-    assert {(entry["address"], entry["port"]) for entry in told} == {("10.77.0.1", 4000)}
+    options = [json.loads(command[-1]) for command in commands(LIBRARIES["stream"], HOSTS, START)]
+    assert [entry["rank"] for entry in options] == [0, 1, 2, 3]
+    assert {(entry["address"], entry["port"]) for entry in options} == {("10.77.0.1", 4000)}
 
 
 def test_an_environment_is_there_once_its_installation_was_done(tmp_path):

@@ -91,10 +91,10 @@ def test_ranks_are_told_where_everybody_listens():
     start = LaunchContext(Path("/env/bin/python"), Path("/tmp/x/socket"), 4000, True)
     for name in ("grpcio", "tf-grpc"):
         words = commands(libraries(everybody=False)[name], place, start)
-        told = [json.loads(command[-1]) for command in words]
-        assert [entry["rank"] for entry in told] == [0, 1, 2]
-        assert told[2]["addresses"] == ["10.77.0.1:4000", "10.77.0.1:4001", "10.77.0.2:4002"]
-        assert told[2]["servers"] == 1
+        options = [json.loads(command[-1]) for command in words]
+        assert [entry["rank"] for entry in options] == [0, 1, 2]
+        assert options[2]["addresses"] == ["10.77.0.1:4000", "10.77.0.1:4001", "10.77.0.2:4002"]
+        assert options[2]["servers"] == 1
         assert not any("RDMACOLL_RANK" in word for word in words[0])
     ours = commands(libraries(everybody=False)["rdmacoll-tcp"], place, start)
     assert {"RDMACOLL_TRANSPORT=tcp", "RDMACOLL_RANK=2", "RDMACOLL_RENDEZVOUS=10.77.0.1:4000"} <= set(ours[2])
@@ -125,8 +125,8 @@ def test_a_row_counts_what_all_workers_move():
 
 def test_goals_are_for_their_rows():
     slower = row("push", rdmacoll=cell(1e-3), rdmacoll_tcp=cell(3e-3), tf_grpc=cell(4e-3))
-    said = judge.missed("ps-throughput", [slower])
-    assert said == [
+    findings = judge.missed("ps-throughput", [slower])
+    assert findings == [
         "push of uniform: rdmacoll is 4.00 times as fast as TensorFlow's gRPC; the goal is 4.5 times",
         "push of uniform: rdmacoll over TCP is 1.33 times as fast as TensorFlow's gRPC; the goal is "
         "4.5 times",

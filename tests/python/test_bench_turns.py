@@ -47,34 +47,34 @@ class FakeTeam:
 
     def __init__(self, name: str = "openmpi", breaks: int = 0, wrong: int = 0) -> None:
         self.library = LIBRARIES[name]
-        self.said: list[str] = []
+        self.requests: list[str] = []
         self._breaks, self._wrong = breaks, wrong
 
     def query(self, request, within_s):
-        self.said.append(request["do"])
+        self.requests.append(request["do"])
         if request["do"] == "usage":
             return [{"cpu_s": 0.0, "peak": 1}] * 2
         if request["do"] != "burst":
             return [{"wrong": self._wrong}, {"wrong": 0}]
-        if self._breaks and self.said.count("burst") >= self._breaks:
+        if self._breaks and self.requests.count("burst") >= self._breaks:
             raise TeamError("Open MPI: rank 1 is gone")
         return [{"seconds": [1.0] * request["slices"], "each": 1}] * 2
 
     def resume(self) -> None:
-        self.said.append("go")
+        self.requests.append("go")
 
     def stop(self) -> None:
-        self.said.append("stop")
+        self.requests.append("stop")
 
     def end(self) -> None:
-        self.said.append("end")
+        self.requests.append("end")
 
 
 def taken(teams, machine, *, turns=2, until=math.inf):
-    told: list[str] = []
+    reports: list[str] = []
     rules = Rules(turns=turns)
     tasks = {team.library.name: Task(team.library.name, {"bytes": 8}) for team in teams}
-    return Turns(machine, rules, until, told.append).take(teams, tasks), told
+    return Turns(machine, rules, until, reports.append).take(teams, tasks), reports
 
 
 def test_a_disturbed_burst_is_dropped_and_measured_again_after_a_quiet_moment():
@@ -105,23 +105,23 @@ def test_ranks_are_stopped_outside_their_turn_and_who_begins_changes():
         team.resume = lambda name=team.library.name: order.append(name)
     taken(teams, Machine(), turns=3)
     assert order == ["openmpi", "mpich", "mpich", "openmpi", "openmpi", "mpich"]
-    assert all(team.said[-1] == "stop" for team in teams)
+    assert all(team.requests[-1] == "stop" for team in teams)
 
 
 def test_a_team_that_breaks_leaves_with_its_sentence_and_the_others_go_on():
     teams = [FakeTeam("openmpi", breaks=2), FakeTeam("mpich")]
     broken = teams[0]
-    cells, told = taken(teams, Machine())
+    cells, reports = taken(teams, Machine())
     assert [team.library.name for team in teams] == list(cells) == ["mpich"]
     assert len(cells["mpich"].bursts) == 2
-    assert broken.said[-1] == "end"
-    assert told == ["left out from here on: Open MPI: rank 1 is gone"]
+    assert broken.requests[-1] == "end"
+    assert reports == ["left out from here on: Open MPI: rank 1 is gone"]
 
 
 def test_when_the_time_is_over_it_says_after_which_turn():
-    cells, told = taken([FakeTeam()], Machine(), turns=5, until=time.monotonic() - 1)
+    cells, reports = taken([FakeTeam()], Machine(), turns=5, until=time.monotonic() - 1)
     assert len(cells["openmpi"].bursts) == 1
-    assert told == ["the time is over after turn 1 of 5"]
+    assert reports == ["the time is over after turn 1 of 5"]
 
 
 def test_wrong_values_of_all_ranks_and_turns_are_counted():

@@ -47,11 +47,11 @@ def test_a_gid_is_named_where_there_is_one_to_choose() -> None:
     assert " ".join(without) == "ib_send_lat -d mlx5_0 -p 4711 -s 8 -n 20 -F"
 
 
-@pytest.mark.parametrize(("said", "tries"), [(["inf", "75.28"], 2), (["inf"] * 9, 5)])
+@pytest.mark.parametrize(("lines", "tries"), [(["inf", "75.28"], 2), (["inf"] * 9, 5)])
 def test_times_without_a_clock_are_measured_again(
-    monkeypatch: pytest.MonkeyPatch, said: list[str], tries: int
+    monkeypatch: pytest.MonkeyPatch, lines: list[str], tries: int
 ) -> None:
-    outputs = iter([LATENCY.replace("75.28", value) for value in said])
+    outputs = iter([LATENCY.replace("75.28", value) for value in lines])
     ran: list[str] = []
 
     def run(program: str, _: perftest.Plan) -> str:
@@ -60,7 +60,7 @@ def test_times_without_a_clock_are_measured_again(
 
     monkeypatch.setattr(perftest, "run", run)
     plan = perftest.Plan([perftest.End("rxe1", 0)] * 2, 8, 20)
-    if "75.28" in said:
+    if "75.28" in lines:
         assert perftest.measured("ib_send_lat", plan, perftest.latency_us) == 75.28
     else:
         with pytest.raises(SystemExit, match=r"ib_send_lat measured inf 5 times"):

@@ -79,8 +79,8 @@ def served(outcome: Outcome) -> None:
     reports = outcome.succeeded()
     assert reports[2:] == [[], []], outcome.text()
     for place in range(2):
-        told = {name: reports[place][name] for name in ("rank", "size", "ends")}
-        assert told == {"rank": place, "size": 2, "ends": [3.0, 3.0]}
+        values = {name: reports[place][name] for name in ("rank", "size", "ends")}
+        assert values == {"rank": place, "size": 2, "ends": [3.0, 3.0]}
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_arguments_variables_and_flags_may_differ_and_the_protocol_is_said_once(
     with outcome as started:
         done = started.finish(240)
     served(done)
-    said = "server_protocol=grpc+mpi: MPI carries no data here"
-    assert [said in rank.output for rank in done.ranks] == [True, False, False, False]
+    message = "server_protocol=grpc+mpi: MPI carries no data here"
+    assert [message in rank.output for rank in done.ranks] == [True, False, False, False]
 
 
 def test_rdma_that_the_protocol_asks_for_and_nobody_has_is_said_with_the_flag(tmp_path):

@@ -78,8 +78,8 @@ else:
 def test_a_rank_that_a_callback_stops_is_named_with_the_cure(end: str) -> None:
     outcome = run(STOPPING.replace("END", end), 2, deadline_s=200, preloaded=True)
     assert outcome.reports[1] == "left", outcome.text()
-    said = "it left after EarlyStopping had stopped fit after epoch 3: put MetricAverageCallback before it"
-    assert said in outcome.reports[0], outcome.text()
+    message = "it left after EarlyStopping had stopped fit after epoch 3: put MetricAverageCallback before it"
+    assert message in outcome.reports[0], outcome.text()
 
 
 def test_means_are_those_of_one_metric() -> None:
@@ -112,12 +112,12 @@ def test_slots_are_built_for_what_another_rank_has() -> None:
 def test_the_first_variable_that_differs_is_named() -> None:
     here, there = {"model": group({**KERNEL, **BIAS})}, {"model": group(KERNEL)}
     labels = {0: {"model: model/0": "net/kernel", "model: model/1": "net/bias"}, 1: {}, 2: {}}
-    said = r"net/bias \(model: model/1\) is float32 \(3,\) on rank 0 and missing on ranks 1, 2"
-    with pytest.raises(MismatchError, match=said):
+    message = r"net/bias \(model: model/1\) is float32 \(3,\) on rank 0 and missing on ranks 1, 2"
+    with pytest.raises(MismatchError, match=message):
         agreement.check_equal({0: here, 1: there, 2: there}, labels)
     other = {"model": group({"model/0": "float32 (2, 4)"})}
-    said = r"net/kernel .* is float32 \(2, 4\) on ranks 0, 2 and float32 \(2, 3\) on rank 1"
-    with pytest.raises(MismatchError, match=said):
+    message = r"net/kernel .* is float32 \(2, 4\) on ranks 0, 2 and float32 \(2, 3\) on rank 1"
+    with pytest.raises(MismatchError, match=message):
         agreement.check_equal({0: other, 1: there, 2: other}, labels)
     agreement.check_equal({0: here, 1: here}, labels)
 

@@ -29,12 +29,12 @@ def values(**given: str) -> Values:
     return Values(rows)
 
 
-def told_of(words: str, **arguments: Any) -> cluster.ClusterOptions:
+def options_of(words: str, **arguments: Any) -> cluster.ClusterOptions:
     return cluster_options(flags_of(["train.py", *words.split()]), **arguments)
 
 
 def start(words: str = "", *, is_colocated: bool = False, **arguments: Any) -> Launch:
-    return launch_of(told_of(words, **arguments), is_colocated=is_colocated)
+    return launch_of(options_of(words, **arguments), is_colocated=is_colocated)
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_a_command_line_is_a_list_of_words():
 
 
 def test_no_flags_are_no_lists():
-    assert not told_of("--model=resnet50 --ps_hosts= --job_name=").has_lists()
-    assert find_lists(told_of(""), values(), environ={}) is None
-    assert find_start(listed=find_lists(told_of(""), values(), environ={}), environ={}).launch.size == 1
+    assert not options_of("--model=resnet50 --ps_hosts= --job_name=").has_lists()
+    assert find_lists(options_of(""), values(), environ={}) is None
+    assert find_start(listed=find_lists(options_of(""), values(), environ={}), environ={}).launch.size == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message_part"),
     [
         (
             {"job_name": "worker", "task_index": 3},
@@ -138,14 +138,14 @@ def test_no_flags_are_no_lists():
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_cure(arguments, said):
+def test_what_cannot_be_is_refused_with_the_cure(arguments, message_part):
     with pytest.raises(ConfigError) as caught:
         start(**{**LISTS, **arguments})
-    assert said in str(caught.value)
+    assert message_part in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message_part"),
     [
         ("--job_name", "--job_name has no value"),
         ("--ps_hosts --worker_hosts=a:1", "--ps_hosts has no value"),
@@ -153,10 +153,10 @@ def test_what_cannot_be_is_refused_with_the_cure(arguments, said):
         ("--variable_update=horovod --job_name=ps", "variable_update=horovod has no parameter servers"),
     ],
 )
-def test_flags_that_cannot_be_are_refused(words, said):
+def test_flags_that_cannot_be_are_refused(words, message_part):
     with pytest.raises(ConfigError) as caught:
         start(words)
-    assert said in str(caught.value)
+    assert message_part in str(caught.value)
 
 
 def test_one_task_needs_no_index():
@@ -169,25 +169,25 @@ def test_one_task_needs_no_index():
 def test_colocated_workers_need_no_servers():
     found = start(job_name="worker", task_index=1, worker_hosts=WORKERS, is_colocated=True)
     assert (found.rank, found.size, found.servers) == (1, 3, 0)
-    assert settings_of(told_of(""), found, values()) == {"mode": "ps"}
-    said = "RDMACOLL_SERVER_PLACEMENT=colocated says that every worker serves"
-    with pytest.raises(ConfigError, match=f"ps_hosts names parameter servers, and {said}"):
+    assert settings_of(options_of(""), found, values()) == {"mode": "ps"}
+    message_part = "RDMACOLL_SERVER_PLACEMENT=colocated says that every worker serves"
+    with pytest.raises(ConfigError, match=f"ps_hosts names parameter servers, and {message_part}"):
         start(job_name="worker", task_index=1, is_colocated=True, **LISTS)
-    with pytest.raises(ConfigError, match=f"job_name=ps names parameter servers, and {said}"):
+    with pytest.raises(ConfigError, match=f"job_name=ps names parameter servers, and {message_part}"):
         start(job_name="ps", task_index=0, worker_hosts=WORKERS, is_colocated=True)
 
 
 def test_mode_and_servers_follow_from_the_lists():
-    told = told_of("", job_name="ps", task_index=0, **LISTS)
-    found = launch_of(told, is_colocated=False)
+    options = options_of("", job_name="ps", task_index=0, **LISTS)
+    found = launch_of(options, is_colocated=False)
     follows = {"mode": "ps", "num_servers": 2}
-    assert settings_of(told, found, values()) == follows
-    assert settings_of(told, found, values(MODE="ps", NUM_SERVERS="2")) == follows
+    assert settings_of(options, found, values()) == follows
+    assert settings_of(options, found, values(MODE="ps", NUM_SERVERS="2")) == follows
     with pytest.raises(ConfigError, match="RDMACOLL_MODE=allreduce says that there are none"):
-        settings_of(told, found, values(MODE="allreduce"))
+        settings_of(options, found, values(MODE="allreduce"))
     with pytest.raises(ConfigError, match="have 2 parameter servers, and RDMACOLL_NUM_SERVERS says 1"):
-        settings_of(told, found, values(NUM_SERVERS="1"))
-    wrong = told_of("--num_servers=3", job_name="ps", task_index=0, **LISTS)
+        settings_of(options, found, values(NUM_SERVERS="1"))
+    wrong = options_of("--num_servers=3", job_name="ps", task_index=0, **LISTS)
     with pytest.raises(ConfigError, match="RDMACOLL_NUM_SERVERS says 3"):
         settings_of(wrong, found, values())
 
@@ -195,17 +195,17 @@ def test_mode_and_servers_follow_from_the_lists():
 def test_replicas_that_do_not_wait_are_asynchronous_servers():
     words = "--job_name=ps --task_index=0 --ps_hosts=a:1 --worker_hosts=b:1"
     for flag, sync in (("", None), ("--cross_replica_sync", True), ("--nocross_replica_sync", False)):
-        told = told_of(f"{words} {flag}")
-        follows = settings_of(told, launch_of(told, is_colocated=False), values())
+        options = options_of(f"{words} {flag}")
+        follows = settings_of(options, launch_of(options, is_colocated=False), values())
         assert follows.get("ps_sync") is sync
     with pytest.raises(ConfigError, match="cross_replica_sync=false, and RDMACOLL_PS_SYNC says otherwise"):
-        settings_of(told, None, values(PS_SYNC="true"))
-    assert settings_of(told_of("--cross_replica_sync=true"), None, values()) == {}  # in any mode
+        settings_of(options, None, values(PS_SYNC="true"))
+    assert settings_of(options_of("--cross_replica_sync=true"), None, values()) == {}  # in any mode
 
 
 def test_servers_may_be_counted_by_a_flag_where_a_launcher_starts_them():
-    assert settings_of(told_of("--num_servers=2"), None, values()) == {"mode": "ps", "num_servers": "2"}
-    assert settings_of(told_of("--model=resnet50"), None, values()) == {}
+    assert settings_of(options_of("--num_servers=2"), None, values()) == {"mode": "ps", "num_servers": "2"}
+    assert settings_of(options_of("--model=resnet50"), None, values()) == {}
 
 
 @pytest.mark.parametrize(
@@ -218,15 +218,15 @@ def test_servers_may_be_counted_by_a_flag_where_a_launcher_starts_them():
     ],
 )
 def test_protocols_are_mapped_in_one_sentence(protocol, follows, words):
-    told = told_of(f"--server_protocol={protocol}")
-    assert settings_of(told, None, values()) == follows
-    assert protocol_sentence(told, values()).startswith(f"server_protocol={protocol}: ")
-    assert words in protocol_sentence(told, values())
-    obeyed = protocol_sentence(told, values(TRANSPORT="shm,tcp"))
+    options = options_of(f"--server_protocol={protocol}")
+    assert settings_of(options, None, values()) == follows
+    assert protocol_sentence(options, values()).startswith(f"server_protocol={protocol}: ")
+    assert words in protocol_sentence(options, values())
+    obeyed = protocol_sentence(options, values(TRANSPORT="shm,tcp"))
     assert ("RDMACOLL_TRANSPORT=shm,tcp excludes RDMA, and takes precedence" in obeyed) == bool(follows)
     if follows:
         with pytest.raises(ConfigError, match="requests RDMA, but RDMACOLL_RDMA"):
-            settings_of(told, None, values(RDMA="false"))
+            settings_of(options, None, values(RDMA="false"))
 
 
 def tf_config(kind: str, index: object, **jobs: list[str]) -> dict[str, str]:
@@ -246,10 +246,10 @@ def tf_config(kind: str, index: object, **jobs: list[str]) -> dict[str, str]:
 )
 def test_tf_config_says_it_with_parameter_servers(kind, index, jobs, rank, size):
     environ = tf_config(kind, index, **jobs)
-    found = find_lists(told_of(""), values(MODE="ps"), environ=environ)
+    found = find_lists(options_of(""), values(MODE="ps"), environ=environ)
     assert found is not None
     assert (found.source, found.rank, found.size, found.servers) == ("TF_CONFIG", rank, size, 2)
-    assert find_lists(told_of(""), values(), environ=environ) is None  # in allreduce mode it says nothing
+    assert find_lists(options_of(""), values(), environ=environ) is None  # in allreduce mode it says nothing
 
 
 def test_tf_config_comes_last():
@@ -258,17 +258,17 @@ def test_tf_config_comes_last():
         {"RDMACOLL_RANK": "0", "RDMACOLL_SIZE": "1"},
         {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"},
     ):
-        assert find_lists(told_of(""), values(MODE="ps"), environ={**environ, **other}) is None
+        assert find_lists(options_of(""), values(MODE="ps"), environ={**environ, **other}) is None
     one = {"PMI_SIZE": "1", "PMI_RANK": "0"}
-    assert find_lists(told_of(""), values(MODE="ps"), environ={**environ, **one}) is not None
-    told = told_of("", job_name="ps", task_index=0, **LISTS)
-    by_arguments = find_lists(told, values(MODE="ps"), environ=environ)
+    assert find_lists(options_of(""), values(MODE="ps"), environ={**environ, **one}) is not None
+    options = options_of("", job_name="ps", task_index=0, **LISTS)
+    by_arguments = find_lists(options, values(MODE="ps"), environ=environ)
     assert by_arguments is not None
     assert by_arguments.source == "arguments of init()"
 
 
 @pytest.mark.parametrize(
-    ("environ", "said"),
+    ("environ", "message_part"),
     [
         ({"TF_CONFIG": "{"}, "TF_CONFIG='{' is not JSON"),
         ({"TF_CONFIG": '{"cluster": [1]}'}, "TF_CONFIG is not like"),
@@ -283,18 +283,18 @@ def test_tf_config_comes_last():
         (tf_config("worker", 0, trainer=["e:1"]), "TF_CONFIG names the job 'trainer'"),
     ],
 )
-def test_a_tf_config_that_cannot_be_is_refused(environ, said):
+def test_a_tf_config_that_cannot_be_is_refused(environ, message_part):
     with pytest.raises(ConfigError) as caught:
-        find_lists(told_of(""), values(MODE="ps"), environ=environ)
-    assert said in str(caught.value)
+        find_lists(options_of(""), values(MODE="ps"), environ=environ)
+    assert message_part in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"task": {"type": "worker"}}', '{"cluster": {}}'])
 def test_a_tf_config_without_a_cluster_says_nothing(text):
-    assert find_lists(told_of(""), values(MODE="ps"), environ={"TF_CONFIG": text}) is None
+    assert find_lists(options_of(""), values(MODE="ps"), environ={"TF_CONFIG": text}) is None
 
 
 def test_two_ways_to_say_who_takes_part_are_refused():
-    told = told_of("", job_name="ps", task_index=0, **LISTS)
+    options = options_of("", job_name="ps", task_index=0, **LISTS)
     with pytest.raises(ConfigError, match="or lists of hosts, not two of them"):
-        find_lists(told, values(), has_explicit_start=True, environ={})
+        find_lists(options, values(), has_explicit_start=True, environ={})

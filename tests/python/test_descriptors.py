@@ -54,8 +54,8 @@ def test_every_limit_is_an_error_with_the_cure_or_enough(transport):
             assert f" {limit if short is None else ''}" in text
             assert "RLIMIT_NOFILE" in text
             assert "ulimit -n" in text
-            told = short is not None and short != rank
-            assert (f"rank {short} could not start" in text) == told, (short, limit, text)
+            is_reported = short is not None and short != rank
+            assert (f"rank {short} could not start" in text) == is_reported, (short, limit, text)
     assert enough == {None: True, 0: True, 1: True}
 
 

@@ -9,14 +9,14 @@ from rdmacoll._abi.library import load
 
 
 def test_a_machine_tells_its_devices_or_why_there_are_none():
-    told = load().devices("RDMACOLL_DEVICE=mlx9_9")
-    assert set(told) == {"error", "warning", "devices", "rails", "choice_error"}
-    assert told["rails"] == []
+    listing = load().devices("RDMACOLL_DEVICE=mlx9_9")
+    assert set(listing) == {"error", "warning", "devices", "rails", "choice_error"}
+    assert listing["rails"] == []
     # The named device does not exist. Either no devices can be listed, or it is missing in the list.
-    sentence = told["error"] or told["choice_error"]
+    sentence = listing["error"] or listing["choice_error"]
     assert sentence.endswith(".")
-    assert (told["error"] is None) != (told["choice_error"] is None)
-    if told["choice_error"]:
+    assert (listing["error"] is None) != (listing["choice_error"] is None)
+    if listing["choice_error"]:
         assert "RDMACOLL_DEVICE=mlx9_9" in sentence
 
 

@@ -297,8 +297,8 @@ def test_a_child_tries_to_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 def test_what_breaks_is_a_finding_and_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = doctor.examine(Machine(broken={"cores": "OSError: gone"}))
-    told = [finding for finding in broken if "OSError: gone" in finding.seen]
-    assert [(finding.name, finding.state) for finding in told] == [("cores", "problem")]
+    findings = [finding for finding in broken if "OSError: gone" in finding.seen]
+    assert [(finding.name, finding.state) for finding in findings] == [("cores", "problem")]
     assert {"MPI", "open files"} <= {finding.name for finding in broken}
 
     def burst() -> None:

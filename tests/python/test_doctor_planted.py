@@ -121,8 +121,8 @@ def test_a_sound_machine_has_standing_notes_alone():
 def test_one_network_chooses_its_interfaces():
     chosen = replace(USUAL, settings=settings(RDMACOLL_INTERFACE="10.1.0.0/16", RDMACOLL_PORT="4000"))
     text = {one.name: one.seen for one in doctor.examine(chosen)}["interfaces"]
-    said = "as RDMACOLL_INTERFACE=10.1.0.0/16 says; RDMACOLL_PORT=4000"
-    assert text == f"eth0 10.1.2.3 (MTU 9000): {said}"
+    text_seen = "as RDMACOLL_INTERFACE=10.1.0.0/16 says; RDMACOLL_PORT=4000"
+    assert text == f"eth0 10.1.2.3 (MTU 9000): {text_seen}"
 
 
 # ---- how the facts are gathered ----
@@ -148,12 +148,12 @@ def test_variables_are_judged(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("0f2a9c51d7e8b36411aa20cf")
     secret.chmod(0o644)
-    told = {"HOROVOD_RANK": "1", "TF_CONFIG": "{", "OMP_NUM_THREADS": "4,2", "LOCAL_WORLD_SIZE": "2"}
-    found = gather_network.variables(told, str(secret))
+    variables = {"HOROVOD_RANK": "1", "TF_CONFIG": "{", "OMP_NUM_THREADS": "4,2", "LOCAL_WORLD_SIZE": "2"}
+    found = gather_network.variables(variables, str(secret))
     assert found.horovod == ("HOROVOD_RANK",)
     assert "is not JSON" in found.tf_config
     assert "chmod 600" in found.secret
-    assert gather_network.threads(told, Limit(9, 9)) == Threads(4, 2, Limit(9, 9))
+    assert gather_network.threads(variables, Limit(9, 9)) == Threads(4, 2, Limit(9, 9))
     assert gather_network.variables({}, str(tmp_path / "none")) == Variables()
     assert not (tmp_path / "none").exists()
 
@@ -177,8 +177,8 @@ def test_the_loaders_error_is_said_and_not_what_is_printed_behind_it():
         "tensorflow.python.framework.errors_impl.NotFoundError: ops.so: undefined symbol: x\n"
         "2026-01-01 00:00:00.0: I tensorflow/core/platform/cpu_feature_guard.cc:182] This binary is\n"
     )
-    said = doctor_gather._last_line(text)
-    assert said == "tensorflow.python.framework.errors_impl.NotFoundError: ops.so: undefined symbol: x"
+    text_seen = doctor_gather._last_line(text)
+    assert text_seen == "tensorflow.python.framework.errors_impl.NotFoundError: ops.so: undefined symbol: x"
     assert doctor_gather._last_line("first\nlast\n\n") == "last"
 
 

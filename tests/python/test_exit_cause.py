@@ -21,7 +21,7 @@ atexit.register(lambda: print(own.cause(), exit_cause.is_harmless(own.cause())))
 """
 
 
-def told(program: str) -> tuple[int, list[str]]:
+def run_program(program: str) -> tuple[int, list[str]]:
     """Runs a program and returns its exit status and the lines that it prints."""
     done = subprocess.run(
         [PYTHONS[0], "-c", PROGRAM + program, str(ROOT / "rdmacoll" / "_base" / "exit_cause.py")],
@@ -35,7 +35,7 @@ def told(program: str) -> tuple[int, list[str]]:
 
 @pytest.mark.skipif(not PYTHONS, reason="needs Python 3.12")
 @pytest.mark.parametrize(
-    ("program", "code", "said"),
+    ("program", "code", "lines"),
     [
         ("raise SystemExit(3)", 3, ["early", "SystemExit: 3 False"]),
         ("raise SystemExit", 0, ["SystemExit: 0 True"]),
@@ -47,7 +47,7 @@ def told(program: str) -> tuple[int, list[str]]:
         ("import threading\nthreading.Thread(target=lambda: sys.exit(3)).start()", 0, None),
     ],
 )
-def test_an_exit_that_is_raised_is_known_by_its_code(program, code, said):
+def test_an_exit_that_is_raised_is_known_by_its_code(program, code, lines):
     unknown = "its program ended: its data ended, or it raised SystemExit True"
-    expected = said or (["early", "ValueError: nan False"] if code else [unknown])
-    assert told(program) == (code, expected)
+    expected = lines or (["early", "ValueError: nan False"] if code else [unknown])
+    assert run_program(program) == (code, expected)

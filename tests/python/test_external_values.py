@@ -185,8 +185,8 @@ class Places:
 
     def tf_config(self) -> tuple[str, Any, Callable[[], object]]:
         value = self.values.text()
-        told, environ = cluster.cluster_options({}, **NO_LISTS), {"TF_CONFIG": value}
-        return "", value, lambda: bootstrap.find_lists(told, self.servers, environ=environ)
+        options, environ = cluster.cluster_options({}, **NO_LISTS), {"TF_CONFIG": value}
+        return "", value, lambda: bootstrap.find_lists(options, self.servers, environ=environ)
 
     def lists(self) -> tuple[str, Any, Callable[[], object]]:
         name, value = self.values.draw.choice(list(NO_LISTS)), self.values.object()
@@ -245,11 +245,11 @@ def test_ten_thousand_bad_values_end_in_a_sentence_and_nothing_else(tmp_path, mo
         except Exception as error:
             met = error
         text = str(met)
-        said = f"seed {SEED}, value {number} ({way.__name__}): {external_values.shown(value)}: {met!r}"
-        assert isinstance(met, ConfigError), said
-        assert name.upper().split("/")[-1] in text.upper(), said
-        assert len(text) < MESSAGE_MAX, said
-        assert text.rstrip().endswith((".", "?", "`")) or "chmod" in text, said
+        case = f"seed {SEED}, value {number} ({way.__name__}): {external_values.shown(value)}: {met!r}"
+        assert isinstance(met, ConfigError), case
+        assert name.upper().split("/")[-1] in text.upper(), case
+        assert len(text) < MESSAGE_MAX, case
+        assert text.rstrip().endswith((".", "?", "`")) or "chmod" in text, case
         refused += 1
     assert refused > VALUES / 2
 

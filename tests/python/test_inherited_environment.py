@@ -91,9 +91,9 @@ report([said, float(total[0]), "_RDMACOLL_RANK" in os.environ], rank)
 
 def test_a_program_of_a_rank_ends_with_a_sentence_and_the_rank_goes_on():
     reports = run(PROGRAM, 2, deadline_s=120).succeeded()
-    (refused, refusal), (code, said) = reports[1][0]
+    (refused, refusal), (code, logged) = reports[1][0]
     assert refused == 1
     assert "was started by rank 1 of a running job" in refusal
     assert "RDMACOLL_RANK='1'" in refusal
-    assert (code, said) == (0, "rank 0 of 1")
+    assert (code, logged) == (0, "rank 0 of 1")
     assert [report[1:] for report in reports] == [[3.0, False]] * 2

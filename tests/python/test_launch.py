@@ -80,7 +80,7 @@ def test_launchers_that_disagree_are_both_named():
     with pytest.raises(ConfigError, match=words):
         find_start(environ={**SLURM, **TORCHRUN})
     mpi = {"PMI_RANK": "0", "PMI_SIZE": "4"}
-    assert [told.source for told in launch.by_launchers({**mpi, **SLURM, **TORCHRUN})][1:] == [
+    assert [found.source for found in launch.by_launchers({**mpi, **SLURM, **TORCHRUN})][1:] == [
         "Slurm's srun",
         "torchrun",
     ]

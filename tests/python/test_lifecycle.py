@@ -40,9 +40,9 @@ def test_rank_0_says_once_who_started_it_and_nobody_says_more(launcher, level, l
     outcome = run(program, 2, launcher=launcher, env={"RDMACOLL_LOG": level})
     outcome.succeeded()
     outputs = {rank.output for rank in outcome.ranks}  # under mpirun it is one for all
-    said = [line for output in outputs for line in output.splitlines() if "[rdmacoll" in line]
-    assert len(said) == lines, outcome.text()
-    for line in said:
+    logged = [line for output in outputs for line in output.splitlines() if "[rdmacoll" in line]
+    assert len(logged) == lines, outcome.text()
+    for line in logged:
         assert line.startswith("[rdmacoll rank 0] started by "), line
         assert ": rank 0 of 2" in line, line
 

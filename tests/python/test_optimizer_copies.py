@@ -64,9 +64,9 @@ def found() -> Found:
 @pytest.mark.parametrize("row", ROWS)
 def test_a_copy_has_a_state_of_its_own(row: str, found: Found, tf_keras: Path) -> None:  # noqa: F811
     outcome = found(tf_keras)
-    said = {family: outcome["done"][family][row] for family, word in ROWS[row].items() if word != "-"}
+    outcomes = {family: outcome["done"][family][row] for family, word in ROWS[row].items() if word != "-"}
     wanted = {family: word for family, word in ROWS[row].items() if word != "-"}
-    assert said == wanted, f"seed {outcome['seed']}"
+    assert outcomes == wanted, f"seed {outcome['seed']}"
 
 
 @pytest.mark.slow

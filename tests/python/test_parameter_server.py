@@ -146,7 +146,7 @@ if rdmacoll.rank() == 0:
 
 
 @pytest.mark.parametrize(
-    ("environ", "said"),
+    ("environ", "message_part"),
     [
         (ps(2), "RDMACOLL_NUM_SERVERS=2 leaves no worker among 2 ranks: start 3 or more"),
         (ps(1, RDMACOLL_ALLREDUCE_ALGORITHM="ring"), "exclude each other: the servers make the sums"),
@@ -154,9 +154,9 @@ if rdmacoll.rank() == 0:
         ({"RDMACOLL_MODE": "async"}, "RDMACOLL_MODE=async is not allowed: it takes allreduce or ps"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(environ, said):
+def test_settings_that_cannot_be_are_refused(environ, message_part):
     for report in run(REFUSED_START, 2, env=environ, deadline_s=60).succeeded():
-        assert said in report
+        assert message_part in report
 
 
 def test_ranks_that_differ_in_their_mode_are_told():

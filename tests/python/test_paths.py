@@ -178,8 +178,8 @@ def world(
 def failing(found: Paths, transport: str, pair: tuple[int, int], *sentences: str) -> Paths:
     problems = (sentences[0], sentences[-1] if len(sentences) > 1 else "")
     broken = Path(pair, transport, problems=problems)
-    kept = [p for p in found.paths if (p.ranks, p.transport) != (pair, transport)]
-    return replace(found, paths=(*kept, broken))
+    others = [p for p in found.paths if (p.ranks, p.transport) != (pair, transport)]
+    return replace(found, paths=(*others, broken))
 
 
 def of_state(findings: list[Finding], state: str) -> list[Finding]:

@@ -29,8 +29,8 @@ if rdmacoll.rank() == 1:
 """
     outcome = run(program, 3, deadline_s=60)
     assert [rank.code for rank in outcome.ranks] == [0, 1, 0], outcome.text()
-    said = "worker 1 has left the job with an error (ValueError: nan)."
-    assert said in outcome.ranks[2].output, outcome.text()
+    logged = "worker 1 has left the job with an error (ValueError: nan)."
+    assert logged in outcome.ranks[2].output, outcome.text()
 
 
 PUSHING = """
@@ -60,20 +60,20 @@ def test_a_server_that_is_interrupted_ends_all_processes_by_its_name(interrupted
     assert [rank.code for rank in outcome.ranks] == codes, outcome.text()
     assert "KeyboardInterrupt" in outcome.ranks[interrupted].output
     text = outcome.ranks[5 - interrupted].output
-    said = [line for line in text.splitlines() if " error: " in line]
-    assert len(said) == 1, text
+    logged = [line for line in text.splitlines() if " error: " in line]
+    assert len(logged) == 1, text
     assert "Traceback" not in text + outcome.ranks[interrupted].output
-    assert f"server {interrupted - 2} (rank {interrupted}, " in said[0]
-    assert f"pid {pid}) has left the job (KeyboardInterrupt); the variables that it stored" in said[0]
+    assert f"server {interrupted - 2} (rank {interrupted}, " in logged[0]
+    assert f"pid {pid}) has left the job (KeyboardInterrupt); the variables that it stored" in logged[0]
     for place in (0, 1):
         lines = outcome.ranks[place].output.splitlines()
         raised = [line for line in lines if line.startswith("rdmacoll.engine.errors.RankFailedError: ")]
         assert raised, outcome.text()
-        said = [raised[-1]]
+        logged = [raised[-1]]
         if lines[-1].startswith(f"[rdmacoll rank {place}] error: "):
-            said.append(lines[-1])  # its push may fail before its engine hears the news
-        assert lines[-1] == said[-1], outcome.text()
-        for line in said:
+            logged.append(lines[-1])  # its push may fail before its engine hears the news
+        assert lines[-1] == logged[-1], outcome.text()
+        for line in logged:
             assert f"server {interrupted - 2} (rank {interrupted}, " in line, line
             assert f"pid {pid}) has left the job (KeyboardInterrupt)" in line
 
@@ -136,11 +136,11 @@ def test_a_death_that_is_survived_is_a_warning_with_who_goes_on():
         os.kill(started.pid(1), signal.SIGKILL)
         outcome = started.finish(60)
     assert [rank.code for rank in outcome.ranks] == [0, -signal.SIGKILL, 0, 0, 0], outcome.text()
-    for place, said in ((0, "Training goes on with 2 workers"), (3, "The server goes on with 2 workers")):
+    for place, logged in ((0, "Training goes on with 2 workers"), (3, "The server goes on with 2 workers")):
         lines = [line for line in outcome.ranks[place].output.splitlines() if "rank 1 (" in line]
         assert len(lines) == 1, outcome.text()
         assert lines[0].startswith(f"[rdmacoll rank {place}] warning: rank 1 (")
-        assert said in lines[0]
+        assert logged in lines[0]
 
 
 def test_servers_whose_workers_have_all_died_have_failed():
@@ -204,12 +204,12 @@ def test_a_worker_that_was_stopped_hears_that_it_was_itself(transport):
         outcome = started.finish(60)
     assert [rank.code for rank in outcome.ranks] == [-signal.SIGINT, 1, 0], outcome.text()
     # The failed push and the engine both print the sentence. Each may write into the other's lines.
-    said = re.findall(
+    logged = re.findall(
         rf"rror: rank 1 \([^()]*pid {pid}\) did not run for about 2\.\d+ s \([^()]*\): after 1 s the others "
         r"went on without it\. Where that may happen, raise RDMACOLL_PEER_TIMEOUT_S\.\n",
         outcome.ranks[1].output,
     )
-    assert said, outcome.text()
+    assert logged, outcome.text()
     assert outcome.ranks[1].output.endswith("raise RDMACOLL_PEER_TIMEOUT_S.\n"), outcome.text()
     assert "server 0 (" not in outcome.ranks[1].output, outcome.text()
 
@@ -242,8 +242,8 @@ if rdmacoll.rank() == 1:
 """
     outcome = run(program, 2, deadline_s=60)
     assert [rank.code for rank in outcome.ranks] == [0, 1], outcome.text()
-    said = "worker 1 has left the job with an error (ValueError: nan)."
-    assert said in outcome.ranks[0].output, outcome.text()
+    logged = "worker 1 has left the job with an error (ValueError: nan)."
+    assert logged in outcome.ranks[0].output, outcome.text()
 
 
 def errors_when_rank_2_dies(program: str, ranks: int, **options: Any) -> list[str]:

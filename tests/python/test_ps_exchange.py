@@ -72,12 +72,12 @@ rdmacoll.shutdown()
 
 
 def test_a_push_brings_its_learning_rate_or_goes_by_that_of_its_optimizer() -> None:
-    told = run(RATES, 4, deadline_s=60).succeeded()[0]
-    assert told[:5] == [-0.5, -0.75, -0.75, 1.25, 0.25]
-    assert told[5:8] == [0.25, -3.75, -3.75]
-    assert "variable v goes by the learning rate that comes with each push" in told[8]
-    assert told[9] == "learning_rate='x' of a push: give a number."
-    assert told[10:] == [-0.5]
+    reported = run(RATES, 4, deadline_s=60).succeeded()[0]
+    assert reported[:5] == [-0.5, -0.75, -0.75, 1.25, 0.25]
+    assert reported[5:8] == [0.25, -3.75, -3.75]
+    assert "variable v goes by the learning rate that comes with each push" in reported[8]
+    assert reported[9] == "learning_rate='x' of a push: give a number."
+    assert reported[10:] == [-0.5]
 
 
 def test_values_come_into_arrays_that_are_given_or_into_new_ones() -> None:

@@ -117,7 +117,7 @@ def test_callbacks_set_the_learning_rate(optimizer):
 
 
 def test_what_servers_cannot_do_is_said_when_it_is_asked_for():
-    said = keras(1, 1, "refused").succeeded()[0]
+    errors = keras(1, 1, "refused").succeeded()[0]
     expected = [
         "an optimizer of class Lion cannot be applied. Servers apply Keras' SGD, Adam",
         "SGD has global_clipnorm=1.0: no server sees all gradients",
@@ -129,8 +129,8 @@ def test_what_servers_cannot_do_is_said_when_it_is_asked_for():
         "is at the servers already, with the optimizer of its first step: continue with that optimizer",
         "gradients are not reduced with asynchronous parameter servers",
     ]
-    assert len(said) == len(expected), said
-    for text, part in zip(said, expected):
+    assert len(errors) == len(expected), errors
+    for text, part in zip(errors, expected):
         assert part in text
 
 
@@ -169,7 +169,7 @@ def test_a_file_of_a_run_with_servers_goes_on_in_allreduce_mode(tmp_path):
 
 
 def test_keras_trains_on_without_a_worker_that_dies():
-    outcome = keras(3, 1, "mishap", "worker")
+    outcome = keras(3, 1, "planned_failure", "worker")
     assert [rank.code for rank in outcome.ranks] == [0, 7, 0, 0], outcome.text()
     for rank in (0, 2):
         assert outcome.ranks[rank].report == {"steps": 32, "error": ""}
@@ -178,7 +178,7 @@ def test_keras_trains_on_without_a_worker_that_dies():
 
 
 def test_a_server_that_dies_ends_fit_with_its_name():
-    with Run(KERAS, 4, arguments=["mishap", "2", "server"], preloaded=True) as started:
+    with Run(KERAS, 4, arguments=["planned_failure", "2", "server"], preloaded=True) as started:
         started.wait_for_reports([0, 1])
         os.kill(started.pid(3), signal.SIGKILL)
         outcome = started.finish(60)

@@ -40,14 +40,14 @@ def test_one_worker_trains_as_plain_keras_2(tf_keras: Path, optimizer: str) -> N
 
 
 def test_what_servers_cannot_do_for_keras_2_is_said(tf_keras: Path) -> None:  # noqa: F811
-    said = there(tf_keras, 1, "refused")[0]
+    errors = there(tf_keras, 1, "refused")[0]
     expected = [
         "an optimizer of class legacy Adam cannot",
         "class Adadelta cannot",
         "cannot change after its first step",
     ]
-    assert len(said) == len(expected), said
-    for text, part in zip(said, expected):
+    assert len(errors) == len(expected), errors
+    for text, part in zip(errors, expected):
         assert part in text
 
 

@@ -115,7 +115,7 @@ class Warm(schedules.LearningRateSchedule):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "said"),
+    ("optimizer", "message_part"),
     [
         (lambda: optimizers.Lion(0.1), "class Lion cannot be applied"),
         (lambda: Mine(0.1), "Mine changes update_step of SGD"),
@@ -128,10 +128,10 @@ class Warm(schedules.LearningRateSchedule):
         (lambda: object(), "class object"),
     ],
 )
-def test_what_servers_cannot_apply_is_refused_with_what_they_can(optimizer, said):
+def test_what_servers_cannot_apply_is_refused_with_what_they_can(optimizer, message_part):
     with pytest.raises(ConfigError) as refused:
         ps.rule_of(optimizer())
-    assert said in str(refused.value)
+    assert message_part in str(refused.value)
     assert "Servers apply Keras' SGD, Adam, AdamW, RMSprop, Adagrad" in str(refused.value)
     assert "CosineDecay" in str(refused.value)
 

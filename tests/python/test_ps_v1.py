@@ -78,7 +78,7 @@ def test_loss_scaling_leaves_steps_out():
 
 
 def test_what_servers_cannot_do_is_said():
-    said = there(1, 1, "refused")[0]
+    errors = there(1, 1, "refused")[0]
     expected = [
         "ConfigError: an optimizer of class FtrlOptimizer cannot be applied. Servers apply GradientDescent",
         "ConfigError: Own changes _apply_dense of MomentumOptimizer: servers cannot apply these changes",
@@ -88,6 +88,6 @@ def test_what_servers_cannot_do_is_said():
         "ConfigError: variable 'v' has a constraint",
         "ConfigError: variable 'v' is at the servers already",
     ]
-    assert len(said) == len(expected), said
-    for text, part in zip(said, expected):
+    assert len(errors) == len(expected), errors
+    for text, part in zip(errors, expected):
         assert part in text

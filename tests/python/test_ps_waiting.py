@@ -38,8 +38,8 @@ if rank == 0:
     values, waits = outcome.succeeded()[2]
     assert values == [5.0] * 10
     assert waits == ["", "values extra"]
-    said = "1 of 3 workers have waited for 1 s for worker 0 to give variable extra its first values"
-    assert sum(server.output.count(said) for server in outcome.ranks[3:]) == 1, outcome.text()
+    logged = "1 of 3 workers have waited for 1 s for worker 0 to give variable extra its first values"
+    assert sum(server.output.count(logged) for server in outcome.ranks[3:]) == 1, outcome.text()
 
 
 def test_whoever_is_held_back_by_one_that_waits_for_values_hears_of_these():

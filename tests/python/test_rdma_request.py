@@ -85,8 +85,8 @@ def test_the_rule_is_the_engines() -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    for (given, expected), (request, starts) in zip(REQUESTS, told):
+    reported = json.loads(done.stdout.splitlines()[-1])
+    for (given, expected), (request, starts) in zip(REQUESTS, reported):
         assert request == (None if expected is None else [expected.off, list(expected.demands)]), given
         if not HAS_DEVICES:
             assert starts == (expected is not None and not expected.demands), given

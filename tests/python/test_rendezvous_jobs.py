@@ -103,8 +103,8 @@ def test_two_jobs_without_names_never_finish_mixed(order):
     try:
         end = time.monotonic() + 20
         while not any(world.blamed for world in worlds.values()):
-            told = [result for result in meeting.results.values() if isinstance(result, RdmacollError)]
-            if len(told) == 4 or time.monotonic() > end:
+            reported = [result for result in meeting.results.values() if isinstance(result, RdmacollError)]
+            if len(reported) == 4 or time.monotonic() > end:
                 break
             time.sleep(0.02)
     finally:

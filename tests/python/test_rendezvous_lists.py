@@ -116,7 +116,7 @@ def test_a_resolver_that_does_not_answer_holds_up_nobody(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("host", "said"),
+    ("host", "message_part"),
     [
         ("no-such-host.invalid:4000", "ps 0 cannot resolve no-such-host.invalid of its address"),
         (
@@ -125,12 +125,12 @@ def test_a_resolver_that_does_not_answer_holds_up_nobody(monkeypatch):
         ),
     ],
 )
-def test_an_own_address_that_cannot_be_is_an_error(host, said):
+def test_an_own_address_that_cannot_be_is_an_error(host, message_part):
     meeting = Meeting()
     meeting.start(1, rank=1, size=2, lists=(free_addresses(1), [host]))
     error = meeting.finish()[1]
     assert isinstance(error, ConfigError)
-    assert said in str(error)
+    assert message_part in str(error)
 
 
 def test_an_own_address_that_is_taken_is_an_error():

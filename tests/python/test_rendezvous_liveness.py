@@ -90,7 +90,7 @@ def test_a_rank_that_is_stopped_before_all_have_come_is_named():
             os.kill(job.pid(stopped), signal.SIGSTOP)
         try:
             codes = [job.processes[1 - stopped].wait(DEADLINE_S) for stopped, job in enumerate(jobs)]
-            told = [job.reported(1 - stopped) for stopped, job in enumerate(jobs)]
+            reported = [job.reported(1 - stopped) for stopped, job in enumerate(jobs)]
         finally:
             for stopped, job in enumerate(jobs):
                 os.kill(job.pid(stopped), signal.SIGCONT)
@@ -99,7 +99,7 @@ def test_a_rank_that_is_stopped_before_all_have_come_is_named():
         kinds = [job.reported(place)[0] for job in jobs for place in (0, 1)]
     assert codes == [0, 0]
     assert kinds == ["RankFailedError"] * 4
-    for stopped, (kind, rank, text, told_at) in enumerate(told):
+    for stopped, (kind, rank, text, told_at) in enumerate(reported):
         assert (kind, rank) == ("RankFailedError", stopped), text
         assert "no sign of life for 5 s" in text
         assert told_at - at < DEADLINE_S

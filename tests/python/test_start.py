@@ -38,12 +38,12 @@ def test_a_rank_that_is_killed_during_the_start_is_named_on_the_others(ended, st
         if rank == ended:
             assert survivor.code == -signal.SIGKILL
             continue
-        told = survivor.report
-        assert told["class"] == "RankFailedError", outcome.text()
-        assert told["rank"] == ended, outcome.text()
-        assert told["host"] in (socket.gethostname(), "127.0.0.1"), outcome.text()
-        assert f"rank {ended} (" in told["text"]
-        assert told["at"] - killed_at < DEADLINE_S
+        reported = survivor.report
+        assert reported["class"] == "RankFailedError", outcome.text()
+        assert reported["rank"] == ended, outcome.text()
+        assert reported["host"] in (socket.gethostname(), "127.0.0.1"), outcome.text()
+        assert f"rank {ended} (" in reported["text"]
+        assert reported["at"] - killed_at < DEADLINE_S
 
 
 def test_a_rank_that_is_killed_between_two_steps_over_mpi_is_named_where_survivors_may_speak():
@@ -51,12 +51,12 @@ def test_a_rank_that_is_killed_between_two_steps_over_mpi_is_named_where_survivo
     with Run(PROGRAM, 3, launcher="mpirun", arguments=["1", "engine_node", "killed"], env=env) as started:
         outcome = started.finish(60)
     ended, *survivors = (outcome.reports[rank] for rank in (1, 0, 2))
-    spoke = [told for told in survivors if "class" in told]
+    spoke = [reported for reported in survivors if "class" in reported]
     assert len(spoke) == 2 or "Open MPI" not in launcher_version(), outcome.text()
-    for told in spoke:
-        assert (told["class"], told["rank"]) == ("RankFailedError", 1), outcome.text()
-        assert (told["host"], told["cause"]) == (socket.gethostname(), "its process has ended")
-        assert told["at"] - ended["at"] < 2 * DEADLINE_S
+    for reported in spoke:
+        assert (reported["class"], reported["rank"]) == ("RankFailedError", 1), outcome.text()
+        assert (reported["host"], reported["cause"]) == (socket.gethostname(), "its process has ended")
+        assert reported["at"] - ended["at"] < 2 * DEADLINE_S
 
 
 def test_whose_socket_is_gone_is_gone():
@@ -96,13 +96,13 @@ def test_ctrl_c_ends_a_start_that_waits_for_a_late_rank(interrupted, late, other
         sent = interrupt(started, interrupted)
         assert started.processes[interrupted].wait(20) in (130, -signal.SIGINT)
         assert started.processes[other].wait(20) == 1
-        ended, told = started.reported(interrupted), started.reported(other)
+        ended, reported = started.reported(interrupted), started.reported(other)
         text = started.so_far().text()
     assert ended["class"] == "KeyboardInterrupt", text
     assert ended["at"] - sent < DEADLINE_S
-    assert (told["class"], told["rank"]) == ("RankFailedError", interrupted), text
-    assert "KeyboardInterrupt" in told["cause"], text
-    assert told["at"] - sent < DEADLINE_S
+    assert (reported["class"], reported["rank"]) == ("RankFailedError", interrupted), text
+    assert "KeyboardInterrupt" in reported["cause"], text
+    assert reported["at"] - sent < DEADLINE_S
 
 
 def test_ctrl_c_ends_a_search_for_rank_0():

@@ -40,16 +40,16 @@ def lock(name: str, waiting_for: str, progress: Callable[[], str] = str) -> Iter
     A waiting process regularly prints `waiting_for` and the progress.
     """
     with (folder() / f"{name}.lock").open("a+") as file:
-        begin = said = time.monotonic()
+        begin = reported_at = time.monotonic()
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 pass
-            if time.monotonic() - said >= _PROGRESS_EVERY_S:
-                said = time.monotonic()
-                say(f"waiting for {waiting_for}, {said - begin:.0f} s so far{progress()}")
+            if time.monotonic() - reported_at >= _PROGRESS_EVERY_S:
+                reported_at = time.monotonic()
+                say(f"waiting for {waiting_for}, {reported_at - begin:.0f} s so far{progress()}")
             time.sleep(0.2)
         yield
 

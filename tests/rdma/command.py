@@ -24,18 +24,18 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the command line and returns the exit code."""
     parser = _parser()
     own, command = _split(arguments)
-    given = parser.parse_args(own)
-    if not command and not given.prepare:
+    parsed = parser.parse_args(own)
+    if not command and not parsed.prepare:
         parser.print_usage(sys.stderr)
         return USAGE
     # A shell script starts background processes with SIGINT ignored. A guest must end on SIGINT all the same.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        if given.prepare:
-            guest.prepare(given.kernel, given.jobs)
+        if parsed.prepare:
+            guest.prepare(parsed.kernel, parsed.jobs)
             return 0
-        result = guest.run(command, _options(given), sys.stdout.buffer, sys.stderr.buffer)
+        result = guest.run(command, _options(parsed), sys.stdout.buffer, sys.stderr.buffer)
     except guest.RefusedError as error:
         say(str(error))
         return USAGE
@@ -95,17 +95,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _options(given: argparse.Namespace) -> Options:
+def _options(parsed: argparse.Namespace) -> Options:
     extra = {}
-    for item in given.env:
+    for item in parsed.env:
         name, equals, value = item.partition("=")
         extra[name] = value if equals else os.environ.get(name, "")
     return Options(
-        kernel=given.kernel,
-        hosts=given.hosts,
-        memory=given.memory,
-        timeout_s=given.timeout,
+        kernel=parsed.kernel,
+        hosts=parsed.hosts,
+        memory=parsed.memory,
+        timeout_s=parsed.timeout,
         environment=extra,
-        writable=[Path(folder) for folder in given.writable],
-        console=Path(given.console) if given.console else None,
+        writable=[Path(folder) for folder in parsed.writable],
+        console=Path(parsed.console) if parsed.console else None,
     )

@@ -65,7 +65,7 @@ def main() -> int:
     parser.add_argument("client")
     parser.add_argument("--size", type=int, default=4096)
     parser.add_argument("--port", type=int, default=18515)
-    given = parser.parse_args()
+    parsed = parser.parse_args()
 
     def end(device: str, *more: str) -> subprocess.Popen[bytes]:
         index = gid_index(device)
@@ -76,20 +76,20 @@ def main() -> int:
             "-d",
             device,
             "-p",
-            str(given.port),
+            str(parsed.port),
             "-s",
-            str(given.size),
+            str(parsed.size),
             "-e",
             *gid,
             *more,
         ]
         return subprocess.Popen(command, stdout=sys.stderr)
 
-    before = {device: counters(device) for device in (given.server, given.client)}
-    server = end(given.server)
+    before = {device: counters(device) for device in (parsed.server, parsed.client)}
+    server = end(parsed.server)
     try:
-        wait_for_listener(given.port, server)
-        client = end(given.client, "127.0.0.1")
+        wait_for_listener(parsed.port, server)
+        client = end(parsed.client, "127.0.0.1")
         try:
             codes = [client.wait(_END_S), server.wait(_END_S)]
         finally:

@@ -129,12 +129,12 @@ def _broken(operation: str) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
 
 def _both_say(status: str, pair: dict[str, Any], found: list[dict[str, Any]], text: str) -> None:
     """Checks that rank 0 reports its device's error, and that rank 1 repeats rank 0's report in one line."""
-    own, told = (entry["attributes"]["cause"] for entry in found)
+    own, cause_told = (entry["attributes"]["cause"] for entry in found)
     assert own.startswith(f"queue pair {pair['lqpn']} failed: "), text
     for part in (status, f"on {DEVICES[0]} port 1 (", "GID 1 ::ffff:10.9.0.1", "to GID ::ffff:10.9.0.2"):
         assert part in own, text
-    assert own in told, text
-    assert "\n" not in told, text
+    assert own in cause_told, text
+    assert "\n" not in cause_told, text
 
 
 def check_a_queue_pair_broken_by_a_stray_write_is_named_with_its_status() -> None:

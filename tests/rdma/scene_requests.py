@@ -106,10 +106,10 @@ def check_devices_that_no_program_may_use_are_said_though_nobody_asked() -> None
         with _without_device_files():
             outcome = _start({}, **options)
             assert _transports(outcome) == {"tcp"}
-            said = outcome.ranks[0].output
-            assert "no RDMA, but TCP: rank 0 (" in said, said
-            assert "the kernel has rxe1" in said, said
-            assert "/dev/infiniband/uverbs* is missing" in said, said
+            logged = outcome.ranks[0].output
+            assert "no RDMA, but TCP: rank 0 (" in logged, logged
+            assert "the kernel has rxe1" in logged, logged
+            assert "/dev/infiniband/uverbs* is missing" in logged, logged
             for text in _refusals(_start({"TF_RDMA_DEV_NAME": DEVICES[0]}, **options)):
                 assert f"RDMA was asked for (TF_RDMA_DEV_NAME={DEVICES[0]} at rank 0 (" in text, text
                 assert "To go without, unset what asks for it." in text, text

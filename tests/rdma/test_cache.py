@@ -47,8 +47,8 @@ def test_a_second_maker_waits_and_says_so_and_tidies_up_after_one_that_was_kille
     with cache.lock("thing", "a thing", progress), cache.workplace("thing"):
         assert not list(own_cache.glob("thing.making-*/half"))
     first.join()
-    assert "guest: waiting for a thing, " in (said := capfd.readouterr().err)
-    assert "half made" in said
+    assert "guest: waiting for a thing, " in (logged := capfd.readouterr().err)
+    assert "half made" in logged
     assert not list(own_cache.glob("thing.making-*"))
 
 

@@ -41,11 +41,11 @@ def test_python_is_told_the_devices_and_the_choice(on_devices: Runner, devices: 
     wish = f"RDMACOLL_DEVICE={','.join(names)}"
     result = on_devices([sys.executable, "-c", _DEVICES.format(wish)])
     assert result.code == 0, result.stderr.decode()
-    told = json.loads(result.stdout)
-    assert told["error"] is None
-    assert told["choice_error"] is None
-    assert set(names) <= {device["name"] for device in told["devices"]}
-    assert [rail["device"] for rail in told["rails"]] == names
+    listing = json.loads(result.stdout)
+    assert listing["error"] is None
+    assert listing["choice_error"] is None
+    assert set(names) <= {device["name"] for device in listing["devices"]}
+    assert [rail["device"] for rail in listing["rails"]] == names
     if not REAL_DEVICES:
-        assert [rail["gid"] for rail in told["rails"]] == ["::ffff:10.9.0.1", "::ffff:10.9.0.2"]
-        assert all(device["software"] for device in told["devices"])
+        assert [rail["gid"] for rail in listing["rails"]] == ["::ffff:10.9.0.1", "::ffff:10.9.0.2"]
+        assert all(device["software"] for device in listing["devices"])

@@ -111,8 +111,8 @@ def _configure(tree: Path) -> None:
     cache.call(["scripts/kconfig/merge_config.sh", "-m", ".config", _CONFIG], cwd=tree)
     cache.call(["make", "-s", "ARCH=um", "olddefconfig"], cwd=tree)
     have = set((tree / ".config").read_text().splitlines())
-    asked = [line for line in _CONFIG.read_text().splitlines() if line.startswith("CONFIG_")]
-    lost = [line for line in asked if line not in have]
+    lines = [line for line in _CONFIG.read_text().splitlines() if line.startswith("CONFIG_")]
+    lost = [line for line in lines if line not in have]
     if lost:
         raise GuestError(f"this kernel source does not take {', '.join(lost)} in {_CONFIG.name}")
 
