@@ -511,7 +511,7 @@ class Library:
 
     def ps_query(self, ps: int, query: int) -> int:
         """Begins a call: PS_STATS or PS_LEAVE."""
-        return self._ps_call(self._ps.query, ps, query)
+        return self._ps_call(self._ps.ask, ps, query)
 
     def ps_checkpoint(self, ps: int, path: str, action: int) -> int:
         """Begins a call on each server's file, whose name begins with `path`.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
+import re
 from typing import Any
 
 import pytest
 
-from rdmacoll._abi import mirror
+from rdmacoll._abi import library, mirror
 from rdmacoll._abi.library import Library, library_path, load
 from rdmacoll.engine.errors import ConfigError
 
@@ -50,3 +52,12 @@ def test_a_table_that_ends_before_its_mirror_is_refused(
     monkeypatch.setattr(mirror, "Api", type("Api", (ctypes.Structure,), {"_fields_": fields}))
     with pytest.raises(ConfigError, match="is older than the Python package"):
         Library(load().path)
+
+
+@pytest.mark.parametrize("purpose", PURPOSES)
+def test_functions_that_python_calls_are_in_their_tables(purpose: str) -> None:
+    text = inspect.getsource(library)
+    called = set(re.findall(rf"self\._{purpose}\.(\w+)", text))
+    assert called
+    table = getattr(table_of(mirror.ABI_VERSION).contents, purpose).contents
+    assert called <= {name for name, _ in type(table)._fields_}
