@@ -67,5 +67,5 @@ else:
         rdmacoll.push_pull(np.ones(1000), rdmacoll.Sum, name="again")
     got = rdmacoll.push_pull(np.full(1000, rdmacoll.rank() + 1.0), rdmacoll.Sum)
 ends = [float(got[0]), float(got[-1])]
-told = {"rank": rdmacoll.rank(), "size": rdmacoll.size(), "ends": ends, "argv": sys.argv[1:]}
-report({**told, "listening": listening()}, rank=place)
+reported = {"rank": rdmacoll.rank(), "size": rdmacoll.size(), "ends": ends, "argv": sys.argv[1:]}
+report({**reported, "listening": listening()}, rank=place)

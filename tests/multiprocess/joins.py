@@ -38,9 +38,9 @@ def refusals() -> None:
         lambda: engine.allreduce(np.ones(3), rdmacoll.Max, name="m"),
         lambda: engine.allgather(np.ones(3), name="g"),
     ):
-        said = refusal(call)
-        assert f"rank {size - 1}" in said, said
-        assert "joined" in said, said
+        answers = refusal(call)
+        assert f"rank {size - 1}" in answers, answers
+        assert "joined" in answers, answers
     engine.barrier()
     rdmacoll.join()
 

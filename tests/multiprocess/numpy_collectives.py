@@ -137,8 +137,8 @@ def broadcasts_and_gathers() -> None:
     gathered = engine.allgather(ragged[me])
     assert gathered.tobytes() == np.concatenate(ragged).tobytes()
     gathered[...] = 1  # the result is the caller's own memory
-    kept = [engine.allgather(np.full(1000, float(me + turn))) for turn in range(20)]
-    for turn, array in enumerate(kept):
+    stored = [engine.allgather(np.full(1000, float(me + turn))) for turn in range(20)]
+    for turn, array in enumerate(stored):
         assert array.reshape(count, 1000)[:, 0].tolist() == [rank + turn for rank in range(count)]
 
 

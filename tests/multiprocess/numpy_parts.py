@@ -33,18 +33,18 @@ def reductions(seed: int) -> int:
             for op in ReduceOp:
                 if not is_reducible(name, op):
                     continue
-                given = arrays[me].copy()
-                part = engine.reducescatter(given, op)
+                sources = arrays[me].copy()
+                part = engine.reducescatter(sources, op)
                 assert wrong_values(part, [array[mine] for array in arrays], op) == 0, (name, op, rows)
-                assert given.tobytes() == arrays[me].tobytes(), "the input was written to"
+                assert sources.tobytes() == arrays[me].tobytes(), "the input was written to"
                 root = (number + cases) % count
-                whole = engine.reduce(given, root, op)
+                whole = engine.reduce(sources, root, op)
                 assert (whole is not None) == (me == root)
                 if whole is not None:
                     assert wrong_values(whole, arrays, op) == 0, (name, op, rows)
-                assert given.tobytes() == arrays[me].tobytes(), "the input was written to"
+                assert sources.tobytes() == arrays[me].tobytes(), "the input was written to"
                 if is_canonical:  # the bits of allreduce
-                    everywhere = engine.allreduce(given, op)
+                    everywhere = engine.allreduce(sources, op)
                     assert same(part, everywhere[mine]), (name, op, rows)
                     assert whole is None or same(whole, everywhere), (name, op, rows)
                 if is_canonical and op is ReduceOp.SUM and name in FLOATS:
@@ -68,8 +68,8 @@ def scales_and_places(seed: int) -> None:
     large = all_arrays((150_001, 2), np.dtype(np.float64), seed)  # between nodes by another algorithm
     for op in (rdmacoll.Sum, rdmacoll.Max):
         part = engine.reducescatter(large[me], op, prescale_factor=2.0)
-        given = [2.0 * array[rows_of(150_001, me, count)] for array in large]
-        assert wrong_values(part, given, op) == 0
+        sources = [2.0 * array[rows_of(150_001, me, count)] for array in large]
+        assert wrong_values(part, sources, op) == 0
     place, root = arrays[me].copy(), count - 1
     got = engine.reduce(place, root, rdmacoll.Sum, out=place)
     if me == root:
@@ -98,8 +98,8 @@ def moves(seed: int) -> int:
 
             for rows in (0, 1, count + 2, 1000):
                 whole = data_of(root, (rows, *row), dtype, seed + rows)
-                given = whole if me == root else np.empty((0, *row), dtype)
-                assert same(engine.scatter(given, root), whole[rows_of(rows, me, count)]), (name, rows)
+                sources = whole if me == root else np.empty((0, *row), dtype)
+                assert same(engine.scatter(sources, root), whole[rows_of(rows, me, count)]), (name, rows)
                 cases += 1
 
             # splits[i][j]: the number of rows that rank i sends to rank j
@@ -117,8 +117,8 @@ def moves(seed: int) -> int:
 
             mine = splits[root].tolist()
             whole = arrays[root]
-            given = whole if me == root else np.empty((9, *row), dtype)
-            part = engine.scatter(given, root, mine)
+            sources = whole if me == root else np.empty((9, *row), dtype)
+            part = engine.scatter(sources, root, mine)
             assert same(part, whole[ends[root, me] - mine[me] : ends[root, me]]), (name, row)
 
             even = [data_of(rank, (count * (rank % 3), *row), dtype, seed) for rank in range(count)]

@@ -95,13 +95,13 @@ def _check_kinds(rows: int) -> None:
 def splits() -> None:
     """Tests rows: rank r sends r + k rows to rank k."""
     me, count = rdmacoll.rank(), rdmacoll.size()
-    given = [me + rank for rank in range(count)]
-    array = np.repeat(np.arange(count, dtype=np.float64), given)
-    run = engine.prepare_alltoall(array, given)
+    sources = [me + rank for rank in range(count)]
+    array = np.repeat(np.arange(count, dtype=np.float64), sources)
+    run = engine.prepare_alltoall(array, sources)
     for turn in range(TURNS):
         array[:] = me * 100 + turn
         received, numbers = run()
-        assert numbers.tolist() == given
+        assert numbers.tolist() == sources
         assert received.tolist() == [rank * 100.0 + turn for rank in range(count) for _ in range(rank + me)]
 
 
@@ -113,17 +113,17 @@ def rows_of_others_that_change() -> None:
     array = np.empty((2, 3))
     run = engine.prepare_allgather(array)
     last = count - 1
-    kept = []
+    stored = []
     for change in range(4):
         for turn in range(TURNS):
             value = float(change * 100 + turn)
             array[:] = value + me
-            theirs = np.full((2 + change, 3), value + me)
-            result = engine.allgather(theirs) if me == last else run()
+            data_of_others = np.full((2 + change, 3), value + me)
+            result = engine.allgather(data_of_others) if me == last else run()
             rows = [rank for rank in range(count) for _ in range(2 + change if rank == last else 2)]
             assert result[:, 0].tolist() == [value + rank for rank in rows]
-        kept.append((result, result.copy()))
-    for change, (result, copied) in enumerate(kept):
+        stored.append((result, result.copy()))
+    for change, (result, copied) in enumerate(stored):
         assert result.shape == (2 * count + change, 3)
         assert me != last or result.tolist() == copied.tolist()
         result[:] = 0

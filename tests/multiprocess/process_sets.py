@@ -21,8 +21,8 @@ def data(rank: int, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 def refused(call, *words: str) -> None:
-    said = refusal(call)
-    assert [word for word in words if word not in said] == [], said
+    answers = refusal(call)
+    assert [word for word in words if word not in answers] == [], answers
 
 
 def every_kind(one: rdmacoll.ProcessSet, seed: int) -> int:
@@ -31,41 +31,41 @@ def every_kind(one: rdmacoll.ProcessSet, seed: int) -> int:
     place, size = one.rank(), one.size()
     assert ranks[place] == mine
     root = ranks[seed % size]
-    given = [data(rank, (13, 3), seed) for rank in ranks]
-    total = np.sum(given, axis=0)
+    sources = [data(rank, (13, 3), seed) for rank in ranks]
+    total = np.sum(sources, axis=0)
     results = {
-        "sum": (engine.allreduce(given[place], rdmacoll.Sum, process_set=one), total),
-        "average": (engine.allreduce(given[place], process_set=one), total / size),
+        "sum": (engine.allreduce(sources[place], rdmacoll.Sum, process_set=one), total),
+        "average": (engine.allreduce(sources[place], process_set=one), total / size),
         "group": (
-            np.array(engine.grouped_allreduce([given[place], given[place] * 2], process_set=one)),
+            np.array(engine.grouped_allreduce([sources[place], sources[place] * 2], process_set=one)),
             np.array([total / size, total * 2 / size]),
         ),
-        "broadcast": (engine.broadcast(given[place], root, process_set=one), given[ranks.index(root)]),
+        "broadcast": (engine.broadcast(sources[place], root, process_set=one), sources[ranks.index(root)]),
         "group_broadcast": (
-            np.array(engine.grouped_broadcast([given[place], -given[place]], root, process_set=one)),
-            np.array([given[ranks.index(root)], -given[ranks.index(root)]]),
+            np.array(engine.grouped_broadcast([sources[place], -sources[place]], root, process_set=one)),
+            np.array([sources[ranks.index(root)], -sources[ranks.index(root)]]),
         ),
         "allgather": (
-            engine.allgather(given[place][: place + 1], process_set=one),
-            np.concatenate([array[: i + 1] for i, array in enumerate(given)]),
+            engine.allgather(sources[place][: place + 1], process_set=one),
+            np.concatenate([array[: i + 1] for i, array in enumerate(sources)]),
         ),
         "reducescatter": (
-            engine.reducescatter(given[place], rdmacoll.Sum, process_set=one),
+            engine.reducescatter(sources[place], rdmacoll.Sum, process_set=one),
             np.array_split(total, size)[place],
         ),
     }
-    gathered = engine.gather(given[place], root, process_set=one)
-    reduced = engine.reduce(given[place], root, rdmacoll.Sum, process_set=one)
+    gathered = engine.gather(sources[place], root, process_set=one)
+    reduced = engine.reduce(sources[place], root, rdmacoll.Sum, process_set=one)
     assert [gathered is not None, reduced is not None] == [mine == root] * 2
     if mine == root:
-        results["gather"] = gathered, np.concatenate(given)
+        results["gather"] = gathered, np.concatenate(sources)
         results["reduce"] = reduced, total
     splits = [i + 1 for i in range(size)]
     whole = data(root, (sum(splits), 2), seed)
     rows = engine.scatter(whole, root, splits, process_set=one)
     results["scatter"] = rows, np.split(whole, np.cumsum(splits)[:-1])[place]
-    exchanged, received = engine.alltoall(given[place][:size], [1] * size, process_set=one)
-    results["alltoall"] = exchanged, np.array([array[place] for array in given])
+    exchanged, received = engine.alltoall(sources[place][:size], [1] * size, process_set=one)
+    results["alltoall"] = exchanged, np.array([array[place] for array in sources])
     assert received.tolist() == [1] * size
     uneven = [[(i + j) % 3 for j in range(size)] for i in range(size)]
     parts = [
@@ -135,8 +135,8 @@ def main(seed: int) -> None:
     refused(lambda: rdmacoll.add_process_set(sets[0].ranks), "exists already")
     refused(lambda: rdmacoll.remove_process_set(everybody), "the world")
     refused(lambda: engine.allreduce(np.ones(3), process_set=rdmacoll.ProcessSet([97])), "add_process_set")
-    said = refusal(lambda: rdmacoll.add_process_set([0] if me == 0 else [1 % size, *range(2, size)]))
-    assert "rank 0 adds [0]" in said, said
+    answers = refusal(lambda: rdmacoll.add_process_set([0] if me == 0 else [1 % size, *range(2, size)]))
+    assert "rank 0 adds [0]" in answers, answers
 
     # The set is removed and added again: it has the same lanes and another number.
     for turn in range(4):

@@ -150,10 +150,10 @@ def set_in_a_loop(folder: str) -> dict[str, object]:
             optimizer.apply(tape.gradient(loss, [one.value for one in weights]), weights)
 
     def is_saved(suffix: str) -> bool:
-        kept = [one.copy() for one in model.get_weights()]
+        stored = [one.copy() for one in model.get_weights()]
         model.save(f"{folder}/model{suffix}")
         loaded = keras.models.load_model(f"{folder}/model{suffix}", compile=False)
-        return all(np.array_equal(one, other) for one, other in zip(kept, loaded.get_weights()))
+        return all(np.array_equal(one, other) for one, other in zip(stored, loaded.get_weights()))
 
     steps(3)
     name = model.layers[0].kernel.path
@@ -289,7 +289,7 @@ def rates_of_callbacks(name: str) -> list[float]:
 
 def refused() -> list[str]:
     """Returns the errors of DistributedOptimizer and others for features that servers do not have."""
-    said = []
+    answers = []
 
     def wrap(optimizer: object, **options: object) -> object:
         return WRAP(optimizer, **options)
@@ -329,9 +329,9 @@ def refused() -> list[str]:
             typed = rdmacoll.error_from(error)
             if not isinstance(typed, rdmacoll.ConfigError):
                 raise
-            said.append(str(typed))
+            answers.append(str(typed))
     train(network(), WRAP(keras.optimizers.SGD(0.1)), 1)  # the refused calls have left nothing behind
-    return said
+    return answers
 
 
 class PlannedFailure(keras.callbacks.Callback):

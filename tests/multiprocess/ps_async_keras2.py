@@ -141,12 +141,12 @@ def together(name: str) -> dict[str, object]:
 
 def refused() -> list[str]:
     """Returns the errors for features that servers do not have."""
-    said = []
+    answers = []
     for make in (keras.optimizers.legacy.Adam, keras.optimizers.Adadelta):
         try:
             WRAP(make(0.1))
         except rdmacoll.ConfigError as error:
-            said.append(str(error))
+            answers.append(str(error))
     optimizer = WRAP(keras.optimizers.SGD(0.1))
     model = network()
     model.compile(optimizer=optimizer, loss="mse")
@@ -155,8 +155,8 @@ def refused() -> list[str]:
         optimizer.learning_rate = 0.2
         optimizer.learning_rate = schedules.CosineDecay(0.1, 10)
     except rdmacoll.ConfigError as error:
-        said.append(str(error))
-    return said
+        answers.append(str(error))
+    return answers
 
 
 rdmacoll.init(mode="ps", sync=False, num_servers=int(SERVERS))

@@ -213,7 +213,7 @@ def second_session(way: str) -> dict[str, bool]:
 
 
 def refused() -> list[str]:
-    said = []
+    answers = []
 
     class Own(train.MomentumOptimizer):
         def _apply_dense(self, grad: Any, var: Any) -> Any:
@@ -237,11 +237,11 @@ def refused() -> list[str]:
     for attempt in attempts:
         try:
             attempt()
-            said.append("nothing")
+            answers.append("nothing")
         except (rdmacoll.RdmacollError, tf.errors.OpError) as error:
             typed = rdmacoll.error_from(error)
-            said.append(f"{type(typed).__name__}: {typed}")
-    return said
+            answers.append(f"{type(typed).__name__}: {typed}")
+    return answers
 
 
 def scaled_losses() -> list[float]:

@@ -36,13 +36,13 @@ def follows_right() -> None:
     """Checks that the next unnamed operations of all ranks match, in numpy and in TensorFlow."""
     for call in engine.allreduce, allreduce:
         salt = next(SALT)
-        given = value(RANK, (3,), salt=salt)
-        close(call(given, op=rdmacoll.Sum), expected(rdmacoll.Sum, (3,), "float32", salt=salt))
+        sources = value(RANK, (3,), salt=salt)
+        close(call(sources, op=rdmacoll.Sum), expected(rdmacoll.Sum, (3,), "float32", salt=salt))
 
 
-def waited(call: Callable[..., Any], *given: Any) -> Any:
+def waited(call: Callable[..., Any], *sources: Any) -> Any:
     """Makes an asynchronous call and returns its result."""
-    return call(*given).wait()
+    return call(*sources).wait()
 
 
 def refused_by_one(
@@ -88,11 +88,11 @@ def check_numpy_calls() -> None:
 
 
 def check_out_arrays_that_do_not_fit() -> None:
-    given = np.ones(3, np.float32)
+    sources = np.ones(3, np.float32)
     small = np.ones(2, np.float32)
     refused_by_one(
-        lambda: engine.allreduce(given, out=np.empty(3, np.float32)),
-        lambda: engine.allreduce(given, out=small),
+        lambda: engine.allreduce(sources, out=np.empty(3, np.float32)),
+        lambda: engine.allreduce(sources, out=small),
         "out has shape (2,)",
     )
 
@@ -127,18 +127,18 @@ def check_groups() -> None:
 
 
 def check_prepared_calls() -> None:
-    given = np.ones(4, np.float32)
+    sources = np.ones(4, np.float32)
     refused_by_one(
-        lambda: engine.prepare_allreduce(given)(),
+        lambda: engine.prepare_allreduce(sources)(),
         lambda: engine.prepare_allreduce(np.ones(4, int)),
         "Average of int64",
     )
     refused_by_one(
-        lambda: engine.prepare_allreduce(given)(),
+        lambda: engine.prepare_allreduce(sources)(),
         lambda: engine.prepare_allreduce(np.ones((4, 4), np.float32)[:, 0]),
         "keeps the memory of array",
     )
-    run = engine.prepare_allreduce(given, op=rdmacoll.Sum)
+    run = engine.prepare_allreduce(sources, op=rdmacoll.Sum)
     for _ in range(50):  # the ranks follow a plan, and a refusal must leave it
         run()
     refused_by_one(lambda: run(), lambda: engine.allreduce(np.ones(3, int)), "Average of int64")
@@ -260,11 +260,11 @@ def check_a_variable_that_cannot_be_sent_is_named() -> None:
 
 def check_sums_of_further_integers_and_of_complex_numbers() -> None:
     for dtype in ("uint16", "uint32", "uint64", "int16", "complex64", "complex128"):
-        given = [value(rank, (5, 3), dtype) for rank in range(SIZE)]
+        sources = [value(rank, (5, 3), dtype) for rank in range(SIZE)]
         for call in (allreduce, tf.function(allreduce)):
-            result = call(tf.constant(given[RANK]), op=rdmacoll.Sum)
+            result = call(tf.constant(sources[RANK]), op=rdmacoll.Sum)
             assert result.dtype.name == dtype
-            np.testing.assert_allclose(result.numpy(), sum(given[1:], given[0]), rtol=1e-6)
+            np.testing.assert_allclose(result.numpy(), sum(sources[1:], sources[0]), rtol=1e-6)
     assert "Sum and Average" in str(
         raised(rdmacoll.ConfigError, lambda: allreduce(tf.ones(2, tf.complex64), op=rdmacoll.Max))
     )

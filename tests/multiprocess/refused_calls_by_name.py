@@ -94,8 +94,8 @@ def check_groups_of_different_dtypes_are_an_error_and_shift_nothing() -> None:
                 if RANK == ODD and is_refused:
                     raised(rdmacoll.ConfigError, lambda odd=odd: call(odd, name=name))  # type: ignore[misc]  # noqa: B023
                 else:
-                    given = odd if RANK == ODD else most
-                    hears(lambda given=given: call(given, name=name))  # type: ignore[misc]  # noqa: B023
+                    sources = odd if RANK == ODD else most
+                    hears(lambda sources=sources: call(sources, name=name))  # type: ignore[misc]  # noqa: B023
                 follows_right("group")
 
 

@@ -33,16 +33,16 @@ def ulps(got: Any, want: Any, dtype: Any) -> float:
 
 def check(dtype: Any, op: ReduceOp, before: float, after: float, size: int) -> None:
     rank, ranks = rdmacoll.rank(), rdmacoll.size()
-    given = [
+    sources = [
         np.random.default_rng([SEED, one, size]).uniform(0.5, 1.5, size).astype(dtype) for one in range(ranks)
     ]
-    wide = np.stack(given).astype(np.float64)
+    wide = np.stack(sources).astype(np.float64)
     want = REDUCE[op](wide * np.float64(np.float32(before)), axis=0) * after
     factors = {"prescale_factor": before, "postscale_factor": after}
     for got in (
-        engine.allreduce(given[rank], op, **factors),
-        engine.grouped_allreduce([given[rank], given[rank][:3]], op, **factors)[0],
-        engine.allreduce_async(given[rank].copy(), op, **factors).wait(),
+        engine.allreduce(sources[rank], op, **factors),
+        engine.grouped_allreduce([sources[rank], sources[rank][:3]], op, **factors)[0],
+        engine.allreduce_async(sources[rank].copy(), op, **factors).wait(),
     ):
         # One rounding is at most half a step, and two are more. The order of the float32 sum has no effect.
         assert ulps(got, want, dtype) <= 0.51, (dtype, op, before, after, size, ulps(got, want, dtype))
@@ -64,26 +64,26 @@ def edges(dtype: Any) -> None:
 def further_dtypes() -> None:
     rank, ranks = rdmacoll.rank(), rdmacoll.size()
     for dtype in (np.uint16, np.uint32, np.uint64, np.int16):
-        given = [
+        sources = [
             np.arange(1000).astype(dtype) + dtype(60_000 % (np.iinfo(dtype).max // 2)) * dtype(one)
             for one in range(ranks)
         ]
         for op in (Sum, Min, Max, Product):
-            want = given[0].copy()
-            for other in given[1:]:
+            want = sources[0].copy()
+            for other in sources[1:]:
                 want = {Sum: np.add, Min: np.minimum, Max: np.maximum, Product: np.multiply}[op](want, other)
-            assert engine.allreduce(given[rank], op).tolist() == want.tolist(), (dtype, op)
+            assert engine.allreduce(sources[rank], op).tolist() == want.tolist(), (dtype, op)
     for dtype in (np.complex64, np.complex128):
-        given = [(np.arange(1000) * (1 + one) - 7j * one).astype(dtype) for one in range(ranks)]
-        total = sum(given[1:], given[0])
-        assert engine.allreduce(given[rank], Sum).tolist() == total.tolist(), dtype
-        got = engine.allreduce(given[rank], Average, prescale_factor=0.5)
+        sources = [(np.arange(1000) * (1 + one) - 7j * one).astype(dtype) for one in range(ranks)]
+        total = sum(sources[1:], sources[0])
+        assert engine.allreduce(sources[rank], Sum).tolist() == total.tolist(), dtype
+        got = engine.allreduce(sources[rank], Average, prescale_factor=0.5)
         np.testing.assert_allclose(got, total / ranks / 2, rtol=1e-6)
-        rows = engine.reducescatter(given[rank], Sum)
+        rows = engine.reducescatter(sources[rank], Sum)
         assert rows.tolist() == np.array_split(total, ranks)[rank].tolist()
         for op in (Min, Max, Product):
             assert "complex numbers take Sum and Average" in refusal(
-                partial(engine.allreduce, given[rank], op)
+                partial(engine.allreduce, sources[rank], op)
             )
 
 

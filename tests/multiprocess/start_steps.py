@@ -57,8 +57,8 @@ def main() -> None:
         rdmacoll.init()
     except (rdmacoll.RdmacollError, KeyboardInterrupt) as error:
         fields = {name: getattr(error, name, None) for name in ("rank", "host", "cause")}
-        told = {"class": type(error).__name__, "text": str(error), "at": time.time(), "pid": os.getpid()}
-        report({**told, **fields}, rank=described_rank())
+        reported = {"class": type(error).__name__, "text": str(error), "at": time.time(), "pid": os.getpid()}
+        report({**reported, **fields}, rank=described_rank())
         raise
 
 

@@ -28,9 +28,9 @@ def counts() -> dict[str, int]:
 def once(turn: int) -> None:
     rdmacoll.init()
     me, size = rdmacoll.rank(), rdmacoll.size()
-    kept = rdmacoll.engine.empty(1000)
-    kept[:] = me
-    total = rdmacoll.engine.allreduce(kept, rdmacoll.Sum)
+    stored = rdmacoll.engine.empty(1000)
+    stored[:] = me
+    total = rdmacoll.engine.allreduce(stored, rdmacoll.Sum)
     assert (total == size * (size - 1) / 2).all()
     gathered = rdmacoll.engine.allgather(np.float64(me + turn))
     run = rdmacoll.engine.prepare_allreduce(np.ones(10), op=rdmacoll.Sum)

@@ -82,12 +82,12 @@ def check_a_callback_behind_ours_restores_on_one_rank_alone() -> None:
 def check_ranks_that_begin_at_different_epochs_are_told() -> None:
     model = network()
     model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
-    for first, said in ((1, "begins at epoch 1 on rank 0 and "), (4, "has no epoch left on rank 0 and ")):
+    for first, answers in ((1, "begins at epoch 1 on rank 0 and "), (4, "has no epoch left on rank 0 and ")):
         options = {"initial_epoch": first if RANK == 0 else 0, "epochs": 4}
         call = lambda options=options: fit(model, BroadcastGlobalVariablesCallback(0), **options)  # noqa: E731
         text = str(raised(rdmacoll.ConfigError, call))
         others = "rank 1" if SIZE == 2 else "ranks 1, 2"
-        assert f"fit {said}begins at epoch 0 on {others}: " in text, text
+        assert f"fit {answers}begins at epoch 0 on {others}: " in text, text
         assert "initial_epoch" in text
     history = fit(model, BroadcastGlobalVariablesCallback(0), initial_epoch=2, epochs=4)
     assert history.epoch == [2, 3]

@@ -68,8 +68,8 @@ def check_groups_keep_their_dtypes() -> None:
     for call in (rdmacoll.grouped_allreduce, tf.function(rdmacoll.grouped_allreduce)):
         for compression, dtype in NARROW.values():
             kinds = ["float32", "int32", "float64", "float16", "bfloat16", "float32"]
-            given = [mine((5,), kind, salt=i) for i, kind in enumerate(kinds)]
-            results = call(given, op=rdmacoll.Sum, compression=compression)
+            sources = [mine((5,), kind, salt=i) for i, kind in enumerate(kinds)]
+            results = call(sources, op=rdmacoll.Sum, compression=compression)
             for i, (kind, result) in enumerate(zip(kinds, results)):
                 assert result.dtype.name == kind
                 values = all_values((5,), kind, salt=i)
@@ -149,7 +149,7 @@ def check_loss_scaling_with_an_apply_of_its_own_reduces_once() -> None:
     for (op, whole), passes, is_function in itertools.product(joined.items(), (1, 2), (False, True)):
 
         def trained(
-            given: Any, last: float, wraps: Any, passes: int = passes, is_function: bool = is_function
+            sources: Any, last: float, wraps: Any, passes: int = passes, is_function: bool = is_function
         ) -> Any:
             inner = keras.optimizers.SGD(1.0, clipnorm=0.5)
             optimizer = wraps(OwnScaling(inner, initial_scale=8.0, dynamic_growth_steps=1))
@@ -161,7 +161,7 @@ def check_loss_scaling_with_an_apply_of_its_own_reduces_once() -> None:
 
             train = tf.function(step) if is_function else step
             for number in range(2 * passes):
-                train(tf.constant(given * np.float32(1 + number // passes)))
+                train(tf.constant(sources * np.float32(1 + number // passes)))
             for _ in range(passes):
                 train(tf.fill((4,), last))
             return np.array(weights), float(np.array(optimizer.dynamic_scale))
@@ -210,13 +210,13 @@ def slices(rank: int, rows: int, of: int, width: int = 3) -> tuple[np.ndarray, n
     return value(rank, (len(indices), width), salt=rows), indices
 
 
-def reduced_slices(given: Any, **options: Any) -> Any:
+def reduced_slices(sources: Any, **options: Any) -> Any:
     """Returns calls whose result is the gradient of a table after a lookup of these rows."""
-    table = tf.Variable(tf.zeros(given.dense_shape))
+    table = tf.Variable(tf.zeros(sources.dense_shape))
 
     def call() -> Any:
         with rdmacoll.DistributedGradientTape(tf.GradientTape(), **options) as tape:
-            loss = tf.reduce_sum(tf.gather(table, given.indices) * given.values)
+            loss = tf.reduce_sum(tf.gather(table, sources.indices) * sources.values)
         return tape.gradient(loss, table)
 
     return call, tf.function(call)
@@ -231,25 +231,25 @@ def check_rows_are_gathered_or_summed_by_their_number() -> None:
         for values, indices in everything:
             np.add.at(dense, indices, values)
         touched = np.unique(np.concatenate([indices for _, indices in everything]))
-        given = tf.IndexedSlices(*map(tf.constant, slices(RANK, rows, of)), tf.constant([of, 3]))
+        sources = tf.IndexedSlices(*map(tf.constant, slices(RANK, rows, of)), tf.constant([of, 3]))
         for compression, tolerance_of in ((None, "float32"), (Compression.fp16, "float16")):
             options = {"compression": compression, "postscale_factor": 2.0}
             for op, divisor in ((rdmacoll.Sum, 1), (rdmacoll.Average, SIZE)):
-                for call in reduced_slices(given, op=op, sparse_as_dense="auto", **options):
+                for call in reduced_slices(sources, op=op, sparse_as_dense="auto", **options):
                     result = call()
                     assert isinstance(result, tf.IndexedSlices)
                     assert sorted(set(result.indices.numpy())) == list(touched)
                     assert len(result.indices) == (len(touched) if total > 2 * of else total)
                     close(tf.convert_to_tensor(result), 2 * dense / divisor, tolerance_of)
                     assert equal_on_all_ranks([result.values.numpy(), result.indices.numpy()])
-            for call in reduced_slices(given, **options):
+            for call in reduced_slices(sources, **options):
                 assert len(call().indices) == total
                 close(tf.convert_to_tensor(call()), 2 * dense / SIZE, tolerance_of)
-            for call in reduced_slices(given, sparse_as_dense=True, **options):
+            for call in reduced_slices(sources, sparse_as_dense=True, **options):
                 close(call(), 2 * dense / SIZE, tolerance_of)
             for way in (False, True, "auto"):
                 for call in (rdmacoll.allreduce, tf.function(rdmacoll.allreduce)):
-                    alone = call(given, sparse_as_dense=way, **options)
+                    alone = call(sources, sparse_as_dense=way, **options)
                     assert isinstance(alone, tf.Tensor if way is True else tf.IndexedSlices)
                     is_summed = way == "auto" and total > 2 * of
                     assert way is True or len(alone.indices) == (len(touched) if is_summed else total)
@@ -264,40 +264,40 @@ def check_gradients_of_reduced_slices() -> None:
         def slope(values: Any) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(values)
-                given = tf.IndexedSlices(values, tf.constant(indices), tf.constant([of, 3]))
-                total = tf.convert_to_tensor(rdmacoll.allreduce(given, **options))
+                sources = tf.IndexedSlices(values, tf.constant(indices), tf.constant([of, 3]))
+                total = tf.convert_to_tensor(rdmacoll.allreduce(sources, **options))
                 loss = tf.reduce_sum(total * weights[RANK])
             return tape.gradient(loss, values)
 
         return slope
 
     for rows in (1, 2 * of):  # "auto" gathers with the first number and sums with the second
-        given, indices = slices(RANK, rows, of)
+        sources, indices = slices(RANK, rows, of)
         for op, divisor in ((rdmacoll.Sum, 1), (rdmacoll.Average, SIZE)):
             for way in (False, True, "auto"):
                 slope = slope_of(indices, op=op, sparse_as_dense=way)
                 for call in (slope, tf.function(slope)):
-                    found = tf.convert_to_tensor(call(tf.constant(given)))
+                    found = tf.convert_to_tensor(call(tf.constant(sources)))
                     close(found, np.sum(weights, axis=0)[indices] / divisor)
 
 
 def check_slices_that_are_made_dense_have_every_op() -> None:
     most = [RANK, SIZE][RANK % 2]  # the values of an index that occurs twice are added before the reduction
-    given = tf.IndexedSlices(tf.constant([1.0, float(most)]), tf.constant([2, 2]), tf.constant([4]))
-    result = rdmacoll.allreduce(given, op=rdmacoll.Max, sparse_as_dense=True)
+    sources = tf.IndexedSlices(tf.constant([1.0, float(most)]), tf.constant([2, 2]), tf.constant([4]))
+    result = rdmacoll.allreduce(sources, op=rdmacoll.Max, sparse_as_dense=True)
     highest = max([1 + [rank, SIZE][rank % 2] for rank in range(SIZE)])
     close(result, [0, 0, highest, 0])
-    close(rdmacoll.grouped_allreduce([given, tf.ones(1)], op=rdmacoll.Max)[0], [0, 0, highest, 0])
+    close(rdmacoll.grouped_allreduce([sources, tf.ones(1)], op=rdmacoll.Max)[0], [0, 0, highest, 0])
     error = raised(
-        rdmacoll.ConfigError, lambda: rdmacoll.allreduce(given, op=rdmacoll.Max, sparse_as_dense="auto")
+        rdmacoll.ConfigError, lambda: rdmacoll.allreduce(sources, op=rdmacoll.Max, sparse_as_dense="auto")
     )
     assert "sparse_as_dense=True" in str(error)
 
 
 def check_many_rows_cost_no_more_than_sums() -> None:
     values, indices = slices(RANK, 20_000, 100, 16)
-    given = tf.IndexedSlices(tf.constant(values), tf.constant(indices), tf.constant([100, 16]))
-    for call in reduced_slices(given, op=rdmacoll.Sum, sparse_as_dense="auto"):
+    sources = tf.IndexedSlices(tf.constant(values), tf.constant(indices), tf.constant([100, 16]))
+    for call in reduced_slices(sources, op=rdmacoll.Sum, sparse_as_dense="auto"):
         assert len(call().indices) == 99
         sent = sent_by(call)
         assert SIZE == 1 or sent < SIZE * indices.nbytes + 4 * 100 * 16 * 4 < values.nbytes, sent

@@ -204,9 +204,9 @@ def check_optimizers_that_know_no_graph_are_refused() -> None:
     refused = [keras.optimizers.SGD(), keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD())]
     refused += [tf.keras.optimizers.SGD()] if keras is not tf.keras else []  # an optimizer of Keras 3
     for optimizer in refused:
-        said = str(raised(rdmacoll.ConfigError, lambda one=optimizer: rdmacoll.DistributedOptimizer(one)))
-        assert "cannot train without eager execution" in said
-        assert "optimizer of keras.optimizers.legacy" in said
+        answers = str(raised(rdmacoll.ConfigError, lambda one=optimizer: rdmacoll.DistributedOptimizer(one)))
+        assert "cannot train without eager execution" in answers
+        assert "optimizer of keras.optimizers.legacy" in answers
 
 
 def check_the_optimizers_of_tensorflow_1() -> None:

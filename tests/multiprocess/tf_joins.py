@@ -101,10 +101,10 @@ def check_refusals() -> None:
         lambda: in_graph(tf.ones([3])),
     ):
         try:
-            said = refusal(call)
+            answers = refusal(call)
         except tf.errors.OpError as error:
-            said = str(error)
-        assert f"needs data of rank {size - 1}" in said, said
+            answers = str(error)
+        assert f"needs data of rank {size - 1}" in answers, answers
     rdmacoll.join()
 
 

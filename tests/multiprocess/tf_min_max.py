@@ -49,13 +49,13 @@ def check_booleans_are_anded_and_ored() -> None:
 
 
 def check_booleans_are_in_groups() -> None:
-    given = [mine((4,), "bool"), mine((4,)), mine((ROWS,), "bool", salt=1)]
+    sources = [mine((4,), "bool"), mine((4,)), mine((ROWS,), "bool", salt=1)]
     for call in both_ways(functools.partial(grouped_allreduce, op=Max, compression=Compression.bf16)):
-        first, floats, last = call(given)
+        first, floats, last = call(sources)
         np.testing.assert_array_equal(first.numpy(), np.any(all_values((4,), "bool"), axis=0))
         np.testing.assert_array_equal(last.numpy(), np.any(all_values((ROWS,), "bool", salt=1), axis=0))
         close(floats, expected(Max, (4,), "float32"), "bfloat16")
-    parts = grouped_reducescatter([given[2], mine((ROWS,))], op=Min)
+    parts = grouped_reducescatter([sources[2], mine((ROWS,))], op=Min)
     np.testing.assert_array_equal(parts[0].numpy(), np.all(all_values((ROWS,), "bool", salt=1), axis=0)[MINE])
 
 

@@ -245,7 +245,7 @@ def check_variables_get_the_roots_values() -> None:
     broadcast_variables(variables, root_rank=SIZE - 1)
     for i, dtype in enumerate(dtypes):
         np.testing.assert_array_equal(variables[i].numpy(), value(SIZE - 1, (3,), dtype, salt=i))
-    for call in (broadcast_, tf.function(lambda given, root, name: broadcast_(given, root, name))):
+    for call in (broadcast_, tf.function(lambda sources, root, name: broadcast_(sources, root, name))):
         for i, dtype in enumerate(dtypes):
             variables[i].assign(mine((3,), dtype, salt=i + 10))
         results = call(variables, 0, "in place")
@@ -344,8 +344,8 @@ def check_sparse_tensors() -> None:
 
     def reduced(op: int) -> Any:
         values, indices = slices(RANK)
-        given = tf.IndexedSlices(tf.constant(values), tf.constant(indices), tf.constant([5, 2]))
-        result = allreduce(given, op=op)
+        sources = tf.IndexedSlices(tf.constant(values), tf.constant(indices), tf.constant([5, 2]))
+        result = allreduce(sources, op=op)
         assert isinstance(result, tf.IndexedSlices)
         return tf.convert_to_tensor(result)
 
@@ -395,5 +395,5 @@ KEPT: list[Any] = []
 if __name__ == "__main__":
     run_all(globals())
     rdmacoll.shutdown()
-    for kept in KEPT:  # the memory of a tensor outlives the engine that lent it
-        assert float(tf.reduce_min(kept)) == float(tf.reduce_max(kept)) == SIZE * (SIZE + 1) / 2
+    for stored in KEPT:  # the memory of a tensor outlives the engine that lent it
+        assert float(tf.reduce_min(stored)) == float(tf.reduce_max(stored)) == SIZE * (SIZE + 1) / 2

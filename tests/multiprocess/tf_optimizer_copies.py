@@ -121,8 +121,8 @@ def of_a_model(model: Any, made: Any) -> str:
         return "none"
     is_ours = hasattr(type(found), "_rdmacoll_reduce")
     other = found if is_ours else wrap(found)
-    said = trains_alone(model.optimizer, other, model.trainable_variables, made.trainable_variables)
-    return said if is_ours else said.replace("own", "plain")
+    answers = trains_alone(model.optimizer, other, model.trainable_variables, made.trainable_variables)
+    return answers if is_ours else answers.replace("own", "plain")
 
 
 def loaded(keras: Any, make: Callable[[], Any], suffix: str, *, by_class: bool) -> str:
@@ -159,12 +159,12 @@ def outcome(keras: Any, make: Callable[[], Any], row: str) -> str:
     try:
         return ROWS[row](keras, make)
     except Exception as error:  # ranks fail alike
-        said = f"{type(error).__name__}: {str(error)[:300]}"
+        answers = f"{type(error).__name__}: {str(error)[:300]}"
     try:
         WAYS[row.partition(" between")[0]](make())
     except Exception as error:
-        return "refused" if said == f"{type(error).__name__}: {str(error)[:300]}" else said
-    return said
+        return "refused" if answers == f"{type(error).__name__}: {str(error)[:300]}" else answers
+    return answers
 
 
 if __name__ == "__main__":

@@ -145,11 +145,11 @@ def check_gathers_and_scatters() -> None:
             assert tuple(result.shape) == wanted.shape
             np.testing.assert_array_equal(result.numpy(), wanted)
         whole = value(ROOT, (7, 2), dtype)
-        given = tf.constant(whole) if RANK == ROOT else tf.zeros((0, 2), dtype)
+        sources = tf.constant(whole) if RANK == ROOT else tf.zeros((0, 2), dtype)
         for call in both_ways(functools.partial(scatter, root_rank=ROOT)):
-            np.testing.assert_array_equal(call(given).numpy(), whole[rows_of(7, RANK, SIZE)])
+            np.testing.assert_array_equal(call(sources).numpy(), whole[rows_of(7, RANK, SIZE)])
             splits = [0] * (SIZE - 1) + [7]
-            result = call(given, splits=tf.constant(splits))
+            result = call(sources, splits=tf.constant(splits))
             np.testing.assert_array_equal(result.numpy(), whole if RANK == SIZE - 1 else whole[:0])
     assert gather(tf.constant(RANK), 0).shape == ((SIZE,) if RANK == 0 else (0,))
 

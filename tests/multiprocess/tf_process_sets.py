@@ -58,20 +58,20 @@ class Case:
     call: Callable[[list[Any], rdmacoll.ProcessSet], list[Any]]
     right: Callable[[list[Arrays]], list[Arrays]]
 
-    def given(self, place: int, rank: int) -> Arrays:
+    def sources(self, place: int, rank: int) -> Arrays:
         shapes = self.shapes(place)
         return [
             np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape) + 8 * (rank + 1) + 4 * i
             for i, shape in enumerate(shapes)
         ]
 
-    def gradients(self, given: list[Arrays], weights: list[Arrays], place: int) -> Arrays:
+    def gradients(self, sources: list[Arrays], weights: list[Arrays], place: int) -> Arrays:
         """Returns the gradient of the sum of all members' weighted results, by changing one element at a
         time."""
-        found = [np.zeros_like(array) for array in given[place]]
+        found = [np.zeros_like(array) for array in sources[place]]
         for i, array in enumerate(found):
             for at in np.ndindex(array.shape):
-                ones = [[np.zeros_like(each) for each in arrays] for arrays in given]
+                ones = [[np.zeros_like(each) for each in arrays] for arrays in sources]
                 ones[place][i][at] = 1
                 array[at] = sum(
                     float(np.sum(result * weight))
@@ -86,12 +86,12 @@ def splits_of(place: int, size: int) -> list[int]:
     return [(place + 2 * peer) % 3 for peer in range(size)]
 
 
-def joined(given: list[Arrays]) -> Arrays:
-    return [np.concatenate(arrays) for arrays in zip(*given)]
+def joined(sources: list[Arrays]) -> Arrays:
+    return [np.concatenate(arrays) for arrays in zip(*sources)]
 
 
-def sums(given: list[Arrays]) -> Arrays:
-    return [np.sum(arrays, axis=0) for arrays in zip(*given)]
+def sums(sources: list[Arrays]) -> Arrays:
+    return [np.sum(arrays, axis=0) for arrays in zip(*sources)]
 
 
 def cases_of(size: int) -> dict[str, Case]:
@@ -100,8 +100,8 @@ def cases_of(size: int) -> dict[str, Case]:
     If the set lacks an earlier rank, the root has different numbers in the set and in the world."""
     last, rows = size - 1, list(range(size, 0, -1))
 
-    def exchanged(given: list[Arrays]) -> list[Arrays]:
-        pieces = [np.split(x, np.cumsum(splits_of(p, size))[:-1]) for p, (x,) in enumerate(given)]
+    def exchanged(sources: list[Arrays]) -> list[Arrays]:
+        pieces = [np.split(x, np.cumsum(splits_of(p, size))[:-1]) for p, (x,) in enumerate(sources)]
         return [[np.concatenate([of[place] for of in pieces])] for place in range(size)]
 
     def alltoall(x: list[Any], one: rdmacoll.ProcessSet) -> list[Any]:
@@ -111,7 +111,7 @@ def cases_of(size: int) -> dict[str, Case]:
             return [tf.identity(got)]
 
     def at_last(whole: Callable[[list[Arrays]], Arrays]) -> Callable[[list[Arrays]], list[Arrays]]:
-        return lambda given: [[0 * x for x in whole(given)] for _ in range(last)] + [whole(given)]
+        return lambda sources: [[0 * x for x in whole(sources)] for _ in range(last)] + [whole(sources)]
 
     def one_by_one(x: list[Any], call: Callable[..., Any], one: rdmacoll.ProcessSet, **options: Any) -> Any:
         return [call(x[0], root_rank=one.ranks[-1], process_set=one, **options)]
@@ -121,12 +121,12 @@ def cases_of(size: int) -> dict[str, Case]:
         "even alltoall": Case(
             lambda _: [(size, 3)],
             lambda x, one: [rdmacoll.alltoall(x[0], process_set=one)],
-            lambda given: [[np.stack([x[place] for (x,) in given])] for place in range(size)],
+            lambda sources: [[np.stack([x[place] for (x,) in sources])] for place in range(size)],
         ),
         "reduce": Case(
             lambda _: [(3,)],
             lambda x, one: one_by_one(x, rdmacoll.reduce, one, op=rdmacoll.Sum, prescale_factor=2.0),
-            at_last(lambda given: [2 * x for x in sums(given)]),
+            at_last(lambda sources: [2 * x for x in sums(sources)]),
         ),
         "reduced mean": Case(
             lambda _: [(2, 2)],
@@ -136,32 +136,32 @@ def cases_of(size: int) -> dict[str, Case]:
         "gather": Case(
             lambda place: [(place + 1, 2)],
             lambda x, one: one_by_one(x, rdmacoll.gather, one),
-            lambda given: [[x[:0] for x in given[0]]] * last + [joined(given)],
+            lambda sources: [[x[:0] for x in sources[0]]] * last + [joined(sources)],
         ),
         "scatter": Case(
             lambda place: [(sum(rows), 2) if place == last else (0, 2)],
             lambda x, one: one_by_one(x, rdmacoll.scatter, one, splits=rows),
-            lambda given: [[part] for part in np.split(given[last][0], np.cumsum(rows)[:-1])],
+            lambda sources: [[part] for part in np.split(sources[last][0], np.cumsum(rows)[:-1])],
         ),
         "broadcast": Case(
             lambda _: [(2,)],
             lambda x, one: one_by_one(x, rdmacoll.broadcast, one),
-            lambda given: [given[last]] * size,
+            lambda sources: [sources[last]] * size,
         ),
         "grouped_allgather": Case(
             lambda place: [(place + 1, 2), (2 - place % 2,)],
             lambda x, one: rdmacoll.grouped_allgather(x, process_set=one),
-            lambda given: [joined(given)] * size,
+            lambda sources: [joined(sources)] * size,
         ),
         "grouped_reducescatter": Case(
             lambda _: [(size + 1, 2), (2 * size,)],
             lambda x, one: rdmacoll.grouped_reducescatter(x, op=rdmacoll.Sum, process_set=one),
-            lambda given: [list(parts) for parts in zip(*(np.array_split(x, size) for x in sums(given)))],
+            lambda sources: [list(parts) for parts in zip(*(np.array_split(x, size) for x in sums(sources)))],
         ),
         "grouped_allreduce": Case(
             lambda _: [(2,), (1, 2)],
             lambda x, one: rdmacoll.grouped_allreduce(x, op=rdmacoll.Sum, process_set=one),
-            lambda given: [sums(given)] * size,
+            lambda sources: [sums(sources)] * size,
         ),
     }
 
@@ -172,15 +172,15 @@ def every_kind(mine: list[rdmacoll.ProcessSet]) -> None:
         calls, inputs, wanted = [], [], []
         for one in [*mine, rdmacoll.global_process_set]:
             case, place = cases_of(one.size())[name], one.rank()
-            given = [case.given(p, rank) for p, rank in enumerate(one.ranks)]
-            right = case.right(given)
+            sources = [case.sources(p, rank) for p, rank in enumerate(one.ranks)]
+            right = case.right(sources)
             weights = [
                 [np.arange(1, x.size + 1, dtype=np.float32).reshape(x.shape) + 16 * rank for x in results]
                 for rank, results in zip(one.ranks, right)
             ]
             calls.append(lambda x, case=case, one=one, w=weights[place]: taped(case, one, x, w))
-            inputs.append([tf.constant(x) for x in given[place]])
-            wanted.append((right[place], case.gradients(given, weights, place)))
+            inputs.append([tf.constant(x) for x in sources[place]])
+            wanted.append((right[place], case.gradients(sources, weights, place)))
         at_once = tf.function(lambda inputs, calls=calls: [call(x) for call, x in zip(calls, inputs)])
         for found in ([call(x) for call, x in zip(calls, inputs)], at_once(inputs), at_once(inputs)):
             for one, results, rights in zip([*mine, "the world"], found, wanted):
@@ -192,20 +192,20 @@ def every_kind(mine: list[rdmacoll.ProcessSet]) -> None:
 def roots_are_members(one: rdmacoll.ProcessSet) -> None:
     outside = next(rank for rank in range(rdmacoll.size()) if rank not in one.ranks)
     for call in (rdmacoll.reduce, rdmacoll.gather, rdmacoll.scatter, rdmacoll.broadcast):
-        said = ""
+        answers = ""
         try:
             call(tf.ones(2), root_rank=outside, process_set=one)
         except rdmacoll.ConfigError as error:
-            said = str(error)
-        assert f"root_rank {outside} is not in process set" in said
+            answers = str(error)
+        assert f"root_rank {outside} is not in process set" in answers
 
 
-def taped(case: Case, one: rdmacoll.ProcessSet, given: list[Any], weights: Arrays) -> tuple[Any, Any]:
+def taped(case: Case, one: rdmacoll.ProcessSet, sources: list[Any], weights: Arrays) -> tuple[Any, Any]:
     with tf.GradientTape() as tape:
-        tape.watch(given)
-        results = case.call(given, one)
+        tape.watch(sources)
+        results = case.call(sources, one)
         loss = tf.add_n([tf.reduce_sum(x * weight) for x, weight in zip(results, weights)])
-    return results, tape.gradient(loss, given)
+    return results, tape.gradient(loss, sources)
 
 
 def gradients(mine: list[rdmacoll.ProcessSet], value: float) -> None:
@@ -223,12 +223,12 @@ def gradients(mine: list[rdmacoll.ProcessSet], value: float) -> None:
 
 def optimizer(one: rdmacoll.ProcessSet, value: float) -> None:
     if not one.included():
-        said = ""
+        answers = ""
         try:
             rdmacoll.allreduce(tf.ones(2), process_set=one)
         except rdmacoll.ConfigError as error:
-            said = str(error)
-        assert "is not in process set" in said
+            answers = str(error)
+        assert "is not in process set" in answers
         return
     wrapped = rdmacoll.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=one)
     v = tf.Variable([1.0, 1.0])

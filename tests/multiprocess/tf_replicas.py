@@ -72,8 +72,8 @@ def network(library: Any, rank: int) -> Any:
 
 def same(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
     assert equal_on_all_ranks(found)
-    for mine, theirs in zip(found, wanted):
-        np.testing.assert_allclose(mine, theirs, atol=2e-5, rtol=2e-4)
+    for mine, data_of_others in zip(found, wanted):
+        np.testing.assert_allclose(mine, data_of_others, atol=2e-5, rtol=2e-4)
     assert max(float(np.abs(w - b).max()) for w, b in zip(wanted, initial(0))) > 1e-2
 
 

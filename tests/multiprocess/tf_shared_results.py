@@ -143,11 +143,11 @@ def check_what_one_rank_writes_the_others_do_not_see() -> None:
         change = tf.function(lambda x, c=consumer: c(allreduce(x, op=rdmacoll.Sum, name="y")))
         for step in range(6):
             is_keeper = step % SIZE == RANK and name != "small sum of a slice"
-            kept = (keep if is_keeper else change)(mine(ROWS))
+            stored = (keep if is_keeper else change)(mine(ROWS))
             engine.barrier()  # all ranks have made their changes
             if is_keeper:
-                np.testing.assert_allclose(kept[0].numpy(), wanted, 1e-5, 1e-5, err_msg=name)
-            del kept
+                np.testing.assert_allclose(stored[0].numpy(), wanted, 1e-5, 1e-5, err_msg=name)
+            del stored
     sums(6 * len(CONSUMERS))
 
 
@@ -197,15 +197,15 @@ def check_the_first_member_of_a_set_has_the_memory() -> None:
 
 
 def check_without_room_each_has_its_own() -> None:
-    kept = []
+    stored = []
     before = shared()
     for salt in range(40):  # 4 MiB each, of a pool of 256 MiB, half of which is lent
-        kept.append(allreduce(mine((1 << 20,), salt=salt), op=rdmacoll.Sum, name="room"))
+        stored.append(allreduce(mine((1 << 20,), salt=salt), op=rdmacoll.Sum, name="room"))
     made = shared() - before
     for salt in (0, 20, 39):
-        close(kept[salt], expected(rdmacoll.Sum, (1 << 20,), "float32", salt=salt), "float32")
+        close(stored[salt], expected(rdmacoll.Sum, (1 << 20,), "float32", salt=salt), "float32")
     assert (20 < made < 40) if IS_SHARED else made == 0, made
-    kept.clear()
+    stored.clear()
     engine.barrier()  # all ranks have released the results
     sums.before = shared()
     close(allreduce(mine(LARGE), op=rdmacoll.Sum), expected(rdmacoll.Sum, LARGE, "float32"))
@@ -225,5 +225,5 @@ def check_ranks_that_have_joined_take_part() -> None:
 if __name__ == "__main__":
     run_all(globals())
     rdmacoll.shutdown()
-    for kept, right in KEPT:
-        close(kept, right)
+    for stored, right in KEPT:
+        close(stored, right)

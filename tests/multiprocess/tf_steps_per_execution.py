@@ -18,8 +18,8 @@ model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", s
 data = np.ones((64, 3), np.float32), np.ones((64, 1), np.float32)
 try:
     model.fit(*data, batch_size=4, epochs=2, verbose=0)
-    said = "trained"
+    answers = "trained"
 except Exception as error:
     typed = rdmacoll.error_from(error) or error
-    said = f"{type(typed).__name__}: {typed}"
-report(said)
+    answers = f"{type(typed).__name__}: {typed}"
+report(answers)

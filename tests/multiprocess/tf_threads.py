@@ -86,9 +86,9 @@ def are_refused(results: Sequence[Any], *words: str) -> None:
 
     Then it begins a new world."""
     errors = [str(error) for error in results if isinstance(error, Exception)]
-    told = [error for error in errors if "two threads" in error]
-    assert told, results
-    assert all(word in error for word in words for error in told), (words, told)
+    reported = [error for error in errors if "two threads" in error]
+    assert reported, results
+    assert all(word in error for word in words for error in reported), (words, reported)
     rdmacoll.shutdown()
     rdmacoll.init(stall_warning_s=5, stall_error_s=20)
 

@@ -324,12 +324,12 @@ def _operations(optimizer: Any, loss: Any, weights: list[Any], training: Trainin
     found = [gradient for gradient, _ in optimizer.compute_gradients(loss, weights)]
     if column in CLIPS:
         return [optimizer.apply_gradients(zip(training.clipped(found), weights))]
-    kept = [
+    stored = [
         v1.get_variable(f"kept_{i}", initializer=tf.zeros(w.shape), trainable=False)
         for i, w in enumerate(weights)
     ]
-    means = [(a + b) / 2.0 for a, b in zip(kept, found)]
-    keep = tf.group(*(a.assign(gradient) for a, gradient in zip(kept, found)))
+    means = [(a + b) / 2.0 for a, b in zip(stored, found)]
+    keep = tf.group(*(a.assign(gradient) for a, gradient in zip(stored, found)))
     return [keep, optimizer.apply_gradients(zip(means, weights))]
 
 
