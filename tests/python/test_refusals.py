@@ -235,7 +235,7 @@ def test_a_wrong_setting_is_said_before_the_others_come(monkeypatch, capfd):
     start = bootstrap.Start(Launch("a test", 1, 2, "a:1"))
     rows, _ = load().readable_settings()
     for wait_s in (0.0, 0.5):
-        with start.announced(ConfigError("A is wrong."), Values(rows)):
+        with start.report_if_slow(ConfigError("A is wrong."), Values(rows)):
             time.sleep(wait_s)
     assert capfd.readouterr().err.count("A is wrong. This rank waits for the other ranks") == 1
 
