@@ -144,6 +144,15 @@ class Readiness {
     std::string ranks;  // "rank 0"
     std::string names;
   };
+  // The listings that ranks have sent with the last operation of a name.
+  struct KnownNames {
+    static constexpr std::size_t kNone = SIZE_MAX;
+    std::vector<std::string> texts;    // listings that differ in more than counters
+    std::vector<std::size_t> of_rank;  // the index in `texts` of each rank of the set, or kNone
+    const std::string* of(int rank) const;
+  };
+  std::map<std::string, std::vector<int>> ranks_by_names(const UnitKey& key,
+                                                         const Pending& pending) const;
   std::vector<Listed> listed(const UnitKey& key, const Pending& pending) const;
   Status check_order(const UnitKey& key, const Pending& pending, bool may_warn);
   void remember_names(const UnitKey& key, const Pending& pending);
@@ -164,9 +173,9 @@ class Readiness {
   int subtree_ranks_;
   std::map<UnitKey, Pending> pending_;
   std::map<std::string, std::string> labels_;  // by name, for operations with a known descriptor
-  // Root: the last listing of each operation, for ranks that do not repeat it. Keyed by the
-  // operation's name, or by its descriptor if it has none.
-  std::map<std::string, std::string> listings_;
+  // Root: for ranks that do not repeat their listing. Keyed by the operation's name, or by its
+  // descriptor if it has none.
+  std::map<std::string, KnownNames> known_names_;
   bool has_warned_of_names_ = false;
   std::set<UnitKey> warned_;
   std::vector<ReadyRecord> upward_;

@@ -18,26 +18,41 @@ const std::string& name_of(const UnitKey& key, const std::string& descriptor) {
 
 }  // namespace
 
-// Root: the listings that differ, with their ranks.
-std::vector<Readiness::Listed> Readiness::listed(const UnitKey& key, const Pending& pending) const {
-  std::vector<Listed> all;
-  for (std::size_t listing = 0; listing < pending.listings.size(); ++listing) {
-    std::vector<int> ranks;
-    for (const Contribution& contribution : pending.contributions) {
-      if (contribution.listing != listing) continue;
-      for (int rank : ranks_of(contribution.origin, contribution.subtree)) ranks.push_back(rank);
+const std::string* Readiness::KnownNames::of(int rank) const {
+  const auto at = static_cast<std::size_t>(rank);
+  return at < of_rank.size() && of_rank[at] != kNone ? &texts[of_rank[at]] : nullptr;
+}
+
+// Root: the ranks that have each listing. A rank that has sent none has the one it sent before.
+std::map<std::string, std::vector<int>> Readiness::ranks_by_names(const UnitKey& key,
+                                                                  const Pending& pending) const {
+  const auto known = known_names_.find(name_of(key, pending.variants.front()));
+  std::map<std::string, std::vector<int>> ranks;
+  for (const Contribution& contribution : pending.contributions) {
+    const std::string& sent = pending.listings[contribution.listing];
+    for (int rank : ranks_of(contribution.origin, contribution.subtree)) {
+      const std::string* before = known == known_names_.end() ? nullptr : known->second.of(rank);
+      if (!sent.empty()) {
+        ranks[sent].push_back(rank);
+      } else if (before != nullptr) {
+        ranks[*before].push_back(rank);
+      }
     }
-    const std::string* names = &pending.listings[listing];
-    if (names->empty()) {
-      const auto known = listings_.find(name_of(key, pending.variants.front()));
-      if (known == listings_.end()) continue;
-      names = &known->second;
-    }
-    if (ranks.empty()) continue;
-    std::sort(ranks.begin(), ranks.end());
-    all.push_back(
-        {cat(ranks.size() == 1 ? "rank " : "ranks ", join(numbers(ranks), ", ")), *names});
   }
+  return ranks;
+}
+
+// Root: the listings that differ, with their ranks, in the order of their first ranks.
+std::vector<Readiness::Listed> Readiness::listed(const UnitKey& key, const Pending& pending) const {
+  std::map<int, Listed> by_first_rank;
+  for (auto& [names, ranks] : ranks_by_names(key, pending)) {
+    std::vector<int> sorted = ranks;
+    std::sort(sorted.begin(), sorted.end());
+    const std::string title = sorted.size() == 1 ? "rank " : "ranks ";
+    by_first_rank[sorted.front()] = {cat(title, join(numbers(sorted), ", ")), names};
+  }
+  std::vector<Listed> all;
+  for (auto& [rank, one] : by_first_rank) all.push_back(std::move(one));
   return all;
 }
 
@@ -45,13 +60,14 @@ std::vector<Readiness::Listed> Readiness::listed(const UnitKey& key, const Pendi
 Status Readiness::check_order(const UnitKey& key, const Pending& pending, bool may_warn) {
   if (!is_root() || pending.listings.size() == 1) return {};
   const std::vector<Listed> all = listed(key, pending);
+  std::string difference;  // the first one without the same names
   for (std::size_t i = 1; i < all.size(); ++i) {
-    const Listed &first = all.front(), &other = all[i];
-    const Likeness found = likeness(first.names, other.names);
-    if (found == Likeness::same) continue;
-    const std::string difference =
-        describe_difference(first.ranks, first.names, other.ranks, other.names);
-    if (found == Likeness::reordered) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const Listed &first = all[j], &other = all[i];
+      const Likeness found = likeness(first.names, other.names);
+      if (found == Likeness::same || (found == Likeness::other && !difference.empty())) continue;
+      difference = describe_difference(first.ranks, first.names, other.ranks, other.names);
+      if (found == Likeness::other) continue;
       ErrorDetail detail;
       detail.tensor = tensor(key, pending);
       return {Code::mismatch,
@@ -62,13 +78,12 @@ Status Readiness::check_order(const UnitKey& key, const Pending& pending, bool m
                   "RDMACOLL_CHECK_NAMES=false."),
               detail};
     }
-    if (may_warn && !std::exchange(has_warned_of_names_, true)) {
-      warnings_.push_back(cat(
-          "ranks call the variables of ", title(key, world_), " by different names: ", difference,
-          ". They are matched by their order: give every rank the same model, or "
-          "set RDMACOLL_CHECK_NAMES=false where its names differ for good "
-          "reason."));
-    }
+  }
+  if (may_warn && !difference.empty() && !std::exchange(has_warned_of_names_, true)) {
+    warnings_.push_back(
+        cat("ranks call the variables of ", title(key, world_), " by different names: ", difference,
+            ". They are matched by their order: give every rank the same model, or "
+            "set RDMACOLL_CHECK_NAMES=false where its names differ for good reason."));
   }
   return {};
 }
@@ -76,8 +91,25 @@ Status Readiness::check_order(const UnitKey& key, const Pending& pending, bool m
 void Readiness::remember_names(const UnitKey& key, const Pending& pending) {
   if (!is_root() || pending.listings.size() == 1) return;
   const std::string& name = name_of(key, pending.variants.front());
-  if (listings_.size() >= kListingsMax && !listings_.contains(name)) return;
-  listings_[name] = pending.listings[1];
+  if (known_names_.size() >= kListingsMax && !known_names_.contains(name)) return;
+  const KnownNames& before = known_names_[name];
+  KnownNames now;
+  now.of_rank.assign(static_cast<std::size_t>(world_.size()), KnownNames::kNone);
+  const auto set = [&now](int rank, const std::string& names) {
+    std::size_t text = 0;
+    while (text < now.texts.size() && likeness(now.texts[text], names) != Likeness::same) ++text;
+    if (text == now.texts.size()) now.texts.push_back(names);
+    now.of_rank[static_cast<std::size_t>(rank)] = text;
+  };
+  for (const auto& [names, ranks] : ranks_by_names(key, pending)) {
+    for (int rank : ranks) set(rank, names);
+  }
+  // A rank that has joined takes no part, and does not repeat its names later.
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    const bool is_missing = now.of(rank) == nullptr && before.of(rank) != nullptr;
+    if (is_missing) set(rank, *before.of(rank));
+  }
+  known_names_[name] = std::move(now);
 }
 
 // For each other variant, the first tensor that differs from the first variant, with the name that

@@ -93,6 +93,39 @@ TEST_F(NamesOfVariables, that_change_on_one_rank_are_compared_with_those_said_be
   EXPECT_EQ(root.take_verdicts().size(), 1u);
 }
 
+TEST_F(NamesOfVariables, that_change_are_compared_with_those_of_each_other_rank) {
+  const World three = world(0, 3);
+  for (const std::vector<int>& order : {std::vector{0, 1, 2}, {1, 2, 0}, {2, 1, 0}}) {
+    Readiness root(three, table_, {});
+    // Rank 1 has other names. All ranks go on, and two of them have no reason to repeat theirs.
+    for (int origin : order)
+      EXPECT_TRUE(root.add(record(origin, origin == 1 ? other_ : kPlain), 0));
+    for (int origin : order) EXPECT_TRUE(root.add(record(origin, ""), 0));
+    EXPECT_EQ(root.take_ready().size(), 2u);
+    for (int origin : order)
+      EXPECT_TRUE(root.add(record(origin, origin == 1 ? reordered_ : ""), 0));
+    EXPECT_TRUE(root.take_ready().empty());
+    const auto verdicts = root.take_verdicts();
+    ASSERT_EQ(verdicts.size(), 1u);
+    EXPECT_NE(verdicts[0].status.message().find("ranks 0, 2: a, b; rank 1: b, a"),
+              std::string::npos)
+        << verdicts[0].status.message();
+  }
+}
+
+TEST_F(NamesOfVariables, of_any_two_ranks_are_compared) {
+  const World three = world(0, 3);
+  Readiness root(three, table_, {});
+  EXPECT_TRUE(root.add(record(0, other_), 0));
+  EXPECT_TRUE(root.add(record(1, kPlain), 0));
+  EXPECT_TRUE(root.add(record(2, reordered_), 0));
+  EXPECT_TRUE(root.take_ready().empty());
+  const auto verdicts = root.take_verdicts();
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_NE(verdicts[0].status.message().find("rank 1: a, b; rank 2: b, a"), std::string::npos)
+      << verdicts[0].status.message();
+}
+
 TEST_F(NamesOfVariables, that_differ_otherwise_are_told_once) {
   const World two = world(0, 2);
   Readiness root(two, table_, {});
