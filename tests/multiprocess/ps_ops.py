@@ -164,8 +164,8 @@ def what_does_not_fit_is_refused():
     refused(lambda: rdmacoll.push(tf.ones(3), "w"), "float32[3] for variable 'w'", "float32[1000, 3]")
     refused(lambda: rdmacoll.push(tf.ones((1000, 3), tf.float64), "w"), "float64[1000, 3]")
     refused(lambda: rdmacoll.push(tf.ones(3), "v"), "no variable 'v' has been declared")
-    refused(lambda: rdmacoll.push_pull(tf.ones(3)), "give the name of a declared variable")
-    refused(lambda: rdmacoll.push_pull(tf.ones(7), rdmacoll.Sum, "double"), "allreduce sums")
+    refused(lambda: rdmacoll.push_pull(tf.ones(3)), "Give the name of a declared variable")
+    refused(lambda: rdmacoll.push_pull(tf.ones(7), rdmacoll.Sum, "double"), "use allreduce for sums")
     unknown = tf.function(
         lambda tensor: rdmacoll.push(tensor, "w"), input_signature=[tf.TensorSpec(None, tf.float32)]
     )

@@ -142,8 +142,8 @@ def test_goals_are_for_what_communication_binds_and_for_the_same_updates():
         rdmacoll_sync=cell(0.02), rdmacoll_async=cell(0.01), tf_grpc=cell(0.03), tf_grpc_sync=cell(0.04)
     )
     assert judge.missed([slower]) == [
-        f"{slower['title']}: rdmacoll, sync is 2.00 times as fast as TensorFlow's servers, sync, and means "
-        "to be 2.5 times"
+        f"{slower['title']}: rdmacoll, sync is 2.00 times as fast as TensorFlow's servers, sync; the goal is "
+        "2.5 times"
     ]
     # 2 workers, each 17 MB in 20 ms: 13.6 Gbit/s.
     assert judge.missed([slower], 15) == []

@@ -124,7 +124,7 @@ def test_what_servers_cannot_do_is_said_when_it_is_asked_for():
         "DistributedOptimizer(op=Sum) with asynchronous parameter servers",
         "DistributedOptimizer(backward_passes_per_step=2)",
         "class AdadeltaOptimizer cannot be applied. Servers apply GradientDescentOptimizer, Momentum",
-        "this SGD is wrapped already",
+        "this SGD, a part of it or the optimizer around it is wrapped already",
         "cannot change after its first step: the servers count by the first schedule",
         "is at the servers already, with the optimizer of its first step: continue with that optimizer",
         "gradients are not reduced with asynchronous parameter servers",
