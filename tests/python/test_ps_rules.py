@@ -120,7 +120,10 @@ class Warm(schedules.LearningRateSchedule):
         (lambda: optimizers.Lion(0.1), "class Lion cannot be applied"),
         (lambda: Mine(0.1), "Mine changes update_step of SGD"),
         (lambda: optimizers.SGD(0.1, global_clipnorm=1.0), "global_clipnorm=1.0: no server sees all"),
-        (lambda: optimizers.SGD(0.1, clipnorm=1.0), "clipnorm=1.0: a server with a part of a gradient does not know its norm"),
+        (
+            lambda: optimizers.SGD(0.1, clipnorm=1.0),
+            "clipnorm=1.0: a server with a part of a gradient does not know its norm",
+        ),
         (lambda: optimizers.SGD(0.1, use_ema=True), "use_ema=True: servers keep no moving average"),
         (lambda: optimizers.SGD(0.1, gradient_accumulation_steps=2), "gradient_accumulation_steps=2"),
         (lambda: optimizers.SGD(0.1, loss_scale_factor=2.0), "loss_scale_factor=2.0"),
