@@ -20,6 +20,10 @@ bool ResultPlaces::shares_results(const Decided& decided) const {
   return request.shares_results && request.prescale == 1.0 && ranks > 1 && parts_.is_one_node;
 }
 
+bool ResultPlaces::shares_pool(int peer) const {
+  return parts_.transport.is_connected(peer) && parts_.transport.reach(peer).shared_pools;
+}
+
 bool ResultPlaces::find(const Decided& decided, SharedPlace& place) {
   if (!shares_results(decided)) return true;
   const ResultOffsets offsets(decided.operations.front()->request.result_bytes());
@@ -35,7 +39,9 @@ bool ResultPlaces::find_told(const Decided& decided, const ResultOffsets& offset
     if (told != told_.end()) parts_.host.fail(root(), parts_.job.failed(root(), kLeftTooEarly));
     return false;
   }
-  if (!parts_.transport.reach(root()).shared_pools) return true;
+  // The loss of a connection may be reported later than it is seen here.
+  if (!parts_.transport.is_connected(root())) return false;
+  if (!shares_pool(root())) return true;
   if (told == told_.end()) return false;
   const uint64_t offset = told->second;
   told_.erase(told);
@@ -65,9 +71,8 @@ void ResultPlaces::hold(const Decided& decided, const PeerPool& pool, uint64_t o
 
 void ResultPlaces::offer(const Decided& decided, std::size_t block_bytes, SharedPlace& place) {
   const std::vector<int>& ranks = parts_.ranks;
-  const bool may_share = std::all_of(ranks.begin() + 1, ranks.end(), [this](int peer) {
-    return parts_.transport.reach(peer).shared_pools;
-  });
+  const bool may_share =
+      std::all_of(ranks.begin() + 1, ranks.end(), [this](int peer) { return shares_pool(peer); });
   const auto holders = static_cast<uint32_t>(parts_.world.size());
   std::byte* const block = may_share ? parts_.results.lend(block_bytes, holders) : nullptr;
   PlaceMessage message{decided.sequence};
@@ -78,7 +83,7 @@ void ResultPlaces::offer(const Decided& decided, std::size_t block_bytes, Shared
     hold(decided, mine, message.offset, block_bytes, place);
   }
   for (auto peer = ranks.begin() + 1; peer != ranks.end(); ++peer) {
-    if (parts_.transport.reach(*peer).shared_pools) parts_.host.post(*peer, parts_.set, message);
+    if (shares_pool(*peer)) parts_.host.post(*peer, parts_.set, message);
   }
 }
 

@@ -45,6 +45,7 @@ class ResultPlaces {
 
  private:
   bool shares_results(const Decided& decided) const;
+  bool shares_pool(int peer) const;  // false for a rank that is not connected
   bool find_told(const Decided& decided, const ResultOffsets& offsets, SharedPlace& place);
   void offer(const Decided& decided, std::size_t block_bytes, SharedPlace& place);
   void hold(const Decided& decided, const PeerPool& pool, uint64_t offset, std::size_t block_bytes,

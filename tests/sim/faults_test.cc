@@ -53,6 +53,13 @@ TEST(SimulatedWorlds, do_not_believe_words_of_an_earlier_one) {
   EXPECT_GT(refused, 60u);
 }
 
+// A rank may start an operation with shared results after the connection to the root has ended, and
+// before that is reported.
+TEST(SimulatedFaults, end_well_where_a_start_meets_a_connection_that_has_ended) {
+  const SimOutcome outcome = simulate(7884);
+  EXPECT_TRUE(outcome.ok()) << outcome.scenario << "\n" << outcome.hang << outcome.unnamed;
+}
+
 // The root may answer an operation that a rank has started by a plan, after the rank has got the
 // verdict. The answer must not meet the rank's next operation of this name.
 TEST(SimulatedFaults, end_well_where_verdicts_overtake_what_they_are_about) {
