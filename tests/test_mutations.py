@@ -24,6 +24,7 @@ SOURCES = (
     "tests/test_headers.cc",
     "tests/*.h",
     "tests/conformance",
+    "tests/toy_transport",
     "tests/unit",
     "tests/verbs_sim",
 )
