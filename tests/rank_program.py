@@ -36,6 +36,28 @@ def program(body: str, *, init: str = "", after: str = "") -> str:
     return FRAME.format(body=indented, init=init, after=after)
 
 
+def turns_of_a_thread_during(call: str) -> str:
+    """A part of a body. Rank 1 begins `call`, a collective, a second late. A thread of each other rank must
+    have turns meanwhile, so the waiting thread must not keep the interpreter's lock."""
+    return f"""
+import threading
+turns, ends = [0], threading.Event()
+def count():
+    while not ends.wait(0.001):
+        turns[0] += 1
+thread = threading.Thread(target=count)
+thread.start()
+if me == 1:
+    time.sleep(1)
+before = turns[0]
+{call}
+meanwhile = turns[0] - before
+ends.set()
+thread.join()
+assert me == 1 or meanwhile > 20, f"the thread had {{meanwhile}} turns: the waiting thread kept the lock"
+"""
+
+
 def wait_done(started: Run, ranks: Iterable[int], within_s: float) -> list[dict[str, Any]]:
     """Returns the final reports of these ranks. Fails if they do not come within `within_s` seconds."""
     ranks = list(ranks)

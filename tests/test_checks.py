@@ -58,32 +58,35 @@ def test_cpp_suites_pass_with_address_and_undefined_sanitizers(builds) -> None:
     builds.wait_for_suites("sanitize")
 
 
+def check_longer(program: Path, tests: str, variable: str, count: int, timeout_s: int) -> None:
+    """Runs tests of a C++ suite, with an environment variable that sets how much they do."""
+    command = (str(program), "--gtest_brief=1", f"--gtest_filter={tests}")
+    environ = {**os.environ, variable: str(count)}
+    found = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.needs_build("test")
 def test_a_million_small_transfers_wait_for_a_slow_receiver(builds) -> None:
-    environ = {**os.environ, "RDMACOLL_TEST_AHEAD": "1000000"}
-    program = str(builds.wait("test") / "conformance_tests")
-    command = (program, "--gtest_brief=1", "--gtest_filter=*waits_for_a_receiver*")
-    found = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=1800, check=False)
-    assert found.returncode == 0, found.stdout + found.stderr
+    program = builds.wait("test") / "conformance_tests"
+    check_longer(program, "*waits_for_a_receiver*", "RDMACOLL_TEST_AHEAD", 1_000_000, 1800)
 
 
 @pytest.mark.slow
 @pytest.mark.needs_build("test")
 def test_a_hundred_thousand_wrong_control_messages_harm_nobody(builds) -> None:
-    environ = {**os.environ, "RDMACOLL_TEST_MUTATIONS": "100000"}
-    command = (str(builds.wait("test") / "unit_tests"), "--gtest_brief=1", "--gtest_filter=*one_wrong_field*")
-    found = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=7200, check=False)
-    assert found.returncode == 0, found.stdout + found.stderr
+    program = builds.wait("test") / "unit_tests"
+    check_longer(program, "*one_wrong_field*", "RDMACOLL_TEST_MUTATIONS", 100_000, 7200)
 
 
 @pytest.mark.slow
 @pytest.mark.needs_build("test")
 def test_ranks_agree_in_ten_million_random_events(builds) -> None:
-    environ = {**os.environ, "RDMACOLL_TEST_AGREEMENT_STEPS": "10000000"}
-    command = (str(builds.wait("test") / "unit_tests"), "--gtest_brief=1", "--gtest_filter=AgreementOfRanks*")
-    found = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=1800, check=False)
-    assert found.returncode == 0, found.stdout + found.stderr
+    program = builds.wait("test") / "unit_tests"
+    check_longer(program, "AgreementOfRanks*", "RDMACOLL_TEST_AGREEMENT_STEPS", 10_000_000, 1800)
 
 
 @pytest.mark.slow

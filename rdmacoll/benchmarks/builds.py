@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from rdmacoll.benchmarks.libraries import other_build
@@ -25,13 +25,18 @@ def tree_of(path: Path) -> Path:
     return tree
 
 
+def _key_of_other(key: str) -> str:
+    """The key of the other build's cell. key: the name of a library of ours, and the words of a work."""
+    name, *work = key.split(" ")
+    return " ".join([other_build(name), *work])
+
+
 def ratios_to_build(cells: Mapping[str, Cell]) -> dict[str, float]:
     """For each work of ours that the other build has done too: its time / our time, above 1 if we are
     faster. A key is the name of a library, and the words of a work."""
     found = {}
     for key, cell in cells.items():
-        name, *work = key.split(" ")
-        other = cells.get(" ".join([other_build(name), *work]))
+        other = cells.get(_key_of_other(key))
         if other is not None:
             found[key] = ratio(other, cell)
     return found
@@ -54,20 +59,9 @@ def ratios_of(where: str, row: Mapping[str, Any]) -> list[Ratio]:
     """The ratios of a row that has "builds" (see `ratios_to_build`) and "time_us" with summaries."""
     found = []
     for key, value in row["builds"].items():
-        name, *work = key.split(" ")
-        both = (row["time_us"][key], row["time_us"][" ".join([other_build(name), *work])])
+        both = (row["time_us"][key], row["time_us"][_key_of_other(key)])
         found.append(Ratio(where, key, value, all(summary["quiet"] for summary in both)))
     return found
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    """The geometric mean of ratios.
-
-    >>> round(geometric_mean([0.5, 1.0, 2.0]), 3)
-    1.0
-    """
-    logarithms = [math.log(value) for value in values]
-    return math.exp(sum(logarithms) / len(logarithms))
 
 
 def table(ratios: Sequence[Ratio]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rank_program import program
+from rank_program import program, turns_of_a_thread_during
 from ranks import run
 
 
@@ -224,27 +224,13 @@ report(order, rank=0)
 
 @pytest.mark.parametrize("spin_us", ["100", "0"])
 def test_threads_go_on_while_a_small_prepared_run_waits_for_a_late_rank(spin_us):
-    body = """
-import threading
+    body = f"""
 mine = np.ones(2, np.float32)
 step = engine.prepare_allreduce(mine, np.empty_like(mine), rdmacoll.Sum)
 for _ in range(100):
     step()
 engine.barrier()
-turns, ends = [0], threading.Event()
-def count():
-    while not ends.wait(0.001):
-        turns[0] += 1
-thread = threading.Thread(target=count)
-thread.start()
-if me == 1:
-    time.sleep(1)
-before = turns[0]
-step()
-meanwhile = turns[0] - before
-ends.set()
-thread.join()
-assert me == 1 or meanwhile > 20, f"the thread had {meanwhile} turns: who waited kept the interpreter's lock"
+{turns_of_a_thread_during("step()")}
 """
     assert [
         entry["error"] for entry in run(program(body), 2, env={"RDMACOLL_SPIN_US": spin_us}).succeeded()

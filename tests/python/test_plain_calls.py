@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rank_program import program
+from rank_program import program, turns_of_a_thread_during
 from ranks import run
 
 # Hides the extension from a program. Its calls go through ctypes.
@@ -203,24 +203,10 @@ else:
 @pytest.mark.parametrize("count", [2, 100_000])
 def test_threads_go_on_while_a_plain_call_waits_for_a_late_rank(count: int) -> None:
     body = f"""
-import threading
 mine = np.ones({count}, np.float32)
 for _ in range(100):
     engine.allreduce(mine, rdmacoll.Max, out=mine)
-turns, ends = [0], threading.Event()
-def count():
-    while not ends.wait(0.001):
-        turns[0] += 1
-thread = threading.Thread(target=count)
-thread.start()
-if me == 1:
-    time.sleep(1)
-before = turns[0]
-engine.allreduce(mine, rdmacoll.Max, out=mine)
-meanwhile = turns[0] - before
-ends.set()
-thread.join()
-assert me == 1 or meanwhile > 20, f"the thread had {{meanwhile}} turns: the waiting thread kept the lock"
+{turns_of_a_thread_during("engine.allreduce(mine, rdmacoll.Max, out=mine)")}
 """
     assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
 
