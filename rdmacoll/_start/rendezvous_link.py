@@ -74,11 +74,15 @@ class Link:
         return bool(self._out)
 
     def receive(self, count: int = 1 << 16) -> bytes:
-        """The available bytes, at most `count`. Raises OSError at the end of the connection."""
+        """The available bytes, at most `count`. Raises OSError with a plain text at its end."""
         try:
             data = self.connection.recv(count)
         except BlockingIOError:
             return b""
+        except ConnectionResetError:
+            data = b""  # the other side closed it before it had read everything
+        except OSError as error:
+            raise ConnectionError(error.strerror) from None
         if not data:
             raise ConnectionResetError("it closed the connection")
         self.received_at = time.monotonic()

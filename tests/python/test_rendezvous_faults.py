@@ -54,11 +54,16 @@ def test_a_caller_that_gave_up_before_it_knew_that_it_is_in_comes_again(hangs_up
     earlier.close()
 
 
-def test_a_caller_that_gave_up_and_does_not_come_again_is_named(monkeypatch):
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_caller_that_gave_up_and_does_not_come_again_is_named(monkeypatch, resets):
     monkeypatch.setattr(rendezvous, "SILENCE_S_MIN", 0.5)
     meeting = Meeting()
     meeting.start(0, rank=0, size=2, silence_s=0.5, timeout_s=60)
-    let_in(meeting, "1").close()
+    attempt = let_in(meeting, "1")
+    if resets:
+        attempt.link.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        attempt.link.connection.close()
+    attempt.close()
     begun = time.monotonic()
     error = meeting.finish()[0]
     assert isinstance(error, RankFailedError), error
