@@ -1,0 +1,5 @@
+"""The names of `horovod.tensorflow.keras.callbacks`."""
+
+from rdmacoll.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
+
+__all__ = ["BroadcastGlobalVariablesCallback", "MetricAverageCallback"]

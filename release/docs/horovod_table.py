@@ -1,0 +1,180 @@
+"""Compares the public names of Horovod 0.28.1 with those here, and writes the table of docs/from-horovod.md:
+python release/docs/horovod_table.py
+
+`horovod_surface.json` has Horovod's modules with their names, arguments and defaults, as facts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+SURFACE = Path(__file__).with_name("horovod_surface.json")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "from-horovod.md"
+BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
+# Horovod's modules, and their places here.
+PLACES = {
+    "horovod": "rdmacoll",
+    "horovod.tensorflow": "rdmacoll.tensorflow",
+    "horovod.tensorflow.elastic": "rdmacoll.tensorflow.elastic",
+    "horovod.tensorflow.keras": "rdmacoll.tensorflow.keras",
+    "horovod.tensorflow.keras.callbacks": "rdmacoll.tensorflow.keras.callbacks",
+    "horovod.tensorflow.keras.elastic": "rdmacoll.tensorflow.keras.elastic",
+    "horovod.keras": "rdmacoll.keras",
+    "horovod.keras.callbacks": "rdmacoll.keras.callbacks",
+    "horovod.keras.elastic": "rdmacoll.keras.elastic",
+}
+# Names that differ, by the reason: "module: names", or "module" for all names of a module.
+DIFFERENT: dict[str, list[str]] = {
+    "takes other arguments": [
+        "horovod.tensorflow: allgather allreduce alltoall broadcast broadcast_ broadcast_variables",
+        "horovod.tensorflow: grouped_allgather grouped_allreduce grouped_reducescatter reducescatter",
+        "horovod.tensorflow: BroadcastGlobalVariablesHook broadcast_global_variables init ProcessSet",
+        "horovod.tensorflow: DistributedGradientTape DistributedOptimizer",
+        "horovod.tensorflow.keras: allgather allreduce broadcast broadcast_global_variables",
+        "horovod.tensorflow.keras: reducescatter init ProcessSet DistributedOptimizer",
+        "horovod.tensorflow.keras.callbacks: BroadcastGlobalVariablesCallback MetricAverageCallback",
+        "horovod.keras: allgather allreduce broadcast broadcast_global_variables reducescatter init",
+        "horovod.keras: DistributedOptimizer",
+        "horovod.keras.callbacks: BroadcastGlobalVariablesCallback MetricAverageCallback",
+    ],
+    "not there: questions about the world": [
+        "horovod.tensorflow: is_homogeneous local_rank_op local_size_op rank_op size_op",
+        "horovod.tensorflow: process_set_included_op mpi_built mpi_enabled mpi_threads_supported gloo_built",
+        "horovod.tensorflow: gloo_enabled nccl_built ddl_built ccl_built cuda_built rocm_built",
+        "horovod.tensorflow.keras: mpi_built mpi_enabled mpi_threads_supported gloo_built gloo_enabled",
+        "horovod.tensorflow.keras: nccl_built ddl_built ccl_built cuda_built rocm_built",
+        "horovod.keras: mpi_built mpi_enabled mpi_threads_supported gloo_built gloo_enabled",
+        "horovod.keras: nccl_built ddl_built ccl_built cuda_built rocm_built",
+    ],
+    "not there: timelines": [
+        "horovod.tensorflow: start_timeline stop_timeline",
+        "horovod.tensorflow.keras: start_timeline stop_timeline",
+        "horovod.keras: start_timeline stop_timeline",
+    ],
+    "not there: objects": ["horovod.tensorflow: allgather_object broadcast_object broadcast_object_fn"],
+    "not there: Adasum": ["horovod.tensorflow: Adasum", "horovod.keras: Adasum"],
+    "not there: local layers": [
+        "horovod.tensorflow: PartialDistributedGradientTape",
+        "horovod.keras: PartialDistributedOptimizer",
+    ],
+    "not there: wrap the optimizer of a loaded model": [
+        "horovod.tensorflow.keras: load_model",
+        "horovod.keras: load_model",
+    ],
+    "not there: statistics of batches over all ranks": ["horovod.tensorflow: SyncBatchNormalization"],
+    "not there: learning rates and checkpoints": [
+        "horovod.tensorflow.keras.callbacks: BestModelCheckpoint LearningRateScheduleCallback",
+        "horovod.tensorflow.keras.callbacks: LearningRateWarmupCallback",
+        "horovod.keras.callbacks: BestModelCheckpoint LearningRateScheduleCallback",
+        "horovod.keras.callbacks: LearningRateWarmupCallback",
+    ],
+    "not there: elastic worlds": [
+        "horovod.tensorflow.elastic",
+        "horovod.tensorflow.keras.elastic",
+        "horovod.keras.elastic",
+    ],
+    "not there: start ranks with a launcher": ["horovod: run"],
+}
+# Names that work as Horovod's do, and do more.
+BETTER: dict[str, str] = {
+    "allreduce": "also of bool and complex; the same bits on every rank",
+    "BroadcastGlobalVariablesCallback": "before the first batch, with the optimizer's variables",
+    "DistributedGradientTape": "the same tape, reduced in buckets; a wrapped optimizer does not reduce again",
+    "join": "for a process set, too",
+}
+
+
+def surface() -> dict[str, dict[str, Any]]:
+    """The names of Horovod's modules, each with its kind, arguments and methods."""
+    return json.loads(SURFACE.read_text())  # type: ignore[no-any-return]
+
+
+def reasons() -> dict[str, str]:
+    """The reason for each name that differs. A key is "module.name"."""
+    known = surface()
+    return {
+        f"{module}.{name}": reason
+        for reason, entries in DIFFERENT.items()
+        for module, _, names in (entry.partition(": ") for entry in entries)
+        for name in (names.split() or known[module])
+    }
+
+
+def difference(value: Any, facts: Mapping[str, Any], module: ModuleType | Any) -> str:
+    """The difference between `value` and Horovod's name with these facts; "" if there is none.
+
+    Additional arguments need defaults, and come after Horovod's. A default is compared as an expression of
+    the module.
+    """
+    if any(not hasattr(value, method) for method in facts.get("methods", ())):
+        return "has other methods"
+    if "arguments" not in facts:
+        return ""
+    signature = inspect.signature(value)
+    positional = [
+        one for one in signature.parameters.values() if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
+    expected = [argument for argument in facts["arguments"] if not argument[0].startswith("**")]
+    if [one.name for one in positional[: len(expected)]] != [argument[0] for argument in expected]:
+        return f"has other arguments: {signature}"
+    for one, (name, *default) in zip(positional, expected):
+        scope = {**vars(importlib.import_module("rdmacoll.tensorflow")), **vars(module)}
+        right = eval(default[0], scope) if default else inspect.Parameter.empty
+        if one.default is not right and one.default != right:
+            return f"has another default of {name}: {one.default!r}"
+    if any(argument[0].startswith("**") for argument in facts["arguments"]):
+        kinds = [one.kind for one in signature.parameters.values()]
+        return "" if inspect.Parameter.VAR_KEYWORD in kinds else "takes no other keywords"
+    others = positional[len(expected) :]
+    return "needs other arguments" if any(one.default is one.empty for one in others) else ""
+
+
+def differences() -> dict[str, str]:
+    """The difference of each name of Horovod that is missing here or differs."""
+    found = {}
+    for horovod, names in surface().items():
+        try:
+            module: Any = importlib.import_module(PLACES[horovod])
+        except ModuleNotFoundError:
+            module = None
+        for name, facts in names.items():
+            text = "is missing"
+            if hasattr(module, name):
+                text = difference(getattr(module, name), facts, module)
+            if text:
+                found[f"{horovod}.{name}"] = text
+    return found
+
+
+def table() -> str:
+    """The table in Markdown: a section for each module, a row for each name."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    missing = reasons()
+    for module, names in surface().items():
+        yield f"### `{module}`\n\nHere: `{PLACES[module]}`.\n\n| name | here |\n|---|---|"
+        for name in sorted(names, key=str.lower):
+            reason = missing.get(f"{module}.{name}")
+            better = BETTER.get(name)
+            text = reason or (f"better: {better}" if better else "same")
+            yield f"| `{name}` | {text} |"
+        yield ""
+
+
+def page() -> str:
+    """The page with its table as it should be."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table()}{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
