@@ -30,6 +30,7 @@ from rdmacoll.cli import main
 from rdmacoll.cli.bench_training import trainings_of
 
 QUICK = ["--turns", "1", "--burst", "0.001", "--foreign", "1", "--seconds", "200"]
+BETWEEN_HOSTS = {name for name in (*OURS, *PEERS) if takes_part_between_hosts(name)}
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_both_sides_train_the_trivial_model(tmp_path, servers):
     options += ["--ours", "all"]
     code, found, output = command_line(tmp_path, "bench", "ps-training", *options, *QUICK, "--turns", "2")
     assert code == 0, output
-    checked(found, set(CONTESTANTS), ["trivial"])
+    checked(found, {*OURS, *PEERS}, ["trivial"])
 
 
 @pytest.mark.parametrize("model", [slow("alexnet"), slow("resnet50")])
@@ -197,7 +198,7 @@ def test_both_sides_train_large_models(tmp_path, model):
     options = ["--models", model, "--image", "32", "--batch", "2", "--peer", "all"]
     code, found, output = command_line(tmp_path, "bench", "ps-training", *options, *QUICK)
     assert code == 0, output
-    checked(found, {name for name in CONTESTANTS if takes_part_between_hosts(name)}, [model])
+    checked(found, BETWEEN_HOSTS, [model])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -206,13 +207,11 @@ def test_a_link_is_between_workers_and_servers(tmp_path):
     options = ["--models", "trivial", "--image", "8", "--batch", "2", "--peer", "all", "--links", "1"]
     code, found, output = command_line(tmp_path, "bench", "ps-training", *options, *QUICK)
     assert code == 0, output
-    checked(found, {name for name in CONTESTANTS if takes_part_between_hosts(name)}, ["trivial"])
+    checked(found, BETWEEN_HOSTS, ["trivial"])
     (each,) = found["parts"][0]["rows"]
     # Two workers share the server's link. The bucket lets some bytes through at once.
     least = 0.8 * (2 * each["variables_bytes"] - 192_000) * 8 / 1e3
-    assert all(
-        each["time_us"][name]["median"] >= least for name in CONTESTANTS if takes_part_between_hosts(name)
-    )
+    assert all(each["time_us"][name]["median"] >= least for name in BETWEEN_HOSTS)
 
 
 @pytest.mark.parametrize(
