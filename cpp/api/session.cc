@@ -359,10 +359,13 @@ std::string Session::metrics() {
 
 std::string Session::describe() const {
   const std::string transport = fabric_->transport_name();
+  std::vector<std::string> nodes;  // by worker
+  for (const int node : world_.of_workers().nodes()) nodes.push_back(cat(node));
   return cat("{\"transport\": ", json_quote(transport), ", \"determinism\": \"",
              config_.canonical ? "canonical" : "run", "\", \"servers\": ", world_.servers,
              ", \"is_server\": ", world_.is_server(rank_) ? "true" : "false", ", \"summary\": ",
-             json_quote(cat("rank ", rank_, " of ", world_.size(), " over ", transport)), "}");
+             json_quote(cat("rank ", rank_, " of ", world_.size(), " over ", transport)),
+             ", \"nodes\": [", join(nodes, ", "), "]}");
 }
 
 std::string Session::state() {

@@ -113,12 +113,12 @@ std::string details_of(std::string_view json) {
 }
 
 TF_Code code_of(std::string_view kind) {
-  if (kind == "RankFailedError" || kind == "ShutdownError") return TF_ABORTED;
-  if (kind == "MismatchError" || kind == "ConfigError" || kind == "DuplicateNameError") {
-    return TF_INVALID_ARGUMENT;
-  }
+  // The codes are Horovod's, which programs catch. TensorFlow's sessions take TF_ABORTED for a
+  // preemption, after which they would start again.
+  if (kind == "RankFailedError" || kind == "ShutdownError") return TF_UNKNOWN;
+  if (kind == "ConfigError" || kind == "DuplicateNameError") return TF_INVALID_ARGUMENT;
   if (kind == "StalledError") return TF_DEADLINE_EXCEEDED;
-  if (kind == "NotInitializedError") return TF_FAILED_PRECONDITION;
+  if (kind == "MismatchError" || kind == "NotInitializedError") return TF_FAILED_PRECONDITION;
   return TF_INTERNAL;
 }
 

@@ -33,6 +33,8 @@ constexpr char kName[] = "tensor_name: string = ''";
 constexpr char kLabels[] = "labels: list(string) = []";
 constexpr char kGroup[] = "group: string = ''";  // for the first op of a group of several dtypes
 constexpr char kSet[] = "process_set: int = 0";
+// Read by gradient functions alone, which are written in Python (rdmacoll/ops).
+constexpr char kGradient[] = "horovod_gradient: bool = false";
 
 struct OpDefinition {
   const char* name;
@@ -54,7 +56,7 @@ constexpr OpDefinition kOps[] = {
      &same_shapes,
      &Kernel::create<RC_ALLREDUCE>,
      {"N: int >= 1", kReducible, "op: int", "prescale_bits: int", "postscale_bits: int",
-      "manifest: string = ''", kGroup, kName, kLabels, kSet}},
+      "manifest: string = ''", kGroup, kName, kLabels, kSet, kGradient}},
     {"RdmacollReducescatter",
      {"tensors: N * T"},
      {"scattered: N * T"},
@@ -62,7 +64,7 @@ constexpr OpDefinition kOps[] = {
      &other_rows,
      &Kernel::create<RC_REDUCESCATTER>,
      {"N: int >= 1", kReducible, "op: int", "prescale_bits: int", "postscale_bits: int", kGroup,
-      kName, kLabels, kSet}},
+      kName, kLabels, kSet, kGradient}},
     {"RdmacollReduce",
      {"tensors: N * T"},
      {"reduced: N * T"},
@@ -78,14 +80,14 @@ constexpr OpDefinition kOps[] = {
      &same_shapes,
      &Kernel::create<RC_BROADCAST>,
      {"N: int >= 1", kMovable, "root_rank: int", "manifest: string = ''", kGroup, kName, kLabels,
-      kSet}},
+      kSet, kGradient}},
     {"RdmacollAllgather",
      {"tensors: N * T"},
      {"gathered: N * T"},
      false,
      &other_rows,
      &Kernel::create<RC_ALLGATHER>,
-     {"N: int >= 1", kMovable, kGroup, kName, kLabels, kSet}},
+     {"N: int >= 1", kMovable, kGroup, kName, kLabels, kSet, kGradient}},
     {"RdmacollGather",
      {"tensor: T"},
      {"gathered: T"},

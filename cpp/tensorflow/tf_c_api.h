@@ -40,10 +40,10 @@ enum TF_DataType : int {
 // The numbers of grpc's status codes.
 enum TF_Code : int {
   TF_OK = 0,
+  TF_UNKNOWN = 2,
   TF_INVALID_ARGUMENT = 3,
   TF_DEADLINE_EXCEEDED = 4,
   TF_FAILED_PRECONDITION = 9,
-  TF_ABORTED = 10,
   TF_UNIMPLEMENTED = 12,
   TF_INTERNAL = 13,
 };

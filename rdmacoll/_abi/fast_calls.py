@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from rdmacoll.engine.operators import DTYPES, ReduceOp
+from rdmacoll.engine.operators import DTYPES, OPERATORS
 
 
 def _extension() -> Any:
@@ -34,8 +34,8 @@ def connect(table_address: int) -> bool:
 def set_error_factory(error_from: Callable[[str], BaseException]) -> None:
     """Sets the function that makes the exception of a failed call from the engine's JSON."""
     if _MODULE is not None:
-        sums = tuple(DTYPES.known_to_reduce(op) for op in ReduceOp)
-        _MODULE.prepare_calls((np.ndarray, np.empty, error_from, tuple(ReduceOp), sums, DTYPES.known_to_move))
+        sums = tuple(DTYPES.known_to_reduce(op) for op in OPERATORS)
+        _MODULE.prepare_calls((np.ndarray, np.empty, error_from, OPERATORS, sums, DTYPES.known_to_move))
 
 
 def calls_of(engine_address: int, ranks: int) -> Any:

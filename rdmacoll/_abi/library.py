@@ -209,7 +209,7 @@ class Library:
         return fields
 
     def engine_describe(self, engine: int) -> dict[str, Any]:
-        """transport, determinism, servers, is_server, summary."""
+        """transport, determinism, servers, is_server, summary, nodes (of the workers, by rank)."""
         fields: dict[str, Any] = json.loads(self.take_text(self._engine.describe(engine)))
         return fields
 

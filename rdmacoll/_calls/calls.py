@@ -8,7 +8,7 @@ from typing import Any
 from rdmacoll._abi import arguments
 from rdmacoll._abi.arguments import Array
 from rdmacoll._calls.submission import Call
-from rdmacoll.engine.operators import DTYPES
+from rdmacoll.engine.operators import DTYPES, OPERATOR_CODES
 
 
 def reduction_call(
@@ -35,7 +35,7 @@ def reduction_call(
         sources,
         targets,
         dtype=DTYPES.reduced(dtype, op),
-        op=op,
+        op=OPERATOR_CODES[op],  # type: ignore[index]  # an equal number finds it, too
         root=root,
         prescale=factors[0],
         postscale=factors[1],

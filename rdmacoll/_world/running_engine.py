@@ -42,6 +42,7 @@ class Engine:
         self.address = address
         self.values = values
         self.is_open = True
+        self.is_started_by_mpi = False
         self.is_forked = False  # True in a forked child, which must not touch the engine
         self.topology = library.engine_topology(address)
         description = library.engine_describe(address)

@@ -185,6 +185,7 @@ def _started(
         else:
             engine = _PROCESS.engine = Engine(library, address, options.values)
             engine.hold_address(exchange)
+            engine.is_started_by_mpi = start.comm is not None
         finally:
             exchange.close()
     _PROCESS.exit_cause.reset()

@@ -14,8 +14,15 @@ from typing import Any
 class RdmacollError(RuntimeError):
     """Any error that rdmacoll reports. The message holds the event, the values and the cure."""
 
+    # Eager TensorFlow ops raise errors that are also of a class of TensorFlow. This is the error without it.
+    of_own_class: RdmacollError | None = None
 
-class NotInitializedError(RdmacollError):
+    def plain(self) -> RdmacollError:
+        """The error with its own class alone."""
+        return self if self.of_own_class is None else self.of_own_class
+
+
+class NotInitializedError(RdmacollError, ValueError):
     """A call that needs a world came before `init()` or after `shutdown()`."""
 
 
@@ -146,7 +153,7 @@ def error_from(exception: BaseException | None) -> RdmacollError | None:
     while exception is not None and id(exception) not in seen:
         seen.add(id(exception))
         if isinstance(exception, RdmacollError):
-            return exception
+            return exception.plain()
         found = _from_text(str(exception))
         if found is not None:
             return found

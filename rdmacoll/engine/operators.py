@@ -1,4 +1,4 @@
-"""Reduction operators and element types, with the numbers that they have in the C ABI."""
+"""Reduction operators and element types. Operators have Horovod's numbers here, and others in the C ABI."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rdmacoll.engine.errors import ConfigError
 
 
 class ReduceOp(enum.IntEnum):
-    """The operators that reduce the ranks' values to one."""
+    """The operators that reduce the ranks' values to one, with Horovod's numbers."""
 
-    SUM = 0
-    AVERAGE = 1
-    MIN = 2
-    MAX = 3
-    PRODUCT = 4
+    AVERAGE = 0
+    SUM = 1
+    MIN = 3
+    MAX = 4
+    PRODUCT = 5
 
     def __repr__(self) -> str:
         return self.name.capitalize()
@@ -32,6 +32,10 @@ Average = ReduceOp.AVERAGE
 Min = ReduceOp.MIN
 Max = ReduceOp.MAX
 Product = ReduceOp.PRODUCT
+
+# The operators by their numbers in the C ABI, and these numbers by operator.
+OPERATORS = (Sum, Average, Min, Max, Product)
+OPERATOR_CODES = {op: code for code, op in enumerate(OPERATORS)}
 
 CODES = {
     "uint8": 0,
@@ -63,7 +67,7 @@ def is_reducible(dtype: str, op: ReduceOp) -> bool:
     >>> [str(op) for op in ReduceOp if is_reducible("bool", op)]
     ['Min', 'Max']
     >>> [str(op) for op in ReduceOp if is_reducible("complex64", op)]
-    ['Sum', 'Average']
+    ['Average', 'Sum']
     """
     if dtype in COMPLEX:
         return op in (Sum, Average)
@@ -115,7 +119,7 @@ class DtypeTable:
 
     def __init__(self) -> None:
         self.known_to_move: dict[np.dtype[Any], int] = {}  # the numbers that `moved` has found
-        self._reducible: tuple[dict[np.dtype[Any], int], ...] = tuple({} for _ in ReduceOp)
+        self._reducible: dict[int, dict[np.dtype[Any], int]] = {op: {} for op in ReduceOp}
 
     def known_to_reduce(self, op: ReduceOp) -> dict[np.dtype[Any], int]:
         """The numbers that `reduced` has found for this operator."""

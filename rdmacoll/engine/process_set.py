@@ -20,6 +20,8 @@ class ProcessSet:
     ProcessSet([0, 2])
     """
 
+    mpi_comm: Any = None  # Horovod's name: the communicator from which the set was made
+
     def __init__(self, ranks: Iterable[int]) -> None:
         self._ranks = _checked(ranks)
         self._engine: Any = None
@@ -89,6 +91,10 @@ class ProcessSet:
     def __repr__(self) -> str:
         return f"ProcessSet({self.ranks})"
 
+    def __str__(self) -> str:
+        number = None if self._engine is None else self._number
+        return f"ProcessSet(process_set_id={number}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
+
 
 class _GlobalProcessSet(ProcessSet):
     """All ranks of the world."""
@@ -125,6 +131,9 @@ class _GlobalProcessSet(ProcessSet):
 
     def __repr__(self) -> str:
         return "global_process_set"
+
+    def __str__(self) -> str:
+        return repr(self) if self._engine is None else super().__str__()
 
 
 def _checked(ranks: Iterable[int]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.engine.operators import OPERATORS, ReduceOp
 from rdmacoll.ops._arguments import from_bits
 from rdmacoll.ops._process_sets import current_set
 
@@ -26,10 +26,15 @@ def scales_of(op: Any) -> tuple[float, float]:
     return from_bits(op.get_attr("prescale_bits")), from_bits(op.get_attr("postscale_bits"))
 
 
+def operator_of(op: Any) -> ReduceOp:
+    """The operator of an op that reduces."""
+    return OPERATORS[op.get_attr("op")]
+
+
 def is_linear(op: Any, kind: str) -> bool:
     """Whether the reduction is Sum or Average; otherwise it is Min or Max. Raises ConfigError if it has no
     gradient."""
-    reduce_op = ReduceOp(op.get_attr("op"))
+    reduce_op = operator_of(op)
     if reduce_op is ReduceOp.PRODUCT:
         raise ConfigError(
             f"{kind} with op=Product has no gradient: use Sum of logarithms, or tf.stop_gradient()."
@@ -59,7 +64,7 @@ def scaled_as_op(op: Any, values: Sequence[Any]) -> list[Any]:
     prescale, postscale = scales_of(op)
     if prescale * postscale != 1.0:
         values = [value * tf.cast(prescale * postscale, value.dtype) for value in values]
-    if ReduceOp(op.get_attr("op")) is ReduceOp.AVERAGE:
+    if operator_of(op) is ReduceOp.AVERAGE:
         values = [value / tf.cast(current_set().size(), value.dtype) for value in values]
     return list(values)
 

@@ -120,16 +120,15 @@ def _exceptions_without_init(text: str) -> Iterator[None]:
     These exceptions are Python classes. Their __init__ would be the first Python code to run in the main
     thread. So the handler would run in there, and pybind11 would replace its exception by a RuntimeError.
     """
-    code = tf.errors.ABORTED
+    code = tf.errors.UNKNOWN  # set by kernels, and by Python that TensorFlow has called
     fields: dict[Any, dict[str, Any]] = {
-        cls: {
+        tf.errors.UnknownError: {
             "_node_def": None,
             "_op": None,
             "_message": text,
-            "_error_code": number,
+            "_error_code": code,
             "_experimental_payloads": {},
-        }  # errors of a kernel, and of Python that TensorFlow has called
-        for cls, number in ((tf.errors.AbortedError, code), (tf.errors.UnknownError, tf.errors.UNKNOWN))
+        }
     }
     # Eager calls raise this class first. It is internal to TensorFlow. If it is missing, the handler's
     # exception may arrive as a RuntimeError, and nothing else changes.

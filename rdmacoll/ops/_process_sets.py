@@ -12,6 +12,7 @@ from typing import Any, Callable
 from rdmacoll._world import world
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.engine.process_sets import process_sets
+from rdmacoll.ops._gradient_kind import has_horovod_gradient, horovod_gradients
 from rdmacoll.ops._refusals import announce_refusal, names_used
 
 _CURRENT: ContextVar[ProcessSet] = ContextVar("rdmacoll process set", default=global_process_set)
@@ -77,6 +78,18 @@ def gradient_in_set_of_op(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(op: Any, *grads: Any) -> Any:
         with in_set_of(op):
+            return function(op, *grads)
+
+    return wrapper
+
+
+def gradient_of_same_kind(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As `gradient_in_set_of_op`, for ops whose gradients may be Horovod's: those of the gradient then are,
+    too."""
+
+    @functools.wraps(function)
+    def wrapper(op: Any, *grads: Any) -> Any:
+        with in_set_of(op), horovod_gradients(are_used=has_horovod_gradient(op)):
             return function(op, *grads)
 
     return wrapper

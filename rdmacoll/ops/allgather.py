@@ -9,10 +9,11 @@ import tensorflow as tf
 
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import check_movable, in_groups, rows_of, tensor as as_tensor
+from rdmacoll.ops._gradient_kind import gradient_attribute, has_horovod_gradient
 from rdmacoll.ops._gradients import with_zeros
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import current_set, gradient_in_set_of_op, set_number, takes_process_set
+from rdmacoll.ops._process_sets import current_set, gradient_of_same_kind, set_number, takes_process_set
 
 
 @not_converted
@@ -62,18 +63,20 @@ def allgather_group(
             process_set=set_number(),
             labels=list(labels),
             group=group,
+            **gradient_attribute(),
         )
     return must_run(list(gathered))
 
 
 @tf.RegisterGradient("RdmacollAllgather")
-@gradient_in_set_of_op
+@gradient_of_same_kind
 def _gradient(op: Any, *grads: Any) -> list[Any]:
     from rdmacoll.ops.allreduce import reduce_group
 
     if not op.inputs[0].dtype.is_floating:
         return [None] * len(op.inputs)
-    totals = reduce_group(with_zeros(grads, op.outputs), op=ReduceOp.SUM, name=None)
+    reduce_op = ReduceOp.AVERAGE if has_horovod_gradient(op) else ReduceOp.SUM
+    totals = reduce_group(with_zeros(grads, op.outputs), op=reduce_op, name=None)
     rows = tf.stack([rows_of(source) for source in op.inputs])
     counts = allgather_one(rows[None], name=None)  # by rank and tensor
     begins = tf.reduce_sum(counts[: current_set().rank()], axis=0)

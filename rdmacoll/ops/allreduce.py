@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.engine.operators import OPERATOR_CODES, ReduceOp
 from rdmacoll.ops._arguments import (
     bits,
     check_reducible,
@@ -17,10 +17,11 @@ from rdmacoll.ops._arguments import (
     sparse_as_dense as checked_sparse_as_dense,
     tensor as as_tensor,
 )
-from rdmacoll.ops._gradients import extrema_gradients, is_linear, scales_of, with_zeros
+from rdmacoll.ops._gradient_kind import gradient_attribute, has_horovod_gradient
+from rdmacoll.ops._gradients import extrema_gradients, is_linear, operator_of, scales_of, with_zeros
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number, takes_process_set
+from rdmacoll.ops._process_sets import gradient_of_same_kind, set_number, takes_process_set
 from rdmacoll.ops.compression import Compression, Compressor, compressor
 
 
@@ -137,7 +138,7 @@ def reduce_group(
         results = list(
             functions.rdmacoll_allreduce(
                 tensors=wire,
-                op=int(op),
+                op=OPERATOR_CODES[op],
                 prescale_bits=bits(prescale),
                 postscale_bits=bits(postscale),
                 tensor_name=op_name(name),
@@ -145,20 +146,21 @@ def reduce_group(
                 labels=list(labels),
                 manifest=manifest,
                 group=group,
+                **gradient_attribute(),
             )
         )
     return compression.unpacked(must_run(results), tensors)
 
 
 @tf.RegisterGradient("RdmacollAllreduce")
-@gradient_in_set_of_op
+@gradient_of_same_kind
 def _gradient(op: Any, *grads: Any) -> list[Any]:
     incoming = with_zeros(grads, op.outputs)
-    if is_linear(op, "allreduce"):
+    if has_horovod_gradient(op) or is_linear(op, "allreduce"):
         prescale, postscale = scales_of(op)
         return reduce_group(
             incoming,
-            op=ReduceOp(op.get_attr("op")),
+            op=operator_of(op),
             name=None,
             prescale_factor=prescale,
             postscale_factor=postscale,

@@ -12,11 +12,12 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import CODES, ReduceOp
 from rdmacoll.ops import _baselines
 from rdmacoll.ops._arguments import check_movable, check_root, in_groups, tensor as as_tensor
+from rdmacoll.ops._gradient_kind import gradient_attribute, has_horovod_gradient
 from rdmacoll.ops._gradients import dependent_zeros, with_zeros
 from rdmacoll.ops._labels import label_of, listing
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number, takes_process_set
+from rdmacoll.ops._process_sets import gradient_of_same_kind, set_number, takes_process_set
 
 
 @not_converted
@@ -142,19 +143,21 @@ def send_group(
                 labels=list(labels),
                 manifest=f"\n{names}" if names else "",
                 group=group,
+                **gradient_attribute(),
             )
         )
     return must_run(results)
 
 
 @tf.RegisterGradient("RdmacollBroadcast")
-@gradient_in_set_of_op
+@gradient_of_same_kind
 def _gradient(op: Any, *grads: Any) -> list[Any]:
     from rdmacoll.ops.allreduce import reduce_group
 
     if not op.inputs[0].dtype.is_floating:
         return [None] * len(op.inputs)
-    totals = reduce_group(with_zeros(grads, op.outputs), op=ReduceOp.SUM, name=None)
+    reduce_op = ReduceOp.AVERAGE if has_horovod_gradient(op) else ReduceOp.SUM
+    totals = reduce_group(with_zeros(grads, op.outputs), op=reduce_op, name=None)
     if world.rank() == op.get_attr("root_rank"):
         return totals
     return [dependent_zeros(total) for total in totals]

@@ -39,6 +39,14 @@ class Compressor:
             return list(results)
         return [tf.cast(result, tensor.dtype) for result, tensor in zip(results, tensors)]
 
+    def compress(self, tensor: Any) -> tuple[Any, Any]:
+        """The tensor on the wire, and its own dtype for `decompress`: Horovod's interface."""
+        return tf.cast(tensor, self.wire_dtype(tensor.dtype)), tensor.dtype
+
+    def decompress(self, tensor: Any, dtype: Any) -> Any:
+        """The tensor with its own dtype."""
+        return tf.cast(tensor, dtype)
+
     def __repr__(self) -> str:
         return f"Compression.{self._name}"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.engine.operators import OPERATOR_CODES, ReduceOp
 from rdmacoll.ops._arguments import (
     bits,
     check_reducible,
@@ -55,7 +55,7 @@ def reduce(
     with op_scope(), typed_errors():
         results = functions.rdmacoll_reduce(
             tensors=wire,
-            op=int(reduce_op),
+            op=OPERATOR_CODES[reduce_op],
             root_rank=root,
             prescale_bits=bits(prescale),
             postscale_bits=bits(postscale),

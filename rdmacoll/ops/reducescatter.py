@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.engine.operators import OPERATOR_CODES, ReduceOp
 from rdmacoll.ops._arguments import (
     bits,
     check_has_rows,
@@ -17,10 +17,18 @@ from rdmacoll.ops._arguments import (
     scales,
     tensor as as_tensor,
 )
-from rdmacoll.ops._gradients import extrema_gradients, is_linear, scaled_as_op, with_zeros
+from rdmacoll.ops._gradient_kind import gradient_attribute, has_horovod_gradient
+from rdmacoll.ops._gradients import (
+    extrema_gradients,
+    is_linear,
+    operator_of,
+    scaled_as_op,
+    scales_of,
+    with_zeros,
+)
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number, takes_process_set
+from rdmacoll.ops._process_sets import current_set, gradient_of_same_kind, set_number, takes_process_set
 from rdmacoll.ops.allgather import allgather_group
 from rdmacoll.ops.compression import Compressor, compressor
 
@@ -103,22 +111,34 @@ def _scatter_group(
         results = list(
             functions.rdmacoll_reducescatter(
                 tensors=wire,
-                op=int(op),
+                op=OPERATOR_CODES[op],
                 prescale_bits=bits(prescale),
                 postscale_bits=bits(postscale),
                 tensor_name=op_name(name),
                 process_set=set_number(),
                 group=group,
+                **gradient_attribute(),
             )
         )
     return compression.unpacked(must_run(results), tensors)
 
 
+def _scaled_as_horovod(op: Any, values: Sequence[Any]) -> list[Any]:
+    """`values` with the factors of the op, and a sum's times the number of ranks."""
+    prescale, postscale = scales_of(op)
+    factor = prescale * postscale
+    if operator_of(op) is ReduceOp.SUM:
+        factor *= current_set().size()
+    return [value if factor == 1.0 else value * tf.cast(factor, value.dtype) for value in values]
+
+
 @tf.RegisterGradient("RdmacollReducescatter")
-@gradient_in_set_of_op
+@gradient_of_same_kind
 def _gradient(op: Any, *grads: Any) -> list[Any]:
     incoming = with_zeros(grads, op.outputs)
-    if is_linear(op, "reducescatter"):
+    if has_horovod_gradient(op):
+        gradients = allgather_group(_scaled_as_horovod(op, incoming), name=None)
+    elif is_linear(op, "reducescatter"):
         gradients = scaled_as_op(op, allgather_group(incoming, name=None))
     else:
         gathered = allgather_group([*incoming, *op.outputs], name=None)

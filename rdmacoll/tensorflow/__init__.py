@@ -1,12 +1,50 @@
-"""Horovod's module name for these functions: `import rdmacoll.tensorflow as hvd`.
+"""The names of `horovod.tensorflow`, with Horovod's meaning: `import rdmacoll.tensorflow as hvd`.
 
-The import registers the ops in TensorFlow, so that saved graphs with them load.
+The import registers the ops in TensorFlow, so that saved graphs with them load. Names that Horovod does not
+have are rdmacoll's own.
 """
 
+from rdmacoll._horovod.collectives import (
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    broadcast_,
+    broadcast_global_variables,
+    broadcast_variables,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    join,
+    reducescatter,
+)
+from rdmacoll._horovod.process_sets import (
+    ProcessSet,
+    add_process_set,
+    remove_process_set,
+)
+from rdmacoll._horovod.world import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    local_rank_op,
+    local_size_op,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    process_set_included_op,
+    rank_op,
+    rocm_built,
+    size_op,
+)
 from rdmacoll._world.world import (
     cross_rank,
     cross_size,
-    init,
     is_initialized,
     local_rank,
     local_size,
@@ -14,33 +52,37 @@ from rdmacoll._world.world import (
     shutdown,
     size,
 )
-from rdmacoll.engine.joining import join
-from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
-from rdmacoll.engine.process_sets import add_process_set, process_sets, remove_process_set
-from rdmacoll.hooks import BroadcastGlobalVariablesHook
+from rdmacoll.engine.operators import (
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+)
+from rdmacoll.engine.process_set import (
+    global_process_set,
+)
+from rdmacoll.engine.process_sets import (
+    process_sets,
+)
+from rdmacoll.hooks import (
+    BroadcastGlobalVariablesHook,
+)
 from rdmacoll.ops import (
     Compression,
-    allgather,
-    allreduce,
-    alltoall,
     barrier,
-    broadcast,
-    broadcast_,
-    broadcast_global_variables,
-    broadcast_variables,
     gather,
-    grouped_allgather,
-    grouped_allreduce,
     grouped_broadcast,
-    grouped_reducescatter,
     reduce,
-    reducescatter,
     scatter,
 )
 from rdmacoll.ops._library import register
-from rdmacoll.optimizer import DistributedOptimizer
-from rdmacoll.optimizer.tape import DistributedGradientTape
+from rdmacoll.optimizer import (
+    DistributedOptimizer,
+)
+from rdmacoll.optimizer.tape import (
+    DistributedGradientTape,
+)
 
 register()
 
@@ -64,25 +106,41 @@ __all__ = [
     "broadcast_",
     "broadcast_global_variables",
     "broadcast_variables",
+    "ccl_built",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
     "gather",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_broadcast",
     "grouped_reducescatter",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "join",
     "local_rank",
+    "local_rank_op",
     "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "process_set_included_op",
     "process_sets",
     "rank",
+    "rank_op",
     "reduce",
     "reducescatter",
     "remove_process_set",
+    "rocm_built",
     "scatter",
     "shutdown",
     "size",
+    "size_op",
 ]

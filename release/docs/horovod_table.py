@@ -32,25 +32,11 @@ PLACES = {
 # Names that differ, by the reason: "module: names", or "module" for all names of a module.
 DIFFERENT: dict[str, list[str]] = {
     "takes other arguments": [
-        "horovod.tensorflow: allgather allreduce alltoall broadcast broadcast_ broadcast_variables",
-        "horovod.tensorflow: grouped_allgather grouped_allreduce grouped_reducescatter reducescatter",
-        "horovod.tensorflow: BroadcastGlobalVariablesHook broadcast_global_variables init ProcessSet",
-        "horovod.tensorflow: DistributedGradientTape DistributedOptimizer",
-        "horovod.tensorflow.keras: allgather allreduce broadcast broadcast_global_variables",
-        "horovod.tensorflow.keras: reducescatter init ProcessSet DistributedOptimizer",
+        "horovod.tensorflow: BroadcastGlobalVariablesHook DistributedGradientTape DistributedOptimizer",
+        "horovod.tensorflow.keras: DistributedOptimizer",
         "horovod.tensorflow.keras.callbacks: BroadcastGlobalVariablesCallback MetricAverageCallback",
-        "horovod.keras: allgather allreduce broadcast broadcast_global_variables reducescatter init",
         "horovod.keras: DistributedOptimizer",
         "horovod.keras.callbacks: BroadcastGlobalVariablesCallback MetricAverageCallback",
-    ],
-    "not there: questions about the world": [
-        "horovod.tensorflow: is_homogeneous local_rank_op local_size_op rank_op size_op",
-        "horovod.tensorflow: process_set_included_op mpi_built mpi_enabled mpi_threads_supported gloo_built",
-        "horovod.tensorflow: gloo_enabled nccl_built ddl_built ccl_built cuda_built rocm_built",
-        "horovod.tensorflow.keras: mpi_built mpi_enabled mpi_threads_supported gloo_built gloo_enabled",
-        "horovod.tensorflow.keras: nccl_built ddl_built ccl_built cuda_built rocm_built",
-        "horovod.keras: mpi_built mpi_enabled mpi_threads_supported gloo_built gloo_enabled",
-        "horovod.keras: nccl_built ddl_built ccl_built cuda_built rocm_built",
     ],
     "not there: timelines": [
         "horovod.tensorflow: start_timeline stop_timeline",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -64,8 +65,11 @@ def check_mismatches_are_errors_on_every_rank() -> None:
     ]
     for call in calls:
         eager = raised(rdmacoll.MismatchError, call)
+        assert isinstance(eager, tf.errors.FailedPreconditionError)
+        copy = pickle.loads(pickle.dumps(eager))
+        assert (type(copy), str(copy)) == (rdmacoll.MismatchError, str(eager))
         assert eager.__cause__ is None
-        graph = raised(tf.errors.InvalidArgumentError, tf.function(call))
+        graph = raised(tf.errors.FailedPreconditionError, tf.function(call))
         assert type(rdmacoll.error_from(graph)) is rdmacoll.MismatchError
         assert "MismatchError: " in str(graph)
     close(allreduce(mine((3,))), expected(rdmacoll.Average, (3,), "float32"))
@@ -90,7 +94,7 @@ def check_the_lists_of_gradients_must_agree() -> None:
             begin = time.monotonic()
             errors = [
                 raised(rdmacoll.MismatchError, lambda kinds=kinds: step(kinds)),
-                raised(tf.errors.InvalidArgumentError, lambda kinds=kinds: tf.function(step)(kinds)),
+                raised(tf.errors.FailedPreconditionError, lambda kinds=kinds: tf.function(step)(kinds)),
             ]
             assert time.monotonic() - begin < 5.0
             for error in errors:
@@ -160,7 +164,7 @@ def check_what_is_behind_a_group_of_a_function_has_its_partner() -> None:
         tensors = first if RANK == 0 else others
         for is_behind in False, True:
             graph = tf.function(lambda x: step(tensors, x, is_behind))  # noqa: B023
-            error = raised(tf.errors.InvalidArgumentError, lambda: graph(plain))  # noqa: B023
+            error = raised(tf.errors.FailedPreconditionError, lambda: graph(plain))  # noqa: B023
             assert "the first of a group of float32, float64" in str(error), error
         close(allreduce(plain, op=rdmacoll.Sum), expected(rdmacoll.Sum, (3,), "float32"))
     # The other ranks list the dtypes in another order than rank 0.

@@ -282,9 +282,9 @@ def test_both_wait_at_once_although_neither_is_done(ops: Any, spy: Spy) -> None:
 @pytest.mark.parametrize(
     ("kind", "cls"),
     [
-        ("RankFailedError", tf.errors.AbortedError),
-        ("ShutdownError", tf.errors.AbortedError),
-        ("MismatchError", tf.errors.InvalidArgumentError),
+        ("RankFailedError", tf.errors.UnknownError),
+        ("ShutdownError", tf.errors.UnknownError),
+        ("MismatchError", tf.errors.FailedPreconditionError),
         ("ConfigError", tf.errors.InvalidArgumentError),
         ("DuplicateNameError", tf.errors.InvalidArgumentError),
         ("StalledError", tf.errors.DeadlineExceededError),

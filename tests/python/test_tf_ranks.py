@@ -108,7 +108,7 @@ def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
     for survivor in survivors:
         assert survivor.code == 1, outcome.text()
         assert survivor.report["class"] == (
-            "RankFailedError" if where in ("eager", "session") else "AbortedError"
+            "RankFailedError" if where in ("eager", "session") else "UnknownError"
         )
         assert survivor.report["rank"] == 2
         assert "rank 2" in survivor.report["text"]

@@ -1,34 +1,66 @@
-"""The names of `horovod.tensorflow.keras`: `import rdmacoll.tensorflow.keras as hvd`."""
+"""The names of `horovod.tensorflow.keras`, with Horovod's meaning:
+`import rdmacoll.tensorflow.keras as hvd`."""
 
-from rdmacoll.keras import (
-    Average,
-    Compression,
-    DistributedOptimizer,
-    Max,
-    Min,
-    ProcessSet,
-    Product,
-    Sum,
-    add_process_set,
+from rdmacoll._horovod.collectives import (
+    broadcast_variables,
+)
+from rdmacoll._horovod.keras_collectives import (
     allgather,
     allreduce,
     broadcast,
     broadcast_global_variables,
-    broadcast_variables,
+    reducescatter,
+)
+from rdmacoll._horovod.process_sets import (
+    ProcessSet,
+    add_process_set,
+    remove_process_set,
+)
+from rdmacoll._horovod.world import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from rdmacoll._world.world import (
     cross_rank,
     cross_size,
-    global_process_set,
-    init,
     is_initialized,
     local_rank,
     local_size,
     rank,
-    reducescatter,
-    remove_process_set,
     shutdown,
     size,
 )
-from rdmacoll.tensorflow.keras import callbacks
+from rdmacoll.engine.operators import (
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+)
+from rdmacoll.engine.process_set import (
+    global_process_set,
+)
+from rdmacoll.ops import (
+    Compression,
+)
+from rdmacoll.ops._library import register
+from rdmacoll.optimizer import (
+    DistributedOptimizer,
+)
+from rdmacoll.tensorflow.keras import (
+    callbacks,
+)
+
+register()
 
 __all__ = [
     "Average",
@@ -46,16 +78,26 @@ __all__ = [
     "broadcast_global_variables",
     "broadcast_variables",
     "callbacks",
+    "ccl_built",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
     "init",
     "is_initialized",
     "local_rank",
     "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "rank",
     "reducescatter",
     "remove_process_set",
+    "rocm_built",
     "shutdown",
     "size",
 ]

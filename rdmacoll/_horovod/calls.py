@@ -1,0 +1,70 @@
+"""The way of a call of Horovod's collectives into rdmacoll's ops."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import tensorflow as tf
+
+from rdmacoll._horovod.errors import UnsupportedError
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.operators import Average, ReduceOp, Sum, reduction
+from rdmacoll.engine.process_set import global_process_set
+from rdmacoll.ops._gradient_kind import horovod_gradients
+from rdmacoll.ops._library import not_converted, of_both
+from rdmacoll.ops._process_sets import in_process_set
+from rdmacoll.ops._refusals import announce_refusal, names_used
+
+# Horovod's number of Adasum, which no collective takes yet.
+ADASUM = 2
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def collective(function: _F) -> _F:
+    """Decorates a collective of Horovod: its ops have Horovod's gradients, and are for the process set in its
+    argument `process_set`. Other ranks hear of a call that is refused, by a ValueError that is also a
+    `tf.errors.InvalidArgumentError`."""
+    names = list(inspect.signature(function).parameters)
+    place = names.index("process_set") if "process_set" in names else len(names)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        one = args[place] if len(args) > place else kwargs.get("process_set", global_process_set)
+        with horovod_gradients():
+            if one is global_process_set:
+                return run(args, kwargs)
+            with in_process_set(one):
+                return run(args, kwargs)
+
+    def run(args: Any, kwargs: Any) -> Any:
+        before = names_used()
+        try:
+            return function(*args, **kwargs)
+        except ConfigError as error:
+            announce_refusal(function, before, error, args, kwargs)
+            if isinstance(error, (tf.errors.OpError, NotImplementedError)):
+                raise
+            raise of_both(error, tf.errors.InvalidArgumentError(None, None, "")) from None
+        except Exception as error:
+            announce_refusal(function, before, error, args, kwargs)
+            raise
+
+    return cast(_F, not_converted(wrapper))
+
+
+def operator_of(op: Any, average: bool | None = None) -> ReduceOp:
+    """The operator of the arguments `op` and `average`, the older one. Raises ValueError for both, and for
+    anything else than an operator."""
+    if average is not None:
+        if op is not None:
+            raise ConfigError(f"op={op!r} and average={average!r}: leave `average` out, which `op` replaces.")
+        return Average if average else Sum
+    if op is None:
+        return Average
+    if op == ADASUM:
+        raise UnsupportedError("op=Adasum is not there yet: use Average, Sum, Min, Max or Product.")
+    return reduction(op)

@@ -1,0 +1,62 @@
+"""Reductions with factors and compression as Horovod has them: also of integers, and by users' own
+compressors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine.operators import Average, ReduceOp, Sum
+from rdmacoll.ops._process_sets import current_set
+from rdmacoll.ops.compression import Compression, Compressor
+
+
+def reduced_by(
+    run: Callable[..., list[Any]],
+    tensors: Sequence[Any],
+    op: ReduceOp,
+    factors: tuple[float, float],
+    compression: Any,
+) -> list[Any]:
+    """The results of `run(tensors, op=, prescale_factor=, postscale_factor=, compression=)`.
+
+    factors: of the inputs and of the result. Integers are scaled in double precision and truncated; the
+    average of integers is their sum, scaled so. compression: of Compression, or an object with `compress`,
+    which returns a tensor and its context, and `decompress`, which takes both.
+    """
+    if compression is not None and not isinstance(compression, Compressor):
+        packed = [compression.compress(one) for one in tensors]
+        results = reduced_by(run, [one for one, _ in packed], op, factors, Compression.none)
+        return [compression.decompress(one, context) for one, (_, context) in zip(results, packed)]
+    whole = [place for place, one in enumerate(tensors) if one.dtype.is_integer]
+    if not whole or (op is not Average and factors == (1.0, 1.0)):
+        return _called(run, tensors, op, factors, compression)
+    results = list(tensors)
+    others = [place for place in range(len(tensors)) if place not in whole]
+    if others:
+        floats = _called(run, [tensors[place] for place in others], op, factors, compression)
+        for place, one in zip(others, floats):
+            results[place] = one
+    prescale, postscale = factors
+    if op is Average:
+        postscale /= current_set().size()
+    scaled = [_scaled(tensors[place], prescale) for place in whole]
+    totals = _called(run, scaled, Sum if op is Average else op, (1.0, 1.0), compression)
+    for place, one in zip(whole, totals):
+        results[place] = _scaled(one, postscale)
+    return results
+
+
+def _called(
+    run: Callable[..., list[Any]], tensors: Any, op: ReduceOp, factors: tuple[float, float], compression: Any
+) -> list[Any]:
+    options = {"op": op, "prescale_factor": factors[0], "postscale_factor": factors[1]}
+    return run(tensors, **options, compression=compression)
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    if factor == 1.0:
+        return value
+    return tf.cast(tf.cast(value, tf.float64) * tf.constant(factor, tf.float64), value.dtype)

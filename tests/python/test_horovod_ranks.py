@@ -1,0 +1,19 @@
+"""Horovod's meaning on real ranks: world, process sets, collectives, gradients and errors."""
+
+from __future__ import annotations
+
+import pytest
+from marks import slow
+from test_tf_ranks import run_checks
+
+
+@pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
+def test_collectives_have_horovods_meaning(ranks: int) -> None:
+    run_checks("tf_horovod.py", ranks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "launcher"), [slow(1, "tcp"), (2, "mpirun"), slow(3, "tcp"), slow(3, "mpirun")]
+)
+def test_worlds_and_process_sets_have_horovods_meaning(ranks: int, launcher: str) -> None:
+    run_checks("tf_horovod_world.py", ranks, launcher=launcher, arguments=[launcher])
