@@ -108,6 +108,10 @@ constexpr Setting kSettings[] = {
      "How far values of two ranks may be apart, by the largest one of the variable: processors of "
      "different kinds round differently.",
      0, 1e9, nullptr},
+    {"RDMACOLL_OBJECTS", "", "pickle", Unit::choice, Scope::world, "pickle or json",
+     "How broadcast_object and allgather_object write objects. Pickles are signed with the job's "
+     "secret and run code when they are read; json refuses all that JSON does not have.",
+     0, 0, nullptr},
     {"RDMACOLL_MODE", "", "allreduce", Unit::choice, Scope::world, "allreduce or ps",
      "ps: parameter servers sum what the workers push, and the workers pull the sums.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.has_servers = value.text == "ps"; }},

@@ -43,8 +43,8 @@ def start_engine(
     arguments: str,
     settings_error: RdmacollError | None,
     servers: ServerMeeting | None = None,
-) -> int:
-    """Starts the engine of a world, and returns it when the world stands on all ranks.
+) -> tuple[int, bytes]:
+    """Starts the engine of a world. Returns it, and the job's secret, when the world stands on all ranks.
 
     If the start fails, no engine is left, and the other ranks hear the error. settings_error: the error in
     this rank's settings. servers: asynchronous servers, which meet at the end of the start."""
@@ -93,7 +93,7 @@ def start_engine(
             library.engine_close(engine, cause)
             library.engine_free(engine)
         raise
-    return engine
+    return engine, secret
 
 
 class _LivenessWatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -43,6 +44,8 @@ class Engine:
         self.values = values
         self.is_open = True
         self.is_started_by_mpi = False
+        self.object_key = b""  # signs the objects that ranks exchange
+        self.object_calls: Counter[int] = Counter()  # by process set
         self.is_forked = False  # True in a forked child, which must not touch the engine
         self.topology = library.engine_topology(address)
         description = library.engine_describe(address)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
 from rdmacoll._abi.library import load
+from rdmacoll._base import sealed
 from rdmacoll._base.exit_cause import ExitCause, is_harmless, last_action
 from rdmacoll._base.standard_descriptors import fill_standard_descriptors
 from rdmacoll._ps.server_loop import serve
@@ -175,7 +176,7 @@ def _started(
         servers = variable_servers(library, start.launch, options.values) if settings_error is None else None
         try:
             with options.naming_protocol():
-                address = start_engine(
+                address, secret = start_engine(
                     library, exchange, start.launch, options.arguments, settings_error, servers
                 )
         except BaseException as error:
@@ -186,6 +187,7 @@ def _started(
             engine = _PROCESS.engine = Engine(library, address, options.values)
             engine.hold_address(exchange)
             engine.is_started_by_mpi = start.comm is not None
+            engine.object_key = sealed.key_of(secret)
         finally:
             exchange.close()
     _PROCESS.exit_cause.reset()

@@ -18,6 +18,7 @@ from rdmacoll._horovod.collectives import (
     join,
     reducescatter,
 )
+from rdmacoll._horovod.objects import allgather_object, broadcast_object, broadcast_object_fn
 from rdmacoll._horovod.process_sets import (
     ProcessSet,
     add_process_set,
@@ -99,12 +100,15 @@ __all__ = [
     "Sum",
     "add_process_set",
     "allgather",
+    "allgather_object",
     "allreduce",
     "alltoall",
     "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
     "broadcast_variables",
     "ccl_built",
     "cross_rank",

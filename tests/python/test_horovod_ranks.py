@@ -17,3 +17,8 @@ def test_collectives_have_horovods_meaning(ranks: int) -> None:
 )
 def test_worlds_and_process_sets_have_horovods_meaning(ranks: int, launcher: str) -> None:
     run_checks("tf_horovod_world.py", ranks, launcher=launcher, arguments=[launcher])
+
+
+@pytest.mark.parametrize(("ranks", "form"), [slow(1, "pickle"), (3, "pickle"), slow(2, "json")])
+def test_objects_come_signed_to_every_rank(ranks: int, form: str) -> None:
+    run_checks("objects.py", ranks, arguments=[form], env={"RDMACOLL_OBJECTS": form})

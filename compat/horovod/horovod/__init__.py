@@ -1,0 +1,22 @@
+"""The names of Horovod 0.28.1 over rdmacoll: programs that import `horovod` run unchanged."""
+
+from importlib import metadata
+
+from rdmacoll.version import __version__ as _own_version
+
+__version__ = f"0.28.1+rdmacoll.{_own_version}"
+
+
+def _refuse_horovod() -> None:
+    """Raises ImportError if the distribution `horovod` is installed, too: its files and these would mix."""
+    try:
+        metadata.distribution("horovod")
+    except metadata.PackageNotFoundError:
+        return
+    raise ImportError(
+        "the distributions horovod and rdmacoll-horovod are both installed, and provide one package: "
+        "pip uninstall horovod rdmacoll-horovod, and install the one that you want."
+    )
+
+
+_refuse_horovod()

@@ -1,0 +1,4 @@
+"""The module `horovod.keras` over rdmacoll."""
+
+from horovod.keras import callbacks as callbacks
+from rdmacoll.keras import *  # noqa: F403

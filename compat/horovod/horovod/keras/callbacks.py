@@ -1,0 +1,3 @@
+"""The module `horovod.keras.callbacks` over rdmacoll."""
+
+from rdmacoll.keras.callbacks import *  # noqa: F403

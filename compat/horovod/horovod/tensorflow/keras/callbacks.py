@@ -1,0 +1,3 @@
+"""The module `horovod.tensorflow.keras.callbacks` over rdmacoll."""
+
+from rdmacoll.tensorflow.keras.callbacks import *  # noqa: F403

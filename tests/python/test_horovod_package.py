@@ -1,0 +1,96 @@
+"""The package `horovod` over rdmacoll, which programs import unchanged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import ROOT, clean_environment
+
+COMPAT = ROOT / "compat" / "horovod"
+NAMES = """
+import importlib, json, sys
+from pathlib import Path
+import horovod
+sys.path.insert(0, {docs!r})
+import horovod_table
+missing = []
+for name, place in horovod_table.PLACES.items():
+    if horovod_table.is_there(place) and "elastic" not in name:
+        theirs, own = importlib.import_module(name), importlib.import_module(place)
+        for one in horovod_table.surface()[name]:
+            if hasattr(own, one) and getattr(theirs, one, None) is not getattr(own, one):
+                missing.append(f"{{name}}.{{one}}")
+for name in {inside!r}:
+    importlib.import_module(name)
+print(json.dumps([horovod.__version__, missing]))
+"""
+INSIDE = (
+    "horovod.common.exceptions",
+    "horovod.common.process_sets",
+    "horovod.common.util",
+    "horovod.runner.common.util.env",
+    "horovod.runner.common.util.secret",
+    "horovod.runner.util.threads",
+    "horovod.tensorflow.compression",
+    "horovod.tensorflow.functions",
+    "horovod.tensorflow.mpi_ops",
+    "horovod.tensorflow.util",
+)
+
+
+def python(program: str, *more: Path) -> subprocess.CompletedProcess[str]:
+    path = ":".join(map(str, (COMPAT, ROOT, *more)))
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=clean_environment({"PYTHONPATH": path}),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_its_modules_have_the_names_of_rdmacolls() -> None:
+    done = python(NAMES.format(docs=str(ROOT / "release" / "docs"), inside=INSIDE))
+    assert done.returncode == 0, done.stderr
+    version, missing = json.loads(done.stdout.splitlines()[-1])
+    assert version.startswith("0.28.1+rdmacoll.")
+    assert missing == []
+
+
+@pytest.mark.parametrize("module", ["torch", "mxnet", "spark", "ray"])
+def test_other_frameworks_are_refused_with_a_sentence(module: str) -> None:
+    done = python(f"import horovod.{module}")
+    assert f"ImportError: rdmacoll has no horovod.{module}, since it serves TensorFlow alone." in done.stderr
+
+
+def test_it_refuses_to_mix_with_horovod_itself(tmp_path: Path) -> None:
+    facts = tmp_path / "horovod-0.28.1.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")
+    done = python("import horovod", tmp_path)
+    assert "pip uninstall horovod rdmacoll-horovod" in done.stderr
+
+
+def test_its_small_helpers_are_right() -> None:
+    program = """
+from horovod.common.util import is_version_greater_equal_than, num_rank_is_power_2, split_list
+from horovod.runner.common.util import env, secret
+from horovod.runner.util.threads import in_thread
+assert split_list(range(5), 3) == [range(2), range(2, 4), range(4, 5)]
+assert [n for n in range(-1, 10) if num_rank_is_power_2(n)] == [1, 2, 4, 8]
+assert is_version_greater_equal_than("2.15.1", "2.4.0")
+assert env.get_env_rank_and_size() == (0, 1)
+key = secret.make_secret_key()
+assert secret.check_digest(key, b"text", secret.compute_digest(key, b"text"))
+assert not secret.check_digest(key, b"other", secret.compute_digest(key, b"text"))
+found = []
+in_thread(found.append, (3,)).join()
+assert found == [3]
+"""
+    done = python(program)
+    assert done.returncode == 0, done.stderr
