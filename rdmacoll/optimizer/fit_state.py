@@ -62,13 +62,13 @@ class FitState:
         from rdmacoll.optimizer import update_check
 
         for optimizer in self.optimizers:
-            passes = _passes([optimizer])
+            passes = passes_of([optimizer])
             update_check.applied_in_a_graph(optimizer, self._model.trainable_weights, passes, session)
 
     def remaining(self, name: str, count: int) -> int:
         """The number of updates from update `count` of this optimizer to the end of this rank's epoch: at
         least 1, or 0 if it is unknown."""
-        length = self._lengths.get(name) or self._steps // _passes(self.optimizers)
+        length = self._lengths.get(name) or self._steps // passes_of(self.optimizers)
         return 0 if length < 1 else length - (count - self._began.get(name, 0)) % length
 
     def waits_for_a_broadcast(self, weights: Collection[Any], count: int) -> bool:
@@ -84,7 +84,7 @@ class FitState:
 
     def _is_in_first_batch(self, count: int) -> bool:
         # Keras calls the callbacks of a batch after all steps of an execution.
-        return count * _passes(self.optimizers) <= steps_per_execution(self._model)
+        return count * passes_of(self.optimizers) <= steps_per_execution(self._model)
 
     def states(self) -> list[Any]:
         """The model's non-trainable variables."""
@@ -121,7 +121,7 @@ def _counts(optimizers: Iterable[Any]) -> list[tuple[str, int]]:
     return [(check.name, check.updates()) for check in found if check is not None]
 
 
-def _passes(optimizers: Iterable[Any]) -> int:
+def passes_of(optimizers: Iterable[Any]) -> int:
     """The number of batches in an update."""
     for one in optimizers:
         accumulation = getattr(one, "_rdmacoll_accumulation", None)

@@ -9,7 +9,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -40,13 +40,14 @@ class _ByObject(Generic[_V]):
         return [key for key in (reference() for reference in references) if key is not None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reduction:
-    """The last reduction of a variable's gradient. number: its place among all reductions of this process."""
+    """The last reduction of a variable's gradient. number: its place among all reductions of this process.
+    reducers: those of all its optimizers so far, since models may share a variable."""
 
-    reducer: weakref.ref[GradientReducer]
     is_of_tape: bool
     number: int
+    reducers: weakref.WeakSet[GradientReducer] = field(default_factory=weakref.WeakSet)
 
 
 # name, and whether it belongs to this optimizer alone
@@ -78,12 +79,18 @@ def has_own_name(optimizer: Any) -> bool:
 
 
 def note_reduction(reducer: GradientReducer, variables: Iterable[Any]) -> None:
-    """Records a reduction. Call it whenever gradients of `variables` are reduced, or a graph for that is
-    built."""
-    reduction = Reduction(weakref.ref(reducer), reducer.is_of_tape, next(_REDUCTION_NUMBERS))
+    """Records a reduction. Call it whenever gradients of `variables` are reduced, or the ranks compare
+    reduced ones, or a graph for that is built."""
+    number = next(_REDUCTION_NUMBERS)
     for variable in variables:
         if hasattr(variable, "assign"):
-            _REDUCTIONS[plain_variable(variable)] = reduction
+            plain = plain_variable(variable)
+            found = _REDUCTIONS.get(plain)
+            if found is None:
+                found = _REDUCTIONS[plain] = Reduction(reducer.is_of_tape, number)
+            found.is_of_tape, found.number = reducer.is_of_tape, number
+            if not reducer.is_of_tape:
+                found.reducers.add(reducer)
 
 
 def reduction_of(variable: Any) -> Reduction | None:

@@ -17,7 +17,7 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, number_of
 from rdmacoll.ops._library import not_converted
-from rdmacoll.optimizer import history
+from rdmacoll.optimizer import history, registry
 from rdmacoll.optimizer.gradient_equality import equal_on_ranks
 from rdmacoll.optimizer.gradient_origin import (
     Origin,
@@ -194,6 +194,7 @@ def required(
 ) -> list[Any]:
     """The gradients of a `call` that applies them as they are. Raises ConfigError on all ranks, in a graph
     InvalidArgumentError, if they are not reduced and differ between ranks."""
+    registry.note_reduction(reducer, variables)
     origins = states(gradients, variables, reducer.process_set)
     undecided = [index for index, of in enumerate(origins) if of is not Origin.REDUCED]
     if not undecided:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,37 @@ def close(found: Arrays, wanted: Arrays) -> None:
     assert len(found) == len(wanted)
     for one, other in zip(found, wanted):
         np.testing.assert_allclose(one, other, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def saved(kind: type, folder: pathlib.Path, way: str) -> pathlib.Path:
+    """Trains some steps in one process. Returns the saved file."""
+    model = network()
+    model.compile(kind(0.02), "mse")
+    fit(model, data=dataset(7))
+    path = folder / f"model.{way}"
+    if way == "checkpoint":
+        return pathlib.Path(tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(path)))
+    model.save(path)
+    return path
+
+
+def loaded(kind: type, path: pathlib.Path, way: str) -> Any:
+    """Loads the saved training, so that it can go on."""
+    if way != "checkpoint":
+        return keras.models.load_model(path)
+    model = network()
+    model.compile(kind(0.02), "mse")
+    tf.train.Checkpoint(model=model, optimizer=model.optimizer).restore(str(path))
+    return model
+
+
+def ways() -> Iterator[tuple[type, str]]:
+    for kind in kinds():
+        yield kind, "checkpoint"
+        if not IS_KERAS_3:  # Keras 3 cannot train on with the optimizer of such a file
+            yield kind, "h5"
+        if "legacy" not in kind.__module__:
+            yield kind, "keras"
 
 
 class Gan(keras.Model):

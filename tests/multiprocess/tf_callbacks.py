@@ -10,7 +10,6 @@ from __future__ import annotations
 import pathlib
 import sys
 import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,12 @@ from tf_callback_trainings import (
     fit_alone,
     keras,
     kinds,
+    loaded,
     network,
+    saved,
     state_of,
     state_variables,
+    ways,
     weights_of,
 )
 from tf_common import SEED, equal_on_all_ranks, raised, run_all
@@ -91,37 +93,6 @@ def check_ranks_that_begin_at_different_epochs_are_told() -> None:
         assert "initial_epoch" in text
     history = fit(model, BroadcastGlobalVariablesCallback(0), initial_epoch=2, epochs=4)
     assert history.epoch == [2, 3]
-
-
-def saved(kind: type, folder: pathlib.Path, way: str) -> pathlib.Path:
-    """Trains some steps in one process. Returns the saved file."""
-    model = network()
-    model.compile(kind(0.02), "mse")
-    fit(model, data=dataset(7))
-    path = folder / f"model.{way}"
-    if way == "checkpoint":
-        return pathlib.Path(tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(path)))
-    model.save(path)
-    return path
-
-
-def loaded(kind: type, path: pathlib.Path, way: str) -> Any:
-    """Loads the saved training, so that it can go on."""
-    if way != "checkpoint":
-        return keras.models.load_model(path)
-    model = network()
-    model.compile(kind(0.02), "mse")
-    tf.train.Checkpoint(model=model, optimizer=model.optimizer).restore(str(path))
-    return model
-
-
-def ways() -> Iterator[tuple[type, str]]:
-    for kind in kinds():
-        yield kind, "checkpoint"
-        if not IS_KERAS_3:  # Keras 3 cannot train on with the optimizer of such a file
-            yield kind, "h5"
-        if "legacy" not in kind.__module__:
-            yield kind, "keras"
 
 
 def check_rank_0_alone_loads_a_training() -> None:
@@ -191,6 +162,28 @@ def check_a_model_without_reductions_is_an_error() -> None:
             fit(model, BroadcastGlobalVariablesCallback(0))
         model.compile(kind(0.01), "mse")
         raised(rdmacoll.ConfigError, lambda model=model: fit(model, BroadcastGlobalVariablesCallback(0)))
+
+
+def check_an_optimizer_beside_wrapped_ones_is_an_error() -> None:
+    optimizers: list[Any] = []
+
+    def wrap_one(optimizer: Any) -> Any:
+        optimizers.append(optimizer)
+        return rdmacoll.DistributedOptimizer(optimizer) if len(optimizers) == 1 else optimizer
+
+    gan = Gan(3, 0.01, wrap_one)
+    gan.compile()
+    text = str(raised(rdmacoll.ConfigError, lambda: fit(gan, BroadcastGlobalVariablesCallback(0))))
+    for word in ("the Adam at model/optimizers_by_name/g is not wrapped", "/kernel", "allow_unwrapped=True"):
+        assert word in text, text
+    fit(gan, BroadcastGlobalVariablesCallback(0, allow_unwrapped=True))
+    # The training is traced already.
+    rdmacoll.DistributedOptimizer(optimizers[1])
+    text = str(raised(rdmacoll.ConfigError, lambda: fit(gan, BroadcastGlobalVariablesCallback(0))))
+    assert "was wrapped after Keras had traced the training with the plain one. Call model.compile" in text
+    gan.compile()
+    fit(gan, BroadcastGlobalVariablesCallback(0))
+    assert equal_on_all_ranks([array for one in optimizers for array in state_of(one)])
 
 
 def check_a_tape_with_a_plain_optimizer_is_legal() -> None:
@@ -379,11 +372,12 @@ def check_metrics_are_matched_by_name() -> None:
     names = [f"auc_{number}" if number else "auc" for number in counters]
     logs: dict[str, Any] = {name: 10.0 * position + RANK for position, name in enumerate(names)}
     logs = dict(sorted(logs.items()))  # as Keras 3 has them
-    logs.update({"loss": np.float32(RANK), "list": [1, 2], ("rare" if RANK == 0 else "other"): 5.0 + RANK})
+    logs.update({"loss": np.float32(RANK), "list": [1, 2], "note": "text", "best": None})
+    logs.update({("rare" if RANK == 0 else "other"): 5.0 + RANK})
     callback.on_epoch_end(0, logs)
     mean = (SIZE - 1) / 2
     assert [logs[name] for name in names] == [mean, 10.0 + mean]
-    assert (logs["loss"], logs["list"]) == (mean, [1, 2])
+    assert [logs[name] for name in ("loss", "list", "note", "best")] == [mean, [1, 2], "text", None]
     assert logs["rare" if RANK == 0 else "other"] == 5.0 + RANK
     empty: dict[str, Any] = {} if RANK == 0 else {"loss": 1.5}
     callback.on_epoch_end(1, empty)

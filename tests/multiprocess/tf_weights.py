@@ -210,6 +210,13 @@ def check_what_cannot_be_compared_is_said_on_all_ranks() -> None:
     assert ("no disk" if RANK == LAST else f"rank {LAST} could not read") in str(error)
     error = raised(rdmacoll.ConfigError, tf.function(lambda: rdmacoll.check_weights(variables)))
     assert "inside a tf.function" in str(error)
+    for given, words in (
+        ((None,), "or a list of variables, not NoneType."),
+        ((["a"],), "or a list of variables, not a list with str."),
+        ((variables, "adam"), "check_weights(optimizer='adam'): give an optimizer"),
+    ):
+        error = raised(rdmacoll.ConfigError, lambda given=given: rdmacoll.check_weights(*given))
+        assert words in str(error), error
 
 
 @with_settings(check_weights=1)

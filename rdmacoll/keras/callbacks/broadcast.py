@@ -8,10 +8,10 @@ from typing import Any
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.keras.callbacks.base import Callback
-from rdmacoll.keras.callbacks.reduction_check import check_reduced
+from rdmacoll.keras.callbacks.reduction_check import BeforeFirstBatch, before_first_batch, check_reduced
 from rdmacoll.keras.callbacks.variable_broadcast import FitBegin, VariableBroadcast
 from rdmacoll.ops._arguments import check_root
-from rdmacoll.optimizer import fit_state, registry
+from rdmacoll.optimizer import fit_state
 from rdmacoll.ps.calls import has_servers
 
 
@@ -27,8 +27,8 @@ class BroadcastGlobalVariablesCallback(Callback):
     sent after it. Metrics and half-filled sums of gradients stay each rank's own.
 
     process_set: the ranks that train together; nothing happens on other ranks. allow_unwrapped: allows a
-    first batch that reduces no gradient of the model. Otherwise this is a ConfigError, since ranks would
-    train apart.
+    first batch that reduces no gradient of the model, or none of the variables that one of its optimizers
+    updates. Otherwise this is a ConfigError, since ranks would train apart.
 
     Raises ConfigError if ranks begin at different epochs, and MismatchError with the first variable that not
     all ranks have.
@@ -51,7 +51,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     def _reset(self) -> None:
         self._epoch: int | None = None
         self._thread = 0
-        self._reductions = 0  # before the first batch
+        self._before: BeforeFirstBatch | None = None
         self._variables: VariableBroadcast | None = None
         self._is_done = False
 
@@ -72,8 +72,8 @@ class BroadcastGlobalVariablesCallback(Callback):
         """Sends all variables before the first batch."""
         if self._variables is None:
             self._thread = threading.get_ident()
-            self._reductions = registry.reductions()
             self._begin(has_batch=True)
+            self._before = None if self._is_done else before_first_batch(self.model)
         else:
             self._end_first_batch()
 
@@ -112,6 +112,6 @@ class BroadcastGlobalVariablesCallback(Callback):
             return
         self._is_done = True
         # This comes before the ranks meet again: a rank that reduces would wait for this one.
-        if not self.allow_unwrapped and not has_servers():
-            check_reduced(self.model, since=self._reductions)
+        if self._before is not None and not self.allow_unwrapped and not has_servers():
+            check_reduced(self.model, self._before)
         self._variables.send_new_variables()

@@ -1,42 +1,119 @@
-"""Detects a model whose optimizer is not wrapped: each rank would train it alone."""
+"""Detects optimizers that reduce nothing: each rank would train their variables alone."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.keras.callbacks.optimizers import parts_of
-from rdmacoll.keras.callbacks.variable_groups import MODEL, groups_of
-from rdmacoll.optimizer.registry import reduction_of
+from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of
+from rdmacoll.optimizer import registry
+from rdmacoll.optimizer.fit_state import passes_of
+
+_ALLOWED = "pass allow_unwrapped=True to BroadcastGlobalVariablesCallback if"
 
 
-def check_reduced(model: Any, *, since: int) -> None:
-    """Call it after the first batch. since: a number of `registry.reductions()` from before it. Raises
-    ConfigError when no gradient of this model has been reduced.
+@dataclass(frozen=True)
+class BeforeFirstBatch:
+    """The state before the first batch of a `fit`. reductions: a number of `registry.reductions()`. steps:
+    the number of calls of each optimizer, by its key."""
+
+    reductions: int
+    steps: Mapping[str, int]
+
+
+def before_first_batch(model: Any) -> BeforeFirstBatch:
+    """Call it just before the first batch."""
+    return BeforeFirstBatch(registry.reductions(), _steps(groups_of(model)))
+
+
+def check_reduced(model: Any, before: BeforeFirstBatch) -> None:
+    """Call it after the first batch. Raises ConfigError when no gradient of this model has been reduced, or
+    none of the variables that one of its optimizers has updated.
 
     A train function that was traced earlier reduces without being built again. So a reduction from before
     counts if it is that of a tape, or of an optimizer that the model still has.
     """
     groups = groups_of(model)
     trainable = [one for one in groups[MODEL].variables.values() if getattr(one, "trainable", True)]
-    owners = [list(parts_of(group.owner)) for key, group in groups.items() if key != MODEL]
+    owners = [parts_of(group.owner) for key, group in groups.items() if key != MODEL]
+    if not trainable:
+        return
     reducers = [getattr(type(part), "_rdmacoll_reduce", None) for parts in owners for part in parts]
-    if not trainable or (owners and all(any(map(_is_wrapped, parts)) for parts in owners)):
-        return  # an optimizer that accumulates, or that the program calls later, has reduced nothing so far
-    for variable in trainable:
-        last = reduction_of(variable)
+
+    def is_reduced(variable: Any) -> bool:
+        last = registry.reduction_of(variable)
         if last is None:
-            continue
-        if last.number > since or last.is_of_tape or any(last.reducer() is one for one in reducers if one):
-            return
-    optimizer = getattr(model, "optimizer", None)
-    name = "" if optimizer is None else f" ({type(optimizer).__name__})"
-    raise ConfigError(
-        f"the first batch of fit has reduced no gradient of model {getattr(model, 'name', '')!r}: its "
-        f"optimizer{name} is not wrapped, as after load_model, and ranks would train apart. Call "
-        "rdmacoll.DistributedOptimizer(model.optimizer) before fit, or pass allow_unwrapped=True to "
-        "BroadcastGlobalVariablesCallback if gradients are reduced in another way."
-    )
+            return False
+        is_new = last.number > before.reductions or last.is_of_tape
+        return is_new or any(one in last.reducers for one in reducers if one)
+
+    name = getattr(model, "name", "")
+    # A wrapped optimizer that accumulates, or that the program calls later, has reduced nothing so far.
+    are_wrapped = bool(owners) and all(any(map(_is_wrapped, parts)) for parts in owners)
+    if not are_wrapped and not any(map(is_reduced, trainable)):
+        optimizer = getattr(model, "optimizer", None)
+        kind = "" if optimizer is None else f" ({type(optimizer).__name__})"
+        raise ConfigError(
+            f"the first batch of fit has reduced no gradient of model {name!r}: its optimizer{kind} is not "
+            "wrapped, as after load_model, and ranks would train apart. Call "
+            f"rdmacoll.DistributedOptimizer(model.optimizer) before fit, or {_ALLOWED} gradients are reduced "
+            "in another way."
+        )
+    for key, steps in _steps(groups).items():
+        group = groups[key]
+        keys = [one for one in group.built_for or () if one in groups[MODEL].variables]
+        updated = [groups[MODEL].variables[one] for one in keys]
+        has_stepped = steps > before.steps.get(key, 0) and not _is_between_passes(group.owner, model)
+        if has_stepped and updated and not any(map(is_reduced, updated)):
+            raise ConfigError(
+                f"the first batch of fit has updated variables of model {name!r} ({_listed(updated)}) by "
+                f"gradients of this rank alone, and ranks would train apart: the {_cause(group.owner, key)}, "
+                f"or {_ALLOWED} ranks are to differ there."
+            )
+
+
+def _cause(optimizer: Any, key: str) -> str:
+    """The reason why an optimizer reduces nothing, and the cure."""
+    title = f"{type(optimizer).__name__} at {key}"
+    if any(map(_is_wrapped, parts_of(optimizer))):
+        return (
+            f"{title} was wrapped after Keras had traced the training with the plain one. Call model.compile "
+            "again after rdmacoll.DistributedOptimizer"
+        )
+    return f"{title} is not wrapped. Call rdmacoll.DistributedOptimizer on it before fit"
+
+
+def _is_between_passes(optimizer: Any, model: Any) -> bool:
+    """Whether a wrapped optimizer may have added up gradients only. A traced step reduces in a branch."""
+    is_eager = getattr(model, "run_eagerly", False) or tf.config.functions_run_eagerly()
+    parts = parts_of(optimizer)
+    return is_eager and any(map(_is_wrapped, parts)) and passes_of(parts) > 1
+
+
+def _steps(groups: Mapping[str, Group]) -> dict[str, int]:
+    """The calls of each optimizer. In a graph of TensorFlow 1 Keras trains a model by its own optimizer
+    alone."""
+    if not tf.executing_eagerly():
+        return {}
+    found = {}
+    for key, group in groups.items():
+        inner = parts_of(group.owner)[-1]  # loss scaling leaves calls out
+        # Keras 3's property counts the updates that several calls make.
+        steps = getattr(inner, "_iterations", None)
+        steps = getattr(inner, "iterations", None) if steps is None else steps
+        if key != MODEL and steps is not None:
+            found[key] = int(steps.numpy())
+    return found
+
+
+def _listed(variables: list[Any]) -> str:
+    names = [str(getattr(one, "path", None) or one.name) for one in variables]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _is_wrapped(optimizer: Any) -> bool:
