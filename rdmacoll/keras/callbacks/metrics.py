@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -38,7 +39,7 @@ class MetricAverageCallback(Callback):
         if self._is_single_rank():
             return
         logs = {} if logs is None else logs
-        own = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
+        own = numbers_of(logs)
         name = name_in_thread("MetricAverageCallback", groups_of(self.model))
         logs_of_ranks = gathered(own, name, self.process_set)
         means, missing = averages(logs_of_ranks)
@@ -50,6 +51,20 @@ class MetricAverageCallback(Callback):
                 f"MetricAverageCallback does not average {', '.join(missing[name] for name in new)}. Give "
                 "all ranks the same metrics, in the same order, and validation data on all ranks or on none."
             )
+
+
+def numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:
+    """The logs that are single real numbers. Callbacks may add texts, lists, arrays or None.
+
+    >>> numbers_of({"loss": 1, "note": "1", "best": None, "curve": [1.0], "phase": 1j})
+    {'loss': 1.0}
+    """
+    found = {}
+    for name, value in logs.items():
+        if np.ndim(value) == 0 and not isinstance(value, (str, bytes)):
+            with contextlib.suppress(TypeError, ValueError):
+                found[name] = float(value)
+    return found
 
 
 def averages(logs: Mapping[int, Logs]) -> tuple[dict[int, Logs], dict[str, str]]:
