@@ -6,11 +6,11 @@ import ctypes
 import json
 import os
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from rdmacoll._abi import fast_calls, mirror
+from rdmacoll._base.once import once
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError, error_from_json
 
 DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
@@ -571,7 +571,7 @@ def library_path() -> Path:
     return Path(__file__).resolve().parent.parent / "lib" / "librdmacoll.so"
 
 
-@lru_cache(maxsize=1)
+@once
 def load() -> Library:
     """The library, loaded once per process."""
     return Library(library_path())

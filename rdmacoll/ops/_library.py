@@ -6,13 +6,13 @@ import contextlib
 import ctypes
 import importlib
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
 from rdmacoll._abi import library
+from rdmacoll._base.once import once
 from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from
 from rdmacoll.ops._interrupts import SignalWatcher
@@ -35,7 +35,7 @@ def library_path() -> Path:
     return library.library_path().with_name("librdmacoll_tf.so")
 
 
-@lru_cache(maxsize=1)
+@once
 def _load() -> Any:
     path = library_path()
     if not path.exists():

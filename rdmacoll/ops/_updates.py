@@ -7,12 +7,12 @@ import ctypes
 import json
 import weakref
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Callable
 
 import tensorflow as tf
 
 from rdmacoll._abi.arguments import address_of
+from rdmacoll._base.once import once
 from rdmacoll._calls.submission import Array
 from rdmacoll.engine.errors import error_to_fields
 from rdmacoll.ops._interrupts import waiting
@@ -26,7 +26,7 @@ _COMPARES: dict[str, weakref.WeakMethod[Callable[[], None]]] = {}  # by the opti
 _HANDLES = "_rdmacoll_update_handles"
 
 
-@lru_cache(maxsize=1)
+@once
 def _shared() -> Any:
     _load()
     shared = ctypes.CDLL(str(library_path()))

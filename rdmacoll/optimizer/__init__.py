@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from rdmacoll._abi.arguments import name as checked_name
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DistributedGradientTape", "DistributedOptimizer", "bucket_count"]
 
+_LOCK = threading.RLock()  # wrapping patches functions of Keras and TensorFlow
 _NUMBERS: dict[str, itertools.count[int]] = {}  # a counter for each label
 # the number of optimizers that the main thread has wrapped, by name
 _NAMED: dict[str, itertools.count[int]] = {}
@@ -77,8 +79,8 @@ def DistributedOptimizer(
     process_set: the ranks that train together. They wrap their optimizers of this set in the same order.
     name: equal on all ranks. It replaces the number by that order, for threads that wrap optimizers at the
     same time. Without a name, optimizers of other threads than the main one are matched by the names and
-    shapes of their variables. Ranks with different models then wait until the stall limit. If names and
-    shapes of two models are equal, this is an error, which ends the world.
+    shapes of their variables. Ranks with different models then wait until the stall limit, and the message
+    has "without name=". If names and shapes of two models are equal, this is an error, which ends the world.
 
     With `gradient_accumulation_steps` ranks communicate once for each update. Under loss scaling
     (mixed_float16) they communicate at every step, since all ranks must agree whether its gradients are
@@ -110,6 +112,11 @@ def DistributedOptimizer(
 def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: Any) -> Any:
     """Wraps the optimizer and returns the same object. The name of its reductions is `name`, or `label`
     with a number. Raises ConfigError."""
+    with _LOCK:
+        return _wrapped(optimizer, label, name, options)
+
+
+def _wrapped(optimizer: Any, label: str, name: str | None, options: dict[str, Any]) -> Any:
     from rdmacoll.optimizer import history, single_reduction
     from rdmacoll.optimizer.model_names import is_main_thread, name_in_thread
     from rdmacoll.optimizer.reduce import GradientReducer

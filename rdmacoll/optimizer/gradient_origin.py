@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from rdmacoll._base.once import once
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import history
 from rdmacoll.optimizer.history import CONSTANT
@@ -169,7 +170,7 @@ def _is_neutral(found: Any, tensor: Any, variable: Any) -> bool:
     return own is not None and read is own
 
 
-@functools.lru_cache(maxsize=1)
+@once
 def watch_plain_tapes() -> None:
     """Marks gradients of plain tapes as those of this rank, from now on."""
     plain = tf.GradientTape.gradient

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from rdmacoll._base.once import once
 from rdmacoll.ops import _updates
 from rdmacoll.ops._names import outermost
 from rdmacoll.optimizer import compared_values, update_check
@@ -66,15 +67,13 @@ class SessionCheck(UpdateCheck):
         return [entry for entry in weights if not callable(entry.source)], states
 
 
+@once
 def _install() -> None:
     """Patches sessions. After every `run`, and every call of what `make_callable` returns, the comparisons
     follow that became due in it."""
     from tensorflow.python.client.session import BaseSession
 
-    plain = BaseSession.run
-    if getattr(plain, "is_rdmacoll", False):
-        return
-    plain_callable = BaseSession.make_callable
+    plain, plain_callable = BaseSession.run, BaseSession.make_callable
 
     @functools.wraps(plain)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -85,7 +84,6 @@ def _install() -> None:
         made = plain_callable(self, *args, **kwargs)
         return lambda *arguments, **options: _compare_after(self, made(*arguments, **options))
 
-    run.is_rdmacoll = True  # type: ignore[attr-defined]
     BaseSession.run, BaseSession.make_callable = run, make_callable
 
 
