@@ -10,6 +10,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+# Part of an operation's name, if another thread than the main one trains a model under no name of its own.
+UNNAMED = "without name="
+_UNNAMED_CURE = (
+    " Ranks match such a model of a thread by the names and shapes of its variables. Give all ranks the same "
+    'model, or name its optimizer or tape: DistributedOptimizer(optimizer, name="actor").'
+)
+
 
 class RdmacollError(RuntimeError):
     """Any error that rdmacoll reports. The message holds the event, the values and the cure."""
@@ -91,7 +98,9 @@ def _build(kind: str, message: str, detail: Mapping[str, Any]) -> RdmacollError:
         )
     if cls is StalledError:
         missing = [int(rank) for rank in detail.get("ranks", ())]
-        return StalledError(message, tensor=str(detail.get("tensor", "")), missing_ranks=missing)
+        tensor = str(detail.get("tensor", ""))
+        cure = _UNNAMED_CURE if UNNAMED in tensor and _UNNAMED_CURE not in message else ""
+        return StalledError(message.rstrip() + cure, tensor=tensor, missing_ranks=missing)
     return cls(message)
 
 

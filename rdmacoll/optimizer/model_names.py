@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from rdmacoll.engine.errors import UNNAMED
 from rdmacoll.ops._labels import label_of, without_counters
 from rdmacoll.ops._name_claims import NameClaims, refuse, threads_text
 from rdmacoll.ops._names import in_replica, replica_count
@@ -35,6 +36,12 @@ def content_of(variables: Sequence[Any]) -> str:
     dtypes = (str(getattr(variable, "dtype", "")) for variable in variables)
     rows = sorted(zip(labels, shapes, dtypes))
     return f"{zlib.crc32(repr(rows).encode()):08x}"
+
+
+def by_content(name: str, variables: Sequence[Any]) -> str:
+    """The name of a model in another thread that the program has not named. Messages show that it has no
+    name of its own."""
+    return f"{name} {UNNAMED} of {content_of(variables)}"
 
 
 class Numbers:
@@ -69,14 +76,14 @@ def own_name(name: str, variables: Sequence[Any], reducer: Any) -> str:
 def name_in_thread(name: str, variables: Sequence[Any], reducer: Any) -> str:
     """The name of an optimizer that another thread than the main one has wrapped. Raises ConfigError as
     `claim_name`."""
-    return claim_name(f"{name}_of_{content_of(variables)}", variables, [reducer])
+    return claim_name(by_content(name, variables), variables, [reducer])
 
 
 def name_of_tape(name: str, variables: Sequence[Any], _: Any) -> str:
     """The name of a tape that was given none. A tape is new at each step. Raises ConfigError as
     `claim_name`."""
     if not is_main_thread():
-        return claim_name(f"{name}_of_{content_of(variables)}", variables, variables)
+        return claim_name(by_content(name, variables), variables, variables)
     number = _TAPES.setdefault(name, Numbers()).number(variables)
     return f"{name}_{number}" if number else name
 

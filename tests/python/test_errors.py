@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 import rdmacoll
-from rdmacoll.engine.errors import error_from_json, error_to_fields
+from rdmacoll.engine.errors import UNNAMED, error_from_json, error_to_fields
 
 KINDS = [
     "RdmacollError",
@@ -55,6 +55,18 @@ def test_attributes_survive_the_way_to_other_ranks():
 @pytest.mark.parametrize("text", ["", "not json", "[]", "3", '{"kind": "Nonsense"}'])
 def test_broken_json_is_still_an_error(text):
     assert isinstance(error_from_json(text), rdmacoll.RdmacollError)
+
+
+def test_a_stall_of_a_model_without_a_name_has_the_cure():
+    fields = {"kind": "StalledError", "message": "for 9 s not by rank 1.", "ranks": [1]}
+    named, unnamed = (
+        error_from_json(json.dumps({**fields, "tensor": tensor}))
+        for tensor in ("actor/step_0/bucket_0", f"Optimizer {UNNAMED} of 0a1b2c3d/step_0/bucket_0")
+    )
+    assert "name" not in str(named)
+    assert str(unnamed).endswith('its optimizer or tape: DistributedOptimizer(optimizer, name="actor").')
+    again = error_from_json(json.dumps(error_to_fields(unnamed)))
+    assert str(again) == str(unnamed)
 
 
 def test_the_graphs_text_becomes_the_typed_error_with_details():

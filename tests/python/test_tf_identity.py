@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +12,11 @@ import tensorflow as tf
 from ranks import ROOT, run
 from test_tf_ranks import run_checks
 
+from rdmacoll._base.once import once
+from rdmacoll.engine.errors import UNNAMED
 from rdmacoll.ops._labels import listing, without_counters
 from rdmacoll.ops._name_claims import NameClaims
-from rdmacoll.optimizer.model_names import Numbers, content_of
+from rdmacoll.optimizer.model_names import Numbers, by_content, content_of
 
 
 @pytest.mark.parametrize("ranks", [2])
@@ -120,6 +123,10 @@ def test_content_is_that_of_names_and_shapes_in_any_order() -> None:
     assert len({content_of(one) for one in [[a, b], *others]}) == 5
 
 
+def test_a_model_of_a_thread_that_has_no_name_says_so() -> None:
+    assert by_content("optimizer", [tf.Variable(0.0, name="a")]).startswith(f"optimizer {UNNAMED} of ")
+
+
 def test_models_are_numbered_as_they_come() -> None:
     numbers, models = Numbers(), [[tf.Variable(0.0, name="same")] for _ in range(3)]
     assert [numbers.number(models[index]) for index in (0, 1, 0, 2, 1)] == [0, 1, 0, 2, 1]
@@ -138,3 +145,33 @@ def test_other_steps_per_execution_are_told_in_one_sentence() -> None:
     (sentence,) = [line for line in output.splitlines() if "still waiting" in line]
     for words in ("rank 0", "rank 1", "steps_per_execution"):
         assert words in sentence, sentence
+
+
+def test_a_first_use_is_that_of_one_thread() -> None:
+    calls, barrier = [], threading.Barrier(2)
+
+    @once
+    def first_use() -> object:
+        calls.append(threading.current_thread())
+        time.sleep(0.2)
+        if len(calls) == 1:
+            raise ValueError("the first try fails")
+        return object()
+
+    def work() -> None:
+        barrier.wait(30)
+        try:
+            results.append(first_use())
+        except ValueError:
+            results.append(first_use())
+
+    results: list[object] = []
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(calls) == 2
+    assert results[0] is results[1] is first_use()
+    # This one lets two threads run a function at once.
+    assert not [path for path in (ROOT / "rdmacoll").rglob("*.py") if "@lru_cache" in path.read_text()]

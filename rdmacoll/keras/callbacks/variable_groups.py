@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from rdmacoll.engine.operators import CODES
 from rdmacoll.keras.callbacks import optimizers
-from rdmacoll.optimizer.model_names import claim_name, content_of, is_main_thread
+from rdmacoll.optimizer.model_names import by_content, claim_name, is_main_thread
 from rdmacoll.optimizer.registry import has_own_name, name_of_wrapped, plain_variable, wrapped_optimizers
 
 MODEL = "model"
@@ -134,7 +134,7 @@ def name_in_thread(title: str, groups: Mapping[str, Group]) -> str:
     names = [title, *wrapped_names(groups)]
     if wrapped and all(has_own_name(one) for one in wrapped):
         return claim_name(" of ".join(names), variables, wrapped)
-    return " of ".join([*names, content_of(variables)])
+    return by_content(" of ".join(names), variables)
 
 
 def is_variable(value: Any) -> bool:
