@@ -36,7 +36,8 @@ def check_weights(model: Any, optimizer: Any = None, *, process_set: ProcessSet 
 
     Raises MismatchError on all ranks if a value differs by more than RDMACOLL_CHECK_WEIGHTS_TOLERANCE,
     relative to the largest value of its variable. A smaller difference is logged. Raises ConfigError with
-    asynchronous parameter servers, since each worker has other values there, and inside a `tf.function`.
+    asynchronous parameter servers, since each worker has other values there, inside a `tf.function`, and for
+    other objects.
     """
     world.current()
     if has_servers():
@@ -50,6 +51,11 @@ def check_weights(model: Any, optimizer: Any = None, *, process_set: ProcessSet 
             "Python, between steps."
         )
     optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+    if optimizer is not None and not hasattr(optimizer, "apply_gradients"):
+        raise ConfigError(
+            f"check_weights(optimizer={optimizer!r}): give an optimizer of Keras or tf.compat.v1.train, or "
+            "leave it out for the model's."
+        )
     one, title = _set_and_title(optimizer, process_set)
     if one.size() == 1:
         return

@@ -45,12 +45,19 @@ def declare_local(variables: Iterable[Any]) -> None:
 
 
 def weights_of(model: Any) -> list[Any]:
-    """The trainable variables of a model, of a `tf.Module`, or of a list of variables."""
+    """The trainable variables of a model, of a `tf.Module`, or of a list of variables. Raises ConfigError."""
     for name in ("trainable_weights", "trainable_variables"):
         found = _listed(model, name)
         if found is not None:
             return found
-    return list(model)
+    found = list(model) if isinstance(model, Iterable) else [model]
+    for one in found:
+        if not hasattr(one, "assign"):
+            raise ConfigError(
+                "check_weights() takes a Keras model, a tf.Module or a list of variables, not "
+                f"{'' if one is model else 'a list with '}{type(one).__name__}."
+            )
+    return found
 
 
 def states_of(model: Any) -> list[Any]:
