@@ -18,8 +18,10 @@ _ANSWER_S = 2.0  # most answers arrive in this time
 # Only interfaces within a host have larger frames, and no frame is lost there.
 _SEGMENT_BYTES_MAX = 16 << 10
 _FLUSH_ON_CLOSE_S = 1.0
-# In the kernel's struct tcp_info: the number of this side's bytes that the other kernel has acknowledged.
+# In the kernel's struct tcp_info: the number of this side's bytes that the other kernel has acknowledged, and
+# the timeouts in succession after which this kernel has sent bytes again.
 _BYTES_ACKED = struct.Struct("@120xQ")
+_RETRANSMITS = struct.Struct("@2xB")
 _FRAME_OVERHEAD_BYTES = len(channel.FrameWriter(b"", b"").frame({"large": ""}))
 
 
@@ -156,8 +158,9 @@ class Link:
             info = self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         except OSError:
             return self._is_probe_lost
-        # An old kernel does not report the bytes.
-        return len(info) < _BYTES_ACKED.size or _BYTES_ACKED.unpack_from(info)[0] < self._probe_offset_bytes
+        if len(info) < _BYTES_ACKED.size:  # Linux before 4.1
+            return bool(_RETRANSMITS.unpack_from(info)[0] > 0)
+        return bool(_BYTES_ACKED.unpack_from(info)[0] < self._probe_offset_bytes)
 
     def send_heartbeat(self, count: int) -> None:
         """Sends a sign of life with `count`, once a second."""

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from test_rendezvous import SECRET, Meeting
@@ -178,7 +179,26 @@ def test_whatever_comes_while_the_address_is_kept_its_keeper_is_known():
     assert engine.address_holder == "the keeper"
 
 
-def test_a_stopped_process_is_not_blamed_on_the_path(monkeypatch):
+class OldKernel:
+    """A connection whose kernel reports less of it. retransmits: replaces the number of timeouts."""
+
+    def __init__(self, connection: socket.socket, retransmits: int | None = None) -> None:
+        self._connection = connection
+        self.retransmits = retransmits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def getsockopt(self, level: int, option: int, *size: int) -> Any:
+        found = self._connection.getsockopt(level, option, *size)
+        if option != socket.TCP_INFO:
+            return found
+        own = found[2] if self.retransmits is None else self.retransmits
+        return found[:2] + bytes([own]) + found[3:104]
+
+
+@pytest.mark.parametrize("kernel", [lambda connection: connection, OldKernel], ids=["new", "old"])
+def test_a_stopped_process_is_not_blamed_on_the_path(monkeypatch, kernel):
     monkeypatch.setattr(rendezvous_link, "PROBE_S", 0.3)
     monkeypatch.setattr(rendezvous_link, "_ANSWER_S", 0.1)
     with socket.socket() as listener:
@@ -186,7 +206,7 @@ def test_a_stopped_process_is_not_blamed_on_the_path(monkeypatch):
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         with socket.create_connection(listener.getsockname()) as stopped:  # this peer reads nothing
-            link = Link(listener.accept()[0])
+            link = Link(kernel(listener.accept()[0]))
             link.begin(b"key", b"down", b"up", 1 << 16)
             link.probe_path()
             link.send_heartbeat(1)
@@ -196,16 +216,29 @@ def test_a_stopped_process_is_not_blamed_on_the_path(monkeypatch):
             assert link.path_fault("here", "there", has_ended=True) == ""
             assert link.is_silent(0.3)
             assert stopped.fileno() >= 0
+            if kernel is OldKernel:
+                link.connection.retransmits = 3
+                fault = link.path_fault("here", "there")
+                assert "frames of 1388 bytes do not pass between here and there" in fault
             link.connection.close()
 
 
 @pytest.mark.parametrize("limited", [0, 1])
 def test_a_rank_that_may_start_no_thread_says_so_to_all(monkeypatch, limited):
+    # Ranks that have not met rank 0 when it ends hear nothing of its reason.
+    has_met, probe_path = threading.Event(), Link.probe_path
+
+    def probe(link: Link) -> None:
+        has_met.set()
+        probe_path(link)
+
     def check() -> None:
         if threading.current_thread() is meeting.threads[0]:
+            assert limited == 0 or has_met.wait(DEADLINE_S)
             raise ConfigError("cannot start the thread x: planted.")
 
     monkeypatch.setattr(threads, "check", check)
+    monkeypatch.setattr(Link, "probe_path", probe)
     meeting = Meeting()
     begun = time.monotonic()
     for rank in (limited, 1 - limited, 2):
