@@ -28,6 +28,15 @@ def make(*arguments: str) -> str:
     return text
 
 
+def test_the_build_of_the_wheel_says_beforehand_what_takes_minutes() -> None:
+    lines = make("--dry-run", "wheel").splitlines()
+    said, archive, wheel = (
+        next(number for number, line in enumerate(lines) if part in line)
+        for part in ('echo "packing the sources, then', " -m build ", " -m pip wheel --verbose ")
+    )
+    assert said < archive < wheel
+
+
 @pytest.mark.slow
 def test_the_release_wheel_has_no_findings_and_runs_with_numpy_alone(tmp_path: Path) -> None:
     make("wheel")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from ranks import ROOT, clean_environment, launcher_version, run
+
+from rdmacoll.optimizer import DistributedOptimizer
 
 DOCUMENTS = (
     ROOT / "README.md",
@@ -140,6 +143,14 @@ def test_a_snippet_runs_as_it_is_pasted(snippet: str, tmp_path: Path) -> None:
     )
     assert [rank.code for rank in outcome.ranks] == [0] * case.ranks, outcome.text()
     assert "Error" not in outcome.text(), outcome.text()
+
+
+def test_the_example_in_the_help_of_the_optimizer_runs() -> None:
+    lines = inspect.getdoc(DistributedOptimizer).splitlines()
+    example = "\n".join(line[4:] for line in lines if line.startswith("    "))
+    assert example.startswith("rdmacoll.init()\n"), example
+    outcome = run(f"{KERAS}\n{example}\nrdmacoll.check_weights(model)\n", 2, preloaded=True)
+    outcome.succeeded()
 
 
 def test_the_start_of_the_readme_runs_as_it_is_pasted_and_binds_no_rank(tmp_path: Path) -> None:
