@@ -23,8 +23,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, BinaryIO
 
-# Forked processes may have other values of variables with these prefixes.
-_OWN = ("RDMACOLL_", "TF_RDMA_", "RANKS_", "PYTEST_")
+# Forked processes may have other values of variables with these prefixes. They read PYTHONPATH again.
+_OWN = ("RDMACOLL_", "TF_RDMA_", "RANKS_", "PYTEST_", "PYTHONPATH")
 _MESSAGE_BYTES = 1 << 17
 _START_S = 300.0
 
@@ -135,7 +135,8 @@ def program(channel_fd: int) -> CodeType:
     os.environ.update(request["environ"])
     np.random.seed()  # Python's generator reseeds itself in forks, and numpy's does not
     sys.argv = request["arguments"]
-    sys.path[0] = str(Path(sys.argv[0]).parent)
+    folders = request["environ"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:1] = [str(Path(sys.argv[0]).parent), *(one for one in folders if one not in sys.path)]
     sys.modules["__main__"].__file__ = sys.argv[0]
     return compile(Path(sys.argv[0]).read_bytes(), sys.argv[0], "exec")
 

@@ -199,10 +199,11 @@ def _script(program: str | Path, folder: Path) -> str:
     return str(path)
 
 
-@functools.lru_cache(maxsize=1)
-def _parent() -> Parent:
-    """The shared parent of all tests."""
-    return Parent(clean_environment())
+@functools.lru_cache(maxsize=2)
+def _parent(legacy_path: str = "") -> Parent:
+    """The shared parent of all tests. legacy_path: PYTHONPATH of those with Keras 2 as `tf.keras`, or ""."""
+    legacy = {"PYTHONPATH": legacy_path, "TF_USE_LEGACY_KERAS": "1"}
+    return Parent(clean_environment(legacy if legacy_path else {}))
 
 
 class Run:
@@ -249,7 +250,8 @@ class Run:
             environ = {**base, **(request if launcher == "tcp" else {}), **(env_of or {}).get(rank, {})}
             own = (arguments_of or {}).get(rank, ())
             if preloaded:
-                self.processes.append(_parent().start([*words, *own], environ, self._output()))
+                legacy_path = environ["PYTHONPATH"] if "TF_USE_LEGACY_KERAS" in environ else ""
+                self.processes.append(_parent(legacy_path).start([*words, *own], environ, self._output()))
             else:
                 self._start([*(prefix_of or {}).get(rank, ()), *command, *own], environ)
 

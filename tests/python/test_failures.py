@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from marks import slow
 from rank_program import program, wait_done
 from ranks import LAUNCHERS, Run, run
 
@@ -28,8 +29,7 @@ def check_that_a_killed_rank_is_named(started):
         assert entry["at"] - killed < 5, entry
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (4, "tcp"), slow(2, "tcp"), slow(4, "shm")])
 def test_a_killed_rank_is_named_with_host_and_cause(size, transport):
     body = """
 big = np.ones(2_000_000, np.float32)

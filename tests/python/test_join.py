@@ -21,7 +21,7 @@ def test_sums_go_on_without_those_who_have_joined(size, transport, repeats):
 
 @pytest.mark.parametrize("size", [2, slow(3)])
 def test_steps_of_tensorflow_are_uneven(size):
-    assert run(PROGRAMS / "tf_joins.py", size, deadline_s=240).succeeded() == [True] * size
+    assert run(PROGRAMS / "tf_joins.py", size, preloaded=True, deadline_s=240).succeeded() == [True] * size
 
 
 def test_a_rank_that_is_killed_ends_the_wait_of_those_who_have_joined():

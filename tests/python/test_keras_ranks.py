@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marks import slow
 from ranks import ROOT, run
 from test_tf_ranks import run_checks
 
 
-@pytest.mark.parametrize(
-    ("ranks", "launcher"), [pytest.param(2, "mpirun", marks=pytest.mark.slow), (3, "tcp")]
-)
+@pytest.mark.parametrize(("ranks", "launcher"), [slow(2, "mpirun"), (2, "tcp"), slow(3, "tcp")])
 def test_training_is_that_of_one_process(ranks: int, launcher: str) -> None:
     run_checks("tf_keras3.py", ranks, launcher=launcher)
 
 
-def train(ranks: int, folder: Path, *arguments: str) -> tuple[int | None, dict[str, Any]]:
+def train(
+    ranks: int, folder: Path, *arguments: str, launcher: str = "mpirun"
+) -> tuple[int | None, dict[str, Any]]:
     path = folder / "summary.json"
-    program = ROOT / "tests" / "train.py"
-    outcome = run(
-        program, ranks, launcher="mpirun", arguments=["--json", str(path), *arguments], deadline_s=300
-    )
+    program, words = ROOT / "tests" / "train.py", ["--json", str(path), *arguments]
+    is_warm = launcher == "tcp"
+    outcome = run(program, ranks, launcher=launcher, arguments=words, preloaded=is_warm, deadline_s=300)
     assert path.exists(), outcome.text()
     return outcome.ranks[0].code, json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("ranks", [slow(1), 2])
 def test_the_digits_are_learned(tmp_path: Path, ranks: int) -> None:
     code, summary = train(ranks, tmp_path)
     assert code == 0, summary
@@ -45,7 +45,7 @@ def test_the_digits_are_learned(tmp_path: Path, ranks: int) -> None:
 
 
 def test_without_the_wrapper_the_weights_differ(tmp_path: Path) -> None:
-    code, summary = train(2, tmp_path, "--no-wrap", "--epochs", "2")
+    code, summary = train(2, tmp_path, "--no-wrap", "--epochs", "2", launcher="tcp")
     assert code != 0
     assert not summary["ok"]
     assert not summary["weights_equal"]

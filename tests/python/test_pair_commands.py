@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from marks import slow
 from ranks import command_line, run
 
 HAS_DEVICES = any(Path("/sys/class/infiniband").glob("*"))
@@ -13,7 +14,7 @@ BENCH_ROW = {"bytes", "latency_us", "latency_us_min", "latency_us_max", "exchang
 BENCH_ROW |= {"GB_per_s_forward", "GB_per_s_back", "GB_per_s_both"}
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [slow(2), 3])
 def test_doctor_tests_every_pair_over_tcp(tmp_path, ranks):
     code, found, output = command_line(tmp_path, "doctor", "--pair", ranks=ranks)
     assert code == 0, output

@@ -188,15 +188,14 @@ def distance(one: Any, other: Any) -> float:
 
 
 # Sums of three depend on their order, those of two do not.
-@pytest.mark.parametrize("workers", [slow(2), 3])
-def test_a_training_is_that_of_one_process_and_of_allreduce(workers: int) -> None:
+@pytest.mark.parametrize(("workers", "servers"), [slow(2, 1), slow(2, 2), slow(3, 1), (3, 2)])
+def test_a_training_is_that_of_one_process_and_of_allreduce(workers: int, servers: int) -> None:
     (alone,) = train(workers, 1)
     among_workers = train(workers, workers)
     assert distance(alone, among_workers[0]) < TOLERANCE
     runs = [
-        train(workers, workers + 1, **ps(1)),
-        train(workers, workers + 2, **ps(2)),
-        train(workers, workers, **ps(2, RDMACOLL_SERVER_PLACEMENT="colocated")),
+        train(workers, workers + servers, **ps(servers)),
+        train(workers, workers, **ps(servers, RDMACOLL_SERVER_PLACEMENT="colocated")),
     ]
     for found in runs:
         # The order of the sums is canonical, so workers agree with each other and with allreduce in all bits.

@@ -23,9 +23,9 @@ def there(folder: Path, workers: int, task: str, *arguments: str, python: Path |
     if python is not None:
         program = f"import os\nos.execv({str(python)!r}, {[str(python), *words]!r})\n"
     env = {} if python is not None else {"PYTHONPATH": path_of(folder), "TF_USE_LEGACY_KERAS": "1"}
-    return run(
-        program, workers + 1, arguments=words[1:] if python is None else [], env=env, deadline_s=300
-    ).succeeded()
+    words = words[1:] if python is None else []
+    outcome = run(program, workers + 1, arguments=words, env=env, preloaded=python is None, deadline_s=300)
+    return outcome.succeeded()
 
 
 EACH = ["sgd", "momentum", "nesterov", "amsgrad", "adamw", "rmsprop", "adagrad"]

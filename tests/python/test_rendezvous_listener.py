@@ -12,6 +12,7 @@ from ranks import free_addresses, free_port
 from test_rendezvous import Meeting
 
 from rdmacoll._base.log import Log
+from rdmacoll._start import rendezvous
 from rdmacoll._start.launch import Launch
 from rdmacoll._start.rendezvous import TcpExchange
 from rdmacoll.engine.errors import ConfigError
@@ -20,7 +21,8 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_an_address_that_will_not_do_leaves_no_descriptor(rank):
+def test_an_address_that_will_not_do_leaves_no_descriptor(monkeypatch, rank):
+    monkeypatch.setattr(rendezvous, "_OWNER_S", 0.1)
     gc.collect()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         hosts = [f"127.0.0.1:{free_port()}"] * 2

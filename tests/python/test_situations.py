@@ -8,7 +8,6 @@ sentence in REFUSALS.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -159,9 +158,8 @@ def is_good(case: Case, text: str) -> bool:
 
 def come_true(cases: Sequence[Case], folder: Path, seed: int = SEED) -> None:
     """Runs cases of one mode of execution on two ranks."""
-    command = [sys.executable, str(PROGRAM), json.dumps(cases)]
-    program = f"import os\nos.execv({command[0]!r}, {command!r})\n"
-    outcome = run(program, 2, launcher="tcp", env={"PYTHONPATH": path_of(folder)}, deadline_s=1500)
+    env = {"PYTHONPATH": path_of(folder)}
+    outcome = run(PROGRAM, 2, arguments=[json.dumps(cases)], env=env, preloaded=True, deadline_s=1500)
     wrong = []
     for case, *found in zip(cases, *outcome.succeeded()):
         said = [text for text in found if text is not None]

@@ -39,7 +39,7 @@ def test_ops_that_give_or_get_parts_are_right(ranks: int, inter_op_threads: int)
     run_checks("tf_parts.py", ranks, arguments=[str(inter_op_threads)])
 
 
-@pytest.mark.parametrize("ranks", [2, 3, slow(4)])
+@pytest.mark.parametrize("ranks", [slow(2), 3, slow(4)])
 def test_the_least_and_the_greatest_are_right(ranks: int) -> None:
     run_checks("tf_min_max.py", ranks)
 

@@ -41,7 +41,8 @@ def test_ranks_that_come_apart_are_found_with_wrapped_tapes() -> None:
 
 def of_keras_2(folder: Path, program: str, *arguments: str) -> list[list[str]]:
     env = {"PYTHONPATH": path_of(folder), "TF_USE_LEGACY_KERAS": "1"}
-    outcome = run(ROOT / "tests" / "multiprocess" / program, 3, arguments=arguments, env=env, deadline_s=900)
+    path = ROOT / "tests" / "multiprocess" / program
+    outcome = run(path, 3, arguments=arguments, env=env, preloaded=True, deadline_s=900)
     return [report["done"] for report in outcome.succeeded()]
 
 

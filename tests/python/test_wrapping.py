@@ -94,7 +94,7 @@ rdmacoll.shutdown()
 
 
 def test_what_cannot_be_wrapped_is_said() -> None:
-    (found,) = run(PROGRAM, 1, deadline_s=240).succeeded()
+    (found,) = run(PROGRAM, 1, preloaded=True, deadline_s=240).succeeded()
     for case in ("parts_first", "parts_afterwards"):
         assert "a part of it or the optimizer around it is wrapped already" in found[case], found
     assert "a MultiOptimizer and the SGD in it are both wrapped" in found["parts_that_a_function_gives"]
