@@ -62,13 +62,6 @@ std::string Status::to_json() const {
              "]}");
 }
 
-Status rank_failed(int rank, const std::string& host, int64_t pid, const std::string& cause) {
-  return Status(
-      Code::rank_failed,
-      cat("rank ", rank, " (", host, ", pid ", pid, ") stopped answering: ", cause),
-      ErrorDetail{.rank = rank, .host = host, .cause = cause, .tensor = {}, .ranks = {rank}});
-}
-
 void assertion_failed(const char* condition, const char* file, int line,
                       const std::string& values) {
   // One write(2), so that lines of several ranks on one terminal do not mix.

@@ -84,9 +84,6 @@ class [[nodiscard]] Status {
   const Error* error_ = nullptr;  // shared: one failure ends many operations
 };
 
-// "rank 3 (node7, pid 4711) stopped answering: connection reset ..."
-Status rank_failed(int rank, const std::string& host, int64_t pid, const std::string& cause);
-
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line,
                                    const std::string& values);
 

@@ -115,7 +115,8 @@ bool Engine::execute() {
   const bool moved = executor_.poll();
   const Status& status = executor_.status();
   if (status.code() == Code::rank_failed && status.detail().rank != world_.rank) {
-    fail(status.detail().rank, status);  // the peer ended while its memory was read
+    lose(status.detail().rank, status.detail().cause);  // its memory cannot be read
+    misses(status.detail().rank);
   } else if (!status.ok()) {
     fail_myself(status);
   }

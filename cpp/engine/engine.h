@@ -136,7 +136,8 @@ class Engine final : public Sink, private SetHost {
 
   // Callbacks of the sets.
   void post(int rank, uint32_t set, const Message& message) override;
-  void fail(int rank, Status status) override;
+  void misses(int peer) override;
+  void fail(int rank, Status status);
   void fail_myself(const Status& status) override;
   void broken_protocol(int rank, const std::string& what) override;
   void begin(const OperationRef& operation) override;
@@ -148,6 +149,7 @@ class Engine final : public Sink, private SetHost {
   bool take_submissions();
   bool execute();
   bool finish_operations();
+  void lose(int peer, const std::string& cause);
   bool judge_suspects();
   bool end_failed_world();
   Status departure(const LeavingMessage& message) const;

@@ -11,6 +11,7 @@ namespace {
 constexpr Nanoseconds kFailureFlush = 200 * kMillisecond;
 // How long to wait for the control tree to report why a peer has ended that is no neighbour there.
 constexpr Nanoseconds kHearsay = 100 * kMillisecond;
+constexpr const char* kLeftTooEarly = "left before this rank had its data";
 // The limit for the cause of an end, which comes from user code.
 constexpr std::size_t kCauseBytesMax = 1000;
 
@@ -18,21 +19,33 @@ constexpr std::size_t kCauseBytesMax = 1000;
 
 void Engine::peer_failed(int peer, const std::string& cause) {
   silent_.insert(peer);
-  now_.lost.insert(peer);
   outbox_.erase(peer);
   to_answer_.erase(peer);
   unanswered_.erase(peer);
+  lose(peer, cause);
+}
+
+void Engine::lose(int peer, const std::string& cause) {
+  now_.lost.insert(peer);
   if (stopped_for_ > 0) {
     fail(world_.rank, world_.was_stopped(stopped_for_, peer_timeout_));
   } else if (!said_goodbye_.contains(peer)) {
     const Nanoseconds due = now_.turned_at + (world_set().is_neighbour(peer) ? 0 : kHearsay);
     suspects_.push_back({peer, world_.failed(peer, cause), due});
-  } else if (executor_.needs(peer) && is_ahead_of(said_goodbye_[peer])) {
+  } else if (executor_.needs(peer)) {
+    misses(peer);
+  }
+}
+
+void Engine::misses(int peer) {
+  if (!suspects_.empty()) return;  // the world ends soon, with the cause
+  const auto goodbye = said_goodbye_.find(peer);
+  if (goodbye != said_goodbye_.end() && is_ahead_of(goodbye->second)) {
     // This rank has started a decision by a plan, and the peer never joins it. An earlier departure
     // may be the cause.
-    const Status gone = now_.departed.ok() ? departure(said_goodbye_[peer]) : now_.departed;
+    const Status gone = now_.departed.ok() ? departure(goodbye->second) : now_.departed;
     fail(gone.detail().rank, gone);
-  } else if (executor_.needs(peer)) {
+  } else {
     // The peer waits for its peers before it goes, but only for a limited time. This rank was too
     // slow.
     fail(peer, world_.failed(peer, kLeftTooEarly));

@@ -154,7 +154,8 @@ bool ProcessSet::start_batches() {
   for (; !decided.empty() && now_.goes_on(); moved = true) {
     Decided& next = decided.front();
     if (!executor_.has_room(lanes_, next.sequence) || !planner_.connect(next)) {
-      if (!now_.lost.empty()) miss_peer_of(next);
+      if (now_.lost.empty()) break;
+      for (int peer : planner_.peers_of(next)) misses(peer);
       break;
     }
     if (!start_batch(next)) break;
@@ -171,8 +172,7 @@ bool ProcessSet::start_batch(Decided& decided) {
   if (!places_.find(decided, place)) return false;
   Batch batch;
   Status status = planner_.prepare(decided, place, batch);
-  if (status.ok()) status = missing_peer(batch);
-  const bool is_ready = status.ok();
+  const bool is_ready = status.ok() && !misses_peer(batch);
   if (is_ready && place.is_shared()) ++shared_;
   if (is_ready) {
     status = executor_.start(lanes_, std::move(batch));
@@ -183,21 +183,17 @@ bool ProcessSet::start_batch(Decided& decided) {
   return is_ready;
 }
 
-// The decision waits for a connection to a rank that has ended.
-void ProcessSet::miss_peer_of(const Decided& decided) {
-  for (int peer : planner_.peers_of(decided)) {
-    if (!now_.lost.contains(peer)) continue;
-    return host_.fail(peer, job_.failed(peer, kLeftTooEarly));
-  }
+bool ProcessSet::misses(int peer) {
+  const bool is_lost = now_.lost.contains(peer);
+  if (is_lost) host_.misses(peer);
+  return is_lost;
 }
 
-Status ProcessSet::missing_peer(const Batch& batch) const {
+bool ProcessSet::misses_peer(const Batch& batch) {
   const Program* program = batch.recipe->program;
-  if (program == nullptr || now_.lost.empty()) return {};
-  for (const auto& [peer, out, in] : program->traffic) {
-    if (now_.lost.contains(peer)) return {Code::failed, cat(job_.describe(peer), " has left")};
-  }
-  return {};
+  return program != nullptr && !now_.lost.empty() &&
+         std::ranges::any_of(program->traffic,
+                             [&](const Program::Traffic& one) { return misses(one.peer); });
 }
 
 void ProcessSet::report(OperationRef operation) {

@@ -129,8 +129,8 @@ class ProcessSet final : private AgreementHost {
   bool starts_at_once(const OperationRef& operation);
   bool start_batches();
   bool start_batch(Decided& decided);
-  void miss_peer_of(const Decided& decided);
-  Status missing_peer(const Batch& batch) const;
+  bool misses(int peer);  // whether it is lost; the engine judges why
+  bool misses_peer(const Batch& batch);
   // The peer's rank in the set, or -1 if the set does not contain it.
   int rank_of(int peer) const;
 

@@ -36,7 +36,7 @@ bool ResultPlaces::find_told(const Decided& decided, const ResultOffsets& offset
                              SharedPlace& place) {
   const auto told = told_.find(decided.sequence);
   if (parts_.now.lost.contains(root())) {
-    if (told != told_.end()) parts_.host.fail(root(), parts_.job.failed(root(), kLeftTooEarly));
+    if (told != told_.end()) parts_.host.misses(root());
     return false;
   }
   // The loss of a connection may be reported later than it is seen here.

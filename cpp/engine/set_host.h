@@ -10,14 +10,11 @@
 
 namespace rdmacoll {
 
-// The cause of a failure if a rank left before others had its data.
-inline constexpr const char* kLeftTooEarly = "left before this rank had its data";
-
 class SetHost {
  public:
   virtual ~SetHost() = default;
   virtual void post(int rank, uint32_t set, const Message& message) = 0;
-  virtual void fail(int rank, Status status) = 0;  // ends the world
+  virtual void misses(int peer) = 0;  // an operation needs a peer that is lost
   virtual void fail_myself(const Status& status) = 0;
   virtual void broken_protocol(int rank, const std::string& what) = 0;
   // An operation begins that no caller has submitted.

@@ -163,10 +163,7 @@ void Player::control(int, std::span<const std::byte> bytes) {
 }
 
 void Player::peer_failed(int peer, const std::string& cause) {
-  const Member& member = world_.members[static_cast<std::size_t>(peer)];
-  if (failure_.ok()) {
-    failure_ = rank_failed(world_.number(peer), member.host, member.pid, cause);
-  }
+  if (failure_.ok()) failure_ = world_.failed(peer, cause);
 }
 
 }  // namespace rdmacoll::probe

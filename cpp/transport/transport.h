@@ -83,7 +83,7 @@ class Sink {
   virtual void viewed(uint64_t cookie, const View& view) = 0;
   // `message` is valid during the call only.
   virtual void control(int peer, std::span<const std::byte> message) = 0;
-  // Called once per peer. `cause`: "connection reset by peer", "silent for 5 s", ...
+  // Called once per peer. `cause`: "connection reset by peer", "silent for 5000 ms (...", ...
   virtual void peer_failed(int peer, const std::string& cause) = 0;
 };
 

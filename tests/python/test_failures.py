@@ -86,6 +86,36 @@ while True:
         check_that_a_killed_rank_is_named(started)
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_calls_just_after_a_death_does_not_blame_itself(transport):
+    body = """
+pids = engine.allgather(np.array([os.getpid()]))
+one, result = np.ones(16, np.float32), np.empty(16, np.float32)
+for _ in range(3000):
+    engine.allreduce(one, rdmacoll.Sum, out=result)
+assert rdmacoll.metrics()["plans"] == 1
+if me == 0:  # the neighbour of both in the control tree
+    os.kill(os.getpid(), signal.SIGSTOP)
+else:
+    time.sleep(1)
+if me == 1:
+    handle = os.pidfd_open(int(pids[2]))
+    os.kill(int(pids[2]), signal.SIGKILL)
+    select.select([handle], [], [])
+    time.sleep(0.03)
+engine.allreduce(one, rdmacoll.Sum, out=result)
+"""
+    with Run(program(f"import select\n{body}"), 3, env={"RDMACOLL_TRANSPORT": transport}) as started:
+        started.wait_for_reports(range(3))
+        found = wait_done(started, (1,), 30)
+        os.kill(started.pid(0), signal.SIGCONT)
+        found += wait_done(started, (0,), 30)
+    for entry in found:
+        assert entry["error"] == "RankFailedError", entry
+        assert entry["attributes"]["rank"] == 2, entry
+        assert "left before" not in entry["attributes"]["cause"], entry
+
+
 def test_an_exception_in_user_code_is_named_by_its_class_on_the_others():
     body = """
 engine.allreduce(np.ones(3))

@@ -1,14 +1,11 @@
 #include "base/status.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/text.h"
 
 namespace rdmacoll {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(Status, ok_by_default_and_busy_is_not_ok) {
   const Status fine;
@@ -34,16 +31,6 @@ TEST(Status, names_the_python_classes) {
       {Code::busy, "RdmacollError"},
   };
   for (const auto& [code, name] : kNames) EXPECT_EQ(error_name(code), name);
-}
-
-TEST(Status, names_rank_host_and_cause_of_a_failure) {
-  const Status status = rank_failed(3, "node7", 4711, "connection reset by peer");
-  EXPECT_EQ(status.code(), Code::rank_failed);
-  EXPECT_THAT(status.message(), HasSubstr("rank 3 (node7, pid 4711)"));
-  EXPECT_THAT(status.message(), HasSubstr("connection reset by peer"));
-  EXPECT_EQ(status.detail().rank, 3);
-  EXPECT_EQ(status.detail().host, "node7");
-  EXPECT_EQ(status.detail().cause, "connection reset by peer");
 }
 
 TEST(Status, crosses_the_boundary_as_json_with_every_field) {

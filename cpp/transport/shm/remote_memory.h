@@ -10,7 +10,6 @@
 
 #include "base/fd.h"
 #include "base/status.h"
-#include "base/world.h"
 #include "memory/piece.h"
 #include "memory/private_view.h"
 #include "transport/shm/record.h"
@@ -20,7 +19,7 @@ namespace rdmacoll::shm {
 
 class RemoteMemory final : public RemoteReader {
  public:
-  RemoteMemory(int rank, const Member& member) : rank_(rank), host_(member.host) {}
+  explicit RemoteMemory(int rank) : rank_(rank) {}
 
   // `base`: the pool's address in the peer's process.
   Status map_pool(Fd pool, uint64_t base, uint64_t bytes);
@@ -48,10 +47,10 @@ class RemoteMemory final : public RemoteReader {
  private:
   Status read_vector(std::span<const RemotePiece> from, std::size_t skip, std::byte* into,
                      std::size_t bytes) const;
+  // The engine makes a sentence of the cause.
   Status failed(int error) const;
 
   int rank_;
-  std::string host_;
   int64_t pid_ = 0;
   uint64_t pool_base_ = 0;
   std::shared_ptr<const PoolMapping> pool_ = std::make_shared<const PoolMapping>();

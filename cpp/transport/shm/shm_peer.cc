@@ -39,7 +39,7 @@ ShmPeer::ShmPeer(const Home& home, int rank, Fd socket, bool dialer)
       rank_(rank),
       dialer_(dialer),
       socket_(std::move(socket)),
-      remote_(rank, home.world.members[static_cast<std::size_t>(rank)]),
+      remote_(rank),
       outgoing_(home.pool, home.world.epoch, eager_bytes_of_peer(home.world.size()), home.counters),
       incoming_(remote_, outgoing_, consumer_, eager_bytes_of_peer(home.world.size()),
                 home.counters),
