@@ -5,7 +5,7 @@
 
 #include "base/text.h"
 #include "operation/cut.h"
-#include "operation/stand_in.h"
+#include "operation/placeholder.h"
 
 namespace rdmacoll {
 namespace {
@@ -52,12 +52,12 @@ void Agreement::submit(const OperationRef& operation) {
 
 const Agreed* Agreement::take_planned(Operation& operation) {
   const bool waits =
-      !undecided_.empty() || !decided_.empty() || !agreed_.empty() || !stand_ins_.empty();
+      !undecided_.empty() || !decided_.empty() || !agreed_.empty() || !placeholders_.empty();
   if (waits || !is_in_plan()) return nullptr;
   const uint64_t sequence = log_.accepted();
   const Agreed& next = plan_.decision(sequence);
   if (!plan_.is_about(next, operation) || names_.has_new(operation)) return nullptr;
-  operation.sequence = sequence;
+  operation.state.sequence = sequence;
   accept(next.decision);
   moved_at_ = now_.turned_at;
   return &next;
@@ -69,7 +69,7 @@ void Agreement::announce(const OperationRef& operation) {
       table_.refer(operation->descriptor), request.iteration, world_.rank, tree_.is_leaf(), {}};
   if (record.descriptor.id == 0 || request.name.empty()) record.labels = request.labels();
   record.listing = names_.say(*operation);
-  record.age = now_.turned_at - operation->taken_at;
+  record.age = now_.turned_at - operation->state.taken_at;
   std::vector<int64_t> rows;  // a refusal has no rows
   if (request.refusal.empty()) rows = own_rows(request, world_.rank, world_.size());
   if (!rows.empty()) record.rows.emplace_back(world_.rank, std::move(rows));
@@ -194,7 +194,7 @@ void Agreement::serve(Decision decision) {
     return;
   }
   if (!now_.goes_on()) return;
-  for (std::size_t i = 0; i < agreed.keys.size() && now_.goes_on(); ++i) stand_in(agreed, i);
+  for (std::size_t i = 0; i < agreed.keys.size() && now_.goes_on(); ++i) add_placeholder(agreed, i);
   obey(agreed);
 }
 
@@ -243,7 +243,7 @@ bool Agreement::take_operations(const Agreed& agreed) {
                                                    {}});
   for (const Found& found : found_) {
     OperationRef& operation = decided.operations.emplace_back(std::move(found.at->second));
-    operation->sequence = decision.sequence;
+    operation->state.sequence = decision.sequence;
     found.among->erase(found.at);
   }
   return true;
@@ -253,12 +253,12 @@ bool Agreement::take_operations(const Agreed& agreed) {
 // name.
 bool Agreement::find_operation(const Agreed& agreed, std::size_t unit, Found& found) {
   const UnitKey& key = agreed.keys[unit];
-  found = {&stand_ins_, stand_ins_.find(key)};
-  if (found.at != stand_ins_.end()) return true;
+  found = {&placeholders_, placeholders_.find(key)};
+  if (found.at != placeholders_.end()) return true;
   found = {&undecided_, undecided_.find(key)};
   if (found.at == undecided_.end()) {
     if (!take_part_with_zeros(agreed, unit)) return false;
-    found = {&stand_ins_, stand_ins_.find(key)};
+    found = {&placeholders_, placeholders_.find(key)};
     return true;
   }
   const std::string* descriptor = table_.resolve(agreed.decision.units[unit].descriptor);
@@ -270,11 +270,11 @@ bool Agreement::find_operation(const Agreed& agreed, std::size_t unit, Found& fo
 // Creates a placeholder for a decision that comes after this rank has joined.
 bool Agreement::take_part_with_zeros(const Agreed& agreed, std::size_t unit) {
   if (!has_joined()) return false;
-  stand_in(agreed, unit);
-  return stand_ins_.contains(agreed.keys[unit]);
+  add_placeholder(agreed, unit);
+  return placeholders_.contains(agreed.keys[unit]);
 }
 
-void Agreement::stand_in(const Agreed& agreed, std::size_t unit) {
+void Agreement::add_placeholder(const Agreed& agreed, std::size_t unit) {
   const UnitKey& key = agreed.keys[unit];
   Descriptor descriptor;
   const std::string* described = table_.resolve(agreed.decision.units[unit].descriptor);
@@ -287,15 +287,15 @@ void Agreement::stand_in(const Agreed& agreed, std::size_t unit) {
   Request request = request_like(descriptor, agreed.own_rows, world_.rank, world_.size());
   request.iteration = key.iteration;
   auto operation = std::make_shared<Operation>(std::move(request));
-  operation->stands_in = true;
-  if (host_.begin(operation)) stand_ins_[key] = std::move(operation);
+  operation->is_placeholder = true;
+  if (host_.begin(operation)) placeholders_[key] = std::move(operation);
 }
 
 // ---- operations that have run ----
 
 bool Agreement::settle(OperationRef& operation, Status& status) {
   moved_at_ = now_.turned_at;
-  if (now_.goes_on() && (may_be_behind() || catch_up_.waits(operation->sequence))) {
+  if (now_.goes_on() && (may_be_behind() || catch_up_.waits(operation->state.sequence))) {
     held_.push_back(std::move(operation));
     return false;
   }
@@ -312,7 +312,7 @@ bool Agreement::settle(OperationRef& operation, Status& status) {
     return true;
   }
   if (!judged_.empty()) {
-    const auto verdict = judged_.extract({operation->sequence, key_of_operation(*operation)});
+    const auto verdict = judged_.extract({operation->state.sequence, key_of_operation(*operation)});
     if (status.ok() && !verdict.empty()) status = verdict.mapped();
   }
   return true;
@@ -321,12 +321,12 @@ bool Agreement::settle(OperationRef& operation, Status& status) {
 void Agreement::ended(const Operation& operation, bool is_agreed) {
   if (tree_.is_root()) readiness_.ended(key_of_operation(operation));
   names_.ended(operation, is_agreed);
-  if (!operation.stands_in && !again_.empty()) again_.erase(key_of_operation(operation));
+  if (!operation.is_placeholder && !again_.empty()) again_.erase(key_of_operation(operation));
 }
 
 bool Agreement::is_final(const Operation& ended) const {
-  return !may_be_behind() && !catch_up_.waits(ended.sequence) &&
-         (ended.stands_in || !again_.contains(key_of_operation(ended)));
+  return !may_be_behind() && !catch_up_.waits(ended.state.sequence) &&
+         (ended.is_placeholder || !again_.contains(key_of_operation(ended)));
 }
 
 void Agreement::end_caught_up() {

@@ -161,7 +161,7 @@ class Agreement {
   bool take_operations(const Agreed& agreed);
   bool find_operation(const Agreed& agreed, std::size_t unit, Found& found);
   bool take_part_with_zeros(const Agreed& agreed, std::size_t unit);
-  void stand_in(const Agreed& agreed, std::size_t unit);
+  void add_placeholder(const Agreed& agreed, std::size_t unit);
 
   void handle(int sender, ReadyMessage& message);
   void handle(int sender, InternMessage& message);
@@ -210,7 +210,7 @@ class Agreement {
   Operations undecided_;         // operations without a decision
   std::deque<Agreed> agreed_;    // decisions that lack some operations
   std::deque<Decided> decided_;  // complete decisions that have not begun
-  Operations stand_ins_;         // placeholders whose decision has not begun
+  Operations placeholders_;      // placeholders whose decision has not begun
   std::vector<Found> found_;     // a member to reuse its memory
   uint64_t departed_from_ = UINT64_MAX;
 

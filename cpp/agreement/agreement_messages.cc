@@ -108,7 +108,8 @@ void Agreement::end_undecided(const Status& status) {
 
 void Agreement::abandon(const Status& status) {
   for (const OperationRef& operation : std::exchange(held_, {})) host_.end(operation, status);
-  for (const auto& [key, operation] : std::exchange(stand_ins_, {})) host_.end(operation, status);
+  for (const auto& [key, operation] : std::exchange(placeholders_, {}))
+    host_.end(operation, status);
   for (const Decided& decided : std::exchange(decided_, {})) {
     for (const OperationRef& operation : decided.operations) host_.end(operation, status);
   }

@@ -47,7 +47,7 @@ void Agreement::begin_plan(const PlanMessage& message) {
   log_.withdraw_offers();
   note_progress();
   names_.forget_unheard();
-  for (const auto& [key, operation] : undecided_) operation->has_said_names = false;
+  for (const auto& [key, operation] : undecided_) operation->state.has_said_names = false;
   for (const auto& [key, operation] : undecided_) {
     if (is_unplanned(*operation)) return freeze();
   }
@@ -191,7 +191,7 @@ void Agreement::take_anew(uint64_t sequence) {
   if (is_started) {
     again_.insert(key);
   } else {
-    stand_in(*behind, 0);
+    add_placeholder(*behind, 0);
   }
   catch_up_.caught_up(sequence);
   end_caught_up();
@@ -214,7 +214,7 @@ bool Agreement::judge_started(const UnitKey& key, const Status& verdict) {
   for (const Agreed& agreed : agreed_) {
     for (std::size_t i = 0; i < agreed.keys.size(); ++i) {
       if (agreed.keys[i] != key) continue;
-      stand_in(agreed, i);
+      add_placeholder(agreed, i);
       return false;
     }
   }

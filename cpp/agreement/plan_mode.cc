@@ -125,14 +125,14 @@ bool PlanMode::is_about(const Agreed& agreed, Operation& operation) const {
   if (agreed.keys.size() != 1) return false;
   const UnitKey& key = agreed.keys.front();
   if (key.iteration != operation.request.iteration) return false;
-  if (operation.planned_era == era_ && operation.planned_as == &agreed) return true;
+  if (operation.caches.planned_era == era_ && operation.caches.planned_as == &agreed) return true;
   const bool is_about =
       key.name == operation.request.name &&
       *table_.text(agreed.decision.units.front().descriptor.id) == operation.descriptor &&
       says_own_rows(agreed, operation);
   if (!is_about) return false;
-  operation.planned_era = era_;
-  operation.planned_as = &agreed;
+  operation.caches.planned_era = era_;
+  operation.caches.planned_as = &agreed;
   return true;
 }
 

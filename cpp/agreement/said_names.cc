@@ -14,7 +14,7 @@ const std::string& key_of_names(const Operation& operation) {
 }  // namespace
 
 bool SaidNames::has_new(const Operation& operation) const {
-  if (operation.request.listing.empty() || !checks_ || operation.has_said_names) return false;
+  if (operation.request.listing.empty() || !checks_ || operation.state.has_said_names) return false;
   const auto said = said_.find(key_of_names(operation));
   if (said == said_.end()) return said_.size() < kNamesMax;
   return said->second.digests != digests_of(operation.request.listing);
@@ -22,7 +22,7 @@ bool SaidNames::has_new(const Operation& operation) const {
 
 std::string SaidNames::say(Operation& operation) {
   const bool is_new = has_new(operation);
-  operation.has_said_names = true;
+  operation.state.has_said_names = true;
   if (!is_new) return {};
   said_[key_of_names(operation)] = {std::string(digests_of(operation.request.listing)), false};
   return operation.request.listing;

@@ -36,7 +36,7 @@ Status group_from(Session& session, const rc_request* requests, int32_t count,
     operations.push_back(std::make_shared<Operation>(std::move(request)));
   }
   for (std::size_t i = 1; i < operations.size(); ++i) {
-    operations[i]->awaits_first = true;
+    operations[i]->state.awaits_first = true;
     operations.front()->behind.push_back(operations[i]);
   }
   return {};

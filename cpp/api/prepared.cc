@@ -49,7 +49,7 @@ int Prepared::run(const LongWaitHooks& hooks) {
   is_running_ = !operation.done();
   if (is_running_) return kTimeout;
   if (!operation.status().ok()) return report(operation.status(), error_);
-  return std::exchange(operation.has_moved_results, false) ? kMoved : kDone;
+  return std::exchange(operation.state.has_moved_results, false) ? kMoved : kDone;
 }
 
 }  // namespace rdmacoll

@@ -99,7 +99,7 @@ bool Engine::take_submissions() {
   if (submitted_.empty()) return false;
   for (const OperationRef& operation : submitted_) {
     begin(operation);
-    operation->taken_at = now_.turned_at;
+    operation->state.taken_at = now_.turned_at;
     ProcessSet& set = set_of(*operation);
     if (!now_.goes_on() || !now_.departed.ok()) {
       end(operation, now_.goes_on() ? now_.departed : now_.failure);
@@ -156,7 +156,7 @@ void Engine::end(const OperationRef& operation, const Status& status) {
     return operation->complete(status);
   }
   if (--in_flight_ == 0) busy_ += now_.turned_at - busy_since_;
-  if (!operation->stands_in) {
+  if (!operation->is_placeholder) {
     ++operations_;
     tensors_ += operation->request.tensors.size();
     payload_bytes_ += operation->request.bytes();

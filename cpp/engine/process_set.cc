@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/text.h"
-#include "operation/stand_in.h"
+#include "operation/placeholder.h"
 
 namespace rdmacoll {
 namespace {
@@ -202,11 +202,11 @@ void ProcessSet::report(OperationRef operation) {
 }
 
 void ProcessSet::end(const OperationRef& operation, const Status& status) {
-  if (std::exchange(operation->has_ended, true)) return;
+  if (std::exchange(operation->state.has_ended, true)) return;
   agreement_.ended(*operation, status.ok());
-  if (operation->stands_in) {
+  if (operation->is_placeholder) {
     --placeholders_;
-    if (agreement_.has_joined()) zeros_.give_back(std::move(operation->zeros));
+    if (agreement_.has_joined()) zeros_.give_back(std::move(operation->state.zeros));
   } else if (operation->request.kind == Kind::join) {
     zeros_.clear();
   }
@@ -235,13 +235,13 @@ bool ProcessSet::begin(const OperationRef& placeholder) {
   Request& request = placeholder->request;
   request.set = number_;
   if (world_.rank < world_.size()) {  // a server sends nothing, not even zeros
-    placeholder->zeros = zeros_.take(request.bytes());
-    if (placeholder->zeros.memory == nullptr) {
+    placeholder->state.zeros = zeros_.take(request.bytes());
+    if (placeholder->state.zeros.memory == nullptr) {
       host_.fail_myself({Code::failed, cat("no memory of ", bytes_text(request.bytes()),
                                            " to take part in '", request.name, "' with zeros.")});
       return false;
     }
-    lay_in(request, placeholder->zeros.memory.get());
+    lay_in(request, placeholder->state.zeros.memory.get());
   }
   ++in_flight_;
   ++placeholders_;

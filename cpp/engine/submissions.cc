@@ -27,7 +27,7 @@ void Submissions::close(uint32_t set) {
   for (auto& [key, line] : door->second.lines) {
     for (OperationRef& next : line.waiting) {
       // the others end with the first one of their group
-      if (!next->awaits_first) queue(std::move(next));
+      if (!next->state.awaits_first) queue(std::move(next));
     }
   }
   doors_.erase(door);
@@ -138,7 +138,7 @@ bool Submissions::waits_in_line(Door& door, const OperationRef& operation) {
   const Request& request = operation->request;
   Line& line = door.lines[{request.name, request.iteration}];
   if (request.refusal.empty()) ++line.calls;
-  if (!line.is_in_flight && line.waiting.empty() && !operation->awaits_first) {
+  if (!line.is_in_flight && line.waiting.empty() && !operation->state.awaits_first) {
     line.is_in_flight = true;
     return false;
   }
@@ -151,7 +151,7 @@ void Submissions::advance(Door& door, std::map<Key, Line>::iterator at) {
   if (line.is_in_flight) return;
   if (line.waiting.empty()) {
     door.lines.erase(at);
-  } else if (!line.waiting.front()->awaits_first) {
+  } else if (!line.waiting.front()->state.awaits_first) {
     line.is_in_flight = true;
     queue(std::move(line.waiting.front()));
     line.waiting.erase(line.waiting.begin());
@@ -160,7 +160,7 @@ void Submissions::advance(Door& door, std::map<Key, Line>::iterator at) {
 
 Status Submissions::release(const OperationRef& operation, Status first) {
   const std::lock_guard lock(mutex_);
-  operation->awaits_first = false;
+  operation->state.awaits_first = false;
   const Request& request = operation->request;
   const auto door = doors_.find(request.set);
   if (first.ok()) first = closed_;

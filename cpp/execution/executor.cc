@@ -65,7 +65,7 @@ Status Executor::start(const Lanes& lanes, uint64_t sequence, const OperationRef
   Slot& slot = slots_[lanes.of(sequence)];
   slot.batch.sequence = sequence;
   slot.batch.operations.assign(1, operation);
-  slot.batch.recipe = operation->recipe;
+  slot.batch.recipe = operation->caches.recipe;
   return start(slot);
 }
 

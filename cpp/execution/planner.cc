@@ -25,7 +25,7 @@ Status make_result(Operation& operation, std::size_t index, std::vector<int64_t>
     memory = result.memory.get();
     return {};
   }
-  operation.has_moved_results = true;
+  operation.state.has_moved_results = true;
   result = {{}, bytes, nullptr};
   if (operation.request.allocate) {
     memory = static_cast<std::byte*>(operation.request.allocate(dims));
@@ -111,11 +111,11 @@ bool Planner::is_known(const Decided& decided) const {
 
 bool Planner::is_recipe_of(const Operation& operation, Algorithm algorithm, uint64_t segment_bytes,
                            const RowsRef& rows, bool is_planned) const {
-  if (operation.recipe_look != look_) return false;
-  const Recipe::Head& head = operation.recipe->head;
+  if (operation.caches.topology_version != look_) return false;
+  const Recipe::Head& head = operation.caches.recipe->head;
   return head.algorithm == algorithm && head.segment_bytes == segment_bytes &&
          head.calls_roll == calls_roll(operation, algorithm, is_planned) &&
-         operation.recipe->rows == rows;
+         operation.caches.recipe->rows == rows;
 }
 
 bool Planner::does_again(const Operation& operation, const Decision& decision, const RowsRef& rows,
@@ -144,7 +144,7 @@ bool Planner::connect(const Decided& decided) {
 Status Planner::prepare(Decided& decided, const SharedPlace& place, Batch& batch) {
   batch.sequence = decided.sequence;
   if (is_known(decided)) {
-    batch.recipe = decided.operations.front()->recipe;
+    batch.recipe = decided.operations.front()->caches.recipe;
     // the caller may have overwritten the row counts
     if (batch.recipe->head.kind == Kind::alltoall) {
       tell(rows_of(decided), decided.operations.front()->results[1].memory.get());
@@ -168,8 +168,8 @@ Status Planner::prepare(Decided& decided, const SharedPlace& place, Batch& batch
     RC_RETURN_IF_ERROR(ragged_recipe(decided, head, batch.recipe));
   }
   if (decided.operations.size() == 1) {
-    decided.operations.front()->recipe = batch.recipe;
-    decided.operations.front()->recipe_look = look_;
+    decided.operations.front()->caches.recipe = batch.recipe;
+    decided.operations.front()->caches.topology_version = look_;
   }
   batch.operations = std::move(decided.operations);
   return {};
@@ -210,11 +210,12 @@ Status Planner::place_results(Operation& operation, const SharedPlace& place) {
   Request& request = operation.request;
   if (place.is_shared()) {
     const ResultOffsets offsets(request.result_bytes());
-    operation.results_hold = place.hold;
+    operation.state.results_hold = place.hold;
     for (std::size_t i = 0; i < request.tensors.size(); ++i) {
       const ResultBlock& block = place.block;
       request.tensors[i].output = block.shared + offsets.of(i);
-      if (request.placed) request.placed(i, block.view + offsets.of(i), operation.results_hold);
+      if (request.placed)
+        request.placed(i, block.view + offsets.of(i), operation.state.results_hold);
     }
     return {};
   }

@@ -238,7 +238,7 @@ void Operation::nudge() {
 
 void Operation::rearm() {
   status_ = {};
-  has_ended = false;
+  state.has_ended = false;
   done_.store(0, std::memory_order_release);
 }
 

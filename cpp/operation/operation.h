@@ -33,34 +33,38 @@ inline constexpr std::size_t kNameBytesMax = 4096;
 // Marks a join. Unnamed operations count from 0.
 inline constexpr int64_t kJoinIteration = -1;
 
-struct Request {
-  uint32_t set = 0;  // the process set; ranks are numbered within the set
+// The properties that all ranks must agree on, besides the shapes of the tensors.
+struct Terms {
   Kind kind = Kind::allreduce;
   Dtype dtype = Dtype::float32;
   ReduceOp op = ReduceOp::sum;
-  int root = 0;
+  int root = 0;  // a rank of the set
   double prescale = 1.0;
   double postscale = 1.0;
-  std::string name;       // "" for an unnamed operation
+  std::string name;      // "" for an unnamed operation
+  std::string manifest;  // describes the gradient list whose first part this is
+  std::string group;     // the dtypes of a group with several, on its first operation
+  // Allreduce: outputs may lie in memory that all ranks of the node share.
+  bool shares_results = false;
+  // If not empty, the reason why this rank's caller was refused. Such a request keeps its place in
+  // the order but has no data. All ranks that submitted the operation receive the reason.
+  std::string refusal;
+};
+
+struct Request : Terms {
+  uint32_t set = 0;       // the process set
   int64_t iteration = 0;  // the loop iteration, or the number of an unnamed operation
-  std::string manifest;   // describes the gradient list whose first part this is
   std::string listing;    // names of variables whose order matters: operation/listing.h
-  std::string group;      // the dtypes of a group with several, on its first operation
   std::vector<TensorRef> tensors;
   std::vector<int64_t> splits;  // alltoall, scatter's root: rows for each rank; empty: equal
   // For kinds with KindRow::makes_result: returns memory for the next result, or null to fail. If
   // it is empty, the operation owns the results.
   std::function<void*(const std::vector<int64_t>& dims)> allocate;
-  // Allreduce: outputs may lie in memory that all ranks of the node share. `placed` then receives
-  // their address and the reference that keeps them alive. Otherwise `allocate` supplies the
-  // outputs that have no memory.
-  bool shares_results = false;
+  // If the results are shared, receives their address and the reference that keeps them alive.
+  // Otherwise `allocate` supplies the outputs that have no memory.
   std::function<void(std::size_t tensor, std::byte* memory, const std::shared_ptr<void>& hold)>
       placed;
   std::function<void(const Status&)> done;
-  // If not empty, the reason why this rank's caller was refused. Such a request keeps its place in
-  // the order but has no data. All ranks that submitted the operation receive the reason.
-  std::string refusal;
 
   uint64_t bytes() const;  // size of this rank's inputs
   // size of each result that has the shape of its input
@@ -93,8 +97,20 @@ class Operation {
   // Prepares the next run of a prepared operation. done() is false until that run ends.
   void rearm();
 
+  // The request of the caller.
   Request request;
   std::string descriptor;  // the encoded properties that all ranks must agree on
+  // A prepared operation runs many times. Its request is checked once, and its results keep their
+  // memory while their dims stay equal.
+  bool is_prepared = false;
+  bool is_placeholder = false;  // this rank's caller never submits it
+  // The caller's thread drives the engine and waits for this operation.
+  bool is_driven_by_caller = false;
+  int64_t next_number = 0;  // join: the number of this rank's next unnamed operation
+  // The other operations of a group with several dtypes. They begin when this first one succeeds,
+  // and fail with its error otherwise. So ranks agree about the group before they run its parts.
+  std::vector<std::shared_ptr<Operation>> behind;
+
   struct Result {
     std::vector<int64_t> dims;
     uint64_t bytes = 0;
@@ -106,31 +122,30 @@ class Operation {
   // For kinds with KindRow::makes_result: one for each tensor. An alltoall also has the row counts
   // received from each rank.
   std::vector<Result> results;
-  Nanoseconds taken_at = 0;  // when the engine took it
-  uint64_t sequence = 0;     // the sequence of its decision
-  int64_t next_number = 0;   // join: the number of this rank's next unnamed operation
-  // A prepared operation runs many times. Its request is checked once, and its results keep their
-  // memory while their dims stay equal. `has_moved_results`: some results have moved since a caller
-  // last read their addresses.
-  bool is_prepared = false;
-  bool has_moved_results = false;
-  bool has_said_names = false;  // was announced, including new names
-  bool has_ended = false;       // set by the engine, which completes an operation once
-  // The caller's thread drives the engine and waits for this operation.
-  bool is_driven_by_caller = false;
-  std::shared_ptr<void> results_hold;  // keeps the shared results of the node alive
-  bool stands_in = false;              // a placeholder: this rank's caller never submits it
-  // The other operations of a group with several dtypes. They begin when this first one succeeds,
-  // and fail with its error otherwise. So ranks agree about the group before they run its parts.
-  std::vector<std::shared_ptr<Operation>> behind;
-  bool awaits_first = false;  // belongs to such a group, whose first operation has not ended
-  Result zeros;               // the zeros that a placeholder sends
-  // Cache of plan mode: the era, and the planned decision that this operation was found to match.
-  uint32_t planned_era = 0;
-  const void* planned_as = nullptr;
-  // Planner cache: the last recipe, and the topology version it was built for.
-  std::shared_ptr<const Recipe> recipe;
-  uint64_t recipe_look = 0;
+
+  // What has happened to the operation.
+  struct State {
+    Nanoseconds taken_at = 0;            // when the engine took it
+    uint64_t sequence = 0;               // the sequence of its decision
+    bool awaits_first = false;           // its group's first operation has not ended
+    bool has_said_names = false;         // was announced, including new names
+    bool has_ended = false;              // set by the engine, which completes an operation once
+    bool has_moved_results = false;      // since a caller last read their addresses
+    std::shared_ptr<void> results_hold;  // keeps the shared results of the node alive
+    Result zeros;                        // the zeros that a placeholder sends
+  };
+  State state;
+
+  // Repeated runs find here what an earlier run has looked up.
+  struct Caches {
+    // Plan mode: the era, and the planned decision that this operation was found to match.
+    uint32_t planned_era = 0;
+    const void* planned_as = nullptr;
+    // Planner: the last recipe, and the topology version it was built for.
+    std::shared_ptr<const Recipe> recipe;
+    uint64_t topology_version = 0;
+  };
+  Caches caches;
 
   std::string label() const;  // "allreduce 'bucket_0' (conv1/kernel, conv1/bias)"
 
@@ -161,19 +176,8 @@ std::optional<std::size_t> first_difference(std::string_view descriptor, std::st
 // "2 gradients (2 dense of 24 bytes ...), average". Returns "" without a manifest.
 std::string describe_manifest(std::string_view descriptor);
 // The decoded descriptor. Its fields decide which operations may share a batch.
-struct Descriptor {
-  Kind kind = Kind::barrier;
-  Dtype dtype = Dtype::uint8;
-  ReduceOp op = ReduceOp::sum;
-  int root = 0;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  std::string name;
+struct Descriptor : Terms {
   std::vector<std::vector<int64_t>> shapes;
-  std::string manifest;
-  std::string group;
-  bool shares_results = false;
-  std::string refusal;
 
   uint64_t bytes() const;
 };

@@ -107,7 +107,7 @@ TEST(Callers, that_wait_do_not_overtake_what_they_have_submitted_before) {
   });
   EXPECT_TRUE(driver.wait(*second, 10 * kSecond));
   EXPECT_TRUE(driver.wait(*first, 10 * kSecond));
-  EXPECT_LT(first->sequence, second->sequence);
+  EXPECT_LT(first->state.sequence, second->state.sequence);
 }
 
 // ---- callers that drive and do not wait ----

@@ -145,7 +145,7 @@ bool AgreeingRank::submit() {
 
 void AgreeingRank::take(Request request, const Place& place) {
   const auto operation = std::make_shared<Operation>(std::move(request));
-  operation->taken_at = situation_.turned_at;
+  operation->state.taken_at = situation_.turned_at;
   operation->next_number = number_;
   flying_.emplace(operation, Flying{place});
   if (in_flight_++ == 0) agreement_.note_progress();
@@ -205,7 +205,7 @@ void AgreeingRank::run(Decided decided) {
   std::vector<std::optional<Place>> places;
   for (const OperationRef& operation : decided.operations) {
     const auto found = flying_.find(operation);
-    EXPECT_EQ(found == flying_.end(), operation->stands_in);
+    EXPECT_EQ(found == flying_.end(), operation->is_placeholder);
     if (found == flying_.end()) {
       places.emplace_back();
       continue;
@@ -246,7 +246,7 @@ bool AgreeingRank::begin(const OperationRef&) {
 void AgreeingRank::end(const OperationRef& operation, const Status& status) {
   agreement_.ended(*operation, status.ok());
   --in_flight_;
-  if (operation->stands_in) return;
+  if (operation->is_placeholder) return;
   const auto found = flying_.find(operation);
   ASSERT_NE(found, flying_.end()) << operation->label() << " ends twice at rank " << world_.rank;
   witness_.ends(world_.rank, *operation, found->second.place, status);

@@ -43,7 +43,7 @@ class Witness {
     const bool is_first = ended_[place].emplace(rank, status.code()).second;
     EXPECT_TRUE(is_first) << "an operation ends twice at rank " << rank;
     if (!status.ok() || operation.request.kind == Kind::join) return;
-    const auto& begun = log_.at(operation.sequence).begun;
+    const auto& begun = log_.at(operation.state.sequence).begun;
     std::size_t unit = 0;
     while (begun.at(rank)[unit] != place) ++unit;
     for (const auto& [other, places] : begun) {
@@ -52,7 +52,8 @@ class Witness {
       const bool has_joined = !places[unit] && phase.joins &&
                               phase.steps[static_cast<std::size_t>(other)] <= place.step;
       EXPECT_TRUE(has_joined) << "rank " << other << " gives something else for an operation that "
-                              << "rank " << rank << " ends in decision " << operation.sequence;
+                              << "rank " << rank << " ends in decision "
+                              << operation.state.sequence;
     }
   }
   bool has_ended_somewhere(const Place& place) const { return ended_.contains(place); }

@@ -1,5 +1,5 @@
 // A placeholder reports the rows that the other ranks expect from its rank, for every kind.
-#include "operation/stand_in.h"
+#include "operation/placeholder.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace rdmacoll {
 namespace {
 
-TEST(StandIns, are_like_what_the_rank_would_have_submitted) {
+TEST(Placeholders, are_like_what_the_rank_would_have_submitted) {
   constexpr int kRanks = 4;
   for (const SimOperation& operation : every_kind(kRanks, 11, true)) {
     for (int rank = 0; rank < kRanks; ++rank) {

@@ -1,4 +1,4 @@
-#include "operation/stand_in.h"
+#include "operation/placeholder.h"
 
 #include <numeric>
 
@@ -7,15 +7,7 @@ namespace rdmacoll {
 Request request_like(const Descriptor& descriptor, const std::vector<int64_t>& own_rows, int rank,
                      int ranks) {
   Request request;
-  request.kind = descriptor.kind;
-  request.dtype = descriptor.dtype;
-  request.op = descriptor.op;
-  request.root = descriptor.root;
-  request.prescale = descriptor.prescale;
-  request.postscale = descriptor.postscale;
-  request.name = descriptor.name;
-  request.group = descriptor.group;
-  request.shares_results = descriptor.shares_results;
+  static_cast<Terms&>(request) = descriptor;
   for (const std::vector<int64_t>& shape : descriptor.shapes) {
     request.tensors.push_back({nullptr, nullptr, shape, ""});
   }
