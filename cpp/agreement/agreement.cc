@@ -1,11 +1,9 @@
 #include "agreement/agreement.h"
 
-#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/text.h"
-#include "operation/cut.h"
-#include "operation/placeholder.h"
 
 namespace rdmacoll {
 namespace {
@@ -13,10 +11,6 @@ namespace {
 // A ReadyMessage is closed at this size. Its last record may be as large as a descriptor.
 constexpr std::size_t kReadyMessageBytes = 256 << 10;
 constexpr std::size_t kReadyRecordBytes = 32;  // the fixed part of a record
-
-UnitKey key_of_operation(const Operation& operation) {
-  return {operation.request.name, operation.request.iteration};
-}
 
 }  // namespace
 
@@ -27,70 +21,15 @@ Agreement::Agreement(const World& world, const Rules& rules, AgreementHost& host
       now_(now),
       output_(log),
       tree_(world, rules.log.servers, host),
+      names_(rules.checks_names && world.size() > 1),
       readiness_(world, table_, rules.limits),
       log_(world, table_, rules.log),
-      plan_(world, table_),
-      recurrence_(table_, tree_.is_root() && world.size() > 1 ? rules.plan_repeats : 0),
-      names_(rules.checks_names && world.size() > 1),
-      gate_({world, rules.log.servers, table_, readiness_, log_, plan_, catch_up_}) {}
-
-const UnitKey& Agreement::join_key() {
-  static const UnitKey kJoin{"", kJoinIteration};
-  return kJoin;
-}
-
-// ---- submissions ----
-
-void Agreement::submit(const OperationRef& operation) {
-  undecided_[key_of_operation(*operation)] = operation;
-  if (plan_.phase() == PlanMode::Phase::log) {
-    operation->request.kind == Kind::join ? announce_join() : announce(operation);
-  } else if (is_unplanned(*operation)) {
-    freeze();
-  }
-}
-
-const Agreed* Agreement::take_planned(Operation& operation) {
-  const bool waits =
-      !undecided_.empty() || !decided_.empty() || !agreed_.empty() || !placeholders_.empty();
-  if (waits || !is_in_plan()) return nullptr;
-  const uint64_t sequence = log_.accepted();
-  const Agreed& next = plan_.decision(sequence);
-  if (!plan_.is_about(next, operation) || names_.has_new(operation)) return nullptr;
-  operation.state.sequence = sequence;
-  accept(next.decision);
-  moved_at_ = now_.turned_at;
-  return &next;
-}
-
-void Agreement::announce(const OperationRef& operation) {
-  const Request& request = operation->request;
-  ReadyRecord record{
-      table_.refer(operation->descriptor), request.iteration, world_.rank, tree_.is_leaf(), {}};
-  if (record.descriptor.id == 0 || request.name.empty()) record.labels = request.labels();
-  record.listing = names_.say(*operation);
-  record.age = now_.turned_at - operation->state.taken_at;
-  std::vector<int64_t> rows;  // a refusal has no rows
-  if (request.refusal.empty()) rows = own_rows(request, world_.rank, world_.size());
-  if (!rows.empty()) record.rows.emplace_back(world_.rank, std::move(rows));
-  if (!catch_up_.empty()) catch_up_.announced(key_of_operation(*operation));
-  announce(std::move(record));
-}
-
-void Agreement::announce(ReadyRecord record) {
-  const bool added = readiness_.add(record, now_.turned_at);
-  RC_ASSERT(added, record.labels);
-}
-
-void Agreement::announce_join() {
-  const auto found = undecided_.find(join_key());
-  if (found == undecided_.end()) return;
-  ReadyRecord record;
-  record.iteration = found->second->next_number;
-  record.origin = world_.rank;
-  record.joins = true;
-  announce(std::move(record));
-}
+      undecided_({world, now, tree_, table_, names_, readiness_}),
+      queue_({world, host, now, tree_, table_, names_, log_, undecided_}),
+      plan_mode_({world, host, now, tree_, table_, names_, readiness_, log_, undecided_, queue_},
+                 rules.plan_repeats, log),
+      gate_({world, rules.log.servers, table_, readiness_, log_, plan_mode_.plan(),
+             plan_mode_.catch_up()}) {}
 
 // ---- readiness ----
 
@@ -104,10 +43,11 @@ bool Agreement::pass_readiness() {
   for (const VerdictMessage& verdict : readiness_.take_verdicts()) {
     tree_.post_down(verdict);
     apply(verdict);
-    recurrence_.forget();
+    plan_mode_.forget_order();
   }
   std::vector<ReadyRecord> records = readiness_.take_upward();
-  ReadyMessage message{{}, plan_.era()};
+  const uint32_t era = plan_mode_.plan().era();
+  ReadyMessage message{{}, era};
   std::size_t bytes = 0;
   for (ReadyRecord& record : records) {
     bytes += record.descriptor.bytes.size() + record.labels.size() + record.listing.size() +
@@ -115,7 +55,7 @@ bool Agreement::pass_readiness() {
     for (const auto& [rank, rows] : record.rows) bytes += (1 + rows.size()) * sizeof(int64_t);
     message.records.push_back(std::move(record));
     if (bytes < kReadyMessageBytes) continue;
-    tree_.post_up(std::exchange(message, {{}, plan_.era()}));
+    tree_.post_up(std::exchange(message, {{}, era}));
     bytes = 0;
   }
   if (!message.records.empty()) tree_.post_up(message);
@@ -125,32 +65,21 @@ bool Agreement::pass_readiness() {
 // ---- decisions ----
 
 bool Agreement::collect_ready() {
-  if (!tree_.is_root() || plan_.phase() != PlanMode::Phase::log) return false;
-  offer_ready();
-  return log_.waiting();
-}
-
-void Agreement::offer_ready() {
+  if (!tree_.is_root() || !plan_mode_.is_in_log()) return false;
   for (ReadyUnit& unit : readiness_.take_ready()) {
-    if (catch_up_.names(unit.key)) {
-      const uint64_t sequence = catch_up_.sequence_of(unit.key);
-      if (plan_.rows_of(sequence) == unit.rows) {
-        unit_caught_up(unit.key);
-      } else {
-        tree_.post_down(AnewMessage{sequence});
-        readiness_.await_all(unit.key);
-        take_anew(sequence);
-      }
-    } else if (const int rank = log_.offer(std::move(unit)); rank >= 0) {
-      return host_.broken_protocol(rank, "numbers of rows that do not fit its operation");
+    if (plan_mode_.take_ready(unit)) continue;
+    if (const int rank = log_.offer(std::move(unit)); rank >= 0) {
+      host_.broken_protocol(rank, "numbers of rows that do not fit its operation");
+      break;
     }
   }
+  return log_.waiting();
 }
 
 // Decisions that cannot start are postponed. Meanwhile more operations may become ready and share
 // a batch.
 bool Agreement::decide(bool one_node) {
-  if (!agreed_.empty() || !decided_.empty()) return false;
+  if (!queue_.agreed().empty() || !decided().empty()) return false;
   auto formed = log_.form(one_node);
   if (!formed) return false;
   if (formed->is_cut_short) host_.segments_are_short(formed->decision.segment_bytes);
@@ -159,181 +88,164 @@ bool Agreement::decide(bool one_node) {
     tree_.post_servers(intern);
   }
   tree_.post_decision(formed->decision);
-  recurrence_.note(formed->decision);
-  obey(agreed_of(std::move(formed->decision)));
+  plan_mode_.note(formed->decision);
+  obey(queue_.agreed_of(std::move(formed->decision)));
   return true;
-}
-
-Agreed Agreement::agreed_of(Decision decision) const {
-  Agreed agreed{std::move(decision), {}};
-  for (const DecisionUnit& unit : agreed.decision.units) {
-    const std::string* descriptor = table_.resolve(unit.descriptor);
-    const std::string_view name = descriptor == nullptr ? "" : descriptor_name(*descriptor);
-    agreed.keys.push_back({std::string(name), unit.iteration});
-  }
-  if (!agreed.decision.rows.empty()) {
-    agreed.rows = std::make_shared<const RowTable>(std::exchange(agreed.decision.rows, RowTable{}));
-  }
-  return agreed;
 }
 
 void Agreement::obey(Agreed agreed) {
   if (!now_.goes_on()) return;
-  const bool is_next = accept(agreed.decision);
-  RC_ASSERT(is_next, cat("decision ", agreed.decision.sequence));
-  agreed_.push_back(std::move(agreed));
+  queue_.accept(agreed.decision);
+  queue_.add(std::move(agreed));
   gather();
 }
 
 // At a server: its placeholders need no caller's memory, and begin at once.
 void Agreement::serve(Decision decision) {
-  const Agreed agreed = agreed_of(std::move(decision));
+  const Agreed agreed = queue_.agreed_of(std::move(decision));
   if (agreed.decision.algorithm != Algorithm::parameter_server) {
-    const bool is_next = accept(agreed.decision);
-    RC_ASSERT(is_next, cat("decision ", agreed.decision.sequence));
-    return;
+    return queue_.accept(agreed.decision);
   }
   if (!now_.goes_on()) return;
-  for (std::size_t i = 0; i < agreed.keys.size() && now_.goes_on(); ++i) add_placeholder(agreed, i);
+  for (std::size_t i = 0; i < agreed.keys.size() && now_.goes_on(); ++i) {
+    queue_.add_placeholder(agreed, i);
+  }
   obey(agreed);
 }
 
-// Returns false if the sequence has a gap.
-bool Agreement::accept(const Decision& decision) {
-  if (!log_.accept(decision)) return false;
-  if (tree_.is_root()) tree_.tell_servers(decision);
-  return true;
-}
-
-// ---- the operations of decisions ----
-
-// Moves the operations of the decisions out of undecided_. They are present, except after a plan.
-// Other ranks may have started an operation then that this rank's caller has not submitted yet.
+// The operations of the decisions are present, except after a plan. Other ranks may have started an
+// operation then that this rank's caller has not submitted yet.
 bool Agreement::gather() {
-  bool moved = false;
-  for (; !agreed_.empty() && now_.goes_on(); agreed_.pop_front(), moved = true) {
-    const Decision& next = agreed_.front().decision;
-    if (take_operations(agreed_.front())) continue;
-    // After a departure the operations of a decision have ended already. This is not the root's
-    // fault.
-    if (!catch_up_.waits(next.sequence) && now_.departed.ok()) {
-      host_.broken_protocol(
-          tree_.above(),
-          cat("decision ", next.sequence, " names an operation that this rank has not submitted"));
-    }
-    break;
+  const bool moved = queue_.gather();
+  if (queue_.agreed().empty() || !now_.goes_on()) return moved;
+  const uint64_t next = queue_.agreed().front().decision.sequence;
+  // After a departure the operations of a decision have ended already. This is not the root's
+  // fault.
+  if (!plan_mode_.catch_up().waits(next) && now_.departed.ok()) {
+    host_.broken_protocol(
+        tree_.above(),
+        cat("decision ", next, " names an operation that this rank has not submitted"));
   }
   return moved;
 }
 
-// Takes all operations of the decision, or returns false and takes none.
-bool Agreement::take_operations(const Agreed& agreed) {
-  const Decision& decision = agreed.decision;
-  found_.clear();
-  for (std::size_t i = 0; i < agreed.keys.size(); ++i) {
-    found_.emplace_back();
-    if (!find_operation(agreed, i, found_.back())) return false;
-  }
-  Decided& decided = decided_.emplace_back(Decided{decision.sequence,
-                                                   decision.algorithm,
-                                                   decision.segment_bytes,
-                                                   agreed.rows,
-                                                   decision.most_rows,
-                                                   agreed.is_planned,
-                                                   {}});
-  for (const Found& found : found_) {
-    OperationRef& operation = decided.operations.emplace_back(std::move(found.at->second));
-    operation->state.sequence = decision.sequence;
-    found.among->erase(found.at);
-  }
-  return true;
+void Agreement::ended(const Operation& operation, bool is_agreed) {
+  if (tree_.is_root()) readiness_.ended(key_of(operation));
+  names_.ended(operation, is_agreed);
+  plan_mode_.ended(operation);
 }
 
-// Returns false if the operation is absent, or differs from the other ranks' operation of that
-// name.
-bool Agreement::find_operation(const Agreed& agreed, std::size_t unit, Found& found) {
-  const UnitKey& key = agreed.keys[unit];
-  found = {&placeholders_, placeholders_.find(key)};
-  if (found.at != placeholders_.end()) return true;
-  found = {&undecided_, undecided_.find(key)};
-  if (found.at == undecided_.end()) {
-    if (!take_part_with_zeros(agreed, unit)) return false;
-    found = {&placeholders_, placeholders_.find(key)};
-    return true;
+// ---- messages ----
+
+void Agreement::handle(int sender, ReadyMessage& message) {
+  // sent before the sender knew of the plan, or of its end
+  if (message.era != plan_mode_.plan().era()) return;
+  for (const ReadyRecord& record : message.records) {
+    if (!readiness_.add(record, now_.turned_at)) {
+      host_.broken_protocol(sender, "readiness for an operation that it cannot have");
+      return;
+    }
   }
-  const std::string* descriptor = table_.resolve(agreed.decision.units[unit].descriptor);
-  const Operation& operation = *found.at->second;
-  return descriptor != nullptr && *descriptor == operation.descriptor &&
-         plan_.says_own_rows(agreed, operation) && !names_.has_new(operation);
 }
 
-// Creates a placeholder for a decision that comes after this rank has joined.
-bool Agreement::take_part_with_zeros(const Agreed& agreed, std::size_t unit) {
-  if (!has_joined()) return false;
-  add_placeholder(agreed, unit);
-  return placeholders_.contains(agreed.keys[unit]);
+void Agreement::handle(int, InternMessage& message) {
+  const bool is_next = table_.add(message.id, message.bytes);
+  RC_ASSERT(is_next, cat("number ", message.id));
+  tree_.post_down(message);
 }
 
-void Agreement::add_placeholder(const Agreed& agreed, std::size_t unit) {
-  const UnitKey& key = agreed.keys[unit];
-  Descriptor descriptor;
-  const std::string* described = table_.resolve(agreed.decision.units[unit].descriptor);
-  const bool is_whole = described != nullptr && decode_descriptor(*described, descriptor) &&
-                        is_complete(descriptor, agreed.own_rows, world_.rank, world_.size());
-  if (!is_whole) {
-    return host_.broken_protocol(tree_.above(),
-                                 "a decision without the rows of a rank that it is about");
+void Agreement::handle(int sender, Decision& decision) {
+  if (tree_.is_server()) return serve(std::move(decision));
+  if (!tree_.post_decision(decision)) {
+    return host_.broken_protocol(sender, "numbers of rows that are not its ranks'");
   }
-  Request request = request_like(descriptor, agreed.own_rows, world_.rank, world_.size());
-  request.iteration = key.iteration;
-  auto operation = std::make_shared<Operation>(std::move(request));
-  operation->is_placeholder = true;
-  if (host_.begin(operation)) placeholders_[key] = std::move(operation);
+  obey(queue_.agreed_of(std::move(decision)));
 }
 
-// ---- operations that have run ----
+void Agreement::handle(int, VerdictMessage& message) {
+  tree_.post_down(message);
+  apply(message);
+}
 
-bool Agreement::settle(OperationRef& operation, Status& status) {
-  moved_at_ = now_.turned_at;
-  if (now_.goes_on() && (may_be_behind() || catch_up_.waits(operation->state.sequence))) {
-    held_.push_back(std::move(operation));
+void Agreement::apply(const VerdictMessage& verdict) {
+  const UnitKey key{verdict.name, verdict.iteration};
+  if (key == Undecided::join_key()) readiness_.part();
+  const bool is_answer =
+      std::find(verdict.ranks.begin(), verdict.ranks.end(), world_.rank) != verdict.ranks.end();
+  // Not submitted here yet: a verdict follows once it is.
+  if (plan_mode_.judge(key, verdict.status, is_answer) || !is_answer) return;
+  const OperationRef operation = undecided_.take(key);
+  if (operation == nullptr) return;
+  // The other ranks only raise the error, and the root logs it once. A refused caller has received
+  // it already.
+  if (tree_.is_root() && operation->request.refusal.empty()) {
+    output_.error(verdict.status.message());
+  }
+  host_.end(operation, verdict.status);
+}
+
+// ---- joins ----
+
+// Root: ends the join after all operations are decided that were ready before the last rank joined.
+bool Agreement::end_join() {
+  if (!tree_.is_root() || !readiness_.have_all_joined() || readiness_.has_news() ||
+      readiness_.awaits_all() || log_.waiting() || !plan_mode_.catch_up().empty()) {
     return false;
   }
-  status = now_.failure;
-  if (!again_.empty() && now_.goes_on() && !is_final(*operation)) {
-    again_.erase(key_of_operation(*operation));
-    if (now_.departed.ok() && !now_.leaving) {
-      submit(operation);
-      return false;
-    }
-    status = now_.leaving
-                 ? Status{Code::shutdown, "rdmacoll was shut down while the operation was pending."}
-                 : now_.departed;
-    return true;
-  }
-  if (!judged_.empty()) {
-    const auto verdict = judged_.extract({operation->state.sequence, key_of_operation(*operation)});
-    if (status.ok() && !verdict.empty()) status = verdict.mapped();
-  }
+  const AllJoinedMessage message = readiness_.all_joined();
+  plan_mode_.forget_order();  // the numbers of unnamed operations may change
+  tree_.post_down(message);
+  apply(message);
   return true;
 }
 
-void Agreement::ended(const Operation& operation, bool is_agreed) {
-  if (tree_.is_root()) readiness_.ended(key_of_operation(operation));
-  names_.ended(operation, is_agreed);
-  if (!operation.is_placeholder && !again_.empty()) again_.erase(key_of_operation(operation));
+void Agreement::handle(int, AllJoinedMessage& message) {
+  tree_.post_down(message);
+  apply(message);
 }
 
-bool Agreement::is_final(const Operation& ended) const {
-  return !may_be_behind() && !catch_up_.waits(ended.state.sequence) &&
-         (ended.is_placeholder || !again_.contains(key_of_operation(ended)));
-}
-
-void Agreement::end_caught_up() {
-  for (OperationRef& operation : std::exchange(held_, {})) {
-    Status status;
-    if (settle(operation, status)) host_.end(operation, status);
+void Agreement::apply(const AllJoinedMessage& message) {
+  const OperationRef join = undecided_.take(Undecided::join_key());
+  if (join == nullptr) {
+    host_.broken_protocol(0, "the end of a join that this rank has not begun");
+    return;
   }
+  readiness_.part();
+  host_.end_join(join, message);
+}
+
+// ---- the end ----
+
+void Agreement::end_undecided(const Status& status) {
+  for (const auto& [key, operation] : std::exchange(undecided_.all(), {})) {
+    host_.end(operation, status);
+  }
+}
+
+void Agreement::abandon(const Status& status) {
+  plan_mode_.abandon(status);
+  queue_.abandon(status);
+  end_undecided(status);
+}
+
+// ---- state ----
+
+std::string Agreement::state() const {
+  std::string text =
+      cat("  ", decided().size(), " decided and not started, ", log_.accepted(), " decisions\n");
+  for (const auto& [key, operation] : undecided_.all()) {
+    text += cat("  ", operation->label(), " waits for its decision\n");
+  }
+  if (!tree_.is_root() && !undecided_.empty()) {
+    text += cat("  which ranks are missing is known to ", world_.describe(0),
+                ": send SIGUSR1 to that process\n");
+  }
+  constexpr std::string_view kPhases[] = {"by the log", "by a plan", "leaving a plan"};
+  const Plan& plan = plan_mode_.plan();
+  text += cat("  era ", plan.era(), ", ", kPhases[static_cast<int>(plan.phase())], ": ",
+              queue_.agreed().size(), " decisions wait for operations, ", plan_mode_.held(),
+              " operations for other ranks\n");
+  return text + readiness_.state();
 }
 
 }  // namespace rdmacoll

@@ -8,7 +8,7 @@
 #include <map>
 #include <optional>
 
-#include "agreement/plan_mode.h"
+#include "agreement/agreed.h"
 
 namespace rdmacoll {
 

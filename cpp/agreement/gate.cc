@@ -139,7 +139,7 @@ std::string Gate::complaint_about_rows(const ReadyRecord& record,
 std::string Gate::complaint(int sender, const FrozenMessage& message) {
   if (!is_child(sender)) return kOutOfPlace;
   // The plan may have ended already, because a rank has left.
-  if (facts_.plan.phase() != PlanMode::Phase::frozen || message.era != facts_.plan.era()) return "";
+  if (facts_.plan.phase() != Plan::Phase::frozen || message.era != facts_.plan.era()) return "";
   if (message.least < facts_.plan.start() || !is_near(message.least) ||
       !is_near(message.furthest) ||
       facts_.plan.repeats_within(std::min(message.least, facts_.plan.least()),
@@ -306,7 +306,7 @@ std::string Gate::complaint(int sender, const ResumeMessage& message) {
   if (is_server() || !is_parent(sender)) return kOutOfPlace;
   const uint64_t accepted = facts_.log.accepted();
   const bool is_right =
-      facts_.plan.phase() == PlanMode::Phase::frozen && message.era == facts_.plan.era() + 1 &&
+      facts_.plan.phase() == Plan::Phase::frozen && message.era == facts_.plan.era() + 1 &&
       message.least >= facts_.plan.start() && message.least <= accepted &&
       message.furthest >= accepted && is_near(message.least) && is_near(message.furthest) &&
       !facts_.plan.repeats_within(message.least, message.furthest);
@@ -319,12 +319,12 @@ std::string Gate::complaint(int sender, const CaughtUpMessage& message) {
   return cat("news of decision ", message.sequence, ", which waits for nobody");
 }
 
-std::string Gate::complaint(int sender, const AnewMessage& message) {
+std::string Gate::complaint(int sender, const ReplayMessage& message) {
   if (is_server() || !is_parent(sender)) return kOutOfPlace;
   const bool is_right = facts_.catch_up.waits(message.sequence) &&
                         facts_.catch_up.unit_of(message.sequence) != nullptr &&
                         !facts_.plan.rows_of(message.sequence).empty();
-  return is_right ? "" : cat("decision ", message.sequence, " to take anew, which is not one");
+  return is_right ? "" : cat("decision ", message.sequence, " to replay, which is not one");
 }
 
 std::string Gate::complaint(int sender, const AllJoinedMessage& message) {

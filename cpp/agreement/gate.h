@@ -15,7 +15,7 @@
 #include "agreement/decision_log.h"
 #include "agreement/descriptor_table.h"
 #include "agreement/messages.h"
-#include "agreement/plan_mode.h"
+#include "agreement/plan.h"
 #include "agreement/readiness.h"
 #include "base/world.h"
 #include "operation/operation.h"
@@ -33,7 +33,7 @@ class Gate {
     const DescriptorTable& table;
     const Readiness& readiness;
     const DecisionLog& log;
-    const PlanMode& plan;
+    const Plan& plan;
     const CatchUp& catch_up;
   };
   explicit Gate(const Facts& facts);
@@ -49,7 +49,7 @@ class Gate {
   std::string complaint(int sender, const FrozenMessage& message);
   std::string complaint(int sender, const ResumeMessage& message);
   std::string complaint(int sender, const CaughtUpMessage& message);
-  std::string complaint(int sender, const AnewMessage& message);
+  std::string complaint(int sender, const ReplayMessage& message);
   std::string complaint(int sender, const AllJoinedMessage& message);
   std::string complaint(int sender, const PlaceMessage& message);
 
@@ -73,7 +73,7 @@ class Gate {
   bool is_child(int sender) const { return sender > 0 && tree_parent(sender) == world_.rank; }
   // Whether a sequence is near those that this rank has accepted.
   bool is_near(uint64_t sequence) const;
-  bool is_unplanned() const { return facts_.plan.phase() == PlanMode::Phase::log; }
+  bool is_unplanned() const { return facts_.plan.phase() == Plan::Phase::log; }
   // Null if the number was never assigned, or if the descriptor cannot run here.
   const Descriptor* sound(const DescriptorRef& ref);
   std::string complaint_about(int sender, const ReadyRecord& record);

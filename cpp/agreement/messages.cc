@@ -256,7 +256,7 @@ void put(Writer& writer, const ResumeMessage& message) {
 }
 
 void put(Writer& writer, const CaughtUpMessage& message) { writer.put(message.sequence); }
-void put(Writer& writer, const AnewMessage& message) { writer.put(message.sequence); }
+void put(Writer& writer, const ReplayMessage& message) { writer.put(message.sequence); }
 
 void put(Writer& writer, const PlaceMessage& message) {
   writer.put(message.sequence).put(message.offset);
@@ -374,7 +374,7 @@ bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message
       message = get_all_joined(reader, ranks);
       break;
     case 15:
-      message = AnewMessage{reader.get<uint64_t>()};
+      message = ReplayMessage{reader.get<uint64_t>()};
       break;
     case 16:
       message = get_place(reader);

@@ -119,7 +119,7 @@ struct CaughtUpMessage {
 // Downward, after a plan: some ranks have other row counts than the plan for this decision. The
 // decision runs with the planned rows, and its result is discarded. Then all ranks send their
 // readiness again, and the log decides.
-struct AnewMessage {
+struct ReplayMessage {
   uint64_t sequence = 0;
 };
 
@@ -179,7 +179,7 @@ inline constexpr std::size_t kMessageBytesMax = 64 << 20;
 using Message = std::variant<ReadyMessage, InternMessage, Decision, VerdictMessage, FailureMessage,
                              LeavingMessage, GoodbyeMessage, PlanMessage, FreezeMessage,
                              FrozenMessage, ResumeMessage, CaughtUpMessage, FragmentMessage,
-                             FarewellMessage, AllJoinedMessage, AnewMessage, PlaceMessage>;
+                             FarewellMessage, AllJoinedMessage, ReplayMessage, PlaceMessage>;
 
 // Encodes a message. Each message begins with the epoch of its world and the process set it is for.
 // Its ranks are ranks of that set. Messages about the world are for set 0.

@@ -1,162 +1,172 @@
+// How ranks enter a plan, follow it, and return to the log.
 #include "agreement/plan_mode.h"
 
 #include <algorithm>
-#include <numeric>
-#include <set>
+#include <optional>
+#include <utility>
+
+#include "base/text.h"
 
 namespace rdmacoll {
 namespace {
 
-// The key of a numbered unit has no number yet.
-UnitKey key_of(const PlannedUnit& unit, const std::string& descriptor) {
-  if (unit.numbered) return {};
-  return {std::string(descriptor_name(descriptor)), unit.iteration};
-}
+// How long an operation waits for the operations that the plan has before it, although there is
+// room for them.
+constexpr Nanoseconds kPlanPatience = 100 * kMillisecond;
+// If nothing has ended for this long, a rank may be missing. Only the log can find out which.
+constexpr Nanoseconds kPlanSilence = kSecond;
 
 }  // namespace
 
-bool PlanMode::begin(const PlanMessage& message) {
-  if (phase_ != Phase::log || message.era != era_ + 1) return false;
-  named_.clear();
-  numbered_.clear();
-  numbered_before_.clear();
-  period_.clear();
-  period_.reserve(message.decisions.size());  // Meaning::agreed points into it
-  for (const PlannedDecision& decision : message.decisions) {
-    numbered_before_.push_back(numbered_.size());
-    Agreed& agreed = period_.emplace_back();
-    agreed.decision = {0, decision.algorithm, decision.segment_bytes, {}, {}, decision.most_rows};
-    agreed.is_planned = true;
-    if (!take_rows(decision, agreed)) return false;
-    for (const PlannedUnit& unit : decision.units) {
-      const std::string* descriptor = table_.text(unit.descriptor);
-      if (descriptor == nullptr) return false;
-      const UnitKey key = key_of(unit, *descriptor);
-      agreed.keys.push_back(key);
-      agreed.decision.units.push_back({{unit.descriptor, {}}, key.iteration});
-      if (unit.numbered) {
-        numbered_.push_back({unit.descriptor, &agreed});
-      } else {
-        named_[key] = {unit.descriptor, &agreed};
-      }
-    }
+PlanMode::PlanMode(const Parts& parts, uint64_t repeats, Log output)
+    : parts_(parts),
+      output_(output),
+      plan_(parts.world, parts.table),
+      recurrence_(parts.table, parts.tree.is_root() && parts.world.size() > 1 ? repeats : 0) {}
+
+// ---- into a plan ----
+
+void PlanMode::start() {
+  const Situation& now = parts_.now;
+  const bool is_settled = catch_up_.empty() && parts_.queue.agreed().empty() &&
+                          !parts_.readiness.has_joined() &&
+                          !parts_.readiness.is_late(now.turned_at, kPlanSilence);
+  if (parts_.world.size() == 1 || !is_settled || !now.departed.ok() || now.leaving) return;
+  std::optional<Recurrence::Period> period = recurrence_.find();
+  if (!period) return;
+  const PlanMessage message{plan_.era() + 1, parts_.log.accepted(), period->next_number,
+                            std::move(period->decisions)};
+  parts_.tree.post_down(message);
+  begin(message);
+}
+
+void PlanMode::handle(int, PlanMessage& message) {
+  parts_.tree.post_down(message);
+  begin(message);
+}
+
+// Readiness of the log's era without a decision is void. The plan decides these operations, or all
+// ranks send their readiness again when it ends.
+void PlanMode::begin(const PlanMessage& message) {
+  if (message.start != parts_.log.accepted() || !parts_.queue.agreed().empty() ||
+      !plan_.begin(message)) {
+    parts_.host.broken_protocol(parts_.tree.above(), cat("a plan from decision ", message.start,
+                                                         " on, which cannot be followed"));
+    return;
   }
-  phase_ = Phase::plan;
-  era_ = message.era;
-  plan_ = message;
-  at_ = {.sequence = message.start};
-  reports_ = 0;
+  parts_.readiness.forget();
+  parts_.log.withdraw_offers();
+  note_progress();
+  parts_.names.forget_unheard();
+  const Operations& undecided = parts_.undecided.all();
+  for (const auto& [key, operation] : undecided) operation->state.has_said_names = false;
+  for (const auto& [key, operation] : undecided) {
+    if (is_unplanned(*operation)) return freeze();
+  }
+}
+
+// ---- along the plan ----
+
+void PlanMode::submit(const OperationRef& operation) {
+  parts_.undecided.add(operation);
+  if (!is_in_log()) {
+    if (is_unplanned(*operation)) freeze();
+    return;
+  }
+  catch_up_.announced(key_of(*operation));
+  parts_.undecided.announce(operation);
+}
+
+const Agreed* PlanMode::take_planned(Operation& operation) {
+  if (!is_active() || !parts_.undecided.empty() || !parts_.queue.is_empty()) return nullptr;
+  const uint64_t sequence = parts_.log.accepted();
+  const Agreed& next = plan_.decision(sequence);
+  if (!plan_.is_about(next, operation) || parts_.names.has_new(operation)) return nullptr;
+  operation.state.sequence = sequence;
+  parts_.queue.accept(next.decision);
+  note_progress();
+  return &next;
+}
+
+bool PlanMode::follow() {
+  if (!is_active() || parts_.undecided.empty() || !parts_.queue.decided().empty() ||
+      !parts_.now.goes_on()) {
+    return false;
+  }
+  const Agreed& next = plan_.decision(parts_.log.accepted());
+  if (!parts_.queue.take_operations(next)) return false;
+  parts_.queue.accept(next.decision);
+  note_progress();
   return true;
 }
 
-// Takes over the row counts of all ranks, and selects the ones of this rank.
-bool PlanMode::take_rows(const PlannedDecision& decision, Agreed& agreed) const {
-  for (const PlannedUnit& unit : decision.units) {
-    const std::string* bytes = table_.text(unit.descriptor);
-    Descriptor descriptor;
-    if (bytes == nullptr || !decode_descriptor(*bytes, descriptor) ||
-        incomplete_rank(descriptor, decision.rows, world_.size()) >= 0) {
-      return false;
-    }
+void PlanMode::check(bool has_room) {
+  if (!is_active() || parts_.now.turned_at - checked_at_ < kCheckInterval) return;
+  checked_at_ = parts_.now.turned_at;
+  if (is_stuck(has_room)) freeze();
+}
+
+bool PlanMode::is_stuck(bool has_room) const {
+  const Nanoseconds idle = parts_.now.turned_at - moved_at_;
+  if (idle >= kPlanSilence) return true;
+  return parts_.queue.decided().empty() && has_room && idle >= kPlanPatience &&
+         !parts_.undecided.empty();
+}
+
+Nanoseconds PlanMode::next_deadline(bool is_busy) const {
+  return is_active() && is_busy ? parts_.now.turned_at + kPlanPatience : kNever;
+}
+
+// ---- out of the plan ----
+
+void PlanMode::freeze(int except) {
+  if (!is_active() || !parts_.now.departed.ok()) return;
+  plan_.freeze();
+  parts_.tree.post_around(FreezeMessage{plan_.era()}, except);
+  report(parts_.log.accepted(), parts_.log.accepted());
+}
+
+void PlanMode::handle(int sender, FreezeMessage& message) {
+  if (message.era == plan_.era()) freeze(sender);
+}
+
+void PlanMode::handle(int sender, FrozenMessage& message) {
+  if (!parts_.now.departed.ok()) return;  // a rank has left: no more collectives in this world
+  if (message.era != plan_.era() || plan_.phase() != Plan::Phase::frozen) {
+    parts_.host.broken_protocol(sender, "a report about a plan that it cannot know");
+    return;
   }
-  if (decision.rows.empty()) return true;
-  if (decision.rows.size() != world_.members.size()) return false;
-  agreed.own_rows = decision.rows[world_.rank];
-  RowTable rows = decision.rows;
-  if (decision.most_rows > 0) {  // an alltoall: only the numbers for this rank, as in a decision
-    std::vector<int> all(world_.members.size());
-    std::iota(all.begin(), all.end(), 0);
-    if (!columns_of(decision.rows, all, {world_.rank}, rows)) return false;
+  report(message.least, message.furthest);
+}
+
+void PlanMode::report(uint64_t least, uint64_t furthest) {
+  if (!plan_.report(least, furthest)) return;
+  if (!parts_.tree.is_root()) {
+    parts_.tree.post_up(FrozenMessage{plan_.era(), plan_.least(), plan_.furthest()});
+    return;
   }
-  agreed.rows = std::make_shared<const RowTable>(std::move(rows));
-  return true;
+  const ResumeMessage message{plan_.era() + 1, plan_.least(), plan_.furthest()};
+  parts_.tree.post_down(message);
+  resume(message);
 }
 
-bool PlanMode::fits(const Operation& operation) const {
-  const Request& request = operation.request;
-  if (!request.name.empty()) {
-    const auto found = named_.find({request.name, request.iteration});
-    return found != named_.end() && fits(found->second, operation);
-  }
-  const int64_t ahead = request.iteration - plan_.first_number;
-  if (numbered_.empty() || ahead < 0) return false;
-  return fits(numbered_[static_cast<std::size_t>(ahead) % numbered_.size()], operation);
+void PlanMode::handle(int, ResumeMessage& message) {
+  parts_.tree.post_down(message);
+  resume(message);
 }
 
-bool PlanMode::fits(const Meaning& meaning, const Operation& operation) const {
-  return *table_.text(meaning.descriptor) == operation.descriptor &&
-         says_own_rows(*meaning.agreed, operation);
-}
-
-bool PlanMode::says_own_rows(const Agreed& agreed, const Operation& operation) const {
-  return agreed.own_rows.empty() ||
-         are_own_rows(agreed.own_rows, operation.request, world_.rank, world_.size());
-}
-
-const Agreed& PlanMode::decision(uint64_t sequence) {
-  go_to(sequence);
-  const PlannedDecision& planned = plan_.decisions[at_.place];
-  int64_t number = plan_.first_number +
-                   static_cast<int64_t>(at_.times * numbered_.size() + numbered_before_[at_.place]);
-  Agreed& agreed = period_[at_.place];
-  agreed.decision.sequence = sequence;
-  for (std::size_t i = 0; i < planned.units.size(); ++i) {
-    if (!planned.units[i].numbered) continue;
-    agreed.keys[i].iteration = agreed.decision.units[i].iteration = number++;
-  }
-  return agreed;
-}
-
-// Usually the next sequence.
-void PlanMode::go_to(uint64_t sequence) {
-  if (sequence == at_.sequence + 1) {
-    if (++at_.place == period()) {
-      at_.place = 0;
-      ++at_.times;
-    }
-  } else {
-    at_.place = static_cast<std::size_t>((sequence - plan_.start) % period());
-    at_.times = (sequence - plan_.start) / period();
-  }
-  at_.sequence = sequence;
-}
-
-bool PlanMode::is_about(const Agreed& agreed, Operation& operation) const {
-  if (agreed.keys.size() != 1) return false;
-  const UnitKey& key = agreed.keys.front();
-  if (key.iteration != operation.request.iteration) return false;
-  if (operation.caches.planned_era == era_ && operation.caches.planned_as == &agreed) return true;
-  const bool is_about =
-      key.name == operation.request.name &&
-      *table_.text(agreed.decision.units.front().descriptor.id) == operation.descriptor &&
-      says_own_rows(agreed, operation);
-  if (!is_about) return false;
-  operation.caches.planned_era = era_;
-  operation.caches.planned_as = &agreed;
-  return true;
-}
-
-bool PlanMode::report(uint64_t least, uint64_t furthest) {
-  least_ = reports_ == 0 ? least : std::min(least_, least);
-  furthest_ = reports_ == 0 ? furthest : std::max(furthest_, furthest);
-  return ++reports_ == children_ + 1;
-}
-
-bool PlanMode::repeats_within(uint64_t least, uint64_t furthest) const {
-  std::set<UnitKey> named;
-  for (uint64_t sequence = least; sequence < furthest; ++sequence) {
-    const auto place = static_cast<std::size_t>((sequence - plan_.start) % period());
-    for (std::size_t i = 0; i < period_[place].keys.size(); ++i) {
-      const bool is_counted = plan_.decisions[place].units[i].numbered;
-      if (!is_counted && !named.insert(period_[place].keys[i]).second) return true;
-    }
-  }
-  return false;
-}
-
-void PlanMode::resume(uint32_t era) {
-  phase_ = Phase::log;
-  era_ = era;
+// Leaves the plan. Each rank announces its operations again: those of decisions that not all ranks
+// have started, and all undecided ones. The former are decided already. Their readiness is gathered
+// so that a missing rank is named.
+void PlanMode::resume(const ResumeMessage& message) {
+  plan_.resume(message.era);
+  recurrence_.plan_ended(plan_.period(), message.furthest - plan_.start());
+  expect_all(message.least, message.furthest);
+  parts_.log.go_on();
+  for (const auto& [key, operation] : parts_.undecided.all()) catch_up_.announced(key);
+  parts_.undecided.announce_all();
+  end_caught_up();
+  parts_.queue.gather();
 }
 
 }  // namespace rdmacoll

@@ -1,107 +1,145 @@
-// Plan mode: ranks run a repeated order of decisions without messages, and leave it together.
+// Plan mode of a set's agreement: ranks run a repeated order of decisions without messages, and
+// leave it together.
 //
-// A rank takes the next decision of the plan as soon as its caller has submitted the operations.
-// All ranks have the same plan from the same sequence on, so all take the same decisions. They
-// differ only in their progress. To leave the plan, all ranks stop taking decisions and report
-// their progress. All ranks then run the decisions up to the furthest rank's, and the log continues
-// there.
+// To leave the plan, all ranks stop taking decisions and report their progress. All ranks then run
+// the decisions up to the furthest rank's, and the log continues there. Ranks that are behind catch
+// up with decisions that others have started.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <string>
+#include <set>
+#include <utility>
 #include <vector>
 
-#include "agreement/descriptor_table.h"
+#include "agreement/agreed.h"
+#include "agreement/agreement_host.h"
+#include "agreement/catch_up.h"
+#include "agreement/control_tree.h"
+#include "agreement/decision_log.h"
+#include "agreement/decision_queue.h"
 #include "agreement/messages.h"
+#include "agreement/plan.h"
 #include "agreement/readiness.h"
+#include "agreement/recurrence.h"
+#include "agreement/said_names.h"
+#include "agreement/situation.h"
+#include "agreement/undecided.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
 #include "base/world.h"
-#include "operation/cut.h"
 #include "operation/operation.h"
 
 namespace rdmacoll {
 
-// A decision, with the keys of its operations on this rank.
-struct Agreed {
-  Decision decision;  // its `rows` are not used
-  std::vector<UnitKey> keys;
-  // The row counts of the decision, shared by operations and recipes. Null if there are none. A
-  // plan reuses one table.
-  RowsRef rows = nullptr;
-  bool is_planned = false;
-  std::vector<int64_t> own_rows = {};  // planned: the row counts expected of this rank (own_rows())
+// How often late and stalled operations, and plans without progress, are checked.
+inline constexpr Nanoseconds kCheckInterval = kMillisecond;
+
+// The plans of a set, counted on one rank.
+struct PlanTotals {
+  uint64_t begun = 0, left = 0;
+  uint64_t caught_up = 0;  // decisions of ended plans that some ranks had to catch up with
+  uint64_t replayed = 0;   // decisions among these that were replayed with other rows
 };
 
 class PlanMode {
  public:
-  enum class Phase : uint8_t { log, plan, frozen };
+  // The parts of the agreement that plans use.
+  struct Parts {
+    const World& world;
+    AgreementHost& host;
+    const Situation& now;
+    ControlTree& tree;
+    const DescriptorTable& table;
+    SaidNames& names;
+    Readiness& readiness;
+    DecisionLog& log;
+    Undecided& undecided;
+    DecisionQueue& queue;
+  };
+  // `repeats`: as in Recurrence.
+  PlanMode(const Parts& parts, uint64_t repeats, Log output);
 
-  PlanMode(const World& world, const DescriptorTable& table)
-      : world_(world), table_(table), children_(tree_children(world.rank, world.size()).size()) {}
-
-  Phase phase() const { return phase_; }
-  uint32_t era() const { return era_; }
-  std::size_t period() const { return plan_.decisions.size(); }
-  uint64_t start() const { return plan_.start; }
-
-  // Begins a plan. Returns false if the plan is of another era than the next. Also returns false
-  // for unknown descriptor numbers, and for row counts that do not fit.
-  bool begin(const PlanMessage& message);
-  // Whether the plan contains this operation, now or later.
-  bool fits(const Operation& operation) const;
-  // The decision at `sequence`, which must not be before the plan's start.
-  const Agreed& decision(uint64_t sequence);
-  // Whether `agreed` is about this operation alone. A positive result is cached in the operation.
-  bool is_about(const Agreed& agreed, Operation& operation) const;
-  // Whether the operation has the planned row counts of this rank. True for kinds without row
-  // counts.
-  bool says_own_rows(const Agreed& agreed, const Operation& operation) const;
-  // The planned row counts of all ranks for this decision.
-  const RowTable& rows_of(uint64_t sequence) const {
-    return plan_.decisions[(sequence - plan_.start) % period()].rows;
+  const Plan& plan() const { return plan_; }
+  const CatchUp& catch_up() const { return catch_up_; }
+  bool is_in_log() const { return plan_.phase() == Plan::Phase::log; }
+  PlanTotals totals() const {
+    return {(plan_.era() + 1) / 2u, plan_.era() / 2u, caught_up_, replayed_};
   }
 
-  void freeze() { phase_ = Phase::frozen; }
-  // Takes the progress of this rank or of a child's subtree. Returns true once all have reported.
-  // least() and furthest() then have the range.
-  bool report(uint64_t least, uint64_t furthest);
-  uint64_t least() const { return least_; }
-  uint64_t furthest() const { return furthest_; }
+  // ---- along the plan ----
+  // Announces a submitted operation, or leaves the plan if the operation is not in it.
+  void submit(const OperationRef& operation);
+  const Agreed* take_planned(Operation& operation);  // as in Agreement
+  bool follow();                                     // as Agreement::follow_plan()
+  void check(bool has_room);                         // as Agreement::check_plan()
+  void note_progress() { moved_at_ = parts_.now.turned_at; }
+  Nanoseconds next_deadline(bool is_busy) const;
 
-  // Whether the decisions from `least` to `furthest` (excluded) name an operation twice. Ranks are
-  // never so far apart: the next run of an operation begins only when all ranks have begun this
-  // one.
-  bool repeats_within(uint64_t least, uint64_t furthest) const;
+  // ---- root ----
+  void note(const Decision& decision) { recurrence_.note(decision); }
+  void forget_order() { recurrence_.forget(); }  // the next decisions may not repeat the last ones
+  void start();                                  // begins a plan if the order has repeated
+  // An operation is ready on all ranks. Returns false if the log decides it.
+  bool take_ready(const ReadyUnit& unit);
 
-  void resume(uint32_t era);
+  // ---- messages ----
+  void handle(int sender, PlanMessage& message);
+  void handle(int sender, FreezeMessage& message);
+  void handle(int sender, FrozenMessage& message);
+  void handle(int sender, ResumeMessage& message);
+  void handle(int sender, CaughtUpMessage& message);
+  void handle(int sender, ReplayMessage& message);
+  // Takes a verdict. `is_answer`: it is for this rank. Returns true if it is for an operation that
+  // has been decided here, which needs nothing more.
+  bool judge(const UnitKey& key, const Status& verdict, bool is_answer);
+
+  // ---- operations that have run ----
+  bool settle(OperationRef& operation, Status& status);  // as in Agreement
+  bool is_final(const Operation& ended) const;           // as in Agreement
+  void ended(const Operation& operation);
+  void end_caught_up();  // ends held operations that no longer wait
+  std::size_t held() const { return held_.size(); }
+  void abandon(const Status& status);  // ends all held operations
 
  private:
-  struct Meaning {  // the operation that a name or number stands for
-    uint32_t descriptor = 0;
-    const Agreed* agreed = nullptr;
-  };
-  bool fits(const Meaning& meaning, const Operation& operation) const;
-  bool take_rows(const PlannedDecision& decision, Agreed& agreed) const;
-  void go_to(uint64_t sequence);
+  bool is_active() const { return plan_.phase() == Plan::Phase::plan; }
+  bool is_unplanned(const Operation& operation) const {
+    return !plan_.fits(operation) || parts_.names.has_new(operation);
+  }
+  void begin(const PlanMessage& message);
+  bool is_stuck(bool has_room) const;
+  void freeze(int except = -1);
+  void report(uint64_t least, uint64_t furthest);
+  void resume(const ResumeMessage& message);
 
-  const World& world_;
-  const DescriptorTable& table_;
-  const std::size_t children_;
-  Phase phase_ = Phase::log;
-  uint32_t era_ = 0;
-  PlanMessage plan_;
-  std::map<UnitKey, Meaning> named_;
-  std::vector<Meaning> numbered_;  // in the order of their numbers
-  // number of numbered units before each decision of the period
-  std::vector<std::size_t> numbered_before_;
-  std::vector<Agreed> period_;  // reused by decision()
-  struct {
-    uint64_t sequence = 0, times = 0;  // times: completed periods
-    std::size_t place = 0;             // position in the period
-  } at_;                               // the last decision that decision() returned
-  std::size_t reports_ = 0;
-  uint64_t least_ = 0;
-  uint64_t furthest_ = 0;
+  // After the plan: plan_mode_end.cc.
+  void expect_all(uint64_t least, uint64_t furthest);
+  void unit_caught_up(const UnitKey& key);
+  void caught_up(uint64_t sequence);
+  void replay(uint64_t sequence);
+  bool may_be_behind() const;
+  bool judge_started(const UnitKey& key, const Status& verdict);
+
+  const Parts parts_;
+  Log output_;
+  Plan plan_;
+  Recurrence recurrence_;  // used at the root
+  CatchUp catch_up_;
+
+  Nanoseconds moved_at_ = 0;  // when an operation last began or ended
+  Nanoseconds checked_at_ = 0;
+
+  // Verdicts that running operations end with, by the sequence of the decision. An operation of
+  // the same name may still run for an earlier decision.
+  std::map<std::pair<uint64_t, UnitKey>, Status> judged_;
+  // judged operations for which the root's verdict is still to come
+  std::set<UnitKey> unanswered_;
+  std::vector<OperationRef> held_;  // have ended, but not all ranks have caught up
+  std::set<UnitKey> to_replay_;     // run with a discarded result, and need another decision
+  uint64_t caught_up_ = 0;
+  uint64_t replayed_ = 0;
 };
 
 }  // namespace rdmacoll

@@ -32,6 +32,9 @@ struct UnitKey {
 
   auto operator<=>(const UnitKey&) const = default;
 };
+inline UnitKey key_of(const Operation& operation) {
+  return {operation.request.name, operation.request.iteration};
+}
 
 // "'bucket_0'", "operation number 7 of process set 1".
 std::string title(const UnitKey& key, const World& world);

@@ -281,8 +281,8 @@ bool ProcessSet::has_ended_all(uint64_t before) const {
 bool ProcessSet::is_drained() const { return agreement_.is_drained() && executor_.idle(lanes_); }
 
 SetTotals ProcessSet::totals() const {
-  return {agreement_.plans(), agreement_.plans_left(), agreement_.caught_up(),
-          agreement_.anew(),  planner_.programs(),     shared_};
+  const PlanTotals plans = agreement_.plan_totals();
+  return {plans.begun, plans.left, plans.caught_up, plans.replayed, planner_.programs(), shared_};
 }
 
 std::string ProcessSet::state() const {

@@ -123,7 +123,7 @@ class Operation {
   // received from each rank.
   std::vector<Result> results;
 
-  // What has happened to the operation.
+  // The progress of the operation so far.
   struct State {
     Nanoseconds taken_at = 0;            // when the engine took it
     uint64_t sequence = 0;               // the sequence of its decision

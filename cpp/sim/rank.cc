@@ -328,7 +328,7 @@ void SimRank::add_to(SimOutcome& outcome) const {
   outcome.plans += totals.plans;
   outcome.plans_left += totals.plans_left;
   outcome.caught_up += totals.caught_up;
-  outcome.anew += totals.anew;
+  outcome.replayed += totals.replayed;
   outcome.refused += is_of_before(engine_->failure()) ? 1 : 0;
   outcome.shared += totals.shared;
   outcome.failed += failed_ ? 1 : 0;

@@ -24,7 +24,7 @@ struct SimOutcome {
   uint64_t shared = 0;  // sums with results that a node shares
   uint64_t plans_left = 0;
   uint64_t caught_up = 0;
-  uint64_t anew = 0;
+  uint64_t replayed = 0;
   uint64_t refused = 0;  // ranks whose world ended by a message of the previous world
   uint64_t failed = 0;   // ranks whose world ended by an error
   std::map<std::size_t, int64_t> last_joined;  // by phase: the result of join()

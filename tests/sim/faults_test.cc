@@ -9,7 +9,7 @@ namespace rdmacoll {
 namespace {
 
 TEST(SimulatedFaults, end_with_right_sums_or_the_right_error) {
-  uint64_t plans = 0, plans_left = 0, caught_up = 0, anew = 0, shared = 0, by_servers = 0;
+  uint64_t plans = 0, plans_left = 0, caught_up = 0, replayed = 0, shared = 0, by_servers = 0;
   uint64_t refused = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {
     const SimOutcome outcome = simulate(seed);
@@ -19,7 +19,7 @@ TEST(SimulatedFaults, end_with_right_sums_or_the_right_error) {
     plans_left += outcome.plans_left;
     (make_script(seed).servers > 0 ? by_servers : shared) += outcome.shared;
     caught_up += outcome.caught_up;
-    anew += outcome.anew;
+    replayed += outcome.replayed;
     refused += outcome.refused;
   }
   // Ranks have begun plans, left them, and been at different places then.
@@ -28,7 +28,7 @@ TEST(SimulatedFaults, end_with_right_sums_or_the_right_error) {
   EXPECT_GT(shared, 100u);
   EXPECT_GT(by_servers, 50u);
   EXPECT_GT(caught_up, 20u);
-  EXPECT_GT(anew, 5u);
+  EXPECT_GT(replayed, 5u);
   // Ranks have heard words of an earlier world.
   EXPECT_GT(refused, 30u);
 }
@@ -148,7 +148,7 @@ TEST(SimulatedWorlds, of_many_ranks_exchange_little_in_few_messages) {
 // of the submitted rows, even ranks that have begun with the rows of the plan.
 TEST(SimulatedPlans, go_on_with_the_rows_that_ranks_have) {
   for (const Kind kind : {Kind::allgather, Kind::gather, Kind::scatter, Kind::alltoall}) {
-    uint64_t anew = 0;
+    uint64_t replayed = 0;
     for (uint64_t seed = 0; seed < 12; ++seed) {
       SimScript script;
       script.ranks = 4;
@@ -169,9 +169,9 @@ TEST(SimulatedPlans, go_on_with_the_rows_that_ranks_have) {
       ASSERT_TRUE(outcome.ok()) << name_of(kind) << " with seed " << seed << ": " << outcome.hang
                                 << outcome.wrong << outcome.unnamed << outcome.overslept;
       EXPECT_GT(outcome.plans_left, 0u);
-      anew += outcome.anew;
+      replayed += outcome.replayed;
     }
-    EXPECT_GT(anew, 0u) << name_of(kind);
+    EXPECT_GT(replayed, 0u) << name_of(kind);
   }
 }
 

@@ -33,7 +33,7 @@ std::vector<Message> examples() {
       FragmentMessage{true, "the end"},
       FarewellMessage{},
       AllJoinedMessage{2, 17},
-      AnewMessage{904},
+      ReplayMessage{904},
       PlaceMessage{905, 1 << 20}};
 }
 

@@ -57,7 +57,7 @@ class GateOfRankOne : public testing::Test {
   DescriptorTable table_;
   Readiness readiness_{world_, table_, {}};
   DecisionLog log_{world_, table_, {}};
-  PlanMode plan_{world_, table_};
+  Plan plan_{world_, table_};
   CatchUp catch_up_;
   Gate gate_{{world_, 0, table_, readiness_, log_, plan_, catch_up_}};
 };
@@ -151,7 +151,7 @@ TEST_F(GateOfRankOne, refuses_a_plan_and_its_end_at_another_place) {
   EXPECT_EQ(gate_.complaint(17, FrozenMessage{1, 0, 1}), "");
   EXPECT_NE(gate_.complaint(17, FrozenMessage{1, 0, 1}), "") << "a second report";
   EXPECT_NE(gate_.complaint(0, CaughtUpMessage{0}), "") << "nothing waits for it";
-  EXPECT_NE(gate_.complaint(0, AnewMessage{0}), "");
+  EXPECT_NE(gate_.complaint(0, ReplayMessage{0}), "");
   EXPECT_NE(gate_.complaint(0, AllJoinedMessage{3, 0}), "") << "this rank has not joined";
   EXPECT_NE(gate_.complaint(0, PlaceMessage{0, 100}), "") << "no page begins there";
   EXPECT_EQ(gate_.complaint(0, PlaceMessage{0, 4096}), "");

@@ -59,12 +59,12 @@ bool is_small(const SimScript& script) {
 // replayed.
 std::vector<Recorded> record_worlds() {
   const std::size_t joins = Message(AllJoinedMessage()).index();
-  const std::size_t anew = Message(AnewMessage()).index();
+  const std::size_t replayed = Message(ReplayMessage()).index();
   std::vector<Recorded> worlds;
   for (uint64_t seed = 0; worlds.size() < 40; ++seed) {
     Recorded world{make_script(seed), {}};
-    const bool may_be_anew = world.script.plan_repeats > 0 && world.script.ranks < 5;
-    if (worlds.size() < 34 ? !is_small(world.script) : !may_be_anew) continue;
+    const bool may_be_replayed = world.script.plan_repeats > 0 && world.script.ranks < 5;
+    if (worlds.size() < 34 ? !is_small(world.script) : !may_be_replayed) continue;
     world.script.late_words = 0;
     SimScript script = world.script;
     std::size_t index = 0;
@@ -76,7 +76,7 @@ std::vector<Recorded> record_worlds() {
     if (!simulate(script).ok()) continue;
     const bool is_wanted = worlds.size() < 22   ? true
                            : worlds.size() < 34 ? !world.sent[joins].empty()
-                                                : !world.sent[anew].empty();
+                                                : !world.sent[replayed].empty();
     if (is_wanted) worlds.push_back(std::move(world));
   }
   return worlds;

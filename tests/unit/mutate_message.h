@@ -251,7 +251,7 @@ class Mutator {
     number("furthest", message.furthest);
   }
   void visit(CaughtUpMessage& message) { number("sequence", message.sequence); }
-  void visit(AnewMessage& message) { number("sequence", message.sequence); }
+  void visit(ReplayMessage& message) { number("sequence", message.sequence); }
   void visit(PlaceMessage& message) {
     number("sequence", message.sequence);
     number("offset", message.offset);

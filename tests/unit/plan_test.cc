@@ -1,6 +1,6 @@
 // The orders that make a plan, the operations that a plan names, and the ranks that catch up after
 // it.
-#include "agreement/plan_mode.h"
+#include "agreement/plan.h"
 
 #include <gtest/gtest.h>
 
@@ -171,9 +171,9 @@ TEST_F(Plans, name_decisions_and_the_numbers_of_the_unnamed) {
     recurrence.note(decision({""}));
   }
   const World world = world_of(0, 1);
-  PlanMode mode(world, table_);
+  Plan mode(world, table_);
   ASSERT_TRUE(mode.begin(plan(recurrence)));
-  EXPECT_EQ(mode.phase(), PlanMode::Phase::plan);
+  EXPECT_EQ(mode.phase(), Plan::Phase::plan);
   EXPECT_EQ(mode.decision(6).keys, (std::vector<UnitKey>{{"", 6}, {"", 7}}));
   EXPECT_EQ(mode.decision(7).keys, (std::vector<UnitKey>{{"a", 0}}));
   EXPECT_EQ(mode.decision(8).keys, (std::vector<UnitKey>{{"", 8}}));
@@ -194,7 +194,7 @@ TEST_F(Plans, of_another_era_or_with_unknown_numbers_are_refused) {
   for (int round = 0; round < 2; ++round) recurrence.note(decision({"a"}));
   PlanMessage message = plan(recurrence);
   const World world = world_of(0, 1);
-  PlanMode mode(world, table_);
+  Plan mode(world, table_);
   message.era = 2;
   EXPECT_FALSE(mode.begin(message));
   message.era = 1;
@@ -209,7 +209,7 @@ TEST_F(Plans, know_what_each_rank_is_to_say_of_its_rows) {
     recurrence.note(gathering("x", {{1, 2}, {4}}, Kind::alltoall));  // rank 1 gives 4 to each
   }
   const World world = world_of(1, 2);
-  PlanMode mode(world, table_);
+  Plan mode(world, table_);
   ASSERT_TRUE(mode.begin(plan(recurrence)));
   EXPECT_EQ(mode.decision(4).own_rows, std::vector<int64_t>{5});
   EXPECT_EQ(*mode.decision(4).rows, (RowTable{{3}, {5}}));
@@ -233,7 +233,7 @@ TEST_F(Plans, with_rows_that_do_not_fit_are_refused) {
        {RowTable{{1}}, RowTable{{1}, {1, 2}}, RowTable{}, RowTable{{1}, {2}, {3}}}) {
     PlanMessage message{1, 0, 0, {{Algorithm::ring_allgather, 64, {}, rows}}};
     message.decisions[0].units = {{number_of("g", 4, Kind::allgather), false, 0}};
-    PlanMode mode(world, table_);
+    Plan mode(world, table_);
     EXPECT_FALSE(mode.begin(message)) << rows.size();
   }
 }
@@ -242,7 +242,7 @@ TEST_F(Plans, end_once_this_rank_and_all_children_have_reported) {
   Recurrence recurrence(table_, 2);
   for (int round = 0; round < 2; ++round) recurrence.note(decision({"a"}));
   const World world = world_of(0, 3);
-  PlanMode mode(world, table_);
+  Plan mode(world, table_);
   ASSERT_TRUE(mode.begin(plan(recurrence)));
   mode.freeze();
   EXPECT_FALSE(mode.report(7, 7));
@@ -251,7 +251,7 @@ TEST_F(Plans, end_once_this_rank_and_all_children_have_reported) {
   EXPECT_EQ(mode.least(), 6u);
   EXPECT_EQ(mode.furthest(), 9u);
   mode.resume(2);
-  EXPECT_EQ(mode.phase(), PlanMode::Phase::log);
+  EXPECT_EQ(mode.phase(), Plan::Phase::log);
   EXPECT_EQ(mode.era(), 2u);
 }
 

@@ -1,0 +1,73 @@
+// The decisions that this rank takes part in, in their order, and the operations that they name.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "agreement/agreed.h"
+#include "agreement/agreement_host.h"
+#include "agreement/control_tree.h"
+#include "agreement/decided.h"
+#include "agreement/decision_log.h"
+#include "agreement/descriptor_table.h"
+#include "agreement/said_names.h"
+#include "agreement/situation.h"
+#include "agreement/undecided.h"
+#include "base/world.h"
+#include "operation/operation.h"
+
+namespace rdmacoll {
+
+class DecisionQueue {
+ public:
+  struct Parts {
+    const World& world;
+    AgreementHost& host;
+    const Situation& now;
+    ControlTree& tree;
+    const DescriptorTable& table;
+    const SaidNames& names;
+    DecisionLog& log;
+    Undecided& undecided;
+  };
+  explicit DecisionQueue(const Parts& parts) : parts_(parts) {}
+
+  Agreed agreed_of(Decision decision) const;  // for a decision of the log
+  // This rank takes part in the decision, which is the next one.
+  void accept(const Decision& decision);
+  void add(Agreed agreed) { agreed_.push_back(std::move(agreed)); }
+  // Moves complete decisions to decided(). Returns whether there was any.
+  bool gather();
+  // Takes all operations of the decision into decided(), or returns false and takes none.
+  bool take_operations(const Agreed& agreed);
+  // This rank takes part in an operation that its caller has not submitted.
+  void add_placeholder(const Agreed& agreed, std::size_t unit);
+
+  // Decisions that lack some operations.
+  const std::deque<Agreed>& agreed() const { return agreed_; }
+  // The decision of this sequence that lacks some operations, or null.
+  const Agreed* lacking(uint64_t sequence) const;
+  // Complete decisions that have not begun.
+  std::deque<Decided>& decided() { return decided_; }
+  const std::deque<Decided>& decided() const { return decided_; }
+  bool is_empty() const { return agreed_.empty() && decided_.empty() && placeholders_.empty(); }
+  bool has_begun_all(uint64_t before) const;  // all decisions before this one
+  void abandon(const Status& status);         // ends the operations of all decisions
+
+ private:
+  struct Found {
+    Operations* among = nullptr;
+    Operations::iterator at;
+  };
+  bool find_operation(const Agreed& agreed, std::size_t unit, Found& found);
+  bool take_part_with_zeros(const Agreed& agreed, std::size_t unit);
+
+  const Parts parts_;
+  std::deque<Agreed> agreed_;
+  std::deque<Decided> decided_;
+  Operations placeholders_;   // their decision has not begun
+  std::vector<Found> found_;  // a member to reuse its memory
+};
+
+}  // namespace rdmacoll

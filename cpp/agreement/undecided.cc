@@ -1,0 +1,59 @@
+#include "agreement/undecided.h"
+
+#include <utility>
+#include <vector>
+
+#include "operation/cut.h"
+
+namespace rdmacoll {
+
+const UnitKey& Undecided::join_key() {
+  static const UnitKey kJoin{"", kJoinIteration};
+  return kJoin;
+}
+
+OperationRef Undecided::take(const UnitKey& key) {
+  auto taken = all_.extract(key);
+  return taken.empty() ? nullptr : std::move(taken.mapped());
+}
+
+void Undecided::announce(const OperationRef& operation) {
+  const Request& request = operation->request;
+  if (request.kind == Kind::join) return announce_join(*operation);
+  const World& world = parts_.world;
+  ReadyRecord record{parts_.table.refer(operation->descriptor),
+                     request.iteration,
+                     world.rank,
+                     parts_.tree.is_leaf(),
+                     {}};
+  if (record.descriptor.id == 0 || request.name.empty()) record.labels = request.labels();
+  record.listing = parts_.names.say(*operation);
+  record.age = parts_.now.turned_at - operation->state.taken_at;
+  std::vector<int64_t> rows;  // a refusal has no rows
+  if (request.refusal.empty()) rows = own_rows(request, world.rank, world.size());
+  if (!rows.empty()) record.rows.emplace_back(world.rank, std::move(rows));
+  announce(record);
+}
+
+void Undecided::announce(const ReadyRecord& record) {
+  const bool added = parts_.readiness.add(record, parts_.now.turned_at);
+  RC_ASSERT(added, record.labels);
+}
+
+void Undecided::announce_join(const Operation& join) {
+  ReadyRecord record;
+  record.iteration = join.next_number;
+  record.origin = parts_.world.rank;
+  record.joins = true;
+  announce(record);
+}
+
+void Undecided::announce_all() {
+  for (const auto& [key, operation] : all_) {
+    if (key != join_key()) announce(operation);
+  }
+  const auto join = all_.find(join_key());
+  if (join != all_.end()) announce_join(*join->second);
+}
+
+}  // namespace rdmacoll
