@@ -11,6 +11,7 @@ from rdmacoll._horovod.keras_collectives import (
     broadcast_global_variables,
     reducescatter,
 )
+from rdmacoll._horovod.optimizers import DistributedKerasOptimizer as DistributedOptimizer
 from rdmacoll._horovod.process_sets import (
     ProcessSet,
     add_process_set,
@@ -56,9 +57,6 @@ from rdmacoll.ops import (
     Compression,
 )
 from rdmacoll.ops._library import register
-from rdmacoll.optimizer import (
-    DistributedOptimizer,
-)
 
 register()
 

@@ -19,6 +19,11 @@ from rdmacoll._horovod.collectives import (
     reducescatter,
 )
 from rdmacoll._horovod.objects import allgather_object, broadcast_object, broadcast_object_fn
+from rdmacoll._horovod.optimizers import (
+    BroadcastGlobalVariablesHook,
+    DistributedGradientTape,
+    DistributedOptimizer,
+)
 from rdmacoll._horovod.process_sets import (
     ProcessSet,
     add_process_set,
@@ -66,9 +71,6 @@ from rdmacoll.engine.process_set import (
 from rdmacoll.engine.process_sets import (
     process_sets,
 )
-from rdmacoll.hooks import (
-    BroadcastGlobalVariablesHook,
-)
 from rdmacoll.ops import (
     Compression,
     barrier,
@@ -78,12 +80,6 @@ from rdmacoll.ops import (
     scatter,
 )
 from rdmacoll.ops._library import register
-from rdmacoll.optimizer import (
-    DistributedOptimizer,
-)
-from rdmacoll.optimizer.tape import (
-    DistributedGradientTape,
-)
 
 register()
 

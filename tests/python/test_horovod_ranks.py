@@ -22,3 +22,8 @@ def test_worlds_and_process_sets_have_horovods_meaning(ranks: int, launcher: str
 @pytest.mark.parametrize(("ranks", "form"), [slow(1, "pickle"), (3, "pickle"), slow(2, "json")])
 def test_objects_come_signed_to_every_rank(ranks: int, form: str) -> None:
     run_checks("objects.py", ranks, arguments=[form], env={"RDMACOLL_OBJECTS": form})
+
+
+@pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
+def test_trainings_take_horovods_arguments(ranks: int) -> None:
+    run_checks("tf_horovod_training.py", ranks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from rdmacoll.engine.errors import ConfigError
@@ -26,6 +27,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     too. Slots that only some ranks have are created on the others. Variables that the first batch creates are
     sent after it. Metrics and half-filled sums of gradients stay each rank's own.
 
+    device: without effect. local_variables: variables that are not sent, the same ones on all ranks.
     process_set: the ranks that train together; nothing happens on other ranks. allow_unwrapped: allows a
     first batch that reduces no gradient of the model, or none of the variables that one of its optimizers
     updates. Otherwise this is a ConfigError, since ranks would train apart.
@@ -37,6 +39,8 @@ class BroadcastGlobalVariablesCallback(Callback):
     def __init__(
         self,
         root_rank: int = 0,
+        device: str = "",
+        local_variables: Iterable[Any] | None = None,
         *,
         allow_unwrapped: bool = False,
         process_set: ProcessSet = global_process_set,
@@ -46,6 +50,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         if self.root_rank not in process_set.ranks:
             raise ConfigError(f"root_rank={root_rank} is not in {process_set!r}: name a rank of the set.")
         self.allow_unwrapped = allow_unwrapped
+        self.local_variables = list(local_variables or ())
         self._reset()
 
     def _reset(self) -> None:
@@ -99,7 +104,9 @@ class BroadcastGlobalVariablesCallback(Callback):
         super().on_train_end(logs)
 
     def _begin(self, *, has_batch: bool) -> None:
-        self._variables = VariableBroadcast(self.model, self.root_rank, self.process_set)
+        self._variables = VariableBroadcast(
+            self.model, self.root_rank, self.process_set, self.local_variables
+        )
         if self._is_single_rank():
             self._is_done = True
             return

@@ -27,10 +27,10 @@ class MetricAverageCallback(Callback):
     Metrics are matched by name, without the counter that Keras puts after it: `auc_1` of one rank and `auc_9`
     of another are one metric. Several metrics that differ in the counter alone are matched in its order. A
     metric that some ranks do not have keeps each rank's own value, and is named once in a warning.
-    process_set: the ranks that train together; nothing happens on other ranks.
+    device: without effect. process_set: the ranks that train together; nothing happens on other ranks.
     """
 
-    def __init__(self, *, process_set: ProcessSet = global_process_set) -> None:
+    def __init__(self, device: str = "", *, process_set: ProcessSet = global_process_set) -> None:
         super().__init__(process_set)
         self._named: set[str] = set()
 

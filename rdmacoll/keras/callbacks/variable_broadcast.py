@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from rdmacoll.keras.callbacks.exchange import gathered_unless_equal
 from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of, name_in_thread, wrapped_names
 from rdmacoll.ops._library import typed_errors
 from rdmacoll.ops.broadcast import broadcast_
+from rdmacoll.optimizer.registry import plain_variable
 from rdmacoll.ps.calls import has_servers
 
 
@@ -34,7 +35,11 @@ class VariableBroadcast:
     """Makes the ranks of one `fit` equal. All ranks of the set call the same methods in the same order,
     for the same program."""
 
-    def __init__(self, model: Any, root_rank: int, process_set: ProcessSet) -> None:
+    def __init__(
+        self, model: Any, root_rank: int, process_set: ProcessSet, local_variables: Sequence[Any] = ()
+    ) -> None:
+        """local_variables: are not sent."""
+        self._local = {id(plain_variable(variable)) for variable in local_variables}
         self._model = model
         self._root = root_rank
         self._set = process_set
@@ -129,7 +134,8 @@ class VariableBroadcast:
             for key, group in sorted(groups.items())
             for name, variable in sorted(group.variables.items())
             # Half a step's gradients stay here, unless the root goes on from another step.
-            if name not in group.accumulators or key in with_sums
+            if (name not in group.accumulators or key in with_sums)
+            and id(plain_variable(variable)) not in self._local
         ]
         name = f"{self._name(groups)}: variables"
         with typed_errors():

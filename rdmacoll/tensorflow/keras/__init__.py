@@ -11,6 +11,7 @@ from rdmacoll._horovod.keras_collectives import (
     broadcast_global_variables,
     reducescatter,
 )
+from rdmacoll._horovod.optimizers import DistributedTensorflowKerasOptimizer as DistributedOptimizer
 from rdmacoll._horovod.process_sets import (
     ProcessSet,
     add_process_set,
@@ -53,9 +54,6 @@ from rdmacoll.ops import (
     Compression,
 )
 from rdmacoll.ops._library import register
-from rdmacoll.optimizer import (
-    DistributedOptimizer,
-)
 from rdmacoll.tensorflow.keras import (
     callbacks,
 )

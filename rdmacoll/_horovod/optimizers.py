@@ -1,0 +1,200 @@
+"""Optimizers, tapes and hooks with the arguments of Horovod's, in their order.
+
+Without effect: devices, `use_locking`, names, and `groups` (gradients travel in buckets). `num_groups` is the
+older form of `groups`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rdmacoll import hooks, optimizer as own
+from rdmacoll._base.external_values import shown
+from rdmacoll._horovod.calls import operator_of
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.operators import Average
+from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.ops import Compression
+from rdmacoll.optimizer import tape as tapes
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: Any = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+    **options: Any,
+) -> Any:
+    """`rdmacoll.DistributedOptimizer` with Horovod's arguments; `options` are those that Horovod does not
+    have.
+
+    gradient_predivide_factor: with Average, gradients are divided by it before they are summed, and
+    multiplied by it after that. On a rank outside of `process_set` the optimizer stays as it is.
+
+    Raises ValueError for a factor with another operator than Average, and for wrong groups.
+    """
+    reducing = _reducing(op, gradient_predivide_factor, num_groups, groups, options)
+    if not _takes_part(process_set):
+        return _local(optimizer, backward_passes_per_step)
+    return own.DistributedOptimizer(
+        optimizer,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        process_set=process_set,
+        **reducing,
+    )
+
+
+def DistributedTensorflowKerasOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: Any = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+    **options: Any,
+) -> Any:
+    """`DistributedOptimizer` with the order of `horovod.tensorflow.keras`."""
+    return DistributedOptimizer(
+        optimizer,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        **options,
+    )
+
+
+def DistributedKerasOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: Any = Average,
+    num_groups: int = 0,
+    groups: Any = None,
+    **options: Any,
+) -> Any:
+    """`DistributedOptimizer` with the order of `horovod.keras`."""
+    return DistributedOptimizer(
+        optimizer,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        num_groups=num_groups,
+        groups=groups,
+        **options,
+    )
+
+
+def DistributedGradientTape(
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: Any = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+    **options: Any,
+) -> Any:
+    """`rdmacoll.DistributedGradientTape` with Horovod's arguments. On a rank outside of `process_set` the
+    tape stays as it is. Errors as `DistributedOptimizer`."""
+    reducing = _reducing(op, gradient_predivide_factor, num_groups, groups, options)
+    if not _takes_part(process_set):
+        return gradtape
+    return tapes.DistributedGradientTape(
+        gradtape,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
+        **reducing,
+    )
+
+
+class BroadcastGlobalVariablesHook(hooks.BroadcastGlobalVariablesHook):
+    """`rdmacoll.BroadcastGlobalVariablesHook` with Horovod's arguments."""
+
+    def __init__(
+        self, root_rank: int, device: str = "", *, process_set: ProcessSet = global_process_set
+    ) -> None:
+        super().__init__(root_rank, process_set=process_set)
+
+
+def _reducing(
+    op: Any, predivide_factor: Any, num_groups: Any, groups: Any, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The options of the reduction. Raises ConfigError."""
+    reduce_op = operator_of(op)
+    _check_groups(num_groups, groups)
+    options = {**options, "op": reduce_op}
+    if predivide_factor != 1.0:
+        if reduce_op is not Average:
+            raise ConfigError(
+                f"gradient_predivide_factor={shown(predivide_factor)} with op={reduce_op}: it is for Average "
+                "alone. Give prescale_factor and postscale_factor instead."
+            )
+        if not isinstance(predivide_factor, (int, float)) or not predivide_factor > 0:
+            raise ConfigError(f"gradient_predivide_factor={shown(predivide_factor)}: a number above 0.")
+        options["prescale_factor"] = options.get("prescale_factor", 1.0) / predivide_factor
+        options["postscale_factor"] = options.get("postscale_factor", 1.0) * predivide_factor
+    return options
+
+
+def _check_groups(num_groups: Any, groups: Any) -> None:
+    if type(num_groups) is not int or num_groups < 0:
+        raise ConfigError(f"num_groups={shown(num_groups)}: a whole number from 0.")
+    if groups is None:
+        return
+    is_number = type(groups) is int and groups >= 0
+    is_lists = not isinstance(groups, (str, dict)) and isinstance(groups, Iterable)
+    if not is_number and not (is_lists and all(isinstance(one, (list, tuple)) for one in groups)):
+        raise ConfigError(f"groups={shown(groups)}: a number of groups, or a list of lists of variables.")
+
+
+def _takes_part(process_set: ProcessSet) -> bool:
+    return process_set is global_process_set or bool(process_set.included())
+
+
+def _local(optimizer: Any, passes: int) -> Any:
+    """The optimizer of a rank outside of the process set. Raises ConfigError."""
+    if passes != 1:
+        raise ConfigError(
+            f"backward_passes_per_step={passes} on a rank outside of the process set, whose optimizer is not "
+            "wrapped: let this rank add its gradients itself."
+        )
+    return optimizer

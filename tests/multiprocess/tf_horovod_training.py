@@ -1,0 +1,122 @@
+"""Tests optimizers, tapes and callbacks with the arguments of Horovod. Each step is compared with its closed
+form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tf_common import close, raised, run_all
+
+import rdmacoll.keras
+import rdmacoll.tensorflow as hvd
+import rdmacoll.tensorflow.keras
+from rdmacoll.ops import Compression
+
+hvd.init()
+RANK, SIZE = hvd.rank(), hvd.size()
+MEAN = np.mean(np.arange(SIZE))
+NONE = Compression.none
+
+
+def after_step(wrap: Any, **options: Any) -> float:
+    """Returns a weight of 0 after one step of gradient descent with the gradient -RANK."""
+    variable = keras.Variable(np.zeros(1, np.float32))
+    optimizer = wrap(keras.optimizers.SGD(1.0), **options)
+    optimizer.apply_gradients([(tf.constant([-float(RANK)]), variable)])
+    return float(variable.numpy()[0])
+
+
+def check_optimizers_take_horovods_arguments_in_its_order() -> None:
+    sum_of_ranks = MEAN * SIZE
+    wraps = {
+        hvd.DistributedOptimizer: (None, False, "", "", NONE, False, 1, hvd.Sum, 1.0, False, 0, 2),
+        rdmacoll.tensorflow.keras.DistributedOptimizer: (
+            None,
+            "",
+            "",
+            NONE,
+            False,
+            1.0,
+            hvd.Sum,
+            1,
+            False,
+            2,
+        ),
+        rdmacoll.keras.DistributedOptimizer: (None, "", "", NONE, False, 1.0, hvd.Sum, 0, []),
+    }
+    for wrap, positional in wraps.items():
+        close(after_step(lambda one: wrap(one, *positional)), sum_of_ranks)  # noqa: B023
+        close(after_step(wrap), MEAN)
+        close(after_step(wrap, op=hvd.Max), 0.0)
+        close(after_step(wrap, gradient_predivide_factor=4.0), MEAN)
+        close(after_step(wrap, postscale_factor=3.0), 3 * MEAN)
+        for wrong in (
+            {"gradient_predivide_factor": 2.0, "op": hvd.Sum},
+            {"gradient_predivide_factor": -1.0},
+            {"op": 2},
+            {"groups": "two"},
+            {"groups": -1},
+            {"groups": [3]},
+            {"num_groups": 0.5},
+        ):
+            raised(ValueError, lambda: after_step(wrap, **wrong))  # noqa: B023
+
+
+def check_tapes_take_horovods_arguments_in_its_order() -> None:
+    def gradient(*positional: Any, **options: Any) -> Any:
+        variable = tf.Variable([0.0])
+        with tf.GradientTape() as tape:
+            loss = variable * float(RANK)
+        return hvd.DistributedGradientTape(tape, *positional, **options).gradient(loss, variable)
+
+    close(gradient(), [MEAN])
+    close(gradient("", "", NONE, False, hvd.Sum), [MEAN * SIZE])
+    close(gradient("", "", Compression.fp16, False, hvd.Average, 2.0, 0, 1), [MEAN])
+    raised(ValueError, lambda: gradient(op=hvd.Sum, gradient_predivide_factor=2.0))
+
+
+def check_ranks_outside_of_a_set_keep_their_gradients() -> None:
+    if SIZE == 1:
+        return
+    one = hvd.add_process_set([0])
+    close(after_step(hvd.DistributedOptimizer, process_set=one), RANK)
+    variable = tf.Variable([0.0])
+    with tf.GradientTape() as tape:
+        loss = variable * float(RANK)
+    close(hvd.DistributedGradientTape(tape, process_set=one).gradient(loss, variable), [RANK])
+    if RANK > 0:
+        raised(
+            ValueError,
+            lambda: after_step(hvd.DistributedOptimizer, process_set=one, backward_passes_per_step=2),
+        )
+    hvd.remove_process_set(one)
+
+
+def check_variables_of_one_rank_are_not_broadcast() -> None:
+    callbacks = rdmacoll.tensorflow.keras.callbacks
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1), keras.layers.Dense(1)])
+    shared, own = model.layers[0].kernel, model.layers[1].kernel
+    for variable in (shared, own):
+        variable.assign([[float(RANK + 1)]])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+    rdmacoll.declare_local([own])
+    broadcast = callbacks.BroadcastGlobalVariablesCallback(0, "", [own])
+    model.fit(
+        np.ones((4, 1)), np.ones(4), verbose=0, callbacks=[broadcast, callbacks.MetricAverageCallback("")]
+    )
+    close(shared.numpy(), [[1.0]])
+    close(own.numpy(), [[RANK + 1.0]])
+
+
+def check_a_hook_takes_a_device() -> None:
+    with tf.Graph().as_default():
+        variable = tf.compat.v1.get_variable("v", initializer=float(RANK))
+        hook = hvd.BroadcastGlobalVariablesHook(SIZE - 1, "/cpu:0")
+        with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
+            close(session.run(variable), SIZE - 1)
+
+
+run_all(globals())
