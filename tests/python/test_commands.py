@@ -253,10 +253,12 @@ def test_every_schedule_is_right(tmp_path, ranks):
     assert found["schedules"] >= 16 * 4
 
 
-def test_planned_mishaps_never_hang_never_sum_wrongly_and_are_always_named(tmp_path):
-    code, found, output = command_line(tmp_path, "sim", "faults", "--seeds", "0:200")
+# The suite of the simulator runs more seeds.
+@pytest.mark.parametrize("seeds", [60, slow(200)])
+def test_planned_mishaps_never_hang_never_sum_wrongly_and_are_always_named(tmp_path, seeds):
+    code, found, output = command_line(tmp_path, "sim", "faults", "--seeds", f"0:{seeds}")
     assert code == 0, output
-    assert found["seeds"] == 200
+    assert found["seeds"] == seeds
     assert (found["hangs"], found["wrong_sums"], found["unnamed_errors"]) == (0, 0, 0)
     assert found["failing_seeds"] == []
     assert (found["lost_wakeups"], found["crashes"]) == (0, 0)
