@@ -105,13 +105,13 @@ def entries_of(weights: Sequence[Any], optimizer: Any) -> list[Entry]:
                 of_optimizer.append(entry)
     scalars = [entry for entry in of_optimizer if _is_scalar(entry.source)]
     slots = [entry for entry in of_optimizer if not _is_scalar(entry.source)]
-    return [*scalars, *variable_entries(weights), *[entry for entry in slots if _is_compared(entry.source)]]
+    return [*scalars, *variable_entries(weights), *[entry for entry in slots if is_compared(entry.source)]]
 
 
 def variable_entries(variables: Iterable[Any]) -> list[Entry]:
     """The entries to compare for a list of variables."""
     found = [Entry(label_of(one), tf_variable(one)) for one in variables]
-    return [entry for entry in found if _is_compared(entry.source)]
+    return [entry for entry in found if is_compared(entry.source)]
 
 
 def _parts_of(optimizer: Any) -> list[Any]:
@@ -120,7 +120,8 @@ def _parts_of(optimizer: Any) -> list[Any]:
     return [] if optimizer is None else with_inner(optimizer)
 
 
-def _is_compared(variable: Any) -> bool:
+def is_compared(variable: Any) -> bool:
+    """Whether a `tf.Variable` has numbers that are to be equal on all ranks."""
     return is_numeric(variable) and not getattr(variable, _LOCAL, False)
 
 

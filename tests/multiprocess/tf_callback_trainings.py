@@ -137,11 +137,11 @@ class Gan(keras.Model):
 
 
 class Taped(keras.Model):
-    """A train step of the program."""
+    """A train step of the program, with a network that follows the trained one."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.network = network()
+        self.network, self.target = network(), network()
 
     def call(self, x: Any) -> Any:
         return self.network(x)
@@ -150,7 +150,9 @@ class Taped(keras.Model):
         x, y = data
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((self(x) - y) ** 2)
-        variables = self.trainable_variables
+        variables = self.network.trainable_variables
         gradients = rdmacoll.DistributedGradientTape(tape).gradient(loss, variables)
         self.optimizer.apply_gradients(zip(gradients, variables))
+        for one, other in zip(self.target.trainable_variables, variables):
+            one.assign(0.9 * one + 0.1 * other)
         return {"loss": loss}

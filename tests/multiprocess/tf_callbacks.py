@@ -186,6 +186,16 @@ def check_an_optimizer_beside_wrapped_ones_is_an_error() -> None:
     assert equal_on_all_ranks([array for one in optimizers for array in state_of(one)])
 
 
+def check_a_training_without_the_wrapped_optimizer_is_an_error() -> None:
+    model = network()
+    model.compile(kinds()[-1](0.01), "mse")
+    fit(model)
+    model.optimizer = rdmacoll.DistributedOptimizer(kinds()[-1](0.01))  # it is traced with the plain one
+    text = str(raised(rdmacoll.MismatchError, lambda: fit(model, BroadcastGlobalVariablesCallback(0))))
+    assert "no gradient of it was reduced" in text, text
+    assert "and then model.compile, or pass allow_unwrapped=True" in text
+
+
 def check_a_tape_with_a_plain_optimizer_is_legal() -> None:
     for kind in kinds():
         model = Taped()

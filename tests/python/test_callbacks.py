@@ -30,7 +30,7 @@ def test_keras_2_begins_equal_on_two_ranks(tf_keras: Path) -> None:  # noqa: F81
 @pytest.mark.slow
 def test_keras_of_tensorflow_2_15_begins_equal(old_python: Path) -> None:  # noqa: F811
     for done in run_in_old_python(old_python, "tf_callbacks.py", 2, "2"):
-        assert len(done) == 19
+        assert len(done) == 20
 
 
 # Each check costs seconds. The usual run tries these checks, and the slow run tries all of them.
@@ -41,6 +41,8 @@ FIRST = [
     "check_rank_0_alone_loads_a_training",
     "check_a_model_without_reductions_is_an_error",
     "check_an_optimizer_beside_wrapped_ones_is_an_error",
+    "check_a_training_without_the_wrapped_optimizer_is_an_error",
+    "check_a_tape_with_a_plain_optimizer_is_legal",
 ]
 
 
@@ -132,6 +134,15 @@ def test_an_optimizer_that_differs_is_named() -> None:
     first, second = ({"optimizer": group(built_for=order)} for order in (["model/0"], ["model/1"]))
     with pytest.raises(MismatchError, match="optimizer is built for other variables on rank 1"):
         agreement.check_equal({0: first, 1: second}, {})
+
+
+def test_variables_that_each_rank_has_changed_by_itself_are_named() -> None:
+    agreement.check_unreduced({0: {"model/0": 7}, 1: {"model/0": 7}, 2: {"model/1": 9}}, {})
+    message = "given net/kernel different values on rank 0 and ranks 1, 2, and no gradient of it was reduced"
+    with pytest.raises(MismatchError, match=message):
+        agreement.check_unreduced(
+            {0: {"model/0": 7}, 1: {"model/0": 8}, 2: {"model/0": 8}}, {"model/0": "net/kernel"}
+        )
 
 
 def test_where_fit_begins_is_agreed_on() -> None:

@@ -59,6 +59,22 @@ def check_wrapped(names: Mapping[int, list[str]]) -> None:
     )
 
 
+def check_unreduced(prints: Mapping[int, Mapping[str, int]], labels: Mapping[str, str]) -> None:
+    """Checks that the first batch has changed variables alike on all ranks. prints: by rank, fingerprints of
+    changed variables whose gradients were not reduced, by key. labels: names of the variables for people.
+    Raises MismatchError."""
+    for key in _union(prints.values()):
+        found = {rank: own.get(key) for rank, own in prints.items()}
+        if None not in found.values() and len(set(found.values())) > 1:
+            groups = " and ".join(ranks_text(ranks) for ranks in _by_value(found).values())
+            raise MismatchError(
+                f"the first batch of fit has given {labels.get(key, key)} different values on {groups}, and "
+                "no gradient of it was reduced: ranks train apart. Call rdmacoll.DistributedOptimizer on the "
+                "optimizer that updates it, and then model.compile, or pass allow_unwrapped=True to "
+                "BroadcastGlobalVariablesCallback if ranks are to differ there."
+            )
+
+
 def check_problems(problems: Mapping[int, str]) -> None:
     """Reports a rank's problem to all ranks. problems: by rank, the error of building its slots; empty:
     none. Raises ConfigError."""

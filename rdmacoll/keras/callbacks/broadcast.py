@@ -9,7 +9,12 @@ from typing import Any
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.keras.callbacks.base import Callback
-from rdmacoll.keras.callbacks.reduction_check import BeforeFirstBatch, before_first_batch, check_reduced
+from rdmacoll.keras.callbacks.reduction_check import (
+    BeforeFirstBatch,
+    before_first_batch,
+    check_reduced,
+    prints_of_unreduced,
+)
 from rdmacoll.keras.callbacks.variable_broadcast import FitBegin, VariableBroadcast
 from rdmacoll.ops._arguments import check_root
 from rdmacoll.optimizer import fit_state
@@ -33,7 +38,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     updates. Otherwise this is a ConfigError, since ranks would train apart.
 
     Raises ConfigError if ranks begin at different epochs, and MismatchError with the first variable that not
-    all ranks have.
+    all ranks have, or that the first batch has changed on each rank by itself.
     """
 
     def __init__(
@@ -118,7 +123,9 @@ class BroadcastGlobalVariablesCallback(Callback):
         if self._is_done or self._variables is None:
             return
         self._is_done = True
+        unreduced: dict[str, int] = {}
         # This comes before the ranks meet again: a rank that reduces would wait for this one.
         if self._before is not None and not self.allow_unwrapped and not has_servers():
             check_reduced(self.model, self._before)
-        self._variables.send_new_variables()
+            unreduced = prints_of_unreduced(self.model, self._before)
+        self._variables.send_new_variables(unreduced)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import tensorflow as tf
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.keras.callbacks.optimizers import parts_of
 from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of
-from rdmacoll.optimizer import registry
+from rdmacoll.ops import _baselines
+from rdmacoll.optimizer import compared_values, registry
 from rdmacoll.optimizer.fit_state import passes_of
 
 _ALLOWED = "pass allow_unwrapped=True to BroadcastGlobalVariablesCallback if"
@@ -43,15 +44,7 @@ def check_reduced(model: Any, before: BeforeFirstBatch) -> None:
     owners = [parts_of(group.owner) for key, group in groups.items() if key != MODEL]
     if not trainable:
         return
-    reducers = [getattr(type(part), "_rdmacoll_reduce", None) for parts in owners for part in parts]
-
-    def is_reduced(variable: Any) -> bool:
-        last = registry.reduction_of(variable)
-        if last is None:
-            return False
-        is_new = last.number > before.reductions or last.is_of_tape
-        return is_new or any(one in last.reducers for one in reducers if one)
-
+    is_reduced = _test_of_reduction(groups, before)
     name = getattr(model, "name", "")
     # A wrapped optimizer that accumulates, or that the program calls later, has reduced nothing so far.
     are_wrapped = bool(owners) and all(any(map(_is_wrapped, parts)) for parts in owners)
@@ -75,6 +68,39 @@ def check_reduced(model: Any, before: BeforeFirstBatch) -> None:
                 f"gradients of this rank alone, and ranks would train apart: the {_cause(group.owner, key)}, "
                 f"or {_ALLOWED} ranks are to differ there."
             )
+
+
+def prints_of_unreduced(model: Any, before: BeforeFirstBatch) -> dict[str, int]:
+    """Fingerprints of the model's trainable variables that the first batch has changed without a reduction of
+    their gradients, by key. They have to be equal on all ranks, as those of a target network are."""
+    if not tf.executing_eagerly():
+        return {}
+    groups = groups_of(model)
+    is_reduced, found = _test_of_reduction(groups, before), {}
+    for key, variable in groups[MODEL].variables.items():
+        plain = _baselines.tf_variable(variable)
+        is_sent = _baselines.has_baseline(plain) and compared_values.is_compared(plain)
+        if is_sent and getattr(variable, "trainable", True) and not is_reduced(variable):
+            now = _baselines.fingerprint_of(_baselines.read(plain))
+            if _baselines.change_of(plain, now) == _baselines.CHANGED:
+                found[key] = now
+    return found
+
+
+def _test_of_reduction(groups: Mapping[str, Group], before: BeforeFirstBatch) -> Callable[[Any], bool]:
+    """A function that returns whether the gradient of a variable of the model has been reduced."""
+    owners = [group.owner for key, group in groups.items() if key != MODEL]
+    parts = [part for owner in owners for part in parts_of(owner)]
+    reducers = [one for one in (getattr(type(part), "_rdmacoll_reduce", None) for part in parts) if one]
+
+    def is_reduced(variable: Any) -> bool:
+        last = registry.reduction_of(variable)
+        if last is None:
+            return False
+        is_new = last.number > before.reductions or last.is_of_tape
+        return is_new or any(one in last.reducers for one in reducers)
+
+    return is_reduced
 
 
 def _cause(optimizer: Any, key: str) -> str:

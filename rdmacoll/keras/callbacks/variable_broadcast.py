@@ -61,13 +61,19 @@ class VariableBroadcast:
         self._can_send_again = begin.has_batch and is_even and not has_servers()
         self._send(groups, with_sums)
 
-    def send_new_variables(self) -> None:
+    def send_new_variables(self, unreduced: Mapping[str, int]) -> None:
         """Sends everything after the first batch, if it has created variables: ranks may have begun with
-        different values of those."""
+        different values of those. unreduced: fingerprints of variables that no reduction has made equal.
+        Raises MismatchError if these differ."""
         if not self._can_send_again:
             return
         _build(self._model)  # the first batch may have made the model, and several passes make an update
-        groups, with_sums, _ = self._agree({})
+        groups, with_sums, descriptions = self._agree({"unreduced": unreduced})
+        if descriptions is not None:
+            agreement.check_unreduced(
+                {rank: one["unreduced"] for rank, one in descriptions.items()},
+                {key: _label(key, one) for key, one in groups[MODEL].variables.items()},
+            )
         if _keys_of(groups) - self._sent:
             self._send(groups, with_sums)
 
@@ -119,7 +125,7 @@ class VariableBroadcast:
             },
         }
         labels = {
-            f"{key}: {name}": str(getattr(one, "path", None) or getattr(one, "name", name))
+            f"{key}: {name}": _label(name, one)
             for key, group in groups.items()
             for name, one in group.variables.items()
         }
@@ -187,6 +193,10 @@ def _build_slots(groups: Mapping[str, Group], missing_slots: Mapping[str, list[s
 
 def _keys_of(groups: Mapping[str, Group]) -> set[tuple[str, str]]:
     return {(key, name) for key, group in groups.items() for name in group.variables}
+
+
+def _label(key: str, variable: Any) -> str:
+    return str(getattr(variable, "path", None) or getattr(variable, "name", key))
 
 
 def _kind(variable: Any) -> str:
