@@ -11,6 +11,7 @@ from rdmacoll._horovod.keras_collectives import (
     broadcast_global_variables,
     reducescatter,
 )
+from rdmacoll._horovod.keras_models import load_model
 from rdmacoll._horovod.optimizers import DistributedKerasOptimizer as DistributedOptimizer
 from rdmacoll._horovod.process_sets import (
     ProcessSet,
@@ -86,6 +87,7 @@ __all__ = [
     "gloo_enabled",
     "init",
     "is_initialized",
+    "load_model",
     "local_rank",
     "local_size",
     "mpi_built",

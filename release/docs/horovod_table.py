@@ -41,17 +41,7 @@ DIFFERENT: dict[str, list[str]] = {
         "horovod.tensorflow: PartialDistributedGradientTape",
         "horovod.keras: PartialDistributedOptimizer",
     ],
-    "not there: wrap the optimizer of a loaded model": [
-        "horovod.tensorflow.keras: load_model",
-        "horovod.keras: load_model",
-    ],
     "not there: statistics of batches over all ranks": ["horovod.tensorflow: SyncBatchNormalization"],
-    "not there: learning rates and checkpoints": [
-        "horovod.tensorflow.keras.callbacks: BestModelCheckpoint LearningRateScheduleCallback",
-        "horovod.tensorflow.keras.callbacks: LearningRateWarmupCallback",
-        "horovod.keras.callbacks: BestModelCheckpoint LearningRateScheduleCallback",
-        "horovod.keras.callbacks: LearningRateWarmupCallback",
-    ],
     "not there: elastic worlds": [
         "horovod.tensorflow.elastic",
         "horovod.tensorflow.keras.elastic",

@@ -3,6 +3,7 @@ form."""
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import keras
@@ -109,6 +110,24 @@ def check_variables_of_one_rank_are_not_broadcast() -> None:
     )
     close(shared.numpy(), [[1.0]])
     close(own.numpy(), [[RANK + 1.0]])
+
+
+class Halved(keras.optimizers.SGD):
+    """An optimizer that Keras does not have."""
+
+
+def check_a_loaded_model_trains_on_all_ranks() -> None:
+    for module in (rdmacoll.keras, rdmacoll.tensorflow.keras):
+        with tempfile.TemporaryDirectory() as folder:
+            model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+            model.compile(module.DistributedOptimizer(Halved(0.5)), "mse")
+            model.save(f"{folder}/model.keras")
+            loaded = module.load_model(f"{folder}/model.keras", [Halved], None, Compression.none)
+        assert isinstance(loaded.optimizer, Halved)
+        kernel = loaded.layers[0].kernel
+        kernel.assign([[0.0]])
+        loaded.optimizer.apply_gradients([(tf.constant([[-float(RANK)]]), kernel)])
+        close(kernel.numpy(), [[MEAN / 2]])
 
 
 def check_a_hook_takes_a_device() -> None:

@@ -157,3 +157,8 @@ def test_where_fit_begins_is_agreed_on() -> None:
         ConfigError, match="rank 2 cannot create the optimizer variables that other ranks have restored: Adam"
     ):
         agreement.check_problems({0: "", 2: "Adam.build: x"})
+
+
+@pytest.mark.parametrize(("ranks", "library"), [slow(1, "3"), (2, "3"), slow(2, "2")])
+def test_learning_rates_change_as_horovods(tf_keras: Path, ranks: int, library: str) -> None:  # noqa: F811
+    run_checks("tf_schedules.py", ranks, arguments=["3" if library == "3" else str(tf_keras)])

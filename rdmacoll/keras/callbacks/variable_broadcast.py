@@ -148,7 +148,7 @@ class VariableBroadcast:
             if tf.executing_eagerly():
                 broadcast_(variables, self._root, name, process_set=self._set)
             else:
-                _session_of(self._model).run(self._op_of_graph(variables, name))
+                session_of(self._model).run(self._op_of_graph(variables, name))
         self._sent = _keys_of(groups)
 
     def _op_of_graph(self, variables: list[Any], name: str) -> Any:
@@ -203,7 +203,7 @@ def _kind(variable: Any) -> str:
     return f"{tf.as_dtype(variable.dtype).base_dtype.name} {tuple(variable.shape)}"
 
 
-def _session_of(model: Any) -> Any:
+def session_of(model: Any) -> Any:
     """The session of Keras 2 in a graph of TensorFlow 1, which holds the values of its variables."""
     packages = [base.__module__.partition(".")[0] for base in type(model).__mro__]
     package = next(name for name in packages if name in ("tf_keras", "keras"))
