@@ -18,8 +18,8 @@ from rdmacoll.ops._library import not_converted, of_both
 from rdmacoll.ops._process_sets import in_process_set
 from rdmacoll.ops._refusals import announce_refusal, names_used
 
-# Horovod's number of Adasum, which no collective takes yet.
-ADASUM = 2
+# Horovod's number of Adasum, which is no operator of the engine.
+Adasum = 2
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -65,6 +65,6 @@ def operator_of(op: Any, average: bool | None = None) -> ReduceOp:
         return Average if average else Sum
     if op is None:
         return Average
-    if op == ADASUM:
-        raise UnsupportedError("op=Adasum is not there yet: use Average, Sum, Min, Max or Product.")
+    if op == Adasum:
+        raise UnsupportedError("op=Adasum: only allreduce and grouped_allreduce of dense tensors take it.")
     return reduction(op)

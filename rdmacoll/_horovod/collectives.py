@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from rdmacoll import ops
+from rdmacoll._horovod.adasum import combined, is_adasum
 from rdmacoll._horovod.calls import collective, operator_of
 from rdmacoll._horovod.errors import UnsupportedError
 from rdmacoll._horovod.scaling import reduced_by
@@ -38,7 +39,8 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """Reduces a tensor over the ranks of the set: Average (the default), Sum, Min, Max or Product.
+    """Reduces a tensor over the ranks of the set: Average (the default), Sum, Min, Max, Product or
+    Adasum.
 
     The average of integers is the sum, which wraps, divided and truncated. The sum of `tf.IndexedSlices`
     stays sparse. The gradient is the same reduction of the gradient. average: the older form of `op`.
@@ -47,6 +49,8 @@ def allreduce(
     Raises ValueError for `op` together with `average`, NotImplementedError for slices with other operators
     than Sum and Average or with factors, and the errors of `rdmacoll.allreduce`.
     """
+    if average is None and is_adasum(op) and not isinstance(tensor, tf.IndexedSlices):
+        return combined([as_tensor(tensor)], (prescale_factor, postscale_factor), name)[0]
     reduce_op = operator_of(op, average)
     if isinstance(tensor, tf.IndexedSlices):
         (total,) = _reduced_slices([tensor], reduce_op, prescale_factor, postscale_factor, name)
@@ -76,6 +80,9 @@ def grouped_allreduce(
     """`allreduce` of several tensors as one operation for each dtype. Slices among them stay sparse."""
     if not tensors:
         return tensors
+    if average is None and is_adasum(op) and not any(isinstance(one, tf.IndexedSlices) for one in tensors):
+        values = [as_tensor(one) for one in tensors]
+        return combined(values, (prescale_factor, postscale_factor), name)
     reduce_op = operator_of(op, average)
     results = list(tensors)
     sparse = [place for place, one in enumerate(results) if isinstance(one, tf.IndexedSlices)]

@@ -1,4 +1,4 @@
-"""Optimizers, tapes and hooks with the arguments of Horovod's, in their order.
+"""Optimizers and hooks with the arguments of Horovod's, in their order.
 
 Without effect: devices, `use_locking`, names, and `groups` (gradients travel in buckets). `num_groups` is the
 older form of `groups`.
@@ -16,7 +16,6 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import Average
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops import Compression
-from rdmacoll.optimizer import tape as tapes
 
 
 def DistributedOptimizer(
@@ -45,8 +44,8 @@ def DistributedOptimizer(
 
     Raises ValueError for a factor with another operator than Average, and for wrong groups.
     """
-    reducing = _reducing(op, gradient_predivide_factor, num_groups, groups, options)
-    if not _takes_part(process_set):
+    reducing = reducing_options(op, gradient_predivide_factor, num_groups, groups, options)
+    if not takes_part(process_set):
         return _local(optimizer, backward_passes_per_step)
     return own.DistributedOptimizer(
         optimizer,
@@ -118,34 +117,6 @@ def DistributedKerasOptimizer(
     )
 
 
-def DistributedGradientTape(
-    gradtape: Any,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    op: Any = Average,
-    gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
-    groups: Any = None,
-    process_set: ProcessSet = global_process_set,
-    scale_local_gradients: bool = True,
-    **options: Any,
-) -> Any:
-    """`rdmacoll.DistributedGradientTape` with Horovod's arguments. On a rank outside of `process_set` the
-    tape stays as it is. Errors as `DistributedOptimizer`."""
-    reducing = _reducing(op, gradient_predivide_factor, num_groups, groups, options)
-    if not _takes_part(process_set):
-        return gradtape
-    return tapes.DistributedGradientTape(
-        gradtape,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        process_set=process_set,
-        **reducing,
-    )
-
-
 class BroadcastGlobalVariablesHook(hooks.BroadcastGlobalVariablesHook):
     """`rdmacoll.BroadcastGlobalVariablesHook` with Horovod's arguments."""
 
@@ -155,10 +126,10 @@ class BroadcastGlobalVariablesHook(hooks.BroadcastGlobalVariablesHook):
         super().__init__(root_rank, process_set=process_set)
 
 
-def _reducing(
+def reducing_options(
     op: Any, predivide_factor: Any, num_groups: Any, groups: Any, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """The options of the reduction. Raises ConfigError."""
+    """The options of rdmacoll's reduction for Horovod's arguments. Raises ConfigError."""
     reduce_op = operator_of(op)
     _check_groups(num_groups, groups)
     options = {**options, "op": reduce_op}
@@ -186,7 +157,8 @@ def _check_groups(num_groups: Any, groups: Any) -> None:
         raise ConfigError(f"groups={shown(groups)}: a number of groups, or a list of lists of variables.")
 
 
-def _takes_part(process_set: ProcessSet) -> bool:
+def takes_part(process_set: ProcessSet) -> bool:
+    """Whether this rank is in the set."""
     return process_set is global_process_set or bool(process_set.included())
 
 

@@ -1,6 +1,7 @@
 """The names of `horovod.keras`, with Horovod's meaning: `import rdmacoll.keras as hvd`. The callbacks are in
 `rdmacoll.keras.callbacks`."""
 
+from rdmacoll._horovod.calls import Adasum
 from rdmacoll._horovod.collectives import (
     broadcast_variables,
 )
@@ -62,6 +63,7 @@ from rdmacoll.ops._library import register
 register()
 
 __all__ = [
+    "Adasum",
     "Average",
     "Compression",
     "DistributedOptimizer",

@@ -17,7 +17,9 @@ from rdmacoll.optimizer.model_names import name_of_named_tape, name_of_tape
 from rdmacoll.optimizer.reduce import GradientReducer, refuse_servers
 
 
-class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
+class DistributedTape(tf.GradientTape):  # type: ignore[misc]
+    """The class of wrapped tapes."""
+
     _rdmacoll_reduce: GradientReducer
 
     @not_converted
@@ -31,11 +33,15 @@ class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
         """As `tf.GradientTape.gradient`, with gradients reduced over all ranks, in the structure of
         `sources`."""
         own_gradients = super().gradient(target, sources, output_gradients, unconnected_gradients)
-        reducer, variables = self._rdmacoll_reduce, tf.nest.flatten(sources)
-        tape_check.check_gradient(reducer, variables)
-        reduced = reducer(tf.nest.flatten(own_gradients), variables)
-        single_reduction.note(reduced, variables, reducer.process_set, is_early=True)
+        reduced = self._rdmacoll_reduced(tf.nest.flatten(own_gradients), tf.nest.flatten(sources))
         return tf.nest.pack_sequence_as(own_gradients, reduced)
+
+    def _rdmacoll_reduced(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        reducer = self._rdmacoll_reduce
+        tape_check.check_gradient(reducer, variables)
+        reduced = reducer(gradients, variables)
+        single_reduction.note(reduced, variables, reducer.process_set, is_early=True)
+        return reduced
 
 
 @not_converted
@@ -77,7 +83,7 @@ def DistributedGradientTape(
             "the gradients of plain tapes and give the sums to a wrapped optimizer, or wrap the optimizer "
             f"with backward_passes_per_step={backward_passes_per_step}."
         )
-    if isinstance(tape, _DistributedTape):
+    if isinstance(tape, DistributedTape):
         raise ConfigError("this tape is wrapped already: its gradients would be reduced twice.")
     if type(tape) is not tf.GradientTape:
         raise ConfigError(f"{type(tape).__name__} is no tf.GradientTape.")
@@ -93,5 +99,5 @@ def DistributedGradientTape(
         process_set=process_set,
     )
     tape._rdmacoll_reduce.is_of_tape = True
-    tape.__class__ = _DistributedTape
+    tape.__class__ = DistributedTape
     return tape

@@ -4,6 +4,7 @@ The import registers the ops in TensorFlow, so that saved graphs with them load.
 have are rdmacoll's own.
 """
 
+from rdmacoll._horovod.calls import Adasum
 from rdmacoll._horovod.collectives import (
     allgather,
     allreduce,
@@ -19,16 +20,13 @@ from rdmacoll._horovod.collectives import (
     reducescatter,
 )
 from rdmacoll._horovod.objects import allgather_object, broadcast_object, broadcast_object_fn
-from rdmacoll._horovod.optimizers import (
-    BroadcastGlobalVariablesHook,
-    DistributedGradientTape,
-    DistributedOptimizer,
-)
+from rdmacoll._horovod.optimizers import BroadcastGlobalVariablesHook, DistributedOptimizer
 from rdmacoll._horovod.process_sets import (
     ProcessSet,
     add_process_set,
     remove_process_set,
 )
+from rdmacoll._horovod.tapes import DistributedGradientTape, PartialDistributedGradientTape
 from rdmacoll._horovod.world import (
     ccl_built,
     cuda_built,
@@ -84,6 +82,7 @@ from rdmacoll.ops._library import register
 register()
 
 __all__ = [
+    "Adasum",
     "Average",
     "BroadcastGlobalVariablesHook",
     "Compression",
@@ -91,6 +90,7 @@ __all__ = [
     "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "Sum",

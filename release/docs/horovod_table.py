@@ -36,11 +36,7 @@ DIFFERENT: dict[str, list[str]] = {
         "horovod.tensorflow.keras: start_timeline stop_timeline",
         "horovod.keras: start_timeline stop_timeline",
     ],
-    "not there: Adasum": ["horovod.tensorflow: Adasum", "horovod.keras: Adasum"],
-    "not there: local layers": [
-        "horovod.tensorflow: PartialDistributedGradientTape",
-        "horovod.keras: PartialDistributedOptimizer",
-    ],
+    "not there: take a tape with local layers": ["horovod.keras: PartialDistributedOptimizer"],
     "not there: statistics of batches over all ranks": ["horovod.tensorflow: SyncBatchNormalization"],
     "not there: elastic worlds": [
         "horovod.tensorflow.elastic",
@@ -49,14 +45,15 @@ DIFFERENT: dict[str, list[str]] = {
     ],
     "not there: start ranks with a launcher": ["horovod: run"],
 }
-# Names that work as Horovod's do, and do more.
-BETTER: dict[str, str] = {
-    "allgather_object": "each object is signed with the job's secret before it is read",
-    "broadcast_object": "each object is signed with the job's secret before it is read",
-    "allreduce": "also of bool and complex; the same bits on every rank",
-    "BroadcastGlobalVariablesCallback": "before the first batch, with the optimizer's variables",
-    "DistributedGradientTape": "the same tape, reduced in buckets; a wrapped optimizer does not reduce again",
-    "join": "for a process set, too",
+# Names that do more than Horovod's, or not everything.
+NOTES: dict[str, str] = {
+    "Adasum": "for allreduce and grouped_allreduce; not there for optimizers and tapes",
+    "allgather_object": "better: each object is signed with the job's secret before it is read",
+    "allreduce": "better: also of bool and complex; the same bits on every rank",
+    "broadcast_object": "better: each object is signed with the job's secret before it is read",
+    "BroadcastGlobalVariablesCallback": "better: before the first batch, with the optimizer's variables",
+    "DistributedGradientTape": "better: the same tape; a wrapped optimizer does not reduce again",
+    "join": "better: for a process set, too",
 }
 
 
@@ -138,8 +135,7 @@ def _lines() -> Iterator[str]:
         yield f"### `{module}`\n\nHere: `{PLACES[module]}`.\n\n| name | here |\n|---|---|"
         for name in sorted(names, key=str.lower):
             reason = missing.get(f"{module}.{name}")
-            better = BETTER.get(name)
-            text = reason or (f"better: {better}" if better else "same")
+            text = reason or NOTES.get(name, "same")
             yield f"| `{name}` | {text} |"
         yield ""
 

@@ -145,6 +145,36 @@ def check_gradients_of_rdmacolls_own_names_are_its_own() -> None:
         close(found, np.full(2, SIZE if RANK == 0 else 0))
 
 
+def pair(left: Any, right: Any) -> Any:
+    """Returns the combination of two values by Adasum's formula."""
+    shared = np.sum(left * right)
+    return (1 - shared / (2 * np.sum(left * left))) * left + (
+        1 - shared / (2 * np.sum(right * right))
+    ) * right
+
+
+def check_adasum_combines_along_a_tree() -> None:
+    if SIZE & (SIZE - 1):
+        raised(NotImplementedError, lambda: hvd.allreduce(tf.ones(1), op=hvd.Adasum))
+        return
+    for dtype in ("float16", "float32", "float64"):
+        values = [one.astype(np.float64) for one in all_values((2, 3), dtype)]
+        while len(values) > 1:
+            values = [pair(*two) for two in zip(values[::2], values[1::2])]
+        x = mine((2, 3), dtype)
+        for result in both(lambda x: hvd.allreduce(x, op=hvd.Adasum), x):
+            assert result.dtype == x.dtype
+            close(result, values[0], dtype)
+        scaled = hvd.grouped_allreduce([x, x], op=2, prescale_factor=2.0, postscale_factor=0.25)
+        close(scaled[1], values[0] / 2, dtype)
+    if SIZE > 1:
+        for found in gradients(lambda x: hvd.allreduce(x, op=hvd.Adasum), mine((2,)), tf.ones_like):
+            close(found, np.ones(2))  # equal gradients count once
+    zeros = hvd.allreduce(tf.zeros(3), op=hvd.Adasum)
+    close(zeros, np.zeros(3))
+    raised(ValueError, lambda: hvd.allreduce(tf.constant([1]), op=hvd.Adasum))
+
+
 def check_received_splits_are_int32_and_wrong_ones_refused() -> None:
     splits = [RANK + 1] * SIZE
     for rows, received in both(lambda x: hvd.alltoall(x, splits), tf.fill((sum(splits), 2), float(RANK))):
@@ -178,7 +208,7 @@ def check_wrong_arguments_have_horovods_class() -> None:
     raised(ValueError, lambda: hvd.allreduce(tf.ones(1), average=True, op=hvd.Sum))
     raised(ValueError, lambda: rdmacoll.keras.allreduce(1.0, average=False, op=hvd.Sum))
     raised(ValueError, lambda: hvd.allreduce(tf.ones(1), op=7))
-    raised(NotImplementedError, lambda: hvd.allreduce(tf.ones(1), op=2))
+    raised(NotImplementedError, lambda: hvd.reducescatter(tf.ones(1), op=2))
     raised(RuntimeError, lambda: hvd.broadcast_global_variables(0))
     assert hvd.grouped_allreduce([]) == []
     close(hvd.allreduce(tf.ones(1), op=hvd.Sum), [SIZE])

@@ -96,6 +96,39 @@ def check_ranks_outside_of_a_set_keep_their_gradients() -> None:
     hvd.remove_process_set(one)
 
 
+def check_gradients_of_local_sources_stay_this_ranks_own() -> None:
+    layers = [keras.layers.Dense(1, use_bias=False) for _ in range(2)]
+    for layer in layers:
+        layer.build((None, 1))
+    kernels = [layer.kernel.value if hasattr(layer.kernel, "value") else layer.kernel for layer in layers]
+    x = tf.constant([[float(RANK + 1)]])
+    mean = np.mean([rank + 1.0 for rank in range(SIZE)])
+
+    def taped() -> tuple[Any, Any]:
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_sum(x * kernels[0] + x * kernels[1])
+        return tape, loss
+
+    def step(**options: Any) -> list[Any]:
+        tape, loss = taped()
+        return hvd.PartialDistributedGradientTape(tape, local_layers=layers[0], **options).gradient(
+            loss, kernels
+        )
+
+    for call in (step, tf.function(step)):
+        for found, wanted in zip(call(), ((RANK + 1) / SIZE, mean)):
+            close(found, [[wanted]])
+        close(call(scale_local_gradients=False)[0], [[RANK + 1]])
+    tape, loss = taped()
+    tape = hvd.DistributedGradientTape(tape)
+    close(tape.gradient(loss, kernels)[0], [[mean]])
+    tape.register_local_source(kernels[0])
+    (own,), (shared,) = tape.get_local_and_global_gradients(loss, kernels)
+    close(own[1], [[(RANK + 1) / SIZE]])
+    close(shared[1], [[mean]])
+    raised(ValueError, lambda: hvd.PartialDistributedGradientTape(taped()[0], local_layers=[3]))
+
+
 def check_variables_of_one_rank_are_not_broadcast() -> None:
     callbacks = rdmacoll.tensorflow.keras.callbacks
     model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1), keras.layers.Dense(1)])

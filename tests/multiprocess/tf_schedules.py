@@ -110,6 +110,16 @@ def check_wrong_arguments_are_refused() -> None:
     raised(ValueError, lambda: trained(keras.optimizers.SGD(decays), schedule, 1))
 
 
+def check_a_frozen_model_needs_no_wrapped_optimizer() -> None:
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1, trainable=False)])
+    kernel = model.layers[0].kernel
+    kernel.assign([[float(RANK + 1)]])
+    model.compile("sgd", "mse")
+    broadcast = callbacks.BroadcastGlobalVariablesCallback(SIZE - 1)
+    model.fit(np.ones((2, 1)), np.ones(2), verbose=0, callbacks=[broadcast])
+    close(np.asarray(kernel), [[SIZE]])
+
+
 def check_the_best_model_is_written_to_a_path_that_is_set_later() -> None:
     if not IS_KERAS_3:
         return  # the class is that of TensorFlow's Keras

@@ -42,7 +42,8 @@ def check_reduced(model: Any, before: BeforeFirstBatch) -> None:
     groups = groups_of(model)
     trainable = [one for one in groups[MODEL].variables.values() if getattr(one, "trainable", True)]
     owners = [parts_of(group.owner) for key, group in groups.items() if key != MODEL]
-    if not trainable:
+    # Keras 2 keeps `trainable` of a variable when its layer is frozen.
+    if not trainable or not getattr(model, "trainable_variables", trainable):
         return
     is_reduced = _test_of_reduction(groups, before)
     name = getattr(model, "name", "")
