@@ -84,6 +84,13 @@ def test_a_hundred_thousand_wrong_control_messages_harm_nobody(builds) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs_build("test")
+def test_ranks_bear_a_million_wrong_messages_of_the_agreement(builds) -> None:
+    program = builds.wait("test") / "unit_tests"
+    check_longer(program, "AgreementOfRanks.bears_*", "RDMACOLL_TEST_WRONG_MESSAGES", 1_000_000, 3600)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_build("test")
 def test_ranks_agree_in_ten_million_random_events(builds) -> None:
     program = builds.wait("test") / "unit_tests"
     check_longer(program, "AgreementOfRanks*", "RDMACOLL_TEST_AGREEMENT_STEPS", 10_000_000, 1800)

@@ -33,6 +33,7 @@ TESTS = {
     "rdma": ("conformance_tests", "Rdma*:*/verbs_*"),
     "ps": ("conformance_tests", "*/ParameterServer*"),
     "agreement": ("unit_tests", "AgreementOfRanks*"),
+    "gate": ("unit_tests", "AgreementOfRanks.bears_*"),
 }
 # For the engine: the library that the command line steps.
 LIBRARY = "rdmacoll"
@@ -214,6 +215,7 @@ def test_there_are_planted_bugs() -> None:
     assert len(patches("rdma")) >= 16
     assert len(patches("ps")) >= 11
     assert len(patches("agreement")) >= 5
+    assert len(patches("gate")) >= 6
     assert len(patches("engine")) >= 12
     for patch in patches("engine"):
         assert seeds_of(patch) <= 1000, patch.name

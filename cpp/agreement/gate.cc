@@ -19,11 +19,15 @@ constexpr const char* kOutOfPlace = "a message of the agreement that only anothe
 constexpr int64_t kNumberMax = int64_t{1} << 60;
 // An operation ends with an error long before it has waited for a year.
 constexpr Nanoseconds kAgeMax = 366 * 24 * 3600 * kSecond;
-// Ranks are at most a few batches apart. The limit leaves room for many more in flight.
+// In a plan, a rank is ahead of others by its batches in flight. These are at most as many as the
+// executor has lanes. In the log, a rank that needs no data of a slower one is also ahead by the
+// small sends that the slower one has not taken, which the link's buffers bound. The limit is
+// several times larger than both.
 constexpr uint64_t kSequencesApart = 4096;
 // The limit for the segments of a batch. Each rank steps through all segments, including empty
-// ones. The limit equals 64 TiB in segments of 4 MiB. A segment, or a rank's share of it, has at
-// least one cache line.
+// ones, so the limit bounds its time. The largest operation has as many segments of 4 MiB, the
+// usual size. Shorter segments, by RDMACOLL_SEGMENT_BYTES or a small pool, limit the operation in
+// proportion. A segment, or a rank's share of it, has at least one cache line.
 constexpr uint64_t kSegmentsMax = uint64_t{1} << 24;
 constexpr uint64_t kCacheLine = 64;
 constexpr uint64_t kPageBytes = 4096;  // shared results are aligned to pages

@@ -22,7 +22,8 @@
 
 namespace rdmacoll {
 
-// The largest operation of one rank, in bytes. Sums over the ranks of any world fit 64 bits.
+// The largest operation of one rank, in bytes. A process has 47 bits of addresses by default, on
+// which inputs and results must both find room. Sums over the ranks of any world fit 64 bits.
 inline constexpr uint64_t kOperationBytesMax = uint64_t{1} << 46;
 
 class Gate {

@@ -1,6 +1,6 @@
-// The only reader of bytes from another process: no other code may index a received buffer. Little
-// endian, no padding. A Reader never throws and never reads past its end. After the first short or
-// absurd field it is !ok(), and all further fields read as zero or empty.
+// Reads and writes messages between processes. Little endian, no padding. A Reader never throws or
+// reads past its end. After a short or absurd field it is !ok(), and later fields are 0 or empty.
+// Only transports (their own records) and operation.cc (names of descriptors) read without it.
 #pragma once
 
 #include <bit>

@@ -31,11 +31,12 @@ Agreement::Rules rules_of_script(const AgreementScript& script) {
 }  // namespace
 
 AgreeingRank::AgreeingRank(const AgreementScript& script, int rank, Witness& witness,
-                           std::mt19937_64& random)
+                           std::mt19937_64& random, Tamper* tamper)
     : script_(script),
       world_(ranks_with_data(script.ranks, rank)),
       witness_(witness),
       random_(random),
+      tamper_(tamper),
       agreement_(world_, rules_of_script(script), *this, situation_, Log::silent(rank)) {}
 
 // ---- messages ----
@@ -56,6 +57,10 @@ bool AgreeingRank::hear(bool all) {
   if (sender == script_.slow && !all && random_() % 16 != 0) return false;
   Message message = std::move(inbox_[sender].front());
   inbox_[sender].pop_front();
+  if (tamper_ != nullptr && situation_.goes_on() &&
+      tamper_->hear(agreement_, world_, script_.servers, sender, message)) {
+    return true;
+  }
   std::visit(
       [&]<typename Body>(Body& body) {
         if constexpr (std::is_same_v<Body, LeavingMessage>) {
@@ -72,6 +77,10 @@ bool AgreeingRank::hear(bool all) {
 // After a failure a rank no longer counts decisions, and blames nobody.
 void AgreeingRank::broken_protocol(int rank, const std::string& what) {
   if (!situation_.goes_on()) return;
+  if (witness_.is_tainted()) {
+    has_blamed_ = true;
+    return;
+  }
   ADD_FAILURE() << "rank " << world_.rank << " blames rank " << rank << ": it sent " << what;
 }
 

@@ -15,17 +15,24 @@
 #include "agreement/agreement.h"
 #include "agreement_script.h"
 #include "base/text.h"
+#include "tamper.h"
 
 namespace rdmacoll {
 
 // All ranks' knowledge of what each rank has begun and ended. Checks that they agree.
 class Witness {
  public:
-  explicit Witness(const AgreementScript& script) : script_(script) {}
+  // `tamper`: null without a faulty peer. Nothing is compared after a rank has taken a wrong
+  // message.
+  Witness(const AgreementScript& script, const Tamper* tamper) : script_(script), tamper_(tamper) {}
 
   // A rank begins a decision. `places`: of its operations; empty for placeholders.
   void begins(int rank, const Decided& decided, std::vector<std::optional<Place>> places) {
     const auto [entry, is_new] = log_.try_emplace(decided.sequence);
+    if (is_tainted()) {
+      entry->second.begun.emplace(rank, std::move(places));
+      return;
+    }
     const std::string text = describe(decided);
     if (is_new) entry->second.text = text;
     EXPECT_EQ(entry->second.text, text) << "decision " << decided.sequence << " at rank " << rank;
@@ -40,6 +47,7 @@ class Witness {
   // An operation ends on a rank. Its result must be made of the same operation of all ranks, and
   // of zeros only where a rank has joined.
   void ends(int rank, const Operation& operation, const Place& place, const Status& status) {
+    if (is_tainted()) return;
     const bool is_first = ended_[place].emplace(rank, status.code()).second;
     EXPECT_TRUE(is_first) << "an operation ends twice at rank " << rank;
     if (!status.ok() || operation.request.kind == Kind::join) return;
@@ -56,7 +64,9 @@ class Witness {
                               << operation.state.sequence;
     }
   }
-  bool has_ended_somewhere(const Place& place) const { return ended_.contains(place); }
+  bool has_ended_somewhere(const Place& place) const {
+    return is_tainted() || ended_.contains(place);
+  }
   // Every operation ends alike on all ranks.
   void expect_equal_ends() const {
     for (const auto& [place, codes] : ended_) {
@@ -68,6 +78,7 @@ class Witness {
     }
   }
   uint64_t decisions() const { return log_.size(); }
+  bool is_tainted() const { return tamper_ != nullptr && tamper_->is_tainted(); }
 
  private:
   struct Entry {
@@ -85,6 +96,7 @@ class Witness {
   }
 
   const AgreementScript& script_;
+  const Tamper* const tamper_;
   std::map<uint64_t, Entry> log_;
   std::map<Place, std::map<int, Code>> ended_;  // by place and rank
 };
@@ -92,7 +104,8 @@ class Witness {
 class AgreeingRank final : private AgreementHost {
  public:
   // `rank`: servers are the ranks after the workers.
-  AgreeingRank(const AgreementScript& script, int rank, Witness& witness, std::mt19937_64& random);
+  AgreeingRank(const AgreementScript& script, int rank, Witness& witness, std::mt19937_64& random,
+               Tamper* tamper);
 
   Agreement& agreement() { return agreement_; }
   Situation& now() { return situation_; }
@@ -115,6 +128,8 @@ class AgreeingRank final : private AgreementHost {
   Nanoseconds next_deadline() const { return agreement_.next_deadline(in_flight_ > 0); }
   std::string state() const;
   bool is_deserted() const;  // decisions wait for a rank that has left
+  // Whether this rank has blamed another one after a wrong message.
+  bool has_blamed() const { return has_blamed_; }
 
  private:
   static constexpr uint64_t kSlots = 4;
@@ -152,6 +167,7 @@ class AgreeingRank final : private AgreementHost {
   const World world_;
   Witness& witness_;
   std::mt19937_64& random_;
+  Tamper* const tamper_;
   Situation situation_;
   Agreement agreement_;
 
@@ -166,6 +182,7 @@ class AgreeingRank final : private AgreementHost {
   uint64_t begun_ = 0;                   // decisions
   std::size_t in_flight_ = 0;            // with placeholders
   Nanoseconds checked_at_ = 0;
+  bool has_blamed_ = false;
 };
 
 }  // namespace rdmacoll

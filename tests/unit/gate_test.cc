@@ -1,14 +1,8 @@
 // No message of a peer crashes a rank, keeps it busy for ever, or takes its memory. Each test run
 // changes one field of one control message, of every kind. The whole simulated world then goes on.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -17,6 +11,7 @@
 
 #include "base/text.h"
 #include "base/world.h"
+#include "in_child.h"
 #include "mutate_message.h"
 #include "sanitized.h"
 #include "sim/script.h"
@@ -26,8 +21,6 @@ namespace rdmacoll {
 namespace {
 
 constexpr std::size_t kKinds = std::variant_size_v<Message>;
-constexpr time_t kLoopS = 10;  // processor time; a world that takes longer hangs
-constexpr rlim_t kMemory = rlim_t{4} << 30;
 
 // A small world, and where each kind of message is among those that it sends.
 struct Recorded {
@@ -80,18 +73,6 @@ std::vector<Recorded> record_worlds() {
     if (is_wanted) worlds.push_back(std::move(world));
   }
   return worlds;
-}
-
-// The report of the children to their parent, in shared memory.
-struct Told {
-  uint64_t next = 0;  // the next seed
-  uint64_t changed = 0, refused = 0;
-  char about[600] = {};  // the last one
-  char complaint[600] = {};
-};
-
-void keep(const std::string& text, char (&place)[600]) {
-  place[text.copy(place, sizeof place - 1)] = '\0';
 }
 
 // A world, and which of its messages is changed.
@@ -166,48 +147,18 @@ void run_changed(const std::vector<Recorded>& worlds, uint64_t seed, Told& told)
   }
 }
 
-void limit_child() {
-  const rlimit memory{kMemory, kMemory}, none{0, 0};
-  if (!kSanitized) setrlimit(RLIMIT_AS, &memory);
-  setrlimit(RLIMIT_CORE, &none);
-}
-
-// Runs the seeds in a child process. Another child follows when it dies.
-std::vector<std::string> deaths(const std::vector<Recorded>& worlds, uint64_t seeds, Told& told) {
-  constexpr std::size_t kShown = 20;
-  std::vector<std::string> deaths;
-  while (told.next < seeds && deaths.size() < kShown) {
-    const pid_t child = fork();
-    if (child == 0) {
-      limit_child();
-      while (told.next < seeds) {
-        const itimerval limit{{0, 0}, {kLoopS, 0}};
-        setitimer(ITIMER_PROF, &limit, nullptr);
-        run_changed(worlds, told.next++, told);
-      }
-      _exit(0);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    const bool is_loop = WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF;
-    if (status != 0) deaths.push_back(cat(told.about, is_loop ? ": does not end" : ": crashes"));
-  }
-  return deaths;
-}
-
 TEST(Messages, with_one_wrong_field_blame_their_sender_and_harm_nobody) {
   const char* const asked = std::getenv("RDMACOLL_TEST_MUTATIONS");
   const uint64_t seeds_to_try = asked != nullptr ? std::stoull(asked) : seeds(1200);
-  void* const memory =
-      mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(memory, MAP_FAILED);
-  Told& told = *new (memory) Told;
   const std::vector<Recorded> worlds = record_worlds();
-  const std::vector<std::string> found = deaths(worlds, seeds_to_try, told);
+  Children children;
+  Told& told = children.told();
+  const std::vector<std::string> found =
+      children.deaths([&] { return told.next < seeds_to_try; },
+                      [&](uint64_t seed) { run_changed(worlds, seed, told); });
   EXPECT_TRUE(found.empty()) << join(found, "\n");
   EXPECT_STREQ(told.complaint, "");
   EXPECT_GT(told.refused, told.changed * 4 / 10) << "of " << told.changed;
-  munmap(memory, sizeof(Told));
 }
 
 }  // namespace
