@@ -52,9 +52,7 @@ from rdmacoll.engine.operators import (
 from rdmacoll.engine.process_set import (
     global_process_set,
 )
-from rdmacoll.keras import (
-    callbacks,
-)
+from rdmacoll.keras import callbacks, elastic
 from rdmacoll.ops import (
     Compression,
 )
@@ -84,6 +82,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

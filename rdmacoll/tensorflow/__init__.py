@@ -78,6 +78,7 @@ from rdmacoll.ops import (
     scatter,
 )
 from rdmacoll.ops._library import register
+from rdmacoll.tensorflow import elastic
 
 register()
 
@@ -111,6 +112,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "gather",
     "global_process_set",
     "gloo_built",

@@ -27,3 +27,8 @@ def test_objects_come_signed_to_every_rank(ranks: int, form: str) -> None:
 @pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
 def test_trainings_take_horovods_arguments(ranks: int) -> None:
     run_checks("tf_horovod_training.py", ranks)
+
+
+@pytest.mark.parametrize("ranks", [slow(1), 2])
+def test_elastic_states_are_equal_in_a_world_that_stays(ranks: int) -> None:
+    run_checks("tf_horovod_states.py", ranks)

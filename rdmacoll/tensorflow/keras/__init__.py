@@ -55,9 +55,7 @@ from rdmacoll.ops import (
     Compression,
 )
 from rdmacoll.ops._library import register
-from rdmacoll.tensorflow.keras import (
-    callbacks,
-)
+from rdmacoll.tensorflow.keras import callbacks, elastic
 
 register()
 
@@ -82,6 +80,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -1,8 +1,8 @@
 """The errors of Horovod's elastic worlds."""
 
+from rdmacoll._horovod.elastic import HorovodInternalError
 
-class HorovodInternalError(RuntimeError):
-    """A collective has failed. The errors of failed ranks are of rdmacoll's classes and TensorFlow's."""
+__all__ = ["HorovodInternalError", "HostsUpdatedInterrupt"]
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818

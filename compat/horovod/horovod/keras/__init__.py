@@ -1,4 +1,4 @@
 """The module `horovod.keras` over rdmacoll."""
 
-from horovod.keras import callbacks as callbacks
+from horovod.keras import callbacks as callbacks, elastic as elastic
 from rdmacoll.keras import *  # noqa: F403

@@ -1,6 +1,6 @@
 """The module `horovod.tensorflow` over rdmacoll."""
 
-from horovod.tensorflow import compression, functions, mpi_ops, util
+from horovod.tensorflow import compression, elastic as elastic, functions, mpi_ops, util
 from horovod.tensorflow.mpi_ops import check_num_rank_power_of_2, handle_average_backwards_compatibility
 from horovod.tensorflow.util import _cache, _executing_eagerly, _make_subgraph, refs_to_vars, vars_to_refs
 from rdmacoll.tensorflow import *  # noqa: F403

@@ -1,4 +1,4 @@
 """The module `horovod.tensorflow.keras` over rdmacoll."""
 
-from horovod.tensorflow.keras import callbacks as callbacks
+from horovod.tensorflow.keras import callbacks as callbacks, elastic as elastic
 from rdmacoll.tensorflow.keras import *  # noqa: F403

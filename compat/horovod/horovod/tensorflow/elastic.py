@@ -1,0 +1,3 @@
+"""The module `horovod.tensorflow.elastic` over rdmacoll."""
+
+from rdmacoll.tensorflow.elastic import *  # noqa: F403

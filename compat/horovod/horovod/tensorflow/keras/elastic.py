@@ -1,0 +1,3 @@
+"""The module `horovod.tensorflow.keras.elastic` over rdmacoll."""
+
+from rdmacoll.tensorflow.keras.elastic import *  # noqa: F403

@@ -1,0 +1,195 @@
+"""Horovod's elastic states, in a world that stays as it is: they are saved, restored and made equal.
+
+Nobody joins or replaces a rank. So `run` calls its function once, and a failed rank ends the job.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll._horovod import collectives
+from rdmacoll._horovod.objects import broadcast_object
+from rdmacoll._world import world
+
+
+class HorovodInternalError(RuntimeError):
+    """Horovod's error of a failed collective. Errors of failed ranks are of rdmacoll's classes."""
+
+
+class State:
+    """A state that can be saved, restored, and made equal to rank 0's."""
+
+    def __init__(self) -> None:
+        self._reset_callbacks: list[Callable[[], Any]] = []
+
+    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
+        """Adds functions that `on_reset` calls."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Calls the registered functions, as after a change of the world."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """Saves the state."""
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Does nothing: hosts stay as they are."""
+
+    def reset(self) -> None:
+        """Prepares for another world. Derived classes may need it."""
+
+    def save(self) -> None:
+        """Keeps a copy of the state."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Goes back to the kept copy."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Makes the state equal to rank 0's. Every rank calls it."""
+        raise NotImplementedError
+
+
+class ObjectState(State):
+    """Python values, which are attributes of the state.
+
+    bcast_object: sends an object from rank 0. get_rank: this rank's number. kwargs: the attributes.
+    """
+
+    def __init__(
+        self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any
+    ) -> None:
+        super().__init__()
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._saved_state = kwargs
+        self._set_attributes()
+
+    def save(self) -> None:
+        """Keeps copies of the attributes."""
+        self._saved_state = {name: copy.deepcopy(getattr(self, name)) for name in self._saved_state}
+
+    def restore(self) -> None:
+        """Sets the attributes to the kept values."""
+        self._set_attributes()
+
+    def sync(self) -> None:
+        """Sets the attributes to rank 0's kept values."""
+        if self._saved_state:
+            self._saved_state = self._bcast_object(self._saved_state)
+            self._set_attributes()
+
+    def _set_attributes(self) -> None:
+        for name, value in self._saved_state.items():
+            setattr(self, name, copy.deepcopy(value))
+
+
+class _VariablesState(ObjectState):
+    """Variables, and attributes beside them."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(broadcast_object, world.rank, **kwargs)
+        self._kept: list[Any] = []
+        self._keep()
+
+    def variables(self) -> list[Any]:
+        """The variables of this state, the same ones on all ranks."""
+        raise NotImplementedError
+
+    def save(self) -> None:
+        """Keeps copies of variables and attributes."""
+        self._keep()
+        super().save()
+
+    def restore(self) -> None:
+        """Goes back to the kept values."""
+        for variable, value in zip(self.variables(), self._kept):
+            self._assign(variable, value)
+        super().restore()
+
+    def sync(self) -> None:
+        """Makes variables and attributes equal to rank 0's, and keeps them."""
+        self._broadcast(self.variables())
+        self._keep()
+        super().sync()
+
+    def _keep(self) -> None:
+        self._kept = [self._value(variable) for variable in self.variables()]
+
+    def _value(self, variable: Any) -> Any:
+        return variable.numpy()
+
+    def _assign(self, variable: Any, value: Any) -> None:
+        variable.assign(value)
+
+    def _broadcast(self, variables: list[Any]) -> None:
+        collectives.broadcast_variables(variables, 0)
+
+
+class TensorFlowState(_VariablesState):
+    """Variables of TensorFlow. variables: all global ones of the graph, if None. session: where a graph of
+    TensorFlow 1 has their values; the default session, if None."""
+
+    def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any) -> None:
+        self._variables = list(tf.compat.v1.global_variables() if variables is None else variables)
+        self._session = session
+        super().__init__(**kwargs)
+
+    def variables(self) -> list[Any]:
+        """The variables that the state was made with."""
+        return self._variables
+
+    def _value(self, variable: Any) -> Any:
+        return super()._value(variable) if tf.executing_eagerly() else self._graph_session().run(variable)
+
+    def _assign(self, variable: Any, value: Any) -> None:
+        if tf.executing_eagerly():
+            super()._assign(variable, value)
+        else:
+            variable.load(value, self._graph_session())
+
+    def _broadcast(self, variables: list[Any]) -> None:
+        if tf.executing_eagerly():
+            super()._broadcast(variables)
+        else:
+            self._graph_session().run(collectives.broadcast_variables(variables, 0))
+
+    def _graph_session(self) -> Any:
+        return self._session or tf.compat.v1.get_default_session()
+
+
+class TensorFlowKerasState(_VariablesState):
+    """A model of Keras and its optimizer. optimizer: the model's own, if None. backend: without effect."""
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
+        self.model = model
+        self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+        super().__init__(**kwargs)
+
+    def variables(self) -> list[Any]:
+        """The variables of the model and of its optimizer."""
+        found = getattr(self.optimizer, "variables", [])
+        return [*self.model.variables, *(found() if callable(found) else found)]
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a training function, whose first argument is a state: makes the state equal on all ranks,
+    and calls the function."""
+
+    @functools.wraps(func)
+    def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
+        state.sync()
+        return func(state, *args, **kwargs)
+
+    return wrapper

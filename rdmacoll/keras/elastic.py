@@ -1,0 +1,100 @@
+"""The names of `horovod.keras.elastic`, in a world that stays as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rdmacoll._horovod.elastic import State, TensorFlowKerasState, run
+from rdmacoll.keras.callbacks.base import Callback
+
+__all__ = [
+    "CommitStateCallback",
+    "KerasState",
+    "TensorFlowKerasState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]
+
+
+class KerasState(TensorFlowKerasState):
+    """A model of Keras and its optimizer, as `TensorFlowKerasState`."""
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        super().__init__(model, optimizer, **kwargs)
+
+
+class _StateCallback(Callback):
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state: Any = state
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
+
+
+class CommitStateCallback(_StateCallback):
+    """Commits the state every `batches_per_commit` batches, and after each epoch."""
+
+    def __init__(self, state: State, batches_per_commit: int = 1) -> None:
+        super().__init__(state)
+        self.batches_per_commit = batches_per_commit
+        self._left = batches_per_commit
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Commits, if it is time."""
+        self._left -= 1
+        if self._left == 0:
+            self._commit()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Commits."""
+        self._commit()
+
+    def _commit(self) -> None:
+        self.state.commit()
+        self._left = self.batches_per_commit
+
+
+class UpdateBatchStateCallback(_StateCallback):
+    """Keeps the number of the last batch in `state.batch`. An epoch that goes on from there has fewer
+    steps."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self._steps: int | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Notes the steps of an epoch."""
+        super().on_train_begin(logs)
+        self._steps = self.params.get("steps")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Takes the batches that were done before from the steps of this epoch."""
+        if self._steps:
+            self.params["steps"] = self._steps - self.state.batch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Notes the batch."""
+        self.state.batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Begins at the first batch again."""
+        self.state.batch = 0
+
+
+class UpdateEpochStateCallback(_StateCallback):
+    """Keeps the number of epochs in `state.epoch`, over several calls of `fit`."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self._first = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Notes the epochs before this `fit`."""
+        super().on_train_begin(logs)
+        self._first = self.state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Counts the epoch."""
+        self.state.epoch = self._first + epoch + 1

@@ -1,0 +1,106 @@
+"""Tests the states of horovod.tensorflow.elastic, in a world that stays as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tf_common import close, raised, run_all
+
+import rdmacoll.tensorflow.keras
+from rdmacoll.tensorflow import elastic
+
+elastic.init()
+RANK = elastic.rank()
+callbacks = rdmacoll.tensorflow.keras.elastic
+
+
+def check_objects_are_saved_restored_and_those_of_rank_0() -> None:
+    state = elastic.ObjectState(elastic.broadcast_object, elastic.rank, step=RANK, names=["a"])
+    state.sync()
+    assert (state.step, state.names) == (0, ["a"])
+    state.names.append("b")
+    state.restore()
+    assert state.names == ["a"]
+    state.names.append("b")
+    state.commit()
+    state.step = 7
+    state.restore()
+    assert (state.step, state.names) == (0, ["a", "b"])
+
+
+def check_variables_are_saved_restored_and_those_of_rank_0() -> None:
+    variable = tf.Variable([float(RANK)])
+    state = elastic.TensorFlowState([variable], epoch=RANK)
+    variable.assign([9.0])
+    state.restore()
+    close(variable.numpy(), [RANK])
+    state.sync()
+    close(variable.numpy(), [0.0])
+    assert state.epoch == 0
+    variable.assign([3.0])
+    state.save()
+    variable.assign([4.0])
+    state.restore()
+    close(variable.numpy(), [3.0])
+
+
+def check_a_session_has_the_variables_of_its_graph() -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("v", initializer=float(RANK))
+        session.run(tf.compat.v1.global_variables_initializer())
+        state = elastic.TensorFlowState(session=session)
+        state.sync()
+        close(session.run(variable), 0.0)
+        variable.load(5.0, session)
+        state.restore()
+        close(session.run(variable), 0.0)
+
+
+def model_of(value: float) -> Any:
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.layers[0].kernel.assign([[value]])
+    optimizer = rdmacoll.tensorflow.keras.DistributedOptimizer(keras.optimizers.SGD(0.0, momentum=0.5))
+    model.compile(optimizer, "mse")
+    return model
+
+
+def check_models_train_from_a_state_of_rank_0() -> None:
+    for kind in (elastic.TensorFlowKerasState, callbacks.KerasState):
+        model = model_of(float(RANK + 1))
+        state = kind(model, batch=0, epoch=0)
+
+        @elastic.run
+        def train(state: Any, epochs: int) -> Any:
+            listed = [
+                callbacks.CommitStateCallback(state, 2),
+                callbacks.UpdateBatchStateCallback(state),
+                callbacks.UpdateEpochStateCallback(state),
+            ]
+            data = np.ones((4, 1)), np.ones((4, 1))
+            return state.model.fit(*data, 1, epochs, 0, callbacks=listed)
+
+        train(state, 2)
+        close(np.asarray(model.layers[0].kernel), [[1.0]])
+        assert (state.epoch, state.batch) == (2, 0)
+        state.save()
+        train(state, 1)
+        assert state.epoch == 3
+        model.layers[0].kernel.assign([[8.0]])
+        state.restore()
+        close(np.asarray(model.layers[0].kernel), [[1.0]])
+
+
+def check_a_reset_calls_what_was_registered() -> None:
+    state = elastic.ObjectState(elastic.broadcast_object, elastic.rank)
+    called: list[int] = []
+    state.register_reset_callbacks([lambda: called.append(1)])
+    state.on_reset()
+    assert called == [1]
+    assert issubclass(elastic.HorovodInternalError, RuntimeError)
+    raised(AttributeError, lambda: state.step)
+
+
+run_all(globals())
