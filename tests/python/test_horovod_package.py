@@ -79,10 +79,13 @@ def test_it_refuses_to_mix_with_horovod_itself(tmp_path: Path) -> None:
 def test_its_small_helpers_are_right() -> None:
     program = """
 from horovod.common.util import is_version_greater_equal_than, num_rank_is_power_2, split_list
+import horovod.tensorflow as hvd
 from horovod.runner.common.util import env, secret
 from horovod.runner.util.threads import in_thread
 assert split_list(range(5), 3) == [range(2), range(2, 4), range(4, 5)]
 assert [n for n in range(-1, 10) if num_rank_is_power_2(n)] == [1, 2, 4, 8]
+assert hvd.gpu_available("tensorflow") is False
+assert hvd._executing_eagerly()
 assert is_version_greater_equal_than("2.15.1", "2.4.0")
 assert env.get_env_rank_and_size() == (0, 1)
 key = secret.make_secret_key()

@@ -1,5 +1,6 @@
 """The module `horovod.tensorflow` over rdmacoll."""
 
+from horovod.common.util import gpu_available, split_list
 from horovod.tensorflow import compression, elastic as elastic, functions, mpi_ops, util
 from horovod.tensorflow.mpi_ops import check_num_rank_power_of_2, handle_average_backwards_compatibility
 from horovod.tensorflow.util import _cache, _executing_eagerly, _make_subgraph, refs_to_vars, vars_to_refs
@@ -12,9 +13,11 @@ __all__ = [
     "check_num_rank_power_of_2",
     "compression",
     "functions",
+    "gpu_available",
     "handle_average_backwards_compatibility",
     "mpi_ops",
     "refs_to_vars",
+    "split_list",
     "util",
     "vars_to_refs",
 ]
