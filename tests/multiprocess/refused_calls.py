@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
-from tf_common import close, expected, mine, raised, run_all, value
+from tf_common import close, expected, own_data, raised, run_all, value
 
 import rdmacoll
 from rdmacoll import engine
@@ -236,8 +236,8 @@ def check_ops_in_a_graph() -> None:
 
     # The engine refuses the call while the function runs.
     refused_by_one(
-        lambda: exchanged(mine((SIZE, 2))),
-        lambda: exchanged(mine((SIZE + 1, 2))),
+        lambda: exchanged(own_data((SIZE, 2))),
+        lambda: exchanged(own_data((SIZE + 1, 2))),
         "equal parts",
         kind=tf.errors.OpError,
     )

@@ -74,15 +74,15 @@ def joined(case: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def restored(salt: int) -> list[np.ndarray]:
+def restored_weights(salt: int) -> list[np.ndarray]:
     """Returns weights that only rank 0 restores. They are small, so that nothing overflows in 16 bits."""
     return [0.2 * value(0, shape, salt=salt + i) for i, shape in enumerate([(3, 4), (4,), (4, 1), (1,)])]
 
 
 def optimizer_of(keras: Any, case: dict[str, str], passes: int = 1) -> Any:
     """Makes the optimizer. passes: the steps of Keras 3's own gradient accumulation."""
-    home = keras.optimizers.legacy if case["keras"] == "Keras 2 legacy" else keras.optimizers
-    return home.Adam(0.05, **({} if passes == 1 else {"gradient_accumulation_steps": passes}))
+    module = keras.optimizers.legacy if case["keras"] == "Keras 2 legacy" else keras.optimizers
+    return module.Adam(0.05, **({} if passes == 1 else {"gradient_accumulation_steps": passes}))
 
 
 class OwnStep:
@@ -121,9 +121,11 @@ def tape_of(case: dict[str, str], *, is_distributed: bool) -> Any:
 
 
 def model_of(keras: Any, case: dict[str, str], *, is_distributed: bool) -> Any:
-    made = keras.Sequential
+    model_class = keras.Sequential
     if case["loop"] == "train_step":
-        made = type("Model", (OwnStep, keras.Sequential), {"case": case, "is_distributed": is_distributed})
+        model_class = type(
+            "Model", (OwnStep, keras.Sequential), {"case": case, "is_distributed": is_distributed}
+        )
     rank = RANK if is_distributed else 0
     seeded = [keras.initializers.RandomNormal(stddev=0.5, seed=100 * rank + layer) for layer in (1, 2)]
     layers = [
@@ -131,10 +133,10 @@ def model_of(keras: Any, case: dict[str, str], *, is_distributed: bool) -> Any:
         keras.layers.Dense(1, kernel_initializer=seeded[1]),
     ]
     first = [keras.layers.Input((3,))] if case["built"] == "yes" else []
-    return made([*first, *layers, keras.layers.Activation("linear", dtype="float32")])
+    return model_class([*first, *layers, keras.layers.Activation("linear", dtype="float32")])
 
 
-def wrapped(optimizer: Any, case: dict[str, str]) -> Any:
+def wrap(optimizer: Any, case: dict[str, str]) -> Any:
     if case["wrapped"] == "tape":
         return optimizer
     passes = {} if case["passes"] == "1" else {"backward_passes_per_step": 2}
@@ -143,7 +145,7 @@ def wrapped(optimizer: Any, case: dict[str, str]) -> Any:
     return rdmacoll.DistributedOptimizer(optimizer, **passes)
 
 
-def compiled(keras: Any, model: Any, optimizer: Any, case: dict[str, str]) -> None:
+def compile_model(keras: Any, model: Any, optimizer: Any, case: dict[str, str]) -> None:
     eager = {"run_eagerly": True} if case["mode"] == "eager" else {}
     model.compile(optimizer, "mse", **eager)
 
@@ -158,14 +160,14 @@ def policy_of(case: dict[str, str]) -> str:
     return "mixed_float16" if case["precision"] == "mixed" else "float32"
 
 
-def earlier_file(keras: Any, case: dict[str, str], number: int, *, is_distributed: bool) -> str:
+def save_earlier_model(keras: Any, case: dict[str, str], number: int, *, is_distributed: bool) -> str:
     """Saves a trained model whose optimizer has slots, and returns the file's name.
 
     With Keras 3's accumulation, this training has as many passes as the later one."""
     passes = int(case["passes"]) if is_distributed and case["keras"] == "Keras 3" else 1
     path = FOLDER / f"earlier-{number}-{RANK}.{'keras' if case['keras'] == 'Keras 3' else 'h5'}"
     model = model_of(keras, {**case, "loop": "fit", "built": "yes"}, is_distributed=False)
-    set_weights(model, restored(70))
+    set_weights(model, restored_weights(70))
     model.compile(optimizer_of(keras, case, passes), "mse")
     x, y = data_of(0, {**case, "passes": "1"})
     model.fit(x, y, BATCH // passes, 1, 0, shuffle=False, steps_per_epoch=EARLIER_STEPS * passes)
@@ -173,7 +175,7 @@ def earlier_file(keras: Any, case: dict[str, str], number: int, *, is_distribute
     return str(path)
 
 
-def earlier_checkpoint(keras: Any, file: str) -> str:
+def save_checkpoint(keras: Any, file: str) -> str:
     """Saves the same model in TensorFlow's own files."""
     model = keras.models.load_model(file)
     return str(tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(f"{file}.checkpoint"))
@@ -192,7 +194,7 @@ def model_and_optimizer(
     elif case["precision"] == "mixed" and case["loop"] != "fit":
         optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
     if is_distributed:
-        optimizer = wrapped(optimizer, case)
+        optimizer = wrap(optimizer, case)
     return model, optimizer
 
 
@@ -202,14 +204,18 @@ def callbacks_of(keras: Any, case: dict[str, str], *, is_distributed: bool) -> l
 
         def on_train_begin(self, logs: Any = None) -> None:
             if case["restore"] == "weights" and (RANK == 0 or not is_distributed):
-                set_weights(self.model, restored(50))
+                set_weights(self.model, restored_weights(50))
 
-    own = [Restore()]
+    own_callbacks = [Restore()]
     if not is_distributed:
-        return own
-    ours = [rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)]
+        return own_callbacks
+    broadcast = [rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)]
     metrics = [rdmacoll.keras.callbacks.MetricAverageCallback()]
-    return [*ours, *metrics, *own] if case["order"] == "first" else [*own, *metrics, *ours]
+    return (
+        [*broadcast, *metrics, *own_callbacks]
+        if case["order"] == "first"
+        else [*own_callbacks, *metrics, *broadcast]
+    )
 
 
 def train(case: dict[str, str], number: int, *, is_distributed: bool) -> list[np.ndarray]:
@@ -219,7 +225,7 @@ def train(case: dict[str, str], number: int, *, is_distributed: bool) -> list[np
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _trained(keras, case, number, is_distributed=is_distributed)
+            return _build_and_train(keras, case, number, is_distributed=is_distributed)
     finally:
         keras.mixed_precision.set_global_policy("float32")
         if case["mode"] == "session":
@@ -227,7 +233,9 @@ def train(case: dict[str, str], number: int, *, is_distributed: bool) -> list[np
         keras.backend.clear_session()
 
 
-def _trained(keras: Any, case: dict[str, str], number: int, *, is_distributed: bool) -> list[np.ndarray]:
+def _build_and_train(
+    keras: Any, case: dict[str, str], number: int, *, is_distributed: bool
+) -> list[np.ndarray]:
     strategy = tf.distribute.get_strategy()
     if case["replicas"] == "2" and is_distributed:
         strategy = two_replicas()
@@ -235,13 +243,13 @@ def _trained(keras: Any, case: dict[str, str], number: int, *, is_distributed: b
     file = checkpoint = ""
     if is_restored and case["restore"] in ("file", "checkpoint"):
         # This is outside the strategy, since Keras 3 cannot accumulate inside one.
-        file = earlier_file(keras, case, number, is_distributed=is_distributed)
+        file = save_earlier_model(keras, case, number, is_distributed=is_distributed)
     if case["restore"] == "checkpoint" and file:
-        file, checkpoint = "", earlier_checkpoint(keras, file)
+        file, checkpoint = "", save_checkpoint(keras, file)
     with strategy.scope():
         model, optimizer = model_and_optimizer(keras, case, file, is_distributed=is_distributed)
         if case["loop"] != "loop":
-            compiled(keras, model, optimizer, case)
+            compile_model(keras, model, optimizer, case)
             optimizer = model.optimizer
         if checkpoint:
             # Values that do not exist yet are restored when they are created.
@@ -282,7 +290,7 @@ def _loop(
         if not model.built:
             model.build((None, 3))
         if case["restore"] == "weights" and (RANK == 0 or not is_distributed):
-            model.set_weights(restored(50))
+            model.set_weights(restored_weights(50))
         build_slots(optimizer, model)
     if is_distributed:
         owned = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
@@ -312,13 +320,13 @@ def _loop(
         call(tf.constant(x[begin : begin + batch]), tf.constant(y[begin : begin + batch]))
 
 
-def judged(case: dict[str, str], number: int, weights: list[np.ndarray]) -> str:
+def compare_with_one_process(case: dict[str, str], number: int, weights: list[np.ndarray]) -> str:
     """Compares the weights with those of one process on the joined batches. Returns the result's text."""
     tolerance = TOLERANCE[case["precision"]]
-    alone = train(case, number, is_distributed=False)
-    off = max(np.abs(a - b).max() for a, b in zip(alone, weights))
-    print(f"{case}: off by {off:.2g}", flush=True)
-    return "same" if off < tolerance else f"other than one process: off by {off}"
+    expected_weights = train(case, number, is_distributed=False)
+    difference = max(np.abs(a - b).max() for a, b in zip(expected_weights, weights))
+    print(f"{case}: off by {difference:.2g}", flush=True)
+    return "same" if difference < tolerance else f"other than one process: off by {difference}"
 
 
 def digest_of(result: Any) -> str:
@@ -357,7 +365,9 @@ for number, case in enumerate(CASES):
 for number, case in enumerate(CASES):
     if not isinstance(found[number], str):
         try:
-            found[number] = judged(case, number, found[number]) if number % SIZE == RANK else None
+            found[number] = (
+                compare_with_one_process(case, number, found[number]) if number % SIZE == RANK else None
+            )
         except Exception as error:
             traceback.print_exc()
             found[number] = f"one process: {type(error).__name__}: {error}"

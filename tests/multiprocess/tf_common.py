@@ -32,7 +32,7 @@ def all_values(shape: tuple[int, ...], dtype: str = "float32", *, salt: int = 0)
     return [value(rank, shape, dtype, salt=salt) for rank in range(rdmacoll.size())]
 
 
-def mine(shape: tuple[int, ...], dtype: str = "float32", *, salt: int = 0) -> Any:
+def own_data(shape: tuple[int, ...], dtype: str = "float32", *, salt: int = 0) -> Any:
     """Returns this rank's data as a tensor."""
     return tf.constant(value(rdmacoll.rank(), shape, dtype, salt=salt))
 

@@ -14,7 +14,7 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 import keras
 import numpy as np
 import tensorflow as tf
-from tf_common import all_values, close, equal_on_all_ranks, mine, raised, run_all, value
+from tf_common import all_values, close, equal_on_all_ranks, own_data, raised, run_all, value
 
 import rdmacoll
 from rdmacoll import Compression
@@ -68,7 +68,7 @@ def check_groups_keep_their_dtypes() -> None:
     for call in (rdmacoll.grouped_allreduce, tf.function(rdmacoll.grouped_allreduce)):
         for compression, dtype in NARROW.values():
             kinds = ["float32", "int32", "float64", "float16", "bfloat16", "float32"]
-            sources = [mine((5,), kind, salt=i) for i, kind in enumerate(kinds)]
+            sources = [own_data((5,), kind, salt=i) for i, kind in enumerate(kinds)]
             results = call(sources, op=rdmacoll.Sum, compression=compression)
             for i, (kind, result) in enumerate(zip(kinds, results)):
                 assert result.dtype.name == kind
@@ -81,7 +81,7 @@ def check_groups_keep_their_dtypes() -> None:
 
 
 def check_half_the_bytes_travel() -> None:
-    x = mine((1 << 18,))
+    x = own_data((1 << 18,))
     whole = sent_by(lambda: rdmacoll.allreduce(x))
     for compression, _ in NARROW.values():
         half = sent_by(lambda c=compression: rdmacoll.allreduce(x, compression=c))
@@ -96,7 +96,7 @@ def check_gradients_of_what_was_rounded() -> None:
         return tape.gradient(loss, x)
 
     for call in (slope, tf.function(slope)):
-        result = call(mine((4,)))
+        result = call(own_data((4,)))
         assert result.dtype == tf.float32
         close(result, np.full(4, 3.0 * SIZE))
 

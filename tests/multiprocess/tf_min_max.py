@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tf_common import all_values, close, equal_on_all_ranks, expected, mine, raised, run_all, value
+from tf_common import all_values, close, equal_on_all_ranks, expected, own_data, raised, run_all, value
 
 import rdmacoll
 from rdmacoll import Compression, Max, Min
@@ -35,32 +35,34 @@ def check_booleans_are_anded_and_ored() -> None:
         for op, logical in LOGICAL.items():
             wanted = logical.reduce(values)
             for call in both_ways(functools.partial(allreduce, op=op)):
-                result = call(mine(shape, "bool"))
+                result = call(own_data(shape, "bool"))
                 assert result.dtype == tf.bool
                 np.testing.assert_array_equal(result.numpy(), wanted)
                 assert equal_on_all_ranks([result.numpy()])
             for call in both_ways(functools.partial(reduce, root_rank=ROOT, op=op)):
-                result = call(mine(shape, "bool"))
+                result = call(own_data(shape, "bool"))
                 np.testing.assert_array_equal(result.numpy(), wanted & (RANK == ROOT))
     values = all_values((ROWS, 3), "bool")
     for op, logical in LOGICAL.items():
         for call in both_ways(functools.partial(reducescatter, op=op)):
-            np.testing.assert_array_equal(call(mine((ROWS, 3), "bool")).numpy(), logical.reduce(values)[MINE])
+            np.testing.assert_array_equal(
+                call(own_data((ROWS, 3), "bool")).numpy(), logical.reduce(values)[MINE]
+            )
 
 
 def check_booleans_are_in_groups() -> None:
-    sources = [mine((4,), "bool"), mine((4,)), mine((ROWS,), "bool", salt=1)]
+    sources = [own_data((4,), "bool"), own_data((4,)), own_data((ROWS,), "bool", salt=1)]
     for call in both_ways(functools.partial(grouped_allreduce, op=Max, compression=Compression.bf16)):
         first, floats, last = call(sources)
         np.testing.assert_array_equal(first.numpy(), np.any(all_values((4,), "bool"), axis=0))
         np.testing.assert_array_equal(last.numpy(), np.any(all_values((ROWS,), "bool", salt=1), axis=0))
         close(floats, expected(Max, (4,), "float32"), "bfloat16")
-    parts = grouped_reducescatter([sources[2], mine((ROWS,))], op=Min)
+    parts = grouped_reducescatter([sources[2], own_data((ROWS,))], op=Min)
     np.testing.assert_array_equal(parts[0].numpy(), np.all(all_values((ROWS,), "bool", salt=1), axis=0)[MINE])
 
 
 def check_there_is_no_sum_of_booleans() -> None:
-    flags = mine((ROWS,), "bool")
+    flags = own_data((ROWS,), "bool")
     for op in (rdmacoll.Sum, rdmacoll.Average, rdmacoll.Product):
         for call in (allreduce, reducescatter, functools.partial(reduce, root_rank=0)):
             error = raised(rdmacoll.ConfigError, lambda c=call, o=op: c(flags, op=o))
@@ -150,14 +152,14 @@ def check_gradients_in_loops_and_of_groups() -> None:
 
     shape = (5, SIZE * 2)
     every = np.stack(all_values(shape))
-    close(step(mine(shape)), 2.0 * (every[RANK] == every.max(0)) + (every[RANK] == every.min(0)))
+    close(step(own_data(shape)), 2.0 * (every[RANK] == every.max(0)) + (every[RANK] == every.min(0)))
 
 
 def check_scaled_extrema_have_no_gradient() -> None:
     for call in (allreduce, reducescatter, functools.partial(reduce, root_rank=0)):
         for options in ({"op": Max, "prescale_factor": 2.0}, {"op": rdmacoll.Product}):
             function = functools.partial(call, **options)
-            error = raised(rdmacoll.ConfigError, lambda f=function: slope(f, mine((ROWS,))))
+            error = raised(rdmacoll.ConfigError, lambda f=function: slope(f, own_data((ROWS,))))
             assert "has no gradient" in str(error)
 
 
@@ -166,16 +168,16 @@ def check_a_reduce_travels_as_16_bits() -> None:
         for op in (rdmacoll.Sum, rdmacoll.Average, Max):
             call = functools.partial(reduce, root_rank=ROOT, op=op, compression=compression)
             for run in both_ways(call):
-                result = run(mine((40,)))
+                result = run(own_data((40,)))
                 assert result.dtype == tf.float32
                 close(result, expected(op, (40,), "float32") * (RANK == ROOT), dtype)
         call = functools.partial(reduce, root_rank=ROOT, op=rdmacoll.Sum, compression=compression)
         weights = weight_of(ROOT, (ROWS, 2), "float32")
-        close(slope(lambda x, c=call: c(x), mine((ROWS, 2))), weights, dtype)
+        close(slope(lambda x, c=call: c(x), own_data((ROWS, 2))), weights, dtype)
         whole = reduce(tf.constant([60000.0]), ROOT, compression=Compression.fp16)  # no overflow on the way
         close(whole, [60000.0 * (RANK == ROOT)], "float16")
     before = rdmacoll.metrics()["bytes_sent"]
-    reduce(mine((1 << 18,)), ROOT, compression=Compression.fp16)
+    reduce(own_data((1 << 18,)), ROOT, compression=Compression.fp16)
     sent = rdmacoll.metrics()["bytes_sent"] - before
     assert sent <= (0 if RANK == ROOT and SIZE == 1 else 0.6 * 4 * (1 << 18) * max(1, SIZE - 1)), sent
     error = raised(rdmacoll.ConfigError, lambda: reduce(tf.ones(1), 0, compression="fp16"))

@@ -16,7 +16,7 @@ from tf_common import (
     close,
     equal_on_all_ranks,
     expected,
-    mine,
+    own_data,
     raised,
     run_all,
     value,
@@ -44,7 +44,7 @@ def check_sums_on_every_rank() -> None:
             if op == rdmacoll.Average and dtype not in TOLERANCE:
                 continue
             for shape in ((), (0,), (5,), (3, 4, 2)):
-                result = allreduce(mine(shape, dtype), op=op)
+                result = allreduce(own_data(shape, dtype), op=op)
                 assert result.dtype.name == dtype
                 assert tuple(result.shape) == shape
                 close(result, expected(op, shape, dtype), dtype)
@@ -52,13 +52,13 @@ def check_sums_on_every_rank() -> None:
 
 
 def check_scales_in_double() -> None:
-    result = allreduce(mine((7,), "float64"), op=rdmacoll.Sum, prescale_factor=0.1, postscale_factor=0.3)
+    result = allreduce(own_data((7,), "float64"), op=rdmacoll.Sum, prescale_factor=0.1, postscale_factor=0.3)
     close(result, expected(rdmacoll.Sum, (7,), "float64") * 0.1 * 0.3, "float64")
 
 
 def check_groups_of_mixed_dtypes() -> None:
     shapes = [((3,), "float32"), ((2, 2), "float64"), ((), "float32"), ((0, 3), "float64"), ((1,), "float32")]
-    tensors = [mine(shape, dtype, salt=i) for i, (shape, dtype) in enumerate(shapes)]
+    tensors = [own_data(shape, dtype, salt=i) for i, (shape, dtype) in enumerate(shapes)]
     for name in (None, "group"):
         results = grouped_allreduce(tensors, name=name)
         for i, (shape, dtype) in enumerate(shapes):
@@ -74,7 +74,7 @@ def check_many_steps_of_a_function() -> None:
         return total + mean, *grouped_allreduce([x, y, total])
 
     for salt in range(20):
-        results = step(mine((50,), salt=salt), mine((50,), salt=salt + 100))
+        results = step(own_data((50,), salt=salt), own_data((50,), salt=salt + 100))
         sums = expected(rdmacoll.Sum, (50,), "float32", salt=salt)
         means = expected(rdmacoll.Average, (50,), "float32", salt=salt + 100)
         close(results[0], sums * 2 + means)
@@ -108,7 +108,7 @@ def check_named_ops_in_loops() -> None:
         return tf.map_fn(lambda row: allreduce(row, name="row", op=rdmacoll.Max), x, parallel_iterations=4)
 
     for salt in range(3):
-        close(step(mine((9, 2), salt=salt)), expected(rdmacoll.Max, (9, 2), "float32", salt=salt))
+        close(step(own_data((9, 2), salt=salt)), expected(rdmacoll.Max, (9, 2), "float32", salt=salt))
 
     @tf.function
     def count(steps: Any) -> Any:
@@ -139,7 +139,7 @@ def check_order_may_differ_by_rank() -> None:
         return tf.stack([results[i] for i in range(len(names))])
 
     for salt in range(4):
-        close(step(mine((12, 3), salt=salt)), expected(rdmacoll.Sum, (12, 3), "float32", salt=salt))
+        close(step(own_data((12, 3), salt=salt)), expected(rdmacoll.Sum, (12, 3), "float32", salt=salt))
 
 
 def check_a_result_that_one_rank_ignores() -> None:
@@ -148,8 +148,8 @@ def check_a_result_that_one_rank_ignores() -> None:
         total = allreduce(x, op=rdmacoll.Sum)
         return total if RANK == 0 else x
 
-    result = step(mine((4,)))
-    close(result, expected(rdmacoll.Sum, (4,), "float32") if RANK == 0 else mine((4,)))
+    result = step(own_data((4,)))
+    close(result, expected(rdmacoll.Sum, (4,), "float32") if RANK == 0 else own_data((4,)))
 
 
 def check_retraces_and_nested_functions() -> None:
@@ -162,14 +162,14 @@ def check_retraces_and_nested_functions() -> None:
         return inner(x) + inner(x * 2.0) + allreduce(x, op=rdmacoll.Sum)
 
     for shape in ((3,), (5,), (2, 2), (3,)):
-        close(inner(mine(shape)), expected(rdmacoll.Sum, shape, "float32"))
-        close(outer(mine(shape)), expected(rdmacoll.Sum, shape, "float32") * 4)
+        close(inner(own_data(shape)), expected(rdmacoll.Sum, shape, "float32"))
+        close(outer(own_data(shape)), expected(rdmacoll.Sum, shape, "float32") * 4)
 
     traced_alone = tf.function(lambda x, n: allreduce(x, op=rdmacoll.Sum) + n)
     if RANK == 0:
         traced_alone.get_concrete_function(tf.TensorSpec([7]), 5)
         tf.function(inner.python_function).get_concrete_function(tf.TensorSpec([None]))
-    close(traced_alone(mine((3,)), 0), expected(rdmacoll.Sum, (3,), "float32"))
+    close(traced_alone(own_data((3,)), 0), expected(rdmacoll.Sum, (3,), "float32"))
 
 
 def check_copies_of_a_function_in_another_order_on_each_rank() -> None:
@@ -208,12 +208,13 @@ def check_copies_of_a_function_in_another_order_on_each_rank() -> None:
     for salt in range(3):
         turns = tf.constant((order + salt) % calls, tf.int64)
         close(
-            copies(mine((calls, 3), salt=salt), turns),
+            copies(own_data((calls, 3), salt=salt), turns),
             expected(rdmacoll.Sum, (calls, 3), "float32", salt=salt),
         )
         for step in (copies_of_loops, nested_loops):
             shape = (calls, calls, 2)
-            close(step(mine(shape, salt=salt), turns), expected(rdmacoll.Sum, shape, "float32", salt=salt))
+            result = step(own_data(shape, salt=salt), turns)
+            close(result, expected(rdmacoll.Sum, shape, "float32", salt=salt))
 
 
 def check_gathers_ragged_pieces() -> None:
@@ -235,25 +236,25 @@ def check_broadcasts_every_dtype() -> None:
         root = number % SIZE
         for call in (broadcast, tf.function(functools.partial(broadcast))):
             for shape in ((), (0,), (3, 2)):
-                result = call(mine(shape, dtype), root)
+                result = call(own_data(shape, dtype), root)
                 np.testing.assert_array_equal(result.numpy(), value(root, shape, dtype))
 
 
 def check_variables_get_the_roots_values() -> None:
     dtypes = ("float32", "bool", "int64", "uint32", "float16", "float32", "bfloat16")
-    variables = [tf.Variable(mine((3,), dtype, salt=i)) for i, dtype in enumerate(dtypes)]
+    variables = [tf.Variable(own_data((3,), dtype, salt=i)) for i, dtype in enumerate(dtypes)]
     broadcast_variables(variables, root_rank=SIZE - 1)
     for i, dtype in enumerate(dtypes):
         np.testing.assert_array_equal(variables[i].numpy(), value(SIZE - 1, (3,), dtype, salt=i))
     for call in (broadcast_, tf.function(lambda sources, root, name: broadcast_(sources, root, name))):
         for i, dtype in enumerate(dtypes):
-            variables[i].assign(mine((3,), dtype, salt=i + 10))
+            variables[i].assign(own_data((3,), dtype, salt=i + 10))
         results = call(variables, 0, "in place")
         for i, dtype in enumerate(dtypes):
             wanted = value(0, (3,), dtype, salt=i + 10)
             np.testing.assert_array_equal(variables[i].numpy(), wanted)
             np.testing.assert_array_equal(results[i].numpy(), wanted)
-    tensors = [mine((i, 2), dtype, salt=i) for i, dtype in enumerate(dtypes)]
+    tensors = [own_data((i, 2), dtype, salt=i) for i, dtype in enumerate(dtypes)]
     for i, copy in enumerate(grouped_broadcast(tensors, SIZE - 1)):
         np.testing.assert_array_equal(copy.numpy(), value(SIZE - 1, (i, 2), dtypes[i], salt=i))
     assert grouped_broadcast([], 0) == []
@@ -289,7 +290,7 @@ def check_gradients() -> None:
     for name, (function, wanted) in cases.items():
         for run in (slope, tf.function(slope)):
             print(f"rank {RANK}: gradient of {name}", flush=True)
-            close(run(function, mine((4,))), wanted)
+            close(run(function, own_data((4,))), wanted)
 
     def gathered_loss(x: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -304,7 +305,7 @@ def check_gradients() -> None:
     begin = sum(rows[:RANK])
     wanted = np.repeat(np.arange(begin + 1, begin + rows[RANK] + 1)[:, None], 2, axis=1) * factor
     for run in (gathered_loss, tf.function(gathered_loss)):
-        close(run(mine((rows[RANK], 2))), wanted)
+        close(run(own_data((rows[RANK], 2))), wanted)
 
     def scalar_loss(x: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -312,9 +313,9 @@ def check_gradients() -> None:
             loss = tf.reduce_sum(allgather(x) * tf.range(1.0, SIZE + 1.0))
         return tape.gradient(loss, x)
 
-    close(scalar_loss(mine(())), (RANK + 1.0) * SIZE)
+    close(scalar_loss(own_data(())), (RANK + 1.0) * SIZE)
     error = raised(
-        rdmacoll.ConfigError, lambda: slope(lambda x: allreduce(x, op=rdmacoll.Product), mine((4,)))
+        rdmacoll.ConfigError, lambda: slope(lambda x: allreduce(x, op=rdmacoll.Product), own_data((4,)))
     )
     assert "no gradient" in str(error)
 
@@ -329,7 +330,7 @@ def check_gradients_in_loops() -> None:
         return tape.gradient(loss, x)
 
     total = expected(rdmacoll.Sum, (6, 2), "float32")
-    close(step(mine((6, 2))), 2 * total * SIZE)
+    close(step(own_data((6, 2))), 2 * total * SIZE)
 
 
 def check_sparse_tensors() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
-from tf_common import REDUCE, all_values, close, expected, mine, raised, run_all, value
+from tf_common import REDUCE, all_values, close, expected, own_data, raised, run_all, value
 
 import rdmacoll
 from rdmacoll.cli.references import rows_of
@@ -59,7 +59,7 @@ def check_reducescatters_every_op() -> None:
             for shape in ((0,), (1,), (SIZE + 1, 2), (70,)):
                 for call in both_ways(functools.partial(reducescatter, op=op)):
                     wanted = expected(op, shape, dtype)[rows_of(shape[0], RANK, SIZE)]
-                    result = call(mine(shape, dtype))
+                    result = call(own_data(shape, dtype))
                     assert result.dtype.name == dtype
                     assert tuple(result.shape) == wanted.shape
                     close(result, wanted, dtype)
@@ -70,7 +70,7 @@ def check_sums_travel_as_16_bits() -> None:
     for compression, tolerance in ((rdmacoll.Compression.fp16, 1e-2), (rdmacoll.Compression.bf16, 1e-1)):
         call = functools.partial(reducescatter, op=rdmacoll.Sum, compression=compression)
         for run in both_ways(call):
-            result = run(mine((SIZE + 1, 2)))
+            result = run(own_data((SIZE + 1, 2)))
             assert result.dtype == tf.float32
             wanted = expected(rdmacoll.Sum, (SIZE + 1, 2), "float32")[rows]
             np.testing.assert_allclose(result.numpy(), wanted, atol=tolerance * SIZE)
@@ -121,17 +121,17 @@ def check_reduces_to_the_root() -> None:
         for shape in ((), (0,), (5, 2), (20_000,)):
             for call in both_ways(functools.partial(reduce, root_rank=ROOT, op=op)):
                 wanted = expected(op, shape, "float32") if RANK == ROOT else np.zeros(shape)
-                close(call(mine(shape) * 1.0), wanted)
+                close(call(own_data(shape) * 1.0), wanted)
 
 
 def check_alltoalls_with_and_without_splits() -> None:
     for dtype in MOVED:
-        sent = mine((sum(splits_of(RANK)), 2), dtype)
+        sent = own_data((sum(splits_of(RANK)), 2), dtype)
         for call in both_ways(alltoall):
             result, received = call(sent, tf.constant(splits_of(RANK)))
             np.testing.assert_array_equal(result.numpy(), np.concatenate(pieces(dtype)))
             assert received.numpy().tolist() == [splits_of(rank)[RANK] for rank in range(SIZE)]
-            even = call(mine((SIZE, 3), dtype))
+            even = call(own_data((SIZE, 3), dtype))
             right = np.stack([rows[RANK] for rows in all_values((SIZE, 3), dtype)])
             np.testing.assert_array_equal(even.numpy(), right)
 
@@ -156,10 +156,10 @@ def check_gathers_and_scatters() -> None:
 
 def check_groups_of_mixed_dtypes() -> None:
     shapes = [((3, 2), "float32"), ((2,), "float64"), ((0, 3), "float32"), ((SIZE,), "int32")]
-    tensors = [mine(shape, dtype, salt=i) for i, (shape, dtype) in enumerate(shapes)]
+    tensors = [own_data(shape, dtype, salt=i) for i, (shape, dtype) in enumerate(shapes)]
     for name in (None, "group"):
         parts = grouped_reducescatter(tensors, rdmacoll.Sum, name)
-        *wholes, flags = grouped_allgather([*tensors, mine((2, 3), "bool")], name)
+        *wholes, flags = grouped_allgather([*tensors, own_data((2, 3), "bool")], name)
         np.testing.assert_array_equal(flags.numpy(), np.concatenate(all_values((2, 3), "bool")))
         for i, (shape, dtype) in enumerate(shapes):
             close(
@@ -191,7 +191,7 @@ def check_loops_and_branches() -> None:
         return tf.map_fn(body, x, parallel_iterations=4)
 
     shape = (6, 2 * SIZE)
-    close(step(mine(shape)), expected(rdmacoll.Sum, shape, "float32"))
+    close(step(own_data(shape)), expected(rdmacoll.Sum, shape, "float32"))
 
 
 def slope(function: Callable[[Any], Any], x: Any, weight_of: Callable[[Any], Any]) -> Any:
@@ -224,7 +224,7 @@ def check_gradients_of_sums() -> None:
     rows = SIZE + 2
     parts = [rows_of(rows, rank, SIZE) for rank in range(SIZE)]
     gathered = np.concatenate([weights(rank, (part.stop - part.start, 2)) for rank, part in enumerate(parts)])
-    x = mine((rows, 2))
+    x = own_data((rows, 2))
     scaled = {"op": rdmacoll.Sum, "prescale_factor": 0.5, "postscale_factor": 3.0}
     close_slopes("reducescatter", lambda x: reducescatter(x, rdmacoll.Sum), x, gathered)
     close_slopes("its average", lambda x: reducescatter(x), x, gathered / SIZE)
@@ -253,20 +253,20 @@ def check_gradients_of_moves() -> None:
         ]
         for taker, begin in enumerate(begins)
     ]
-    x = mine((sum(splits_of(RANK)), 2))
+    x = own_data((sum(splits_of(RANK)), 2))
     close_slopes("alltoall", lambda x: alltoall(x, splits_of(RANK))[0], x, np.concatenate(wanted))
 
     rows = [rank + 1 for rank in range(SIZE)]
     begin = sum(rows[:RANK])
     wanted_rows = weights(ROOT, (sum(rows), 2))[begin : begin + rows[RANK]]
-    close_slopes("gather", lambda x: gather(x, ROOT), mine((rows[RANK], 2)), wanted_rows)
-    close_slopes("gather of scalars", lambda x: gather(x, ROOT), mine(()), weights(ROOT, (SIZE,))[RANK])
+    close_slopes("gather", lambda x: gather(x, ROOT), own_data((rows[RANK], 2)), wanted_rows)
+    close_slopes("gather of scalars", lambda x: gather(x, ROOT), own_data(()), weights(ROOT, (SIZE,))[RANK])
 
     splits = [(rank * 3 + 1) % 4 for rank in range(SIZE)]
     total = sum(splits)
     gathered = np.concatenate([weights(rank, (splits[rank], 2)) for rank in range(SIZE)])
     wanted_root = gathered if RANK == ROOT else np.zeros((total, 2))
-    close_slopes("scatter", lambda x: scatter(x, ROOT, splits), mine((total, 2)), wanted_root)
+    close_slopes("scatter", lambda x: scatter(x, ROOT, splits), own_data((total, 2)), wanted_root)
 
     pair = grouped_allgather([tf.ones((RANK, 2)), tf.ones((2, 1))])
     assert [tuple(tensor.shape) for tensor in pair] == [(sum(range(SIZE)), 2), (2 * SIZE, 1)]
@@ -274,7 +274,7 @@ def check_gradients_of_moves() -> None:
     close_slopes(
         "a grouped allgather",
         lambda x: grouped_allgather([tf.ones((RANK, 2)), x])[1],
-        mine((2, 1)),
+        own_data((2, 1)),
         sum(both)[2 * RANK : 2 * RANK + 2],
     )
 
@@ -288,7 +288,7 @@ def check_gradients_in_loops() -> None:
             loss = tf.reduce_sum(y)
         return tape.gradient(loss, x)
 
-    close(step(mine((5, SIZE))), 2 * value(RANK, (5, SIZE)))
+    close(step(own_data((5, SIZE))), 2 * value(RANK, (5, SIZE)))
 
 
 def check_what_is_wrong_is_refused() -> None:

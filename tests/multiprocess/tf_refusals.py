@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, Callable
 
 import tensorflow as tf
-from tf_common import close, expected, mine, raised, run_all
+from tf_common import close, expected, own_data, raised, run_all
 
 import rdmacoll
 from rdmacoll.ops import (
@@ -72,7 +72,7 @@ def check_mismatches_are_errors_on_every_rank() -> None:
         graph = raised(tf.errors.FailedPreconditionError, tf.function(call))
         assert type(rdmacoll.error_from(graph)) is rdmacoll.MismatchError
         assert "MismatchError: " in str(graph)
-    close(allreduce(mine((3,))), expected(rdmacoll.Average, (3,), "float32"))
+    close(allreduce(own_data((3,))), expected(rdmacoll.Average, (3,), "float32"))
 
 
 def check_the_lists_of_gradients_must_agree() -> None:
@@ -145,7 +145,7 @@ def check_groups_of_different_dtypes_are_an_error_and_shift_nothing() -> None:
                         assert "the group has no tensors" in text, text
                 salt = next(SALT)
                 for dtype in "float64", "float32", "int32":
-                    total = allreduce(mine((3,), dtype, salt=salt), op=rdmacoll.Sum)
+                    total = allreduce(own_data((3,), dtype, salt=salt), op=rdmacoll.Sum)
                     close(total, expected(rdmacoll.Sum, (3,), dtype, salt=salt))
 
 
@@ -159,7 +159,7 @@ def check_what_is_behind_a_group_of_a_function_has_its_partner() -> None:
         with tf.control_dependencies(grouped_allreduce(tensors, rdmacoll.Sum)):
             return allreduce(x, op=rdmacoll.Sum)
 
-    plain, wide = mine((3,)), mine((3,), "float64")
+    plain, wide = own_data((3,)), own_data((3,), "float64")
     for first, others in ([plain], [wide, plain]), ([wide, plain], [plain]):
         tensors = first if RANK == 0 else others
         for is_behind in False, True:
@@ -197,7 +197,7 @@ def check_a_look_at_the_metrics_harms_nothing() -> None:
     for salt in range(40):
         rdmacoll.metrics()
         time.sleep(0.002)  # the engine thread sleeps by now, and the next operation must wake it
-        close(step(mine((3,), salt=salt)), expected(rdmacoll.Sum, (3,), "float32", salt=salt))
+        close(step(own_data((3,), salt=salt)), expected(rdmacoll.Sum, (3,), "float32", salt=salt))
 
 
 def check_a_handler_that_only_notes_a_signal_lets_the_step_end() -> None:
@@ -209,9 +209,9 @@ def check_a_handler_that_only_notes_a_signal_lets_the_step_end() -> None:
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
     else:
         time.sleep(0.3)
-    close(step(mine((3,))), expected(rdmacoll.Sum, (3,), "float32"))
+    close(step(own_data((3,))), expected(rdmacoll.Sum, (3,), "float32"))
     time.sleep(1.0 if RANK == 0 else 0.0)  # by now the engine has decided whether this rank is stuck
-    close(step(mine((3,))), expected(rdmacoll.Sum, (3,), "float32"))
+    close(step(own_data((3,))), expected(rdmacoll.Sum, (3,), "float32"))
     assert noted == ([signal.SIGTERM] if RANK == 0 else [])
     signal.signal(signal.SIGTERM, plain)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tf_common import all_values, close, expected, mine, run_all, value
+from tf_common import all_values, close, expected, own_data, run_all, value
 
 import rdmacoll
 from rdmacoll import engine
@@ -40,7 +40,7 @@ sums.before = 0
 def check_they_are_the_same_bits() -> None:
     for dtype in ("float32", "float64", "bfloat16", "float16"):
         shape = (200_003,)
-        got = allreduce(mine(shape, dtype), op=rdmacoll.Sum, name=f"bits.{dtype}")
+        got = allreduce(own_data(shape, dtype), op=rdmacoll.Sum, name=f"bits.{dtype}")
         wanted = engine.allreduce(value(RANK, shape, dtype), op=rdmacoll.Sum)
         assert got.numpy().tobytes() == wanted.tobytes(), dtype
     sums(4)
@@ -48,15 +48,15 @@ def check_they_are_the_same_bits() -> None:
 
 def check_every_operator_and_scale() -> None:
     for op in (rdmacoll.Average, rdmacoll.Min, rdmacoll.Max, rdmacoll.Product):
-        close(allreduce(mine(LARGE), op=op, name=f"op.{op}"), expected(op, LARGE, "float32"))
-    close(allreduce(mine(LARGE, "int32"), op=rdmacoll.Sum), expected(rdmacoll.Sum, LARGE, "int32"))
-    scaled = allreduce(mine(LARGE), op=rdmacoll.Sum, postscale_factor=0.5)
+        close(allreduce(own_data(LARGE), op=op, name=f"op.{op}"), expected(op, LARGE, "float32"))
+    close(allreduce(own_data(LARGE, "int32"), op=rdmacoll.Sum), expected(rdmacoll.Sum, LARGE, "int32"))
+    scaled = allreduce(own_data(LARGE), op=rdmacoll.Sum, postscale_factor=0.5)
     close(scaled, 0.5 * expected(rdmacoll.Sum, LARGE, "float32"))
     sums(6)
     # With a prescale factor, each rank scales into its own output, so that no result is shared.
-    scaled = allreduce(mine(LARGE), op=rdmacoll.Sum, prescale_factor=2.0)
+    scaled = allreduce(own_data(LARGE), op=rdmacoll.Sum, prescale_factor=2.0)
     close(scaled, 2 * expected(rdmacoll.Sum, LARGE, "float32"))
-    close(allreduce(mine((100,)), op=rdmacoll.Sum), expected(rdmacoll.Sum, (100,), "float32"))
+    close(allreduce(own_data((100,)), op=rdmacoll.Sum), expected(rdmacoll.Sum, (100,), "float32"))
     sums(0)
 
 
@@ -68,7 +68,7 @@ def check_groups_of_all_sizes() -> None:
         return grouped_allreduce(tensors, op=rdmacoll.Sum, name="group")
 
     for _ in range(20):  # the ranks follow a plan after some steps
-        got = step([mine(shape, salt=i) for i, shape in enumerate(shapes)])
+        got = step([own_data(shape, salt=i) for i, shape in enumerate(shapes)])
         for i, shape in enumerate(shapes):
             close(got[i], expected(rdmacoll.Sum, shape, "float32", salt=i))
     sums(20)
@@ -81,7 +81,7 @@ def check_many_at_once_in_any_order() -> None:
         named = {i: allreduce(tensors[i] * 2, op=rdmacoll.Sum, name=f"many.{i}") for i in order}
         return [named[i] for i in range(6)]
 
-    inputs = [mine((70_000 + 1000 * i,), salt=i) for i in range(6)]
+    inputs = [own_data((70_000 + 1000 * i,), salt=i) for i in range(6)]
     wanted = [2 * expected(rdmacoll.Sum, (70_000 + 1000 * i,), "float32", salt=i) for i in range(6)]
     for _ in range(20):
         for got, want in zip(step(inputs), wanted):
@@ -91,7 +91,7 @@ def check_many_at_once_in_any_order() -> None:
 
 def check_kept_results_stay_as_they_were() -> None:
     for salt in range(30):
-        got = allreduce(mine(LARGE, salt=salt), op=rdmacoll.Sum, name="kept")
+        got = allreduce(own_data(LARGE, salt=salt), op=rdmacoll.Sum, name="kept")
         if salt % 10 == 0:
             KEPT.append((got, expected(rdmacoll.Sum, LARGE, "float32", salt=salt)))
     for got, wanted in KEPT:
@@ -127,7 +127,7 @@ def check_what_is_said_of_them() -> None:
         for _ in range(6):
             before = rdmacoll.metrics()["control_messages"]
             for _ in range(20):
-                call(mine(shape))
+                call(own_data(shape))
             counts.append(rdmacoll.metrics()["control_messages"] - before)
         # A plan ends early if a rank does not run for a second.
         is_owner = IS_SHARED and shape == LARGE and RANK == 0
@@ -143,7 +143,7 @@ def check_what_one_rank_writes_the_others_do_not_see() -> None:
         change = tf.function(lambda x, c=consumer: c(allreduce(x, op=rdmacoll.Sum, name="y")))
         for step in range(6):
             is_keeper = step % SIZE == RANK and name != "small sum of a slice"
-            stored = (keep if is_keeper else change)(mine(ROWS))
+            stored = (keep if is_keeper else change)(own_data(ROWS))
             engine.barrier()  # all ranks have made their changes
             if is_keeper:
                 np.testing.assert_allclose(stored[0].numpy(), wanted, 1e-5, 1e-5, err_msg=name)
@@ -162,7 +162,7 @@ def check_a_variable_that_is_given_a_result_is_its_ranks_own() -> None:
 
     wanted = expected(rdmacoll.Sum, ROWS, "float32")
     for _ in range(6):
-        give(mine(ROWS))
+        give(own_data(ROWS))
         engine.barrier()
         for variable in (whole, part):
             variable.assign_add(tf.ones(variable.shape) * float(RANK + 1))
@@ -176,7 +176,7 @@ def check_a_variable_that_is_given_a_result_is_its_ranks_own() -> None:
 
 
 def check_the_gradient_is_a_sum_too() -> None:
-    x = tf.Variable(mine(LARGE))
+    x = tf.Variable(own_data(LARGE))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(allreduce(x, op=rdmacoll.Sum, name="loss") ** 2)
     # Every rank's loss depends on every rank's x.
@@ -190,7 +190,7 @@ def check_the_first_member_of_a_set_has_the_memory() -> None:
         if RANK not in one.ranks:
             continue
         for _ in range(10):
-            got = allreduce(mine(LARGE), op=rdmacoll.Sum, name="of a set", process_set=one)
+            got = allreduce(own_data(LARGE), op=rdmacoll.Sum, name="of a set", process_set=one)
             close(got, sum(all_values(LARGE)[rank].astype(np.float64) for rank in one.ranks))
             made += 1
     sums(made)
@@ -200,7 +200,7 @@ def check_without_room_each_has_its_own() -> None:
     stored = []
     before = shared()
     for salt in range(40):  # 4 MiB each, of a pool of 256 MiB, half of which is lent
-        stored.append(allreduce(mine((1 << 20,), salt=salt), op=rdmacoll.Sum, name="room"))
+        stored.append(allreduce(own_data((1 << 20,), salt=salt), op=rdmacoll.Sum, name="room"))
     made = shared() - before
     for salt in (0, 20, 39):
         close(stored[salt], expected(rdmacoll.Sum, (1 << 20,), "float32", salt=salt), "float32")
@@ -208,14 +208,14 @@ def check_without_room_each_has_its_own() -> None:
     stored.clear()
     engine.barrier()  # all ranks have released the results
     sums.before = shared()
-    close(allreduce(mine(LARGE), op=rdmacoll.Sum), expected(rdmacoll.Sum, LARGE, "float32"))
+    close(allreduce(own_data(LARGE), op=rdmacoll.Sum), expected(rdmacoll.Sum, LARGE, "float32"))
     sums(1)
 
 
 def check_ranks_that_have_joined_take_part() -> None:
     for round_ in range(2):
         for step in range(3 + 3 * RANK):
-            got = allreduce(mine(LARGE, salt=step), op=rdmacoll.Sum, name=f"uneven.{round_}")
+            got = allreduce(own_data(LARGE, salt=step), op=rdmacoll.Sum, name=f"uneven.{round_}")
             with_data = [v for r, v in enumerate(all_values(LARGE, salt=step)) if step < 3 + 3 * r]
             close(got, np.sum(np.stack(with_data).astype(np.float64), axis=0))
         assert rdmacoll.join() == SIZE - 1
