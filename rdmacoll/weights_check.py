@@ -60,7 +60,7 @@ def check_weights(model: Any, optimizer: Any = None, *, process_set: ProcessSet 
     if one.size() == 1:
         return
     comparison = Comparison(title, one)
-    # Each call identifies the states that one rank has changed again, by their values at the last broadcast.
+    # Each call finds out which states have changed on one rank since the last broadcast.
     left_out: set[int] = set()
     comparison.read(lambda: _entries(model, optimizer), _session(), left_out)
     comparison.exchange()

@@ -17,6 +17,7 @@ from rdmacoll._abi.mirror import (
     ALLGATHER,
     ALLTOALL,
     GATHER,
+    HEADER_HASH,
     REDUCESCATTER,
     REQUEST,
     SCATTER,
@@ -69,7 +70,7 @@ class Spy:
         )
         engine = _table(EngineApi, memory_lend=self._lend, topology=lambda engine, out: None)  # rank 0
         self.table = _table(Api, text_free=lambda text: None)
-        self.table.abi_version = ABI_VERSION
+        self.table.abi_version, self.table.header_hash = ABI_VERSION, HEADER_HASH
         self.table.engine, self.table.operation = ctypes.pointer(engine), ctypes.pointer(operation)
         self.table.ps = ctypes.pointer(_table(PsApi))
         self.answers_at_once = False  # submit_and_drive() answers before it returns
@@ -102,7 +103,7 @@ class Spy:
         names = "size kind dtype op root prescale postscale name iteration n tensors"
         request = dict(
             zip(
-                (names + " allocate done context manifest splits n_splits set place group").split(),
+                (names + " allocate done context manifest splits n_splits set shared_result group").split(),
                 REQUEST.unpack(raw),
             )
         )

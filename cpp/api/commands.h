@@ -13,7 +13,7 @@
 namespace rdmacoll {
 
 std::string verify_schedules_json(int ranks_first, int ranks_last, bool& ok);
-Status sim_scale_json(const ScaleQuestion& question, std::string& json);
+Status sim_scale_json(const ScaleQuery& query, std::string& json);
 std::string sim_faults_json(uint64_t seed_begin, uint64_t seed_end, bool verbose, bool& ok);
 
 // A query: which algorithm would run, and why. `bytes`: for an allgather or gather the total of all

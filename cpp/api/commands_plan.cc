@@ -34,31 +34,31 @@ Status check(const PlanQuery& query) {
   if (!is_known(query.kind) || query.kind == Kind::barrier || query.kind == Kind::join) {
     return {Code::invalid, "nothing is planned for this kind of collective."};
   }
-  if (query.bytes == 0) return {Code::invalid, "0 bytes need no algorithm: ask for 1 or more."};
+  if (query.bytes == 0) return {Code::invalid, "0 bytes need no algorithm: give 1 or more."};
   if (query.ranks < 1 || query.ranks > PlanQuery::kRanksMax) {
-    return {Code::invalid, cat(query.ranks, " ranks are not planned here: ask for 1 to ",
-                               PlanQuery::kRanksMax, ".")};
+    return {Code::invalid,
+            cat(query.ranks, " ranks are not planned here: give 1 to ", PlanQuery::kRanksMax, ".")};
   }
   if (query.nodes < 1 || query.nodes > query.ranks) {
     return {Code::invalid, cat(query.ranks, " ranks cannot be on ", query.nodes,
-                               " nodes: ask for 1 to ", query.ranks, ".")};
+                               " nodes: give 1 to ", query.ranks, ".")};
   }
   if (query.servers < 0 || query.servers > PlanQuery::kRanksMax) {
-    return {Code::invalid, cat(query.servers, " servers are not planned here: ask for 0 to ",
+    return {Code::invalid, cat(query.servers, " servers are not planned here: give 0 to ",
                                PlanQuery::kRanksMax, ".")};
   }
   const int members = query.ranks + query.servers;
   if (query.rank < 0 || query.rank >= members) {
-    return {Code::invalid, cat("there is no rank ", query.rank, " among ", members,
-                               ": ask for 0 to ", members - 1, ".")};
+    return {Code::invalid, cat("there is no rank ", query.rank, " among ", members, ": give 0 to ",
+                               members - 1, ".")};
   }
   if (!query.algorithm.empty() && algorithm_of(query) == nullptr) {
     std::vector<std::string_view> names;
     for (const AlgorithmRow* row : rows_of(query.kind, query.servers)) {
       names.push_back(row->name);
     }
-    return {Code::invalid,
-            cat(query.algorithm, " is no algorithm for this: ask for ", join(names, ", "), ".")};
+    return {Code::invalid, cat(query.algorithm, " is no algorithm for this: choose one of ",
+                               join(names, ", "), ".")};
   }
   return {};
 }
@@ -87,7 +87,7 @@ std::string_view why_not_cheapest(const PlanQuery& query, const Tuning& tuning, 
   if (cheapest == chosen) return "";
   if (facts.servers > 0) return "parameter servers make the sums where there are some";
   if (differs(free)) return "RDMACOLL_ALLREDUCE_ALGORITHM forces the choice";
-  if (differs(any_order)) return "canonical order is asked for, by RDMACOLL_ORDER";
+  if (differs(any_order)) return "RDMACOLL_ORDER requests canonical order";
   if (facts.one_node) {
     return "measured: within a node the cuts are those of 2 to 4 ranks on 2 cores, not the model's";
   }
@@ -97,7 +97,7 @@ std::string_view why_not_cheapest(const PlanQuery& query, const Tuning& tuning, 
   if (cheapest == Algorithm::bruck_alltoall && !facts.is_even) {
     return "it takes parts of one size, and these bytes do not divide by the ranks";
   }
-  Link usual = (query.links.is_by_device ? kRdmaLinks : kTcpLinks).network;
+  Link usual = usual_links(query.links.is_by_device).network;
   usual.bytes_per_us = query.links.network.bytes_per_us;
   if (query.links.network != usual) {
     return "the cuts between algorithms are made for the usual latency";

@@ -36,15 +36,15 @@ std::string sim_faults_json(uint64_t seed_begin, uint64_t seed_end, bool verbose
              "], \"findings\": [", join(findings, ", "), "]}");
 }
 
-Status sim_scale_json(const ScaleQuestion& question, std::string& json) {
-  ScaleAnswer answer;
-  RC_RETURN_IF_ERROR(simulate_scale(question, answer));
+Status sim_scale_json(const ScaleQuery& query, std::string& json) {
+  ScaleResult result;
+  RC_RETURN_IF_ERROR(simulate_scale(query, result));
   std::vector<std::string> algorithms;
-  for (const std::string& name : answer.algorithms) algorithms.push_back(json_quote(name));
-  json = cat("{\"transfers\": ", answer.transfers,
-             ", \"time_us\": ", answer.is_simulated ? cat(answer.time_us) : "null",
+  for (const std::string& name : result.algorithms) algorithms.push_back(json_quote(name));
+  json = cat("{\"transfers\": ", result.transfers,
+             ", \"time_us\": ", result.is_simulated ? cat(result.time_us) : "null",
              ", \"algorithms\": [", join(algorithms, ", "),
-             "], \"moved\": ", answer.is_checked ? "true" : "false", "}");
+             "], \"moved\": ", result.is_checked ? "true" : "false", "}");
   return {};
 }
 

@@ -45,7 +45,7 @@ void engine_close(rc_engine* engine, const char* cause) {
 
 void engine_free(rc_engine* engine) { delete engine; }
 
-int engine_callers(rc_engine* engine) { return engine->session->callers(); }
+int engine_forward_rendezvous(rc_engine* engine) { return engine->session->forward_rendezvous(); }
 
 void engine_topology(rc_engine* engine, int32_t out[6]) { engine->session->topology(out); }
 
@@ -129,7 +129,7 @@ const rc_engine_api kEngineApi{
     .start = engine_start,
     .close = engine_close,
     .free = engine_free,
-    .callers = engine_callers,
+    .forward_rendezvous = engine_forward_rendezvous,
     .topology = engine_topology,
     .metrics = engine_metrics,
     .describe = engine_describe,

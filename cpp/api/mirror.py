@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ BY_ADDRESS = {
     "operation.submit_group",
     "operation.wait",
     "prepared.prepare",
-    "ps.move_rows",
+    "ps.transfer_rows",
 }
 # Functions without argument types. ctypes passes a `byref` to them without a conversion, which is cheaper.
 UNTYPED = {"prepared.run": "CFUNCTYPE", "prepared.run_locked": "PYFUNCTYPE"}
@@ -81,6 +82,7 @@ class Header:
 
     def __init__(self, text: str) -> None:
         code = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
+        self.hash = hashlib.sha256(re.sub(r"[ \n]+", " ", code).encode()).hexdigest()[:16]
         (self.version,) = re.findall(r"#define RC_ABI_VERSION (\d+)", code)
         code = " ".join(re.sub(r"^\s*#.*$", "", code, flags=re.MULTILINE).split())
         self.enums = re.findall(r"\benum (\w+) \{ (.*?) \};", code)
@@ -169,7 +171,7 @@ class Header:
 def mirror(text: str) -> str:
     """The text of the mirror of a header."""
     header = Header(text)
-    lines = [TOP, f"ABI_VERSION = {header.version}", ""]
+    lines = [TOP, f"ABI_VERSION = {header.version}", f"HEADER_HASH = 0x{header.hash.upper()}", ""]
     lines += [f"{name} = {value}" for name, value in header.constants()]
     lines += ["", "# The kinds by their names in Python.", "KINDS = {"]
     lines += [f'    "{name.lower()}": {name},' for name in header.names_of("rc_kind")]

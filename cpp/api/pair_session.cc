@@ -38,16 +38,16 @@ std::string row_json(const probe::Row& row) {
 
 }  // namespace
 
-Status PairSession::open(int place, std::array<int, 2> numbers, std::string job,
+Status PairSession::open(int side, std::array<int, 2> numbers, std::string job,
                          std::vector<std::byte> secret, std::string_view arguments,
                          std::unique_ptr<PairSession>& session) {
-  RC_ASSERT(place == 0 || place == 1, cat("place ", place));
-  std::unique_ptr<PairSession> opened(new PairSession(place));
+  RC_ASSERT(side == 0 || side == 1, cat("side ", side));
+  std::unique_ptr<PairSession> opened(new PairSession(side));
   std::vector<SettingValue> settings;
   RC_RETURN_IF_ERROR(read_config(arguments, environment, opened->config_, settings));
   std::string note;  // the engine of this rank has logged it
   RC_RETURN_IF_ERROR(create_pool(opened->config_, 2, opened->pool_, note));
-  FabricOptions options{.rank = place,
+  FabricOptions options{.rank = side,
                         .size = 2,
                         .numbers = {numbers.begin(), numbers.end()},
                         .job = std::move(job),
@@ -70,14 +70,14 @@ Status PairSession::run(const std::array<int, 2>& leaders, const probe::Plan& pl
                         std::string& json) {
   RC_RETURN_IF_ERROR(fabric_->make_world({leaders.begin(), leaders.end()}, world_));
   RC_RETURN_IF_ERROR(fabric_->begin(world_));
-  shares_a_core_ = world_.crowd(cores_allowed()).is_crowded();
+  shares_a_core_ = world_.oversubscription(cores_allowed()).is_oversubscribed();
   const probe::Setting setting{
       clock_, [this](Nanoseconds since, Nanoseconds until) { idle(since, until); }, plan};
-  probe::Player player(*fabric_, world_, 1 - place_, *pool_, clock_);
+  probe::Player player(*fabric_, world_, 1 - side_, *pool_, clock_);
   RC_RETURN_IF_ERROR(connect(player, setting));
   std::vector<probe::Row> rows;
-  RC_RETURN_IF_ERROR(place_ == 0 ? probe::lead(player, setting, rows)
-                                 : probe::follow(player, setting));
+  RC_RETURN_IF_ERROR(side_ == 0 ? probe::lead(player, setting, rows)
+                                : probe::follow(player, setting));
   json = report(rows);
   return {};
 }
@@ -85,10 +85,10 @@ Status PairSession::run(const std::array<int, 2>& leaders, const probe::Plan& pl
 Status PairSession::connect(probe::Player& player, const probe::Setting& setting) {
   // Connecting has its own deadlines, and its errors say what it waits for.
   probe::Setting patient = setting;
-  patient.plan.patience = setting.plan.limit;
-  fabric_->connect(1 - place_);
+  patient.plan.progress_timeout = setting.plan.limit;
+  fabric_->connect(1 - side_);
   return probe::turn_until(player, patient, clock_.now() + setting.plan.limit, "connecting",
-                           [&] { return fabric_->is_connected(1 - place_); });
+                           [&] { return fabric_->is_connected(1 - side_); });
 }
 
 void PairSession::idle(Nanoseconds since, Nanoseconds until) const {
@@ -107,8 +107,8 @@ std::string PairSession::report(const std::vector<probe::Row>& rows) const {
   std::vector<std::string> rails, texts;
   for (const std::string& port : fabric_->ports()) rails.push_back(json_quote(port));
   for (const probe::Row& row : rows) texts.push_back(row_json(row));
-  return cat("{\"transport\": ", json_quote(fabric_->reach(1 - place_).transport), ", \"rails\": [",
-             join(rails, ", "), "], \"acc_size\": ", fabric_->reach(1 - place_).eager_bytes,
+  return cat("{\"transport\": ", json_quote(fabric_->reach(1 - side_).transport), ", \"rails\": [",
+             join(rails, ", "), "], \"acc_size\": ", fabric_->reach(1 - side_).eager_bytes,
              ", \"rows\": [", join(texts, ", "), "]}");
 }
 

@@ -18,27 +18,27 @@ namespace rdmacoll {
 
 class PairSession {
  public:
-  // `place`: 0 leads, 1 follows. `numbers`: the two ranks in the job, by place, for messages.
+  // `side`: 0 leads, 1 follows. `numbers`: the two ranks in the job, by side, for messages.
   // `arguments`: as in Session::open().
-  static Status open(int place, std::array<int, 2> numbers, std::string job,
+  static Status open(int side, std::array<int, 2> numbers, std::string job,
                      std::vector<std::byte> secret, std::string_view arguments,
                      std::unique_ptr<PairSession>& session);
 
   const std::string& card() const { return fabric_->card(); }
-  // As Fabric::probe_node, with places instead of ranks.
+  // As Fabric::probe_node, with sides instead of ranks.
   Status probe_node(const std::array<std::string, 2>& cards, int& leader);
   // Connects and measures. The JSON keys are in rdmacoll_c.h. Connecting and measuring take at most
   // the plan's limit each.
   Status run(const std::array<int, 2>& leaders, const probe::Plan& plan, std::string& json);
 
  private:
-  explicit PairSession(int place) : place_(place) {}
+  explicit PairSession(int side) : side_(side) {}
   Status connect(probe::Player& player, const probe::Setting& setting);
   void idle(Nanoseconds since, Nanoseconds until) const;
   std::string report(const std::vector<probe::Row>& rows) const;
 
   SteadyClock clock_;
-  const int place_;
+  const int side_;
   Config config_;
   World world_;
   bool shares_a_core_ = false;  // the two ranks share a core

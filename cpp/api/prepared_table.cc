@@ -27,8 +27,9 @@ int prepared_prepare(rc_engine* engine, const rc_request* request, int64_t timeo
   Session& session = *engine->session;
   Status status = operation_from(session, *request, operation);
   if (status.ok()) status = session.check(operation->request);
-  if (status.ok() && request->place != nullptr) {
-    status = {Code::invalid, "a prepared operation has its own outputs: leave `place` out."};
+  if (status.ok() && request->shared_result != nullptr) {
+    status = {Code::invalid,
+              "a prepared operation has its own outputs: leave `shared_result` out."};
   }
   if (status.ok()) {
     *prepared = new rc_prepared{{session, operation, nanoseconds(timeout_ms), error}};

@@ -27,11 +27,11 @@ Status fit(const rc_ps_request& request, const rc_ps_tensor& tensor, const Clien
 Status ask_for_rows(const rc_ps_request& request, const Tensor& tensor, Client& client,
                     CallRef& call) {
   const std::span<const int64_t> rows(request.rows, static_cast<std::size_t>(request.n_rows));
-  if (request.move == RC_PS_PULL) {
+  if (request.transfer == RC_PS_PULL) {
     return client.pull_rows(tensor.variable, rows, tensor.data, call);
   }
   const std::optional<double> rate = rate_from(request.learning_rate);
-  if (request.move == RC_PS_PUSH) {
+  if (request.transfer == RC_PS_PUSH) {
     return client.push_rows(tensor.variable, rows, tensor.gradient, call, rate);
   }
   return client.exchange_rows(tensor, rows, call, rate);
@@ -51,9 +51,9 @@ Status start_call(const rc_ps_request& request, Client& client, CallRef& call) {
   }
   if (request.rows != nullptr) return ask_for_rows(request, tensors[0], client, call);
   const std::optional<double> rate = rate_from(request.learning_rate);
-  call = request.move == RC_PS_PUSH   ? client.push(tensors, rate)
-         : request.move == RC_PS_PULL ? client.pull(tensors)
-                                      : client.push_pull(tensors, rate);
+  call = request.transfer == RC_PS_PUSH   ? client.push(tensors, rate)
+         : request.transfer == RC_PS_PULL ? client.pull(tensors)
+                                          : client.push_pull(tensors, rate);
   return {};
 }
 

@@ -90,13 +90,13 @@ void PsSession::end() {
   ring(bell_);
   std::unique_lock hold(mutex_);
   client_->fail({Code::shutdown, "this worker has left the parameter servers."});
-  while (client_->is_saying_why()) step();
+  while (client_->is_sending_reason()) step();
   step();
-  call_back(hold);
+  run_callbacks(hold);
 }
 
 // Releases the mutex, since a callback may start further calls.
-void PsSession::call_back(std::unique_lock<std::mutex>& hold) {
+void PsSession::run_callbacks(std::unique_lock<std::mutex>& hold) {
   if (!client_) return;
   const std::vector<CallRef> ended = client_->take_ended();
   if (ended.empty()) return;
@@ -111,7 +111,7 @@ std::vector<int> PsSession::ranks(int first, int end) const {
   return ranks;
 }
 
-Status PsSession::take_up(const std::vector<int>& leaders) {
+Status PsSession::set_up(const std::vector<int>& leaders) {
   RC_RETURN_IF_ERROR(fabric_->make_world(leaders, world_));
   // A colocated server belongs to its worker's process, which the job knows by one rank.
   bool is_colocated = false;
@@ -147,27 +147,28 @@ Nanoseconds PsSession::deadline_in(Nanoseconds timeout) const {
 
 bool PsSession::step() {
   if (server_) return server_->turn();
-  notice_gap();
+  notice_suspension();
   const bool moved = client_->turn();
-  if (client_->is_saying_why()) {
+  if (client_->is_sending_reason()) {
     const Nanoseconds now = clock_.now();
-    last_words_until_ = std::min(last_words_until_, now + kLastWords);
-    notice_gap();  // this process may have been suspended within the turn
-    if (now >= last_words_until_ || stopped_for_ > 0) client_->stop_saying_why();
+    reason_deadline_ = std::min(reason_deadline_, now + kLastWords);
+    notice_suspension();  // this process may have been suspended within the turn
+    if (now >= reason_deadline_ || suspended_for_ > 0) client_->stop_sending_reason();
   }
   return moved;
 }
 
 // Detects whether this process was suspended. Servers have closed their connections then.
-void PsSession::notice_gap() {
-  const Nanoseconds patience = from_seconds(config_.peer_timeout_s);
-  const Nanoseconds stopped_for = gap_.turn(clock_.now(), patience);
-  if (std::exchange(stopped_for_, stopped_for) == stopped_for) return;
-  client_->was_stopped(stopped_for > 0 ? world_.was_stopped(stopped_for, patience) : Status());
+void PsSession::notice_suspension() {
+  const Nanoseconds timeout = from_seconds(config_.peer_timeout_s);
+  const Nanoseconds suspended_for = suspension_.turn(clock_.now(), timeout);
+  if (std::exchange(suspended_for_, suspended_for) == suspended_for) return;
+  client_->was_suspended(suspended_for > 0 ? world_.was_suspended(suspended_for, timeout)
+                                           : Status());
 }
 
 Status PsSession::start(const std::vector<int>& leaders, Nanoseconds timeout) {
-  if (!server_ && !client_) RC_RETURN_IF_ERROR(take_up(leaders));
+  if (!server_ && !client_) RC_RETURN_IF_ERROR(set_up(leaders));
   const std::vector<int> peers =
       is_server() ? ranks(0, size_ - servers_) : ranks(size_ - servers_, size_);
   const Nanoseconds deadline = deadline_in(timeout);
@@ -195,7 +196,7 @@ Status PsSession::serve(Nanoseconds timeout) {
   ++waiting_;
   const Status status = serve_until(hold, deadline);
   --waiting_;
-  has_been_ = true;
+  was_stepped_ = true;
   if (sleeping_ > 0) ring(bell_);  // wake sleepers, whose fabric this caller has disarmed
   return status;
 }
@@ -223,7 +224,7 @@ void PsSession::leave(const std::string& cause) {
   std::unique_lock hold(mutex_);
   const Nanoseconds deadline = clock_.now() + kLastWords;
   server_->leave(cause);
-  while (!(server_->has_told() && fabric_->flushed()) && clock_.now() < deadline) {
+  while (!(server_->has_informed_workers() && fabric_->flushed()) && clock_.now() < deadline) {
     if (!step()) sched_yield();
   }
 }
@@ -268,12 +269,12 @@ void PsSession::run() {
   while (!ends_) {
     // Callers drive the client themselves. If the thread woke up after each one, it would compete
     // with the next.
-    if (waiting_ > 0 || std::exchange(has_been_, false)) {
+    if (waiting_ > 0 || std::exchange(was_stepped_, false)) {
       moved_.wait_for(hold, server_ ? kStandBackOfServers : kStandBack);
       continue;
     }
     if (!step()) sleep(hold, kNever);
-    call_back(hold);
+    run_callbacks(hold);
     hold.unlock();
     hold.lock();
   }
@@ -288,7 +289,7 @@ Status PsSession::wait(const Call& call, Nanoseconds timeout) {
     const Nanoseconds now = clock_.now();
     if (step()) {
       wait.moved(now);
-      call_back(hold);
+      run_callbacks(hold);
       if (waiting_ > 1) ring(bell_);  // the step may have completed other callers' calls
     } else if (now >= deadline) {
       break;
@@ -302,7 +303,7 @@ Status PsSession::wait(const Call& call, Nanoseconds timeout) {
     }
   }
   --waiting_;
-  has_been_ = true;
+  was_stepped_ = true;
   if (sleeping_ > 0) ring(bell_);  // wake sleepers, whose fabric this caller has disarmed
   return call.is_done() ? call.status : Status::busy();
 }

@@ -15,8 +15,8 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/event.h"
-#include "base/gap.h"
 #include "base/spin_policy.h"
+#include "base/suspension.h"
 #include "bootstrap/fabric.h"
 #include "memory/pool.h"
 #include "ps/client.h"
@@ -55,27 +55,27 @@ class PsSession {
 
   // On a worker: the error that has ended it, or ok().
   Status failure();
-  // On a worker: ask() runs `ask` while no other thread steps the client. wait() returns when the
-  // call is done, or busy() after `timeout`.
-  template <typename Ask>
-  auto ask(Ask ask) {
+  // On a worker: with_client() runs `use` while no other thread steps the client. wait() returns
+  // when the call is done, or busy() after `timeout`.
+  template <typename Use>
+  auto with_client(Use use) {
     const std::lock_guard hold(mutex_);
     if (sleeping_ > 0) ring(bell_);
-    return ask(*client_);
+    return use(*client_);
   }
   Status wait(const Call& call, Nanoseconds timeout);
   // Submits a call without waiting. `done` is called once when the call ends, on the thread that
   // steps the client, or inside this function. Returns an error if the call was not started; `done`
   // is not called then.
-  template <typename Ask>
-  Status submit(Ask start_call, std::function<void(const Status&)> done) {
+  template <typename Start>
+  Status submit(Start start_call, std::function<void(const Status&)> done) {
     CallRef call;
     bool is_over = false;
-    RC_RETURN_IF_ERROR(ask([&](Client& client) -> Status {
+    RC_RETURN_IF_ERROR(with_client([&](Client& client) -> Status {
       RC_RETURN_IF_ERROR(start_call(client, call));
       is_over = call->is_done();
       if (!is_over) call->done = std::move(done);
-      has_been_ = false;  // the session's thread steps the client now
+      was_stepped_ = false;  // the session's thread steps the client now
       moved_.notify_all();
       return {};
     }));
@@ -91,13 +91,13 @@ class PsSession {
 
   PsSession() = default;
   std::vector<int> ranks(int first, int end) const;
-  Status take_up(const std::vector<int>& leaders);
+  Status set_up(const std::vector<int>& leaders);
   Nanoseconds deadline_in(Nanoseconds timeout) const;
   Status serve_until(std::unique_lock<std::mutex>& hold, Nanoseconds deadline);
   bool step();
-  void notice_gap();
+  void notice_suspension();
   void sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until);
-  void call_back(std::unique_lock<std::mutex>& hold);
+  void run_callbacks(std::unique_lock<std::mutex>& hold);
   // the thread of workers and colocated servers: heartbeats, and calls without a waiting thread
   void run();
 
@@ -116,13 +116,13 @@ class PsSession {
   // worker may keep the caller of serve() busy.
   std::mutex mutex_;
   std::condition_variable moved_;
-  Gap gap_;
-  Nanoseconds stopped_for_ = 0;
-  Nanoseconds last_words_until_ = kNever;  // limit for the last messages of a failed client
+  SuspensionDetector suspension_;
+  Nanoseconds suspended_for_ = 0;
+  Nanoseconds reason_deadline_ = kNever;  // limit for the last messages of a failed client
   int waiting_ = 0;
   SpinPolicy spin_policy_{kSpin};
-  int sleeping_ = 0;       // number of threads in poll(), which only the bell can wake
-  bool has_been_ = false;  // a caller has stepped it since the thread last looked
+  int sleeping_ = 0;          // number of threads in poll(), which only the bell can wake
+  bool was_stepped_ = false;  // a caller has stepped it since the thread last looked
   bool ends_ = false;
   Fd bell_;
   std::thread thread_;

@@ -125,46 +125,47 @@ int ps_declare(rc_ps* ps, const rc_variable* variables, int32_t n_variables, con
     decays[i] = one.decays != 0;
   }
   CallRef made;
-  const Status status = ps->session->ask([&](Client& client) {
+  const Status status = ps->session->with_client([&](Client& client) {
     return client.declare(specs, {decays.get(), count}, rule, made);
   });
   return begin_call(status, std::move(made), call, error);
 }
 
-int ps_move(rc_ps* ps, int32_t move, int32_t n_variables, const int32_t* variables,
-            void* const* data, const double* learning_rate, rc_ps_call** call, char** error) {
+int ps_transfer(rc_ps* ps, int32_t transfer, int32_t n_variables, const int32_t* variables,
+                void* const* data, const double* learning_rate, rc_ps_call** call, char** error) {
   CallRef made;
   const std::optional<double> rate = rate_from(learning_rate);
-  const Status status = ps->session->ask([&](Client& client) -> Status {
+  const Status status = ps->session->with_client([&](Client& client) -> Status {
     std::vector<Tensor> tensors;
     RC_RETURN_IF_ERROR(tensors_from(client, n_variables, variables, data, tensors));
-    made = move == RC_PS_INIT   ? client.init(tensors)
-           : move == RC_PS_PUSH ? client.push(tensors, rate)
-           : move == RC_PS_PULL ? client.pull(tensors)
-                                : client.push_pull(tensors, rate);
+    made = transfer == RC_PS_INIT   ? client.init(tensors)
+           : transfer == RC_PS_PUSH ? client.push(tensors, rate)
+           : transfer == RC_PS_PULL ? client.pull(tensors)
+                                    : client.push_pull(tensors, rate);
     return {};
   });
   return begin_call(status, std::move(made), call, error);
 }
 
-int ps_move_rows(rc_ps* ps, int32_t move, int32_t variable, const int64_t* rows, int64_t n_rows,
-                 void* data, const double* learning_rate, rc_ps_call** call, char** error) {
+int ps_transfer_rows(rc_ps* ps, int32_t transfer, int32_t variable, const int64_t* rows,
+                     int64_t n_rows, void* data, const double* learning_rate, rc_ps_call** call,
+                     char** error) {
   CallRef made;
   const std::optional<double> rate = rate_from(learning_rate);
   const std::span<const int64_t> named(rows, static_cast<std::size_t>(n_rows));
   const auto number = static_cast<uint32_t>(variable);
   auto* bytes = static_cast<std::byte*>(data);
-  const Status status = ps->session->ask([&](Client& client) -> Status {
+  const Status status = ps->session->with_client([&](Client& client) -> Status {
     RC_RETURN_IF_ERROR(check_number(client, variable));
-    return move == RC_PS_PUSH ? client.push_rows(number, named, bytes, made, rate)
-                              : client.pull_rows(number, named, bytes, made);
+    return transfer == RC_PS_PUSH ? client.push_rows(number, named, bytes, made, rate)
+                                  : client.pull_rows(number, named, bytes, made);
   });
   return begin_call(status, std::move(made), call, error);
 }
 
-int ps_ask(rc_ps* ps, int32_t ask, rc_ps_call** call, char** error) {
-  CallRef made = ps->session->ask(
-      [ask](Client& client) { return ask == RC_PS_STATS ? client.stats() : client.leave(); });
+int ps_query(rc_ps* ps, int32_t query, rc_ps_call** call, char** error) {
+  CallRef made = ps->session->with_client(
+      [query](Client& client) { return query == RC_PS_STATS ? client.stats() : client.leave(); });
   return begin_call({}, std::move(made), call, error);
 }
 
@@ -181,11 +182,12 @@ int ps_wait(rc_ps* ps, const rc_ps_call* call, int64_t timeout_ms, char** texts,
 void ps_call_free(rc_ps_call* call) { delete call; }
 
 char* ps_sharding(rc_ps* ps) {
-  return copy_text(ps->session->ask([](Client& client) { return client.sharding().text(); }));
+  return copy_text(
+      ps->session->with_client([](Client& client) { return client.sharding().text(); }));
 }
 
 int ps_checkpoint(rc_ps* ps, const char* path, int32_t action, rc_ps_call** call, char** error) {
-  CallRef made = ps->session->ask([path, action](Client& client) {
+  CallRef made = ps->session->with_client([path, action](Client& client) {
     return action == RC_PS_RESTORE ? client.restore(path)
            : action == RC_PS_SAVED ? client.saved(path)
                                    : client.save(path);
@@ -193,15 +195,16 @@ int ps_checkpoint(rc_ps* ps, const char* path, int32_t action, rc_ps_call** call
   return begin_call({}, std::move(made), call, error);
 }
 
-int ps_move_slot(rc_ps* ps, int32_t move, int32_t slot, uint64_t updates, int32_t n_variables,
-                 const int32_t* variables, void* const* data, rc_ps_call** call, char** error) {
+int ps_transfer_slot(rc_ps* ps, int32_t transfer, int32_t slot, uint64_t updates,
+                     int32_t n_variables, const int32_t* variables, void* const* data,
+                     rc_ps_call** call, char** error) {
   CallRef made;
   const auto number = static_cast<uint32_t>(slot);
-  const Status status = ps->session->ask([&](Client& client) -> Status {
+  const Status status = ps->session->with_client([&](Client& client) -> Status {
     std::vector<Tensor> tensors;
     RC_RETURN_IF_ERROR(tensors_from(client, n_variables, variables, data, tensors));
-    made =
-        move == RC_PS_INIT ? client.init(tensors, number, updates) : client.pull(tensors, number);
+    made = transfer == RC_PS_INIT ? client.init(tensors, number, updates)
+                                  : client.pull(tensors, number);
     return {};
   });
   return begin_call(status, std::move(made), call, error);
@@ -210,7 +213,7 @@ int ps_move_slot(rc_ps* ps, int32_t move, int32_t slot, uint64_t updates, int32_
 int ps_updates(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_call** call,
                char** error) {
   CallRef made;
-  const Status status = ps->session->ask([&](Client& client) -> Status {
+  const Status status = ps->session->with_client([&](Client& client) -> Status {
     std::vector<Tensor> tensors;
     RC_RETURN_IF_ERROR(tensors_from(client, n_variables, variables, nullptr, tensors));
     made = client.updates(tensors);
@@ -246,7 +249,7 @@ int ps_exchange(rc_ps* ps, int32_t n_variables, const int32_t* variables,
                 const void* const* gradients, void* const* values, const double* learning_rate,
                 rc_ps_call** call, char** error) {
   CallRef made;
-  const Status status = ps->session->ask([&](Client& client) -> Status {
+  const Status status = ps->session->with_client([&](Client& client) -> Status {
     std::vector<Tensor> tensors;
     RC_RETURN_IF_ERROR(tensors_from(client, n_variables, variables, values, tensors));
     for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -276,12 +279,12 @@ const rc_ps_api kPsApi{
     .losses = ps::ps_losses,
     .leave = ps::ps_leave,
     .declare = ps::ps_declare,
-    .move = ps::ps_move,
+    .transfer = ps::ps_transfer,
     .exchange = ps::ps_exchange,
-    .move_rows = ps::ps_move_rows,
-    .move_slot = ps::ps_move_slot,
+    .transfer_rows = ps::ps_transfer_rows,
+    .transfer_slot = ps::ps_transfer_slot,
     .updates = ps::ps_updates,
-    .ask = ps::ps_ask,
+    .query = ps::ps_query,
     .checkpoint = ps::ps_checkpoint,
     .wait = ps::ps_wait,
     .call_free = ps::ps_call_free,

@@ -2,7 +2,7 @@
  * It points to a table of functions for each purpose: engine, operations, prepared operations,
  * parameter servers, tools. Only Python (ctypes and cpp/python) and librdmacoll_tf.so use it.
  * Append to a table and never change an entry. RC_ABI_VERSION grows when the meaning of an entry
- * changes.
+ * changes. `header_hash` finds parts of another build.
  *
  * Text that is returned through `char**` belongs to the caller. The caller frees it with
  * `text_free`. timeout_ms: -1 means no limit. A function that can fail returns 0 for success.
@@ -59,8 +59,8 @@ typedef struct rc_tensor {
 } rc_tensor;
 
 /* Allocates a result. Used by allgather, reducescatter, alltoall, gather and scatter, whose
- * results have another shape than their inputs. Also used by an allreduce with `place`, if its
- * results are not shared.
+ * results have another shape than their inputs. Also used by an allreduce with
+ * `shared_result`, if its results are not shared.
  *
  * Called for each result in turn, once its size is known, on the thread that drives the engine.
  * Returns C-contiguous memory for `dims`, valid until the operation is done, or NULL to fail the
@@ -76,8 +76,8 @@ typedef void* (*rc_allocate)(void* context, int32_t ndim, const int64_t* dims);
  * result is complete. Later writes of the caller are visible to its own process only. The memory
  * stays valid until release(loan, memory) is called, from any thread, even after the engine has
  * closed. */
-typedef void (*rc_place)(void* context, int32_t tensor, void* memory, void* loan,
-                         void (*release)(void* loan, void* memory));
+typedef void (*rc_shared_result)(void* context, int32_t tensor, void* memory, void* loan,
+                                 void (*release)(void* loan, void* memory));
 /* Reports the end of an accepted request. Called exactly once, before engine.close() returns, on
  * a thread of the engine or on the thread that drives the engine. It is never called inside
  * submit(), but possibly inside submit_and_drive(). Several callbacks may run at once, in any
@@ -119,7 +119,7 @@ typedef struct rc_request {
   /* Allreduce: the ranks of the node may share the outputs, which are NULL here. If they do not,
    * `allocate` is called for each output. All ranks must agree on it. NULL: results are written
    * to the outputs. */
-  rc_place place;
+  rc_shared_result shared_result;
   /* The dtypes of a group with several, of which this is the first operation. The caller submits
    * the others after this one has succeeded. Ranks compare it. NULL: none. submit_group() does
    * all of this. */
@@ -165,9 +165,9 @@ typedef struct rc_variable {
 /* Transfers of whole variables. init: sends first values. push: sends gradients. pull: receives
  * values, once the first worker has sent them. push_pull: sends gradients, and receives the new
  * values in the same memory. */
-enum rc_ps_move { RC_PS_INIT = 0, RC_PS_PUSH = 1, RC_PS_PULL = 2, RC_PS_PUSH_PULL = 3 };
-/* leave: this worker needs the servers no more. */
-enum rc_ps_ask { RC_PS_STATS = 0, RC_PS_LEAVE = 1 };
+enum rc_ps_transfer { RC_PS_INIT = 0, RC_PS_PUSH = 1, RC_PS_PULL = 2, RC_PS_PUSH_PULL = 3 };
+/* stats: the state of each server. leave: this worker needs the servers no more. */
+enum rc_ps_query { RC_PS_STATS = 0, RC_PS_LEAVE = 1 };
 /* saved: the identity of the save that wrote each server's file, as a number. The numbers are
  * equal if one save wrote all files. */
 enum rc_ps_checkpoint_action { RC_PS_SAVE = 0, RC_PS_SAVED = 1, RC_PS_RESTORE = 2 };
@@ -181,9 +181,9 @@ typedef struct rc_ps_tensor {
 } rc_ps_tensor;
 
 typedef struct rc_ps_request {
-  uint32_t size; /* sizeof(rc_ps_request) */
-  int32_t move;  /* an rc_ps_move, except init */
-  int32_t dtype; /* the dtype of all tensors */
+  uint32_t size;    /* sizeof(rc_ps_request) */
+  int32_t transfer; /* an rc_ps_transfer, except init */
+  int32_t dtype;    /* the dtype of all tensors */
   int32_t n_tensors;
   const rc_ps_tensor* tensors; /* copied before submit() returns, unlike the tensors' memory */
   const int64_t* rows;         /* rows of a single variable; NULL: whole variables */
@@ -216,8 +216,8 @@ typedef struct rc_link { /* LogGP parameters: cpp/base/link_model.h */
   double bytes_per_us;
 } rc_link;
 
-typedef struct rc_scale {
-  uint32_t size; /* sizeof(rc_scale) */
+typedef struct rc_scale_query {
+  uint32_t size; /* sizeof(rc_scale_query) */
   int32_t ranks;
   int32_t node_ranks; /* consecutive ranks on each node */
   int32_t rack_nodes; /* nodes that share uplinks; 0: one rack has all nodes */
@@ -231,7 +231,7 @@ typedef struct rc_scale {
   const uint64_t* bytes;  /* size of each operation, a multiple of 4 */
   const double* ready_us; /* when each is submitted, from the beginning of the step */
   uint64_t transfers_max; /* limit for a step; larger ones are not simulated */
-} rc_scale;
+} rc_scale_query;
 
 /* Each table below has the functions of one purpose. `size` is its sizeof. A table only grows at
  * its end. */
@@ -267,7 +267,7 @@ typedef struct rc_engine_api {
    * begins with a rendezvous message. The socket that this function returns receives one packet
    * for each such descriptor: its number (int32). The caller owns the socket and the descriptors.
    * Returns -1 if no descriptor is left. */
-  int (*callers)(rc_engine* engine);
+  int (*forward_rendezvous)(rc_engine* engine);
 
   /* Writes rank, size, local_rank, local_size, cross_rank and cross_size, in this order. If
    * there are dedicated parameter servers, the numbers of a worker count workers only. */
@@ -440,24 +440,26 @@ typedef struct rc_ps_api {
   int (*declare)(rc_ps* ps, const rc_variable* variables, int32_t n_variables, const char* rule,
                  rc_ps_call** call, char** error);
   /* learning_rate, here and below: for a push; NULL: the rule's. */
-  int (*move)(rc_ps* ps, int32_t move, int32_t n_variables, const int32_t* variables,
-              void* const* data, const double* learning_rate, rc_ps_call** call, char** error);
-  /* move with push_pull, with the gradients in separate memory. */
+  int (*transfer)(rc_ps* ps, int32_t transfer, int32_t n_variables, const int32_t* variables,
+                  void* const* data, const double* learning_rate, rc_ps_call** call, char** error);
+  /* transfer with push_pull, with the gradients in separate memory. */
   int (*exchange)(rc_ps* ps, int32_t n_variables, const int32_t* variables,
                   const void* const* gradients, void* const* values, const double* learning_rate,
                   rc_ps_call** call, char** error);
   /* data: one row for each of `rows`, with gradients to send or for values to receive. A row may
    * occur twice. */
-  int (*move_rows)(rc_ps* ps, int32_t move, int32_t variable, const int64_t* rows, int64_t n_rows,
-                   void* data, const double* learning_rate, rc_ps_call** call, char** error);
-  /* move (init or pull) for the slots of variables. Slot 1 is the first one that rule_slots
+  int (*transfer_rows)(rc_ps* ps, int32_t transfer, int32_t variable, const int64_t* rows,
+                       int64_t n_rows, void* data, const double* learning_rate, rc_ps_call** call,
+                       char** error);
+  /* transfer (init or pull) for the slots of variables. Slot 1 is the first one that rule_slots
    * names. Slot 0 has the values. Its init must come last, and sets the number of updates. */
-  int (*move_slot)(rc_ps* ps, int32_t move, int32_t slot, uint64_t updates, int32_t n_variables,
-                   const int32_t* variables, void* const* data, rc_ps_call** call, char** error);
+  int (*transfer_slot)(rc_ps* ps, int32_t transfer, int32_t slot, uint64_t updates,
+                       int32_t n_variables, const int32_t* variables, void* const* data,
+                       rc_ps_call** call, char** error);
   /* The texts contain numbers. The largest one is the number of updates of these variables. */
   int (*updates)(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_call** call,
                  char** error);
-  int (*ask)(rc_ps* ps, int32_t ask, rc_ps_call** call, char** error);
+  int (*query)(rc_ps* ps, int32_t query, rc_ps_call** call, char** error);
   /* An rc_ps_checkpoint_action on each server. `path` is the prefix of a file on the server's
    * machine. */
   int (*checkpoint)(rc_ps* ps, const char* path, int32_t action, rc_ps_call** call, char** error);
@@ -498,6 +500,11 @@ typedef struct rc_tools_api {
    * "choice_error": why there is no rail, or null. Null, too, if "error" has the reason} */
   int (*devices)(const char* arguments, char** json, char** error);
 
+  /* Returns the transports in order of preference: [{"name", "title": the name in sentences,
+   * "shares_memory": whether it connects ranks of one node only, "is_by_device": whether devices
+   * move the data}]. */
+  char* (*transports)(void);
+
   /* Explains which algorithm would run under these settings, and why. arguments: as in
    * settings(), with its errors.
    * {"algorithm": the chosen one, "reason", "cheapest": the one with the least modelled time,
@@ -514,19 +521,19 @@ typedef struct rc_tools_api {
    * virtual clock.
    * {"transfers": estimated, "time_us": null if there are too many transfers, "algorithms": of
    * each operation, "moved": whether bytes were moved and sums checked, or bytes had only sizes} */
-  int (*sim_scale)(const rc_scale* question, char** json, char** error);
+  int (*sim_scale)(const rc_scale_query* query, char** json, char** error);
 
   /* Measures the path between two ranks of a job, in a world of these two ranks. The steps are
    * those of an engine's start, and the caller exchanges the texts:
-   *   1. pair_open: place: 0 leads, 1 follows. numbers: the two ranks in the job, for messages.
-   *   2. pair_node: with both cards. leader: the place of the rank that leads this node.
+   *   1. pair_open: side: 0 leads, 1 follows. numbers: the two ranks in the job, for messages.
+   *   2. pair_node: with both cards. leader: the side that leads this node.
    *   3. pair_run: with both leaders. Blocks while it connects and measures.
    * Call pair_free for every opened pair. The leader's JSON follows; the follower's has no rows:
    * {"transport", "rails": the RDMA ports as text, "acc_size": the limit of eager transfers in
    * bytes, "rows": [{"bytes", "latency_us", "exchange_us": medians of rounds and of bursts, each
    * with _min and _max, "latency_rounds", "exchange_rounds", "GB_per_s_forward",
    * "GB_per_s_back", "GB_per_s_both"}]}. A row has only the keys that were measured. */
-  int (*pair_open)(int32_t place, const int32_t numbers[2], const char* job, const uint8_t* secret,
+  int (*pair_open)(int32_t side, const int32_t numbers[2], const char* job, const uint8_t* secret,
                    int32_t secret_bytes, const char* arguments, rc_pair** pair, char** card,
                    char** error);
   int (*pair_node)(rc_pair* pair, const char* const cards[2], int32_t* leader, char** error);
@@ -538,7 +545,10 @@ typedef struct rc_tools_api {
 typedef struct rc_api {
   uint32_t abi_version; /* RC_ABI_VERSION */
   uint32_t size;        /* sizeof(rc_api) */
-  const char* version;  /* the version of the package */
+  /* A hash of this header without its comments. The library is from another build if it differs
+   * from that of the caller's copy (CMakeLists.txt, cpp/api/mirror.py). */
+  uint64_t header_hash;
+  const char* version; /* the version of the package */
   void (*text_free)(char* text);
   const rc_engine_api* engine;
   const rc_operation_api* operation;

@@ -41,7 +41,7 @@ bool RepeatedCalls::can_repeat(const rc_request& request) {
     return false;
   }
   const bool is_plain = request.done == nullptr && request.allocate == nullptr &&
-                        request.place == nullptr && request.manifest == nullptr &&
+                        request.shared_result == nullptr && request.manifest == nullptr &&
                         request.group == nullptr && request.splits == nullptr;
   const bool has_dims =
       request.n_tensors == 0 || (request.tensors[0].ndim >= 0 && request.tensors[0].ndim <= 8);

@@ -59,15 +59,15 @@ Status request_from(const rc_request& from, Request& to) {
       return allocate(context, static_cast<int32_t>(dims.size()), dims.data());
     };
   }
-  if (from.place != nullptr) {
+  if (from.shared_result != nullptr) {
     if (to.kind != Kind::allreduce || from.allocate == nullptr) {
-      return {Code::invalid, "`place` is for an allreduce, and comes with `allocate`."};
+      return {Code::invalid, "`shared_result` is for an allreduce, and comes with `allocate`."};
     }
     to.shares_results = true;
-    to.placed = [place = from.place, context = from.context](std::size_t tensor, std::byte* memory,
-                                                             const std::shared_ptr<void>& hold) {
-      place(context, static_cast<int32_t>(tensor), memory, new std::shared_ptr<void>(hold),
-            [](void* loan, void*) { delete static_cast<std::shared_ptr<void>*>(loan); });
+    to.placed = [announce = from.shared_result, context = from.context](
+                    std::size_t tensor, std::byte* memory, const std::shared_ptr<void>& hold) {
+      announce(context, static_cast<int32_t>(tensor), memory, new std::shared_ptr<void>(hold),
+               [](void* loan, void*) { delete static_cast<std::shared_ptr<void>*>(loan); });
     };
   }
   if (from.done != nullptr) {
@@ -82,7 +82,7 @@ Status operation_from(const Session& session, const rc_request& from, OperationR
   RC_RETURN_IF_ERROR(session.usable());
   Request request;
   RC_RETURN_IF_ERROR(request_from(from, request));
-  RC_RETURN_IF_ERROR(session.place(request));
+  RC_RETURN_IF_ERROR(session.resolve(request));
   operation = std::make_shared<Operation>(std::move(request));
   return {};
 }
@@ -95,13 +95,13 @@ Status pair_plan_from(const rc_pair_plan& from, probe::Plan& to) {
         .bandwidth = (from.measures & RC_BANDWIDTH) != 0,
         .repeats = from.repeats,
         .burst = from_seconds(from.burst_s),
-        .patience = from_seconds(from.timeout_s),
+        .progress_timeout = from_seconds(from.timeout_s),
         .limit = from_seconds(from.limit_s)};
   return {};
 }
 
-Status scale_from(const rc_scale& from, ScaleQuestion& to) {
-  RC_RETURN_IF_ERROR(check_size("scale", from.size, sizeof(rc_scale)));
+Status scale_from(const rc_scale_query& from, ScaleQuery& to) {
+  RC_RETURN_IF_ERROR(check_size("scale", from.size, sizeof(rc_scale_query)));
   const auto link = [](const rc_link& it) {
     return Link{it.latency_us, it.overhead_us, it.gap_us, it.bytes_per_us};
   };
@@ -111,7 +111,7 @@ Status scale_from(const rc_scale& from, ScaleQuestion& to) {
                   .network = link(from.network),
                   .rack_nodes = from.rack_nodes,
                   .uplink_bytes_per_us = from.uplink_bytes_per_us,
-                  .eager_bytes = (from.is_by_device != 0 ? kRdmaLinks : kTcpLinks).eager_bytes,
+                  .eager_bytes = usual_links(from.is_by_device != 0).eager_bytes,
                   .is_by_device = from.is_by_device != 0,
                   .step_us = from.step_us,
                   .copy_bytes_per_us = from.copy_bytes_per_us,
@@ -131,15 +131,14 @@ Status plan_query_from(const rc_plan_query& from, PlanQuery& to) {
         .bytes = from.bytes,
         .rank = from.rank,
         .algorithm = from.algorithm == nullptr ? "" : from.algorithm,
-        .links = from.is_by_device != 0 ? kRdmaLinks : kTcpLinks,
+        .links = usual_links(from.is_by_device != 0, from.gbit_per_s),
         .servers = from.servers};
   if (from.dtype != nullptr) {
     const std::optional<Dtype> dtype = dtype_from(from.dtype);
-    if (!dtype) return {Code::invalid, cat(from.dtype, " is no dtype: ask for float32.")};
+    if (!dtype) return {Code::invalid, cat(from.dtype, " is no dtype: give float32, for example.")};
     to.dtype = *dtype;
   }
   to.has_rate = from.gbit_per_s > 0;
-  if (to.has_rate) to.links = usual_links(to.links.is_by_device, from.gbit_per_s);
   if (from.latency_us > 0) to.links.network.latency_us = from.latency_us;
   return {};
 }

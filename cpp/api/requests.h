@@ -16,6 +16,6 @@ Status operation_from(const Session& session, const rc_request& from, OperationR
 Status pair_plan_from(const rc_pair_plan& from, probe::Plan& to);
 
 Status plan_query_from(const rc_plan_query& from, PlanQuery& to);
-Status scale_from(const rc_scale& from, ScaleQuestion& to);
+Status scale_from(const rc_scale_query& from, ScaleQuery& to);
 
 }  // namespace rdmacoll

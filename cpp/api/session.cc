@@ -17,7 +17,7 @@
 #include "bootstrap/numa.h"
 #include "compute/inline.h"
 #include "compute/workers.h"
-#include "memory/room.h"
+#include "memory/process_limits.h"
 
 namespace rdmacoll {
 namespace {
@@ -25,7 +25,7 @@ namespace {
 // The goodbye limit of a world that is not connected: ranks without a connection hear nothing.
 constexpr Nanoseconds kEarlyGoodbyeLimit = 200 * kMillisecond;
 constexpr uint32_t kFirstEpoch = 1;
-constexpr Nanoseconds kTellEvery = 10 * kSecond;
+constexpr Nanoseconds kLogWaitingEvery = 10 * kSecond;
 
 // How long a caller polls: slightly longer than a peer takes to answer. A caller that sleeps just
 // before the answer also pays for the wake-up.
@@ -91,8 +91,8 @@ Status create_pool(Config& config, int ranks, std::unique_ptr<MemoryPool>& pool,
                    std::string& note) {
   // The node has at most as many ranks as processors, unless it is oversubscribed.
   const int ranks_here = std::min(ranks, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
-  const PoolWish wish{config.pool_bytes, config.pool_is_given, ranks_here};
-  RC_RETURN_IF_ERROR(fit_pool(wish, memory_room(), config.pool_bytes, note));
+  const PoolRequest wish{config.pool_bytes, config.pool_is_given, ranks_here};
+  RC_RETURN_IF_ERROR(fit_pool(wish, process_limits(), config.pool_bytes, note));
   return MemoryPool::create(config.pool_bytes, pool);
 }
 
@@ -150,29 +150,29 @@ Status Session::probe_node(const std::vector<std::string>& cards, int& leader) {
 }
 
 Status Session::start(const std::vector<int>& leaders, Nanoseconds timeout) {
-  if (taken_up_.is_busy()) taken_up_ = take_up(leaders);
-  RC_RETURN_IF_ERROR(taken_up_);
+  if (set_up_result_.is_busy()) set_up_result_ = set_up(leaders);
+  RC_RETURN_IF_ERROR(set_up_result_);
   const Nanoseconds left = std::max<Nanoseconds>(0, start_deadline_ - clock_.now());
   const Status status = driver_->connect(std::min(timeout, left));
   if (status.is_busy() && clock_.now() >= start_deadline_) {
     return {Code::failed, cat("the connections to the other ranks did not stand within ",
                               config_.start_timeout_s, " s:\n", state())};
   }
-  if (status.is_busy()) tell_waiting();
+  if (status.is_busy()) log_waiting();
   RC_RETURN_IF_ERROR(status);
-  if (stands_) return {};
+  if (is_started_) return {};
   RC_RETURN_IF_ERROR(driver_->start());
-  stands_ = true;
+  is_started_ = true;
   listen_for_state_signal(driver_.get());
   return {};
 }
 
-void Session::tell_waiting() {
+void Session::log_waiting() {
   const Nanoseconds now = clock_.now();
-  if (now < told_at_ + kTellEvery) return;
-  told_at_ = now;
+  if (now < waiting_logged_at_ + kLogWaitingEvery) return;
+  waiting_logged_at_ = now;
   const Nanoseconds since = start_deadline_ - from_seconds(config_.start_timeout_s);
-  const std::string peers = driver_->look([&](Engine&) { return fabric_->waiting(); });
+  const std::string peers = driver_->inspect([&](Engine&) { return fabric_->waiting(); });
   if (peers.empty()) return;
   log_.warning(
       cat("waiting for ", peers, " (for ", (now - since) / kSecond,
@@ -180,7 +180,7 @@ void Session::tell_waiting() {
           "are they addresses of the right interface (RDMACOLL_INTERFACE)?"));
 }
 
-int Session::callers() {
+int Session::forward_rendezvous() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return -1;
   fabric_->forward_rendezvous_to(Fd(ends[1]));
@@ -188,7 +188,7 @@ int Session::callers() {
 }
 
 // Everything except the connections.
-Status Session::take_up(const std::vector<int>& leaders) {
+Status Session::set_up(const std::vector<int>& leaders) {
   RC_RETURN_IF_ERROR(fabric_->make_world(leaders, world_));
   world_.servers = config_.dedicated_servers();
   if (config_.has_servers && !config_.ps_sync) {
@@ -196,7 +196,7 @@ Status Session::take_up(const std::vector<int>& leaders) {
     for (int rank = first; rank < world_.size(); ++rank) world_.members[rank].stores = true;
   }
   RC_RETURN_IF_ERROR(fabric_->begin(world_));
-  if (rank_ == 0) tell_transport();
+  if (rank_ == 0) log_transport();
   const int cores = cores_allowed();
   if (cores == 1 && sysconf(_SC_NPROCESSORS_ONLN) > 1 && world_.size() > 1) {
     log_.warning(
@@ -204,8 +204,8 @@ Status Session::take_up(const std::vector<int>& leaders) {
         "with: mpirun --bind-to none.");
   }
   const LinkModel links = links_between_nodes();
-  const Crowd crowd = world_.crowd(cores);
-  compute_ = make_compute(std::min(cores, crowd.cpus / crowd.ranks), links);
+  const Oversubscription oversubscription = world_.oversubscription(cores);
+  compute_ = make_compute(std::min(cores, oversubscription.cpus / oversubscription.ranks), links);
   Tuning tuning = tuning_for(links);
   if (config_.one_copy == true) tuning.one_copy_bytes = tuning.one_copy_bytes_scattered;
   engine_ = std::make_unique<Engine>(
@@ -214,22 +214,21 @@ Status Session::take_up(const std::vector<int>& leaders) {
     uint32_t number = 0;
     RC_RETURN_IF_ERROR(engine_->add_set(ranks, number));
   }
-  driver_ = std::make_unique<Driver>(*engine_, *fabric_, clock_, driver_options(crowd, cores));
-  told_at_ = clock_.now();
-  start_deadline_ = told_at_ + from_seconds(config_.start_timeout_s);
+  driver_ =
+      std::make_unique<Driver>(*engine_, *fabric_, clock_, driver_options(oversubscription, cores));
+  waiting_logged_at_ = clock_.now();
+  start_deadline_ = waiting_logged_at_ + from_seconds(config_.start_timeout_s);
   return driver_->open();
 }
 
 // The usual model of this kind of link, with the known rate.
 LinkModel Session::links_between_nodes() const {
-  const bool is_by_device = fabric_->is_by_device();
   const double gbit =
       config_.link_gbit ? static_cast<double>(*config_.link_gbit) : fabric_->link_gbit_per_s();
-  if (gbit > 0) return usual_links(is_by_device, gbit);
-  return is_by_device ? kRdmaLinks : kTcpLinks;
+  return usual_links(fabric_->is_by_device(), gbit);
 }
 
-void Session::tell_transport() const {
+void Session::log_transport() const {
   for (const std::string& choice : fabric_->choices()) log_.say(choice);
   for (const std::string& note : fabric_->notes()) log_.warning(note);
 }
@@ -247,10 +246,10 @@ std::unique_ptr<Compute> Session::make_compute(int cores, const LinkModel& links
       workers, [this] { driver_->wake(); }, limits);
 }
 
-DriverOptions Session::driver_options(const Crowd& crowd, int cores) const {
+DriverOptions Session::driver_options(const Oversubscription& oversubscription, int cores) const {
   DriverOptions options;
   // On a single processor, the peer or the kernel can run only when this rank yields.
-  options.yield = crowd.is_crowded() || sysconf(_SC_NPROCESSORS_ONLN) == 1;
+  options.yield = oversubscription.is_oversubscribed() || sysconf(_SC_NPROCESSORS_ONLN) == 1;
   // If a rank has one core of its own, only its threads compete.
   const bool shares = options.yield || cores == 1;
   if (!fabric_->shares_memory()) {
@@ -274,7 +273,7 @@ Status Session::usable() const {
   return {};
 }
 
-Status Session::place(Request& request) const {
+Status Session::resolve(Request& request) const {
   request.shares_results = request.shares_results && config_.share_results;
   if (request.set == 0 || !is_known(request.kind) || !row_of(request.kind).has_root) return {};
   const int root = engine_->rank_in(request.set, request.root);
@@ -299,7 +298,7 @@ Status Session::serve(Nanoseconds timeout, std::string& left) {
   }
   RC_RETURN_IF_ERROR(driver_->serve(timeout));
   std::vector<std::string> causes;
-  driver_->look([&](Engine& engine) {
+  driver_->inspect([&](Engine& engine) {
     for (const auto& [rank, cause] : engine.left()) {
       causes.push_back(cat("\"", rank, "\": ", json_quote(cause)));
     }
@@ -310,7 +309,7 @@ Status Session::serve(Nanoseconds timeout, std::string& left) {
 
 bool Session::blame(int rank, const std::string& sentence, const std::string& cause) {
   if (!usable().ok() || rank < 0 || rank >= world_.size()) return false;
-  return driver_->look([&](Engine& engine) {
+  return driver_->inspect([&](Engine& engine) {
     engine.blame(world_.blaming(rank, sentence, cause));
     return engine.failure().detail().rank == rank;
   });
@@ -322,7 +321,7 @@ void Session::close(const std::string& cause) {
   if (driver_ == nullptr) return;
   forget_state_signal(driver_.get());
   const Nanoseconds limit = goodbye_limit(from_seconds(config_.peer_timeout_s));
-  driver_->stop(cause, stands_ ? limit : kEarlyGoodbyeLimit);
+  driver_->stop(cause, is_started_ ? limit : kEarlyGoodbyeLimit);
   compute_->finish_tasks();  // memory of callbacks may be freed after close()
 }
 
@@ -354,7 +353,7 @@ void Session::topology(int32_t out[6]) const {
 
 std::string Session::metrics() {
   const uint64_t wakeups = driver_->wakeups();
-  return driver_->look([wakeups](Engine& engine) { return engine.metrics_json(wakeups); });
+  return driver_->inspect([wakeups](Engine& engine) { return engine.metrics_json(wakeups); });
 }
 
 std::string Session::describe() const {
@@ -369,7 +368,7 @@ std::string Session::describe() const {
 }
 
 std::string Session::state() {
-  return driver_->look([](Engine& engine) { return engine.state(); });
+  return driver_->inspect([](Engine& engine) { return engine.state(); });
 }
 
 }  // namespace rdmacoll

@@ -30,8 +30,8 @@ class Session {
   // Connects the world. Returns busy() after `timeout`; call it again then. kNever: only the limit
   // of the settings. After success it returns an error if a rank was lost meanwhile.
   Status start(const std::vector<int>& leaders, Nanoseconds timeout = kNever);
-  // As engine.callers() in rdmacoll_c.h.
-  int callers();
+  // As engine.forward_rendezvous() in rdmacoll_c.h.
+  int forward_rendezvous();
   // At a parameter server: serves until every worker has left, in slices like start(). `left`: the
   // workers' causes by rank, as a JSON object. "" is a clean end.
   Status serve(Nanoseconds timeout, std::string& left);
@@ -43,7 +43,7 @@ class Session {
   Status usable() const;
   Driver& driver() { return *driver_; }
   // Converts the root to its rank in the set, and disables shared results if the settings do.
-  Status place(Request& request) const;
+  Status resolve(Request& request) const;
   Status check(const Request& request) const { return engine_->check(request); }
   // As operation.refuse() in rdmacoll_c.h.
   void refuse(Request request);
@@ -66,12 +66,12 @@ class Session {
 
  private:
   Session() = default;
-  Status take_up(const std::vector<int>& leaders);
-  void tell_waiting();
+  Status set_up(const std::vector<int>& leaders);
+  void log_waiting();
   LinkModel links_between_nodes() const;
-  void tell_transport() const;
+  void log_transport() const;
   std::unique_ptr<Compute> make_compute(int cores, const LinkModel& links) const;
-  DriverOptions driver_options(const Crowd& crowd, int cores) const;
+  DriverOptions driver_options(const Oversubscription& oversubscription, int cores) const;
 
   SteadyClock clock_;
   Config config_;
@@ -85,10 +85,10 @@ class Session {
   std::unique_ptr<Compute> compute_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Driver> driver_;
-  Status taken_up_ = Status::busy();  // the result of take_up()
+  Status set_up_result_ = Status::busy();  // the result of set_up()
   Nanoseconds start_deadline_ = kNever;
-  Nanoseconds told_at_ = 0;  // when start() last reported its waiting
-  bool stands_ = false;      // start() has succeeded
+  Nanoseconds waiting_logged_at_ = 0;  // when start() last reported its waiting
+  bool is_started_ = false;            // start() has succeeded
   bool closed_ = false;
 };
 

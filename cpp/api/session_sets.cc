@@ -17,13 +17,14 @@ constexpr Nanoseconds kDrainSleep = kMillisecond;
 }  // namespace
 
 Status Session::add_set(const std::vector<int>& ranks, uint32_t& number) {
-  return driver_->look([&](Engine& engine) { return engine.add_set(ranks, number); });
+  return driver_->inspect([&](Engine& engine) { return engine.add_set(ranks, number); });
 }
 
 Status Session::remove_set(uint32_t number, Nanoseconds timeout) {
   const Nanoseconds deadline = timeout == kNever ? kNever : clock_.now() + timeout;
   while (true) {
-    const Status status = driver_->look([&](Engine& engine) { return engine.remove_set(number); });
+    const Status status =
+        driver_->inspect([&](Engine& engine) { return engine.remove_set(number); });
     if (!status.is_busy() || clock_.now() >= deadline) return status;
     driver_->wake();
     std::this_thread::sleep_for(std::chrono::nanoseconds(kDrainSleep));
@@ -31,13 +32,13 @@ Status Session::remove_set(uint32_t number, Nanoseconds timeout) {
 }
 
 std::size_t Session::in_flight(uint32_t set) {
-  return driver_->look([&](Engine& engine) { return engine.in_flight(set); });
+  return driver_->inspect([&](Engine& engine) { return engine.in_flight(set); });
 }
 
 std::vector<Piece> Session::pin(const Request& request) {
   std::vector<Piece> pinned;
   if (!fabric_->is_by_device()) return pinned;
-  driver_->look([&](Engine&) {
+  driver_->inspect([&](Engine&) {
     for (const TensorRef& tensor : request.tensors) {
       const std::size_t bytes = tensor.bytes(request.dtype);
       for (std::byte* data : {const_cast<std::byte*>(tensor.input), tensor.output}) {
@@ -51,7 +52,7 @@ std::vector<Piece> Session::pin(const Request& request) {
 
 void Session::unpin(const std::vector<Piece>& pinned) {
   if (pinned.empty() || is_forked_child()) return;
-  driver_->look([&](Engine&) {
+  driver_->inspect([&](Engine&) {
     for (const Piece& piece : pinned) fabric_->unpin(piece);
   });
 }

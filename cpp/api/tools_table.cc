@@ -57,6 +57,8 @@ int tools_explain(const rc_plan_query* given, const char* arguments, char** json
   return report(status, error);
 }
 
+char* tools_transports() { return copy_text(transports_json(transport_table())); }
+
 int tools_verify_schedules(int32_t first, int32_t last, char** json) {
   bool ok = false;
   *json = copy_text(verify_schedules_json(first, last, ok));
@@ -69,8 +71,8 @@ int tools_sim_faults(uint64_t begin, uint64_t end, int32_t verbose, char** json)
   return ok ? 0 : 1;
 }
 
-int tools_sim_scale(const rc_scale* given, char** json, char** error) {
-  ScaleQuestion query;
+int tools_sim_scale(const rc_scale_query* given, char** json, char** error) {
+  ScaleQuery query;
   std::string text;
   Status status = scale_from(*given, query);
   if (status.ok()) status = sim_scale_json(query, text);
@@ -78,13 +80,13 @@ int tools_sim_scale(const rc_scale* given, char** json, char** error) {
   return report(status, error);
 }
 
-int tools_pair_open(int32_t place, const int32_t numbers[2], const char* job, const uint8_t* secret,
+int tools_pair_open(int32_t side, const int32_t numbers[2], const char* job, const uint8_t* secret,
                     int32_t secret_bytes, const char* arguments, rc_pair** pair, char** card,
                     char** error) {
   const auto* bytes = reinterpret_cast<const std::byte*>(secret);
   std::unique_ptr<PairSession> session;
   const Status status =
-      PairSession::open(place, {numbers[0], numbers[1]}, job, {bytes, bytes + secret_bytes},
+      PairSession::open(side, {numbers[0], numbers[1]}, job, {bytes, bytes + secret_bytes},
                         arguments == nullptr ? "" : arguments, session);
   if (status.ok()) {
     *card = copy_text(session->card());
@@ -119,6 +121,7 @@ const rc_tools_api kToolsApi{
     .settings = tools_settings,
     .check_descriptors = tools_check_descriptors,
     .devices = tools_devices,
+    .transports = tools_transports,
     .explain = tools_explain,
     .verify_schedules = tools_verify_schedules,
     .sim_faults = tools_sim_faults,

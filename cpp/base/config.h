@@ -53,7 +53,7 @@ struct Config {
   std::optional<uint32_t> rdma_mtu;  // bytes
   std::optional<uint8_t> rdma_traffic_class;
   // The settings that request RDMA: "TF_RDMA_ENABLED=1 TF_RDMA_DEV_NAME=mlx5_0". If RDMA is then
-  // unusable, that is an error. "": none does.
+  // unusable, that is an error. "": no setting does.
   std::string rdma_request;
   int tcp_streams = 1;                         // RDMACOLL_TCP_STREAMS
   std::string tcp_congestion;                  // RDMACOLL_TCP_CONGESTION; empty: the system's

@@ -29,9 +29,9 @@ struct LinkModel {
   double reduce_bytes_per_us = 1;  // for each source but the first
 };
 
-// Usual figures to reason with: a node of today, and its links to other nodes.
+// Usual figures: a node of today, and its links to other nodes, by device or by socket.
 inline constexpr Link kNodeLink{.latency_us = 0.3, .overhead_us = 0.2, .bytes_per_us = 10'000};
-inline constexpr LinkModel kRdmaLinks{
+inline constexpr LinkModel kDeviceLinks{
     .node = kNodeLink,
     .network = {.latency_us = 1.2, .overhead_us = 0.3, .gap_us = 0.1, .bytes_per_us = 12'000},
     .eager_bytes = 8 << 10,
@@ -39,20 +39,23 @@ inline constexpr LinkModel kRdmaLinks{
     .step_us = 0.1,
     .copy_bytes_per_us = 12'000,
     .reduce_bytes_per_us = 8'000};
-inline constexpr double kRdmaLinksGbit = 100;
-inline constexpr LinkModel kTcpLinks{
+inline constexpr double kDeviceLinksGbit = 100;
+inline constexpr LinkModel kSocketLinks{
     .node = kNodeLink,
     .network = {.latency_us = 15, .overhead_us = 4, .gap_us = 1, .bytes_per_us = 1'150},
     .eager_bytes = 64 << 10,
     .step_us = 0.1,
     .copy_bytes_per_us = 12'000,
     .reduce_bytes_per_us = 8'000};
-inline constexpr double kTcpLinksGbit = 10;
+inline constexpr double kSocketLinksGbit = 10;
 
-// The usual links of a kind, for ports of nodes that carry `gbit` Gbit/s.
-inline LinkModel usual_links(bool is_by_device, double gbit) {
-  LinkModel links = is_by_device ? kRdmaLinks : kTcpLinks;
-  links.network.bytes_per_us *= gbit / (is_by_device ? kRdmaLinksGbit : kTcpLinksGbit);
+// The usual links. `is_by_device`: as TransportProvider::is_by_device(). `gbit`: the rate of a
+// node's port in Gbit/s; 0: the usual one.
+inline LinkModel usual_links(bool is_by_device, double gbit = 0) {
+  LinkModel links = is_by_device ? kDeviceLinks : kSocketLinks;
+  if (gbit > 0) {
+    links.network.bytes_per_us *= gbit / (is_by_device ? kDeviceLinksGbit : kSocketLinksGbit);
+  }
   return links;
 }
 

@@ -58,7 +58,7 @@ std::string error_text(int error) {
   if (error == ENFILE) {
     return cat(text,
                ": all file descriptors of this machine are in use; raise fs.file-max "
-               "(sysctl), or end what has so many");
+               "(sysctl), or end the programs that have most of them");
   }
   return text;
 }
@@ -72,7 +72,7 @@ Status watch(int epoll, int fd, epoll_event event) {
   if (errno != kNoWatchesLeft) return system_error("epoll_ctl", errno);
   return {Code::invalid,
           "epoll_ctl: this user watches as many descriptors as the kernel allows; raise "
-          "fs.epoll.max_user_watches (sysctl), or end what has so many"};
+          "fs.epoll.max_user_watches (sysctl), or end the programs that have most of them"};
 }
 
 Status check_descriptors(int needed) {

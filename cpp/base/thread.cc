@@ -42,7 +42,8 @@ Status start_thread(std::thread& thread, std::string_view what, std::function<vo
       text += cat("; its stack has to fit the address space (RLIMIT_AS is ", most, " bytes)");
       cure += cat(cure.empty() ? "" : "; ", "raise that by `ulimit -v unlimited`");
     }
-    if (cure.empty()) cure = "raise kernel.threads-max (sysctl), or end what has so many threads";
+    if (cure.empty())
+      cure = "raise kernel.threads-max (sysctl), or end the programs with most threads";
     return {Code::invalid, cat(text, ". To go on, ", cure, ".")};
   }
 }

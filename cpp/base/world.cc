@@ -48,7 +48,7 @@ std::vector<int> World::numa_nodes() const {
   return nodes;
 }
 
-Crowd World::crowd(int allowed) const {
+Oversubscription World::oversubscription(int allowed) const {
   const std::vector<int>& mine = members[rank].cpus;
   const std::set<int> own(mine.begin(), mine.end());
   std::set<int> together = own;
@@ -104,14 +104,14 @@ Status World::failed(int which, const std::string& cause) const {
   return blaming(which, cat(describe(which), " stopped answering: ", cause, loss(which)), cause);
 }
 
-Status World::was_stopped(Nanoseconds gap, Nanoseconds patience) const {
+Status World::was_suspended(Nanoseconds duration, Nanoseconds timeout) const {
   const auto seconds = [](Nanoseconds time) {
     return static_cast<double>(time / kMillisecond) / 1000;
   };
-  const std::string cause =
-      cat("did not run for about ", seconds(gap), " s (stopped, or without a processor): after ",
-          seconds(patience), " s the others went on without it. Where that may happen, raise ",
-          "RDMACOLL_PEER_TIMEOUT_S.");
+  const std::string cause = cat("did not run for about ", seconds(duration),
+                                " s (stopped, or without a processor): after ", seconds(timeout),
+                                " s the others went on without it. Where that may happen, raise ",
+                                "RDMACOLL_PEER_TIMEOUT_S.");
   return blaming(rank, cat(describe(rank), " ", cause), cause);
 }
 

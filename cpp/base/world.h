@@ -24,11 +24,11 @@ struct Member {
 
 // Oversubscription: the ranks of a machine that share a CPU with one rank, that rank included, and
 // the number of CPUs that they may use together.
-struct Crowd {
+struct Oversubscription {
   int ranks = 1;
   int cpus = 1;
 
-  bool is_crowded() const { return ranks > cpus; }
+  bool is_oversubscribed() const { return ranks > cpus; }
 };
 
 struct World {
@@ -53,7 +53,7 @@ struct World {
   std::vector<int> numa_nodes() const;
   // Oversubscription around this rank. If a rank of the machine does not report its CPUs, all ranks
   // count, and the `allowed` CPUs of this rank.
-  Crowd crowd(int allowed) const;
+  Oversubscription oversubscription(int allowed) const;
   int number(int rank) const;     // the rank's number in sentences
   int rank_of(int number) const;  // the first rank with this number, or -1
   // "rank 3 (node7, pid 4711)", "server 1 (rank 5, node7, pid 4712)"
@@ -62,9 +62,9 @@ struct World {
   Status blaming(int rank, std::string sentence, const std::string& cause) const;
   // A status that says that the rank stopped answering.
   Status failed(int rank, const std::string& cause) const;
-  // A status that says that this rank did not run for `gap`, longer than its peers' timeout
-  // `patience`.
-  Status was_stopped(Nanoseconds gap, Nanoseconds patience) const;
+  // A status that says that this rank did not run for `duration`, longer than its peers'
+  // `timeout`.
+  Status was_suspended(Nanoseconds duration, Nanoseconds timeout) const;
   // The end of a sentence about a failed rank: the data that is lost with it, or "".
   std::string_view loss(int rank) const;
   World of_workers() const;  // without servers; `rank` stays, even if it is a server

@@ -1,4 +1,4 @@
-// How the ranks of a Fabric meet: calls, callers, and the errors for peers that do not come.
+// The connections of a Fabric: outgoing and incoming ones, and errors for peers without one.
 #include <sys/epoll.h>
 
 #include <algorithm>

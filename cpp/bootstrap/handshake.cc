@@ -51,8 +51,8 @@ Handshake::Handshake(const Credentials& credentials, bool dialer, Role role, int
       deadline_(now + kHandshakeTimeout) {
   fill_random(nonce_);
   if (dialer_) {
-    mine_ = make_hello();
-    put(mine_);
+    own_hello_ = make_hello();
+    put(own_hello_);
     expect(State::answer, kHelloBytes + sizeof(Digest));
   } else {
     expect(State::hello, kHelloBytes);
@@ -76,7 +76,7 @@ Handshake::HelloBytes Handshake::make_hello() const {
 std::string Handshake::check_hello(const HelloBytes& hello, bool& is_ours) {
   Reader reader(hello);
   is_ours = reader.get<uint64_t>() == kMagic;
-  if (!is_ours) return "what answers there is not rdmacoll";
+  if (!is_ours) return "another program answers there, not rdmacoll";
   const auto version = reader.get<uint16_t>();
   const auto role = reader.get<Role>();
   const int stream = reader.get<uint8_t>();
@@ -112,8 +112,9 @@ std::string Handshake::check_hello(const HelloBytes& hello, bool& is_ours) {
 }
 
 Digest Handshake::proof_of(bool dialer) const {
-  return hmac_sha256(credentials_->secret, {bytes_of(dialer ? kDialerLabel : kListenerLabel),
-                                            dialer_ ? mine_ : theirs_, dialer_ ? theirs_ : mine_});
+  return hmac_sha256(credentials_->secret,
+                     {bytes_of(dialer ? kDialerLabel : kListenerLabel),
+                      dialer_ ? own_hello_ : peer_hello_, dialer_ ? peer_hello_ : own_hello_});
 }
 
 void Handshake::expect(State state, std::size_t bytes) {
@@ -190,12 +191,12 @@ Status Handshake::take_input(int socket, Nanoseconds now) {
     prove(socket, now);
     return {};
   }
-  std::copy_n(input.begin(), kHelloBytes, theirs_.begin());
+  std::copy_n(input.begin(), kHelloBytes, peer_hello_.begin());
   bool is_ours = false;
-  const std::string wrong = check_hello(theirs_, is_ours);
+  const std::string wrong = check_hello(peer_hello_, is_ours);
   if (!dialer_) {
-    mine_ = make_hello();
-    put(mine_);
+    own_hello_ = make_hello();
+    put(own_hello_);
     // A caller that does not fit learns the reason from our hello, but gets no proof.
     put(wrong.empty() ? proof_of(false) : Digest{});
     if (!wrong.empty()) {

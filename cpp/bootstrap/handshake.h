@@ -105,8 +105,8 @@ class Handshake {
   int stream_;
   Nanoseconds deadline_;
   Digest nonce_;
-  HelloBytes mine_{};
-  HelloBytes theirs_{};
+  HelloBytes own_hello_{};
+  HelloBytes peer_hello_{};
   State state_ = State::hello;
   bool refused_ = false;
   bool heard_ = false;

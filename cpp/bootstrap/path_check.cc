@@ -71,7 +71,7 @@ Status PathCheck::advance(int socket, Nanoseconds now) {
   return {
       Code::failed,
       cat("frames of ", segment_bytes_, " bytes do not reach it within ", kPathTimeout / kSecond,
-          " s, small ones do: a switch or an interface on the way has ",
+          " s, but small ones do: a switch or an interface on the way has ",
           "a smaller MTU. Give the interfaces of all hosts the MTU that the whole path carries ",
           "(ip link set dev NAME mtu 1500; it is found by ping -M do -s SIZE)")};
 }

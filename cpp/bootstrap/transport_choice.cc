@@ -112,10 +112,10 @@ Status agree_on_transport(const TransportRow& row, const TransportProvider& prov
   const auto requester = std::find_if(
       ranks.begin(), ranks.end(), [](const Candidate& rank) { return !rank.card.request.empty(); });
   if (requester != ranks.end()) {
-    return {Code::invalid, cat(row.title, " was asked for (", requester->card.request, " at ",
+    return {Code::invalid, cat(row.title, " was requested (", requester->card.request, " at ",
                                describe(static_cast<int>(requester - ranks.begin())), "), and ",
                                who, " cannot use it: ", unable->card.obstacle,
-                               " To go without, unset what asks for it.")};
+                               " To go without it, unset that setting.")};
   }
   // If no rank has a device, there is nothing to report.
   const bool has_devices = std::any_of(ranks.begin(), ranks.end(),

@@ -1,5 +1,6 @@
 #include "bootstrap/transports.h"
 
+#include "base/text.h"
 #include "transport/rdma/provider.h"
 #include "transport/shm/provider.h"
 #include "transport/tcp/provider.h"
@@ -13,6 +14,18 @@ const std::vector<TransportRow>& transport_table() {
       {"tcp", "TCP", [] { return std::make_unique<TcpProvider>(); }},
   };
   return kTable;
+}
+
+std::string transports_json(const std::vector<TransportRow>& rows) {
+  const auto text = [](bool value) { return value ? "true" : "false"; };
+  std::vector<std::string> items;
+  for (const TransportRow& row : rows) {
+    const std::unique_ptr<TransportProvider> provider = row.make();
+    items.push_back(cat("{\"name\": ", json_quote(row.name), ", \"title\": ", json_quote(row.title),
+                        ", \"shares_memory\": ", text(provider->shares_memory()),
+                        ", \"is_by_device\": ", text(provider->is_by_device()), "}"));
+  }
+  return cat("[", join(items, ", "), "]");
 }
 
 std::string devices_json(const Config& config) {

@@ -89,7 +89,7 @@ Preference by_size_in_node(const Tuning& tuning, const Facts& facts) {
   if (is_short(tuning, facts)) {
     return {Algorithm::recursive_doubling, "small, within a node: the fewest rounds"};
   }
-  return {Algorithm::direct, "within a node: everybody reads what it needs where it lies"};
+  return {Algorithm::direct, "within a node: each rank reads the memory of the others"};
 }
 
 Preference by_size_between_nodes(const Tuning& tuning, const Facts& facts) {
@@ -251,7 +251,7 @@ Preference for_root_value(const Tuning& tuning, const Facts& facts) {
   const bool are_two_nodes =
       facts.spread.shares_nodes && facts.ranks <= 2 * facts.spread.ranks_of_node;
   if (!facts.one_node && !are_two_nodes && facts.bytes > most) {
-    return {Algorithm::pipelined_tree, "large, between nodes: nobody sends more than it receives"};
+    return {Algorithm::pipelined_tree, "large, between nodes: no rank sends more than it receives"};
   }
   return {Algorithm::binomial_broadcast,
           "the fewest rounds, and neighbours of a node get it from each other"};
@@ -288,10 +288,10 @@ Preference for_own_sum(const Tuning& tuning, const Facts& facts) {
           ? tuning.scatter_bytes_port / (sharing * sharing)
           : std::max(tuning.scatter_bytes_network,
                      tuning.scatter_bytes_rank * static_cast<uint64_t>(facts.ranks));
-  const bool is_crowded =
+  const bool is_oversubscribed =
       facts.spread.shares_nodes && facts.spread.ranks_of_node > tuning.scatter_ranks_port;
   const uint64_t bytes = has_wide_partials(facts) ? facts.bytes / kWide : facts.bytes;
-  if (meets || facts.ranks <= 2 || (bytes <= most && !is_crowded)) {
+  if (meets || facts.ranks <= 2 || (bytes <= most && !is_oversubscribed)) {
     return {Algorithm::direct_reduce_scatter, "one round, and each sum is made at one place"};
   }
   return {Algorithm::ring_reduce_scatter,

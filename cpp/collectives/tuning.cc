@@ -40,7 +40,7 @@ Tuning socket_tuning() {
 // of two, as cuts are powers of two.
 Tuning tuning_for(const LinkModel& links) {
   Tuning tuning = links.is_by_device ? Tuning{} : socket_tuning();
-  const Link& usual = links.is_by_device ? kRdmaLinks.network : kTcpLinks.network;
+  const Link usual = usual_links(links.is_by_device).network;
   const double rate = links.network.bytes_per_us / usual.bytes_per_us;
   const int fastest = links.is_by_device ? 1 : 2;  // beyond, bytes cost the processor's time
   const int power = std::clamp(static_cast<int>(std::lround(std::log2(rate))), -4, fastest);

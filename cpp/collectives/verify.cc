@@ -312,12 +312,12 @@ class Execution {
     const bool shown = from.step(send.step).verb == Verb::publish;
     if (shown != (target.space == Space::view)) {
       return cat("rank ", send.rank, " step ", send.step, " and rank ", receive.rank, " step ",
-                 receive.step, " disagree whether memory is shown or sent");
+                 receive.step, " disagree whether memory is published or sent");
     }
     for (const Value& value : values) {
       if (value.wide == from.step(send.step).to.wide && value.wide == target.wide) continue;
       return cat("rank ", send.rank, " step ", send.step, " and rank ", receive.rank, " step ",
-                 receive.step, " disagree in how wide a sum is");
+                 receive.step, " disagree about the width of a sum");
     }
     to.write(target, values);
     // In memory that ranks share, a message has no bytes: from now on its slice holds the data.

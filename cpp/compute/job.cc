@@ -154,7 +154,7 @@ class Performance {
 
 Status Performance::perform(const ComputeJob& job, std::size_t first, std::size_t bytes,
                             Workspace& workspace) {
-  ShownWrites& writes = workspace.shown_writes_;
+  StorePolicy& writes = workspace.store_policy_;
   // Only plain copies are measured. A sum, or a copy by the kernel, takes other time than its
   // writes. So it follows the choice for copies of its size.
   const bool copies = is_copy(job);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "compute/compute.h"
-#include "memory/shown_writes.h"
+#include "memory/store_policy.h"
 
 namespace rdmacoll {
 
@@ -58,7 +58,7 @@ class Workspace {
   std::vector<Source> sources_;
   std::vector<const void*> addresses_;
   std::vector<uint8_t> wide_;  // by source
-  ShownWrites shown_writes_;
+  StorePolicy store_policy_;
 };
 
 // Checks that the operands of a job agree, since a peer may claim anything about its pieces.

@@ -19,12 +19,12 @@ inline To bits(From from) {
 struct Half {
   uint16_t raw;
 };
-struct Brain {
+struct Bfloat16 {
   uint16_t raw;
 };
-static_assert(sizeof(Half) == 2 && sizeof(Brain) == 2);
+static_assert(sizeof(Half) == 2 && sizeof(Bfloat16) == 2);
 
-inline float widened(Brain value) { return bits<float>(uint32_t{value.raw} << 16); }
+inline float widened(Bfloat16 value) { return bits<float>(uint32_t{value.raw} << 16); }
 
 inline float widened(Half value) {
   const uint32_t magnitude = (uint32_t{value.raw} & 0x7fff) << 13;
@@ -36,7 +36,7 @@ inline float widened(Half value) {
 }
 
 // Both round to nearest even; NaN has been made canonical before.
-inline void narrow(float value, Brain& into) {
+inline void narrow(float value, Bfloat16& into) {
   const uint32_t word = bits<uint32_t>(value);
   const uint32_t rounded = (word + 0x7fff + ((word >> 16) & 1)) >> 16;
   into.raw = static_cast<uint16_t>(value != value ? 0x7fc0 : rounded);

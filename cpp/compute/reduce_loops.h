@@ -30,7 +30,7 @@ namespace {
 constexpr std::size_t kTile = 256;
 
 template <typename T>
-constexpr bool kIsNarrow = std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
+constexpr bool kIsNarrow = std::is_same_v<T, Half> || std::is_same_v<T, Bfloat16>;
 
 template <typename T>
 struct AccumulatorOf {
@@ -41,7 +41,7 @@ struct AccumulatorOf<Half> {
   using Type = float;
 };
 template <>
-struct AccumulatorOf<Brain> {
+struct AccumulatorOf<Bfloat16> {
   using Type = float;
 };
 template <typename T>
@@ -347,15 +347,15 @@ void reduce_mixed(void* to, const void* const* sources, std::size_t n, std::size
 // One row of the table: sum, average (the caller divides), min, max, product.
 #define RC_KERNEL_ROW(function, T) \
   { function<T, Sum>, function<T, Sum>, function<T, Min>, function<T, Max>, function<T, Product> }
-#define RC_KERNEL_TABLE(name)                                                    \
-  {                                                                              \
-    name, {RC_KERNEL_ROW(reduce, uint8_t),  RC_KERNEL_ROW(reduce, int8_t),       \
-           RC_KERNEL_ROW(reduce, int32_t),  RC_KERNEL_ROW(reduce, int64_t),      \
-           RC_KERNEL_ROW(reduce, Half),     RC_KERNEL_ROW(reduce, Brain),        \
-           RC_KERNEL_ROW(reduce, float),    RC_KERNEL_ROW(reduce, double),       \
-           RC_KERNEL_ROW(reduce, uint16_t), RC_KERNEL_ROW(reduce, uint32_t),     \
-           RC_KERNEL_ROW(reduce, uint64_t), RC_KERNEL_ROW(reduce, int16_t)},     \
-        {RC_KERNEL_ROW(reduce_mixed, Half), RC_KERNEL_ROW(reduce_mixed, Brain)}, \
+#define RC_KERNEL_TABLE(name)                                                       \
+  {                                                                                 \
+    name, {RC_KERNEL_ROW(reduce, uint8_t),  RC_KERNEL_ROW(reduce, int8_t),          \
+           RC_KERNEL_ROW(reduce, int32_t),  RC_KERNEL_ROW(reduce, int64_t),         \
+           RC_KERNEL_ROW(reduce, Half),     RC_KERNEL_ROW(reduce, Bfloat16),        \
+           RC_KERNEL_ROW(reduce, float),    RC_KERNEL_ROW(reduce, double),          \
+           RC_KERNEL_ROW(reduce, uint16_t), RC_KERNEL_ROW(reduce, uint32_t),        \
+           RC_KERNEL_ROW(reduce, uint64_t), RC_KERNEL_ROW(reduce, int16_t)},        \
+        {RC_KERNEL_ROW(reduce_mixed, Half), RC_KERNEL_ROW(reduce_mixed, Bfloat16)}, \
   }
 
 }  // namespace

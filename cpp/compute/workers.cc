@@ -84,7 +84,7 @@ Status WorkerCompute::submit(const ComputeJob& job) {
     lock.unlock();  // no other thread knows the slot
     if (status.ok()) slot.status = perform(job, 0, bytes, workspace_);
     lock.lock();
-    tell_end(index);
+    report_end(index);
     return {};
   }
   waiting_.push(index);
@@ -190,11 +190,11 @@ void WorkerCompute::finish_grain(Slot& slot, uint16_t index, Status status,
     }
   }
   if (slot.grains_out > 0 || slot.next < slot.bytes) return;
-  tell_end(index);
+  report_end(index);
   wake_sleeper(lock);
 }
 
-void WorkerCompute::tell_end(uint16_t index) {
+void WorkerCompute::report_end(uint16_t index) {
   done_.push(index);
   done_count_.store(done_.size(), std::memory_order_relaxed);
 }
@@ -213,7 +213,7 @@ void WorkerCompute::drop_waiting() {
     drop_rest(slot);
     if (slot.status.ok()) slot.status = {Code::failed, "the job was dropped"};
     if (slot.grains_out > 0) continue;  // the thread that ends the last one reports it
-    tell_end(index);
+    report_end(index);
   }
 }
 

@@ -85,7 +85,7 @@ class WorkerCompute final : public Compute {
   void run_task(std::unique_lock<std::mutex>& lock);
   void wake_sleeper(std::unique_lock<std::mutex>& lock);
   void drop_rest(Slot& front);
-  void tell_end(uint16_t index);
+  void report_end(uint16_t index);
   void finish_grain(Slot& slot, uint16_t index, Status status, std::unique_lock<std::mutex>& lock);
 
   const std::function<void()> wake_;

@@ -57,10 +57,10 @@ Driver::~Driver() { stop("", 0); }
 
 Status Driver::open() {
   wake_fd_ = make_event();
-  get_up_fd_ = make_event();
+  thread_wake_fd_ = make_event();
   for (Fd* epoll : {&thread_epoll_, &caller_epoll_}) {
     *epoll = Fd(epoll_create1(EPOLL_CLOEXEC));
-    if (!*epoll || !wake_fd_ || !get_up_fd_) {
+    if (!*epoll || !wake_fd_ || !thread_wake_fd_) {
       return system_error("cannot make the engine's descriptors", errno);
     }
     for (int fd : {wake_fd_.get(), transport_.wait_handle()}) {
@@ -68,8 +68,8 @@ Status Driver::open() {
       RC_RETURN_IF_ERROR(watch(epoll->get(), fd, {.events = EPOLLIN, .data = {.fd = fd}}));
     }
   }
-  return watch(thread_epoll_.get(), get_up_fd_.get(),
-               {.events = EPOLLIN, .data = {.fd = get_up_fd_.get()}});
+  return watch(thread_epoll_.get(), thread_wake_fd_.get(),
+               {.events = EPOLLIN, .data = {.fd = thread_wake_fd_.get()}});
 }
 
 Status Driver::connect(Nanoseconds timeout) {
@@ -115,7 +115,7 @@ void Driver::wake() {
   if (asleep_.load(std::memory_order_seq_cst)) {
     ring();
   } else if (callers_.load(std::memory_order_seq_cst) == 0) {
-    call_thread();
+    wake_thread();
   }
 }
 
@@ -131,7 +131,7 @@ Status Driver::submit_and_wait(const OperationRef& operation, Nanoseconds timeou
   Limits limits{.timeout = timeout, .spin = options_.caller_spin, .long_wait = long_wait};
   Status status;
   callers_.fetch_add(1, std::memory_order_seq_cst);
-  if (wanted_.load() == 0 && try_baton()) {
+  if (insisting_.load() == 0 && try_baton()) {
     count_visit();
     status = engine_.take(operation);
     if (status.ok()) drive([&] { return operation->done(); }, limits);
@@ -147,7 +147,7 @@ Status Driver::submit_and_wait(const OperationRef& operation, Nanoseconds timeou
 Status Driver::submit_and_drive(const OperationRef& operation) {
   RC_RETURN_IF_ERROR(engine_.submit(operation));
   callers_.fetch_add(1, std::memory_order_seq_cst);
-  if (wanted_.load() == 0 && try_baton()) {
+  if (insisting_.load() == 0 && try_baton()) {
     count_visit();
     operation->is_driven_by_caller = true;
     drive([&] { return operation->done(); },
@@ -174,7 +174,7 @@ bool Driver::wait(Operation& operation, Nanoseconds timeout, LongWait* long_wait
 void Driver::visit(Operation& operation, Limits& limits) {
   Nanoseconds refused_at = 0;
   while (!operation.done()) {
-    if (wanted_.load() == 0 && try_baton()) {
+    if (insisting_.load() == 0 && try_baton()) {
       count_visit();
       drive([&] { return operation.done(); }, limits);
       leave();
@@ -201,7 +201,7 @@ void Driver::visit(Operation& operation, Limits& limits) {
 // The last caller calls the engine thread for threads that saw a caller when they submitted.
 void Driver::end_visit() {
   const bool last = callers_.fetch_sub(1, std::memory_order_seq_cst) == 1;
-  if (last && (thread_wanted_.load() || engine_.has_submissions())) call_thread();
+  if (last && (thread_wanted_.load() || engine_.has_submissions())) wake_thread();
 }
 
 // Sleeps until the operation is done, or until the baton may be free.
@@ -220,7 +220,7 @@ void Driver::wait_for_baton(Operation& operation, Nanoseconds timeout) {
   waiting_count_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-void Driver::nudge_waiting() {
+void Driver::wake_waiting_caller() {
   const std::lock_guard lock(waiting_mutex_);
   if (!waiting_.empty()) waiting_.front()->nudge();
 }
@@ -232,18 +232,18 @@ void Driver::leave() {
     thread_wanted_.store(true, std::memory_order_seq_cst);
     if (!fall_asleep()) ring();
     give_baton();
-    if (callers_.load() == 0) call_thread();
+    if (callers_.load() == 0) wake_thread();
     return;
   }
   // The engine thread does not know that its sleep is disarmed. Once awake, it checks every
   // kStandBack.
   if (thread_sleeps_.load(std::memory_order_relaxed) && thread_sleeps_.exchange(false)) {
-    rdmacoll::ring(get_up_fd_);
+    rdmacoll::ring(thread_wake_fd_);
   }
   give_baton();
 }
 
-void Driver::call_thread() {
+void Driver::wake_thread() {
   if (stands_back_.exchange(0, std::memory_order_seq_cst) == 1) futex_wake_all(stands_back_);
 }
 
@@ -254,7 +254,7 @@ void Driver::run() {
   bool rung = false;
   while (!stopping_.load()) {
     if (stand_back()) continue;
-    if (wanted_.load() > 0 || !try_baton()) {
+    if (insisting_.load() > 0 || !try_baton()) {
       futex_wait(baton_, 1, kBatonPatience);
       continue;
     }
@@ -271,7 +271,7 @@ void Driver::run() {
     // again, and later events still reach this epoll set.
     rung = quiet && sleep(thread_epoll_, deadline);
     thread_sleeps_.store(false);
-    if (quiet) silence(get_up_fd_);
+    if (quiet) silence(thread_wake_fd_);
   }
 }
 
@@ -327,18 +327,18 @@ bool Driver::try_baton() {
 }
 
 void Driver::take_baton() {
-  wanted_.fetch_add(1);
+  insisting_.fetch_add(1);
   while (!try_baton()) {
     ring();  // the holder may sleep
     futex_wait(baton_, 1, kBatonPatience);
   }
-  wanted_.fetch_sub(1);
+  insisting_.fetch_sub(1);
 }
 
 void Driver::give_baton() {
   baton_.store(0, std::memory_order_seq_cst);
-  if (wanted_.load() > 0 || stopping_.load()) futex_wake_all(baton_);
-  if (waiting_count_.load(std::memory_order_seq_cst) > 0) nudge_waiting();
+  if (insisting_.load() > 0 || stopping_.load()) futex_wake_all(baton_);
+  if (waiting_count_.load(std::memory_order_seq_cst) > 0) wake_waiting_caller();
 }
 
 template <typename Done>
@@ -350,10 +350,10 @@ void Driver::drive(Done done, Limits& limits) {
       std::fputs(engine_.state().c_str(), stderr);
     }
     // If ranks share a core, a peer can answer only after this thread yields.
-    const bool moved = engine_.progress() && !(options_.yield && engine_.has_said_all());
+    const bool moved = engine_.progress() && !(options_.yield && engine_.is_settled());
     if (moved) idle_since = 0;
     if (moved && limits.long_wait == nullptr && ++turns % kTurnsPerLook != 0) continue;
-    if (done() || (!limits.insists && wanted_.load(std::memory_order_relaxed) > 0)) return;
+    if (done() || (!limits.insists && insisting_.load(std::memory_order_relaxed) > 0)) return;
     const Nanoseconds now = engine_.turned_at();
     if (limits.are_reached(now)) return;
     if (limits.long_wait != nullptr && now - limits.since > kSpinAlone) limits.long_wait->begin();
@@ -391,7 +391,7 @@ void Driver::stop(const std::string& cause, Nanoseconds limit) {
     stopping_.store(true);
   }
   ring();
-  call_thread();
+  wake_thread();
   futex_wake_all(baton_);
   if (thread_.joinable()) thread_.join();
 }

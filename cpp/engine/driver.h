@@ -64,7 +64,7 @@ class Driver {
   void wake();
   // Runs `read` while no thread steps the engine, for metrics and state.
   template <typename Read>
-  auto look(Read read) {
+  auto inspect(Read read) {
     const Hold hold(*this);
     return read(engine_);
   }
@@ -92,7 +92,7 @@ class Driver {
   void ring();
   void run();  // the main function of the engine thread
   bool stand_back();
-  void call_thread();
+  void wake_thread();
   void leave();
   bool try_baton();
   void take_baton();
@@ -127,7 +127,7 @@ class Driver {
   }
   void wait_for_baton(Operation& operation, Nanoseconds timeout);
   void end_visit();
-  void nudge_waiting();
+  void wake_waiting_caller();
   // Announces that this thread is about to sleep. Returns false if there is work.
   bool fall_asleep();
   bool sleep(const Fd& epoll, Nanoseconds deadline);  // returns whether the bell has rung
@@ -140,13 +140,13 @@ class Driver {
   SpinPolicy spin_policy_;  // for callers that hold the baton
   Fd wake_fd_;              // the bell of the thread that holds the baton
   // for the engine thread alone, since a caller could silence the bell before the thread is awake
-  Fd get_up_fd_;
+  Fd thread_wake_fd_;
   Fd thread_epoll_;  // used by the engine thread
   Fd caller_epoll_;  // used by a caller that sleeps with the baton; an event must wake both
   std::thread thread_;
 
-  std::atomic<uint32_t> baton_{0};    // 1: held
-  std::atomic<uint32_t> wanted_{0};   // number of threads that insist on the baton
+  std::atomic<uint32_t> baton_{0};      // 1: held
+  std::atomic<uint32_t> insisting_{0};  // number of threads that insist on the baton
   std::atomic<uint32_t> callers_{0};  // number of threads in wait(); the engine thread stands back
   std::atomic<bool> asleep_{false};   // a thread that submits must ring the bell
 

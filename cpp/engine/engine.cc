@@ -46,14 +46,14 @@ bool Engine::progress() {
   if (settled_) return false;
   // A long turn without progress means that peers were late.
   const Nanoseconds gap = now_.turned_at - moved_at_;
-  if (waits && gap >= kLateGap) late_ += gap;
+  if (waits && gap >= kWaitingMin) waited_ += gap;
   moved_at_ = now_.turned_at;
   return true;
 }
 
 bool Engine::advance() {
   now_.turned_at = clock_.now();
-  stopped_for_ = gap_.turn(now_.turned_at, peer_timeout_);
+  suspended_for_ = suspension_.turn(now_.turned_at, peer_timeout_);
   bool moved = take_submissions();  // take the callers' operations
   // Operations that a plan has started send their data in this turn, before answers are read.
   if (moved && now_.goes_on() && suspects_.empty()) execute();
@@ -66,8 +66,8 @@ bool Engine::advance() {
   }
   moved |= execute();            // run the steps that are ready
   moved |= finish_operations();  // return memory to the callers
-  moved |= end_deserted();       // end operations that wait for a rank that has left
-  if (!to_answer_.empty()) moved |= answer_goodbyes();
+  moved |= end_if_deserted();    // end operations that wait for a rank that has left
+  if (!goodbyes_to_answer_.empty()) moved |= answer_goodbyes();
   return flush_outbox() || moved;
 }
 
@@ -85,10 +85,10 @@ Status Engine::submit(const OperationRef& operation) {
 
 Status Engine::take(const OperationRef& operation) {
   if (!operation->is_prepared) RC_RETURN_IF_ERROR(check(operation->request));
-  return submissions_.add_behind(operation, submitted_);
+  return submissions_.add_and_drain(operation, submitted_);
 }
 
-bool Engine::has_said_all() const {
+bool Engine::is_settled() const {
   return !executor_.has_steps() && !submissions_.waiting() && outbox_.empty() &&
          !transport_.needs_poll() &&
          !is_any_of(sets_, [](const auto& set) { return set->has_to_agree(); });
@@ -118,7 +118,7 @@ bool Engine::execute() {
     lose(status.detail().rank, status.detail().cause);  // its memory cannot be read
     misses(status.detail().rank);
   } else if (!status.ok()) {
-    fail_myself(status);
+    fail_this_rank(status);
   }
   return moved;
 }

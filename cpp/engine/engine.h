@@ -18,9 +18,9 @@
 #include "agreement/messages.h"
 #include "base/clock.h"
 #include "base/config.h"
-#include "base/gap.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/suspension.h"
 #include "base/world.h"
 #include "collectives/choose.h"
 #include "compute/compute.h"
@@ -77,7 +77,7 @@ class Engine final : public Sink, private SetHost {
   Nanoseconds turned_at() const { return now_.turned_at; }
   // Whether the last progress() left nothing to do and nothing to send. The next one can only find
   // new messages of peers.
-  bool has_said_all() const;
+  bool is_settled() const;
   // Prepares to sleep. Returns false if something arrived meanwhile. The sleeper must announce its
   // sleep, and then check has_submissions(), too.
   bool arm();
@@ -110,7 +110,7 @@ class Engine final : public Sink, private SetHost {
   // At a parameter server: whether every worker has left and has received its answers. left() has
   // the cause of each, by rank.
   bool have_workers_left() const;
-  const std::map<int, std::string>& left() const { return gone_; }
+  const std::map<int, std::string>& left() const { return departed_; }
   // The failure that ended this world, or ok().
   const Status& failure() const { return now_.failure; }
   std::string metrics_json(uint64_t wakeups) const;  // `wakeups`: how often the driver has slept
@@ -138,10 +138,12 @@ class Engine final : public Sink, private SetHost {
   void post(int rank, uint32_t set, const Message& message) override;
   void misses(int peer) override;
   void fail(int rank, Status status);
-  void fail_myself(const Status& status) override;
+  void fail_this_rank(const Status& status) override;
   void broken_protocol(int rank, const std::string& what) override;
   void begin(const OperationRef& operation) override;
-  void number_from(uint32_t set, int64_t number) override { submissions_.number_from(set, number); }
+  void set_next_number(uint32_t set, int64_t number) override {
+    submissions_.set_next_number(set, number);
+  }
   void end(const OperationRef& operation, const Status& status) override;
   void complete(const OperationRef& operation, const Status& status);  // notifies the caller
 
@@ -154,19 +156,19 @@ class Engine final : public Sink, private SetHost {
   bool end_failed_world();
   Status departure(const LeavingMessage& message) const;
   bool are_workers_gone() const;
-  bool goes_on_without(int rank) const;
+  bool tolerates_loss_of(int rank) const;
   int workers_without(int lost) const;
   void depart(const LeavingMessage& message);
   bool has_ended_all(const LeavingMessage& message) const;
   bool answer_goodbyes();
-  bool end_deserted();
+  bool end_if_deserted();
   void complete_undecided(const Status& status);
   bool is_ahead_of(const LeavingMessage& message) const;
 
   void post_neighbours(const Message& message, int except);
   bool poll_transport();
-  bool flush_outbox() { return !outbox_.empty() && post_again(); }
-  bool post_again();  // sends the messages that the transport refused
+  bool flush_outbox() { return !outbox_.empty() && retry_outbox(); }
+  bool retry_outbox();  // sends the messages that the transport refused
 
   ProcessSet& world_set() { return *sets_.front(); }
   ProcessSet* find_set(uint32_t number);
@@ -206,13 +208,13 @@ class Engine final : public Sink, private SetHost {
   std::vector<Suspect> suspects_;  // lost peers that another rank's failure may have ended
   Nanoseconds failed_at_ = 0;
   bool ended_ = false;
-  LeavingMessage first_gone_;        // the message of the first rank that left
-  std::map<int, std::string> gone_;  // ranks that have left, with the cause
+  LeavingMessage first_departure_;       // the message of the first rank that left
+  std::map<int, std::string> departed_;  // ranks that have left, with the cause
   std::map<int, LeavingMessage> said_goodbye_;
   // leaving peers that wait until this rank needs nothing more from them
-  std::set<int> to_answer_;
-  std::set<int> unanswered_;  // while this rank leaves: peers that may still need its data
-  std::set<int> silent_;      // peers that no longer access memory of this process
+  std::set<int> goodbyes_to_answer_;
+  std::set<int> goodbyes_unanswered_;  // while this rank leaves: peers that may still need its data
+  std::set<int> silent_;               // peers that no longer access memory of this process
 
   std::vector<OperationRef> submitted_, finished_;  // members to reuse their memory
 
@@ -225,14 +227,14 @@ class Engine final : public Sink, private SetHost {
   std::size_t in_flight_ = 0;
   bool polling_ = false;
   bool settled_ = false;  // the last progress() moved nothing
-  Gap gap_;
-  Nanoseconds stopped_for_ = 0;  // result of gap_: how long this process was suspended
+  SuspensionDetector suspension_;
+  Nanoseconds suspended_for_ = 0;  // result of suspension_: how long this process was suspended
   // A turn without progress for this long, with operations in flight, counts as waiting.
-  static constexpr Nanoseconds kLateGap = 5 * kMillisecond;
+  static constexpr Nanoseconds kWaitingMin = 5 * kMillisecond;
   Nanoseconds busy_since_ = 0;
   Nanoseconds busy_ = 0;
   Nanoseconds moved_at_ = 0;
-  Nanoseconds late_ = 0;  // the part of busy_ that counts as waiting
+  Nanoseconds waited_ = 0;  // the part of busy_ that counts as waiting
 };
 
 }  // namespace rdmacoll

@@ -52,7 +52,7 @@ void Engine::hear(int peer, std::span<const std::byte> bytes, bool is_whole) {
 
 void Engine::handle(int peer, FailureMessage& message) {
   silent_.insert(peer);
-  unanswered_.erase(peer);
+  goodbyes_unanswered_.erase(peer);
   // A rank that leaves with operations in flight fails the others, and its own end continues.
   if (now_.leaving && message.rank == world_.rank) return;
   fail(message.rank, message.status);
@@ -60,7 +60,7 @@ void Engine::handle(int peer, FailureMessage& message) {
 
 void Engine::handle(int peer, LeavingMessage& message) {
   if (peer == message.rank) said_goodbye_[peer] = message;
-  if (!gone_.try_emplace(message.rank, message.cause).second) return;
+  if (!departed_.try_emplace(message.rank, message.cause).second) return;
   if (!world_.is_server(world_.rank)) post_neighbours(message, peer);
   if (message.unfinished) {
     fail(message.rank,
@@ -74,10 +74,10 @@ void Engine::handle(int peer, LeavingMessage& message) {
 void Engine::handle(int peer, GoodbyeMessage& message) {
   said_goodbye_[peer] = message.leaving;
   silent_.insert(peer);
-  to_answer_.insert(peer);
+  goodbyes_to_answer_.insert(peer);
 }
 
-void Engine::handle(int peer, FarewellMessage&) { unanswered_.erase(peer); }
+void Engine::handle(int peer, FarewellMessage&) { goodbyes_unanswered_.erase(peer); }
 
 void Engine::handle(int peer, FragmentMessage& message) {
   std::vector<std::byte>& all = fragments_[peer];
@@ -122,7 +122,7 @@ bool Engine::poll_transport() {
   return flush_outbox() || moved;
 }
 
-bool Engine::post_again() {
+bool Engine::retry_outbox() {
   bool moved = false;
   for (auto entry = outbox_.begin(); entry != outbox_.end();) {
     auto& [peer, waiting] = *entry;
@@ -142,11 +142,11 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
   const SetTotals sums = totals();
   const Transport::Counters wire = transport_.counters();
   Nanoseconds busy = busy_;
-  Nanoseconds late = late_;
+  Nanoseconds late = waited_;
   if (in_flight_ > 0) {
     const Nanoseconds now = clock_.now();
     busy += now - busy_since_;
-    if (now - moved_at_ >= kLateGap) late += now - moved_at_;
+    if (now - moved_at_ >= kWaitingMin) late += now - moved_at_;
   }
   const auto seconds = [](Nanoseconds time) { return static_cast<double>(time) / kSecond; };
   const auto field = [](std::string_view name, auto value) {

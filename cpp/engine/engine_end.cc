@@ -20,15 +20,15 @@ constexpr std::size_t kCauseBytesMax = 1000;
 void Engine::peer_failed(int peer, const std::string& cause) {
   silent_.insert(peer);
   outbox_.erase(peer);
-  to_answer_.erase(peer);
-  unanswered_.erase(peer);
+  goodbyes_to_answer_.erase(peer);
+  goodbyes_unanswered_.erase(peer);
   lose(peer, cause);
 }
 
 void Engine::lose(int peer, const std::string& cause) {
   now_.lost.insert(peer);
-  if (stopped_for_ > 0) {
-    fail(world_.rank, world_.was_stopped(stopped_for_, peer_timeout_));
+  if (suspended_for_ > 0) {
+    fail(world_.rank, world_.was_suspended(suspended_for_, peer_timeout_));
   } else if (!said_goodbye_.contains(peer)) {
     const Nanoseconds due = now_.turned_at + (world_set().is_neighbour(peer) ? 0 : kHearsay);
     suspects_.push_back({peer, world_.failed(peer, cause), due});
@@ -82,7 +82,7 @@ void Engine::fail(int rank, Status status) {
   failed_at_ = clock_.now();
   compute_.drop_waiting();
   submissions_.close(now_.failure);
-  if (!goes_on_without(rank)) {
+  if (!tolerates_loss_of(rank)) {
     log_.error(now_.failure.message());
   } else if (!world_.is_server(world_.rank)) {  // servers report it themselves
     const int there = workers_without(rank);
@@ -95,7 +95,7 @@ void Engine::fail(int rank, Status status) {
     // Includes peers that are about to be connected. They must learn the cause, and not blame this
     // rank.
     const bool wanted = std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
-      return set->is_neighbour(peer) || set->asked().contains(peer);
+      return set->is_neighbour(peer) || set->requested_peers().contains(peer);
     });
     if (peer != world_.rank && (wanted || transport_.is_connected(peer))) {
       post(peer, 0, FailureMessage{rank, now_.failure});
@@ -110,7 +110,7 @@ void Engine::blame(const Status& failure) {
 }
 
 // Asynchronous servers, and their workers, continue without a worker that failed.
-bool Engine::goes_on_without(int rank) const {
+bool Engine::tolerates_loss_of(int rank) const {
   return world_.servers > 0 && world_.members[world_.workers()].stores && rank != world_.rank &&
          !world_.is_server(rank);
 }
@@ -118,13 +118,13 @@ bool Engine::goes_on_without(int rank) const {
 int Engine::workers_without(int lost) const {
   int count = 0;
   for (int rank = 0; rank < world_.workers(); ++rank) {
-    count += rank != lost && !gone_.contains(rank) ? 1 : 0;
+    count += rank != lost && !departed_.contains(rank) ? 1 : 0;
   }
   return count;
 }
 
 // Other ranks run the same batch, so they cannot continue without this rank.
-void Engine::fail_myself(const Status& status) {
+void Engine::fail_this_rank(const Status& status) {
   fail(world_.rank, world_.failed(world_.rank, status.message()));
 }
 
@@ -146,7 +146,7 @@ Status Engine::departure(const LeavingMessage& message) const {
   const std::string_view cure =
       !loss.empty() ? loss
       : world_.is_server(rank)
-          ? ": nobody takes what is pushed to it any more. Start the job again."
+          ? ": it takes no more pushes. Start the job again."
           : " while this rank still submits. If it printed no error, give every rank the same "
             "number of steps, or call join() where the data ends.";
   return {Code::rank_failed,
@@ -161,7 +161,7 @@ void Engine::depart(const LeavingMessage& message) {
   }
   // In a failed world, undecided operations end with the failure.
   if (!now_.goes_on() || !now_.departed.ok() || now_.leaving) return;
-  first_gone_ = message;
+  first_departure_ = message;
   now_.departed = departure(message);
   const bool is_felt = std::any_of(
       sets_.begin(), sets_.end(), [](const auto& set) { return set->agreement().has_undecided(); });
@@ -183,7 +183,7 @@ void Engine::complete_undecided(const Status& status) {
   }
 }
 
-bool Engine::end_deserted() {
+bool Engine::end_if_deserted() {
   if (now_.departed.ok() || now_.leaving) return false;
   const bool is_deserted =
       std::any_of(sets_.begin(), sets_.end(), [](const auto& set) { return set->is_deserted(); });
@@ -194,12 +194,12 @@ bool Engine::end_deserted() {
 
 bool Engine::are_workers_gone() const {
   for (int rank = 0; rank < world_.workers(); ++rank) {
-    if (!gone_.contains(rank)) return false;
+    if (!departed_.contains(rank)) return false;
   }
   return true;
 }
 
-bool Engine::have_workers_left() const { return are_workers_gone() && to_answer_.empty(); }
+bool Engine::have_workers_left() const { return are_workers_gone() && goodbyes_to_answer_.empty(); }
 
 void Engine::leave(const std::string& said) {
   // a failure has informed all ranks already
@@ -221,7 +221,7 @@ void Engine::leave(const std::string& said) {
   }
   post_neighbours(leaving, -1);
   // A rank that leaves because of another one names that one, whose own message may arrive later.
-  LeavingMessage first = now_.departed.ok() ? leaving : first_gone_;
+  LeavingMessage first = now_.departed.ok() ? leaving : first_departure_;
   for (const auto& set : sets_) {
     first.started[set->number()] =
         std::min(set->agreement().started(), set->agreement().departed_from());
@@ -229,7 +229,7 @@ void Engine::leave(const std::string& said) {
   for (int peer = 0; peer < world_.size(); ++peer) {
     if (peer == world_.rank || !transport_.is_connected(peer)) continue;
     post(peer, 0, GoodbyeMessage{first});
-    unanswered_.insert(peer);
+    goodbyes_unanswered_.insert(peer);
   }
   complete_undecided({Code::shutdown, "rdmacoll was shut down while the operation was pending."});
 }
@@ -237,13 +237,13 @@ void Engine::leave(const std::string& said) {
 // Eager data has left this rank, but may not have a receive at the peer yet. It would be lost with
 // the connection. So a leaving rank waits for a FarewellMessage of each peer.
 bool Engine::answer_goodbyes() {
-  const std::size_t waiting = to_answer_.size();
-  std::erase_if(to_answer_, [&](int peer) {
+  const std::size_t waiting = goodbyes_to_answer_.size();
+  std::erase_if(goodbyes_to_answer_, [&](int peer) {
     if (!has_ended_all(said_goodbye_[peer])) return false;
     post(peer, 0, FarewellMessage{});
     return true;
   });
-  return to_answer_.size() < waiting;
+  return goodbyes_to_answer_.size() < waiting;
 }
 
 bool Engine::has_ended_all(const LeavingMessage& message) const {
@@ -254,10 +254,10 @@ bool Engine::has_ended_all(const LeavingMessage& message) const {
 }
 
 bool Engine::may_end() const {
-  return ended_ ||
-         (outbox_.empty() && executor_.idle() && unanswered_.empty() && transport_.flushed() &&
-          std::all_of(sets_.begin(), sets_.end(),
-                      [](const auto& set) { return set->agreement().may_end(); }));
+  return ended_ || (outbox_.empty() && executor_.idle() && goodbyes_unanswered_.empty() &&
+                    transport_.flushed() &&
+                    std::all_of(sets_.begin(), sets_.end(),
+                                [](const auto& set) { return set->agreement().may_end(); }));
 }
 
 void Engine::end() {

@@ -134,10 +134,10 @@ bool ProcessSet::starts_at_once(const OperationRef& operation) {
   if (next == nullptr) return false;
   const Decision& decision = next->decision;
   const bool is_again =
-      now_.lost.empty() && planner_.does_again(*operation, decision, next->rows, next->is_planned);
+      now_.lost.empty() && planner_.can_replay(*operation, decision, next->rows, next->is_planned);
   if (is_again) {
     const Status status = executor_.start(lanes_, decision.sequence, operation);
-    if (!status.ok()) host_.fail_myself(status);
+    if (!status.ok()) host_.fail_this_rank(status);
     return true;
   }
   Decided decided{decision.sequence, decision.algorithm, decision.segment_bytes,
@@ -179,7 +179,7 @@ bool ProcessSet::start_batch(Decided& decided) {
   } else if (!batch.operations.empty()) {
     decided.operations = std::move(batch.operations);
   }
-  if (!status.ok()) host_.fail_myself(status);
+  if (!status.ok()) host_.fail_this_rank(status);
   return is_ready;
 }
 
@@ -218,7 +218,7 @@ void ProcessSet::end(const OperationRef& operation, const Status& status) {
 std::string ProcessSet::hear(int peer, PlaceMessage& message) {
   std::string what = agreement_.complaint(rank_of(peer), message);
   const bool is_wrong = what.empty() && !places_.take(peer, message);
-  return is_wrong ? "a place for results that nobody has asked for" : what;
+  return is_wrong ? "an address for results that no operation expects" : what;
 }
 
 // ---- for the agreement ----
@@ -237,8 +237,9 @@ bool ProcessSet::begin(const OperationRef& placeholder) {
   if (world_.rank < world_.size()) {  // a server sends nothing, not even zeros
     placeholder->state.zeros = zeros_.take(request.bytes());
     if (placeholder->state.zeros.memory == nullptr) {
-      host_.fail_myself({Code::failed, cat("no memory of ", bytes_text(request.bytes()),
-                                           " to take part in '", request.name, "' with zeros.")});
+      host_.fail_this_rank(
+          {Code::failed, cat("no memory of ", bytes_text(request.bytes()), " to take part in '",
+                             request.name, "' with zeros.")});
       return false;
     }
     lay_in(request, placeholder->state.zeros.memory.get());
@@ -254,7 +255,7 @@ void ProcessSet::end_join(const OperationRef& join, const AllJoinedMessage& mess
   Operation::Result result{{}, sizeof last, std::make_unique<std::byte[]>(sizeof last)};
   std::memcpy(result.memory.get(), &last, sizeof last);
   join->results.push_back(std::move(result));
-  host_.number_from(number_, message.next_number);
+  host_.set_next_number(number_, message.next_number);
   end(join, {});
 }
 

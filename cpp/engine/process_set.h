@@ -108,7 +108,7 @@ class ProcessSet final : private AgreementHost {
   bool has_ended_all(uint64_t before) const;  // all decisions before this one have ended
 
   // ---- state and metrics ----
-  const std::set<int>& asked() const { return planner_.asked(); }
+  const std::set<int>& requested_peers() const { return planner_.requested_peers(); }
   // Operations that a caller waits for.
   std::size_t in_flight() const { return in_flight_ - placeholders_ - refusals_; }
   SetTotals totals() const;

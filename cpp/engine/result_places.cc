@@ -27,24 +27,24 @@ bool ResultPlaces::shares_pool(int peer) const {
 bool ResultPlaces::find(const Decided& decided, SharedPlace& place) {
   if (!shares_results(decided)) return true;
   const ResultOffsets offsets(decided.operations.front()->request.result_bytes());
-  if (!is_root()) return find_told(decided, offsets, place);
+  if (!is_root()) return find_announced(decided, offsets, place);
   offer(decided, offsets.block_bytes(), place);
   return parts_.now.goes_on();
 }
 
-bool ResultPlaces::find_told(const Decided& decided, const ResultOffsets& offsets,
-                             SharedPlace& place) {
-  const auto told = told_.find(decided.sequence);
+bool ResultPlaces::find_announced(const Decided& decided, const ResultOffsets& offsets,
+                                  SharedPlace& place) {
+  const auto announced = announced_.find(decided.sequence);
   if (parts_.now.lost.contains(root())) {
-    if (told != told_.end()) parts_.host.misses(root());
+    if (announced != announced_.end()) parts_.host.misses(root());
     return false;
   }
   // The loss of a connection may be reported later than it is seen here.
   if (!parts_.transport.is_connected(root())) return false;
   if (!shares_pool(root())) return true;
-  if (told == told_.end()) return false;
-  const uint64_t offset = told->second;
-  told_.erase(told);
+  if (announced == announced_.end()) return false;
+  const uint64_t offset = announced->second;
+  announced_.erase(announced);
   if (offset == PlaceMessage::kNoPlace) return true;
   const PeerPool pool = parts_.transport.pool_of(root());
   if (offset > pool.bytes || offsets.block_bytes() > pool.bytes - offset) {
@@ -63,7 +63,7 @@ void ResultPlaces::hold(const Decided& decided, const PeerPool& pool, uint64_t o
   if (parts_.world.rank >= parts_.world.size()) return;
   const Status held = hold_results(place.block, pool.mapping, place.hold);
   if (!held.ok()) {
-    parts_.host.fail_myself(
+    parts_.host.fail_this_rank(
         {Code::failed, cat("no memory of ", bytes_text(block_bytes), " for the result of ",
                            decided.operations.front()->label(), ": ", held.message(), ".")});
   }
@@ -88,7 +88,8 @@ void ResultPlaces::offer(const Decided& decided, std::size_t block_bytes, Shared
 }
 
 bool ResultPlaces::take(int peer, const PlaceMessage& message) {
-  return peer == root() && !is_root() && told_.emplace(message.sequence, message.offset).second;
+  return peer == root() && !is_root() &&
+         announced_.emplace(message.sequence, message.offset).second;
 }
 
 }  // namespace rdmacoll

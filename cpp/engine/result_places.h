@@ -46,7 +46,7 @@ class ResultPlaces {
  private:
   bool shares_results(const Decided& decided) const;
   bool shares_pool(int peer) const;  // false for a rank that is not connected
-  bool find_told(const Decided& decided, const ResultOffsets& offsets, SharedPlace& place);
+  bool find_announced(const Decided& decided, const ResultOffsets& offsets, SharedPlace& place);
   void offer(const Decided& decided, std::size_t block_bytes, SharedPlace& place);
   void hold(const Decided& decided, const PeerPool& pool, uint64_t offset, std::size_t block_bytes,
             SharedPlace& place);
@@ -54,7 +54,7 @@ class ResultPlaces {
   int root() const { return parts_.ranks.front(); }
 
   const Parts parts_;
-  std::map<uint64_t, uint64_t> told_;  // offsets that the first member has sent, by sequence
+  std::map<uint64_t, uint64_t> announced_;  // offsets that the first member has sent, by sequence
 };
 
 }  // namespace rdmacoll

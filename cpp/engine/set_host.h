@@ -15,12 +15,12 @@ class SetHost {
   virtual ~SetHost() = default;
   virtual void post(int rank, uint32_t set, const Message& message) = 0;
   virtual void misses(int peer) = 0;  // an operation needs a peer that is lost
-  virtual void fail_myself(const Status& status) = 0;
+  virtual void fail_this_rank(const Status& status) = 0;
   virtual void broken_protocol(int rank, const std::string& what) = 0;
   // An operation begins that no caller has submitted.
   virtual void begin(const OperationRef& operation) = 0;
   // All ranks have joined. Unnamed operations continue with this number.
-  virtual void number_from(uint32_t set, int64_t number) = 0;
+  virtual void set_next_number(uint32_t set, int64_t number) = 0;
   // Completes the operation.
   virtual void end(const OperationRef& operation, const Status& status) = 0;
 };

@@ -16,49 +16,49 @@ std::string title(const Request& request) {
 
 void Submissions::open(uint32_t set, int rank, std::vector<int> ranks) {
   const std::lock_guard lock(mutex_);
-  doors_[set].rank = rank;
-  doors_[set].ranks = std::move(ranks);
+  sets_[set].rank = rank;
+  sets_[set].ranks = std::move(ranks);
 }
 
 void Submissions::close(uint32_t set) {
   const std::lock_guard lock(mutex_);
-  const auto door = doors_.find(set);
-  if (door == doors_.end()) return;
-  for (auto& [key, line] : door->second.lines) {
-    for (OperationRef& next : line.waiting) {
+  const auto state = sets_.find(set);
+  if (state == sets_.end()) return;
+  for (auto& [key, name_queue] : state->second.by_name) {
+    for (OperationRef& next : name_queue.waiting) {
       // the others end with the first one of their group
       if (!next->state.awaits_first) queue(std::move(next));
     }
   }
-  doors_.erase(door);
+  sets_.erase(state);
 }
 
-Status Submissions::find_door(const Request& request, Door*& door) const {
+Status Submissions::find_set(const Request& request, SetState*& state) const {
   if (!is_known(request.kind)) return {Code::invalid, "unknown kind of collective."};
-  const auto found = doors_.find(request.set);
-  if (found == doors_.end()) {
+  const auto found = sets_.find(request.set);
+  if (found == sets_.end()) {
     return {Code::invalid, cat("there is no process set ", request.set, " for ", title(request),
                                ": it was removed, or never added.")};
   }
-  door = &found->second;
-  if (door->rank >= 0) return {};
+  state = &found->second;
+  if (state->rank >= 0) return {};
   return {Code::invalid,
-          cat("this rank is not in process set ", request.set, " (ranks ", join(door->ranks, ", "),
+          cat("this rank is not in process set ", request.set, " (ranks ", join(state->ranks, ", "),
               ") and takes no part in ", title(request), " there: ask included() before calling.")};
 }
 
 Status Submissions::find(const Request& request, Place& place) const {
   const std::lock_guard lock(mutex_);
-  Door* door = nullptr;
-  RC_RETURN_IF_ERROR(find_door(request, door));
-  place = {door->rank, static_cast<int>(door->ranks.size())};
+  SetState* state = nullptr;
+  RC_RETURN_IF_ERROR(find_set(request, state));
+  place = {state->rank, static_cast<int>(state->ranks.size())};
   return {};
 }
 
 int Submissions::rank_in(uint32_t set, int rank) const {
   const std::lock_guard lock(mutex_);
-  const auto found = doors_.find(set);
-  if (found == doors_.end()) return -1;
+  const auto found = sets_.find(set);
+  if (found == sets_.end()) return -1;
   const std::vector<int>& ranks = found->second.ranks;
   const auto at = std::find(ranks.begin(), ranks.end(), rank);
   return at == ranks.end() ? -1 : static_cast<int>(at - ranks.begin());
@@ -72,8 +72,8 @@ Status Submissions::add(const OperationRef& operation) {
   return {};
 }
 
-Status Submissions::add_behind(const OperationRef& operation,
-                               std::vector<OperationRef>& operations) {
+Status Submissions::add_and_drain(const OperationRef& operation,
+                                  std::vector<OperationRef>& operations) {
   const std::lock_guard lock(mutex_);
   bool waits = false;
   RC_RETURN_IF_ERROR(number(operation, waits));
@@ -90,38 +90,38 @@ void Submissions::queue(OperationRef operation) {
 Status Submissions::number(const OperationRef& operation, bool& waits) {
   if (!closed_.ok()) return closed_;
   Request& request = operation->request;
-  Door* door = nullptr;
-  RC_RETURN_IF_ERROR(find_door(request, door));
-  if (door->has_joined) {
+  SetState* state = nullptr;
+  RC_RETURN_IF_ERROR(find_set(request, state));
+  if (state->has_joined) {
     return {Code::invalid,
             cat("this rank has joined", request.set == 0 ? "" : cat(" process set ", request.set),
                 " and cannot submit ", operation->label(),
                 ": join() says that it has no data left. Wait for join() to return first.")};
   }
   if (request.kind == Kind::join) {
-    door->has_joined = true;
+    state->has_joined = true;
     request.iteration = kJoinIteration;
-    operation->next_number = door->unnamed;
+    operation->next_number = state->unnamed;
     return {};
   }
-  RC_RETURN_IF_ERROR(check_names(*door, *operation));
+  RC_RETURN_IF_ERROR(check_names(*state, *operation));
   if (request.name.empty()) {
-    request.iteration = door->unnamed++;
+    request.iteration = state->unnamed++;
   } else {
-    waits = waits_in_line(*door, operation);
+    waits = enter_name_queue(*state, operation);
   }
-  for (const OperationRef& next : operation->behind) waits_in_line(*door, next);
+  for (const OperationRef& next : operation->behind) enter_name_queue(*state, next);
   return {};
 }
 
 // Refuses names that are in flight. A refusal may wait behind an operation of its name. So may
 // parts of unnamed groups, since all ranks share the order of the groups.
-Status Submissions::check_names(const Door& door, const Operation& operation) {
+Status Submissions::check_names(const SetState& state, const Operation& operation) {
   const Request& request = operation.request;
   if (request.name.empty() || !request.refusal.empty()) return {};
   const auto check = [&](const Request& next) -> Status {
-    const auto line = door.lines.find({next.name, next.iteration});
-    if (line == door.lines.end() || line->second.calls == 0) return {};
+    const auto name_queue = state.by_name.find({next.name, next.iteration});
+    if (name_queue == state.by_name.end() || name_queue->second.calls == 0) return {};
     ErrorDetail detail;
     detail.tensor = next.name;
     return {Code::duplicate,
@@ -134,27 +134,27 @@ Status Submissions::check_names(const Door& door, const Operation& operation) {
   return {};
 }
 
-bool Submissions::waits_in_line(Door& door, const OperationRef& operation) {
+bool Submissions::enter_name_queue(SetState& state, const OperationRef& operation) {
   const Request& request = operation->request;
-  Line& line = door.lines[{request.name, request.iteration}];
-  if (request.refusal.empty()) ++line.calls;
-  if (!line.is_in_flight && line.waiting.empty() && !operation->state.awaits_first) {
-    line.is_in_flight = true;
+  NameQueue& name_queue = state.by_name[{request.name, request.iteration}];
+  if (request.refusal.empty()) ++name_queue.calls;
+  if (!name_queue.is_in_flight && name_queue.waiting.empty() && !operation->state.awaits_first) {
+    name_queue.is_in_flight = true;
     return false;
   }
-  line.waiting.push_back(operation);
+  name_queue.waiting.push_back(operation);
   return true;
 }
 
-void Submissions::advance(Door& door, std::map<Key, Line>::iterator at) {
-  Line& line = at->second;
-  if (line.is_in_flight) return;
-  if (line.waiting.empty()) {
-    door.lines.erase(at);
-  } else if (!line.waiting.front()->state.awaits_first) {
-    line.is_in_flight = true;
-    queue(std::move(line.waiting.front()));
-    line.waiting.erase(line.waiting.begin());
+void Submissions::advance(SetState& state, std::map<Key, NameQueue>::iterator at) {
+  NameQueue& name_queue = at->second;
+  if (name_queue.is_in_flight) return;
+  if (name_queue.waiting.empty()) {
+    state.by_name.erase(at);
+  } else if (!name_queue.waiting.front()->state.awaits_first) {
+    name_queue.is_in_flight = true;
+    queue(std::move(name_queue.waiting.front()));
+    name_queue.waiting.erase(name_queue.waiting.begin());
   }
 }
 
@@ -162,42 +162,42 @@ Status Submissions::release(const OperationRef& operation, Status first) {
   const std::lock_guard lock(mutex_);
   operation->state.awaits_first = false;
   const Request& request = operation->request;
-  const auto door = doors_.find(request.set);
+  const auto state = sets_.find(request.set);
   if (first.ok()) first = closed_;
-  if (door == doors_.end()) {
+  if (state == sets_.end()) {
     return first.ok()
                ? Status(Code::invalid, cat("process set ", request.set, " was removed while ",
                                            operation->label(), " waited."))
                : first;
   }
-  const auto line = door->second.lines.find({request.name, request.iteration});
+  const auto name_queue = state->second.by_name.find({request.name, request.iteration});
   if (!first.ok()) {
-    --line->second.calls;
-    std::erase(line->second.waiting, operation);
+    --name_queue->second.calls;
+    std::erase(name_queue->second.waiting, operation);
   }
-  advance(door->second, line);
+  advance(state->second, name_queue);
   return first;
 }
 
-void Submissions::number_from(uint32_t set, int64_t number) {
+void Submissions::set_next_number(uint32_t set, int64_t number) {
   const std::lock_guard lock(mutex_);
-  const auto door = doors_.find(set);
-  if (door == doors_.end()) return;
-  door->second.unnamed = number;
+  const auto state = sets_.find(set);
+  if (state == sets_.end()) return;
+  state->second.unnamed = number;
 }
 
 void Submissions::forget(const Operation& operation) {
   const Request& request = operation.request;
   if (request.name.empty() && request.kind != Kind::join) return;
   const std::lock_guard lock(mutex_);
-  const auto door = doors_.find(request.set);
-  if (door == doors_.end()) return;
-  if (request.kind == Kind::join) door->second.has_joined = false;
-  const auto line = door->second.lines.find({request.name, request.iteration});
-  if (line == door->second.lines.end()) return;
-  line->second.is_in_flight = false;
-  if (request.refusal.empty()) --line->second.calls;
-  advance(door->second, line);
+  const auto state = sets_.find(request.set);
+  if (state == sets_.end()) return;
+  if (request.kind == Kind::join) state->second.has_joined = false;
+  const auto name_queue = state->second.by_name.find({request.name, request.iteration});
+  if (name_queue == state->second.by_name.end()) return;
+  name_queue->second.is_in_flight = false;
+  if (request.refusal.empty()) --name_queue->second.calls;
+  advance(state->second, name_queue);
 }
 
 }  // namespace rdmacoll

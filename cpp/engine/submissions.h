@@ -36,7 +36,7 @@ class Submissions {
   Status add(const OperationRef& operation);
   // add() and drain() in one call, for the holder of the baton. Drains nothing if the operation is
   // refused.
-  Status add_behind(const OperationRef& operation, std::vector<OperationRef>& operations);
+  Status add_and_drain(const OperationRef& operation, std::vector<OperationRef>& operations);
 
   // Appends the waiting operations to `operations`. Cheap if there are none.
   void drain(std::vector<OperationRef>& operations) {
@@ -55,7 +55,7 @@ class Submissions {
   Status release(const OperationRef& operation, Status first);
 
   // All ranks of the set have joined. Its unnamed operations continue with this number.
-  void number_from(uint32_t set, int64_t number);
+  void set_next_number(uint32_t set, int64_t number);
 
   // From now on every add() returns this status.
   void close(Status status) {
@@ -67,25 +67,25 @@ class Submissions {
   using Key = std::pair<std::string, int64_t>;
   // Operations of one name, in the order of the calls. Each begins when the one before has ended.
   // Refusals, operations behind refusals, and parts of groups may wait.
-  struct Line {
+  struct NameQueue {
     int calls = 0;  // operations in flight or waiting, except refusals
     bool is_in_flight = false;
     std::vector<OperationRef> waiting;
   };
-  struct Door {
+  struct SetState {
     int rank = -1;
     std::vector<int> ranks;
-    std::map<Key, Line> lines;
+    std::map<Key, NameQueue> by_name;
     int64_t unnamed = 0;
     bool has_joined = false;
   };
-  Status find_door(const Request& request, Door*& door) const;
+  Status find_set(const Request& request, SetState*& state) const;
   // Numbers the operation. `waits`: the operation is queued later.
   Status number(const OperationRef& operation, bool& waits);
-  static Status check_names(const Door& door, const Operation& operation);
-  static bool waits_in_line(Door& door, const OperationRef& operation);
-  // Queues the first operation of a line if it may begin, or removes an empty line.
-  void advance(Door& door, std::map<Key, Line>::iterator line);
+  static Status check_names(const SetState& state, const Operation& operation);
+  static bool enter_name_queue(SetState& state, const OperationRef& operation);
+  // Queues the first operation of a name's queue if it may begin, or removes an empty queue.
+  void advance(SetState& state, std::map<Key, NameQueue>::iterator name_queue);
   void queue(OperationRef operation);
   void move_to(std::vector<OperationRef>& operations) {
     waiting_.store(false, std::memory_order_relaxed);
@@ -96,7 +96,7 @@ class Submissions {
 
   mutable std::mutex mutex_;
   std::vector<OperationRef> queue_;
-  mutable std::map<uint32_t, Door> doors_;
+  mutable std::map<uint32_t, SetState> sets_;
   Status closed_;
   std::atomic<bool> waiting_{false};
 };

@@ -126,7 +126,7 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
 
 // Only batches of one segment rotate their places. Several segments already use several places.
 Status Executor::place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes) {
-  const bool takes_turns = program.shows && segments == 1 && bytes > 0;
+  const bool takes_turns = program.has_peer_visible_writes && segments == 1 && bytes > 0;
   const uint64_t place = round_up(bytes, kPlaceAlignment);
   const uint64_t turned = std::max(place, kTurnedBytes);
   if (takes_turns && turned > run.work_bytes && pool_.used() + turned <= pool_.size() / 4) {
@@ -310,7 +310,7 @@ void Executor::finish(uint64_t cookie) {
   Slot& slot = *run.slot;
   const Program& program = program_of(run);
   const auto index = static_cast<std::size_t>(cookie & 0xffff);
-  const Program::Turn& turn = program.turns[index];
+  const Program::StepTraits& turn = program.turns[index];
   RC_ASSERT(run.left > 0);
   run.waiting[index] = kDone;
   if (turn.computes && program.has_views) release_views(run, program.schedule.steps[index]);

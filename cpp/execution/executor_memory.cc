@@ -53,7 +53,7 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
     memory.job.factor = head.postscale;
   }
   const std::size_t index = program.index_of(step);
-  memory.job.shown = program.turns[index].is_shown;
+  memory.job.shown = program.turns[index].is_peer_visible;
   memory.job.past_cache = program.ends_there[index] &&
                           run.recipe->layout.bytes() >= kStreamedBatchBytesMin &&
                           !run.recipe->layout.is_in_place();
@@ -84,7 +84,7 @@ void Executor::mark_widths(const Run& run, const Step& step, std::span<const Sli
 uint64_t Executor::sequence(const Run& run, std::size_t index) const {
   const Slot& slot = *run.slot;
   const Program& program = program_of(run);
-  const Program::Turn& turn = program.turns[index];
+  const Program::StepTraits& turn = program.turns[index];
   const Step& step = program.schedule.steps[index];
   const uint64_t base = turn.sends ? slot.out[step.peer] : slot.in[step.peer];
   return base + uint64_t{run.segment} * turn.per_segment + step.ordinal;

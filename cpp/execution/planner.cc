@@ -111,14 +111,14 @@ bool Planner::is_known(const Decided& decided) const {
 
 bool Planner::is_recipe_of(const Operation& operation, Algorithm algorithm, uint64_t segment_bytes,
                            const RowsRef& rows, bool is_planned) const {
-  if (operation.caches.topology_version != look_) return false;
+  if (operation.caches.topology_version != topology_version_) return false;
   const Recipe::Head& head = operation.caches.recipe->head;
   return head.algorithm == algorithm && head.segment_bytes == segment_bytes &&
          head.calls_roll == calls_roll(operation, algorithm, is_planned) &&
          operation.caches.recipe->rows == rows;
 }
 
-bool Planner::does_again(const Operation& operation, const Decision& decision, const RowsRef& rows,
+bool Planner::can_replay(const Operation& operation, const Decision& decision, const RowsRef& rows,
                          bool is_planned) const {
   // An alltoall must write the received row counts again, and shared results have a new address.
   return operation.request.kind != Kind::alltoall && !operation.request.shares_results &&
@@ -135,7 +135,7 @@ bool Planner::connect(const Decided& decided) {
   for (int peer : peers_of(decided)) {
     if (transport_.is_connected(peer)) continue;
     transport_.connect(peer);
-    asked_.insert(peer);
+    requested_.insert(peer);
     all = false;
   }
   return all;
@@ -169,7 +169,7 @@ Status Planner::prepare(Decided& decided, const SharedPlace& place, Batch& batch
   }
   if (decided.operations.size() == 1) {
     decided.operations.front()->caches.recipe = batch.recipe;
-    decided.operations.front()->caches.topology_version = look_;
+    decided.operations.front()->caches.topology_version = topology_version_;
   }
   batch.operations = std::move(decided.operations);
   return {};
@@ -325,33 +325,33 @@ Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& l
 
 // ---- visibility of memory ----
 
-void Planner::look_around() {
-  around_ = {.is_known = true};
+void Planner::refresh_topology() {
+  topology_ = {.is_known = true};
   for (int peer = 0; peer < static_cast<int>(ranks_.size()); ++peer) {
     const bool connected = peer != world_.rank && transport_.is_connected(ranks_[peer]);
     const Reach reach = connected ? transport_.reach(ranks_[peer]) : Reach{};
-    around_.views.push_back(reach.views);
-    around_.devices.push_back(!reach.views && !reach.foreign_transfers);
-    if (around_.devices.back()) {
-      around_.foreign = false;
-      around_.device_eager_bytes = std::min(around_.device_eager_bytes, reach.eager_bytes);
+    topology_.views.push_back(reach.views);
+    topology_.devices.push_back(!reach.views && !reach.foreign_transfers);
+    if (topology_.devices.back()) {
+      topology_.foreign = false;
+      topology_.device_eager_bytes = std::min(topology_.device_eager_bytes, reach.eager_bytes);
     }
     if (!reach.views) continue;
-    around_.is_viewed = true;
-    around_.view_eager_bytes = std::min(around_.view_eager_bytes, reach.eager_bytes);
-    around_.foreign = around_.foreign && reach.foreign_views;
-    around_.pieces_max = std::min(around_.pieces_max, reach.view_pieces_max);
+    topology_.is_viewed = true;
+    topology_.view_eager_bytes = std::min(topology_.view_eager_bytes, reach.eager_bytes);
+    topology_.foreign = topology_.foreign && reach.foreign_views;
+    topology_.pieces_max = std::min(topology_.pieces_max, reach.view_pieces_max);
   }
 }
 
 // Whether peers can see this memory in place.
 bool Planner::can_see(const Piece& memory, bool is_read_in_place) const {
-  return (around_.foreign && is_read_in_place) || pool_.contains(memory.data, memory.bytes) ||
-         (!around_.is_viewed && transport_.is_pinned(memory));
+  return (topology_.foreign && is_read_in_place) || pool_.contains(memory.data, memory.bytes) ||
+         (!topology_.is_viewed && transport_.is_pinned(memory));
 }
 
 void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head) {
-  if (!around_.is_known) look_around();
+  if (!topology_.is_known) refresh_topology();
   uint64_t bytes = 0;
   for (const Layout::Tensor& tensor : tensors) bytes += tensor.bytes;
   const bool in_place = tuning_.reads_in_place(row_of(head.kind).result, bytes);
@@ -366,7 +366,7 @@ void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head) {
 }
 
 void Planner::see(const Layout& layout, Recipe::Head& head) {
-  if (!around_.is_known) look_around();
+  if (!topology_.is_known) refresh_topology();
   const bool in_place = tuning_.reads_in_place(row_of(head.kind).result, layout.bytes());
   const auto visible = [&](const std::vector<Piece>& memory) {
     return std::all_of(memory.begin(), memory.end(),
@@ -382,15 +382,15 @@ void Planner::add_program(Recipe& recipe) {
   if (head.calls_roll) recipe.layout.have_a_segment();
   const Layout& layout = recipe.layout;
   const int parts_at_once = outline_of(head).parts_at_once;
-  const bool few = layout.pieces_bound() <= around_.pieces_max ||
-                   layout.pieces_max(parts_at_once) <= around_.pieces_max;
-  Placement placement{around_.views, few && head.input_visible, few && head.output_visible,
-                      around_.devices, head.shape.shares_output};
+  const bool few = layout.pieces_bound() <= topology_.pieces_max ||
+                   layout.pieces_max(parts_at_once) <= topology_.pieces_max;
+  Placement placement{topology_.views, few && head.input_visible, few && head.output_visible,
+                      topology_.devices, head.shape.shares_output};
   // Segments that the transport copies need no visible memory. Both ends of a transfer know its
   // size, and decide alike.
   const uint64_t bytes = layout.segment_bytes_max();
-  if (bytes <= around_.view_eager_bytes) placement.views.assign(placement.views.size(), false);
-  if (bytes <= around_.device_eager_bytes) placement.devices.clear();
+  if (bytes <= topology_.view_eager_bytes) placement.views.assign(placement.views.size(), false);
+  if (bytes <= topology_.device_eager_bytes) placement.devices.clear();
   recipe.program = &programs_.prepared(head.algorithm, head.shape, placement, head.calls_roll);
 }
 

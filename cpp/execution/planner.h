@@ -44,22 +44,22 @@ class Planner {
   // The ranks that the schedule sends to or receives from.
   const std::vector<int>& peers_of(const Decided& decided);
   // Whether the operation's last recipe is valid for this decision. If so, all peers are connected.
-  bool does_again(const Operation& operation, const Decision& decision, const RowsRef& rows,
+  bool can_replay(const Operation& operation, const Decision& decision, const RowsRef& rows,
                   bool is_planned) const;
   // Builds the batch, once all peers are connected. Results of unknown size are allocated here.
   // Moves the operations into the batch unless an error is returned.
   Status prepare(Decided& decided, const SharedPlace& place, Batch& batch);
   // A peer has connected, so the visibility of memory may have changed.
   void connected() {
-    around_.is_known = false;
-    ++look_;
+    topology_.is_known = false;
+    ++topology_version_;
   }
   // peers that a schedule needed before they were connected
-  const std::set<int>& asked() const { return asked_; }
+  const std::set<int>& requested_peers() const { return requested_; }
   std::size_t programs() const { return programs_.made(); }
 
  private:
-  struct Around {  // the memory that peers and devices can see
+  struct Topology {  // the memory that peers and devices can see
     bool is_known = false;
     std::vector<bool> views, devices;  // as in Placement
     bool foreign = true;               // memory outside the pool is visible
@@ -91,7 +91,7 @@ class Planner {
   Status cut_rows(const Decided& decided, Cut& cut) const;
   Status cut_exchange(const Decided& decided, const Descriptor& descriptor, Cut& cut) const;
   Status lay_out_ragged(const Decided& decided, const Cut& cut, Layout& layout) const;
-  void look_around();
+  void refresh_topology();
   bool can_see(const Piece& memory, bool is_read_in_place) const;
   void see(std::span<const Layout::Tensor> tensors, Recipe::Head& head);
   void see(const Layout& layout, Recipe::Head& head);
@@ -106,12 +106,12 @@ class Planner {
   MemoryPool& pool_;
   const Tuning& tuning_;
   Programs programs_;
-  std::set<int> asked_;
+  std::set<int> requested_;
   // by algorithm, root and roll call
   std::map<std::tuple<Algorithm, int, bool>, Outline> outlines_;
-  Around around_;
-  // the topology version of around_; each new connection increments it
-  uint64_t look_ = 1;
+  Topology topology_;
+  // the topology version of topology_; each new connection increments it
+  uint64_t topology_version_ = 1;
   std::array<RecipeRef, kRecipes> recipes_;  // the last recipes, by index_of()
   std::vector<Layout::Tensor> tensors_;      // the tensors of the batch that is being prepared
 };

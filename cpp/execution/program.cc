@@ -52,8 +52,9 @@ Program::Program(Schedule lowered, const std::vector<int>& ranks) : schedule(std
     }
     turns[i].computes = computes(step.verb);
     turns[i].touches_caller = touches;
-    turns[i].is_shown = computes(step.verb) && is_published(schedule, step.to);
-    shows = shows || (turns[i].is_shown && !is_callers(step.to));
+    turns[i].is_peer_visible = computes(step.verb) && is_published(schedule, step.to);
+    has_peer_visible_writes =
+        has_peer_visible_writes || (turns[i].is_peer_visible && !is_callers(step.to));
     ends_there[i] = computes(step.verb) && step.to.space == Space::output &&
                     std::ranges::none_of(schedule.steps, [&](const Step& other) {
                       return looks_at(schedule, other, step.to);
@@ -91,7 +92,7 @@ void Program::count_traffic() {
   }
   for (const Step& step : schedule.steps) {
     if (computes(step.verb)) continue;
-    Turn& turn = turns[index_of(step)];
+    StepTraits& turn = turns[index_of(step)];
     turn.sends = sends(step.verb);
     turn.per_segment = turn.sends ? of(step.peer).out : of(step.peer).in;
   }

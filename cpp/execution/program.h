@@ -25,22 +25,22 @@ struct Program {
   Program& operator=(const Program&) = delete;
 
   Schedule schedule;
-  struct Turn {  // the properties of a step that the executor needs
+  struct StepTraits {  // the properties of a step that the executor needs
     bool computes = false;
     bool touches_caller = false;  // uses the caller's memory until it is done
     bool sends = false;
-    bool is_shown = false;                 // a peer reads the memory that this step writes
+    bool is_peer_visible = false;          // a peer reads the memory that this step writes
     uint16_t per_segment = 0;              // number of transfers with its peer, in its direction
     std::span<const uint16_t> successors;  // steps that wait for this one
   };
-  std::vector<Turn> turns;        // by step
+  std::vector<StepTraits> turns;  // by step
   std::vector<uint16_t> afters;   // by step: the number of steps that it waits for
   std::vector<uint16_t> first;    // steps that wait for no other
   std::vector<uint16_t> readers;  // by await step: the number of steps that read its view
   bool has_views = false;
-  bool shows = false;            // a step writes work memory that a peer reads
-  uint32_t caller_steps = 0;     // number of steps that touch the caller's memory
-  std::vector<bool> ends_there;  // by step: writes output that no other step reads
+  bool has_peer_visible_writes = false;  // a step writes work memory that a peer reads
+  uint32_t caller_steps = 0;             // number of steps that touch the caller's memory
+  std::vector<bool> ends_there;          // by step: writes output that no other step reads
   struct Traffic {
     int peer = -1;
     uint16_t out = 0, in = 0;  // transfers of a segment, which number the sequences

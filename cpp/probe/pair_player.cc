@@ -101,8 +101,8 @@ bool Player::accepted(const Status& status) {
 
 bool Player::post_messages() {
   bool moved = false;
-  while (!unsaid_.empty() && accepted(transport_.post_control(peer_, unsaid_.front()))) {
-    unsaid_.pop_front();
+  while (!outbox_.empty() && accepted(transport_.post_control(peer_, outbox_.front()))) {
+    outbox_.pop_front();
     moved = true;
   }
   return moved;
@@ -141,19 +141,19 @@ bool Player::post_sends() {
   return moved;
 }
 
-void Player::say(const Message& message) { unsaid_.push_back(encode(message)); }
+void Player::say(const Message& message) { outbox_.push_back(encode(message)); }
 
 bool Player::take(Message& message) {
-  if (heard_.empty()) return false;
-  message = heard_.front();
-  heard_.pop_front();
+  if (inbox_.empty()) return false;
+  message = inbox_.front();
+  inbox_.pop_front();
   return true;
 }
 
 void Player::control(int, std::span<const std::byte> bytes) {
   Message message;
   if (decode(bytes, message)) {
-    heard_.push_back(message);
+    inbox_.push_back(message);
   } else if (failure_.ok()) {
     failure_ = {Code::failed, cat(peer_text(),
                                   " sent nonsense in a test of the path to it: the "

@@ -47,7 +47,7 @@ class Player final : public Sink {
 
   void say(const Message& message);
   bool take(Message& message);  // the peer's next message
-  bool has_said_all() const { return unsaid_.empty() && transport_.flushed(); }
+  bool has_sent_all() const { return outbox_.empty() && transport_.flushed(); }
 
   // Begins a task. Fails if the pool has no room for it.
   Status begin(const Task& task, bool leads);
@@ -79,8 +79,8 @@ class Player final : public Sink {
   MemoryPool& pool_;
   const Clock& clock_;
   Status failure_;
-  std::deque<std::vector<std::byte>> unsaid_;
-  std::deque<Message> heard_;
+  std::deque<std::vector<std::byte>> outbox_;
+  std::deque<Message> inbox_;
 
   Task task_;
   bool leads_ = false;

@@ -73,7 +73,7 @@ Status Leader::check(uint64_t bytes) {
                   .bytes = bytes,
                   .rounds = 2 * window(bytes),
                   .window = window(bytes)};
-  return play(task, "the comparison of what arrives");
+  return play(task, "the comparison of received bytes");
 }
 
 Status Leader::time(Pattern pattern, uint64_t bytes, Times& times) {
@@ -183,7 +183,7 @@ Status follow(Player& player, const Setting& setting) {
   }
   player.say({.kind = Message::Kind::done});
   // The leader may leave as soon as it has heard this, so a failure does not count here.
-  (void)until("the end of the test", [&] { return player.has_said_all(); });
+  (void)until("the end of the test", [&] { return player.has_sent_all(); });
   return {};
 }
 
@@ -206,14 +206,14 @@ Status turn_until(Player& player, const Setting& setting, Nanoseconds deadline,
                                 "): the path is far slower than such paths are. Give it more time "
                                 "with --timeout.")};
     }
-    if (now - moved_at >= setting.plan.patience) {
+    if (now - moved_at >= setting.plan.progress_timeout) {
       return {Code::failed,
               cat("nothing moved between this rank and ", player.peer_text(), " for ",
-                  after(setting.plan.patience), " in ", what,
-                  ", though both ends live: the path loses what is sent. Compare the MTU of both "
+                  after(setting.plan.progress_timeout), " in ", what,
+                  ", though both ends live: the path loses data. Compare the MTU of both "
                   "ends and look at the counters of dropped packets on the way.")};
     }
-    setting.idle(moved_at, std::min(deadline, moved_at + setting.plan.patience));
+    setting.idle(moved_at, std::min(deadline, moved_at + setting.plan.progress_timeout));
   }
   return {};
 }

@@ -18,10 +18,10 @@ struct Plan {
   bool latency = true;
   bool exchange = true;
   bool bandwidth = true;
-  int repeats = 3;                        // bursts of each cell
-  Nanoseconds burst = 20 * kMillisecond;  // approximate time of one burst
-  Nanoseconds patience = 10 * kSecond;    // if nothing moves for so long, the test fails
-  Nanoseconds limit = 60 * kSecond;       // for the whole test
+  int repeats = 3;                              // bursts of each cell
+  Nanoseconds burst = 20 * kMillisecond;        // approximate time of one burst
+  Nanoseconds progress_timeout = 10 * kSecond;  // if nothing moves for so long, the test fails
+  Nanoseconds limit = 60 * kSecond;             // for the whole test
 };
 
 struct Times {
@@ -58,7 +58,8 @@ Status lead(Player& player, const Setting& setting, std::vector<Row>& rows);
 Status follow(Player& player, const Setting& setting);
 
 // Turns the player until `done`. Fails if the player fails, if nothing moves for the plan's
-// patience, or when `deadline` has come. `what` is for the sentence: "the exchange of 64 KiB".
+// progress_timeout, or when `deadline` has come. `what` is for the sentence: "the exchange of 64
+// KiB".
 Status turn_until(Player& player, const Setting& setting, Nanoseconds deadline,
                   const std::string& what, const std::function<bool()>& done);
 

@@ -138,11 +138,11 @@ std::string checkpoint_path(const std::string& path, int server, int servers) {
   return cat(path, ".server-", server, "-of-", servers);
 }
 
-Checkpoint::Checkpoint(Way way, std::string path, Store& store, uint64_t number)
-    : way_(way), path_(std::move(path)), store_(store), number_(number) {}
+Checkpoint::Checkpoint(Action action, std::string path, Store& store, uint64_t number)
+    : action_(action), path_(std::move(path)), store_(store), number_(number) {}
 
 Checkpoint::~Checkpoint() {
-  if (way_ != Way::save || stage_ == Stage::end || !file_ || !is_draft(file_, path_)) return;
+  if (action_ != Action::save || stage_ == Stage::end || !file_ || !is_draft(file_, path_)) return;
   ::unlink(draft_of(path_).c_str());
 }
 
@@ -152,12 +152,12 @@ Status Checkpoint::step() {
     case Stage::open:
       // otherwise restored slots would be filled later
       if (!store_.fill(left)) return Status::busy();
-      RC_RETURN_IF_ERROR(way_ == Way::save ? open_to_save() : open_to_restore());
+      RC_RETURN_IF_ERROR(action_ == Action::save ? open_to_save() : open_to_restore());
       return Status::busy();
     case Stage::check:
       return check_slice();
     case Stage::move:
-      return way_ == Way::save ? save_slice() : restore_slice();
+      return action_ == Action::save ? save_slice() : restore_slice();
     case Stage::end:
       return {};
   }

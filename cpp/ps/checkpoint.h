@@ -20,11 +20,11 @@ Status read_number(const std::string& path, int server, int servers, uint64_t& n
 
 class Checkpoint {
  public:
-  enum class Way : uint8_t { save, restore };
+  enum class Action : uint8_t { save, restore };
   // `store` must outlive the checkpoint. A save replaces the file at `path` once it is complete. A
   // restore requires the store's variables and slots, and verifies the checksum before it changes
   // anything. `number`: identifies a save; equal in the files of all servers.
-  Checkpoint(Way way, std::string path, Store& store, uint64_t number = 0);
+  Checkpoint(Action action, std::string path, Store& store, uint64_t number = 0);
   ~Checkpoint();
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
@@ -44,7 +44,7 @@ class Checkpoint {
   std::span<std::byte> next_slice();
   void mix(std::span<const std::byte> bytes);
 
-  Way way_;
+  Action action_;
   std::string path_;
   Store& store_;
   const uint64_t number_;

@@ -49,14 +49,14 @@ CallRef Client::new_call() const {
   return call;
 }
 
-Client::Pending Client::make(Ask ask_for) const {
+Client::Pending Client::make(RequestKind kind) const {
   Pending pending;
-  pending.request.ask = ask_for;
+  pending.request.kind = kind;
   pending.request.chunk_bytes = static_cast<uint32_t>(options_.chunk_bytes);
   return pending;
 }
 
-void Client::ask(std::size_t server, Pending pending, const CallRef& call) {
+void Client::enqueue(std::size_t server, Pending pending, const CallRef& call) {
   Server& to = servers_[server];
   pending.call = call;
   pending.request.id = to.ids++;
@@ -64,29 +64,29 @@ void Client::ask(std::size_t server, Pending pending, const CallRef& call) {
     pending.there = pending.chunks[0].bytes_there > 0 ? pending.chunks.size() : 0;
     pending.back = pending.chunks[0].bytes_back > 0 ? pending.chunks.size() : 0;
   }
-  to.asked.push_back(std::move(pending));
+  to.pending.push_back(std::move(pending));
   ++call->open;
 }
 
-CallRef Client::ask_all(Ask ask_for, const std::string& text, uint64_t step) {
+CallRef Client::request_all(RequestKind kind, const std::string& text, uint64_t step) {
   CallRef call = new_call();
   if (!failure_.ok()) return call;
   for (std::size_t i = 0; i < servers_.size(); ++i) {
-    Pending pending = make(ask_for);
+    Pending pending = make(kind);
     pending.request.text = text;
     pending.request.step = step;
-    ask(i, std::move(pending), call);
+    enqueue(i, std::move(pending), call);
   }
   return call;
 }
 
 CallRef Client::save(const std::string& path) {
   std::random_device random;
-  return ask_all(Ask::save, path, uint64_t{random()} << 32 | random());
+  return request_all(RequestKind::save, path, uint64_t{random()} << 32 | random());
 }
 
-CallRef Client::stats() { return ask_all(Ask::stats); }
-CallRef Client::leave() { return ask_all(Ask::leave); }
+CallRef Client::stats() { return request_all(RequestKind::stats); }
+CallRef Client::leave() { return request_all(RequestKind::leave); }
 
 Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool> decays,
                        const std::string& rule, CallRef& call) {
@@ -110,14 +110,14 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
   sharding_.add(specs);
   for (std::size_t i = 0; failure_.ok() && i < servers_.size(); ++i) {
     for (auto at = known; at < specs_.size(); at += kSpecsMax) {
-      Pending pending = make(Ask::declare);
+      Pending pending = make(RequestKind::declare);
       pending.request.text = rule;
       pending.request.first_spec = at;
       for (auto j = at; j < std::min<std::size_t>(specs_.size(), at + kSpecsMax); ++j) {
         pending.request.specs.push_back(stored(j, static_cast<int>(i)));
         pending.request.specs.back().shares = sharding_.mark_of(j, static_cast<int>(i));
       }
-      ask(i, std::move(pending), call);
+      enqueue(i, std::move(pending), call);
     }
   }
   return {};
@@ -132,17 +132,19 @@ void Client::forget(std::size_t known, Sharding before) {
 }
 
 CallRef Client::init(std::span<const Tensor> values, uint32_t slot, uint64_t updates) {
-  return move({.ask = Ask::init, .step = updates, .slot = slot}, values);
+  return move({.kind = RequestKind::init, .step = updates, .slot = slot}, values);
 }
 CallRef Client::push(std::span<const Tensor> gradients, std::optional<double> rate) {
-  return move({.ask = Ask::push, .learning_rate = rate}, gradients);
+  return move({.kind = RequestKind::push, .learning_rate = rate}, gradients);
 }
 CallRef Client::pull(std::span<const Tensor> values, uint32_t slot) {
-  return move({.ask = Ask::pull, .slot = slot}, values);
+  return move({.kind = RequestKind::pull, .slot = slot}, values);
 }
-CallRef Client::updates(std::span<const Tensor> of) { return move({.ask = Ask::updates}, of); }
+CallRef Client::updates(std::span<const Tensor> of) {
+  return move({.kind = RequestKind::updates}, of);
+}
 CallRef Client::push_pull(std::span<const Tensor> tensors, std::optional<double> rate) {
-  return move({.ask = Ask::push_pull, .learning_rate = rate}, tensors);
+  return move({.kind = RequestKind::push_pull, .learning_rate = rate}, tensors);
 }
 
 uint64_t Client::steps_of(std::span<const Tensor> tensors) const {
@@ -169,13 +171,13 @@ CallRef Client::move(const Request& like, std::span<const Tensor> tensors) {
                                        kItemsMax, " with one call.")};
     return call;
   }
-  const bool updates = makes_update(like.ask);
+  const bool updates = makes_update(like.kind);
   for (std::size_t i = 0; i < servers_.size(); ++i) {
     Pending pending{.request = like};
     const bool packs = transport_.reach(servers_[i].rank).views;
     pending.request.chunk_bytes =
         static_cast<uint32_t>(packs ? packed_bytes_ : options_.chunk_bytes);
-    if (like.ask != Ask::init) pending.request.step = steps_of(tensors);
+    if (like.kind != RequestKind::init) pending.request.step = steps_of(tensors);
     for (const Tensor& tensor : tensors) {
       const StoredSpec spec = stored(tensor.variable, static_cast<int>(i));
       if (spec.elements == 0) continue;
@@ -186,31 +188,31 @@ CallRef Client::move(const Request& like, std::span<const Tensor> tensors) {
       cut(tensor, static_cast<int>(i), begun, pending);
     }
     if (pending.request.items.empty() && !(updates && options_.keeps_pace)) continue;
-    ask(i, std::move(pending), call);
+    enqueue(i, std::move(pending), call);
   }
   for (const Tensor& tensor : tensors) pushes_[tensor.variable] += updates ? 1 : 0;
   return call;
 }
 
 bool Client::turn() {
-  if (!failure_.ok() && !says_why_) return end_all();
+  if (!failure_.ok() && !is_sending_reason_) return end_all();
   // poll() may set it; the caller of turn() may know a better reason, and stop it
-  const bool knew = says_why_;
+  const bool knew = is_sending_reason_;
   bool moved = transport_.poll(*this);
   if (!failure_.ok()) {
-    if (knew) say_why();
+    if (knew) send_reason();
     return true;
   }
   // Each worker begins with another server, so that they do not all use the same one.
   const auto begin = static_cast<std::size_t>(world_.rank);
   for (std::size_t nth = 0; nth < servers_.size(); ++nth) {
     Server& server = servers_[(begin + nth) % servers_.size()];
-    for (std::size_t i = 0; i < std::min(kUnderWay, server.asked.size()); ++i) {
-      const Pending& pending = server.asked[i];
-      moved |= post(server, server.asked[i]);
+    for (std::size_t i = 0; i < std::min(kUnderWay, server.pending.size()); ++i) {
+      const Pending& pending = server.pending[i];
+      moved |= post(server, server.pending[i]);
       // Chunks of the next request must wait. They would use the packing memory of this request,
       // and the server reads them later.
-      if (!pending.is_said || pending.posted_there < pending.there) break;
+      if (!pending.is_sent || pending.posted_there < pending.there) break;
     }
     end_requests(server);
   }
@@ -225,9 +227,9 @@ bool Client::accepted(const Status& status) {
 
 bool Client::post(Server& server, Pending& pending) {
   bool moved = false;
-  if (!pending.is_said) {
+  if (!pending.is_sent) {
     if (!accepted(transport_.post_control(server.rank, encode(pending.request)))) return false;
-    pending.is_said = moved = true;
+    pending.is_sent = moved = true;
     pending.sequence_there = server.sequence_there;
     server.sequence_there += pending.there;
   }
@@ -251,9 +253,9 @@ bool Client::post(Server& server, Pending& pending) {
 Client::Pending* Client::find_pending(uint64_t cookie) {
   cookie /= kPacked + 1;
   Server& server = servers_[cookie % servers_.size()];
-  if (server.asked.empty()) return nullptr;
-  const uint64_t place = cookie / servers_.size() - server.asked.front().request.id;
-  return place < server.asked.size() ? &server.asked[place] : nullptr;
+  if (server.pending.empty()) return nullptr;
+  const uint64_t place = cookie / servers_.size() - server.pending.front().request.id;
+  return place < server.pending.size() ? &server.pending[place] : nullptr;
 }
 
 void Client::sent(uint64_t cookie) {
@@ -279,14 +281,14 @@ void Client::control(int peer, std::span<const std::byte> message) {
     return lose(departure(peer, answer.text));
   }
   if (!failure_.ok()) return;  // no call is open any more
-  const auto place = server->asked.empty() ? 0 : answer.id - server->asked.front().request.id;
-  if (!is_one || place >= server->asked.size() || !server->asked[place].is_said) {
+  const auto place = server->pending.empty() ? 0 : answer.id - server->pending.front().request.id;
+  if (!is_one || place >= server->pending.size() || !server->pending[place].is_sent) {
     return fail(
         {Code::failed, cat(world_.describe(peer),
                            " sent no valid answer of a parameter server: the ranks run "
                            "different builds of rdmacoll. Install one version everywhere.")});
   }
-  Pending& pending = server->asked[place];
+  Pending& pending = server->pending[place];
   Call& call = *pending.call;
   switch (answer.kind) {
     case Answer::Kind::accepted:
@@ -304,7 +306,7 @@ void Client::control(int peer, std::span<const std::byte> message) {
       [[fallthrough]];
     case Answer::Kind::done:
       pending.is_answered = true;
-      server->has_left = pending.request.ask == Ask::leave;
+      server->has_left = pending.request.kind == RequestKind::leave;
       break;
     case Answer::Kind::leaving:
       break;  // answers no request
@@ -326,13 +328,13 @@ Status Client::refusal(Answer& answer) const {
 }
 
 void Client::end_requests(Server& server) {
-  while (!server.asked.empty()) {
-    Pending& first = server.asked.front();
+  while (!server.pending.empty()) {
+    Pending& first = server.pending.front();
     if (!first.is_answered || first.ended_there < first.there || first.ended_back < first.back) {
       return;
     }
     const CallRef call = first.call;
-    server.asked.pop_front();
+    server.pending.pop_front();
     end_one(call);
   }
 }

@@ -17,7 +17,7 @@
 
 #include "base/world.h"
 #include "memory/pool.h"
-#include "memory/shown_writes.h"
+#include "memory/store_policy.h"
 #include "ps/protocol.h"
 #include "ps/sharding.h"
 #include "transport/transport.h"
@@ -96,8 +96,8 @@ class Client final : public Sink {
   // prefix of the file name.
   CallRef save(const std::string& path);
   // The texts are the numbers of the saves that wrote the servers' files.
-  CallRef saved(const std::string& path) { return ask_all(Ask::saved, path); }
-  CallRef restore(const std::string& path) { return ask_all(Ask::restore, path); }
+  CallRef saved(const std::string& path) { return request_all(RequestKind::saved, path); }
+  CallRef restore(const std::string& path) { return request_all(RequestKind::restore, path); }
   CallRef stats();
   CallRef leave();
 
@@ -111,15 +111,15 @@ class Client final : public Sink {
   std::vector<CallRef> take_ended() { return std::exchange(ended_, {}); }
   // Servers that are lost from now on are lost because this process was suspended, until this is
   // called with ok().
-  void was_stopped(Status status) { stopped_ = std::move(status); }
+  void was_suspended(Status status) { stopped_ = std::move(status); }
   // Ends all connections to servers. All open calls end with this failure in the next turn, unless
   // a server was lost before.
   void fail(Status failure);
-  // The loss of a server, which ends all open and later calls. While `is_saying_why`, the client
-  // sends the reason to the other servers. Otherwise they would blame this worker.
+  // The loss of a server, which ends all open and later calls. While `is_sending_reason`, the
+  // client sends the reason to the other servers. Otherwise they would blame this worker.
   const Status& failure() const { return failure_; }
-  bool is_saying_why() const { return says_why_; }
-  void stop_saying_why() { says_why_ = false; }
+  bool is_sending_reason() const { return is_sending_reason_; }
+  void stop_sending_reason() { is_sending_reason_ = false; }
 
   void connected(int) override {}
   void sent(uint64_t cookie) override;
@@ -136,7 +136,7 @@ class Client final : public Sink {
     std::vector<std::vector<Piece>> pieces_there, pieces_back;  // by chunk
     // Rows and their gradients, chunk by chunk, or memory for received rows.
     std::shared_ptr<std::vector<std::byte>> staging;  // shared with Call::at_end
-    bool is_said = false, is_accepted = false, is_answered = false;
+    bool is_sent = false, is_accepted = false, is_answered = false;
     std::size_t there = 0, back = 0;                // numbers of transfers
     std::size_t posted_there = 0, posted_back = 0;  // posted transfers
     std::size_t ended_there = 0, ended_back = 0;
@@ -155,17 +155,17 @@ class Client final : public Sink {
     std::array<Packed, kPacked> packed;
     uint64_t ids = 0;
     uint64_t sequence_there = 0, sequence_back = 0;  // for the next request
-    std::deque<Pending> asked;  // answered in this order; the first few are in progress
-    bool has_left = false;      // it has answered this worker's goodbye, and may end
+    std::deque<Pending> pending;  // answered in this order; the first few are in progress
+    bool has_left = false;        // it has answered this worker's goodbye, and may end
     bool is_lost = false;
-    bool has_heard_why = false;  // the reason of this worker's end was sent to it
+    bool has_reason = false;  // the reason of this worker's end was sent to it
   };
 
-  CallRef ask_all(Ask ask, const std::string& text = {}, uint64_t step = 0);
+  CallRef request_all(RequestKind kind, const std::string& text = {}, uint64_t step = 0);
   CallRef move(const Request& like, std::span<const Tensor> tensors);
   CallRef new_call() const;
-  Pending make(Ask ask_for) const;
-  void ask(std::size_t server, Pending pending, const CallRef& call);
+  Pending make(RequestKind kind) const;
+  void enqueue(std::size_t server, Pending pending, const CallRef& call);
   void cut(const Tensor& tensor, int server, std::size_t begun, Pending& pending) const;
   StoredSpec stored(uint32_t variable, int server) const;
   Status check_row(const VariableSpec& spec) const;  // whether a row fits into a transfer
@@ -189,13 +189,13 @@ class Client final : public Sink {
   void end_one(const CallRef& call);
   static void keep_text(Call& call, std::size_t server, std::string text);
   bool end_all();
-  void say_why();
+  void send_reason();
   Pending* find_pending(uint64_t cookie);
 
   Transport& transport_;
   const World& world_;
   MemoryPool& pool_;
-  ShownWrites shown_writes_;  // writes of packed chunks
+  StorePolicy store_policy_;  // writes of packed chunks
   const ClientOptions options_;
   const std::size_t packed_bytes_;  // size of packed chunks, except for larger rows
   Sharding sharding_;
@@ -207,8 +207,8 @@ class Client final : public Sink {
   std::vector<Server> servers_;
   Status failure_;
   Status stopped_;
-  bool says_why_ = false;      // sending the reason, since a server was lost
-  bool has_given_up_ = false;  // the connections are closed
+  bool is_sending_reason_ = false;  // sending the reason, since a server was lost
+  bool has_given_up_ = false;       // the connections are closed
 };
 
 }  // namespace rdmacoll::ps

@@ -59,7 +59,7 @@ Status Client::show(Server& server, const Pending& pending, uint64_t sequence) {
                                      [](const Packed& packed) { return packed.is_shown; });
     return has_one ? Status::busy() : pool_exhausted(pool_, bytes, " to pack into");
   }
-  shown_writes_.gather(pending.pieces_there[pending.posted_there], bytes, free->data);
+  store_policy_.gather(pending.pieces_there[pending.posted_there], bytes, free->data);
   const Piece piece{free->data, bytes};
   const auto index = static_cast<std::size_t>(free - server.packed.begin());
   const Status shown = transport_.publish(

@@ -41,23 +41,22 @@ void Client::peer_failed(int peer, const std::string& cause) {
 }
 
 void Client::lose(Status failure) {
-  says_why_ = says_why_ || failure_.ok();
+  is_sending_reason_ = is_sending_reason_ || failure_.ok();
   fail(std::move(failure));
 }
 
 // No call ends meanwhile, since the remaining servers may still access the callers' memory.
-void Client::say_why() {
-  Request why = make(Ask::leave).request;
+void Client::send_reason() {
+  Request why = make(RequestKind::leave).request;
   why.step = static_cast<uint64_t>(failure_.detail().rank);
   why.text = failure_.message().substr(0, kWhyBytesMax);
   bool is_over = true;
   for (Server& server : servers_) {
     if (server.is_lost || server.has_left) continue;
-    server.has_heard_why =
-        server.has_heard_why || transport_.post_control(server.rank, encode(why)).ok();
-    is_over = is_over && server.has_heard_why;
+    server.has_reason = server.has_reason || transport_.post_control(server.rank, encode(why)).ok();
+    is_over = is_over && server.has_reason;
   }
-  says_why_ = !is_over || !transport_.flushed();
+  is_sending_reason_ = !is_over || !transport_.flushed();
 }
 
 void Client::fail(Status failure) {
@@ -72,7 +71,7 @@ bool Client::end_all() {
     if (moved) transport_.fail(server.rank);
   }
   for (Server& server : servers_) {
-    for (Pending& pending : std::exchange(server.asked, {})) {
+    for (Pending& pending : std::exchange(server.pending, {})) {
       if (pending.call->status.ok()) pending.call->status = failure_;
       end_one(pending.call);
       moved = true;

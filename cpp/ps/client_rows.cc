@@ -112,7 +112,7 @@ void Client::give_rows(uint32_t variable, std::span<const int64_t> rows, const s
     const ServerRows& mine = split_rows[i];
     const StoredSpec there = stored(variable, static_cast<int>(i));
     if (there.elements == 0 && !options_.keeps_pace) continue;
-    Pending pending = make(Ask::push_rows);
+    Pending pending = make(RequestKind::push_rows);
     pending.request.learning_rate = rate;
     pending.request.step = pushes_[variable];
     pending.request.items = {{variable, static_cast<uint32_t>(mine.there.size())}};
@@ -137,7 +137,7 @@ void Client::give_rows(uint32_t variable, std::span<const int64_t> rows, const s
         }
       }
     }
-    ask(i, std::move(pending), call);
+    enqueue(i, std::move(pending), call);
   }
   ++pushes_[variable];
 }
@@ -157,7 +157,7 @@ void Client::take_rows(uint32_t variable, std::span<const int64_t> rows, std::by
     ServerRows& mine = split_rows[i];
     if (mine.there.empty()) continue;
     const std::size_t numbers = mine.there.size() * sizeof(int64_t);
-    Pending pending = make(Ask::pull_rows);
+    Pending pending = make(RequestKind::pull_rows);
     pending.request.step = pushes_[variable];
     pending.request.items = {{variable, static_cast<uint32_t>(mine.there.size())}};
     append_chunks(pending.request, 0, stored(variable, static_cast<int>(i)), pending.chunks);
@@ -171,7 +171,7 @@ void Client::take_rows(uint32_t variable, std::span<const int64_t> rows, std::by
       pending.pieces_back.push_back({{base + numbers + chunk.first * row_bytes, chunk.bytes_back}});
     }
     arrived.push_back({std::move(mine.here), pending.staging});
-    ask(i, std::move(pending), call);
+    enqueue(i, std::move(pending), call);
   }
   call->at_end = [wanted = std::vector<int64_t>(rows.begin(), rows.end()), values, row_bytes,
                   arrived = std::move(arrived)] {

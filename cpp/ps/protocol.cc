@@ -7,7 +7,7 @@
 namespace rdmacoll::ps {
 std::vector<std::byte> encode(const Request& request) {
   Writer writer;
-  writer.put(request.id).put(request.ask).put(request.step).put(request.slot);
+  writer.put(request.id).put(request.kind).put(request.step).put(request.slot);
   writer.put(request.chunk_bytes);
   writer.put(static_cast<uint8_t>(request.learning_rate.has_value()));
   writer.put(request.learning_rate.value_or(0));
@@ -24,7 +24,7 @@ bool decode(std::span<const std::byte> bytes, Request& request) {
   request = {};
   Reader reader(bytes);
   request.id = reader.get<uint64_t>();
-  request.ask = reader.get<Ask>();
+  request.kind = reader.get<RequestKind>();
   request.step = reader.get<uint64_t>();
   request.slot = reader.get<uint32_t>();
   request.chunk_bytes = reader.get<uint32_t>();
@@ -42,8 +42,8 @@ bool decode(std::span<const std::byte> bytes, Request& request) {
   const auto specs = reader.get<uint32_t>();
   if (specs > kSpecsMax) return false;
   for (uint32_t i = 0; i < specs && reader.ok(); ++i) request.specs.push_back(read_spec(reader));
-  return reader.done() && request.ask <= Ask::leave && request.chunk_bytes >= kChunkBytesLeast &&
-         request.chunk_bytes % sizeof(double) == 0;
+  return reader.done() && request.kind <= RequestKind::leave &&
+         request.chunk_bytes >= kChunkBytesLeast && request.chunk_bytes % sizeof(double) == 0;
 }
 
 std::vector<std::byte> encode(const Answer& answer) {
@@ -62,10 +62,13 @@ bool decode(std::span<const std::byte> bytes, Answer& answer) {
   return reader.done() && answer.kind <= Answer::Kind::leaving && answer.code <= Code::failed;
 }
 
-bool makes_update(Ask ask) {
-  return ask == Ask::push || ask == Ask::push_pull || ask == Ask::push_rows;
+bool makes_update(RequestKind kind) {
+  return kind == RequestKind::push || kind == RequestKind::push_pull ||
+         kind == RequestKind::push_rows;
 }
-bool goes_by_rows(Ask ask) { return ask == Ask::push_rows || ask == Ask::pull_rows; }
+bool goes_by_rows(RequestKind kind) {
+  return kind == RequestKind::push_rows || kind == RequestKind::pull_rows;
+}
 
 uint64_t rows_in_a_chunk(const StoredSpec& spec, std::size_t chunk_bytes) {
   return chunk_bytes / (sizeof(int64_t) + spec.row_bytes());
@@ -74,21 +77,21 @@ uint64_t rows_in_a_chunk(const StoredSpec& spec, std::size_t chunk_bytes) {
 void append_chunks(const Request& request, std::size_t item, const StoredSpec& spec,
                    std::vector<Chunk>& chunks) {
   RC_ASSERT(request.chunk_bytes >= kChunkBytesLeast);
-  if (request.ask == Ask::updates) return;
-  if (goes_by_rows(request.ask)) {
+  if (request.kind == RequestKind::updates) return;
+  if (goes_by_rows(request.kind)) {
     const uint64_t most = rows_in_a_chunk(spec, request.chunk_bytes);
     RC_ASSERT(most > 0);
     for (uint64_t at = 0; at < request.items[item].rows; at += most) {
       const uint64_t rows = std::min(most, request.items[item].rows - at);
       const std::size_t values = rows * spec.row_bytes();
-      const bool pushes = request.ask == Ask::push_rows;
+      const bool pushes = request.kind == RequestKind::push_rows;
       chunks.push_back({item, at, rows * spec.row_elements,
                         rows * sizeof(int64_t) + (pushes ? values : 0), pushes ? 0 : values});
     }
     return;
   }
-  const bool there = request.ask != Ask::pull;
-  const bool back = request.ask == Ask::pull || request.ask == Ask::push_pull;
+  const bool there = request.kind != RequestKind::pull;
+  const bool back = request.kind == RequestKind::pull || request.kind == RequestKind::push_pull;
   const uint64_t most = request.chunk_bytes / size_of(spec.dtype);
   for (uint64_t at = 0; at < spec.elements; at += most) {
     const uint64_t elements = std::min(most, spec.elements - at);

@@ -14,7 +14,7 @@
 
 namespace rdmacoll::ps {
 
-enum class Ask : uint8_t {
+enum class RequestKind : uint8_t {
   declare,    // variables, and the rule in `text`; the answer shows whether values exist
   init,       // sends values
   push,       // sends gradients
@@ -38,7 +38,7 @@ struct Item {
 
 struct Request {
   uint64_t id = 0;  // counted for each worker and server
-  Ask ask = Ask::leave;
+  RequestKind kind = RequestKind::leave;
   // The number of earlier updates of this worker. init: the number of updates of the values. save:
   // the number of the save, equal on all servers. leave with a text: the number of the lost server
   // in the world.
@@ -91,8 +91,8 @@ bool decode(std::span<const std::byte> bytes, Answer& answer);
 // This many specs fit into a message with names of any length.
 inline constexpr std::size_t kSpecsMax = 512;
 
-bool goes_by_rows(Ask ask);
-bool makes_update(Ask ask);
+bool goes_by_rows(RequestKind kind);
+bool makes_update(RequestKind kind);
 // The number of rows of a variable, with their numbers, that fit into one transfer. May be 0.
 uint64_t rows_in_a_chunk(const StoredSpec& spec, std::size_t chunk_bytes);
 // Whether a chunk is sent as a view: the worker packs it into its pool, and the server reads it

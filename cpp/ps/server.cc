@@ -10,11 +10,15 @@
 namespace rdmacoll::ps {
 namespace {
 
-// A client has fewer requests in progress.
+// The limit for a worker's open requests. A correct client has fewer.
 constexpr std::size_t kRequestsMax = 64;
 
-bool needs_values(Ask ask) { return ask >= Ask::push && ask <= Ask::updates; }
-bool is_checkpoint(Ask ask) { return ask == Ask::save || ask == Ask::restore; }
+bool needs_values(RequestKind kind) {
+  return kind >= RequestKind::push && kind <= RequestKind::updates;
+}
+bool is_checkpoint(RequestKind kind) {
+  return kind == RequestKind::save || kind == RequestKind::restore;
+}
 
 }  // namespace
 
@@ -39,7 +43,7 @@ bool Server::turn() {
     if (saving_.value_or(i) == i) {
       moved |= serve(i);
     } else {
-      workers_[i].is_waiting = !workers_[i].asked.empty() && !workers_[i].job;
+      workers_[i].is_waiting = !workers_[i].requests.empty() && !workers_[i].job;
       moved |= say(workers_[i]);
     }
   }
@@ -52,7 +56,7 @@ bool Server::step_checkpoint(Worker& worker) {
   if (stepped.is_busy()) return true;
   job.refusal = stepped;
   job.checkpoint.reset();
-  if (stepped.ok() && job.request.ask == Ask::restore) overtake_jobs();
+  if (stepped.ok() && job.request.kind == RequestKind::restore) overtake_jobs();
   return end_job(worker);
 }
 
@@ -61,7 +65,7 @@ void Server::overtake_jobs() {
   for (Worker& worker : workers_) {
     if (!worker.job) continue;
     Job& job = *worker.job;
-    job.is_overtaken = makes_update(job.request.ask);
+    job.is_overtaken = makes_update(job.request.kind);
     for (std::size_t i = 0; i < job.steps.size(); ++i) {
       job.steps[i] = store_.updates(job.request.items[i].variable);
     }
@@ -71,13 +75,13 @@ void Server::overtake_jobs() {
 bool Server::serve(std::size_t index) {
   Worker& worker = workers_[index];
   bool moved = false;
-  if (worker.talks_nonsense && worker.is_there) {
-    hang_up(index, "it sent what is no request: install one version of rdmacoll everywhere");
+  if (worker.has_broken_protocol && worker.is_there) {
+    hang_up(index, "it sent an invalid request: install one version of rdmacoll everywhere");
   }
   while (worker.is_there && !worker.job && may_begin(index)) {
     worker.job.emplace();
-    worker.job->request = std::move(worker.asked.front());
-    worker.asked.pop_front();
+    worker.job->request = std::move(worker.requests.front());
+    worker.requests.pop_front();
     const Status begun = begin(index, *worker.job);
     if (!begun.ok()) {
       hang_up(index, begun.message());
@@ -89,7 +93,7 @@ bool Server::serve(std::size_t index) {
   left_ = kElementsAtOnce;
   if (worker.job && worker.job->checkpoint) {
     moved |= step_checkpoint(worker);
-  } else if (worker.job && worker.job->request.ask == Ask::declare) {
+  } else if (worker.job && worker.job->request.kind == RequestKind::declare) {
     store_.fill(left_);
     moved = true;
     end_job(worker);
@@ -104,7 +108,7 @@ bool Server::serve(std::size_t index) {
 }
 
 const StoredSpec* Server::first_without_values(const Request& request) const {
-  if (!needs_values(request.ask)) return nullptr;
+  if (!needs_values(request.kind)) return nullptr;
   for (const Item& item : request.items) {
     if (item.variable < store_.variables() && !store_.is_initialized(item.variable)) {
       return &store_.spec(item.variable);
@@ -114,8 +118,8 @@ const StoredSpec* Server::first_without_values(const Request& request) const {
 }
 
 // Such a save would destroy the values of variables when it is restored.
-const StoredSpec* Server::first_unsaved(Ask ask) const {
-  for (std::size_t i = 0; ask == Ask::save && i < store_.variables(); ++i) {
+const StoredSpec* Server::first_unsaved(RequestKind kind) const {
+  for (std::size_t i = 0; kind == RequestKind::save && i < store_.variables(); ++i) {
     if (!store_.is_initialized(i)) return &store_.spec(i);
   }
   return nullptr;
@@ -126,11 +130,11 @@ bool Server::may_begin(std::size_t index) {
   Worker& worker = workers_[index];
   worker.is_waiting = false;
   // A worker that reads no answers receives no more of them.
-  if (worker.asked.empty() || worker.unsaid.size() >= kRequestsMax) return false;
-  const Request& request = worker.asked.front();
+  if (worker.requests.empty() || worker.outbox.size() >= kRequestsMax) return false;
+  const Request& request = worker.requests.front();
   if (index != 0 && workers_[0].is_there && first_without_values(request) != nullptr) {
     worker.is_waiting = true;
-  } else if (needs_values(request.ask)) {
+  } else if (needs_values(request.kind)) {
     worker.is_waiting = !pace_.may_go(request.step);
   }
   return !worker.is_waiting;
@@ -145,35 +149,36 @@ Status Server::begin(std::size_t index, Job& job) {
     return {Code::failed, cat("asked for chunks of ", request.chunk_bytes, " bytes instead of ",
                               options_.chunk_bytes_max)};
   }
-  if (request.ask == Ask::declare) {
+  if (request.kind == RequestKind::declare) {
     job.refusal = declare(request, text);
-  } else if (const StoredSpec* const bare = first_unsaved(request.ask)) {
+  } else if (const StoredSpec* const bare = first_unsaved(request.kind)) {
     job.refusal = {Code::invalid, cat("variable ", bare->name,
                                       " has no values yet: save once worker 0 has declared it.")};
-  } else if (is_checkpoint(request.ask)) {
-    const auto way = request.ask == Ask::save ? Checkpoint::Way::save : Checkpoint::Way::restore;
+  } else if (is_checkpoint(request.kind)) {
+    const auto action =
+        request.kind == RequestKind::save ? Checkpoint::Action::save : Checkpoint::Action::restore;
     job.checkpoint = std::make_unique<Checkpoint>(
-        way, checkpoint_path(request.text, options_.number, options_.servers), store_,
+        action, checkpoint_path(request.text, options_.number, options_.servers), store_,
         request.step);
     saving_ = index;
     return {};
-  } else if (request.ask == Ask::saved) {
+  } else if (request.kind == RequestKind::saved) {
     uint64_t number = 0;
     job.refusal = read_number(request.text, options_.number, options_.servers, number);
     text = cat(number);
-  } else if (request.ask == Ask::stats) {
+  } else if (request.kind == RequestKind::stats) {
     text = stats_json();
-  } else if (request.ask == Ask::updates) {
+  } else if (request.kind == RequestKind::updates) {
     RC_RETURN_IF_ERROR(prepare(job));
     text = cat(job.steps.empty() ? 0 : *std::max_element(job.steps.begin(), job.steps.end()));
-  } else if (request.ask == Ask::leave) {
+  } else if (request.kind == RequestKind::leave) {
     workers_[index].is_there = false;
     pace_.end(index);
   } else {
     RC_RETURN_IF_ERROR(prepare(job));
     // The worker has counted refused updates, too.
-    if (makes_update(request.ask)) pace_.note(index, request.step + 1);
-    if (job.refusal.ok() && makes_update(request.ask)) ++updates_;
+    if (makes_update(request.kind)) pace_.note(index, request.step + 1);
+    if (job.refusal.ok() && makes_update(request.kind)) ++updates_;
   }
   if (job.refusal.ok()) answer(workers_[index], request.id, Answer::Kind::accepted, text);
   return {};
@@ -189,8 +194,8 @@ Status Server::declare(const Request& request, std::string& text) {
 
 Status Server::prepare(Job& job) {
   const Request& request = job.request;
-  const bool by_rows = goes_by_rows(request.ask);
-  const bool has_slot = request.ask == Ask::init || request.ask == Ask::pull;
+  const bool by_rows = goes_by_rows(request.kind);
+  const bool has_slot = request.kind == RequestKind::init || request.kind == RequestKind::pull;
   std::set<uint32_t> named;
   for (std::size_t i = 0; i < request.items.size(); ++i) {
     const uint32_t variable = request.items[i].variable;
@@ -208,14 +213,14 @@ Status Server::prepare(Job& job) {
       return {Code::failed, cat("asked for rows of ", spec.name)};
     }
     append_chunks(request, i, spec, job.chunks);
-    if (needs_values(request.ask) != store_.is_initialized(variable) && job.refusal.ok()) {
-      job.refusal = refuse_values(spec, request.ask);
+    if (needs_values(request.kind) != store_.is_initialized(variable) && job.refusal.ok()) {
+      job.refusal = refuse_values(spec, request.kind);
     }
-    if (makes_update(request.ask) && job.refusal.ok()) job.refusal = check_rate(request, variable);
+    if (makes_update(request.kind) && job.refusal.ok()) job.refusal = check_rate(request, variable);
   }
   if (!job.refusal.ok()) return {};
   for (const Item& item : request.items) {
-    job.steps.push_back(makes_update(request.ask)
+    job.steps.push_back(makes_update(request.kind)
                             ? store_.begin_update(item.variable, request.learning_rate)
                             : store_.updates(item.variable));
   }
@@ -224,18 +229,19 @@ Status Server::prepare(Job& job) {
 
 // Either the first worker, which must send the values, asks too early, or the first worker has
 // left.
-Status Server::refuse_values(const StoredSpec& spec, Ask ask) const {
-  if (ask == Ask::init) {
+Status Server::refuse_values(const StoredSpec& spec, RequestKind kind) const {
+  if (kind == RequestKind::init) {
     return {Code::invalid, cat("variable ", spec.name,
                                " has its initial values already: push gradients to change it.")};
   }
   if (workers_[0].is_there) {
-    return {Code::invalid, cat("variable ", spec.name,
-                               " has no values yet, which this worker gives: declare it first.")};
+    return {Code::invalid,
+            cat("variable ", spec.name,
+                " has no values yet, and this worker has to send them: declare it first.")};
   }
   return {Code::rank_failed,
           cat("rank ", world_.number(workers_[0].rank), " has left before it gave variable ",
-              spec.name, " its initial values: what it printed last may say why. Start again.")};
+              spec.name, " its initial values: its last output may say why. Start again.")};
 }
 
 Status Server::check_rate(const Request& push, uint32_t variable) const {
@@ -252,7 +258,7 @@ Status Server::check_rate(const Request& push, uint32_t variable) const {
 
 // Requests by rows catch up later, row by row.
 bool Server::catch_up(Job& job) {
-  if (goes_by_rows(job.request.ask)) return true;
+  if (goes_by_rows(job.request.kind)) return true;
   for (; job.caught_up < job.steps.size(); ++job.caught_up, job.rows_caught_up = 0) {
     if (!store_.catch_up(job.request.items[job.caught_up].variable, job.steps[job.caught_up],
                          job.rows_caught_up, left_)) {
@@ -265,10 +271,11 @@ bool Server::catch_up(Job& job) {
 bool Server::end_job(Worker& worker) {
   Job& job = *worker.job;
   if (job.checkpoint || job.ended < job.chunks.size()) return false;
-  if (job.request.ask == Ask::declare && job.refusal.ok() && !store_.is_filled()) return false;
+  if (job.request.kind == RequestKind::declare && job.refusal.ok() && !store_.is_filled())
+    return false;
   const Request& request = job.request;
   for (const Item& item : request.items) {
-    if (request.ask != Ask::init || request.slot > 0 || !job.refusal.ok()) break;
+    if (request.kind != RequestKind::init || request.slot > 0 || !job.refusal.ok()) break;
     store_.set_initialized(item.variable, request.step);
   }
   if (!job.chunks.empty()) {
@@ -286,7 +293,7 @@ bool Server::end_job(Worker& worker) {
 }
 
 void Server::answer(Worker& worker, uint64_t id, Answer::Kind kind, std::string text, Code code) {
-  worker.unsaid.push_back(encode(Answer{id, kind, code, std::move(text)}));
+  worker.outbox.push_back(encode(Answer{id, kind, code, std::move(text)}));
 }
 
 bool Server::say(Worker& worker) {
@@ -296,9 +303,9 @@ bool Server::say(Worker& worker) {
     worker.unreleased.pop_front();
     moved = true;
   }
-  while (!worker.unsaid.empty() &&
-         transport_.post_control(worker.rank, worker.unsaid.front()).ok()) {
-    worker.unsaid.pop_front();
+  while (!worker.outbox.empty() &&
+         transport_.post_control(worker.rank, worker.outbox.front()).ok()) {
+    worker.outbox.pop_front();
     moved = true;
   }
   return moved;
@@ -310,12 +317,13 @@ void Server::control(int peer, std::span<const std::byte> message) {
   if (worker == workers_.end() || !worker->is_there) return;
   Request request;
   const bool is_one = decode(message, request);
-  if (is_one && request.ask == Ask::leave && !request.text.empty()) return hear_why(request);
-  if (is_one && worker->asked.size() < kRequestsMax) {
-    worker->asked.push_back(std::move(request));
+  if (is_one && request.kind == RequestKind::leave && !request.text.empty())
+    return take_reason(request);
+  if (is_one && worker->requests.size() < kRequestsMax) {
+    worker->requests.push_back(std::move(request));
     return;
   }
-  worker->talks_nonsense = true;  // serve() closes the connection, since poll() must not
+  worker->has_broken_protocol = true;  // serve() closes the connection, since poll() must not
 }
 
 }  // namespace rdmacoll::ps

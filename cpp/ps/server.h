@@ -17,7 +17,7 @@
 
 #include "base/world.h"
 #include "memory/pool.h"
-#include "memory/shown_writes.h"
+#include "memory/store_policy.h"
 #include "ps/checkpoint.h"
 #include "ps/pace.h"
 #include "ps/protocol.h"
@@ -32,7 +32,7 @@ struct ServerOptions {
   std::optional<uint64_t> staleness;
   int number = 0, servers = 1;  // this server's number, and their count
   // False for colocated servers: a worker is lost together with a server, which all workers report.
-  bool tells_losses = true;
+  bool reports_losses = true;
 };
 
 class Server final : public Sink {
@@ -48,9 +48,9 @@ class Server final : public Sink {
   // Whether all workers have left, or are lost.
   bool is_done() const;
   // Sends the workers the reason why this server ends before them. Afterwards only turn() and
-  // has_told() may be used.
+  // has_informed_workers() may be used.
   void leave(const std::string& cause);
-  bool has_told() const;
+  bool has_informed_workers() const;
   // Returns messages about workers that were lost since the last call.
   std::vector<std::string> take_losses();
   // A worker has reported the loss of another server, which ends all servers.
@@ -101,11 +101,11 @@ class Server final : public Sink {
     int rank = 0;
     bool is_there = true;
     bool is_waiting = false;  // its first request may not begin yet
-    bool talks_nonsense = false;
-    std::deque<Request> asked;
+    bool has_broken_protocol = false;
+    std::deque<Request> requests;
     std::optional<Job> job;
     std::array<Buffer, kWindow> buffers;
-    std::deque<std::vector<std::byte>> unsaid;
+    std::deque<std::vector<std::byte>> outbox;
     std::deque<uint64_t> unreleased;                 // sequences of views
     uint64_t sequence_there = 0, sequence_back = 0;  // sequence of the job's first chunk
   };
@@ -114,11 +114,11 @@ class Server final : public Sink {
   bool may_begin(std::size_t index);
   Status begin(std::size_t index, Job& job);
   Status prepare(Job& job);
-  Status refuse_values(const StoredSpec& spec, Ask ask) const;
+  Status refuse_values(const StoredSpec& spec, RequestKind kind) const;
   Status check_rate(const Request& push, uint32_t variable) const;
   Status declare(const Request& request, std::string& text);
   const StoredSpec* first_without_values(const Request& request) const;
-  const StoredSpec* first_unsaved(Ask ask) const;
+  const StoredSpec* first_unsaved(RequestKind kind) const;
   std::string what_waits() const;
   bool step_checkpoint(Worker& worker);
   void overtake_jobs();
@@ -134,7 +134,7 @@ class Server final : public Sink {
   bool say(Worker& worker);
   void answer(Worker& worker, uint64_t id, Answer::Kind kind, std::string text = {},
               Code code = Code::ok);
-  void hear_why(const Request& leave);
+  void take_reason(const Request& leave);
   void hang_up(std::size_t index, const std::string& cause);
   void lose(std::size_t index, const std::string& cause);
   void give_back(Worker& worker, Buffer& buffer);
@@ -146,7 +146,7 @@ class Server final : public Sink {
   MemoryPool& pool_;
   const ServerOptions options_;
   Store store_;
-  ShownWrites shown_writes_;  // writes of data to send
+  StorePolicy store_policy_;  // writes of data to send
   Pace pace_;
   std::vector<Worker> workers_;
   std::vector<std::string> losses_;

@@ -72,19 +72,19 @@ Status Server::work_on(Worker& worker, Buffer& buffer) {
   const Chunk& chunk = job.chunks[buffer.chunk];
   const uint32_t variable = job.request.items[chunk.item].variable;
   if (chunk.bytes_there > 0) RC_RETURN_IF_ERROR(fetch(buffer, chunk));
-  if (job.refusal.ok() && goes_by_rows(job.request.ask)) {
+  if (job.refusal.ok() && goes_by_rows(job.request.kind)) {
     RC_RETURN_IF_ERROR(work_on_rows(job, chunk, buffer));
   } else if (job.refusal.ok()) {
     const std::size_t bytes = chunk.elements * size_of(store_.spec(variable).dtype);
     const std::span<const std::byte> given(buffer.given, bytes);
-    if (job.request.ask == Ask::init) {
+    if (job.request.kind == RequestKind::init) {
       store_.write(variable, job.request.slot, chunk.first, given);
     }
-    if (makes_update(job.request.ask) && !job.is_overtaken) {
+    if (makes_update(job.request.kind) && !job.is_overtaken) {
       store_.update(variable, job.steps[chunk.item], chunk.first, given, job.request.learning_rate);
     }
     if (chunk.bytes_back > 0) {
-      shown_writes_.copy(buffer.data,
+      store_policy_.copy(buffer.data,
                          store_.stored(variable, job.request.slot, chunk.first, bytes));
     }
   }
@@ -116,7 +116,7 @@ Status Server::work_on_rows(const Job& job, const Chunk& chunk, Buffer& buffer) 
   const std::span<const int64_t> rows = std::span(buffer.rows).subspan(buffer.rows_done);
   const std::size_t at = buffer.rows_done * spec.row_bytes();
   buffer.rows_done +=
-      job.request.ask == Ask::push_rows
+      job.request.kind == RequestKind::push_rows
           ? store_.update_rows(variable, job.steps[chunk.item], rows, buffer.given + bytes + at,
                                left_, job.request.learning_rate)
           : store_.read_rows(variable, rows, buffer.data + at, left_);
@@ -150,7 +150,7 @@ void Server::viewed(uint64_t cookie, const View& view) {
   const std::size_t bytes = worker.job->chunks[buffer.chunk].bytes_there;
   if (view.pieces.size() != 1 || view.pieces[0].bytes != bytes ||
       reinterpret_cast<uintptr_t>(view.pieces[0].mapped) % alignof(double) != 0) {
-    worker.talks_nonsense = true;
+    worker.has_broken_protocol = true;
     return;
   }
   buffer.given = view.pieces[0].mapped;

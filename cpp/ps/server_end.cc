@@ -16,7 +16,7 @@ void Server::peer_failed(int peer, const std::string& cause) {
 }
 
 // Handled before the worker's open requests, which will not end.
-void Server::hear_why(const Request& leave) {
+void Server::take_reason(const Request& leave) {
   const int lost = leave.step > INT_MAX ? -1 : world_.rank_of(static_cast<int>(leave.step));
   if (failure_.ok() && lost >= 0) failure_ = world_.blaming(lost, leave.text, leave.text);
 }
@@ -33,7 +33,7 @@ void Server::lose(std::size_t index, const std::string& cause) {
   pace_.end(index);
   ++lost_;
   release(worker);
-  if (!options_.tells_losses) return;
+  if (!options_.reports_losses) return;
   const auto there = std::count_if(workers_.begin(), workers_.end(),
                                    [](const Worker& one) { return one.is_there; });
   const std::string rest =
@@ -43,9 +43,9 @@ void Server::lose(std::size_t index, const std::string& cause) {
 }
 
 void Server::release(Worker& worker) {
-  worker.asked.clear();
+  worker.requests.clear();
   worker.job.reset();
-  worker.unsaid.clear();
+  worker.outbox.clear();
   worker.unreleased.clear();
   for (Buffer& buffer : worker.buffers) free(buffer);
 }
@@ -57,7 +57,7 @@ void Server::free(Buffer& buffer) {
 
 bool Server::is_done() const {
   return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
-    return !worker.is_there && worker.unsaid.empty() && worker.unreleased.empty() && !worker.job;
+    return !worker.is_there && worker.outbox.empty() && worker.unreleased.empty() && !worker.job;
   });
 }
 
@@ -67,9 +67,9 @@ void Server::leave(const std::string& cause) {
   }
 }
 
-bool Server::has_told() const {
+bool Server::has_informed_workers() const {
   return std::all_of(workers_.begin(), workers_.end(),
-                     [](const Worker& worker) { return worker.unsaid.empty(); });
+                     [](const Worker& worker) { return worker.outbox.empty(); });
 }
 
 std::vector<std::string> Server::take_losses() { return std::exchange(losses_, {}); }
@@ -79,12 +79,12 @@ std::vector<std::string> Server::take_losses() { return std::exchange(losses_, {
 std::string Server::what_waits() const {
   bool waits = false;
   for (const Worker& worker : workers_) {
-    if (!worker.is_waiting || worker.asked.empty()) continue;
+    if (!worker.is_waiting || worker.requests.empty()) continue;
     waits = true;
     if (saving_ && workers_[*saving_].job) {
       return cat("checkpoint ", workers_[*saving_].job->request.text);
     }
-    if (const StoredSpec* const spec = first_without_values(worker.asked.front())) {
+    if (const StoredSpec* const spec = first_without_values(worker.requests.front())) {
       return cat("values ", spec->name);
     }
   }

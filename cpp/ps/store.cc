@@ -58,7 +58,7 @@ Status Store::check_same(const Variable& known, const StoredSpec& spec, const Ru
   }
   if (known.rule->text == rule.text) return {};
   return {Code::mismatch,
-          cat("workers have different optimizers for variable ", spec.name, ": the servers go by ",
+          cat("workers have different optimizers for variable ", spec.name, ": the servers use ",
               difference(known.rule->text, rule.text), ". Give all workers the same one.")};
 }
 

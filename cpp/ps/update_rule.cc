@@ -61,7 +61,7 @@ auto numbers_of(UpdateRule& rule) {
   });
 }
 
-std::optional<double> number_from(std::string_view text) {
+std::optional<double> set_next_number(std::string_view text) {
   std::istringstream stream{std::string(text)};
   stream.imbue(std::locale::classic());  // the decimal point, independent of the user's locale
   double number = 0;
@@ -81,7 +81,7 @@ std::optional<uint8_t> index_of(std::string_view name,
 bool list_from(std::string_view text, std::vector<double>& numbers) {
   std::istringstream stream{std::string(text)};
   for (std::string item; std::getline(stream, item, ',');) {
-    const std::optional<double> number = number_from(item);
+    const std::optional<double> number = set_next_number(item);
     if (!number || numbers.size() == kListMax) return false;
     numbers.push_back(*number);
   }
@@ -95,7 +95,7 @@ Status unknown(std::string_view what, std::string_view name, std::string_view kn
 Status read_number(std::string_view key, std::string_view value, UpdateRule& rule) {
   for (const NumberRow& row : numbers_of(rule)) {
     if (row.key != key) continue;
-    const std::optional<double> number = number_from(value);
+    const std::optional<double> number = set_next_number(value);
     if (!number || *number < row.least || *number > row.most) {
       return {Code::invalid,
               cat("the optimizer's ", key, " is ", value, ": servers take ",

@@ -18,6 +18,7 @@ PyObject* connect(PyObject*, PyObject* address) {
     return nullptr;
   }
   const bool fits = api->abi_version == RC_ABI_VERSION && api->size >= sizeof(rc_api) &&
+                    api->header_hash == RC_HEADER_HASH &&
                     api->operation->size >= sizeof(rc_operation_api) &&
                     api->prepared->size >= sizeof(rc_prepared_api);
   if (!fits) return borrowed_to_new(Py_False);

@@ -34,14 +34,14 @@ Status check_relations(Config& config, std::vector<SettingValue>& values) {
   }
   if (!config.ps_sync && !config.has_servers) {
     return Status(Code::invalid,
-                  "RDMACOLL_PS_SYNC=false needs RDMACOLL_MODE=ps: without parameter servers nobody "
-                  "updates variables for the workers. Set both, or neither.");
+                  "RDMACOLL_PS_SYNC=false needs RDMACOLL_MODE=ps: only parameter servers update "
+                  "variables for the workers. Set both, or neither.");
   }
   if (config.ps_sync && config.ps_staleness) {
     return Status(Code::invalid,
                   cat("RDMACOLL_PS_STALENESS=", *config.ps_staleness,
                       " needs RDMACOLL_PS_SYNC=false: synchronous workers are never apart. Set "
-                      "that, or unset this."));
+                      "the one, or unset the other."));
   }
   if (was_set("RDMACOLL_NUM_SERVERS") && config.dedicated_servers() == 0) {
     value_of("RDMACOLL_NUM_SERVERS")

@@ -39,7 +39,7 @@ constexpr Setting kSettings[] = {
      "Start without MPI: the job's name, the same on all ranks; another job's ranks are refused.", 0, 0,
      nullptr},
     {"RDMACOLL_SECRET_FILE", "", "~/.rdmacoll/secret", Unit::text, Scope::rank, "a path",
-     "The job's secret where no launcher can carry it: mode 0600, made by whoever comes first.", 0,
+     "The job's secret where no launcher can carry it: mode 0600; the first process creates it.", 0,
      0, nullptr},
     {"RDMACOLL_INTERFACE", "", "automatic", Unit::text, Scope::rank,
      "a name (eth0) or a network (10.1.0.0/16)", "The interface to listen on.", 0, 0,
@@ -168,8 +168,8 @@ constexpr Setting kSettings[] = {
      }},
     {"RDMACOLL_TIMEOUT", "RDMA_TIMEOUT RDMA_QP_TIMEOUT", "automatic", Unit::count, Scope::rank,
      "1 to 31",
-     "A queue pair repeats what is not acknowledged within 4.096 us times 2 to this power; when "
-     "unset, 17 (0.5 s).",
+     "A queue pair repeats requests that are not acknowledged within 4.096 us times 2 to this "
+     "power; when unset, 17 (0.5 s).",
      1, 31,
      [](Config& config, const ParsedValue& value) {
        config.rdma_timeout = static_cast<uint8_t>(value.integer);
@@ -231,8 +231,8 @@ constexpr Setting kSettings[] = {
      "A batch is cut into segments of this size, several of which are in flight.", 64, kGi,
      [](Config& config, const ParsedValue& value) { config.segment_bytes = value.integer; }},
     {"RDMACOLL_LINK_GBIT", "", "automatic", Unit::count, Scope::world, "1 to 10000",
-     "What a node's links to others carry, for the choice of algorithms; when unset, what the "
-     "kernel knows of the interface or the device, and where it knows nothing 10, with RDMA 100.",
+     "The rate of a node's links to others, for the choice of algorithms; when unset, the rate that "
+     "the kernel reports for the interface or the device; if it reports none, 10, with RDMA 100.",
      1, 10'000, [](Config& config, const ParsedValue& value) { config.link_gbit = value.integer; }},
     {"RDMACOLL_ONE_COPY", "", "automatic", Unit::flag, Scope::world, "true or false",
      "Read a neighbour's memory directly (process_vm_readv) within a node, in large alltoalls and "
@@ -242,7 +242,7 @@ constexpr Setting kSettings[] = {
      "Large sums of TensorFlow operations lie once in a node, and all its ranks read them there.",
      0, 0, [](Config& config, const ParsedValue& value) { config.share_results = value.flag; }},
     {"RDMACOLL_COMPUTE_WORKERS", "", "automatic", Unit::count, Scope::rank, "0 to 256",
-     "Threads that help whoever drives the engine to reduce and copy.", 0, 256,
+     "Threads that help the driving thread to reduce and copy.", 0, 256,
      [](Config& config, const ParsedValue& value) {
        config.compute_workers = static_cast<int>(value.integer);
      }},

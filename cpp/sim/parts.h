@@ -56,7 +56,7 @@ class SimPool final : public MemoryPool {
     RC_ASSERT(status.ok(), status.message());
   }
 
-  void run_dry() { is_dry_ = true; }
+  void exhaust() { is_dry_ = true; }
   std::byte* allocate(std::size_t bytes) override {
     return is_dry_ ? nullptr : pool_->allocate(bytes);
   }

@@ -35,14 +35,14 @@ Config config_of(const SimScript& script) {
 
 }  // namespace
 
-SimRank::SimRank(const SimScript& script, SimNetwork& network, SimStory& story, int rank)
+SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, int rank)
     : script_(script),
       network_(network),
-      story_(story),
+      trace_(trace),
       rank_(rank),
       pool_(script.pool_bytes),
       compute_(network, script.slow_compute) {
-  if (script.fault == Fault::exhaust && is_victim()) pool_.run_dry();
+  if (script.fault == Fault::exhaust && is_victim()) pool_.exhaust();
   network.transport(rank).use_pool(pool_);
   engine_ = std::make_unique<Engine>(EngineParts{world_of(script, rank), config_of(script),
                                                  network.transport(rank), compute_, pool_,
@@ -78,14 +78,14 @@ void SimRank::step() {
         cat("rank ", rank_, " slept until its heartbeat with something to do: ", engine_->state());
   }
   const SetTotals totals = engine_->totals();
-  if (totals.plans != plans_told_) tell(cat("follows plan ", plans_told_ = totals.plans));
-  if (totals.plans_left != plans_left_told_) {
-    tell(cat("has left plan ", plans_left_told_ = totals.plans_left));
+  if (totals.plans != plans_printed_) print(cat("follows plan ", plans_printed_ = totals.plans));
+  if (totals.plans_left != plans_left_printed_) {
+    print(cat("has left plan ", plans_left_printed_ = totals.plans_left));
   }
   if (left_ && (engine_->may_end() || network_.clock().now() > leave_deadline_)) {
     engine_->end();
     ended_ = true;
-    tell("has ended");
+    print("has ended");
     return;
   }
   if (!moved && engine_->arm()) {
@@ -128,8 +128,8 @@ void SimRank::end_service() {
   const bool is_unharmed = script_.fault == Fault::none || script_.fault == Fault::nap;
   const int named = failure.detail().rank;
   const bool is_named = script_.fault == Fault::late
-                            ? is_of_before(failure)
-                            : !script_.strikes_a_rank() || is_victim() || named == script_.victim ||
+                            ? is_of_previous_world(failure)
+                            : !script_.hits_a_rank() || is_victim() || named == script_.victim ||
                                   (script_.fault == Fault::cut && named == script_.partner);
   if (!failure.ok() && (is_unharmed || !is_named)) {
     unnamed_ = cat("server ", rank_ - script_.ranks, ": ", failure.to_json());
@@ -149,7 +149,7 @@ bool SimRank::change_sets() {
     } else {
       add_set(change.set);
     }
-    tell(cat("has ", change.is_removed ? "removed" : "added", " set ", change.set));
+    print(cat("has ", change.is_removed ? "removed" : "added", " set ", change.set));
     asleep_ = false;
   }
   return true;
@@ -192,8 +192,8 @@ void SimRank::submit(std::size_t index) {
     if (status.ok()) check_begun(*given);
   };
   task->operation = std::make_shared<Operation>(std::move(request));
-  if (story_.is_told()) tell(cat("submits ", label(*task)));
-  ++story_.begun(task->phase, index);
+  if (trace_.is_printed()) print(cat("submits ", label(*task)));
+  ++trace_.begun(task->phase, index);
   const Status status = engine_->submit(task->operation);
   if (!status.ok()) {
     judge(*task, status);
@@ -208,7 +208,7 @@ void SimRank::check_begun(const Task& task) {
   const int ranks = script_.ranks_of(task.script->set);
   int givers = 0;
   for (int rank = 0; rank < ranks; ++rank) givers += task.script->is_given_by(rank, ranks) ? 1 : 0;
-  const int begun = story_.begun(task.phase, task.index);
+  const int begun = trace_.begun(task.phase, task.index);
   if (begun == givers) return;
   wrong_ = cat("rank ", rank_, " has ended ", label(task), " when ", begun, " of ", givers,
                " ranks had begun it");
@@ -225,9 +225,9 @@ void SimRank::check(Task& task) {
   if (!status.ok()) {
     judge(task, status);
   } else {
-    const std::string complaint = complaint_of(task);
-    if (story_.is_told()) {
-      tell(cat("has ", label(task), ": ", complaint.empty() ? "right" : complaint));
+    const std::string complaint = error_of(task);
+    if (trace_.is_printed()) {
+      print(cat("has ", label(task), ": ", complaint.empty() ? "right" : complaint));
     }
     if (!complaint.empty()) {
       wrong_ =
@@ -239,12 +239,12 @@ void SimRank::check(Task& task) {
   for (auto& output : task.memory.outputs) std::fill(output.begin(), output.end(), std::byte{0xee});
 }
 
-std::string SimRank::complaint_of(const Task& task) {
+std::string SimRank::error_of(const Task& task) {
   const SimOperation& script = *task.script;
   const int ranks = script_.ranks_of(script.set);
   if (script.is_refused(ranks)) return "has succeeded without data of ranks that have joined";
   if (script.kind != Kind::join) {
-    return sim_complaint(script, ranks, script_.rank_in(script.set, rank_), *task.operation);
+    return sim_error(script, ranks, script_.rank_in(script.set, rank_), *task.operation);
   }
   int64_t last = -1;
   std::memcpy(&last, task.operation->results[0].memory.get(), sizeof last);
@@ -254,7 +254,7 @@ std::string SimRank::complaint_of(const Task& task) {
 }
 
 void SimRank::judge(const Task& task, const Status& status) {
-  if (story_.is_told()) tell(cat("has ", label(task), ": ", status.message()));
+  if (trace_.is_printed()) print(cat("has ", label(task), ": ", status.message()));
   if (is_expected(task, status)) return;
   unnamed_ =
       cat("rank ", rank_, " phase ", task.phase, " operation ", task.index, ": ", status.to_json());
@@ -293,7 +293,7 @@ bool SimRank::is_expected(const Task& task, const Status& status) {
       return is_failure && (detail.rank == script_.victim || detail.rank == script_.partner);
     case Fault::late:
       failed_ = true;
-      return is_of_before(status);
+      return is_of_previous_world(status);
     case Fault::leave:
       failed_ = true;
       return is_failure && (is_victim() || (detail.rank == script_.victim &&
@@ -306,14 +306,14 @@ bool SimRank::is_expected(const Task& task, const Status& status) {
 
 // Whether a control message of the previous world ended this one. The error must name the old
 // epoch, and the sender.
-bool SimRank::is_of_before(const Status& status) const {
+bool SimRank::is_of_previous_world(const Status& status) const {
   const ErrorDetail& detail = status.detail();
   return status.code() == Code::rank_failed && network_.has_come_late_from(detail.rank) &&
          detail.cause.find(cat("of epoch ", script_.epoch - 1)) != std::string::npos;
 }
 
 void SimRank::leave(const std::string& cause) {
-  tell(cause.empty() ? "leaves" : cat("leaves: ", cause));
+  print(cause.empty() ? "leaves" : cat("leaves: ", cause));
   engine_->leave(cause);
   left_ = true;
   leave_deadline_ = network_.clock().now() + goodbye_limit(network_.policy().peer_timeout);
@@ -329,7 +329,7 @@ void SimRank::add_to(SimOutcome& outcome) const {
   outcome.plans_left += totals.plans_left;
   outcome.caught_up += totals.caught_up;
   outcome.replayed += totals.replayed;
-  outcome.refused += is_of_before(engine_->failure()) ? 1 : 0;
+  outcome.refused += is_of_previous_world(engine_->failure()) ? 1 : 0;
   outcome.shared += totals.shared;
   outcome.failed += failed_ ? 1 : 0;
   outcome.failures.push_back(engine_->failure());

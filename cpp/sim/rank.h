@@ -10,7 +10,7 @@
 #include "sim/parts.h"
 #include "sim/script.h"
 #include "sim/simulator.h"
-#include "sim/story.h"
+#include "sim/trace.h"
 #include "sim/values.h"
 #include "transport/sim/sim_network.h"
 
@@ -18,7 +18,7 @@ namespace rdmacoll {
 
 class SimRank {
  public:
-  SimRank(const SimScript& script, SimNetwork& network, SimStory& story, int rank);
+  SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, int rank);
 
   bool is_awake() const;
   Nanoseconds deadline() const { return asleep_ ? deadline_ : network_.clock().now(); }
@@ -33,7 +33,7 @@ class SimRank {
   void act();
 
   // From now on the pool has no free memory.
-  void run_dry() { pool_.run_dry(); }
+  void exhaust() { pool_.exhaust(); }
 
   void add_to(SimOutcome& outcome) const;
   std::string waits_for() const { return cat("rank ", rank_, ": ", engine_->state()); }
@@ -57,17 +57,17 @@ class SimRank {
   void submit(std::size_t index);
   void check(Task& task);
   void check_begun(const Task& task);
-  std::string complaint_of(const Task& task);
+  std::string error_of(const Task& task);
   void judge(const Task& task, const Status& status);
   bool is_expected(const Task& task, const Status& status);
-  bool is_of_before(const Status& status) const;
+  bool is_of_previous_world(const Status& status) const;
   void leave(const std::string& cause);
-  void tell(const std::string& text) const { story_.tell(rank_, text); }
+  void print(const std::string& text) const { trace_.print(rank_, text); }
   std::string label(const Task& task) const;
 
   const SimScript& script_;
   SimNetwork& network_;
-  SimStory& story_;
+  SimTrace& trace_;
   int rank_;
   SimPool pool_;
   SlowCompute compute_;
@@ -79,7 +79,7 @@ class SimRank {
   bool failed_ = false, left_ = false, ended_ = false, asleep_ = false;
   Nanoseconds deadline_ = 0, heartbeat_ = 0, leave_deadline_ = kNever;
   std::map<std::size_t, int64_t> last_joined_;  // by phase
-  uint64_t plans_told_ = 0, plans_left_told_ = 0;
+  uint64_t plans_printed_ = 0, plans_left_printed_ = 0;
   std::string wrong_, unnamed_, overslept_;
 };
 

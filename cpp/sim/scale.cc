@@ -18,20 +18,20 @@ namespace {
 constexpr int kSteps = 3;
 constexpr Nanoseconds kStepMax = 3600 * kSecond;  // virtual time
 
-SimPolicy policy_of(const ScaleQuestion& question) {
+SimPolicy policy_of(const ScaleQuery& query) {
   SimPolicy policy;
-  policy.links = question.links;
-  policy.moves_bytes = question.moves_bytes();
-  policy.node_ranks = question.node_ranks;
-  policy.pool_alone = question.links.is_by_device;
-  policy.eager_bytes = question.links.eager_bytes;
+  policy.links = query.links;
+  policy.moves_bytes = query.moves_bytes();
+  policy.node_ranks = query.node_ranks;
+  policy.pool_alone = query.links.is_by_device;
+  policy.eager_bytes = query.links.eager_bytes;
   policy.peer_timeout = kStepMax;
   return policy;
 }
 
-std::vector<int> nodes_of(const ScaleQuestion& question) {
+std::vector<int> nodes_of(const ScaleQuery& query) {
   std::vector<int> nodes;
-  for (int rank = 0; rank < question.ranks; ++rank) nodes.push_back(rank / question.node_ranks);
+  for (int rank = 0; rank < query.ranks; ++rank) nodes.push_back(rank / query.node_ranks);
   return nodes;
 }
 
@@ -49,21 +49,21 @@ struct ScaleRank {
 
 class ScaleWorld {
  public:
-  explicit ScaleWorld(const ScaleQuestion& question)
-      : question_(question),
-        moves_(question.moves_bytes()),
-        network_(question.ranks, policy_of(question)),
-        sizes_(std::accumulate(question.bytes.begin(), question.bytes.end(), std::size_t{4096})),
-        ranks_(question.ranks) {}
+  explicit ScaleWorld(const ScaleQuery& query)
+      : query_(query),
+        moves_(query.moves_bytes()),
+        network_(query.ranks, policy_of(query)),
+        sizes_(std::accumulate(query.bytes.begin(), query.bytes.end(), std::size_t{4096})),
+        ranks_(query.ranks) {}
 
-  Status run(ScaleAnswer& answer) {
-    for (int rank = 0; rank < question_.ranks; ++rank) RC_RETURN_IF_ERROR(make(rank));
+  Status run(ScaleResult& result) {
+    for (int rank = 0; rank < query_.ranks; ++rank) RC_RETURN_IF_ERROR(make(rank));
     for (int step = 0; step < kSteps; ++step) {
       const Nanoseconds begin = network_.clock().now();
       RC_RETURN_IF_ERROR(run_step(begin));
-      answer.time_us = static_cast<double>(network_.clock().now() - begin) / kMicrosecond;
+      result.time_us = static_cast<double>(network_.clock().now() - begin) / kMicrosecond;
     }
-    answer.is_checked = moves_;
+    result.is_checked = moves_;
     return {};
   }
 
@@ -71,33 +71,33 @@ class ScaleWorld {
   Status make(int number) {
     ScaleRank& rank = ranks_[number];
     World world{"scale", 1, number, {}};
-    for (int r = 0; r < question_.ranks; ++r) {
-      world.members.push_back({cat("host", r / question_.node_ranks), r, r / question_.node_ranks});
+    for (int r = 0; r < query_.ranks; ++r) {
+      world.members.push_back({cat("host", r / query_.node_ranks), r, r / query_.node_ranks});
     }
     Config config;
-    if (!question_.algorithm.empty()) config.allreduce_algorithms = {{question_.algorithm}};
+    if (!query_.algorithm.empty()) config.allreduce_algorithms = {{query_.algorithm}};
     config.plan_repeats = 2;
     if (moves_) {
       RC_RETURN_IF_ERROR(MemoryPool::create(config.pool_bytes, rank.pool));
-      for (uint64_t bytes : question_.bytes) rank.data.emplace_back(bytes / sizeof(float));
+      for (uint64_t bytes : query_.bytes) rank.data.emplace_back(bytes / sizeof(float));
     } else {
       rank.pool = std::make_unique<SizedPool>(config.pool_bytes);
     }
-    rank.compute = std::make_unique<ModelledCompute>(network_, question_.links, number, moves_);
+    rank.compute = std::make_unique<ModelledCompute>(network_, query_.links, number, moves_);
     network_.transport(number).use_pool(*rank.pool);
     rank.engine = std::make_unique<Engine>(
         EngineParts{std::move(world), config, network_.transport(number), *rank.compute, *rank.pool,
-                    network_.clock(), Log::silent(number), tuning_for(question_.links)});
+                    network_.clock(), Log::silent(number), tuning_for(query_.links)});
     network_.wake(number);
     return {};
   }
 
   Status run_step(Nanoseconds begin) {
-    left_ = question_.bytes.size() * ranks_.size();
+    left_ = query_.bytes.size() * ranks_.size();
     error_ = {};
-    for (std::size_t i = 0; i < question_.bytes.size(); ++i) {
+    for (std::size_t i = 0; i < query_.bytes.size(); ++i) {
       fill(i);
-      const auto ready = static_cast<Nanoseconds>(question_.ready_us[i] * kMicrosecond);
+      const auto ready = static_cast<Nanoseconds>(query_.ready_us[i] * kMicrosecond);
       network_.at(begin + ready, [this, i] { submit(i); });
     }
     while (left_ > 0 && error_.ok()) {
@@ -109,7 +109,7 @@ class ScaleWorld {
                                   " operations left: ", ranks_.front().engine->state())};
       }
     }
-    for (std::size_t i = 0; error_.ok() && i < question_.bytes.size(); ++i) check(i);
+    for (std::size_t i = 0; error_.ok() && i < query_.bytes.size(); ++i) check(i);
     return error_;
   }
 
@@ -124,11 +124,11 @@ class ScaleWorld {
 
   void check(std::size_t operation) {
     float constant = 0;
-    for (int rank = 0; rank < question_.ranks; ++rank) constant += value_of(rank, 0);
+    for (int rank = 0; rank < query_.ranks; ++rank) constant += value_of(rank, 0);
     for (std::size_t rank = 0; moves_ && rank < ranks_.size(); ++rank) {
       const std::vector<float>& values = ranks_[rank].data[operation];
       for (std::size_t i = 0; i < values.size(); ++i) {
-        const float wanted = constant + static_cast<float>(question_.ranks) * value_of(0, i);
+        const float wanted = constant + static_cast<float>(query_.ranks) * value_of(0, i);
         if (values[i] == wanted) continue;
         error_ = {Code::failed, cat("rank ", rank, " has ", values[i], " instead of ", wanted,
                                     " in element ", i, " of operation ", operation)};
@@ -143,7 +143,7 @@ class ScaleWorld {
       auto* const memory = moves_
                                ? reinterpret_cast<std::byte*>(ranks_[rank].data[operation].data())
                                : sizes_.data() + offset_of(operation);
-      const auto elements = static_cast<int64_t>(question_.bytes[operation] / sizeof(float));
+      const auto elements = static_cast<int64_t>(query_.bytes[operation] / sizeof(float));
       request.name = cat("bucket_", operation);
       request.tensors = {{memory, memory, {elements}, ""}};
       request.done = [this](const Status& status) {
@@ -158,7 +158,7 @@ class ScaleWorld {
   }
 
   std::size_t offset_of(std::size_t operation) const {
-    const auto first = question_.bytes.begin();
+    const auto first = query_.bytes.begin();
     return std::accumulate(first, first + static_cast<std::ptrdiff_t>(operation), std::size_t{0});
   }
 
@@ -180,7 +180,7 @@ class ScaleWorld {
     network_.at(time, [this, number] { network_.wake(number); });
   }
 
-  const ScaleQuestion& question_;
+  const ScaleQuery& query_;
   const bool moves_;
   SimNetwork network_;
   Addresses sizes_;
@@ -189,28 +189,28 @@ class ScaleWorld {
   Status error_;
 };
 
-Choice choice_of(const ScaleQuestion& question, const Spread& spread, uint64_t bytes) {
+Choice choice_of(const ScaleQuery& query, const Spread& spread, uint64_t bytes) {
   std::vector<Forced> forced;
-  if (!question.algorithm.empty()) {
-    forced.push_back({algorithm_from(question.algorithm), UINT64_MAX});
+  if (!query.algorithm.empty()) {
+    forced.push_back({algorithm_from(query.algorithm), UINT64_MAX});
   }
-  return choose(AlgorithmRow::Result::sum, tuning_for(question.links),
-                {.ranks = question.ranks,
-                 .one_node = question.node_ranks >= question.ranks,
+  return choose(AlgorithmRow::Result::sum, tuning_for(query.links),
+                {.ranks = query.ranks,
+                 .one_node = query.node_ranks >= query.ranks,
                  .bytes = bytes,
                  .forced = forced,
                  .spread = spread});
 }
 
-Status check(const ScaleQuestion& question) {
-  if (question.ranks < 2 || question.ranks > ScaleQuestion::kRanksMax) {
-    return {Code::invalid, cat(question.ranks, " ranks are not simulated: ask for 2 to ",
-                               ScaleQuestion::kRanksMax, ".")};
+Status check(const ScaleQuery& query) {
+  if (query.ranks < 2 || query.ranks > ScaleQuery::kRanksMax) {
+    return {Code::invalid,
+            cat(query.ranks, " ranks are not simulated: give 2 to ", ScaleQuery::kRanksMax, ".")};
   }
-  if (question.node_ranks < 1) return {Code::invalid, "a node has 1 rank or more."};
+  if (query.node_ranks < 1) return {Code::invalid, "a node has 1 rank or more."};
   const auto is_wrong = [](uint64_t bytes) { return bytes == 0 || bytes % sizeof(float) != 0; };
-  if (question.bytes.empty() || question.bytes.size() != question.ready_us.size() ||
-      std::any_of(question.bytes.begin(), question.bytes.end(), is_wrong)) {
+  if (query.bytes.empty() || query.bytes.size() != query.ready_us.size() ||
+      std::any_of(query.bytes.begin(), query.bytes.end(), is_wrong)) {
     return {Code::invalid, "an operation has 4 bytes or a multiple of that, and a time."};
   }
   return {};
@@ -218,29 +218,29 @@ Status check(const ScaleQuestion& question) {
 
 }  // namespace
 
-bool ScaleQuestion::moves_bytes() const {
+bool ScaleQuery::moves_bytes() const {
   const uint64_t each = std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
   return ranks <= kMovingRanksMax && each * static_cast<uint64_t>(ranks) <= moving_bytes_max;
 }
 
-Status simulate_scale(const ScaleQuestion& question, ScaleAnswer& answer) {
-  RC_RETURN_IF_ERROR(check(question));
-  const std::vector<int> nodes = nodes_of(question);
-  const Shape shape{.ranks = question.ranks, .rank = 0, .nodes = nodes};
+Status simulate_scale(const ScaleQuery& query, ScaleResult& result) {
+  RC_RETURN_IF_ERROR(check(query));
+  const std::vector<int> nodes = nodes_of(query);
+  const Shape shape{.ranks = query.ranks, .rank = 0, .nodes = nodes};
   const Spread spread(shape);
-  for (uint64_t bytes : question.bytes) {
-    const Choice choice = choice_of(question, spread, bytes);
+  for (uint64_t bytes : query.bytes) {
+    const Choice choice = choice_of(query, spread, bytes);
     const Schedule schedule = make_schedule(choice.algorithm, shape);
     const auto sends_of_rank =
         static_cast<uint64_t>(std::count_if(schedule.steps.begin(), schedule.steps.end(),
                                             [](const Step& step) { return sends(step.verb); }));
     const uint64_t segments = (bytes + choice.segment_bytes - 1) / choice.segment_bytes;
-    answer.transfers += sends_of_rank * segments * static_cast<uint64_t>(question.ranks);
-    answer.algorithms.emplace_back(name_of(choice.algorithm));
+    result.transfers += sends_of_rank * segments * static_cast<uint64_t>(query.ranks);
+    result.algorithms.emplace_back(name_of(choice.algorithm));
   }
-  answer.is_simulated = answer.transfers <= question.transfers_max;
-  if (!answer.is_simulated) return {};
-  return ScaleWorld(question).run(answer);
+  result.is_simulated = result.transfers <= query.transfers_max;
+  if (!result.is_simulated) return {};
+  return ScaleWorld(query).run(result);
 }
 
 }  // namespace rdmacoll

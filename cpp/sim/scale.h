@@ -11,7 +11,7 @@
 
 namespace rdmacoll {
 
-struct ScaleQuestion {
+struct ScaleQuery {
   static constexpr int kRanksMax = 4096;
   static constexpr int kMovingRanksMax = 64;
 
@@ -33,7 +33,7 @@ struct ScaleQuestion {
   bool moves_bytes() const;
 };
 
-struct ScaleAnswer {
+struct ScaleResult {
   uint64_t transfers = 0;               // estimated, for one step
   bool is_simulated = false;            // false: there are too many transfers
   double time_us = 0;                   // one planned step, until all ranks have all results
@@ -41,7 +41,7 @@ struct ScaleAnswer {
   bool is_checked = false;              // bytes were moved, and all sums are correct
 };
 
-// Returns an error if the question is invalid.
-Status simulate_scale(const ScaleQuestion& question, ScaleAnswer& answer);
+// Returns an error if the query is invalid.
+Status simulate_scale(const ScaleQuery& query, ScaleResult& result);
 
 }  // namespace rdmacoll

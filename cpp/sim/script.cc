@@ -5,46 +5,46 @@
 
 #include "base/text.h"
 #include "collectives/algorithms.h"
-#include "sim/dice.h"
 #include "sim/joins.h"
 #include "sim/limit.h"
+#include "sim/random_source.h"
 #include "sim/variety.h"
 
 namespace rdmacoll {
 namespace {
 
-std::vector<int64_t> make_shape(Dice& dice) {
+std::vector<int64_t> make_shape(RandomSource& random) {
   std::vector<int64_t> shape;
-  for (int64_t dims = dice.between(0, 3); dims > 0; --dims) {
-    shape.push_back(dice.chance(0.05) ? 0 : dice.between(1, 14));
+  for (int64_t dims = random.between(0, 3); dims > 0; --dims) {
+    shape.push_back(random.chance(0.05) ? 0 : random.between(1, 14));
   }
   return shape;
 }
 
-SimOperation make_operation(Dice& dice, int ranks, std::size_t index) {
+SimOperation make_operation(RandomSource& random, int ranks, std::size_t index) {
   SimOperation operation;
-  if (!dice.chance(0.3)) operation.name = cat("tensor", index);
+  if (!random.chance(0.3)) operation.name = cat("tensor", index);
   operation.kind =
-      dice.one_of(std::array{Kind::allreduce, Kind::allreduce, Kind::allreduce, Kind::allreduce,
-                             Kind::broadcast, Kind::allgather, Kind::barrier, Kind::reducescatter,
-                             Kind::alltoall, Kind::reduce, Kind::gather, Kind::scatter});
-  operation.dtype = dice.one_of(
+      random.one_of(std::array{Kind::allreduce, Kind::allreduce, Kind::allreduce, Kind::allreduce,
+                               Kind::broadcast, Kind::allgather, Kind::barrier, Kind::reducescatter,
+                               Kind::alltoall, Kind::reduce, Kind::gather, Kind::scatter});
+  operation.dtype = random.one_of(
       std::array{Dtype::float32, Dtype::float32, Dtype::int32, Dtype::float64, Dtype::int64});
   if (operation.kind == Kind::barrier) return operation;
-  operation.root = static_cast<int>(dice.between(0, ranks - 1));
-  operation.op = dice.one_of(
+  operation.root = static_cast<int>(random.between(0, ranks - 1));
+  operation.op = random.one_of(
       std::array{ReduceOp::sum, ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max});
   if (operation.op == ReduceOp::average && is_integer(operation.dtype))
     operation.op = ReduceOp::sum;
   const KindRow& kind = row_of(operation.kind);
-  if (kind.reduces && operation.op == ReduceOp::sum && dice.chance(0.1)) {
+  if (kind.reduces && operation.op == ReduceOp::sum && random.chance(0.1)) {
     operation.prescale = 2.0;
   }
-  const int64_t tensors = kind.takes_groups ? dice.between(1, 4) : 1;
+  const int64_t tensors = kind.takes_groups ? random.between(1, 4) : 1;
   for (int64_t i = 0; i < tensors; ++i) {
-    operation.shapes.push_back(make_shape(dice));
+    operation.shapes.push_back(make_shape(random));
     if (operation.kind == Kind::reducescatter) {
-      operation.shapes.back().insert(operation.shapes.back().begin(), dice.between(0, 40));
+      operation.shapes.back().insert(operation.shapes.back().begin(), random.between(0, 40));
       operation.shapes.back().resize(std::min<std::size_t>(operation.shapes.back().size(), 3));
     }
   }
@@ -52,7 +52,7 @@ SimOperation make_operation(Dice& dice, int ranks, std::size_t index) {
     const bool is_split = operation.kind == Kind::alltoall || operation.kind == Kind::scatter;
     for (int rank = 0; rank < ranks; ++rank) {
       auto& rows = operation.rows.emplace_back(is_split ? ranks : tensors);
-      for (int64_t& number : rows) number = dice.chance(0.2) ? 0 : dice.between(0, 9);
+      for (int64_t& number : rows) number = random.chance(0.2) ? 0 : random.between(0, 9);
     }
   }
   return operation;
@@ -62,23 +62,23 @@ SimOperation make_operation(Dice& dice, int ranks, std::size_t index) {
 // is newer, and drawn separately, so that existing seeds keep their meaning.
 constexpr Algorithm kDrawnApart = Algorithm::one_shot;
 
-std::string make_algorithm(Dice& dice) {
+std::string make_algorithm(RandomSource& random) {
   std::vector<std::string> names = {""};
   for (const AlgorithmRow& row : algorithm_table()) {
     const bool is_sum = row.result == AlgorithmRow::Result::sum && !row.by_servers;
     if (is_sum && row.algorithm != kDrawnApart) names.emplace_back(row.name);
   }
   const auto last = static_cast<int64_t>(names.size()) - 1;
-  return names[static_cast<std::size_t>(dice.between(0, last))];
+  return names[static_cast<std::size_t>(random.between(0, last))];
 }
 
 // A random proper subset of the ranks, ascending.
-std::vector<int> make_set(Dice& dice, int ranks) {
+std::vector<int> make_set(RandomSource& random, int ranks) {
   std::vector<int> set;
   while (set.empty() || static_cast<int>(set.size()) == ranks) {
     set.clear();
     for (int rank = 0; rank < ranks; ++rank) {
-      if (dice.chance(0.5)) set.push_back(rank);
+      if (random.chance(0.5)) set.push_back(rank);
     }
   }
   return set;
@@ -86,10 +86,10 @@ std::vector<int> make_set(Dice& dice, int ranks) {
 
 // Sets may overlap. Operations of all sets run at the same time.
 void make_sets(uint64_t seed, SimScript& script) {
-  Dice dice(seed, 2);
-  if (script.ranks == 1 || !dice.chance(0.4)) return;
-  for (int64_t sets = dice.between(1, 4); sets > 0; --sets) {
-    std::vector<int> set = make_set(dice, script.ranks);
+  RandomSource random(seed, 2);
+  if (script.ranks == 1 || !random.chance(0.4)) return;
+  for (int64_t sets = random.between(1, 4); sets > 0; --sets) {
+    std::vector<int> set = make_set(random, script.ranks);
     const bool is_new = std::find(script.sets.begin(), script.sets.end(), set) == script.sets.end();
     if (is_new) script.sets.push_back(std::move(set));
   }
@@ -97,9 +97,9 @@ void make_sets(uint64_t seed, SimScript& script) {
   for (auto& phase : script.phases) {
     for (std::size_t i = 0; i < phase.size(); ++i) {
       const auto set =
-          static_cast<std::size_t>(dice.between(0, static_cast<int64_t>(script.sets.size())));
+          static_cast<std::size_t>(random.between(0, static_cast<int64_t>(script.sets.size())));
       if (set == 0) continue;
-      phase[i] = make_operation(dice, script.ranks_of(set), i);
+      phase[i] = make_operation(random, script.ranks_of(set), i);
       phase[i].set = set;
     }
   }
@@ -107,8 +107,8 @@ void make_sets(uint64_t seed, SimScript& script) {
 
 // Sets are added and removed, with barriers of all ranks around each change, as in
 // rdmacoll/engine/process_sets.py.
-void make_set_changes(Dice dice, Dice& variety, SimScript& script) {
-  if (script.ranks == 1 || !dice.chance(0.3)) return;
+void make_set_changes(RandomSource random, RandomSource& variety, SimScript& script) {
+  if (script.ranks == 1 || !random.chance(0.3)) return;
   const std::vector<SimOperation> barrier = {{.kind = Kind::barrier}};
   auto there = script.sets;
   std::size_t at = 0;
@@ -117,25 +117,25 @@ void make_set_changes(Dice dice, Dice& variety, SimScript& script) {
     script.changes.push_back({at + 1, set, is_removed});
     at += 2;
   };
-  for (int64_t sets = dice.between(1, 4); sets > 0; --sets) {
+  for (int64_t sets = random.between(1, 4); sets > 0; --sets) {
     const auto left = static_cast<int64_t>(script.phases.size() - at);
-    at += static_cast<std::size_t>(dice.between(0, left));
-    std::vector<int> ranks = make_set(dice, script.ranks);
+    at += static_cast<std::size_t>(random.between(0, left));
+    std::vector<int> ranks = make_set(random, script.ranks);
     if (std::find(there.begin(), there.end(), ranks) != there.end()) continue;
     script.sets.push_back(ranks);
     const std::size_t set = script.sets.size();
     change(set, false);
     std::vector<SimOperation> phase;
-    for (int64_t operations = dice.between(1, 4); operations > 0; --operations) {
-      const std::size_t its = dice.chance(0.7) ? set : 0;
-      phase.push_back(make_operation(dice, script.ranks_of(its), phase.size()));
+    for (int64_t operations = random.between(1, 4); operations > 0; --operations) {
+      const std::size_t its = random.chance(0.7) ? set : 0;
+      phase.push_back(make_operation(random, script.ranks_of(its), phase.size()));
       phase.back().set = its;
     }
     vary(variety, phase);
-    const auto times = static_cast<std::size_t>(dice.between(1, 6));
+    const auto times = static_cast<std::size_t>(random.between(1, 6));
     script.insert(at, {times, phase});
     at += times;
-    if (dice.chance(0.7)) {
+    if (random.chance(0.7)) {
       change(set, true);
     } else {
       there.push_back(std::move(ranks));
@@ -156,7 +156,7 @@ void make_end(SimScript& script) {
 }
 
 // Sometimes a rank sends another number of rows than in the repetitions before.
-void change_rows(Dice& dice, SimScript& script) {
+void change_rows(RandomSource& random, SimScript& script) {
   std::vector<std::vector<int64_t>*> said;
   for (auto& phase : script.phases) {
     for (SimOperation& operation : phase) {
@@ -164,20 +164,20 @@ void change_rows(Dice& dice, SimScript& script) {
     }
   }
   const auto last = static_cast<int64_t>(said.size()) - 1;
-  for (int64_t changes = last < 0 ? 0 : dice.between(0, 5); changes > 0; --changes) {
-    auto& rows = *said[static_cast<std::size_t>(dice.between(0, last))];
-    rows[static_cast<std::size_t>(dice.between(0, static_cast<int64_t>(rows.size()) - 1))] += 2;
+  for (int64_t changes = last < 0 ? 0 : random.between(0, 5); changes > 0; --changes) {
+    auto& rows = *said[static_cast<std::size_t>(random.between(0, last))];
+    rows[static_cast<std::size_t>(random.between(0, static_cast<int64_t>(rows.size()) - 1))] += 2;
   }
 }
 
 // A training: a few phases are repeated, often only sums, so that ranks follow a plan. Sometimes
 // another operation comes, while other ranks have already started the planned one.
-void make_repetitions(uint64_t seed, Dice& dice, SimScript& script) {
-  Dice kinds(seed, 6);
-  script.plan_repeats = static_cast<uint64_t>(dice.one_of(std::array<int64_t, 4>{0, 2, 2, 3}));
+void make_repetitions(uint64_t seed, RandomSource& random, SimScript& script) {
+  RandomSource kinds(seed, 6);
+  script.plan_repeats = static_cast<uint64_t>(random.one_of(std::array<int64_t, 4>{0, 2, 2, 3}));
   if (script.plan_repeats == 0) return;
   const bool has_all_kinds = kinds.chance(0.5);
-  const bool only_sums = dice.chance(0.8) && !has_all_kinds;
+  const bool only_sums = random.chance(0.8) && !has_all_kinds;
   for (auto& phase : script.phases) {
     for (SimOperation& operation : phase) {
       if (only_sums && operation.kind != Kind::allreduce) operation.kind = Kind::allreduce;
@@ -194,53 +194,53 @@ void make_repetitions(uint64_t seed, Dice& dice, SimScript& script) {
       script.phases.insert(script.phases.end(), period.begin(), period.end());
     }
   };
-  repeat(dice.between(2, most));
-  for (int64_t surprises = dice.between(0, 3); surprises > 0; --surprises) {
-    auto phase = dice.chance(0.3) ? std::vector<SimOperation>{} : period.front();
-    phase.push_back(make_operation(dice, script.ranks, 90));
+  repeat(random.between(2, most));
+  for (int64_t surprises = random.between(0, 3); surprises > 0; --surprises) {
+    auto phase = random.chance(0.3) ? std::vector<SimOperation>{} : period.front();
+    phase.push_back(make_operation(random, script.ranks, 90));
     script.phases.push_back(std::move(phase));
-    repeat(dice.between(0, most / 2));
+    repeat(random.between(0, most / 2));
   }
   if (has_all_kinds) change_rows(kinds, script);
 }
 
 // Chooses an operation for whose results the engine asks the caller. It keeps the target, and so a
 // plan, or replaces it.
-void make_refusal(Dice dice, SimOperation& target, int ranks) {
+void make_refusal(RandomSource random, SimOperation& target, int ranks) {
   const bool asks = row_of(target.kind).makes_result || target.kind == Kind::allreduce;
-  if (asks && dice.chance(0.5)) return;
-  target.kind = dice.one_of(std::array{Kind::allreduce, Kind::allgather, Kind::reducescatter,
-                                       Kind::alltoall, Kind::gather, Kind::scatter});
+  if (asks && random.chance(0.5)) return;
+  target.kind = random.one_of(std::array{Kind::allreduce, Kind::allgather, Kind::reducescatter,
+                                         Kind::alltoall, Kind::gather, Kind::scatter});
   const KindRow& kind = row_of(target.kind);
   target.dtype = Dtype::float32;
   target.op = ReduceOp::sum;
-  target.shapes = {{dice.between(1, 9)}};
+  target.shapes = {{random.between(1, 9)}};
   target.rows.clear();
   if (!kind.first_may_differ) return;
   const bool is_split = target.kind == Kind::alltoall || target.kind == Kind::scatter;
-  target.rows.assign(ranks, std::vector<int64_t>(is_split ? ranks : 1, dice.between(1, 9)));
+  target.rows.assign(ranks, std::vector<int64_t>(is_split ? ranks : 1, random.between(1, 9)));
 }
 
-void make_fault(Dice& dice, const Dice& refusals, SimScript& script) {
-  script.fault = dice.one_of(std::array{Fault::none, Fault::none, Fault::none, Fault::none,
-                                        Fault::kill, Fault::kill, Fault::nap, Fault::stop,
-                                        Fault::cut, Fault::unplug, Fault::mismatch, Fault::missing,
-                                        Fault::leave, Fault::exhaust, Fault::dry, Fault::refuse});
+void make_fault(RandomSource& random, const RandomSource& refusals, SimScript& script) {
+  script.fault = random.one_of(
+      std::array{Fault::none, Fault::none, Fault::none, Fault::none, Fault::kill, Fault::kill,
+                 Fault::nap, Fault::stop, Fault::cut, Fault::unplug, Fault::mismatch,
+                 Fault::missing, Fault::leave, Fault::exhaust, Fault::dry, Fault::refuse});
   if (script.ranks == 1) script.fault = Fault::none;
-  script.victim = static_cast<int>(dice.between(0, script.ranks - 1));
+  script.victim = static_cast<int>(random.between(0, script.ranks - 1));
   script.partner =
-      (script.victim + static_cast<int>(dice.between(1, std::max(1, script.ranks - 1)))) %
+      (script.victim + static_cast<int>(random.between(1, std::max(1, script.ranks - 1)))) %
       script.ranks;
   const int64_t longest = script.phases.size() > 4 ? 12'000 : 3'000;
-  script.fault_at = dice.between(0, longest) * kMicrosecond;
+  script.fault_at = random.between(0, longest) * kMicrosecond;
   script.pause = script.fault == Fault::stop ? 3 * script.network.peer_timeout
                                              : script.network.peer_timeout / 3;
   script.fault_phase =
-      static_cast<std::size_t>(dice.between(0, static_cast<int64_t>(script.phases.size()) - 1));
+      static_cast<std::size_t>(random.between(0, static_cast<int64_t>(script.phases.size()) - 1));
   auto& phase = script.phases[script.fault_phase];
   script.fault_operation =
-      static_cast<std::size_t>(dice.between(0, static_cast<int64_t>(phase.size()) - 1));
-  if (spoils_joins(script) || spoils_changes(script, phase[script.fault_operation])) {
+      static_cast<std::size_t>(random.between(0, static_cast<int64_t>(phase.size()) - 1));
+  if (affects_joins(script) || spoils_changes(script, phase[script.fault_operation])) {
     script.fault = Fault::none;
   }
   const std::size_t set = phase[script.fault_operation].set;
@@ -251,7 +251,7 @@ void make_fault(Dice& dice, const Dice& refusals, SimScript& script) {
     target.kind = Kind::allreduce;
     target.dtype = Dtype::float32;
     target.op = ReduceOp::sum;
-    target.shapes = {{dice.between(1, 50)}};
+    target.shapes = {{random.between(1, 50)}};
     target.rows.clear();
   }
   if (script.fault == Fault::refuse) {
@@ -265,15 +265,15 @@ void make_fault(Dice& dice, const Dice& refusals, SimScript& script) {
 }
 
 // Adds servers, which make the sums. Sometimes a server is the victim.
-void make_servers(Dice dice, SimScript& script) {
-  if (!dice.chance(0.25)) return;
-  script.servers = static_cast<int>(dice.between(1, 3));
-  const int server = script.ranks + static_cast<int>(dice.between(0, script.servers - 1));
-  const bool is_struck = dice.chance(0.5);
-  if (script.ranks == 1 && dice.chance(0.5)) {  // a single rank had no fault before
-    script.fault = dice.one_of(std::array{Fault::kill, Fault::stop, Fault::unplug, Fault::dry});
+void make_servers(RandomSource random, SimScript& script) {
+  if (!random.chance(0.25)) return;
+  script.servers = static_cast<int>(random.between(1, 3));
+  const int server = script.ranks + static_cast<int>(random.between(0, script.servers - 1));
+  const bool is_struck = random.chance(0.5);
+  if (script.ranks == 1 && random.chance(0.5)) {  // a single rank had no fault before
+    script.fault = random.one_of(std::array{Fault::kill, Fault::stop, Fault::unplug, Fault::dry});
   }
-  if (!script.strikes_a_rank() || !(is_struck || script.ranks == 1)) return;
+  if (!script.hits_a_rank() || !(is_struck || script.ranks == 1)) return;
   if (script.fault == Fault::cut) script.partner = script.victim;
   script.victim = server;
 }
@@ -281,63 +281,64 @@ void make_servers(Dice dice, SimScript& script) {
 }  // namespace
 
 SimScript make_script(uint64_t seed) {
-  Dice dice(seed);
+  RandomSource random(seed);
   SimScript script;
   script.ranks =
-      static_cast<int>(dice.one_of(std::array<int64_t, 10>{1, 2, 2, 3, 3, 4, 5, 6, 8, 20}));
+      static_cast<int>(random.one_of(std::array<int64_t, 10>{1, 2, 2, 3, 3, 4, 5, 6, 8, 20}));
   script.network.seed = seed;
   script.network.peer_timeout = 5 * kSecond;
-  script.network.delay_max = dice.one_of(std::array<Nanoseconds, 3>{5, 50, 1000}) * kMicrosecond;
-  script.network.busy = dice.chance(0.5) ? 0.2 : 0;
-  script.network.rewrites = dice.chance(0.5) ? 0.3 : 0;
+  script.network.delay_max = random.one_of(std::array<Nanoseconds, 3>{5, 50, 1000}) * kMicrosecond;
+  script.network.busy = random.chance(0.5) ? 0.2 : 0;
+  script.network.rewrites = random.chance(0.5) ? 0.3 : 0;
   script.network.eager_bytes =
-      static_cast<std::size_t>(dice.one_of(std::array<int64_t, 4>{0, 0, 100, 2000}));
-  script.network.pool_alone = dice.chance(0.3);
+      static_cast<std::size_t>(random.one_of(std::array<int64_t, 4>{0, 0, 100, 2000}));
+  script.network.pool_alone = random.chance(0.3);
   // With many ranks, a small pool would cut the tensors into too many segments.
-  const bool is_small = dice.chance(0.2) && script.ranks <= 8;
+  const bool is_small = random.chance(0.2) && script.ranks <= 8;
   script.pool_bytes = uint64_t{is_small ? 1u << 20 : 64u << 20};
-  script.network.views = dice.chance(0.6);
-  script.network.node_ranks = static_cast<int>(dice.one_of(std::array<int64_t, 5>{0, 0, 1, 2, 3}));
-  script.network.foreign_views = dice.chance(0.5);
-  script.network.mapped = dice.chance(0.5);
-  script.algorithm = make_algorithm(dice);
-  script.canonical = script.algorithm != "ring" && dice.chance(0.3);
+  script.network.views = random.chance(0.6);
+  script.network.node_ranks =
+      static_cast<int>(random.one_of(std::array<int64_t, 5>{0, 0, 1, 2, 3}));
+  script.network.foreign_views = random.chance(0.5);
+  script.network.mapped = random.chance(0.5);
+  script.algorithm = make_algorithm(random);
+  script.canonical = script.algorithm != "ring" && random.chance(0.3);
   script.segment_bytes =
-      static_cast<uint64_t>(dice.one_of(std::array<int64_t, 4>{64, 1000, 16 << 10, 4 << 20}));
+      static_cast<uint64_t>(random.one_of(std::array<int64_t, 4>{64, 1000, 16 << 10, 4 << 20}));
   if (script.ranks > 8) script.segment_bytes = std::max<uint64_t>(script.segment_bytes, 32 << 10);
-  script.slow_compute = dice.chance(0.4);
-  const int64_t phases = dice.between(1, 4);
+  script.slow_compute = random.chance(0.4);
+  const int64_t phases = random.between(1, 4);
   for (int64_t i = 0; i < phases; ++i) {
     auto& phase = script.phases.emplace_back();
-    for (int64_t left = dice.between(1, 6); left > 0; --left) {
-      phase.push_back(make_operation(dice, script.ranks, phase.size()));
+    for (int64_t left = random.between(1, 6); left > 0; --left) {
+      phase.push_back(make_operation(random, script.ranks, phase.size()));
     }
   }
   make_sets(seed, script);
-  Dice variety(seed, 8);
+  RandomSource variety(seed, 8);
   for (auto& phase : script.phases) vary(variety, phase);
-  make_repetitions(seed, dice, script);
-  make_set_changes(Dice(seed, 4), variety, script);
-  make_joins(Dice(seed, 3), variety, script);
+  make_repetitions(seed, random, script);
+  make_set_changes(RandomSource(seed, 4), variety, script);
+  make_joins(RandomSource(seed, 3), variety, script);
   make_end(script);
   limit_segments(script);
-  make_fault(dice, Dice(seed, 12), script);
-  make_servers(Dice(seed, 5), script);
-  if (Dice(seed, 7).chance(0.25)) script.network.control_delays = 10;
-  Dice sharing(seed, 9);
+  make_fault(random, RandomSource(seed, 12), script);
+  make_servers(RandomSource(seed, 5), script);
+  if (RandomSource(seed, 7).chance(0.25)) script.network.control_delays = 10;
+  RandomSource sharing(seed, 9);
   script.shares_results = sharing.chance(0.4);
   // Automatically chosen algorithms do not share small results.
   if (script.shares_results && sharing.chance(0.5)) script.algorithm = "direct";
-  if (!script.shares_results && Dice(seed, 10).chance(0.15))
+  if (!script.shares_results && RandomSource(seed, 10).chance(0.15))
     script.algorithm = name_of(kDrawnApart);
-  Dice ends(seed, 11);
+  RandomSource ends(seed, 11);
   if (script.members() > 1 && ends.chance(0.15)) {
-    script.late_words = static_cast<int>(ends.between(1, 4));
+    script.late_messages = static_cast<int>(ends.between(1, 4));
   }
   return script;
 }
 
-SimScript SimScript::begun_again() const {
+SimScript SimScript::next_world() const {
   SimScript next = *this;
   next.network.seed = ~network.seed;  // other timing
   next.fault = Fault::late;

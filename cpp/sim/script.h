@@ -89,10 +89,10 @@ struct SimScript {
   std::size_t fault_phase = 0;  // mismatch, missing, leave, refuse
   std::size_t fault_operation = 0;
   uint32_t epoch = 7;
-  int late_words = 0;  // number of control messages of this world that reach the next one
+  int late_messages = 0;  // number of control messages of this world that reach the next one
 
   // The next world: the same processes and program, without another fault.
-  SimScript begun_again() const;
+  SimScript next_world() const;
   int members() const { return ranks + servers; }
   // The set's rank of a rank, or -1 if the set does not contain it.
   int rank_in(std::size_t set, int rank) const;
@@ -104,7 +104,7 @@ struct SimScript {
     return fault == Fault::nap || fault == Fault::stop || fault == Fault::unplug;
   }
   // Whether the fault hits a rank, and not an operation.
-  bool strikes_a_rank() const {
+  bool hits_a_rank() const {
     return fault == Fault::kill || fault == Fault::cut || fault == Fault::exhaust ||
            fault == Fault::dry || stops_a_rank();
   }

@@ -34,7 +34,7 @@ std::string SimScript::fault_text() const {
     case Fault::refuse:
       return cat(who, " has no memory for the result of ", where);
     case Fault::late:
-      return cat("begun again, ", late_words, " control messages of the world before arrive");
+      return cat("restarted, ", late_messages, " control messages of the previous world arrive");
   }
   return "";
 }

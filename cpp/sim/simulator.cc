@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "base/text.h"
-#include "sim/dice.h"
+#include "sim/random_source.h"
 #include "sim/rank.h"
 #include "sim/script.h"
-#include "sim/story.h"
+#include "sim/trace.h"
 #include "transport/sim/sim_network.h"
 
 namespace rdmacoll {
@@ -21,28 +21,28 @@ constexpr uint64_t kStepsMax = 40'000'000;
 
 class Simulation {
  public:
-  // `words`: control messages. A world begun again receives them from the previous world. Otherwise
+  // `words`: control messages. A restarted world receives them from the previous one. Otherwise
   // they are recorded here for the next one.
-  Simulation(const SimScript& script, SimStory& story, std::vector<SimWord>& words)
+  Simulation(const SimScript& script, SimTrace& trace, std::vector<SimMessage>& words)
       : script_(script),
-        story_(story),
+        trace_(trace),
         network_(script.members(), script.network),
         start_(network_.clock().now()) {
-    story.begin(network_.clock());
+    trace.begin(network_.clock());
     for (int rank = 0; rank < script.members(); ++rank) {
-      ranks_.push_back(std::make_unique<SimRank>(script_, network_, story_, rank));
+      ranks_.push_back(std::make_unique<SimRank>(script_, network_, trace_, rank));
     }
     if (script.fault == Fault::late) {
       hear_late(words);
-    } else if (script.late_words > 0) {
-      network_.keep_words(words);
+    } else if (script.late_messages > 0) {
+      network_.keep_messages(words);
     }
   }
 
   SimOutcome run() {
     SimOutcome outcome;
     outcome.scenario = script_.text();
-    story_.tell(outcome.scenario);
+    trace_.print(outcome.scenario);
     uint64_t steps = 0;
     while (!over()) {
       if (++steps > kStepsMax || network_.clock().now() - start_ > kEndOfTime) {
@@ -58,12 +58,12 @@ class Simulation {
 
  private:
   // The program repeats, so an old message is most plausible at about its original time.
-  void hear_late(const std::vector<SimWord>& words) {
-    Dice dice(script_.network.seed, 12);
+  void hear_late(const std::vector<SimMessage>& words) {
+    RandomSource random(script_.network.seed, 12);
     const auto last = static_cast<int64_t>(words.size()) - 1;
-    for (int left = words.empty() ? 0 : script_.late_words; left > 0; --left) {
-      SimWord word = words[static_cast<std::size_t>(dice.between(0, last))];
-      word.after = word.after * dice.between(50, 150) / 100;
+    for (int left = words.empty() ? 0 : script_.late_messages; left > 0; --left) {
+      SimMessage word = words[static_cast<std::size_t>(random.between(0, last))];
+      word.after = word.after * random.between(50, 150) / 100;
       network_.arrive_late(std::move(word));
     }
   }
@@ -93,7 +93,7 @@ class Simulation {
         paused_until_ = network_.clock().now() + script_.pause;
         break;
       case Fault::dry:
-        ranks_[script_.victim]->run_dry();
+        ranks_[script_.victim]->exhaust();
         break;
       case Fault::cut:
         if (!network_.cut(script_.victim, script_.partner)) return;
@@ -104,17 +104,17 @@ class Simulation {
       default:  // faults in submitted operations
         return;
     }
-    story_.tell(script_.fault_text());
+    trace_.print(script_.fault_text());
   }
 
   // One event: a rank is stepped, a user's thread continues, or a message arrives.
   void turn() {
     awake_.clear();
-    uint64_t dice = 0;
-    for (int rank = 0; rank < script_.members(); ++rank, dice >>= 2) {
-      if (rank % 32 == 0) dice = network_.random()();
+    uint64_t random = 0;
+    for (int rank = 0; rank < script_.members(); ++rank, random >>= 2) {
+      if (rank % 32 == 0) random = network_.random()();
       if (!runs(rank)) continue;
-      if ((dice & 3) == 0) ranks_[rank]->act();
+      if ((random & 3) == 0) ranks_[rank]->act();
       if (ranks_[rank]->is_awake()) awake_.push_back(rank);
     }
     const Nanoseconds now = network_.clock().now();
@@ -159,7 +159,7 @@ class Simulation {
   }
 
   const SimScript& script_;
-  SimStory& story_;
+  SimTrace& trace_;
   SimNetwork network_;
   Nanoseconds start_;
   std::vector<std::unique_ptr<SimRank>> ranks_;
@@ -170,14 +170,16 @@ class Simulation {
 
 }  // namespace
 
-SimOutcome simulate(uint64_t seed, bool is_told) { return simulate(make_script(seed), is_told); }
+SimOutcome simulate(uint64_t seed, bool is_printed) {
+  return simulate(make_script(seed), is_printed);
+}
 
-SimOutcome simulate(const SimScript& script, bool is_told) {
-  SimStory story(is_told);
-  std::vector<SimWord> words;
-  SimOutcome outcome = Simulation(script, story, words).run();
-  if (script.late_words == 0 || !outcome.ok()) return outcome;
-  return Simulation(script.begun_again(), story, words).run();
+SimOutcome simulate(const SimScript& script, bool is_printed) {
+  SimTrace trace(is_printed);
+  std::vector<SimMessage> words;
+  SimOutcome outcome = Simulation(script, trace, words).run();
+  if (script.late_messages == 0 || !outcome.ok()) return outcome;
+  return Simulation(script.next_world(), trace, words).run();
 }
 
 }  // namespace rdmacoll

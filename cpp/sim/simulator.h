@@ -34,8 +34,8 @@ struct SimOutcome {
 };
 
 struct SimScript;
-// `is_told`: prints the trace of the simulation.
-SimOutcome simulate(uint64_t seed, bool is_told = false);
-SimOutcome simulate(const SimScript& script, bool is_told = false);
+// `is_printed`: prints the trace of the simulation.
+SimOutcome simulate(uint64_t seed, bool is_printed = false);
+SimOutcome simulate(const SimScript& script, bool is_printed = false);
 
 }  // namespace rdmacoll

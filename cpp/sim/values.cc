@@ -171,8 +171,7 @@ Request sim_request(const SimOperation& operation, int rank, bool in_place, SimM
   return request;
 }
 
-std::string sim_complaint(const SimOperation& operation, int ranks, int rank,
-                          const Operation& ended) {
+std::string sim_error(const SimOperation& operation, int ranks, int rank, const Operation& ended) {
   for (std::size_t t = 0; t < operation.shapes.size(); ++t) {
     const std::vector<double> wanted = expected(operation, ranks, rank, t);
     const std::byte* got = ended.request.tensors[t].output;

@@ -20,7 +20,6 @@ struct SimMemory {
 Request sim_request(const SimOperation& operation, int rank, bool in_place, SimMemory& memory);
 // Checks the results of an operation that has succeeded. Returns "" if they are correct, otherwise
 // a description of the error.
-std::string sim_complaint(const SimOperation& operation, int ranks, int rank,
-                          const Operation& ended);
+std::string sim_error(const SimOperation& operation, int ranks, int rank, const Operation& ended);
 
 }  // namespace rdmacoll

@@ -3,13 +3,13 @@
 
 #include <vector>
 
-#include "sim/dice.h"
+#include "sim/random_source.h"
 #include "sim/script.h"
 
 namespace rdmacoll {
 
 // Gives some operations another dtype, some sums the operator product, and some alltoalls equal
 // parts. Small alltoalls with equal parts use Bruck's algorithm.
-void vary(Dice& dice, std::vector<SimOperation>& phase);
+void vary(RandomSource& random, std::vector<SimOperation>& phase);
 
 }  // namespace rdmacoll

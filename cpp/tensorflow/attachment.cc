@@ -10,10 +10,9 @@ Attachment& Attachment::instance() {
 
 namespace {
 
-// The tables only grow at their ends, so a longer table is accepted.
 bool is_complete(const rc_api& api) {
   return api.abi_version == RC_ABI_VERSION && api.size >= sizeof(rc_api) &&
-         api.engine->size >= sizeof(rc_engine_api) &&
+         api.header_hash == RC_HEADER_HASH && api.engine->size >= sizeof(rc_engine_api) &&
          api.operation->size >= sizeof(rc_operation_api) && api.ps->size >= sizeof(rc_ps_api);
 }
 

@@ -146,7 +146,7 @@ bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* s
   if (has_splits && !collect_splits(context, static_cast<int>(inputs), pending, status)) {
     return false;
   }
-  pending.asked = 0;
+  pending.requested = 0;
   pending.bytes = 0;
   pending.tensors.assign(inputs, {});
   pending.borrows.resize(inputs);
@@ -200,7 +200,7 @@ bool Kernel::collect_input(TF_OpKernelContext* context, int index, Pending& pend
 
 // Sets the name and the iteration. Together they are equal on all ranks for one run of the node,
 // and differ from any other run of the step. Returns "" or the error as JSON.
-std::string Kernel::name_the_unit(TF_OpKernelContext* context, rc_request& request) {
+std::string Kernel::name_operation(TF_OpKernelContext* context, rc_request& request) {
   if (name_.empty()) return "";
   std::call_once(has_name_, &Kernel::find_name, this);
   request.name = name_at_place_.c_str();
@@ -232,7 +232,7 @@ std::string Kernel::submit(Pending& pending) {
   request.root = root_;
   request.prescale = prescale_;
   request.postscale = postscale_;
-  if (const std::string refusal = name_the_unit(pending.context, request); !refusal.empty()) {
+  if (const std::string refusal = name_operation(pending.context, request); !refusal.empty()) {
     return refusal;
   }
   request.process_set = process_set_;
@@ -243,7 +243,7 @@ std::string Kernel::submit(Pending& pending) {
   if (makes_result()) request.allocate = &Kernel::on_allocate;
   if (pending.is_placed) {
     request.allocate = &Kernel::on_own_output;
-    request.place = &Kernel::on_place;
+    request.shared_result = &Kernel::on_shared_result;
   }
   request.splits = pending.splits.empty() ? nullptr : pending.splits.data();
   request.n_splits = static_cast<int32_t>(pending.splits.size());
@@ -273,7 +273,7 @@ void Kernel::refuse(const Pending& pending, const std::string& reason) {
   request.size = sizeof(request);
   request.kind = kind_;
   request.process_set = process_set_;
-  if (!name_the_unit(pending.context, request).empty()) return;
+  if (!name_operation(pending.context, request).empty()) return;
   pending.api->operation->refuse(pending.engine, &request, reason.c_str());
 }
 

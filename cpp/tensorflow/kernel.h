@@ -48,10 +48,10 @@ class Kernel {
     std::atomic<bool> one_has_left{false};  // set by compute() or the engine's callback
     std::vector<rc_tensor> tensors;
     std::vector<int64_t> splits;
-    // Memory that the engine has requested, by output, which becomes the output on success. `asked`
-    // counts the requests.
+    // Memory that the engine has requested, by output, which becomes the output on success.
+    // `requested` counts the requests.
     std::vector<OwnedTensor> results;
-    std::size_t asked = 0;
+    std::size_t requested = 0;
     std::vector<uint8_t> borrows;  // by output: further calls that borrow memory before TensorFlow
                                    // is asked again to reuse an input
     std::string failure;           // why there is no memory for the result
@@ -85,7 +85,7 @@ class Kernel {
                    std::size_t bytes, TF_Status* status);
   void* borrow_output(TF_OpKernelContext* context, int index, const Pending& pending,
                       std::size_t bytes, TF_Status* status);
-  std::string name_the_unit(TF_OpKernelContext* context, rc_request& request);
+  std::string name_operation(TF_OpKernelContext* context, rc_request& request);
   std::string submit(Pending& pending);
   void refuse(const Pending& pending, const std::string& reason);
 
@@ -94,8 +94,8 @@ class Kernel {
 
   static void* on_allocate(void* context, int32_t ndim, const int64_t* dims);
   static void* on_own_output(void* context, int32_t ndim, const int64_t* dims);
-  static void on_place(void* context, int32_t index, void* memory, void* loan,
-                       void (*release)(void* loan, void* memory));
+  static void on_shared_result(void* context, int32_t index, void* memory, void* loan,
+                               void (*release)(void* loan, void* memory));
   static void give_results(Pending& pending);
   static void on_done(void* context, const char* error_json);
   static void leave(Pending* pending);

@@ -101,7 +101,7 @@ void* Kernel::on_allocate(void* context, int32_t ndim, const int64_t* dims) {
   // All outputs are requested again if ranks turn out to have other numbers of rows.
   const std::size_t outputs = kernel.kind_ == RC_ALLTOALL ? 2 : pending->tensors.size();
   pending->results.resize(outputs);
-  const std::size_t index = pending->asked++ % outputs;
+  const std::size_t index = pending->requested++ % outputs;
   const bool is_counts = kernel.kind_ == RC_ALLTOALL && index == 1;
   std::size_t bytes = is_counts ? sizeof(int64_t) : size_of_dtype(kernel.dtype_);
   for (int32_t i = 0; i < ndim; ++i) bytes *= static_cast<std::size_t>(dims[i]);
@@ -121,7 +121,7 @@ void* Kernel::on_allocate(void* context, int32_t ndim, const int64_t* dims) {
 // Called if the ranks do not share the sum's memory.
 void* Kernel::on_own_output(void* context, int32_t, const int64_t*) {
   auto* pending = static_cast<Pending*>(context);
-  const auto index = static_cast<int>(pending->asked++);
+  const auto index = static_cast<int>(pending->requested++);
   const OwnedStatus status(TF_NewStatus());
   if (pending->kernel->make_output(pending->context, index, *pending, status.get())) {
     return pending->tensors[index].output;
@@ -130,8 +130,8 @@ void* Kernel::on_own_output(void* context, int32_t, const int64_t*) {
   return nullptr;
 }
 
-void Kernel::on_place(void* context, int32_t index, void* memory, void* loan,
-                      void (*release)(void*, void*)) {
+void Kernel::on_shared_result(void* context, int32_t index, void* memory, void* loan,
+                              void (*release)(void*, void*)) {
   auto* pending = static_cast<Pending*>(context);
   const rc_tensor& tensor = pending->tensors[index];
   pending->results.resize(pending->tensors.size());

@@ -31,10 +31,10 @@ bool read_input(TF_OpKernelContext* context, int index, Input& input, TF_Status*
 
 }  // namespace
 
-void* PsKernel::create_kernel(TF_OpKernelConstruction* construction, rc_ps_move move,
+void* PsKernel::create_kernel(TF_OpKernelConstruction* construction, rc_ps_transfer transfer,
                               bool by_rows) {
   const OwnedStatus status(TF_NewStatus());
-  std::unique_ptr<PsKernel> kernel(new PsKernel(move, by_rows));
+  std::unique_ptr<PsKernel> kernel(new PsKernel(transfer, by_rows));
   kernel->variables_ = attribute_strings(construction, "variables", status.get());
   if (TF_GetCode(status.get()) == TF_OK) {
     TF_OpKernelConstruction_GetAttrType(construction, "T", &kernel->type_, status.get());
@@ -51,12 +51,12 @@ void PsKernel::compute(void* self, TF_OpKernelContext* context,
   const auto* kernel = static_cast<PsKernel*>(self);
   Done finish(done);
   const OwnedStatus status(TF_NewStatus());
-  Asked asked;
+  Arguments arguments;
   if (is_evaluated_while_optimizing(context)) {
     TF_SetStatus(status.get(), TF_UNIMPLEMENTED,
                  "parameter servers have no value before the program runs");
   } else {
-    kernel->collect(context, asked, status.get());
+    kernel->collect(context, arguments, status.get());
   }
   if (TF_GetCode(status.get()) != TF_OK) {
     TF_OpKernelContext_Failure(context, status.get());
@@ -66,29 +66,29 @@ void PsKernel::compute(void* self, TF_OpKernelContext* context,
   pending->context = context;
   pending->done = std::move(finish);
   pending->round = Waiting::instance().begin();
-  const std::string error = kernel->submit(asked, *pending);
+  const std::string error = kernel->submit(arguments, *pending);
   if (!error.empty()) on_done(pending, error.c_str());
   leave(pending);
 }
 
-bool PsKernel::collect(TF_OpKernelContext* context, Asked& asked, TF_Status* status) const {
-  asked.tensors.resize(variables_.size());
+bool PsKernel::collect(TF_OpKernelContext* context, Arguments& arguments, TF_Status* status) const {
+  arguments.tensors.resize(variables_.size());
   int index = 0;  // index of the next input
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    asked.tensors[i].variable = variables_[i].c_str();
-    if (move_ == RC_PS_PULL) continue;
-    if (!collect_gradient(context, index++, asked.tensors[i], status)) return false;
+    arguments.tensors[i].variable = variables_[i].c_str();
+    if (transfer_ == RC_PS_PULL) continue;
+    if (!collect_gradient(context, index++, arguments.tensors[i], status)) return false;
   }
   Input rows;
   if (by_rows_) {
     if (!read_input(context, index++, rows, status)) return false;
-    asked.rows = static_cast<const int64_t*>(rows.data);
-    asked.n_rows = static_cast<int64_t>(rows.bytes / sizeof(int64_t));
+    arguments.rows = static_cast<const int64_t*>(rows.data);
+    arguments.n_rows = static_cast<int64_t>(rows.bytes / sizeof(int64_t));
   }
-  if (move_ == RC_PS_PULL) return make_value(context, index, asked.tensors[0], status);
+  if (transfer_ == RC_PS_PULL) return make_value(context, index, arguments.tensors[0], status);
   Input rate;
   if (!read_input(context, index, rate, status)) return false;
-  if (rate.bytes == sizeof(double)) asked.learning_rate = static_cast<const double*>(rate.data);
+  if (rate.bytes == sizeof(double)) arguments.learning_rate = static_cast<const double*>(rate.data);
   if (rate.bytes <= sizeof(double)) return true;
   TF_SetStatus(status, TF_INVALID_ARGUMENT, "several learning rates for one push: give one");
   return false;
@@ -100,7 +100,7 @@ bool PsKernel::collect_gradient(TF_OpKernelContext* context, int index, rc_ps_te
   if (!read_input(context, index, gradient, status)) return false;
   tensor.gradient = gradient.data;
   tensor.bytes = gradient.bytes;
-  if (move_ == RC_PS_PUSH) return true;
+  if (transfer_ == RC_PS_PUSH) return true;
   int forwarded = -1;
   TF_Tensor* value =
       TF_ForwardInputOrAllocateOutput(context, &index, 1, index, gradient.dims.data(),
@@ -128,15 +128,15 @@ bool PsKernel::make_value(TF_OpKernelContext* context, int dims_index, rc_ps_ten
 }
 
 // Returns "" or the error as JSON.
-std::string PsKernel::submit(const Asked& asked, Pending& pending) const {
+std::string PsKernel::submit(const Arguments& arguments, Pending& pending) const {
   const rc_ps_request request{.size = sizeof(rc_ps_request),
-                              .move = move_,
+                              .transfer = transfer_,
                               .dtype = dtype_of(type_),
-                              .n_tensors = static_cast<int32_t>(asked.tensors.size()),
-                              .tensors = asked.tensors.data(),
-                              .rows = asked.rows,
-                              .n_rows = asked.n_rows,
-                              .learning_rate = asked.learning_rate,
+                              .n_tensors = static_cast<int32_t>(arguments.tensors.size()),
+                              .tensors = arguments.tensors.data(),
+                              .rows = arguments.rows,
+                              .n_rows = arguments.n_rows,
+                              .learning_rate = arguments.learning_rate,
                               .done = &PsKernel::on_done,
                               .context = &pending};
   const Attachment::Use use = Attachment::instance().use();

@@ -17,6 +17,7 @@ DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
 DIMS_MAX = 8
 
 _VOID = ctypes.c_void_p
+BUILD_AGAIN = 'Install the package again, or run "make native" in the clone.'
 
 
 class Library:
@@ -36,12 +37,9 @@ class Library:
         get_api.restype = ctypes.POINTER(mirror.Api)
         get_api.argtypes = [ctypes.c_uint32]
         table = get_api(mirror.ABI_VERSION)
-        if not table or table.contents.abi_version != mirror.ABI_VERSION:
-            raise ConfigError(
-                f"{path} does not speak version {mirror.ABI_VERSION} of the C interface: library and Python "
-                "package come from different builds. Install the package again."
-            )
-        api = table.contents
+        api = table.contents if table else None
+        if api is None or api.abi_version != mirror.ABI_VERSION or api.header_hash != mirror.HEADER_HASH:
+            raise ConfigError(f"{path} and the Python package come from different builds. {BUILD_AGAIN}")
         _check_size(path, api)
         engine, operation, prepared, ps, tools = (
             pointer.contents for pointer in (api.engine, api.operation, api.prepared, api.ps, api.tools)
@@ -69,9 +67,7 @@ class Library:
         hooks = (ctypes.pythonapi.PyEval_SaveThread, ctypes.pythonapi.PyEval_RestoreThread)
         operation.set_lock_hooks(*(ctypes.cast(hook, _VOID) for hook in hooks))
         if not fast_calls.connect(self.table_address):
-            raise ConfigError(
-                f"fast_calls.abi3.so and {path} come from different builds. Install the package again."
-            )
+            raise ConfigError(f"fast_calls.abi3.so and {path} come from different builds. {BUILD_AGAIN}")
         self.prepared_free = prepared.free
         self.result_free = prepared.result_free
         self.memory_allocate = engine.memory_allocate
@@ -108,6 +104,11 @@ class Library:
         code = self._tools.settings(arguments.encode(), ctypes.byref(text), ctypes.byref(error))
         return json.loads(self.take_text(text.value)), self.error(error) if code != 0 else None
 
+    def transports(self) -> list[dict[str, Any]]:
+        """The transports in order of preference. Keys in rdmacoll_c.h."""
+        rows: list[dict[str, Any]] = json.loads(self.take_text(self._tools.transports()))
+        return rows
+
     def check_descriptors(self, needed: int) -> None:
         """Raises ConfigError if this process may not open so many more descriptors now."""
         error = _VOID()
@@ -134,13 +135,13 @@ class Library:
         self._check(code, error)
         return opened.value or 0, self.take_text(card.value)
 
-    def engine_callers(self, engine: int) -> int:
+    def engine_forward_rendezvous(self, engine: int) -> int:
         """Makes the engine listen at the rendezvous port. Call it before `engine_start`.
 
         Returns a socket. Callers that begin as at a rendezvous come out of it, as numbers of their
         descriptors. -1: no descriptor was left.
         """
-        return int(self._engine.callers(engine))
+        return int(self._engine.forward_rendezvous(engine))
 
     def engine_node(self, engine: int, addresses: Sequence[str]) -> int:
         """Step 3: the rank that leads this rank's node."""
@@ -298,13 +299,13 @@ class Library:
     ) -> tuple[int, str]:
         """Opens one end of a path between two ranks, `numbers` in the job. Returns (pair, its card).
 
-        Place 0 leads.
+        Side 0 leads.
         """
         both = (ctypes.c_int32 * 2)(*numbers)
         return self._open(self._tools.pair_open, side, both, job=job, secret=secret, arguments=arguments)
 
     def pair_node(self, pair: int, cards: Sequence[str]) -> int:
-        """The place of the end that leads this end's node, from both cards."""
+        """The side that leads this end's node, from both cards."""
         return self._node(self._tools.pair_node, pair, cards)
 
     def pair_run(
@@ -436,15 +437,15 @@ class Library:
         array = (mirror.Variable * len(variables))(*variables)
         return self._ps_call(self._ps.declare, ps, array, len(variables), rule.encode())
 
-    def ps_move(
-        self, ps: int, move: int, variables: Sequence[int], addresses: Sequence[int], rate: float | None
+    def ps_transfer(
+        self, ps: int, transfer: int, variables: Sequence[int], addresses: Sequence[int], rate: float | None
     ) -> int:
         """Begins a call: PS_INIT, PS_PUSH or PS_PULL of whole variables.
 
         rate: the learning rate of a push, or None: the rule's. The same holds for the functions below.
         """
         numbers, pointers = _int32s(variables), _addresses(addresses)
-        return self._ps_call(self._ps.move, ps, move, len(variables), numbers, pointers, _rate(rate))
+        return self._ps_call(self._ps.transfer, ps, transfer, len(variables), numbers, pointers, _rate(rate))
 
     def ps_exchange(
         self,
@@ -465,16 +466,22 @@ class Library:
             self._ps.exchange, ps, len(variables), numbers, gradient_addresses, value_addresses, _rate(rate)
         )
 
-    def ps_move_slot(
-        self, ps: int, move: int, slot: int, updates: int, variables: Sequence[int], addresses: Sequence[int]
+    def ps_transfer_slot(
+        self,
+        ps: int,
+        transfer: int,
+        slot: int,
+        updates: int,
+        variables: Sequence[int],
+        addresses: Sequence[int],
     ) -> int:
         """Begins a call: PS_INIT or PS_PULL of a slot, from 1 on, or of the values (0).
 
         updates: the number of updates that the values have had.
         """
         numbers, pointers = _int32s(variables), _addresses(addresses)
-        fields = (move, slot, updates, len(variables))
-        return self._ps_call(self._ps.move_slot, ps, *fields, numbers, pointers)
+        fields = (transfer, slot, updates, len(variables))
+        return self._ps_call(self._ps.transfer_slot, ps, *fields, numbers, pointers)
 
     def ps_updates(self, ps: int, variables: Sequence[int]) -> int:
         """Begins a call. The largest number among the answers is the number of updates of these variables."""
@@ -503,20 +510,20 @@ class Library:
         """On a server that ends before its workers: tells them the cause. `ps_free` comes next."""
         self._ps.leave(ps, cause.encode(errors="backslashreplace"))
 
-    def ps_move_rows(
-        self, ps: int, move: int, variable: int, rows: int, count: int, data: int, rate: float | None
+    def ps_transfer_rows(
+        self, ps: int, transfer: int, variable: int, rows: int, count: int, data: int, rate: float | None
     ) -> int:
         """Begins a call: PS_PUSH or PS_PULL of `count` rows, at these addresses."""
-        return self._ps_call(self._ps.move_rows, ps, move, variable, rows, count, data, _rate(rate))
+        return self._ps_call(self._ps.transfer_rows, ps, transfer, variable, rows, count, data, _rate(rate))
 
     def ps_query(self, ps: int, query: int) -> int:
         """Begins a call: PS_STATS or PS_LEAVE."""
-        return self._ps_call(self._ps.ask, ps, query)
+        return self._ps_call(self._ps.query, ps, query)
 
     def ps_checkpoint(self, ps: int, path: str, action: int) -> int:
         """Begins a call on each server's file, whose name begins with `path`.
 
-        way: PS_SAVE, PS_RESTORE, or PS_SAVED for the number of the save in the file.
+        action: PS_SAVE, PS_RESTORE, or PS_SAVED for the number of the save in the file.
         """
         return self._ps_call(self._ps.checkpoint, ps, os.fsencode(path), action)
 
@@ -550,7 +557,7 @@ def _check_size(path: Path, table: Any) -> None:
     if table.size < expected:
         raise ConfigError(
             f"{path} is older than the Python package ({table.size} bytes of functions instead of "
-            f"{expected}). Install the package again."
+            f"{expected}). {BUILD_AGAIN}"
         )
 
 

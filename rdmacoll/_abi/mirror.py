@@ -11,6 +11,7 @@ _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 ABI_VERSION = 1
+HEADER_HASH = 0x70DCCD67FA12CCAA
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -51,7 +52,7 @@ KINDS = {
 
 # rc_request:
 #   size kind dtype op root prescale postscale name iteration n_tensors tensors allocate done
-#   context manifest splits n_splits process_set place group
+#   context manifest splits n_splits process_set shared_result group
 REQUEST = struct.Struct("@IiiiiddPqiPPPPPPiiPP")
 
 # rc_tensor: input output ndim dims label
@@ -134,8 +135,8 @@ class Link(ctypes.Structure):
     ]
 
 
-class Scale(ctypes.Structure):
-    """rc_scale."""
+class ScaleQuery(ctypes.Structure):
+    """rc_scale_query."""
 
     _fields_ = [
         ("size", ctypes.c_uint32),
@@ -199,7 +200,7 @@ class EngineApi(ctypes.Structure):
         ),
         ("close", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.c_char_p)),
         ("free", ctypes.CFUNCTYPE(None, _ADDRESS)),
-        ("callers", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS)),
+        ("forward_rendezvous", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS)),
         ("topology", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.POINTER(ctypes.c_int32))),
         ("metrics", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
         ("describe", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
@@ -370,7 +371,7 @@ class PsApi(ctypes.Structure):
             ),
         ),
         (
-            "move",
+            "transfer",
             ctypes.CFUNCTYPE(
                 ctypes.c_int,
                 _ADDRESS,
@@ -398,7 +399,7 @@ class PsApi(ctypes.Structure):
             ),
         ),
         (
-            "move_rows",
+            "transfer_rows",
             ctypes.CFUNCTYPE(
                 ctypes.c_int,
                 _ADDRESS,
@@ -413,7 +414,7 @@ class PsApi(ctypes.Structure):
             ),
         ),
         (
-            "move_slot",
+            "transfer_slot",
             ctypes.CFUNCTYPE(
                 ctypes.c_int,
                 _ADDRESS,
@@ -438,7 +439,7 @@ class PsApi(ctypes.Structure):
                 _ADDRESSES,
             ),
         ),
-        ("ask", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int32, _ADDRESSES, _ADDRESSES)),
+        ("query", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int32, _ADDRESSES, _ADDRESSES)),
         (
             "checkpoint",
             ctypes.CFUNCTYPE(
@@ -467,6 +468,7 @@ class ToolsApi(ctypes.Structure):
         ("settings", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
         ("check_descriptors", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, _ADDRESSES)),
         ("devices", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
+        ("transports", ctypes.CFUNCTYPE(_ADDRESS)),
         (
             "explain",
             ctypes.CFUNCTYPE(
@@ -488,7 +490,7 @@ class ToolsApi(ctypes.Structure):
                 _ADDRESSES,
             ),
         ),
-        ("sim_scale", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Scale), _ADDRESSES, _ADDRESSES)),
+        ("sim_scale", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ScaleQuery), _ADDRESSES, _ADDRESSES)),
         (
             "pair_open",
             ctypes.CFUNCTYPE(
@@ -535,6 +537,7 @@ class Api(ctypes.Structure):
     _fields_ = [
         ("abi_version", ctypes.c_uint32),
         ("size", ctypes.c_uint32),
+        ("header_hash", ctypes.c_uint64),
         ("version", ctypes.c_char_p),
         ("text_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
         ("engine", ctypes.POINTER(EngineApi)),

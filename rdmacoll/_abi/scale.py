@@ -90,8 +90,8 @@ def simulate(
     count = len(operations)
     sizes = (ctypes.c_uint64 * count)(*(size for size, _ in operations))
     ready = (ctypes.c_double * count)(*(time for _, time in operations))
-    query = mirror.Scale(
-        ctypes.sizeof(mirror.Scale),
+    query = mirror.ScaleQuery(
+        ctypes.sizeof(mirror.ScaleQuery),
         ranks,
         per_node,
         model.rack_nodes,

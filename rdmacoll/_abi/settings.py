@@ -38,7 +38,7 @@ def argument_text(name: str, value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
         return ",".join(text_of(name, item) for item in value)
-    return text_of(name, value, "`rdmacoll config` says what it takes")
+    return text_of(name, value, "`rdmacoll config` lists its values")
 
 
 def arguments_text(settings: Mapping[str, object], known: Sequence[str]) -> str:

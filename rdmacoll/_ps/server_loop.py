@@ -47,7 +47,7 @@ def serve(
         leave(cause)
         log = Log(rank=library.engine_topology(engine)[0])
         if isinstance(error, Terminated):
-            log.error(f"{cause}: this server was ended from outside, and its workers end with it.")
+            log.error(f"{cause}: another program ended this server, and its workers end with it.")
         elif poll is None:
             _report(error, exit_cause, log)
         raise

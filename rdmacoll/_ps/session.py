@@ -288,9 +288,9 @@ class Session:
         library = self._library
         if move in (mirror.PS_INIT, mirror.PS_PULL):
             arguments = (self._address, move, slot, updates, variables, addresses)
-            self.wait(lambda: library.ps_move_slot(*arguments), arrays)
+            self.wait(lambda: library.ps_transfer_slot(*arguments), arrays)
         else:
-            self.wait(lambda: library.ps_move(self._address, move, variables, addresses, rate), arrays)
+            self.wait(lambda: library.ps_transfer(self._address, move, variables, addresses, rate), arrays)
 
     def exchange(
         self, gradients: Mapping[str, Array], values: Mapping[str, Array], rate: float | None = None
@@ -330,7 +330,7 @@ class Session:
         numbers = np.ascontiguousarray(row_array, np.int64)
         variable = self.variable(name).number
         arguments = (move, variable, address_of(numbers), numbers.size, address_of(values), rate)
-        self.wait(lambda: self._library.ps_move_rows(self._address, *arguments), (numbers, values))
+        self.wait(lambda: self._library.ps_transfer_rows(self._address, *arguments), (numbers, values))
 
 
 def _check_names(arrays: Any, rows: Collection[str], without_decay: Collection[str]) -> None:

@@ -9,7 +9,7 @@ from rdmacoll._start.launch import Launch
 from rdmacoll._start.rendezvous_listener import RendezvousListener
 from rdmacoll.engine.errors import RdmacollError, error_to_fields
 
-_COME_WITHIN_S = 10.0  # ranks that a launcher starts together have come after so long
+_COME_WITHIN_S = 10.0  # limit for the arrival of ranks that one launcher starts
 _READ_WITHIN_S = 1.0
 _TICK_S = 0.1
 

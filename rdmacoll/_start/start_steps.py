@@ -57,7 +57,7 @@ def start_engine(
         engine, card = library.engine_open(
             rank=launch.rank, size=launch.size, job=job, secret=secret, arguments=arguments
         )
-        exchange.share_address(lambda: library.engine_callers(engine))
+        exchange.share_address(lambda: library.engine_forward_rendezvous(engine))
         return card
 
     def connect() -> str:

@@ -17,9 +17,9 @@ from rdmacoll._start.listen_address import engine_listen_settings
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.process_set import ProcessSet, setting_of
 
-# These words of the library's error tell that RDMA cannot be used, and who asked for it.
-_RDMA_REQUESTED = "RDMA was asked for ("
-_CURE = "To go without, unset what asks for it."
+# These words of the library's error say that RDMA cannot be used, and which setting requests it.
+_RDMA_REQUESTED = "RDMA was requested ("
+_CURE = "To go without it, unset that setting."
 _CURE_OF_PROTOCOL = "To go without, give server_protocol=grpc."
 Sets = Union[Sequence[Union[ProcessSet, Iterable[int]]], str, None]
 

@@ -44,7 +44,8 @@ def ratios_to_build(cells: Mapping[str, Cell]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of one cell. where: the row, for people. what: the work. quiet: no others disturbed it."""
+    """The ratio of one cell. where: the name of the row. what: the measured work. quiet:
+    no other process disturbed it."""
 
     where: str
     what: str

@@ -17,7 +17,7 @@ _INTERVAL_S = 0.25
 
 @dataclass(frozen=True)
 class Reading:
-    """The machine at one moment. All values are seconds."""
+    """The processor time of the machine up to one moment, in seconds."""
 
     at: float
     busy: float

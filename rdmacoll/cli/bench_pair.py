@@ -11,6 +11,7 @@ import click
 from rdmacoll._abi.mirror import BANDWIDTH, EXCHANGE, LATENCY
 from rdmacoll._base.text import bytes_text
 from rdmacoll._world import pairs
+from rdmacoll.cli import transport_option
 from rdmacoll.cli.report import Findings, command, parse_bytes, print_line
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 
@@ -52,7 +53,9 @@ def _row_line(row: dict[str, Any]) -> str:
 
 @click.command("pair")
 @click.option(
-    "--transport", type=click.Choice(["rdma", "tcp", "shm"]), help="The transport. Default: as in a training."
+    "--transport",
+    type=transport_option.transport,
+    help="One that `rdmacoll config` lists for RDMACOLL_TRANSPORT. Default: as in a training.",
 )
 @click.option("--sizes", default="8:1M", show_default=True, help="In bytes: 8, 8:1M, 8,1M:4M.")
 @click.option(

@@ -72,7 +72,7 @@ def _libibverbs(machine: Machine) -> Iterator[Finding]:
             "libibverbs",
             view_by(machine, ENGINE).warning,
             why="RDMA works, with less than it could have",
-            cure="what the sentence names",
+            cure="follow the message",
             check="dpkg -l libibverbs1 (rpm -q libibverbs)",
         )
     else:
@@ -136,7 +136,7 @@ def memlock(machine: Machine) -> Iterator[Finding]:
         "; LimitMEMLOCK=infinity for a service; --ulimit memlock=-1 for a container",
     )
     must = bool(set_value) or limit.soft < _POOL_BYTES_MIN * pinned_share
-    smaller = "" if must else "; without RDMACOLL_BUF_SIZE the pool shrinks to what may be pinned"
+    smaller = "" if must else "; without RDMACOLL_BUF_SIZE the pool shrinks to the size that may be pinned"
     yield (problem if must else note)(
         "locked memory",
         f"this process may pin {have}, and its pool of {size_text(pool)} ({variable}) needs "

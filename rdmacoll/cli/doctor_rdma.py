@@ -158,7 +158,7 @@ def _port_cure(settings: Settings, device: Device, port: Port, obstacle: str) ->
         return "use another device: RDMA here needs InfiniBand or RoCE"
     if port.state != "active":
         return _PORT_CURES[port.state if port.state in _PORT_CURES else "other"]
-    if "asked for" in obstacle:
+    if "was requested" in obstacle:
         index, key = settings.variable("RDMACOLL_GID_INDEX"), settings.variable("RDMACOLL_PKEY")
         return f"unset {index} and {key}, or give them an index that the port has"
     if port.link == "infiniband":
@@ -189,7 +189,7 @@ def choice(machine: Machine) -> Iterator[Finding]:
         "choice",
         reason,
         why=f"{request.demanded} RDMA, so that nothing starts without" if request.demands else _FALLBACK,
-        cure=f"do what the sentence says; or name a device above that has a usable port ({variable}=NAME or "
+        cure=f"follow the message; or name a device above that has a usable port ({variable}=NAME or "
         f"NAME:PORT), or {alternative}",
         check="rdmacoll config; ibv_devinfo",
     )

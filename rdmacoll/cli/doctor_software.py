@@ -64,7 +64,7 @@ def settings(machine: Machine) -> Iterator[Finding]:
     set_texts = [f"{row['name']}={row['value']}" for row in found.rows if row["source"] == "environment"]
     if not notes and found.rows:
         seen = ", ".join(set_texts) or "none is set: defaults"
-        yield ok("settings", seen, why="what is set takes effect", check="rdmacoll config --all")
+        yield ok("settings", seen, why="set variables take effect", check="rdmacoll config --all")
 
 
 def _pair(version: str) -> tuple[int, int]:

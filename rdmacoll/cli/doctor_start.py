@@ -62,7 +62,7 @@ def secret(machine: Machine) -> Iterator[Finding]:
             "secret",
             machine.variables.secret,
             why="ranks that start without MPI prove by it that they belong to one job",
-            cure="do what the sentence says; the file must be the same on every host",
+            cure="follow the message; the file must be the same on every host",
             check="ls -ln ~/.rdmacoll/secret $RDMACOLL_SECRET_FILE",
         )
 

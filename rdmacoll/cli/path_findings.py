@@ -18,7 +18,7 @@ _CUT_FACTOR = 4  # a cut in use that differs by this factor from the measured on
 # Parts of the engine's messages (cpp/transport/rdma): no acknowledgement, or no route in the kernel.
 _NO_ANSWER, _NO_WAY = "no answer from the other end", "cannot be set up"
 # Parts of the messages of the path test (cpp/probe/pair_probe.cc) after its two ends have met.
-_IS_LATE, _LOSES = "was not done within", "the path loses what is sent"
+_IS_LATE, _LOSES = "was not done within", "the path loses data"
 _UNREACHABLE = ("unreachable", "no route to host")
 
 
@@ -171,7 +171,7 @@ def _rdma_cause(found: Paths, path: Path) -> tuple[str, str, str]:
             "between them",
             check,
         )
-    return "RDMA is used where all paths work", "what the sentence names", check
+    return "RDMA is used where all paths work", "follow the message", check
 
 
 def _kind(gid: Gid) -> str:
@@ -254,12 +254,12 @@ def _load_of(low: RankFacts, high: RankFacts) -> str:
     """The advice for a slow path."""
     if low.host == high.host:
         return (
-            "see what else runs on the host (top), and to which cores its ranks are bound (mpirun "
+            "look for other programs on the host (top), and to which cores its ranks are bound (mpirun "
             "--report-bindings)"
         )
     return (
-        "compare width and speed of the links (ibstat, ethtool, lspci -vv), cables, the MTU, and what else "
-        "runs on both hosts"
+        "compare width and speed of the links (ibstat, ethtool, lspci -vv), cables, the MTU, and the other "
+        "programs on both hosts"
     )
 
 

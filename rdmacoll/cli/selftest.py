@@ -9,9 +9,10 @@ import click
 import numpy as np
 
 from rdmacoll import engine
+from rdmacoll._abi.library import load
 from rdmacoll._base.text import counted
 from rdmacoll._world import world
-from rdmacoll.cli import references, selftest_sets
+from rdmacoll.cli import references, selftest_sets, transport_option
 from rdmacoll.cli.report import Findings, command, note_world_of_one, print_line
 from rdmacoll.cli.selftest_results import Results, everywhere
 from rdmacoll.engine.errors import ConfigError, RdmacollError
@@ -19,7 +20,6 @@ from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_red
 
 SIZES = (0, 1, 7, 1000, 100_003)
 ALGORITHMS = ("auto", "ring", "direct", "one_shot", "recursive_doubling", "halving_doubling", "two_level")
-TRANSPORTS = ("shm", "tcp", "rdma")
 FAILURES_SHOWN = 20
 
 
@@ -160,11 +160,9 @@ def _in_world(label: str, settings: dict[str, Any], results: Results, body: Call
 @click.option(
     "--transport",
     "transports",
-    type=click.Choice(TRANSPORTS),
+    type=transport_option.transport,
     multiple=True,
-    default=("shm", "tcp"),
-    show_default=True,
-    help="Only this one; may be given several times.",
+    help="Only this one; may be given several times. Default: all that need no devices.",
 )
 @click.option(
     "--algorithm",
@@ -190,9 +188,10 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
     log = {} if world.current().values.is_set("RDMACOLL_LOG") else {"log": "error"}
     is_rank_0 = world.rank() == 0
     count, nodes = world.size(), world.cross_size()
-    for transport in transports:
-        if transport == "shm" and nodes > 1:
-            results.skip("transport shm", f"the {count} ranks are on {nodes} nodes")
+    rows = {row["name"]: row for row in load().transports()}
+    for transport in transports or [name for name, row in rows.items() if not row["is_by_device"]]:
+        if rows[transport]["shares_memory"] and nodes > 1:
+            results.skip(f"transport {transport}", f"the {count} ranks are on {nodes} nodes")
             continue
         for algorithm in algorithms:
             for order in ("run", "canonical"):

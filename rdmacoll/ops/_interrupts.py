@@ -114,11 +114,11 @@ def waiting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _exceptions_without_init(text: str) -> Iterator[None]:
-    """Lets TensorFlow raise its exceptions without Python code, while it returns with a kernel's error about
-    the end of this rank.
+    """Meanwhile TensorFlow raises its exceptions without running Python code. `text`: their message.
 
-    These exceptions are Python classes. Their __init__ would be the first Python code to run in the main
-    thread. So the handler would run in there, and pybind11 would replace its exception by a RuntimeError.
+    Use it while a kernel ends with an error because this rank ends. TensorFlow's exceptions are Python
+    classes, whose __init__ would be the first Python code in the main thread. The signal handler would run
+    inside it, and pybind11 would replace the handler's exception by a RuntimeError.
     """
     code = tf.errors.UNKNOWN  # set by kernels, and by Python that TensorFlow has called
     fields: dict[Any, dict[str, Any]] = {

@@ -59,7 +59,7 @@ def _load() -> Any:
     def attach(engine: int) -> None:
         if shared.rc_tf_attach(table, engine) != 0:
             raise ConfigError(
-                f"{path} and {library.library_path()} come from different builds. Install the package again."
+                f"{path} and {library.library_path()} come from different builds. {library.BUILD_AGAIN}"
             )
         servers = world.current().variable_servers if engine else None
         if servers is not None and servers.session is not None:
@@ -97,8 +97,8 @@ def _refuse_xla() -> None:
     if control_flow_util.GraphOrParentsInXlaContext(graph):
         raise ConfigError(
             "a collective cannot be compiled by XLA, and this function is traced with "
-            "jit_compile=True. Leave jit_compile off where you call rdmacoll; what computes the "
-            "gradients can be a jit_compile=True function of its own."
+            "jit_compile=True. Leave jit_compile off where you call rdmacoll. A function of its "
+            "own that only computes gradients may have jit_compile=True."
         )
 
 

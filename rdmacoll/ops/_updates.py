@@ -18,7 +18,7 @@ from rdmacoll.engine.errors import error_to_fields
 from rdmacoll.ops._interrupts import waiting
 from rdmacoll.ops._library import _load, library_path, op_scope, ops
 
-NEVER = 2**63 - 1  # the update after which nobody is called
+NEVER = 2**63 - 1  # no update has this number, so the listener is not called
 _LISTENER = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)
 _COMPARES: dict[str, weakref.WeakMethod[Callable[[], None]]] = {}  # by the optimizer's name
 # An attribute of graphs: by name of the op, the handles of the variables that are read when it calls. They

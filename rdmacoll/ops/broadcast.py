@@ -112,7 +112,7 @@ def broadcast_global_variables(root_rank: int = 0) -> Any:
     there."""
     if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
         raise ConfigError(
-            "broadcast_global_variables() outside a graph of TensorFlow 1, where there is no list of all "
+            "broadcast_global_variables() needs a graph of TensorFlow 1, since only that has a list of all "
             "variables. Use broadcast_variables(model.variables), or in fit "
             "keras.callbacks.BroadcastGlobalVariablesCallback."
         )

@@ -21,7 +21,7 @@ from rdmacoll.ops.gather import gather_one
 def scatter(tensor: Any, root_rank: int, splits: Any = None, name: str | None = None) -> Any:
     """Returns this rank's rows of rank `root_rank`'s tensor.
 
-    tensor: of one dimension or more. Elsewhere than at the root only its dtype and the shape of a row count.
+    tensor: of one dimension or more. At other ranks only its dtype and the shape of a row count.
     splits, read at the root: the number of rows for each rank. Without splits all ranks get equal parts. If
     the rows do not divide evenly, the first ranks get one more. Dtypes, `name` and errors as for `allgather`.
 

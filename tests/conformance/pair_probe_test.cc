@@ -21,7 +21,7 @@ Plan quick(std::vector<uint64_t> sizes) {
   return {.sizes = std::move(sizes),
           .repeats = 2,
           .burst = kMillisecond / 2,
-          .patience = 60 * kSecond,
+          .progress_timeout = 60 * kSecond,
           .limit = 300 * kSecond};
 }
 
@@ -166,7 +166,7 @@ TEST_P(PairProbe, gives_up_on_a_peer_that_lives_and_says_nothing) {
   open();
   Side leader(*fleet, 0);
   Plan plan = quick({4096});
-  plan.patience = 50 * kMillisecond;
+  plan.progress_timeout = 50 * kMillisecond;
   Recorder silent;
   const Status led = lead(leader, plan, [&] { fleet->transports[1]->poll(silent); });
   EXPECT_EQ(led.code(), Code::failed);

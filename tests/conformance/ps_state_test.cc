@@ -52,7 +52,7 @@ TEST_P(ParameterServerState, takes_over_what_an_optimizer_has_and_gives_it_back)
       << "a server hangs up where somebody asks for a slot that is not there";
 }
 
-TEST_P(ParameterServerState, takes_gradients_that_lie_apart_and_tells_whoever_does_not_wait) {
+TEST_P(ParameterServerState, takes_gradients_in_separate_memory_and_calls_back_without_a_wait) {
   open(1, 2);
   const auto values_from = [](float from) {
     return std::vector<std::vector<float>>{counted(5050, from), counted(17, from)};

@@ -170,7 +170,7 @@ TEST_P(ParameterServer, that_leaves_by_an_error_says_why_to_its_workers) {
                 testing::AllOf(testing::HasSubstr("has left the job (ValueError: nan)"),
                                testing::HasSubstr("the variables that it stored are lost")));
   }
-  EXPECT_TRUE(servers[1]->has_told());
+  EXPECT_TRUE(servers[1]->has_informed_workers());
 }
 
 // A server ends because it has heard of the end of another server. For all workers, the cause is
@@ -242,7 +242,7 @@ TEST_P(ParameterServer, goes_on_without_a_worker_that_was_stopped) {
   open(2, 2);
   begin(kSpecs, values_of_specs(0));
   auto memory = values_of_specs(0);
-  clients[1]->was_stopped(worlds[1].was_stopped(9 * kSecond, kSecond));
+  clients[1]->was_suspended(worlds[1].was_suspended(9 * kSecond, kSecond));
   fleet->transports[2]->fail(1);
   const CallRef call = clients[1]->push_pull(tensors(memory));
   EXPECT_EQ(wait(call).detail().rank, 1);
@@ -310,7 +310,7 @@ TEST_P(ParameterServer, hangs_up_on_nonsense) {
   ASSERT_TRUE(run_until([&] {
     return !clients[1] || servers[0]->stats_json().find("\"lost\": 1") != std::string::npos;
   }));
-  EXPECT_THAT(servers[0]->take_losses().at(0), testing::HasSubstr("it sent what is no request"));
+  EXPECT_THAT(servers[0]->take_losses().at(0), testing::HasSubstr("it sent an invalid request"));
   auto values = values_of_specs(0);
   run(clients[0]->pull(tensors(values)));
 }

@@ -21,7 +21,8 @@ class ParameterServerViews : public PsFleet {
   // them.
   void give(std::span<const Piece> pieces) {
     Transport& transport = *fleet->transports[1];
-    ps::Request request{.ask = ps::Ask::push, .chunk_bytes = kChunkBytes, .items = {{0, 0}}};
+    ps::Request request{
+        .kind = ps::RequestKind::push, .chunk_bytes = kChunkBytes, .items = {{0, 0}}};
     const std::vector<std::byte> bytes = encode(request);
     fleet->offer([&] { return transport.post_control(2, bytes); });
     fleet->offer([&] { return transport.publish({2, ps::kLaneThere, 0, pieces, 0}); });
@@ -54,7 +55,7 @@ class ParameterServerViews : public PsFleet {
   void expect_hung_up() {
     ASSERT_TRUE(run_until(
         [&] { return servers[0]->stats_json().find("\"lost\": 1") != std::string::npos; }));
-    EXPECT_THAT(servers[0]->take_losses().at(0), testing::HasSubstr("it sent what is no request"));
+    EXPECT_THAT(servers[0]->take_losses().at(0), testing::HasSubstr("it sent an invalid request"));
     std::vector<std::vector<float>> pulled = {counted(kElements, 1)};
     run(clients[0]->pull(tensors(pulled)));
     EXPECT_EQ(pulled[0], std::vector<float>(kElements));

@@ -96,7 +96,7 @@ TEST_F(RdmaEngines, every_kind_has_its_results) {
       for (int rank = 0; rank < ranks; ++rank) {
         ASSERT_TRUE(drive({0, 1, 2, 3}, operations[rank])) << engines_[rank]->state();
         ASSERT_TRUE(operations[rank]->status().ok()) << operations[rank]->status().message();
-        EXPECT_EQ(sim_complaint(operation, ranks, rank, *operations[rank]), "") << "rank " << rank;
+        EXPECT_EQ(sim_error(operation, ranks, rank, *operations[rank]), "") << "rank " << rank;
       }
     }
   }
@@ -116,7 +116,7 @@ TEST_F(RdmaEngines, reduce_while_their_data_is_under_way) {
   }
   for (int rank = 0; rank < ranks; ++rank) {
     ASSERT_TRUE(drive({0, 1, 2, 3}, operations[rank])) << engines_[rank]->state();
-    EXPECT_EQ(sim_complaint(sum, ranks, rank, *operations[rank]), "");
+    EXPECT_EQ(sim_error(sum, ranks, rank, *operations[rank]), "");
     const uint64_t reduced = metric(rank, "bytes_reduced");
     EXPECT_GE(reduced, 3 * 8'000'000 / 4);
     EXPECT_GE(metric(rank, "bytes_reduced_beside_sends"), reduced * 2 / 3);

@@ -151,7 +151,7 @@ TEST_P(Wake, sleepers_of_three_ranks_are_woken_by_each_other) {
   third.join();
 }
 
-TEST_P(Wake, whoever_sleeps_on_a_full_queue_is_woken) {
+TEST_P(Wake, a_sleeper_on_a_full_queue_is_woken) {
   constexpr std::size_t kMessages = 20'000;
   auto fleet = GetParam().make(2, kNeverSilent);
   std::thread reader([&] {

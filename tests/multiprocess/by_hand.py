@@ -1,8 +1,8 @@
 """Runs one process of a job that is started by hand with TensorFlow's flags. RANKS_PLACE is its rank.
 
-The process reports its sum, that it has served, or its error. The options of "serve" or "bench" follow that
-word. ROUNDS sums come before the reported one. With asynchronous servers, the process reports the value after
-as many pushes of each worker."""
+A worker reports its sum, a server that it has served, and each of them its error. After the word "serve" or
+"bench" come the options of that command. ROUNDS: the number of sums before the reported one. With
+asynchronous servers it is the number of each worker's pushes before the reported value."""
 
 from __future__ import annotations
 

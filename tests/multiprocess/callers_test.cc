@@ -97,7 +97,7 @@ TEST(Callers, that_wait_do_not_overtake_what_they_have_submitted_before) {
   const auto second =
       std::make_shared<Operation>(in_place(Kind::allreduce, Dtype::float64, others, "second"));
   Driver& driver = world.rank(0).driver();
-  driver.look([&](Engine& engine) {
+  driver.inspect([&](Engine& engine) {
     EXPECT_TRUE(engine.submit(first).ok());
     const auto again =
         std::make_shared<Operation>(in_place(Kind::allreduce, Dtype::float64, others, "first"));

@@ -122,7 +122,7 @@ TEST_P(Collectives, every_kind_has_its_results_and_many_kinds_at_once) {
         ASSERT_TRUE(world.rank(rank).driver().wait(*operations[i], 60 * kSecond))
             << world.rank(rank).state();
         ASSERT_TRUE(operations[i]->status().ok()) << operations[i]->status().message();
-        ASSERT_EQ(sim_complaint(kinds[i], ranks(), rank, *operations[i]), "")
+        ASSERT_EQ(sim_error(kinds[i], ranks(), rank, *operations[i]), "")
             << kinds[i].name << " of " << rows << " rows on rank " << rank;
       }
     });

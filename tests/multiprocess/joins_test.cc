@@ -90,7 +90,7 @@ TEST_P(Joins, have_sums_go_on_in_the_log_and_out_of_plans) {
       });
       if (HasFailure()) return;
       EXPECT_THAT(last, Each(last[0]));
-      // Rank 0's steps take their time, so whoever had far more steps was the last.
+      // Rank 0's steps take their time, so the rank with far more steps joins last.
       if (steps[1] == 30) {
         EXPECT_EQ(last[0], 1);
       }

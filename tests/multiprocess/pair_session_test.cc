@@ -34,7 +34,7 @@ probe::Plan plan(double limit_s = 60) {
   return {.sizes = {8, 100'000},
           .repeats = 1,
           .burst = kMillisecond,
-          .patience = 30 * kSecond,
+          .progress_timeout = 30 * kSecond,
           .limit = from_seconds(limit_s)};
 }
 

@@ -81,7 +81,7 @@ void every_kind_in_all(Session& session, int rank, const std::vector<Set>& sets,
   for (Task& task : tasks) {
     ASSERT_TRUE(session.driver().wait(*task.operation, 60 * kSecond)) << session.state();
     ASSERT_TRUE(task.operation->status().ok()) << task.operation->status().message();
-    ASSERT_EQ(sim_complaint(task.script, task.ranks, task.place, *task.operation), "")
+    ASSERT_EQ(sim_error(task.script, task.ranks, task.place, *task.operation), "")
         << name_of(task.script.kind) << " of set " << task.script.set << " on rank " << rank;
   }
 }

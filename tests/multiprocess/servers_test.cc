@@ -124,7 +124,7 @@ TEST_P(Served, every_kind_has_its_results_among_the_workers) {
         ASSERT_TRUE(world.worker(rank).driver().wait(*operations[i], 60 * kSecond))
             << world.worker(rank).state();
         ASSERT_TRUE(operations[i]->status().ok()) << operations[i]->status().message();
-        EXPECT_EQ(sim_complaint(kinds[i], workers(), rank, *operations[i]), "")
+        EXPECT_EQ(sim_error(kinds[i], workers(), rank, *operations[i]), "")
             << name_of(kinds[i].kind);
       }
     });

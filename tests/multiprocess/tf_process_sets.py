@@ -54,7 +54,7 @@ class Case:
 
     Numbers are small and whole, so all results are exact."""
 
-    shapes: Callable[[int], list[tuple[int, ...]]]  # shapes of the tensors that the member at a place gives
+    shapes: Callable[[int], list[tuple[int, ...]]]  # by member: the shapes of its tensors
     call: Callable[[list[Any], rdmacoll.ProcessSet], list[Any]]
     right: Callable[[list[Arrays]], list[Arrays]]
 

@@ -1,8 +1,7 @@
 """Tests collectives in branches, loops and functions, on ranks that have built other ops before.
 
-Each rank builds as many conditionals, loops and calls first as its rank says, so that TensorFlow's counters
-differ everywhere. Each case is run in a graph of TensorFlow 1, with both kinds of its control flow, and in a
-tf.function.
+Rank n first builds n conditionals, loops and calls, so that TensorFlow's counters differ on all ranks. Each
+case is run in a graph of TensorFlow 1, with both kinds of its control flow, and in a tf.function.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tf_common import all_values, close, mine, run_all
+from tf_common import all_values, close, own_data, run_all
 
 import rdmacoll
 from rdmacoll.ops import allreduce
@@ -27,7 +26,7 @@ def total(x: Any) -> Any:
 
 
 def build_others(x: Any) -> Any:
-    """Builds each construct as often as this rank's number, without collectives in it."""
+    """Builds RANK constructs of each kind, without collectives. So TensorFlow's counters differ by rank."""
     twice = tf.function(lambda v: v * 2.0)
     for _ in range(RANK):
         x = tf.identity(x) + 0.0 * twice(x)
@@ -39,7 +38,7 @@ def build_others(x: Any) -> Any:
 
 
 def run_everywhere(build: Build, wanted: Any, *, has_old_control_flow: bool = True) -> None:
-    x = mine((3,)).numpy()
+    x = own_data((3,)).numpy()
 
     def built(value: Any) -> Any:
         return build(build_others(value))
@@ -141,7 +140,7 @@ def check_retraced_on_one_rank() -> None:
         return inner(x) + inner(x + 1.0)
 
     for turn in range(3):
-        close(step(mine((3,)), turn if RANK == 0 else 0), 2 * SUM + SIZE)
+        close(step(own_data((3,)), turn if RANK == 0 else 0), 2 * SUM + SIZE)
 
 
 if __name__ == "__main__":

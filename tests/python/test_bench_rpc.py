@@ -230,7 +230,7 @@ def test_links_are_shaped_for_servers_too(tmp_path, link):
     code, found, output = command_line(tmp_path, "bench", "ps-throughput", *options, *QUICK)
     assert code == 0, output
     checked(found, {"rdmacoll", "tf-grpc", "grpcio", "sockets"}, [("pull", "4M"), ("push", "4M")])
-    # The bucket lets some bytes through at once.
+    # The shaper of the link lets a burst through at once.
     least = 0.8 * ((4 << 20) - 192_000) * 8 / (float(link) * 1e3)
     for each in found["parts"][0]["rows"]:
         assert all(summary["median"] >= least for summary in each["time_us"].values())

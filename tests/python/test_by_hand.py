@@ -142,7 +142,7 @@ def test_rdma_that_the_protocol_asks_for_and_nobody_has_is_said_with_the_flag(tm
             pytest.skip("needs no RDMA device")
         assert one.code == 1, outcome.text()
         last = one.output.splitlines()[-1]
-        assert "RDMA was asked for (server_protocol=grpc+verbs: RDMACOLL_RDMA=true at rank " in last
+        assert "RDMA was requested (server_protocol=grpc+verbs: RDMACOLL_RDMA=true at rank " in last
         assert last.endswith("To go without, give server_protocol=grpc.")
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import inspect
 import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ from rdmacoll._abi import library, mirror
 from rdmacoll._abi.library import Library, library_path, load
 from rdmacoll.engine.errors import ConfigError
 
+GENERATOR = Path(__file__).resolve().parents[2] / "cpp" / "api" / "mirror.py"
 PURPOSES = ("engine", "operation", "prepared", "ps", "tools")
 
 
@@ -40,6 +45,66 @@ def test_another_version_of_the_interface_has_no_table() -> None:
     assert mirror.ABI_VERSION == 1
     assert not table_of(mirror.ABI_VERSION + 1)
     assert not table_of(0)
+
+
+def test_a_library_with_another_header_is_refused(tmp_path: Path) -> None:
+    """A copy of the library, in which the bytes of the hash are those of another header."""
+    content = library_path().read_bytes()
+    own = mirror.HEADER_HASH.to_bytes(8, sys.byteorder)
+    assert content.count(own) == 1
+    stale = tmp_path / "librdmacoll.so"
+    stale.write_bytes(content.replace(own, (mirror.HEADER_HASH ^ 1).to_bytes(8, sys.byteorder)))
+    with pytest.raises(ConfigError) as refused:
+        Library(stale)
+    assert str(refused.value) == (
+        f"{stale} and the Python package come from different builds. Install the package again, or run "
+        '"make native" in the clone.'
+    )
+
+
+def test_a_library_older_than_the_hash_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Old(ctypes.Structure):
+        _fields_ = (
+            ("abi_version", ctypes.c_uint32),
+            ("size", ctypes.c_uint32),
+            ("version", ctypes.c_char_p),
+        )
+
+    table = Old(mirror.ABI_VERSION, ctypes.sizeof(mirror.Api), b"0.1.0")
+
+    def get_api(version: int) -> Any:
+        return ctypes.cast(ctypes.pointer(table), ctypes.POINTER(mirror.Api))
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace(rc_get_api=get_api))
+    with pytest.raises(ConfigError, match="come from different builds"):
+        Library(library_path())
+
+
+def load_generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mirror_generator", GENERATOR)
+    assert spec is not None
+    assert spec.loader is not None
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    return generator
+
+
+def test_a_change_of_a_comment_keeps_the_hash_and_a_change_of_an_entry_does_not() -> None:
+    generator = load_generator()
+    text = generator.HEADER.read_text()
+    assert generator.Header(text).hash == f"{mirror.HEADER_HASH:016x}"
+    other_comment = text.replace("the engine of one rank", "an engine\n")
+    assert other_comment != text
+    assert generator.Header(other_comment).hash == f"{mirror.HEADER_HASH:016x}"
+    other_entry = text.replace("int32_t root;", "int64_t root;")
+    assert generator.Header(other_entry).hash != f"{mirror.HEADER_HASH:016x}"
+
+
+def test_transports_are_listed_with_their_properties() -> None:
+    rows = {row["name"]: row for row in load().transports()}
+    assert list(rows) == ["shm", "rdma", "tcp"]
+    assert [row["shares_memory"] for row in rows.values()] == [True, False, False]
+    assert [row["is_by_device"] for row in rows.values()] == [False, True, False]
 
 
 @pytest.mark.parametrize("purpose", PURPOSES)

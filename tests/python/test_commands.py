@@ -8,13 +8,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import click
 import pytest
 from marks import slow
 from ranks import ROOT, clean_environment, command_line, mpirun_command, run_python
 
 from rdmacoll._abi.library import load
-from rdmacoll.cli import seeds
+from rdmacoll.cli import seeds, transport_option
 
 ROWS = {
     "bytes",
@@ -110,6 +112,15 @@ def test_a_wrong_setting_is_a_finding_with_its_sentence(tmp_path):
 def test_wrong_usage_ends_with_2(tmp_path, arguments):
     code, found, _ = command_line(tmp_path, *arguments)
     assert (code, found) == (2, None)
+
+
+def test_an_option_takes_every_transport_of_the_library_and_no_other(monkeypatch):
+    rows = [*load().transports(), {"name": "toy"}]
+    monkeypatch.setattr(transport_option, "load", lambda: SimpleNamespace(transports=lambda: rows))
+    assert [transport_option.transport(row["name"]) for row in rows] == ["shm", "rdma", "tcp", "toy"]
+    with pytest.raises(click.BadParameter) as refused:
+        transport_option.transport("quic")
+    assert str(refused.value) == "'quic' is not one of 'shm', 'rdma', 'tcp', 'toy'."
 
 
 def test_wrong_usage_is_said_by_rank_0_alone(tmp_path):

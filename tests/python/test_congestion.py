@@ -78,7 +78,7 @@ def controls():
         except OSError:
             pass
         finally:
-            one.detach()  # it is not ours
+            one.detach()  # another object owns the descriptor
     return sorted(found)
 
 end = time.monotonic() + 30

@@ -125,7 +125,7 @@ STATES: list[tuple[Machine, str, str, list[str]]] = [
     (engine_sees(judged(MLX4, "has no LID")), "mlx4_0 port 1", "problem", ["has no LID", "opensm"]),
     (engine_sees(judged(RXE, "has no RoCE v2 GID")), "rxe1 port 1", "problem", ["RoCE v2", "ip addr add"]),
     (
-        engine_sees(judged(MLX5, "has no GID 9, which was asked for", "is down")),
+        engine_sees(judged(MLX5, "has no GID 9, which was requested", "is down")),
         "mlx5_0 port 1",
         "problem",
         ["GID 9", "RDMACOLL_GID_INDEX"],

@@ -78,7 +78,7 @@ PLANTED = [
         "secret",
         "problem",
         "chmod 600 s",
-        "what the sentence",
+        "follow the message",
         variables=Variables(secret="0644: chmod 600 s"),
     ),
     planted("start", "problem", "SLURM_NTASKS=4", "set all of the variables", start=NO_SRUN),

@@ -52,7 +52,9 @@ while True:
         assert f"rank {victim}" in entry["text"]
         assert entry["at"] - killed < 5, entry
         assert outcome.ranks[rank].code == 3
-        assert f"rank {victim}" in outcome.ranks[rank].output, "said at detection, whoever waits"
+        assert f"rank {victim}" in outcome.ranks[rank].output, (
+            "printed at detection, on a rank that waits too"
+        )
 
 
 @pytest.mark.parametrize(

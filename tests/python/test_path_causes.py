@@ -16,7 +16,7 @@ from rdmacoll.cli.paths import RDMA, TCP
         ("rank 2 (node2, pid 3) stopped answering: connection refused", "every job needs TCP", "firewall"),
         ("the test of the path to rank 2 was not done within 30 s (in a burst)", "slow link", "ethtool"),
         (
-            "nothing moved for 10 s, though both ends live: the path loses what is sent.",
+            "nothing moved for 10 s, though both ends live: the path loses data.",
             "large packets",
             "MTU",
         ),

@@ -246,7 +246,7 @@ for turn in range(600):
     dtype, count = draw.choice([np.float32, np.int64]), draw.choice([2, 3, 300])
     op, root, replaces = draw.choice([rdmacoll.Sum, rdmacoll.Max]), draw.randrange(size), draw.random() < 0.5
     key = dtype, count
-    # Rank 0 keeps its arrays, and rank 1 often has others, which may lie where earlier ones lay.
+    # Rank 0 keeps its arrays, and rank 1 often has others, perhaps at the addresses of earlier ones.
     if key not in kept or (me == 1 and replaces):
         kept[key] = np.empty(count, dtype)
     kept[key][:] = me + turn

@@ -206,11 +206,14 @@ def test_sums_have_one(tmp_path, operation):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--ranks", "4", "--nodes", "5"], "4 ranks cannot be on 5 nodes: ask for 1 to 4."),
-        (["--ranks", "4", "--rank", "4"], "there is no rank 4 among 4: ask for 0 to 3."),
-        (["--algorithm", "pipelined_tree"], "pipelined_tree is no algorithm for this: ask for ring, direct"),
-        (["--bytes", "0"], "0 bytes need no algorithm: ask for 1 or more."),
-        (["--ranks", "100000"], "ask for 1 to 256."),
+        (["--ranks", "4", "--nodes", "5"], "4 ranks cannot be on 5 nodes: give 1 to 4."),
+        (["--ranks", "4", "--rank", "4"], "there is no rank 4 among 4: give 0 to 3."),
+        (
+            ["--algorithm", "pipelined_tree"],
+            "pipelined_tree is no algorithm for this: choose one of ring, direct",
+        ),
+        (["--bytes", "0"], "0 bytes need no algorithm: give 1 or more."),
+        (["--ranks", "100000"], "give 1 to 256."),
     ],
 )
 def test_what_cannot_be_planned_is_said(tmp_path, arguments, sentence):

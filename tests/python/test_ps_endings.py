@@ -97,7 +97,7 @@ while True:
     assert [rank.code for rank in outcome.ranks] == [1, 1, 1, 128 + signal.SIGTERM], outcome.text()
     for rank in outcome.ranks[:3]:
         assert "has left the job (SIGTERM)" in rank.output, outcome.text()
-    assert "SIGTERM: this server was ended from outside" in outcome.ranks[3].output
+    assert "SIGTERM: another program ended this server" in outcome.ranks[3].output
     assert "Traceback" not in outcome.ranks[3].output
 
 

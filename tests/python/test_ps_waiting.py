@@ -27,7 +27,7 @@ else:
     ps.declare({"w": w}, rule)
     waits = [server["waiting_for"] for server in ps.stats()]
     begin = time.monotonic()
-    while time.monotonic() < begin + 2:  # others' pushes are no news for whoever waits for values
+    while time.monotonic() < begin + 2:  # pushes of others do not end the wait for values
         ps.push(np.zeros(10, np.float32), "w")
     report([w.tolist(), sorted(waits)])
 if rank == 0:
@@ -42,7 +42,7 @@ if rank == 0:
     assert sum(server.output.count(logged) for server in outcome.ranks[3:]) == 1, outcome.text()
 
 
-def test_whoever_is_held_back_by_one_that_waits_for_values_hears_of_these():
+def test_a_worker_behind_one_that_waits_for_values_is_told_of_these_values():
     program = """
 import time
 import numpy as np, rdmacoll

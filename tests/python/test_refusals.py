@@ -291,7 +291,7 @@ except rdmacoll.ConfigError as error:
     env = {"RDMACOLL_TRANSPORT": "rdma", "RDMACOLL_DEVICE": "no_such_device"}
     texts = [text for ranks in (1, 2) for text in run(entry_program, ranks, env=env).succeeded()]
     assert len(texts) == 3
-    assert "RDMA was asked for" in texts[0]
+    assert "RDMA was requested" in texts[0]
     assert len({text.partition("cannot use it:")[2] for text in texts}) == 1
 
 

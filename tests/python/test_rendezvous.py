@@ -264,7 +264,7 @@ def test_frames_that_were_changed_repeated_or_too_long_are_refused():
         reader.take()
 
 
-def test_the_secret_file_is_made_once_by_whoever_comes_first(tmp_path):
+def test_the_secret_file_is_made_once_by_the_first_process(tmp_path):
     path = tmp_path / "deep" / "secret"
     found: list[bytes] = []
     threads = [threading.Thread(target=lambda: found.append(read_secret(str(path)))) for _ in range(16)]

@@ -334,5 +334,5 @@ def test_a_path_between_two_other_ranks_that_drops_large_frames_is_named():
         made.close()
     for kind, text in outcome.succeeded():
         assert kind == "RankFailedError", text
-        assert "frames of 8948 bytes do not reach it within 5 s, small ones do" in text, text
+        assert "frames of 8948 bytes do not reach it within 5 s, but small ones do" in text, text
         assert "ip link set dev NAME mtu 1500" in text, text

@@ -32,7 +32,7 @@ DIMENSIONS = {
 SEED = 33
 SEEDS = (SEED, 34, 35)  # the whole cover, of each
 EXECUTIONS = ("eager execution", "sessions", "refused sessions")
-SAMPLE = 2  # cases of `make test`, beside these
+SAMPLE = 2  # further cases in `make test`
 _USUAL = {
     "keras": "Keras 2 legacy",
     "mode": "graph",

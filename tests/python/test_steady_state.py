@@ -29,7 +29,7 @@ CALLS = {
 """
 
 
-def test_whoever_waits_drives_the_engine_and_calls_no_thread_for_it():
+def test_a_waiting_caller_drives_the_engine_and_wakes_no_thread_for_it():
     body = (
         CALLS
         + """

@@ -1,4 +1,4 @@
-"""Which operations of two ranks are one: names of models, threads and places in a program."""
+"""Tests that operations of two ranks match by the names of models, threads and places in a program."""
 
 from __future__ import annotations
 

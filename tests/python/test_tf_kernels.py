@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 from kernel_spy import ONE, PIECES, Spy, allreduce, library, ops, spy  # noqa: F401 (fixtures)
 
-from rdmacoll._abi.mirror import ABI_VERSION, REQUEST, Api
+from rdmacoll._abi.mirror import ABI_VERSION, HEADER_HASH, REQUEST, Api
 from rdmacoll.engine.errors import ConfigError, RankFailedError, StalledError, error_from
 from rdmacoll.ops._arguments import bits
 
@@ -31,6 +31,11 @@ def test_a_table_of_another_abi_is_refused(library: Any) -> None:
     table = Api()
     table.abi_version, table.size = ABI_VERSION + 1, ctypes.sizeof(Api)
     assert library[1].rc_tf_attach(ctypes.addressof(table), 1) != 0
+
+
+def test_a_table_of_another_header_is_refused(library: Any, spy: Spy) -> None:
+    spy.table.header_hash = HEADER_HASH ^ 1
+    assert library[1].rc_tf_attach(ctypes.addressof(spy.table), 1) != 0
 
 
 @pytest.mark.parametrize("purpose", ["engine", "operation", "ps"])

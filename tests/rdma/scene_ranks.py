@@ -214,7 +214,7 @@ def check_rank_0_says_once_what_was_chosen() -> None:
     assert line in outcome.ranks[0].output.splitlines()[0], outcome.text()
     assert f"{DEVICES[0]} port 1 (" in line
     assert "Gbit/s" in line
-    assert f"{DEVICES[0]} was asked for" in line
+    assert f"{DEVICES[0]} was requested" in line
     assert re.search(r"GID \d+ ::ffff:10\.9\.0\.1, in software", line) or not ARE_THE_GUESTS, line
     assert "RDMA over" not in outcome.ranks[1].output
 

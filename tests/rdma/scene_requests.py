@@ -78,7 +78,7 @@ def check_neighbours_keep_to_shared_memory_unless_told() -> None:
 
 def check_one_rank_that_cannot_decides_for_all_and_is_named() -> None:
     for text in _refusals(_start(RDMA, own_device(2), prefix_of={1: LIMITED})):
-        assert "RDMA was asked for" in text
+        assert "RDMA was requested" in text
         assert "rank 1 (" in text
         assert "of pinned memory, and the limit (RLIMIT_MEMLOCK) is 16 KiB" in text
         assert "ulimit -l unlimited" in text
@@ -111,8 +111,8 @@ def check_devices_that_no_program_may_use_are_said_though_nobody_asked() -> None
             assert "the kernel has rxe1" in logged, logged
             assert "/dev/infiniband/uverbs* is missing" in logged, logged
             for text in _refusals(_start({"TF_RDMA_DEV_NAME": DEVICES[0]}, **options)):
-                assert f"RDMA was asked for (TF_RDMA_DEV_NAME={DEVICES[0]} at rank 0 (" in text, text
-                assert "To go without, unset what asks for it." in text, text
+                assert f"RDMA was requested (TF_RDMA_DEV_NAME={DEVICES[0]} at rank 0 (" in text, text
+                assert "To go without it, unset that setting." in text, text
             silent = _start({"TF_RDMA_ENABLED": "false"}, **options)
             assert _transports(silent) == {"tcp"}
             assert "no RDMA" not in silent.ranks[0].output

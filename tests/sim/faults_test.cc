@@ -29,7 +29,7 @@ TEST(SimulatedFaults, end_with_right_sums_or_the_right_error) {
   EXPECT_GT(by_servers, 50u);
   EXPECT_GT(caught_up, 20u);
   EXPECT_GT(replayed, 5u);
-  // Ranks have heard words of an earlier world.
+  // Ranks have received messages of an earlier world.
   EXPECT_GT(refused, 30u);
 }
 

@@ -54,7 +54,7 @@ TEST(AlgorithmRanges, that_are_none_are_refused) {
   }
 }
 
-// Settings cannot ask the table of algorithms what it has.
+// The parser may not include the table of algorithms, so both list the names.
 TEST(AlgorithmRanges, know_every_algorithm_that_sums_and_no_other) {
   for (const AlgorithmRow& row : algorithm_table()) {
     const bool sums = row.result == AlgorithmRow::Result::sum && !row.by_servers;

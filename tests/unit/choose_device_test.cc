@@ -108,7 +108,8 @@ TEST(ChooseDevice, none_is_an_error_with_the_cure) {
 
 TEST(ChooseDevice, names_the_wish_that_stands_in_the_way) {
   EXPECT_THAT(chosen({rxe()}, {.gid_index = 99}),
-              AllOf(HasSubstr("Asked for was RDMACOLL_GID_INDEX=99: "), Not(HasSubstr("Bring"))));
+              AllOf(HasSubstr("Requested: RDMACOLL_GID_INDEX=99. Request a port that is there"),
+                    Not(HasSubstr("Bring"))));
   EXPECT_THAT(chosen({rxe()}, {.port = 9, .pkey_index = 7}),
               HasSubstr("RDMACOLL_DEVICE_PORT=9, RDMACOLL_PKEY=7"));
   EXPECT_THAT(chosen({rxe()}, {.devices = "rxe7", .devices_by = "TF_RDMA_DEV_NAME"}),
@@ -214,7 +215,7 @@ TEST(ChooseDevice, a_gid_index_that_was_asked_for_is_taken_or_refused) {
   EXPECT_EQ(chosen({mlx5_roce()}, {.devices = "mlx5_0", .gid_index = 5}), "mlx5_0:1/5/0");
   EXPECT_EQ(only_rail({mlx5_roce()}, {.gid_index = 5}).gid, gid("fd00::1"));
   EXPECT_THAT(chosen({rxe()}, {.gid_index = 9}),
-              AllOf(HasSubstr("no GID 9, which was asked for"),
+              AllOf(HasSubstr("no GID 9, which was requested"),
                     HasSubstr("0 fe80::1 RoCE v2, 1 ::ffff:10.9.0.1 RoCE v2")));
 }
 
@@ -225,7 +226,7 @@ TEST(ChooseDevice, a_port_that_was_asked_for_is_that_of_every_device_named_witho
   EXPECT_EQ(chosen({both}, {.devices = "mlx4_0", .port = 2}), "mlx4_0:2/0/0");
   EXPECT_EQ(chosen({both}, {.devices = "mlx4_0:1", .port = 2}), "mlx4_0:1/0/0");
   EXPECT_THAT(only_rail({both}, {.devices = "mlx4_0", .port = 2}).reason,
-              HasSubstr("mlx4_0 port 2 was asked for"));
+              HasSubstr("mlx4_0 port 2 was requested"));
   EXPECT_THAT(chosen({both}, {.devices = "mlx4_0", .port = 3}), HasSubstr("mlx4_0 has no port 3"));
   EXPECT_THAT(chosen({rxe()}, {.port = 2}), HasSubstr("RDMACOLL_DEVICE_PORT=2"));
   EXPECT_THAT(chosen({mlx5_with_two_ports()}, {.devices = "mlx5_0", .port = 1}),
@@ -252,7 +253,7 @@ TEST(ChooseDevice, a_rail_tells_what_it_is_and_why) {
   EXPECT_EQ(automatic.mtu, 4096u);
   EXPECT_THAT(only_rail({rxe_with_only_link_local()}).reason, HasSubstr("link-local"));
   EXPECT_THAT(only_rail({mlx5_roce()}, {.devices = "mlx5_0:1"}).reason,
-              AllOf(HasSubstr("mlx5_0:1 was asked for"), Not(HasSubstr("first active"))));
+              AllOf(HasSubstr("mlx5_0:1 was requested"), Not(HasSubstr("first active"))));
 }
 
 TEST(RdmaGid, has_the_usual_text) {

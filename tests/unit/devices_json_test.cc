@@ -36,7 +36,7 @@ TEST(DevicesJson, has_facts_and_choice) {
             HasSubstr(R"("unusable": null}])"), HasSubstr(R"("software": false}])"),
             HasSubstr(R"("choice_error": null})")));
   EXPECT_THAT(devices_json({}, devices, "", {.pkey_index = 4}),
-              HasSubstr(R"("unusable": "has no PKEY 4, which was asked for, but PKEYs 0 0xffff")"));
+              HasSubstr(R"("unusable": "has no PKEY 4, which was requested, but PKEYs 0 0xffff")"));
 }
 
 TEST(DevicesJson, has_the_sentence_where_nothing_is_known_or_nothing_fits) {

@@ -35,7 +35,7 @@ TEST(EagerCut, stays_between_its_bounds) {
 }
 
 TEST(EagerCut, shortest_of_all_requests_counts) {
-  WayTimer timer;
+  LatencyTimer timer;
   EXPECT_TRUE(timer.is_done());
   timer.start(3);
   Nanoseconds now = 100;

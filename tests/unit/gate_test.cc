@@ -32,7 +32,7 @@ int ranks_of(const SimScript& script, uint32_t set) {
   return set <= script.sets.size() ? script.ranks_of(set) : script.ranks;
 }
 
-bool read(const SimScript& script, const SimWord& word, Message& message) {
+bool read(const SimScript& script, const SimMessage& word, Message& message) {
   return decode(epoch_of(word.message), ranks_of(script, addressed_set(word.message)), word.message,
                 message, script.servers);
 }
@@ -61,7 +61,7 @@ std::vector<Recorded> record_worlds() {
     world.script.late_words = 0;
     SimScript script = world.script;
     std::size_t index = 0;
-    script.network.tamper = [&](SimWord& word) {
+    script.network.tamper = [&](SimMessage& word) {
       Message message;
       if (read(world.script, word, message)) world.sent[message.index()].push_back(index);
       ++index;
@@ -97,7 +97,7 @@ Draw draw(const std::vector<Recorded>& worlds, std::mt19937_64& random) {
 }
 
 // Changes one field of the message, its sender, or its set. Returns the name of the change.
-std::string change(const SimScript& script, SimWord& word, std::mt19937_64& random) {
+std::string change(const SimScript& script, SimMessage& word, std::mt19937_64& random) {
   Message message;
   if (!read(script, word, message)) return "nothing";
   const uint32_t epoch = epoch_of(word.message), set = addressed_set(word.message);
@@ -124,7 +124,7 @@ void run_changed(const std::vector<Recorded>& worlds, uint64_t seed, Told& told)
   SimScript script = drawn.world->script;
   std::size_t index = 0;
   int sender = -1;
-  script.network.tamper = [&](SimWord& word) {
+  script.network.tamper = [&](SimMessage& word) {
     if (index++ != drawn.at) return;
     const std::string field = change(drawn.world->script, word, random);
     sender = word.from;

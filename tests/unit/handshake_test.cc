@@ -108,7 +108,7 @@ struct Refusal {
   std::string dialer_says, listener_says;
 };
 
-TEST(Handshake, whoever_does_not_belong_is_refused_on_both_sides_with_the_reason) {
+TEST(Handshake, a_stranger_is_refused_on_both_sides_with_the_reason) {
   const Credentials home = rank_of(2);
   const std::vector<Refusal> cases = {
       {rank_of(1, "a wrong secret!!"), 2, "rank 2 does not know the secret", "another secret"},

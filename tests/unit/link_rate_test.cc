@@ -57,26 +57,27 @@ TEST(LinkRate, moves_where_a_ring_begins_over_tcp) {
     const Facts facts{.ranks = 4, .one_node = false, .bytes = bytes};
     return choose(AlgorithmRow::Result::sum, tuning_for(at(links, times)), facts).algorithm;
   };
-  EXPECT_EQ(chosen(kTcpLinks, 0.1, 64 << 10), Algorithm::direct);
-  EXPECT_EQ(chosen(kTcpLinks, 0.1, 128 << 10), Algorithm::ring);
-  EXPECT_EQ(chosen(kTcpLinks, 1, 512 << 10), Algorithm::direct);
-  EXPECT_EQ(chosen(kTcpLinks, 1, 1 << 20), Algorithm::ring);
+  EXPECT_EQ(chosen(kSocketLinks, 0.1, 64 << 10), Algorithm::direct);
+  EXPECT_EQ(chosen(kSocketLinks, 0.1, 128 << 10), Algorithm::ring);
+  EXPECT_EQ(chosen(kSocketLinks, 1, 512 << 10), Algorithm::direct);
+  EXPECT_EQ(chosen(kSocketLinks, 1, 1 << 20), Algorithm::ring);
   for (const double times : {0.25, 1.0, 2.0}) {
-    EXPECT_EQ(chosen(kRdmaLinks, times, 1 << 20), Algorithm::direct) << times;
-    EXPECT_EQ(chosen(kRdmaLinks, times, 2 << 20), Algorithm::ring) << times;
+    EXPECT_EQ(chosen(kDeviceLinks, times, 1 << 20), Algorithm::direct) << times;
+    EXPECT_EQ(chosen(kDeviceLinks, times, 2 << 20), Algorithm::ring) << times;
   }
 }
 
 // On slow links, bytes cost more than rounds from smaller sizes on. choose_test checks the sizes of
 // the jumps.
 TEST(LinkRate, moves_the_cuts) {
-  EXPECT_EQ(tuning_for(kTcpLinks).doubling_bytes_port, socket_tuning().doubling_bytes_port);
-  EXPECT_EQ(tuning_for(kRdmaLinks).doubling_bytes_port, Tuning().doubling_bytes_port);
+  EXPECT_EQ(tuning_for(kSocketLinks).doubling_bytes_port, socket_tuning().doubling_bytes_port);
+  EXPECT_EQ(tuning_for(kDeviceLinks).doubling_bytes_port, Tuning().doubling_bytes_port);
   const std::vector<int> nodes = even_nodes(4, 2);
   const Shape shape{.ranks = 4, .nodes = nodes};
   const auto chosen = [&](double gbit, uint64_t bytes) {
     const Facts facts{.ranks = 4, .one_node = false, .bytes = bytes, .spread = Spread(shape)};
-    return choose(AlgorithmRow::Result::sum, tuning_for(at(kTcpLinks, gbit / kTcpLinksGbit)), facts)
+    return choose(AlgorithmRow::Result::sum, tuning_for(at(kSocketLinks, gbit / kSocketLinksGbit)),
+                  facts)
         .algorithm;
   };
   for (const double gbit : {1, 10, 25}) {

@@ -147,7 +147,7 @@ class Mutator {
     text(name + " as bytes", bytes);
     Descriptor read;
     if (!decode_descriptor(bytes, read)) return;
-    for (int times = 0; times < 4; ++times) {  // more often: it has many fields
+    for (int times = 0; times < 4; ++times) {  // it has many fields
       field(name + " field", [this, &bytes] {
         Descriptor changed;
         decode_descriptor(bytes, changed);

@@ -10,8 +10,11 @@ namespace rdmacoll::ps {
 namespace {
 
 Request example() {
-  Request request{
-      .id = 7, .ask = Ask::push_rows, .step = 12, .chunk_bytes = 8192, .learning_rate = 0.5};
+  Request request{.id = 7,
+                  .kind = RequestKind::push_rows,
+                  .step = 12,
+                  .chunk_bytes = 8192,
+                  .learning_rate = 0.5};
   request.items = {{3, 100}, {4, 0}};
   request.text = "optimizer=sgd\n";
   request.first_spec = 3;
@@ -27,7 +30,7 @@ TEST(PsProtocol, reads_back_what_was_written) {
   EXPECT_EQ(request.specs, example().specs);
   EXPECT_EQ(request.items[0].rows, 100U);
   EXPECT_EQ(request.learning_rate, 0.5);
-  ASSERT_TRUE(decode(encode(Request{.ask = Ask::push, .chunk_bytes = 4096}), request));
+  ASSERT_TRUE(decode(encode(Request{.kind = RequestKind::push, .chunk_bytes = 4096}), request));
   EXPECT_EQ(request.learning_rate, std::nullopt);
   Answer answer;
   ASSERT_TRUE(decode(encode(Answer{5, Answer::Kind::refused, Code::mismatch, "no."}), answer));
@@ -42,7 +45,7 @@ TEST(PsProtocol, refuses_what_is_out_of_range) {
     return !decode(encode(request), read);
   };
   EXPECT_FALSE(is_refused([](Request&) {}));
-  EXPECT_TRUE(is_refused([](Request& r) { r.ask = static_cast<Ask>(200); }));
+  EXPECT_TRUE(is_refused([](Request& r) { r.kind = static_cast<RequestKind>(200); }));
   EXPECT_TRUE(is_refused([](Request& r) { r.chunk_bytes = 0; }));
   EXPECT_TRUE(is_refused([](Request& r) { r.chunk_bytes = 8195; }));
   EXPECT_TRUE(is_refused([](Request& r) { r.specs[0].dtype = Dtype::int32; }));
@@ -79,7 +82,7 @@ TEST(PsProtocol, survives_every_truncation_and_change) {
 }
 
 TEST(PsProtocol, chunks_cover_an_item_once) {
-  Request request{.ask = Ask::push_pull, .chunk_bytes = 4096};
+  Request request{.kind = RequestKind::push_pull, .chunk_bytes = 4096};
   request.items = {{0, 0}};
   const StoredSpec dense{"w", Dtype::float64, true, 1300, 0};
   std::vector<Chunk> chunks;
@@ -89,7 +92,7 @@ TEST(PsProtocol, chunks_cover_an_item_once) {
   EXPECT_EQ(chunks[2].bytes_there, 276 * 8U);
   EXPECT_EQ(chunks[2].bytes_back, 276 * 8U);
 
-  request.ask = Ask::pull_rows;
+  request.kind = RequestKind::pull_rows;
   request.items[0].rows = 90;
   const StoredSpec rows{"w", Dtype::float32, true, 1300, 13};
   EXPECT_EQ(rows_in_a_chunk(rows, 4096), 4096U / 60);

@@ -215,7 +215,7 @@ TEST(Store, takes_an_optimizer_for_each_declaration_and_one_list_of_variables) {
   const Status other = store.declare("optimizer=sgd\n", 0, {&kDense, 1});
   EXPECT_EQ(other.code(), Code::mismatch);
   EXPECT_EQ(other.message(),
-            "workers have different optimizers for variable w: the servers go by "
+            "workers have different optimizers for variable w: the servers use "
             "initial_learning_rate=0.5, and this worker has nothing of that. Give all workers the "
             "same one.");
   StoredSpec elsewhere = kDense;

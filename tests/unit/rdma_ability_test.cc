@@ -158,8 +158,8 @@ TEST(AgreeOnRdma, what_one_asked_for_and_another_cannot_is_an_error) {
   const Status status = agree({asking(able()), unable("no library.", false)}, agreement);
   EXPECT_EQ(status.code(), Code::invalid);
   EXPECT_THAT(status.message(),
-              AllOf(HasSubstr("RDMA was asked for (TF_RDMA_DEV_NAME=mlx5_0 at rank 0 on h0)"),
-                    HasSubstr("To go without, unset what asks for it."),
+              AllOf(HasSubstr("RDMA was requested (TF_RDMA_DEV_NAME=mlx5_0 at rank 0 on h0)"),
+                    HasSubstr("To go without it, unset that setting."),
                     HasSubstr("rank 1 on h1 cannot use it: no library.")));
   EXPECT_FALSE(agreement.use);
 }
@@ -226,7 +226,7 @@ TEST(FabricOverRdma, rank_without_a_device_is_an_error_where_rdma_was_asked_for)
         options.rank == 0 ? fabric.add_host({verbs_sim::soft_roce(0)}) : fabric.add_host({}));
   });
   const Status status = cluster.begin();
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("RDMA was asked for"), HasSubstr("rank 1")));
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("RDMA was requested"), HasSubstr("rank 1")));
 }
 
 TEST(FabricOverRdma, a_world_of_one_that_asks_for_rdma_needs_it_as_any_other) {
@@ -241,7 +241,7 @@ TEST(FabricOverRdma, a_world_of_one_that_asks_for_rdma_needs_it_as_any_other) {
     EXPECT_EQ(status.code(), Code::invalid);
     sentences.push_back(status.message());
   }
-  EXPECT_THAT(sentences[0], AllOf(HasSubstr("RDMA was asked for"), HasSubstr("rank 0 (")));
+  EXPECT_THAT(sentences[0], AllOf(HasSubstr("RDMA was requested"), HasSubstr("rank 0 (")));
   EXPECT_EQ(sentences[0], sentences[1]);
 }
 

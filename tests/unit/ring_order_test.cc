@@ -89,9 +89,9 @@ TEST(RingOrder, costs_the_same_wherever_the_ranks_of_a_node_are) {
       Ranks in_turns;
       for (int rank = 0; rank < ranks; ++rank) in_turns.push_back(rank % nodes);
       const auto time_of = [&](const Ranks& where) {
-        const auto schedules =
-            lowered_schedules(Algorithm::ring, {.ranks = ranks, .nodes = where}, kTcpLinks, true);
-        return cost_of(schedules, where, kTcpLinks, 64 << 20, 1 << 20).time_us;
+        const auto schedules = lowered_schedules(Algorithm::ring, {.ranks = ranks, .nodes = where},
+                                                 kSocketLinks, true);
+        return cost_of(schedules, where, kSocketLinks, 64 << 20, 1 << 20).time_us;
       };
       const double one_after_the_other = time_of(even_nodes(ranks, nodes));
       EXPECT_NEAR(time_of(in_turns), one_after_the_other, 0.1 * one_after_the_other)

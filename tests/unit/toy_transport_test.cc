@@ -51,6 +51,11 @@ TEST(ToyTransport, carries_messages_and_data_where_it_alone_is_allowed) {
   EXPECT_GE(cluster.fabrics[0]->counters().bytes_sent, source.size());
 }
 
+TEST(ToyTransport, is_listed_for_commands) {
+  EXPECT_EQ(transports_json({toy::row()}),
+            R"([{"name": "toy", "title": "TOY", "shares_memory": false, "is_by_device": false}])");
+}
+
 TEST(ToyTransport, without_its_row_is_no_way_between_ranks) {
   Cluster cluster(2, only({"toy"}));
   const Status status = cluster.begin();
@@ -98,7 +103,7 @@ TEST(ToyTransport, that_was_requested_and_cannot_be_used_is_an_error) {
                   }));
   const Status status = cluster.begin();
   EXPECT_EQ(status.code(), Code::invalid);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("TOY was asked for (TOY=1 at rank 0"),
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("TOY was requested (TOY=1 at rank 0"),
                                       HasSubstr("rank 1"), HasSubstr("it is broken.")));
 }
 

@@ -116,7 +116,7 @@ class Gate final : public RemoteReader {
 
 // The classic bug is the lost wake-up. The test sleeps whenever arm() allows it, thousands of
 // times. The job ends before, during and after arm().
-TEST_P(WorkersTest, wakes_whoever_sleeps_after_arm) {
+TEST_P(WorkersTest, wakes_a_sleeper_after_arm) {
   std::mutex mutex;
   std::condition_variable bell;
   int rings = 0;
@@ -253,7 +253,7 @@ std::unique_ptr<WorkerCompute> sleeping_worker(std::size_t alone) {
   return worker;
 }
 
-TEST(Workers, leave_to_whoever_polls_what_does_not_pile_up) {
+TEST(Workers, leave_work_that_does_not_pile_up_to_the_polling_thread) {
   constexpr std::size_t kBytes = 300'000;
   CopyFromAfar copy(kBytes);
   const auto worker = sleeping_worker(2 * kBytes);
@@ -304,7 +304,7 @@ TEST(Workers, report_what_is_dropped_and_do_not_do_it) {
   EXPECT_TRUE(sink.statuses.back().ok());
 }
 
-TEST(Workers, share_with_whoever_polls_what_piles_up) {
+TEST(Workers, share_work_that_piles_up_with_the_polling_thread) {
   constexpr std::size_t kBytes = 3'000'000;
   CopyFromAfar copy(kBytes);
   WorkerCompute workers(2, [] {}, {.at_once = 0, .alone = 2 * kBytes - 1});

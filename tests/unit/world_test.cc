@@ -102,15 +102,15 @@ TEST(World, tells_who_shares_cpus) {
       world.members[rank].cpus = row.cpus[rank];
     }
     world.members.push_back({.host = "other", .node = 6, .machine = 6, .cpus = {0, 1}});
-    const Crowd crowd = world.crowd(7);
-    EXPECT_EQ(crowd.ranks, row.ranks);
-    EXPECT_EQ(crowd.cpus, row.together);
-    EXPECT_EQ(crowd.is_crowded(), row.ranks > row.together);
+    const Oversubscription oversubscription = world.oversubscription(7);
+    EXPECT_EQ(oversubscription.ranks, row.ranks);
+    EXPECT_EQ(oversubscription.cpus, row.together);
+    EXPECT_EQ(oversubscription.is_oversubscribed(), row.ranks > row.together);
     // If a rank does not report its CPUs, all ranks of the machine count. They share the CPUs that
     // the caller passes.
     world.members[row.cpus.size() - 1].cpus.clear();
-    EXPECT_EQ(world.crowd(7).ranks, static_cast<int>(row.cpus.size()));
-    EXPECT_EQ(world.crowd(7).cpus, 7);
+    EXPECT_EQ(world.oversubscription(7).ranks, static_cast<int>(row.cpus.size()));
+    EXPECT_EQ(world.oversubscription(7).cpus, 7);
   }
 }
 

@@ -100,7 +100,7 @@ bool waits_right(Pair& pair, bool polls_again) {
   }
 }
 
-TEST(VerbsSimQueues, whoever_does_not_poll_again_after_arming_sleeps_for_ever) {
+TEST(VerbsSimQueues, a_sleeper_that_does_not_poll_again_after_arming_sleeps_for_ever) {
   int slept_for_ever = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     for (const bool polls_again : {true, false}) {

@@ -62,11 +62,11 @@ std::string set_gid(const PortFacts& port, std::optional<int> wanted, Rail& rail
   if (wanted) {
     const GidFacts* found = gid_at(port, *wanted);
     if (found == nullptr) {
-      return cat("has no GID ", *wanted, ", which was asked for, but ", list_of(port.gids));
+      return cat("has no GID ", *wanted, ", which was requested, but ", list_of(port.gids));
     }
     rail.gid_index = found->index;
     rail.gid = found->gid;
-    reason = cat("GID ", found->index, " was asked for: ", text(found->type));
+    reason = cat("GID ", found->index, " was requested: ", text(found->type));
     return "";
   }
   if (port.link != LinkLayer::ethernet) {
@@ -101,10 +101,10 @@ std::string set_pkey(const PortFacts& port, std::optional<int> wanted, Rail& rai
   if (wanted) {
     const auto index = static_cast<std::size_t>(*wanted);
     if (index >= port.pkeys.size() || port.pkeys[index] == 0) {
-      return cat("has no PKEY ", *wanted, ", which was asked for, but ", list_of(port.pkeys));
+      return cat("has no PKEY ", *wanted, ", which was requested, but ", list_of(port.pkeys));
     }
     rail.pkey_index = *wanted;
-    reason = cat("PKEY ", *wanted, " was asked for");
+    reason = cat("PKEY ", *wanted, " was requested");
     return "";
   }
   for (std::size_t index = 0; index < port.pkeys.size(); ++index) {
@@ -163,8 +163,8 @@ std::string states_of(std::span<const DeviceFacts> present, const DeviceRequest&
 
 Status none_present() {
   return {Code::invalid,
-          "no RDMA device is present on this machine: load the adapter's driver (rdma link shows "
-          "what the kernel has)."};
+          "no RDMA device is present on this machine: load the adapter's driver (rdma link lists "
+          "the kernel's devices)."};
 }
 
 // Returns the first usable port of the device. `why` precedes the port's own reason.
@@ -209,7 +209,7 @@ Status choose_automatically(std::span<const DeviceFacts> present, const DeviceRe
   });
   const std::string cure =
       is_there && !requested.empty()
-          ? cat("Asked for was ", join(requested, ", "), ": ask for what is there, or unset it")
+          ? cat("Requested: ", join(requested, ", "), ". Request a port that is there, or unset it")
           : "Bring one up";
   return {Code::invalid, cat("no RDMA device of this machine has a port that can be used: ",
                              states_of(present, request), ". ", cure, ".")};
@@ -267,7 +267,7 @@ Status choose_named(std::span<const DeviceFacts> present, const DeviceRequest& r
   const std::optional<int> number = named.port ? named.port : request.port;
   if (!number) {
     const auto found =
-        first_rail(*device, request, cat(device->name, " was asked for, first active port"));
+        first_rail(*device, request, cat(device->name, " was requested, first active port"));
     if (!found) return refused(cat(device->name, " has no port that can be used"));
     rail = *found;
     return {};
@@ -281,7 +281,7 @@ Status choose_named(std::span<const DeviceFacts> present, const DeviceRequest& r
   if (!verdict.rail) return refused(cat("port ", *number, " ", verdict.refusal));
   rail = *verdict.rail;
   rail.reason =
-      cat(named.text, named.port ? "" : cat(" port ", *number), " was asked for", rail.reason);
+      cat(named.text, named.port ? "" : cat(" port ", *number), " was requested", rail.reason);
   return {};
 }
 

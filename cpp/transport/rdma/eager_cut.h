@@ -24,7 +24,7 @@ uint32_t eager_cut(Nanoseconds way, double copy_speed, uint32_t most);
 double measure_copy_speed(const Clock& clock);
 
 // Times single requests. The shortest time counts, since disturbances only lengthen a request.
-class WayTimer {
+class LatencyTimer {
  public:
   void start(int requests) { left_ = requests; }
   // Returns true if the next request may go.

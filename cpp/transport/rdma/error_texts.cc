@@ -78,7 +78,7 @@ Status not_registered(const std::string& device, uint64_t bytes, int error,
             cat(what, "; the limit on pinned memory (RLIMIT_MEMLOCK) is ", have, " and ",
                 bytes_text(limit.pinned),
                 " are in use by this process, so the machine or the device has no more: lower "
-                "RDMACOLL_BUF_SIZE, or end what else has pinned memory",
+                "RDMACOLL_BUF_SIZE, or end other programs that pin memory",
                 limit.allowed ? cat("; or raise the limit: ", kRaiseLimit) : "", ".")};
   }
   return {Code::failed, cat(what,

@@ -118,7 +118,7 @@ bool GreetingSocket::take_word(Word& word) {
   return true;
 }
 
-void GreetingSocket::say_last(const std::string& why) {
+void GreetingSocket::send_last(const std::string& why) {
   if (!socket_) return;
   say(Word::failed);
   say(std::as_bytes(std::span(why)));
@@ -126,7 +126,7 @@ void GreetingSocket::say_last(const std::string& why) {
   out_.clear();
 }
 
-std::string GreetingSocket::last_words() const {
+std::string GreetingSocket::last_message() const {
   if (in_.empty() || in_.front() != static_cast<std::byte>(Word::failed)) return "";
   return {reinterpret_cast<const char*>(in_.data()) + 1, std::min(in_.size() - 1, kLastBytesMax)};
 }

@@ -57,9 +57,9 @@ class GreetingSocket {
   // Takes the next word once it is there. Does not take the last word, `failed`.
   bool take_word(Word& word);
   // Tells the peer why this end gives up, as far as the system takes the text at once.
-  void say_last(const std::string& why);
+  void send_last(const std::string& why);
   // The peer's reason for giving up, or "".
-  std::string last_words() const;
+  std::string last_message() const;
   void close();
 
  private:

@@ -57,7 +57,7 @@ Status Inbound::post_recv(const Transfer& transfer) {
   receiving.is_ready = false;
   receiving.is_staged =
       !std::all_of(transfer.pieces.begin(), transfer.pieces.end(),
-                   [&](const Piece& piece) { return home_.slabs.contains(piece); });
+                   [&](const Piece& piece) { return rank_state_.slabs.contains(piece); });
   (receiving.is_staged ? asking_ : granting_).push(index);
   pump();
   return {};
@@ -85,15 +85,15 @@ Status Inbound::expect_eager(const Transfer& transfer, uint32_t bytes) {
   scatter(early_bytes_[at].data(), transfer.pieces);
   // Large buffers are released, since they would pile up among the small ones.
   if (early_bytes_[at].capacity() > kEarlyBytesKept) early_bytes_[at] = {};
-  home_.counters.bytes_copied += bytes;
+  rank_state_.counters.bytes_copied += bytes;
   received_.push_back(transfer.cookie);
   return {};
 }
 
 bool Inbound::data(const RecordHeader& header, std::span<const std::byte> payload) {
   if (payload.size() > link_.cuts.eager_bytes) return false;
-  home_.counters.bytes_received += payload.size();
-  home_.counters.bytes_copied += payload.size();
+  rank_state_.counters.bytes_received += payload.size();
+  rank_state_.counters.bytes_copied += payload.size();
   if (const uint32_t* expected = expected_.get(header.lane, header.sequence)) {
     const uint32_t index = *expected;
     Progress& progress = eager_[index];
@@ -197,13 +197,13 @@ bool Inbound::grant(uint32_t index) {
         continue;
       }
       Status status;
-      const RailKeys* keys = home_.slabs.keys(address, status);
+      const RailKeys* keys = rank_state_.slabs.keys(address, status);
       if (keys == nullptr) {
         link_.fault = status.message();
         return false;
       }
       const std::size_t bytes =
-          std::min({left, home_.slabs.reach(address), std::size_t{link_.cuts.chunk_bytes}});
+          std::min({left, rank_state_.slabs.reach(address), std::size_t{link_.cuts.chunk_bytes}});
       add_place(index, address, static_cast<uint32_t>(bytes), *keys, 0);
       progress.advance(bytes);
     }
@@ -226,7 +226,7 @@ bool Inbound::grant_staged(uint32_t index) {
          receiving.places + places_.size() < kStagesOfOne && has_slot()) {
     uint16_t stage = 0;
     Status status;
-    Stages& stages = home_.receive_stages;
+    Stages& stages = rank_state_.receive_stages;
     if (!stages.take(stage, status)) {
       if (!status.ok()) link_.fault = status.message();
       break;
@@ -283,12 +283,12 @@ bool Inbound::written(uint32_t immediate) {
   slot.is_granted = false;
   slots_.give_back(number);
   Receiving& receiving = receivings_[slot.receiving];
-  home_.counters.bytes_received += slot.bytes;
+  rank_state_.counters.bytes_received += slot.bytes;
   if (slot.stage != 0) {
     const auto stage = static_cast<uint16_t>(slot.stage - 1);
-    receiving.progress.copy_in(std::span(home_.receive_stages.at(stage), slot.bytes));
-    home_.receive_stages.free(stage);
-    home_.counters.bytes_copied += slot.bytes;
+    receiving.progress.copy_in(std::span(rank_state_.receive_stages.at(stage), slot.bytes));
+    rank_state_.receive_stages.free(stage);
+    rank_state_.counters.bytes_copied += slot.bytes;
     --receiving.places;
   }
   receiving.written += slot.bytes;
@@ -314,7 +314,7 @@ void Inbound::clear() {
   for (uint32_t number = 0; number < slots_.size(); ++number) {
     const Slot& slot = slots_[number];
     if (slot.is_granted && slot.stage != 0) {
-      home_.receive_stages.free(static_cast<uint16_t>(slot.stage - 1));
+      rank_state_.receive_stages.free(static_cast<uint16_t>(slot.stage - 1));
     }
   }
   control_.clear();

@@ -9,7 +9,7 @@ namespace rdmacoll::rdma {
 
 class Inbound {
  public:
-  Inbound(Home home, Link& link) : home_(home), link_(link) {}
+  Inbound(RankState rank_state, Link& link) : rank_state_(rank_state), link_(link) {}
 
   Status post_recv(const Transfer& transfer);
 
@@ -70,7 +70,7 @@ class Inbound {
   void send_grant(const Progress& progress, uint64_t position);
   void finish(uint32_t index);
 
-  Home home_;
+  RankState rank_state_;
   Link& link_;
 
   std::vector<std::byte> control_;  // the part of a control message that has come

@@ -166,7 +166,7 @@ class VerbsDevice final : public Device {
   Status arm() override {
     const int error = queue_->context->ops.req_notify_cq(queue_, 0);
     if (error == 0) return {};
-    return {Code::failed, cat("events of ", facts_.name, " cannot be asked for: ",
+    return {Code::failed, cat("events of ", facts_.name, " cannot be requested: ",
                               error_text(error), ". Was the device reset?")};
   }
 

@@ -14,7 +14,7 @@
 namespace rdmacoll::rdma {
 
 // State that all connections of this rank share.
-struct Home {
+struct RankState {
   Slabs& slabs;
   Stages& send_stages;
   Stages& receive_stages;

@@ -22,7 +22,7 @@ Status Outbound::post_control(std::span<const std::byte> message) {
   if (control_.size() > kControlBacklogBytes) return Status::busy();
   control_.push(message);
   control_lengths_.push(static_cast<uint32_t>(message.size()));
-  ++home_.counters.control_messages;
+  ++rank_state_.counters.control_messages;
   pump_control();
   return {};
 }
@@ -88,8 +88,8 @@ void Outbound::send_eager(const Transfer& transfer, uint32_t bytes) {
                                             .sequence = transfer.sequence});
   rdmacoll::gather(transfer.pieces, payload);
   link_.ahead.spend(bytes);
-  home_.counters.bytes_sent += bytes;
-  home_.counters.bytes_copied += bytes;
+  rank_state_.counters.bytes_sent += bytes;
+  rank_state_.counters.bytes_copied += bytes;
   if (transfer.is_done != nullptr) {
     *transfer.is_done = true;
   } else {
@@ -172,8 +172,8 @@ bool Outbound::send_granted(uint32_t index) {
                                             .sequence = progress.sequence});
   progress.copy_out(std::span(payload, bytes));
   link_.ahead.spend(bytes);
-  home_.counters.bytes_sent += bytes;
-  home_.counters.bytes_copied += bytes;
+  rank_state_.counters.bytes_sent += bytes;
+  rank_state_.counters.bytes_copied += bytes;
   --ungiven_;
   finish(index);
   return true;
@@ -239,7 +239,7 @@ bool Outbound::write(uint32_t index) {
     sending.progress.advance(bytes);
     sending.place_done += static_cast<uint32_t>(bytes);
     ++sending.writes;
-    home_.counters.bytes_sent += bytes;
+    rank_state_.counters.bytes_sent += bytes;
     moved = true;
   }
   sending.place_done = 0;
@@ -262,7 +262,7 @@ std::size_t Outbound::gather(Sending& sending, const Place& place, std::size_t w
   for (std::size_t i = 0; i < names; ++i) {
     auto* data = static_cast<std::byte*>(named[i].iov_base);
     std::size_t left = named[i].iov_len;
-    if (!home_.slabs.contains({data, left})) {
+    if (!rank_state_.slabs.contains({data, left})) {
       if (bytes > 0) return bytes;
       bytes = stage_some(sending, want, place.rail, pieces[0], stage);
       count = bytes > 0 ? 1 : 0;
@@ -271,12 +271,12 @@ std::size_t Outbound::gather(Sending& sending, const Place& place, std::size_t w
     while (left > 0) {
       if (count == pieces_max) return bytes;
       Status status;
-      const RailKeys* keys = home_.slabs.keys(data, status);
+      const RailKeys* keys = rank_state_.slabs.keys(data, status);
       if (keys == nullptr) {
         link_.fault = status.message();
         return 0;
       }
-      const std::size_t length = std::min(left, home_.slabs.reach(data));
+      const std::size_t length = std::min(left, rank_state_.slabs.reach(data));
       pieces[count++] = {data, static_cast<uint32_t>(length), (*keys)[place.rail].local};
       bytes += length;
       data += length;
@@ -288,7 +288,7 @@ std::size_t Outbound::gather(Sending& sending, const Place& place, std::size_t w
 
 std::size_t Outbound::stage_some(Sending& sending, std::size_t want, uint32_t rail, Sge& piece,
                                  uint16_t& stage) {
-  Stages& stages = home_.send_stages;
+  Stages& stages = rank_state_.send_stages;
   uint16_t index = 0;
   Status status;
   if (!stages.take(index, status)) {
@@ -297,14 +297,14 @@ std::size_t Outbound::stage_some(Sending& sending, std::size_t want, uint32_t ra
   }
   const std::size_t bytes = std::min<std::size_t>(want, stages.bytes());
   sending.progress.copy_out(std::span(stages.at(index), bytes));
-  home_.counters.bytes_copied += bytes;
+  rank_state_.counters.bytes_copied += bytes;
   piece = {stages.at(index), static_cast<uint32_t>(bytes), stages.keys()[rail].local};
   stage = static_cast<uint16_t>(index + 1);
   return bytes;
 }
 
 void Outbound::written(const Sent& sent) {
-  if (sent.stage != 0) home_.send_stages.free(static_cast<uint16_t>(sent.stage - 1));
+  if (sent.stage != 0) rank_state_.send_stages.free(static_cast<uint16_t>(sent.stage - 1));
   Sending& sending = sendings_[sent.index];
   --sending.writes;
   if (sending.writes == 0 && sending.progress.done == sending.progress.bytes) finish(sent.index);

@@ -9,7 +9,7 @@ namespace rdmacoll::rdma {
 
 class Outbound {
  public:
-  Outbound(Home home, Link& link) : home_(home), link_(link) {}
+  Outbound(RankState rank_state, Link& link) : rank_state_(rank_state), link_(link) {}
 
   Status post_control(std::span<const std::byte> message);
   Status post_send(const Transfer& transfer);
@@ -65,7 +65,7 @@ class Outbound {
                          uint16_t& stage);
   void finish(uint32_t index);
 
-  Home home_;
+  RankState rank_state_;
   Link& link_;
 
   ByteQueue control_;  // control messages that did not fit yet

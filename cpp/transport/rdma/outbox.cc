@@ -70,7 +70,7 @@ void Outbox::flush(std::span<Pair> pairs) {
 
 void Outbox::return_credits(std::span<Pair> pairs) {
   Pair& pair = pairs.front();
-  const bool due = claimed_ - told_ > claims_per_message_ ||
+  const bool due = claimed_ - reported_ > claims_per_message_ ||
                    is_any_of(pairs, [](const Pair& each) { return each.owes_much(); });
   // The last credit may only return credits of the same queue pair. If two ranks spent it on
   // another queue pair's credits, neither could go on.
@@ -86,7 +86,7 @@ void Outbox::post(std::span<Pair> pairs, uint32_t index, uint32_t bytes, bool is
   for (std::size_t rail = 0; rail < pairs.size(); ++rail) {
     header.credits[rail] = pairs[rail].take_owed();
   }
-  header.claimed = told_ = claimed_;
+  header.claimed = reported_ = claimed_;
   encode(header, slot(index));
   const Sge piece{slot(index), bytes, local_key_};
   pair.add({.kind = SendKind::send, .is_inline = bytes <= pair.inline_bytes_max()},
@@ -108,7 +108,7 @@ void Outbox::clear() {
   free_.clear();
   closed_.clear();
   open_bytes_ = in_flight_ = unawaited_ = 0;
-  claimed_ = told_ = 0;
+  claimed_ = reported_ = 0;
   open_has_control_ = false;
 }
 

@@ -16,7 +16,7 @@ class Outbox {
  public:
   // `eager_bytes`: the eager budget of the peer.
   Outbox(uint32_t epoch, std::size_t eager_bytes)
-      : epoch_(epoch), claims_per_message_(eager_bytes / kTellsInABudget) {}
+      : epoch_(epoch), claims_per_message_(eager_bytes / kReportsInABudget) {}
 
   // `memory`: `slots` messages of `slot_bytes` each, registered under `local_key`.
   void open(std::byte* memory, uint32_t slots, uint32_t slot_bytes, uint32_t local_key);
@@ -45,7 +45,7 @@ class Outbox {
 
  private:
   // Claims are reported this many times per budget, so the peer hears of them in time.
-  static constexpr std::size_t kTellsInABudget = 4;
+  static constexpr std::size_t kReportsInABudget = 4;
   std::byte* slot(uint32_t index) { return memory_ + std::size_t{index} * slot_bytes_; }
   void close_open();
   void post(std::span<Pair> pairs, uint32_t slot, uint32_t bytes, bool is_awaited);
@@ -58,7 +58,7 @@ class Outbox {
   uint32_t number_ = 0;
   const std::size_t claims_per_message_;
   uint64_t claimed_ = 0;
-  uint64_t told_ = 0;         // the part of claimed_ that is reported
+  uint64_t reported_ = 0;     // the part of claimed_ that is reported
   uint32_t credit_slot_ = 0;  // the last slot, for messages without records
   bool credit_slot_is_free_ = true;
   uint32_t in_flight_ = 0;

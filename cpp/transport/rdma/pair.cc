@@ -69,8 +69,8 @@ void Pair::add(SendRequest request, std::span<const Sge> pieces, Sent sent) {
   in_flight_.push(sent);
 }
 
-void Pair::ask_for_tail() {
-  const bool rests = std::exchange(tail_at_last_ask_, next_id_) == next_id_;
+void Pair::request_tail_completion() {
+  const bool rests = std::exchange(tail_at_last_request_, next_id_) == next_id_;
   if (rests && unsignalled_ > 0 && has_room()) {
     add({.kind = SendKind::write}, {}, {.kind = Sent::Kind::tail});
   }

@@ -49,7 +49,7 @@ class Pair {
   std::size_t in_flight() const { return in_flight_.size(); }
   // Asks for a completion if only requests without one are in flight, and this was so at the last
   // call too.
-  void ask_for_tail();
+  void request_tail_completion();
   // Adds a request of at most kSgesMax pieces. It leaves with the next flush().
   void add(SendRequest request, std::span<const Sge> pieces, Sent sent);
   // Gives receives and sends to the device, as far as the device takes them.
@@ -112,7 +112,7 @@ class Pair {
   uint64_t next_id_ = 0;
   uint32_t unsignalled_ = 0;  // since the last signalled one
   bool is_awaited_ = false;   // one of those, or of chain_, is awaited
-  uint64_t tail_at_last_ask_ = 0;
+  uint64_t tail_at_last_request_ = 0;
   RingQueue<Sent> in_flight_;       // added and not retired
   std::vector<SendRequest> chain_;  // added, and not given to the device yet
   std::vector<Pieces> pieces_;      // pieces of the requests in chain_, at stable addresses

@@ -56,18 +56,18 @@ uint32_t completions_of_a_pair(const PeerOptions& options, std::size_t pool_byte
 }
 
 RdmaPeer::RdmaPeer(const World& world, int rank, const Ports& ports, const PeerOptions& options,
-                   MemoryPool& pool, Home home)
+                   MemoryPool& pool, RankState rank_state)
     : world_(world),
       rank_(rank),
       ports_(ports),
       options_(options),
       pool_(pool),
-      home_(home),
+      rank_state_(rank_state),
       link_{.outbox = Outbox(world.epoch, eager_bytes_of_peer(world.size())),
             .ahead = EagerBudget(eager_bytes_of_peer(world.size())),
             .eager_bytes = eager_bytes_of_peer(world.size())},
-      outbound_(home, link_),
-      inbound_(home, link_) {}
+      outbound_(rank_state, link_),
+      inbound_(rank_state, link_) {}
 
 RdmaPeer::~RdmaPeer() { close(); }
 
@@ -99,7 +99,7 @@ Status RdmaPeer::make_pairs() {
                           "Raise TF_RDMA_BUF_SIZE, or lower TF_RDMA_ACC_SIZE.");
   }
   RC_RETURN_IF_ERROR(
-      registered_.open(std::span(ports_.devices).first(1), memory_, all, home_.counters));
+      registered_.open(std::span(ports_.devices).first(1), memory_, all, rank_state_.counters));
   const uint32_t key = registered_.keys().front().local;
   pairs_.resize(ports_.rails.size());
   for (std::size_t rail = 0; rail < pairs_.size(); ++rail) {
@@ -183,19 +183,19 @@ void RdmaPeer::test_path() {
                           {.kind = Sent::Kind::path_test});
     ++path_tests_;
   }
-  if (options_.finds_cut) way_.start(kTimedRequests);
+  if (options_.finds_cut) latency_timer_.start(kTimedRequests);
   push();
 }
 
-void RdmaPeer::time_way() {
+void RdmaPeer::time_request() {
   link_.pairs.front().add({.kind = SendKind::write}, {}, {.kind = Sent::Kind::timed});
-  way_.begin(home_.clock.now());
+  latency_timer_.begin(rank_state_.clock.now());
 }
 
 void RdmaPeer::open_path_if_tested(Sink& sink) {
-  if (path_tests_ > 0 || !way_.is_done()) return;
+  if (path_tests_ > 0 || !latency_timer_.is_done()) return;
   uint32_t& cut = link_.cuts.eager_bytes;
-  if (options_.finds_cut) cut = eager_cut(way_.best(), home_.copy_speed, cut);
+  if (options_.finds_cut) cut = eager_cut(latency_timer_.best(), rank_state_.copy_speed, cut);
   std::memcpy(link_.outbox.append({.kind = RecordKind::path, .bytes = sizeof cut}), &cut,
               sizeof cut);
   is_tried_ = true;
@@ -207,8 +207,8 @@ void RdmaPeer::begin_if_ready(Sink& sink) {
   if (state_ != State::testing || !is_tried_ || !is_open_) return;
   link_.outbox.limit(static_cast<uint32_t>(slot_bytes(link_.cuts.eager_bytes)));
   state_ = State::connected;
-  ++home_.counters.handshakes;
-  ++home_.counters.connections;
+  ++rank_state_.counters.handshakes;
+  ++rank_state_.counters.connections;
   sink.connected(rank_);
 }
 
@@ -242,7 +242,7 @@ void RdmaPeer::handle_sent(const Sent& sent, Sink& sink) {
       --path_tests_;
       return open_path_if_tested(sink);
     case Sent::Kind::timed:
-      way_.end(home_.clock.now());
+      latency_timer_.end(rank_state_.clock.now());
       return open_path_if_tested(sink);
     case Sent::Kind::tail:
       return;
@@ -266,7 +266,7 @@ void RdmaPeer::handle_failure(std::size_t rail, const Completion& completion, Si
   if (!may_follow) return give_up(sink, cause);
   if (echo_.empty()) {
     echo_ = cause;
-    looks_left_ = kLooksForACause;
+    checks_left_ = kLooksForACause;
   }
 }
 
@@ -284,7 +284,7 @@ bool RdmaPeer::handle_message(std::size_t rail, const Completion& completion, Si
     link_.pairs[i].add_credits(message.credits[i]);
     if (!link_.pairs[i].credits_are_sound()) return wrong("returned more credits than it had");
   }
-  if (!link_.ahead.hear(message.claimed)) return wrong("claimed transfers that nobody has sent");
+  if (!link_.ahead.hear(message.claimed)) return wrong("claimed transfers that were never sent");
   bytes = bytes.subspan(kMessageHeaderBytes);
   while (!bytes.empty() && !has_failed()) {
     RecordHeader header;
@@ -353,7 +353,7 @@ void RdmaPeer::push() {
   if (has_failed() || has_ended() || link_.pairs.empty() || !echo_.empty()) return;
   outbound_.pump_messages();
   inbound_.pump();
-  if (way_.wants_request()) time_way();
+  if (latency_timer_.wants_request()) time_request();
   // Messages go first: a peer needs its grants while the bytes of many writes are on the wire.
   link_.outbox.flush(link_.pairs);
   link_.outbox.return_credits(link_.pairs);
@@ -370,11 +370,11 @@ void RdmaPeer::check_socket(Nanoseconds now, Sink& sink) {
   if (has_failed() || has_ended()) return;
   bool heard = false;
   const Status turned = socket_.turn(heard);
-  if (heard) liveness_->heard(now);
+  if (heard) liveness_->received(now);
   meet(sink);
   if (has_failed()) return;
   if (turned.ok()) return;
-  const std::string said = socket_.last_words();
+  const std::string said = socket_.last_message();
   end_ = said.empty() ? turned.message() : cat("gave up and said: ", said);
   ended_at_ = now;
   socket_.close();
@@ -382,16 +382,16 @@ void RdmaPeer::check_socket(Nanoseconds now, Sink& sink) {
 
 void RdmaPeer::keep_alive(Nanoseconds now, Sink& sink) {
   if (has_failed() || has_ended()) return;
-  if (!echo_.empty() && --looks_left_ == 0) return give_up(sink, cause_of_echo());
+  if (!echo_.empty() && --checks_left_ == 0) return give_up(sink, cause_of_echo());
   liveness_->polled(now);
-  if (std::exchange(heard_, false)) liveness_->heard(now);
+  if (std::exchange(heard_, false)) liveness_->received(now);
   if (liveness_->is_silent(now)) return fail(sink, liveness_->cause());
-  if (liveness_->should_speak(now)) {
+  if (liveness_->is_heartbeat_due(now)) {
     socket_.say(GreetingSocket::Word::alive);
-    liveness_->spoke(now);
+    liveness_->sent(now);
   }
   if (!socket_.is_flushed()) check_socket(now, sink);
-  if (is_connected() && echo_.empty()) link_.pairs.front().ask_for_tail();
+  if (is_connected() && echo_.empty()) link_.pairs.front().request_tail_completion();
 }
 
 }  // namespace rdmacoll::rdma

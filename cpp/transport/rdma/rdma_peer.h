@@ -50,7 +50,7 @@ class RdmaPeer {
   enum class State : uint8_t { greeting, joining, testing, connected, failed };
 
   RdmaPeer(const World& world, int rank, const Ports& ports, const PeerOptions& options,
-           MemoryPool& pool, Home home);
+           MemoryPool& pool, RankState rank_state);
   RdmaPeer(const RdmaPeer&) = delete;
   RdmaPeer& operator=(const RdmaPeer&) = delete;
   ~RdmaPeer();
@@ -114,7 +114,7 @@ class RdmaPeer {
   Status accept_greeting(std::span<const std::byte> bytes);
   PathSettings path_to(const Rail& rail, const GreetingEnd& remote) const;
   void test_path();
-  void time_way();
+  void time_request();
   void open_path_if_tested(Sink& sink);
   void begin_if_ready(Sink& sink);
   void handle_sent(const Sent& sent, Sink& sink);
@@ -128,7 +128,7 @@ class RdmaPeer {
   const Ports& ports_;
   PeerOptions options_;
   MemoryPool& pool_;
-  Home home_;
+  RankState rank_state_;
   State state_ = State::greeting;
   std::byte* memory_ = nullptr;  // messages in both directions
   RegisteredMemory registered_;
@@ -139,14 +139,14 @@ class RdmaPeer {
   Link link_;
   Outbound outbound_;
   Inbound inbound_;
-  uint32_t messages_ = 0;    // received
-  uint32_t path_tests_ = 0;  // sent on rails after the first, and not acknowledged
-  WayTimer way_;             // times requests of the first rail
-  bool is_tried_ = false;    // our path to the peer works, and the record that confirms it is sent
-  bool is_open_ = false;     // the peer's path to us works
+  uint32_t messages_ = 0;       // received
+  uint32_t path_tests_ = 0;     // sent on rails after the first, and not acknowledged
+  LatencyTimer latency_timer_;  // times requests of the first rail
+  bool is_tried_ = false;  // our path to the peer works, and the record that confirms it is sent
+  bool is_open_ = false;   // the peer's path to us works
   bool heard_ = false;
   std::string echo_;  // the text of a failure that must be the consequence of an unseen one, or ""
-  int looks_left_ = 0;
+  int checks_left_ = 0;
   std::string end_;  // why the peer's socket ended
   Nanoseconds ended_at_ = 0;
 };

@@ -25,7 +25,7 @@ void RdmaPeer::fail(Sink& sink, const std::string& cause) {
 
 void RdmaPeer::give_up(Sink& sink, const std::string& cause) {
   if (has_failed()) return;
-  socket_.say_last(cause);
+  socket_.send_last(cause);
   fail(sink, cause);
 }
 
@@ -46,7 +46,7 @@ void RdmaPeer::close() {
   state_ = State::failed;
   for (Pair& pair : pairs_) {
     pair.close([this](const Sent& sent) {
-      if (sent.stage != 0) home_.send_stages.free(static_cast<uint16_t>(sent.stage - 1));
+      if (sent.stage != 0) rank_state_.send_stages.free(static_cast<uint16_t>(sent.stage - 1));
     });
   }
   link_.pairs = {};

@@ -122,7 +122,7 @@ Status RdmaTransport::meet(int rank, Fd socket) {
   auto& slot = peers_[static_cast<std::size_t>(rank)];
   slot = std::make_unique<RdmaPeer>(
       world_, rank, ports_, options_, pool_,
-      rdma::Home{*slabs_, *send_stages_, *receive_stages_, counters_, clock_, copy_speed_});
+      rdma::RankState{*slabs_, *send_stages_, *receive_stages_, counters_, clock_, copy_speed_});
   epoll_event event{.events = EPOLLIN | EPOLLRDHUP,
                     .data = {.u64 = token(Source::socket, static_cast<std::size_t>(rank))}};
   Status status = watch(epoll_.get(), socket.get(), event);

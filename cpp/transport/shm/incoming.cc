@@ -74,7 +74,7 @@ Status Incoming::release(Lane lane, uint64_t sequence) {
   const Key key{Traffic::view, lane, sequence};
   const Arrival* arrival = arrivals_.find(key);
   RC_ASSERT(arrival != nullptr && arrival->state == State::shown,
-            cat("released what was not shown: ", text(key)));
+            cat("released a view that was not published: ", text(key)));
   if (Status released = outgoing_.release(key); !released.ok()) return released;
   arrivals_.erase(key);
   return {};

@@ -60,12 +60,12 @@ void Outgoing::ring_bell() { counters_.doorbells += bell_.ring() ? 1 : 0; }
 
 void Outgoing::commit(const RecordHeader& header, bool past_cache) {
   ring_.commit(header, past_cache);
-  owes_look_ = true;
+  must_recheck_sleep_ = true;
   counters_.doorbells += bell_.ring_if_asleep() ? 1 : 0;
 }
 
 void Outgoing::ring_behind_fence() {
-  owes_look_ = false;
+  must_recheck_sleep_ = false;
   std::atomic_thread_fence(std::memory_order_seq_cst);
   ring_bell();
 }
@@ -189,7 +189,7 @@ Status Outgoing::publish(const Transfer& transfer) {
 Status Outgoing::send_data(const Key& key, const Transfer& transfer, std::size_t bytes) {
   std::byte* place = ring_.reserve(bytes);
   if (place == nullptr) return Status::busy();
-  const bool past_cache = shown_writes_.gather(transfer.pieces, bytes, place);
+  const bool past_cache = store_policy_.gather(transfer.pieces, bytes, place);
   commit(header(RecordKind::data, key, bytes), past_cache);
   counters_.bytes_sent += bytes;
   counters_.bytes_copied += bytes;
@@ -206,7 +206,7 @@ Status Outgoing::send(const Transfer& transfer) {
   const Key key{Traffic::transfer, transfer.lane, transfer.sequence};
   const std::size_t bytes = total_bytes(transfer.pieces);
   const bool is_small = bytes <= kDataBytesMax;
-  if (is_small && may_go_ahead(bytes)) return send_data(key, transfer, bytes);
+  if (is_small && may_send_early(bytes)) return send_data(key, transfer, bytes);
   // A small send without budget also goes on here. It waits at the sender for its receive.
   Send* known = sends_.find(key);
   if (known == nullptr && sends_.size() >= kTransfersMax) return Status::busy();
@@ -265,7 +265,7 @@ Outgoing::Staged Outgoing::stage(const Key& key, Send& send, std::span<const Pie
   }
   if (memory == nullptr) return Staged::no_memory;
 
-  shown_writes_.gather(pieces, send.bytes, memory);
+  store_policy_.gather(pieces, send.bytes, memory);
   const PieceRecord whole{static_cast<uint64_t>(memory - pool_.base()), send.bytes | kInPool};
   std::memcpy(place, &whole, sizeof whole);
   send.stage = Stage::published;
@@ -295,8 +295,8 @@ void Outgoing::unstage(Send& send) {
 Status Outgoing::released(const Key& key, Sink& sink) {
   Send* send = sends_.find(key);
   if (send == nullptr || send->stage != Stage::published) {
-    return Status(Code::failed, cat("it released what was not published: lane ", int{key.lane},
-                                    ", sequence ", key.sequence));
+    return Status(Code::failed, cat("it released a view that was not published: lane ",
+                                    int{key.lane}, ", sequence ", key.sequence));
   }
   unstage(*send);
   if (!send->reported) {
@@ -381,7 +381,7 @@ bool Outgoing::write_answers(RecordKind kind, std::vector<Key>& keys) {
 }
 
 bool Outgoing::arm() {
-  if (owes_look_) return false;
+  if (must_recheck_sleep_) return false;
   // A send that waits for staging memory needs no wake-up of its own. The reserve is in use then,
   // and a release gives it back.
   if (!staged_.empty()) return false;
@@ -389,7 +389,7 @@ bool Outgoing::arm() {
 }
 
 bool Outgoing::finished() const {
-  return !owes_look_ && outstanding_ == 0 && staged_.empty() && releases_.empty() &&
+  return !must_recheck_sleep_ && outstanding_ == 0 && staged_.empty() && releases_.empty() &&
          grants_.empty() && control_.empty();
 }
 

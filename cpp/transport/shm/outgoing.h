@@ -17,7 +17,7 @@
 
 #include "base/status.h"
 #include "memory/pool.h"
-#include "memory/shown_writes.h"
+#include "memory/store_policy.h"
 #include "transport/eager_budget.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/record.h"
@@ -55,17 +55,17 @@ class Outgoing {
   Status granted(const Key& key);
 
   bool has_work() const {
-    return owes_look_ || ring_.refused() || !staged_.empty() || !releases_.empty() ||
+    return must_recheck_sleep_ || ring_.refused() || !staged_.empty() || !releases_.empty() ||
            !grants_.empty() || !granted_.empty() || !control_.empty();
   }
   bool awaits_grants() const { return waiting_ > 0; }
   // Writes delayed records and reports completions. Returns true if anything moved.
   bool flush(Sink& sink);
   bool arm();
-  bool broken() const { return ring_.broken() || is_told_nonsense_; }
+  bool broken() const { return ring_.broken() || has_impossible_claims_; }
   // Checks again, behind a fence, whether the peer sleeps: see doorbell.h.
-  void look_behind() {
-    if (owes_look_) ring_behind_fence();
+  void recheck_sleep() {
+    if (must_recheck_sleep_) ring_behind_fence();
   }
   // Returns true if the peer has nothing left to read and we have nothing left to write.
   bool finished() const;
@@ -92,9 +92,9 @@ class Outgoing {
   };
   Encoded encode(std::span<const Piece> pieces);  // result in wire_
   // Reads the peer's count of claims only when the last known count does not suffice.
-  bool may_go_ahead(std::size_t bytes) {
+  bool may_send_early(std::size_t bytes) {
     if (ahead_.allows(bytes)) return true;
-    is_told_nonsense_ |= !ahead_.hear(ring_.claimed());
+    has_impossible_claims_ |= !ahead_.hear(ring_.claimed());
     return ahead_.allows(bytes);
   }
   Status send_data(const Key& key, const Transfer& transfer, std::size_t bytes);
@@ -113,12 +113,12 @@ class Outgoing {
   const uint32_t epoch_;
   Transport::Counters& counters_;
   RingProducer ring_;
-  ShownWrites shown_writes_;  // for data in the ring, and for staged bytes
+  StorePolicy store_policy_;  // for data in the ring, and for staged bytes
   Bell bell_;
   bool one_copy_ = false;
-  bool owes_look_ = false;
-  EagerBudget ahead_;              // for transfers in records
-  bool is_told_nonsense_ = false;  // the peer's count of claims was impossible
+  bool must_recheck_sleep_ = false;
+  EagerBudget ahead_;                   // for transfers in records
+  bool has_impossible_claims_ = false;  // the peer's count of claims was impossible
 
   SlotTable<Send> sends_;
   std::size_t grants_early_ = 0;

@@ -1,6 +1,6 @@
 #include "transport/shm/provider.h"
 
-#include "memory/room.h"
+#include "memory/process_limits.h"
 #include "transport/shm/handshake.h"
 #include "transport/shm/shm_transport.h"
 
@@ -17,8 +17,8 @@ std::string_view ShmProvider::separation(const Candidate& a, const Candidate& b)
 
 Status ShmProvider::open(const TransportOptions& options,
                          std::unique_ptr<SocketTransport>& transport) {
-  RC_RETURN_IF_ERROR(
-      check_mappings(options.pool.size(), static_cast<int>(options.peers.size()), memory_room()));
+  RC_RETURN_IF_ERROR(check_mappings(options.pool.size(), static_cast<int>(options.peers.size()),
+                                    process_limits()));
   auto opened = std::make_unique<ShmTransport>(
       options.world, options.pool, options.clock,
       ShmOptions{.one_copy = options.config.one_copy,

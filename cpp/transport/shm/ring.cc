@@ -24,7 +24,7 @@ constexpr bool is_sane(uint64_t head, uint64_t tail) {
 
 }  // namespace
 
-void RingProducer::look_at_tail(std::memory_order order) {
+void RingProducer::refresh_tail(std::memory_order order) {
   const uint64_t tail = indexes_->tail.load(order);
   if (!is_sane(head_, tail) || tail - tail_ > kRingBytes) {
     broken_ = true;
@@ -37,7 +37,7 @@ std::byte* RingProducer::reserve(std::size_t payload_bytes) {
   const std::size_t need = padded(payload_bytes);
   RC_ASSERT(need <= kRecordBytesMax, cat("a record of ", need, " bytes"));
   if (head_ + need - tail_ > kRingBytes) {
-    look_at_tail(std::memory_order_acquire);
+    refresh_tail(std::memory_order_acquire);
     if (broken_ || head_ + need - tail_ > kRingBytes) {
       refuse();
       return nullptr;
@@ -47,7 +47,7 @@ std::byte* RingProducer::reserve(std::size_t payload_bytes) {
 }
 
 std::size_t RingProducer::room() {
-  look_at_tail(std::memory_order_acquire);
+  refresh_tail(std::memory_order_acquire);
   const std::size_t free = broken_ ? 0 : kRingBytes - (head_ - tail_);
   if (free < kRecordAlign) {
     refuse();
@@ -89,7 +89,7 @@ void RingProducer::own_next(std::size_t bytes) const {
 
 bool RingProducer::accepts_again() {
   if (!refused_) return false;
-  look_at_tail(std::memory_order_acquire);
+  refresh_tail(std::memory_order_acquire);
   if (!broken_ && tail_ == tail_at_refusal_) return false;
   refused_ = false;
   return true;
@@ -99,7 +99,7 @@ bool RingProducer::ask_for_space() {
   // The consumer stores its tail and then reads wants_space (show_space). In the single order of
   // these four seq_cst accesses, either the consumer sees wants_space or we see its tail.
   indexes_->wants_space.store(1, std::memory_order_seq_cst);
-  look_at_tail(std::memory_order_seq_cst);
+  refresh_tail(std::memory_order_seq_cst);
   return !broken_ && tail_ == tail_at_refusal_;
 }
 

@@ -56,7 +56,7 @@ class RingProducer {
   bool broken() const { return broken_; }
 
  private:
-  void look_at_tail(std::memory_order order);
+  void refresh_tail(std::memory_order order);
   void own_next(std::size_t bytes) const;
   void refuse();
 
@@ -76,9 +76,9 @@ class RingConsumer {
   RingConsumer(RingIndexes* indexes, std::byte* data, uint64_t mark)
       : indexes_(indexes), data_(data), mark_(mark) {}
 
-  bool empty() const { return !is_there(std::memory_order_acquire); }
+  bool empty() const { return !has_record(std::memory_order_acquire); }
   // The last check before sleeping. See Doorbell for the memory order that it needs.
-  bool empty_for_sleep() const { return !is_there(std::memory_order_seq_cst); }
+  bool empty_for_sleep() const { return !has_record(std::memory_order_seq_cst); }
 
   enum class Take { nothing, record, nonsense };
   // Reads the next record. `payload` is shared memory, valid until pop().
@@ -96,7 +96,7 @@ class RingConsumer {
   bool show_space();
 
  private:
-  bool is_there(std::memory_order order) const {
+  bool has_record(std::memory_order order) const {
     return stamp_at(data_ + tail_ % kRingBytes).load(order) == stamp_of(mark_, tail_);
   }
 

@@ -34,33 +34,35 @@ int64_t pid_of_socket(int socket) {
 
 }  // namespace
 
-ShmPeer::ShmPeer(const Home& home, int rank, Fd socket, bool dialer)
-    : home_(home),
+ShmPeer::ShmPeer(const RankState& rank_state, int rank, Fd socket, bool dialer)
+    : rank_state_(rank_state),
       rank_(rank),
       dialer_(dialer),
       socket_(std::move(socket)),
       remote_(rank),
-      outgoing_(home.pool, home.world.epoch, eager_bytes_of_peer(home.world.size()), home.counters),
-      incoming_(remote_, outgoing_, consumer_, eager_bytes_of_peer(home.world.size()),
-                home.counters),
-      liveness_(home.peer_timeout, home.clock.now()) {
+      outgoing_(rank_state.pool, rank_state.world.epoch,
+                eager_bytes_of_peer(rank_state.world.size()), rank_state.counters),
+      incoming_(remote_, outgoing_, consumer_, eager_bytes_of_peer(rank_state.world.size()),
+                rank_state.counters),
+      liveness_(rank_state.peer_timeout, rank_state.clock.now()) {
   epoll_event event{.events = EPOLLIN | EPOLLRDHUP, .data = {.u32 = static_cast<uint32_t>(rank)}};
-  prepared_ = watch(home_.epoll, socket_.get(), event);
+  prepared_ = watch(rank_state_.epoll, socket_.get(), event);
   if (prepared_.ok()) prepared_ = greet(dialer);
 }
 
 // meet() reports a failure: the peer then gets no descriptor and no message.
 Status ShmPeer::greet(bool dialer) {
   if (dialer) RC_RETURN_IF_ERROR(create_shared("rdmacoll channel", kChannelBytes, channel_));
-  const Hello hello{.epoch = home_.world.epoch,
-                    .rank = home_.world.rank,
+  const Hello hello{.epoch = rank_state_.world.epoch,
+                    .rank = rank_state_.world.rank,
                     .pid = ::getpid(),
-                    .pool_base = reinterpret_cast<uint64_t>(home_.pool.base()),
-                    .pool_bytes = home_.pool.size(),
-                    .probe_address = reinterpret_cast<uint64_t>(&home_.probe),
-                    .probe_value = home_.probe};
-  const std::array<int, kPassedMax> descriptors = {home_.doorbell.event(), home_.doorbell.page(),
-                                                   home_.pool.fd(), channel_.get()};
+                    .pool_base = reinterpret_cast<uint64_t>(rank_state_.pool.base()),
+                    .pool_bytes = rank_state_.pool.size(),
+                    .probe_address = reinterpret_cast<uint64_t>(&rank_state_.probe),
+                    .probe_value = rank_state_.probe};
+  const std::array<int, kPassedMax> descriptors = {rank_state_.doorbell.event(),
+                                                   rank_state_.doorbell.page(),
+                                                   rank_state_.pool.fd(), channel_.get()};
   const std::vector<std::byte> bytes = encode(hello);
   message_.prepare(bytes, std::span(descriptors).first(passed_by(dialer)));
   message_.expect(bytes.size(), passed_by(!dialer));
@@ -90,12 +92,13 @@ Status ShmPeer::meet(Sink& sink) {
     RC_RETURN_IF_ERROR(
         bell.open(message_.take(Passed::bell_event), message_.take(Passed::bell_page)));
     auto* indexes = indexes_.data() + (dialer_ ? 0 : kSecondIndexes);
-    RC_RETURN_IF_ERROR(outgoing_.open(RingProducer(reinterpret_cast<RingIndexes*>(indexes),
-                                                   rings_[dialer_ ? 0 : 1].data(), home_.probe),
-                                      std::move(bell), remote_.one_copy()));
+    RC_RETURN_IF_ERROR(
+        outgoing_.open(RingProducer(reinterpret_cast<RingIndexes*>(indexes),
+                                    rings_[dialer_ ? 0 : 1].data(), rank_state_.probe),
+                       std::move(bell), remote_.one_copy()));
     state_ = State::connected;
-    ++home_.counters.handshakes;
-    ++home_.counters.connections;
+    ++rank_state_.counters.handshakes;
+    ++rank_state_.counters.connections;
     sink.connected(rank_);
   }
   return {};
@@ -104,10 +107,10 @@ Status ShmPeer::meet(Sink& sink) {
 Status ShmPeer::accept_hello() {
   Hello hello;
   RC_RETURN_IF_ERROR(decode(message_.received(), hello));
-  if (hello.rank != rank_ || hello.epoch != home_.world.epoch) {
+  if (hello.rank != rank_ || hello.epoch != rank_state_.world.epoch) {
     return Status(Code::failed,
                   cat("it says that it is rank ", hello.rank, " of epoch ", hello.epoch,
-                      ", not rank ", rank_, " of epoch ", home_.world.epoch));
+                      ", not rank ", rank_, " of epoch ", rank_state_.world.epoch));
   }
   RC_RETURN_IF_ERROR(
       remote_.map_pool(message_.take(Passed::pool), hello.pool_base, hello.pool_bytes));
@@ -135,10 +138,10 @@ Status ShmPeer::open_channel(uint64_t their_mark) {
 }
 
 Status ShmPeer::judge(const Hello& hello) {
-  if (home_.one_copy == false) return {};
+  if (rank_state_.one_copy == false) return {};
   const std::array<int64_t, 2> pids = {hello.pid, pid_of_socket(socket_.get())};
   can_read_ = remote_.probe(pids, hello.probe_address, hello.probe_value);
-  if (can_read_ || home_.one_copy != true) return {};
+  if (can_read_ || rank_state_.one_copy != true) return {};
   return Status(Code::failed,
                 "RDMACOLL_ONE_COPY demands that its memory is read by process_vm_readv, and the "
                 "kernel does not permit that (kernel.yama.ptrace_scope, seccomp, or another user)");
@@ -163,12 +166,12 @@ void ShmPeer::check_socket(Sink& sink) {
 void ShmPeer::keep_alive(Nanoseconds now, Sink& sink) {
   if (state_ == State::failed) return;
   liveness_.polled(now);
-  if (heard_) liveness_.heard(now);
+  if (heard_) liveness_.received(now);
   heard_ = false;
   if (liveness_.is_silent(now)) return fail(sink, liveness_.cause());
-  if (!liveness_.should_speak(now)) return;
+  if (!liveness_.is_heartbeat_due(now)) return;
   if (connected()) outgoing_.heartbeat();
-  liveness_.spoke(now);
+  liveness_.sent(now);
 }
 
 bool ShmPeer::work(Sink& sink) {
@@ -192,7 +195,7 @@ bool ShmPeer::work(Sink& sink) {
     fail(sink, "its ring holds nonsense");
     return true;
   }
-  outgoing_.look_behind();
+  outgoing_.recheck_sleep();
   return moved;
 }
 
@@ -218,9 +221,9 @@ Status ShmPeer::drain(Sink& sink) {
 }
 
 Status ShmPeer::handle(const RecordHeader& header, const std::byte* payload, Sink& sink) {
-  if (header.epoch != home_.world.epoch) {
+  if (header.epoch != rank_state_.world.epoch) {
     return Status(Code::failed, cat("it sent a record of epoch ", header.epoch, " instead of ",
-                                    home_.world.epoch));
+                                    rank_state_.world.epoch));
   }
   const Key key{header.traffic, header.lane, header.sequence};
   switch (header.kind) {
@@ -256,7 +259,7 @@ void ShmPeer::close() {
   incoming_.close();
   // shutdown() is needed since a forked child may hold a copy of the socket.
   ::shutdown(socket_.get(), SHUT_RDWR);
-  ::epoll_ctl(home_.epoll, EPOLL_CTL_DEL, socket_.get(), nullptr);
+  ::epoll_ctl(rank_state_.epoll, EPOLL_CTL_DEL, socket_.get(), nullptr);
   socket_.reset();
   channel_.reset();
 }
@@ -272,7 +275,8 @@ void ShmPeer::fail(Sink& sink, const Status& status) {
   if (!cause.empty()) return fail(sink, cause);
   // A limit of this process. The other ranks hear the message as well.
   const bool is_own = status.code() == Code::invalid;
-  const std::string who = is_own ? cat(home_.world.describe(home_.world.rank), ": ") : "";
+  const std::string who =
+      is_own ? cat(rank_state_.world.describe(rank_state_.world.rank), ": ") : "";
   fail(sink, cat(who, status.message()));
 }
 

@@ -22,7 +22,7 @@
 namespace rdmacoll::shm {
 
 // State that all peers of a rank share. It outlives them.
-struct Home {
+struct RankState {
   const World& world;
   MemoryPool& pool;
   const Clock& clock;
@@ -36,7 +36,7 @@ struct Home {
 
 class ShmPeer {
  public:
-  ShmPeer(const Home& home, int rank, Fd socket, bool dialer);
+  ShmPeer(const RankState& rank_state, int rank, Fd socket, bool dialer);
 
   enum class State : uint8_t { greeting, judging, connected, failed };
   State state() const { return state_; }
@@ -74,13 +74,13 @@ class ShmPeer {
   Status drain(Sink& sink);
   Status handle(const RecordHeader& header, const std::byte* payload, Sink& sink);
 
-  Home home_;
+  RankState rank_state_;
   const int rank_;
   const bool dialer_;
   State state_ = State::greeting;
   Fd socket_;
   SocketMessage message_;
-  Status prepared_;       // success if home_.epoll watches the socket and the dialer has a channel
+  Status prepared_;  // success if rank_state_.epoll watches the socket and the dialer has a channel
   bool written_ = false;  // this side's part of the present step has been sent
   bool can_read_ = false;
   bool heard_ = false;

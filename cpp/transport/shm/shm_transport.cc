@@ -58,15 +58,15 @@ void ShmTransport::adopt(int peer, Fd socket, bool is_dialer) {
   RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
   auto& slot = peers_[static_cast<std::size_t>(peer)];
   RC_ASSERT(slot == nullptr, cat("adopted twice: rank ", peer));
-  const shm::Home home{.world = world_,
-                       .pool = pool_,
-                       .clock = clock_,
-                       .one_copy = options_.one_copy,
-                       .peer_timeout = options_.peer_timeout,
-                       .doorbell = doorbell_,
-                       .probe = probe_,
-                       .epoll = epoll_.get(),
-                       .counters = counters_};
+  const shm::RankState home{.world = world_,
+                            .pool = pool_,
+                            .clock = clock_,
+                            .one_copy = options_.one_copy,
+                            .peer_timeout = options_.peer_timeout,
+                            .doorbell = doorbell_,
+                            .probe = probe_,
+                            .epoll = epoll_.get(),
+                            .counters = counters_};
   slot = std::make_unique<ShmPeer>(home, peer, std::move(socket), is_dialer);
   live_.push_back(slot.get());
   is_connecting_ = true;

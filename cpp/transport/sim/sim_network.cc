@@ -204,14 +204,14 @@ Nanoseconds SimNetwork::last_heard(int rank, int listener, Nanoseconds polled_at
 
 // ---- messages of an earlier world ----
 
-SimWord SimNetwork::note(int from, int to, std::span<const std::byte> message) {
-  SimWord word{clock_.now() - began_, from, to, {message.begin(), message.end()}};
+SimMessage SimNetwork::note(int from, int to, std::span<const std::byte> message) {
+  SimMessage word{clock_.now() - began_, from, to, {message.begin(), message.end()}};
   if (words_ != nullptr) words_->push_back(word);
   if (policy_.tamper) policy_.tamper(word);
   return word;
 }
 
-void SimNetwork::arrive_late(SimWord word) {
+void SimNetwork::arrive_late(SimMessage word) {
   const Nanoseconds time = began_ + word.after;
   at(time, [this, word = std::move(word)] {
     if (transports_[word.to]->hear_late(word.from, word.message)) late_from_.insert(word.from);

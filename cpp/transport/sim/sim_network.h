@@ -34,7 +34,7 @@ class SimClock final : public Clock {
 };
 
 // A control message, and the time of its sending since the network's start.
-struct SimWord {
+struct SimMessage {
   Nanoseconds after = 0;
   int from = -1, to = -1;
   std::vector<std::byte> message;
@@ -60,7 +60,7 @@ struct SimPolicy {
                                 // only between nodes
   Nanoseconds peer_timeout = 5 * kSecond;
   // Changes a sent control message, or its sender. Used by tests of the gate.
-  std::function<void(SimWord&)> tamper = {};
+  std::function<void(SimMessage&)> tamper = {};
 
   int node_of(int rank) const { return node_ranks == 0 ? 0 : rank / node_ranks; }
 };
@@ -97,15 +97,13 @@ class SimNetwork {
   Nanoseconds last_heard(int rank, int listener, Nanoseconds polled_at) const;
 
   // Copies each sent control message into `words`, which the caller owns.
-  void keep_words(std::vector<SimWord>& words) { words_ = &words; }
+  void keep_messages(std::vector<SimMessage>& words) { words_ = &words; }
   // Delivers a message of an earlier network at its time, if the connection stands then.
-  void arrive_late(SimWord word);
+  void arrive_late(SimMessage word);
   bool has_come_late_from(int rank) const { return late_from_.contains(rank); }
 
-  // Calls `happening` at that time.
-  void at(Nanoseconds time, std::function<void()> happening) {
-    push(time, -1, -1, std::move(happening));
-  }
+  // Calls `event` at that time.
+  void at(Nanoseconds time, std::function<void()> event) { push(time, -1, -1, std::move(event)); }
 
   // Returns false while the rank sleeps armed. A sleeper is stepped only after a wake-up.
   bool is_awake(int rank) const;
@@ -158,7 +156,7 @@ class SimNetwork {
   Nanoseconds chaotic_delay();
   bool is_broken(int from, int to) const;
   // Keeps the sent message. The receiver gets the returned one.
-  SimWord note(int from, int to, std::span<const std::byte> message);
+  SimMessage note(int from, int to, std::span<const std::byte> message);
 
   SimPolicy policy_;
   std::vector<int> nodes_;
@@ -172,7 +170,7 @@ class SimNetwork {
   std::set<std::pair<int, int>> cut_;      // the smaller rank first
   int unplugged_ = -1;
   Nanoseconds unplugged_at_ = 0;
-  std::vector<SimWord>* words_ = nullptr;
+  std::vector<SimMessage>* words_ = nullptr;
   Nanoseconds began_ = clock_.now();
   std::set<int> late_from_;
   std::optional<LinkPorts> ports_;

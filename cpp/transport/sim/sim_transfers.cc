@@ -67,7 +67,7 @@ void SimTransport::send_eagerly(const Transfer& transfer, Key key) {
   if (transfer.is_done != nullptr) {
     *transfer.is_done = true;
   } else {
-    arrive({.what = Arrival::What::sent, .peer = peer, .cookie = transfer.cookie});
+    arrive({.kind = Arrival::Kind::sent, .peer = peer, .cookie = transfer.cookie});
   }
 }
 
@@ -81,7 +81,7 @@ void SimTransport::receive_eagerly(int peer, Key key, const std::vector<std::byt
   }
   if (network_.policy().moves_bytes) scatter(bytes, receiving->second.pieces);
   counters_.bytes_received += total_bytes(receiving->second.pieces);
-  arrive({.what = Arrival::What::received, .peer = peer, .cookie = receiving->second.cookie});
+  arrive({.kind = Arrival::Kind::received, .peer = peer, .cookie = receiving->second.cookie});
   from.receives.erase(receiving);
 }
 
@@ -127,8 +127,8 @@ void SimTransport::deliver(int peer, Key key) {
       cat("rank ", rank_, " sends ", bytes, " bytes to rank ", peer, ", which expects ", expected));
   counters_.bytes_sent += bytes;
   to.counters_.bytes_received += bytes;
-  arrive({.what = Arrival::What::sent, .peer = peer, .cookie = sending->second.cookie});
-  to.arrive({.what = Arrival::What::received, .peer = rank_, .cookie = receiving->second.cookie});
+  arrive({.kind = Arrival::Kind::sent, .peer = peer, .cookie = sending->second.cookie});
+  to.arrive({.kind = Arrival::Kind::received, .peer = rank_, .cookie = receiving->second.cookie});
   peers_[peer].sends.erase(sending);
   to.peers_[rank_].receives.erase(receiving);
 }
@@ -147,7 +147,7 @@ void SimTransport::deliver_over_links(int peer, Key key) {
         other(peer).receive_eagerly(rank_, key, bytes);
       },
       [this, peer, cookie = sending.mapped().cookie] {
-        arrive({.what = Arrival::What::sent, .peer = peer, .cookie = cookie});
+        arrive({.kind = Arrival::Kind::sent, .peer = peer, .cookie = cookie});
       });
 }
 

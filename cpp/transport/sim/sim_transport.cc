@@ -33,7 +33,7 @@ Status SimTransport::Reader::read(std::span<const RemotePiece> from, std::size_t
     skip = 0;
     if (bytes == 0) return {};
   }
-  return bytes == 0 ? Status() : Status(Code::failed, "a view is shorter than what was read");
+  return bytes == 0 ? Status() : Status(Code::failed, "a view is shorter than the read");
 }
 
 // ---- connections ----
@@ -60,7 +60,7 @@ void SimTransport::greet(int peer) {
   ++counters_.connections;
   ++counters_.handshakes;
   patience_from_[peer] = network_.clock().now();
-  arrive({.what = Arrival::What::connected, .peer = peer});
+  arrive({.kind = Arrival::Kind::connected, .peer = peer});
   network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::ordered,
                 [this, peer] { other(peer).greet(rank_); });
 }
@@ -102,7 +102,7 @@ void SimTransport::lose(int peer, const std::string& cause) {
   if (!lost.connected && !lost.wanted) return;
   lost = Peer{};
   lost.dropped = true;
-  arrive({.what = Arrival::What::failed, .peer = peer, .cause = cause});
+  arrive({.kind = Arrival::Kind::failed, .peer = peer, .cause = cause});
 }
 
 // ---- posting ----
@@ -111,12 +111,12 @@ Status SimTransport::post_control(int peer, std::span<const std::byte> message) 
   if (peers_[peer].dropped) return {};
   if (!peers_[peer].connected || refuses()) return Status::busy();
   ++counters_.control_messages;
-  SimWord word = network_.note(rank_, peer, message);
+  SimMessage word = network_.note(rank_, peer, message);
   network_.send(rank_, peer, kHeaderBytes + word.message.size(), SimNetwork::Order::ordered,
                 [this, peer, word = std::move(word)]() mutable {
                   SimTransport& to = other(peer);
                   if (to.peers_[word.from].dropped) return;
-                  to.arrive({.what = Arrival::What::control,
+                  to.arrive({.kind = Arrival::Kind::control,
                              .peer = word.from,
                              .message = std::move(word.message)});
                 });
@@ -126,7 +126,7 @@ Status SimTransport::post_control(int peer, std::span<const std::byte> message) 
 // Returns false if there is no connection for the message.
 bool SimTransport::hear_late(int peer, const std::vector<std::byte>& message) {
   if (!is_connected(peer)) return false;
-  arrive({.what = Arrival::What::control, .peer = peer, .message = message});
+  arrive({.kind = Arrival::Kind::control, .peer = peer, .message = message});
   return true;
 }
 
@@ -210,7 +210,7 @@ void SimTransport::try_view(int peer, Key key) {
   const auto wait = peers_[peer].awaits.find(key);
   if (view == peers_[peer].views.end() || wait == peers_[peer].awaits.end()) return;
   view->second.awaited = true;
-  arrive({.what = Arrival::What::viewed, .peer = peer, .cookie = wait->second, .key = key});
+  arrive({.kind = Arrival::Kind::viewed, .peer = peer, .cookie = wait->second, .key = key});
   peers_[peer].awaits.erase(wait);
 }
 
@@ -219,8 +219,9 @@ Status SimTransport::release(int peer, Lane lane, uint64_t sequence) {
   if (refuses()) return Status::busy();
   const Key key{lane, sequence};
   const auto view = peers_[peer].views.find(key);
-  RC_ASSERT(view != peers_[peer].views.end() && view->second.awaited,
-            cat("rank ", rank_, " releases what it has not seen: ", int{lane}, ", ", sequence));
+  RC_ASSERT(
+      view != peers_[peer].views.end() && view->second.awaited,
+      cat("rank ", rank_, " releases a view that it has not seen: ", int{lane}, ", ", sequence));
   for (const RemotePiece& piece : view->second.pieces) counters_.bytes_received += piece.bytes;
   peers_[peer].views.erase(view);
   network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::free, [this, peer, key] {
@@ -228,7 +229,7 @@ Status SimTransport::release(int peer, Lane lane, uint64_t sequence) {
     const auto publication = publications.find(key);
     if (publication == publications.end()) return;  // the publisher has dropped us
     other(peer).arrive(
-        {.what = Arrival::What::sent, .peer = rank_, .cookie = publication->second.cookie});
+        {.kind = Arrival::Kind::sent, .peer = rank_, .cookie = publication->second.cookie});
     publications.erase(publication);
   });
   return {};
@@ -254,23 +255,23 @@ bool SimTransport::poll(Sink& sink) {
   for (std::size_t left = arrivals_.size(); left > 0; --left) {
     const Arrival arrival = std::move(arrivals_.front());
     arrivals_.pop_front();
-    switch (arrival.what) {
-      case Arrival::What::connected:
+    switch (arrival.kind) {
+      case Arrival::Kind::connected:
         sink.connected(arrival.peer);
         break;
-      case Arrival::What::sent:
+      case Arrival::Kind::sent:
         sink.sent(arrival.cookie);
         break;
-      case Arrival::What::received:
+      case Arrival::Kind::received:
         sink.received(arrival.cookie);
         break;
-      case Arrival::What::control:
+      case Arrival::Kind::control:
         sink.control(arrival.peer, arrival.message);
         break;
-      case Arrival::What::failed:
+      case Arrival::Kind::failed:
         sink.peer_failed(arrival.peer, arrival.cause);
         break;
-      case Arrival::What::viewed: {
+      case Arrival::Kind::viewed: {
         const auto view = peers_[arrival.peer].views.find(arrival.key);
         if (view == peers_[arrival.peer].views.end()) break;  // the peer is gone
         sink.viewed(arrival.cookie,

@@ -82,7 +82,7 @@ class SimTransport final : public Transport {
     std::vector<std::unique_ptr<Peer>> peers_;
   };
   struct Arrival {
-    enum class What : uint8_t { connected, sent, received, viewed, control, failed } what;
+    enum class Kind : uint8_t { connected, sent, received, viewed, control, failed } kind;
     int peer = -1;
     uint64_t cookie = 0;
     Key key{};

@@ -43,12 +43,12 @@ bool SideStream::poll(Nanoseconds now, Sink& sink) {
   bool moved = socket_.readable && read(now, sink);
   if (is_open() && liveness_->is_silent(now)) cause_ = liveness_->cause();
   if (!is_open()) return true;
-  if (liveness_->should_speak(now)) {
+  if (liveness_->is_heartbeat_due(now)) {
     if (!is_sending()) {
       header_ = encode({.kind = Kind::heartbeat, .epoch = epoch_});
       header_left_ = kHeaderBytes;
     }
-    liveness_->spoke(now);
+    liveness_->sent(now);
   }
   if (socket_.writable) moved |= write(now, sink);
   return moved;
@@ -87,7 +87,7 @@ bool SideStream::read(Nanoseconds now, Sink& sink) {
       return true;
     }
     moved = true;
-    liveness_->heard(now);
+    liveness_->received(now);
     total += static_cast<std::size_t>(count);
     if (in_.done == in_.bytes && in_.bytes > 0) {
       inbound_.stripe_received(in_slot_, in_.bytes, sink);
@@ -174,7 +174,7 @@ bool SideStream::write(Nanoseconds now, Sink& sink) {
       if (is_open()) end(error, now);
       return true;
     }
-    liveness_->spoke(now);
+    liveness_->sent(now);
     const auto written = static_cast<std::size_t>(count);
     const std::size_t header = std::min(written, header_left_);
     header_left_ -= header;

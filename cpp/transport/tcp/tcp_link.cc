@@ -69,9 +69,9 @@ bool Link::poll(Nanoseconds now, Sink& sink) {
   if (is_connected() && !beside_.empty()) moved |= poll_beside(now, sink);
   if (is_connected() && !fault().empty()) fail(fault());
   if (is_connected() && liveness_->is_silent(now)) fail(liveness_->cause());
-  if (is_connected() && liveness_->should_speak(now)) {
+  if (is_connected() && liveness_->is_heartbeat_due(now)) {
     outbound_.heartbeat();
-    liveness_->spoke(now);  // also when the socket is full: then the peer is silent
+    liveness_->sent(now);  // also when the socket is full: then the peer is silent
   }
   if (is_connected() && stream_.writable && outbound_.has_output()) moved |= write(now, sink);
   return moved;
@@ -79,7 +79,7 @@ bool Link::poll(Nanoseconds now, Sink& sink) {
 
 bool Link::read(Nanoseconds now, Sink& sink) {
   const Inbound::Result result = inbound_.read(stream_.fd.get(), stream_.hangup, outbound_, sink);
-  if (result.moved) liveness_->heard(now);
+  if (result.moved) liveness_->received(now);
   if (result.drained) stream_.readable = false;
   if (!result.ended.empty()) end(result.ended, now, sink);
   return result.moved;
@@ -90,7 +90,7 @@ bool Link::write(Nanoseconds now, Sink& sink) {
     case Outbound::Result::idle:
       return false;
     case Outbound::Result::moved:
-      liveness_->spoke(now);
+      liveness_->sent(now);
       return true;
     case Outbound::Result::blocked:
       stream_.writable = false;

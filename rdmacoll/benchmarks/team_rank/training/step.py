@@ -18,7 +18,7 @@ _OF_CHANGE, _OF_VALUE = 1e-3, 4e-7
 
 
 class Side(Protocol):
-    """One side of the comparison: the place of the variables, and the way of the gradients."""
+    """One side of the comparison: the place of the variables, and the transport of the gradients."""
 
     rank: int
     workers: int

@@ -8,9 +8,9 @@
 
 namespace rdmacoll {
 
-class Dice {
+class RandomSource {
  public:
-  explicit Dice(uint64_t seed, uint64_t stream = 1)
+  explicit RandomSource(uint64_t seed, uint64_t stream = 1)
       : random_(seed * 0x9e3779b97f4a7c15ull + stream) {}
 
   int64_t between(int64_t least, int64_t most) {

@@ -6,20 +6,20 @@
 
 namespace rdmacoll {
 
-class Gap {
+class SuspensionDetector {
  public:
   // Call this at each turn of the loop. Returns how long the process did not run, for one second
-  // after it resumed; otherwise 0. Peers hear from this process five times in `patience`, their
-  // timeout. The last time may be a fifth of it ago.
-  Nanoseconds turn(Nanoseconds now, Nanoseconds patience) {
-    if (turned_at_ != 0 && now - turned_at_ > patience - patience / 5) {
-      gap_ = now - turned_at_;
+  // after it resumed; otherwise 0. `timeout`: that of the peers. They hear from this process five
+  // times within it, so the last time may be a fifth of it ago.
+  Nanoseconds turn(Nanoseconds now, Nanoseconds timeout) {
+    if (turned_at_ != 0 && now - turned_at_ > timeout - timeout / 5) {
+      suspension_ = now - turned_at_;
       resumed_at_ = now;
     } else if (now - resumed_at_ > kResumed) {
-      gap_ = 0;
+      suspension_ = 0;
     }
     turned_at_ = now;
-    return gap_;
+    return suspension_;
   }
 
  private:
@@ -27,7 +27,7 @@ class Gap {
   static constexpr Nanoseconds kResumed = kSecond;
 
   Nanoseconds turned_at_ = 0, resumed_at_ = 0;
-  Nanoseconds gap_ = 0;
+  Nanoseconds suspension_ = 0;
 };
 
 }  // namespace rdmacoll

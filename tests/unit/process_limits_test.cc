@@ -1,5 +1,5 @@
 // The largest buffer pool that limits allow.
-#include "memory/room.h"
+#include "memory/process_limits.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,17 +24,17 @@ struct Fitted {
   std::string note;
 };
 
-Fitted fit(const PoolWish& wish, const MemoryRoom& room) {
+Fitted fit(const PoolRequest& request, const ProcessLimits& limits) {
   Fitted fitted;
-  fitted.status = fit_pool(wish, room, fitted.bytes, fitted.note);
+  fitted.status = fit_pool(request, limits, fitted.bytes, fitted.note);
   return fitted;
 }
 
-MemoryRoom address_space(uint64_t limit, uint64_t used) {
+ProcessLimits address_space(uint64_t limit, uint64_t used) {
   return {.address_limit = limit, .address_used = used};
 }
 
-MemoryRoom group(uint64_t limit) {
+ProcessLimits group(uint64_t limit) {
   return {.group_limit = limit, .group_file = "/sys/fs/cgroup/memory.max"};
 }
 
@@ -83,11 +83,11 @@ TEST(Room, refuses_a_default_pool_below_the_least) {
 }
 
 TEST(Room, has_to_hold_the_pools_of_all_other_ranks_of_the_node) {
-  const MemoryRoom room = address_space(3000 * kMiB, 500 * kMiB);
-  EXPECT_TRUE(check_mappings(kGiB, 1, room).ok());
+  const ProcessLimits limits = address_space(3000 * kMiB, 500 * kMiB);
+  EXPECT_TRUE(check_mappings(kGiB, 1, limits).ok());
   EXPECT_TRUE(check_mappings(kGiB, 9, {}).ok());
   EXPECT_THAT(
-      check_mappings(kGiB, 3, room).message(),
+      check_mappings(kGiB, 3, limits).message(),
       AllOf(HasSubstr("the 3 other ranks of this node (1 GiB each, mapped twice) need 6 GiB"),
             HasSubstr("2500 MiB are left"), HasSubstr("RDMACOLL_BUF_SIZE")));
 }
@@ -101,7 +101,7 @@ class Machine : public testing::Test {
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << text;
   }
-  const std::string root = testing::TempDir() + "room";
+  const std::string root = testing::TempDir() + "limits";
 };
 
 TEST_F(Machine, says_the_least_limit_of_the_groups_above) {
@@ -109,26 +109,26 @@ TEST_F(Machine, says_the_least_limit_of_the_groups_above) {
   put("/sys/fs/cgroup/memory.max", "max\n");
   put("/sys/fs/cgroup/job/memory.max", "1073741824\n");
   put("/sys/fs/cgroup/job/step/memory.max", "2147483648\n");
-  const MemoryRoom room = memory_room(root);
-  EXPECT_EQ(room.group_limit, kGiB);
-  EXPECT_EQ(room.group_file, root + "/sys/fs/cgroup/job/memory.max");
+  const ProcessLimits limits = process_limits(root);
+  EXPECT_EQ(limits.group_limit, kGiB);
+  EXPECT_EQ(limits.group_file, root + "/sys/fs/cgroup/job/memory.max");
 }
 
 TEST_F(Machine, knows_containers_and_the_first_version_of_groups) {
   put("/proc/self/cgroup", "0::/\n");
   put("/sys/fs/cgroup/memory.max", "536870912\n");
-  EXPECT_EQ(memory_room(root).group_limit, 512 * kMiB);
+  EXPECT_EQ(process_limits(root).group_limit, 512 * kMiB);
   put("/proc/self/cgroup", "3:cpu,memory:/docker/x\n2:pids:/\n");
   put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-  EXPECT_EQ(memory_room(root).group_limit, std::nullopt);
+  EXPECT_EQ(process_limits(root).group_limit, std::nullopt);
   put("/sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes", "268435456\n");
-  EXPECT_EQ(memory_room(root).group_limit, 256 * kMiB);
+  EXPECT_EQ(process_limits(root).group_limit, 256 * kMiB);
 }
 
 TEST_F(Machine, survives_files_that_are_missing_or_broken) {
-  EXPECT_EQ(memory_room(root).group_limit, std::nullopt);
+  EXPECT_EQ(process_limits(root).group_limit, std::nullopt);
   put("/proc/self/cgroup", ":\n\n0:\n0::relative\n0::/a//b/\n\xff:memory:");
-  EXPECT_EQ(memory_room(root).group_limit, std::nullopt);
+  EXPECT_EQ(process_limits(root).group_limit, std::nullopt);
 }
 
 }  // namespace

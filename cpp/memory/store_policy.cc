@@ -1,4 +1,4 @@
-#include "memory/shown_writes.h"
+#include "memory/store_policy.h"
 
 #include <x86intrin.h>
 
@@ -62,24 +62,24 @@ double memory_ticks_per_byte() {
 
 }  // namespace
 
-ShownWrites::ShownWrites() : ShownWrites(Costs{&processor_ticks, &memory_ticks_per_byte}) {}
+StorePolicy::StorePolicy() : StorePolicy(Costs{&processor_ticks, &memory_ticks_per_byte}) {}
 
-std::size_t ShownWrites::index_of(std::size_t bytes) {
+std::size_t StorePolicy::index_of(std::size_t bytes) {
   const auto above = static_cast<std::size_t>(std::bit_width(bytes / kBytesMin)) - 1;
   return std::min(above, kSizes - 1);
 }
 
-uint32_t ShownWrites::trial_of(std::size_t index) {
+uint32_t StorePolicy::trial_of(std::size_t index) {
   const std::size_t writes = kTrialBytes / (kBytesMin << index);
   return static_cast<uint32_t>(std::clamp<std::size_t>(writes, kCounted, kTrialMax)) + kCounted;
 }
 
-bool ShownWrites::begin(std::size_t bytes) {
+bool StorePolicy::begin(std::size_t bytes) {
   if (bytes < kBytesMin) return false;
   Size& size = sizes_[index_of(bytes)];
   if (size.left == 0) advance(size);
   --size.left;
-  const bool watches = !size.past_cache && size.left % kWatched == 0;
+  const bool watches = !size.past_cache && size.left % kSampled == 0;
   if (size.phase == Phase::settled ? watches : size.left < kCounted) {
     current_ = &size;
     bytes_ = bytes;
@@ -88,7 +88,7 @@ bool ShownWrites::begin(std::size_t bytes) {
   return size.past_cache;
 }
 
-void ShownWrites::end() {
+void StorePolicy::end() {
   if (current_ == nullptr) return;
   Size& size = *std::exchange(current_, nullptr);
   const double took = static_cast<double>(costs_.now() - began_) / static_cast<double>(bytes_);
@@ -99,11 +99,11 @@ void ShownWrites::end() {
   } else if (++size.worse == kWorseMax) {
     size.worse = 0;
     size.left = 0;
-    size.patience = kPatienceMin;
+    size.interval = kIntervalMin;
   }
 }
 
-void ShownWrites::advance(Size& size) {
+void StorePolicy::advance(Size& size) {
   const uint32_t trial = trial_of(static_cast<std::size_t>(&size - sizes_.data()));
   size.left = trial;
   switch (size.phase) {
@@ -123,17 +123,17 @@ void ShownWrites::advance(Size& size) {
   const double past_it = median(size.took) + kSavedByCache * costs_.memory_ticks_per_byte();
   size.past_cache = size.through_cache > past_it;
   const bool is_news = size.past_cache != size.was_past_cache;
-  size.patience = is_news ? kPatienceMin : std::min(2 * size.patience, kPatienceMax);
-  size.left = size.patience * trial;
+  size.interval = is_news ? kIntervalMin : std::min(2 * size.interval, kIntervalMax);
+  size.left = size.interval * trial;
   size.phase = Phase::settled;
 }
 
-bool ShownWrites::copy(std::byte* to, std::span<const std::byte> from) {
+bool StorePolicy::copy(std::byte* to, std::span<const std::byte> from) {
   const Piece whole{const_cast<std::byte*>(from.data()), from.size()};  // only ever read
   return gather({&whole, 1}, from.size(), to);
 }
 
-bool ShownWrites::gather(std::span<const Piece> from, std::size_t bytes, std::byte* to) {
+bool StorePolicy::gather(std::span<const Piece> from, std::size_t bytes, std::byte* to) {
   const bool past_cache = begin(bytes);
   if (past_cache) {
     for (const Piece& piece : from) {

@@ -1,6 +1,6 @@
 // Writes of peer-visible memory go through the cache or past it. The measured cost decides, again
 // and again.
-#include "memory/shown_writes.h"
+#include "memory/store_policy.h"
 
 #include <gtest/gtest.h>
 
@@ -23,16 +23,16 @@ struct Machine {
 
   static uint64_t now() { return ticks; }
   static double memory() { return kMemory; }
-  static ShownWrites writes_for(double through, double past) {
+  static StorePolicy writes_for(double through, double past) {
     ticks = 0;
     through_cache = through;
     past_cache = past;
-    return ShownWrites({&now, &memory});
+    return StorePolicy({&now, &memory});
   }
 };
 
 // Performs `count` writes of `bytes` each and returns how many of them went past the cache.
-int write(ShownWrites& writes, int count, std::size_t bytes = kBytes) {
+int write(StorePolicy& writes, int count, std::size_t bytes = kBytes) {
   int past_cache = 0;
   for (int i = 0; i < count; ++i) {
     const bool is_past = writes.begin(bytes);
@@ -44,45 +44,45 @@ int write(ShownWrites& writes, int count, std::size_t bytes = kBytes) {
   return past_cache;
 }
 
-TEST(ShownWrites, go_through_the_cache_where_that_takes_less) {
-  ShownWrites writes = Machine::writes_for(1, 1);
+TEST(StorePolicy, go_through_the_cache_where_that_takes_less) {
+  StorePolicy writes = Machine::writes_for(1, 1);
   write(writes, kMany);
   EXPECT_LT(write(writes, kMany), kMany / 10);
   EXPECT_FALSE(writes.go_past_cache(kBytes));
 }
 
-TEST(ShownWrites, go_past_the_cache_where_lines_are_taken_away_slowly) {
-  ShownWrites writes = Machine::writes_for(27, 1);
+TEST(StorePolicy, go_past_the_cache_where_lines_are_taken_away_slowly) {
+  StorePolicy writes = Machine::writes_for(27, 1);
   write(writes, kMany);
   EXPECT_GT(write(writes, kMany), kMany * 9 / 10);
   EXPECT_TRUE(writes.go_past_cache(kBytes));
 }
 
 // A write past the cache saves time for the writer, but the reader then has to fetch from memory.
-TEST(ShownWrites, count_what_the_reader_fetches) {
-  ShownWrites writes = Machine::writes_for(1 + 0.5 * Machine::kMemory, 1);
+TEST(StorePolicy, count_what_the_reader_fetches) {
+  StorePolicy writes = Machine::writes_for(1 + 0.5 * Machine::kMemory, 1);
   write(writes, kMany);
   EXPECT_FALSE(writes.go_past_cache(kBytes));
 }
 
-TEST(ShownWrites, notice_within_some_dozens_that_lines_have_become_slow) {
-  ShownWrites writes = Machine::writes_for(1, 1);
+TEST(StorePolicy, notice_within_some_dozens_that_lines_have_become_slow) {
+  StorePolicy writes = Machine::writes_for(1, 1);
   write(writes, 100 * kMany);
   Machine::through_cache = 27;
   write(writes, 400);
   EXPECT_TRUE(writes.go_past_cache(kBytes));
 }
 
-TEST(ShownWrites, notice_that_lines_have_become_fast) {
-  ShownWrites writes = Machine::writes_for(27, 1);
+TEST(StorePolicy, notice_that_lines_have_become_fast) {
+  StorePolicy writes = Machine::writes_for(27, 1);
   write(writes, 100 * kMany);
   Machine::through_cache = 1;
   write(writes, 10 * kMany);
   EXPECT_FALSE(writes.go_past_cache(kBytes));
 }
 
-TEST(ShownWrites, decide_by_size) {
-  ShownWrites writes = Machine::writes_for(27, 1);
+TEST(StorePolicy, decide_by_size) {
+  StorePolicy writes = Machine::writes_for(27, 1);
   write(writes, kMany);
   Machine::through_cache = 1;
   write(writes, kMany, 4 * kBytes);
@@ -90,14 +90,14 @@ TEST(ShownWrites, decide_by_size) {
   EXPECT_FALSE(writes.go_past_cache(4 * kBytes));
 }
 
-TEST(ShownWrites, leave_small_ones_in_the_cache) {
-  ShownWrites writes = Machine::writes_for(27, 1);
-  EXPECT_EQ(write(writes, kMany, ShownWrites::kBytesMin - 1), 0);
+TEST(StorePolicy, leave_small_ones_in_the_cache) {
+  StorePolicy writes = Machine::writes_for(27, 1);
+  EXPECT_EQ(write(writes, kMany, StorePolicy::kBytesMin - 1), 0);
 }
 
 // Some sizes, both ways, with pieces that end anywhere.
-TEST(ShownWrites, write_what_they_are_given) {
-  ShownWrites writes;
+TEST(StorePolicy, write_what_they_are_given) {
+  StorePolicy writes;
   for (std::size_t bytes :
        {std::size_t{1}, std::size_t{4095}, std::size_t{70001}, std::size_t{3} << 20}) {
     std::vector<std::byte> from(bytes), to(bytes + 64);
@@ -113,7 +113,7 @@ TEST(ShownWrites, write_what_they_are_given) {
       ASSERT_EQ(to[bytes], std::byte{0xee});
     }
     EXPECT_GT(ways[0], 0);
-    EXPECT_EQ(ways[1] > 0, bytes >= ShownWrites::kBytesMin);
+    EXPECT_EQ(ways[1] > 0, bytes >= StorePolicy::kBytesMin);
   }
 }
 

@@ -17,14 +17,14 @@
 namespace rdmacoll {
 
 // Belongs to the thread that writes. Its processor matters for both the write and the later read.
-class ShownWrites {
+class StorePolicy {
  public:
   struct Costs {
     uint64_t (*now)();                  // in ticks of any length
     double (*memory_ticks_per_byte)();  // a reader's time for a byte that is in no cache
   };
-  ShownWrites();
-  explicit ShownWrites(const Costs& costs) : costs_(costs) {}
+  StorePolicy();
+  explicit StorePolicy(const Costs& costs) : costs_(costs) {}
 
   // Smaller writes go through the cache: a few lines are taken from the reader while others are
   // written.
@@ -54,9 +54,9 @@ class ShownWrites {
   // The time until the next trial, in lengths of a trial. It doubles each time that the choice
   // stays the same. A trial through the cache may take several times as long as the writes that it
   // interrupts.
-  static constexpr uint32_t kPatienceMin = 8;
-  static constexpr uint32_t kPatienceMax = 256;
-  static constexpr uint32_t kWatched = 8;  // one in this many writes through the cache is measured
+  static constexpr uint32_t kIntervalMin = 8;
+  static constexpr uint32_t kIntervalMax = 256;
+  static constexpr uint32_t kSampled = 8;  // one in this many writes through the cache is measured
 
   enum class Phase : uint8_t { settled, through_cache, past_cache };  // in this order
   struct Size {
@@ -64,7 +64,7 @@ class ShownWrites {
     bool past_cache = false;
     bool was_past_cache = false;  // before the trial
     uint32_t left = 0;            // writes left in this phase
-    uint32_t patience = kPatienceMin;
+    uint32_t interval = kIntervalMin;
     uint32_t worse = 0;                      // slow writes in a row
     double through_cache = 0;                // ticks for a byte in the last trial
     std::array<double, kCounted> took = {};  // ... in the present trial
