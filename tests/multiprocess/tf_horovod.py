@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tf_common import all_values, close, mine, raised, run_all
+from tf_common import all_values, close, own_data, raised, run_all
 
 import rdmacoll.keras
 import rdmacoll.tensorflow as hvd
@@ -38,7 +38,7 @@ def gradients(call: Callable[[Any], Any], source: Any, weight: Callable[[Any], A
 
 
 def check_arguments_have_horovods_order() -> None:
-    x = mine((3,))
+    x = own_data((3,))
     total = np.sum(all_values((3,)), axis=0)
     for result in both(lambda x: hvd.allreduce(x, False, "/cpu:0", "", hvd.Compression.none), x):
         close(result, total)
@@ -117,31 +117,31 @@ def check_gradients_are_horovods() -> None:
         (hvd.Min, min(upstream)),
         (hvd.Product, np.prod(upstream)),
     ):
-        for found in gradients(lambda x: hvd.allreduce(x, op=op), mine(shape), weight):  # noqa: B023
+        for found in gradients(lambda x: hvd.allreduce(x, op=op), own_data(shape), weight):  # noqa: B023
             close(found, np.full(shape, value))
-    for found in gradients(lambda x: hvd.allreduce(x, prescale_factor=2.0), mine(shape), weight):
+    for found in gradients(lambda x: hvd.allreduce(x, prescale_factor=2.0), own_data(shape), weight):
         close(found, np.full(shape, 2 * mean))
-    for found in gradients(lambda x: hvd.allgather(x), mine((RANK + 1, 2)), weight):
+    for found in gradients(lambda x: hvd.allgather(x), own_data((RANK + 1, 2)), weight):
         close(found, np.full((RANK + 1, 2), mean))
-    for found in gradients(lambda x: hvd.grouped_allgather([x, x])[1], mine((RANK + 1, 2)), weight):
+    for found in gradients(lambda x: hvd.grouped_allgather([x, x])[1], own_data((RANK + 1, 2)), weight):
         close(found, np.full((RANK + 1, 2), mean))
-    for found in gradients(lambda x: hvd.broadcast(x, SIZE - 1), mine(shape), weight):
+    for found in gradients(lambda x: hvd.broadcast(x, SIZE - 1), own_data(shape), weight):
         close(found, np.full(shape, mean if RANK == SIZE - 1 else 0.0))
     gathered = np.repeat(upstream, 2)[:, None] * np.ones(3)
     for op, factor in ((hvd.Average, 1), (hvd.Sum, SIZE)):
         call = lambda x: hvd.reducescatter(x, op=op, postscale_factor=0.5)  # noqa: B023, E731
-        for found in gradients(call, mine(shape), weight):
+        for found in gradients(call, own_data(shape), weight):
             close(found, gathered * factor * 0.5)
     splits = [rank + 1 for rank in range(SIZE)]
     received = [upstream[rank] for rank in range(SIZE) for _ in range(splits[rank])]
-    for found in gradients(lambda x: hvd.alltoall(x, splits)[0], mine((sum(splits), 2)), weight):
+    for found in gradients(lambda x: hvd.alltoall(x, splits)[0], own_data((sum(splits), 2)), weight):
         close(found, np.array(received)[:, None] * np.ones(2))
 
 
 def check_gradients_of_rdmacolls_own_names_are_its_own() -> None:
-    for found in gradients(lambda x: rdmacoll.allgather(x), mine((2,)), tf.ones_like):
+    for found in gradients(lambda x: rdmacoll.allgather(x), own_data((2,)), tf.ones_like):
         close(found, np.full(2, SIZE))
-    for found in gradients(lambda x: rdmacoll.broadcast(x, 0), mine((2,)), tf.ones_like):
+    for found in gradients(lambda x: rdmacoll.broadcast(x, 0), own_data((2,)), tf.ones_like):
         close(found, np.full(2, SIZE if RANK == 0 else 0))
 
 
@@ -237,7 +237,7 @@ class _Halves:
 
 
 def check_compressors_of_users_and_of_horovods_names_are_used() -> None:
-    x = mine((3,))
+    x = own_data((3,))
     total = np.sum(all_values((3,)), axis=0)
     for compression, dtype in ((_Halves, "float32"), (hvd.Compression.fp16, "float16")):
         for result in both(lambda x: hvd.allreduce(x, op=hvd.Sum, compression=compression), x):  # noqa: B023
