@@ -201,7 +201,8 @@ def _script(program: str | Path, folder: Path) -> str:
 
 @functools.lru_cache(maxsize=2)
 def _parent(legacy_path: str = "") -> Parent:
-    """The process that forks the ranks of all tests. legacy_path: PYTHONPATH of those with Keras 2 as `tf.keras`, or ""."""
+    """The process that forks the ranks of tests. legacy_path: PYTHONPATH of those with Keras 2 as `tf.keras`,
+    or ""."""
     legacy = {"PYTHONPATH": legacy_path, "TF_USE_LEGACY_KERAS": "1"}
     return Parent(clean_environment(legacy if legacy_path else {}))
 

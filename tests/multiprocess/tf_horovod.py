@@ -161,14 +161,14 @@ def check_adasum_combines_along_a_tree() -> None:
         values = [one.astype(np.float64) for one in all_values((2, 3), dtype)]
         while len(values) > 1:
             values = [pair(*two) for two in zip(values[::2], values[1::2])]
-        x = mine((2, 3), dtype)
+        x = own_data((2, 3), dtype)
         for result in both(lambda x: hvd.allreduce(x, op=hvd.Adasum), x):
             assert result.dtype == x.dtype
             close(result, values[0], dtype)
         scaled = hvd.grouped_allreduce([x, x], op=2, prescale_factor=2.0, postscale_factor=0.25)
         close(scaled[1], values[0] / 2, dtype)
     if SIZE > 1:
-        for found in gradients(lambda x: hvd.allreduce(x, op=hvd.Adasum), mine((2,)), tf.ones_like):
+        for found in gradients(lambda x: hvd.allreduce(x, op=hvd.Adasum), own_data((2,)), tf.ones_like):
             close(found, np.ones(2))  # equal gradients count once
     zeros = hvd.allreduce(tf.zeros(3), op=hvd.Adasum)
     close(zeros, np.zeros(3))
