@@ -246,7 +246,7 @@ TEST_P(ParameterServer, goes_on_without_a_worker_that_was_stopped) {
   fleet->transports[2]->fail(1);
   const CallRef call = clients[1]->push_pull(tensors(memory));
   EXPECT_EQ(wait(call).detail().rank, 1);
-  EXPECT_FALSE(clients[1]->is_saying_why());
+  EXPECT_FALSE(clients[1]->is_sending_reason());
   for (int i = 0; i < 50; ++i) turn();
   for (const auto& server : servers) EXPECT_TRUE(server->failure().ok());
   run(clients[0]->push_pull(tensors(memory)));

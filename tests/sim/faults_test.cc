@@ -43,7 +43,7 @@ TEST(SimulatedWorlds, do_not_believe_words_of_an_earlier_one) {
     script.plan_repeats = seed % 2 == 0 ? 2 : 0;
     script.segment_bytes = 4096;
     script.network.seed = seed;
-    script.late_words = 2;
+    script.late_messages = 2;
     script.phases.insert(script.phases.end(), 8, {{.name = "sum", .shapes = {{30}}}});
     const SimOutcome outcome = simulate(script);
     ASSERT_TRUE(outcome.ok()) << "seed " << seed << ": " << outcome.hang << outcome.wrong

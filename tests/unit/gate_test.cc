@@ -58,7 +58,7 @@ std::vector<Recorded> record_worlds() {
     Recorded world{make_script(seed), {}};
     const bool may_be_replayed = world.script.plan_repeats > 0 && world.script.ranks < 5;
     if (worlds.size() < 34 ? !is_small(world.script) : !may_be_replayed) continue;
-    world.script.late_words = 0;
+    world.script.late_messages = 0;
     SimScript script = world.script;
     std::size_t index = 0;
     script.network.tamper = [&](SimMessage& word) {
