@@ -1,13 +1,13 @@
 # setup: everything that is needed; train: the first example on NP ranks, judged; test, test-all: the checks;
-# test-rdma: the checks that need RDMA devices; wheel, check-wheel: a release, and whether it is fit to be one;
-# docs: the site of the documents.
+# suite: one suite of C++ tests; test-rdma: the checks that need RDMA devices; wheel, check-wheel: a release, and whether
+# it is fit to be one; docs: the site of the documents.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := setup
 # Recipes share apt's and pip's locks. Installing and compiling run side by side by setup's own recipe.
 .NOTPARALLEL:
-.PHONY: setup system setup-rdma guest-kernel native train test test-all test-rdma peers wheel check-wheel docs clean
+.PHONY: setup system setup-rdma guest-kernel native suite train test test-all test-rdma peers wheel check-wheel docs clean
 
 NP ?= 2
 ARGS ?=
@@ -101,6 +101,13 @@ native: | system
 	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/rdmacoll/lib >/dev/null; \
 	fi
 	@cmake --build $(BUILD) --parallel $(JOBS) --target rdmacoll rdmacoll_tf rdmacoll_python
+
+# One C++ suite: make suite SUITE=unit FILTER='Ring*'
+suite: | system
+	@cmake -S . -B build/test $$(command -v ninja >/dev/null && echo -G Ninja) -DCMAKE_BUILD_TYPE=Release \
+	  -DRDMACOLL_TESTS=ON >/dev/null
+	@cmake --build build/test --parallel $(JOBS) --target $(SUITE)_tests
+	@build/test/$(SUITE)_tests --gtest_filter='$(or $(FILTER),*)'
 
 # A development install: Python from this tree, libraries in rdmacoll/lib. The tree is an entry of Python's path: a
 # finder behind the path would lose against any folder that is called rdmacoll beside a program.

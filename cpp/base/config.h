@@ -68,6 +68,8 @@ struct Config {
   std::optional<int> compute_workers;  // RDMACOLL_COMPUTE_WORKERS; automatic
   std::optional<double> spin_us;       // RDMACOLL_SPIN_US; automatic
   LogLevel log_level = LogLevel::warning;
+
+  bool operator==(const Config&) const = default;
 };
 
 }  // namespace rdmacoll

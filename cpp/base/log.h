@@ -19,7 +19,7 @@ class Log {
   void warning(std::string_view text) const { write(LogLevel::warning, text); }
   void info(std::string_view text) const { write(LogLevel::info, text); }
   void debug(std::string_view text) const { write(LogLevel::debug, text); }
-  // News that every user wants once, and that is no warning. Hidden if only errors are shown.
+  // News that the user has asked for, and that is no warning. Hidden if only errors are shown.
   void say(std::string_view text) const {
     if (enabled(LogLevel::warning)) write_line("", text);
   }

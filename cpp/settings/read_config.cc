@@ -58,11 +58,11 @@ bool parse_integer(const Setting& setting, std::string_view text, ParsedValue& v
 bool parse_number(const Setting& setting, std::string_view text, ParsedValue& value) {
   std::istringstream stream{std::string(text)};
   stream.imbue(std::locale::classic());  // the decimal point, in any locale
-  if (!(stream >> value.seconds) || !stream.eof()) return false;
+  if (!(stream >> value.number) || !stream.eof()) return false;
   std::array<char, 64> digits{};
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value.seconds).ptr;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value.number).ptr;
   value.text.assign(digits.data(), end);
-  return is_in_range(setting, value.seconds);
+  return is_in_range(setting, value.number);
 }
 
 bool parse_transports(std::string_view text, ParsedValue& value) {
@@ -141,6 +141,7 @@ bool parse(const Setting& setting, std::string_view text, ParsedValue& value) {
     case Unit::count:
       return parse_integer(setting, text, value);
     case Unit::seconds:
+    case Unit::microseconds:
     case Unit::ratio:
       return parse_number(setting, text, value);
     case Unit::choice:
@@ -284,8 +285,8 @@ Status read_setting(const Setting& setting, const std::vector<Given>& given, Con
 }
 
 std::string_view name_of(Unit unit) {
-  constexpr std::array<std::string_view, 7> kNames = {"flag",  "text",    "choice", "bytes",
-                                                      "count", "seconds", "ratio"};
+  constexpr std::array<std::string_view, 8> kNames = {"flag",  "text",    "choice",       "bytes",
+                                                      "count", "seconds", "microseconds", "ratio"};
   return kNames[static_cast<std::size_t>(unit)];
 }
 

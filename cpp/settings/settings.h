@@ -16,7 +16,7 @@
 
 namespace rdmacoll {
 
-enum class Unit : uint8_t { flag, text, choice, bytes, count, seconds, ratio };
+enum class Unit : uint8_t { flag, text, choice, bytes, count, seconds, microseconds, ratio };
 enum class Scope : uint8_t { world, rank };  // world: must be equal on all ranks (fingerprint)
 
 // A parsed value. The field of the setting's unit is filled. `text` is the canonical form ("4M" ->
@@ -26,7 +26,7 @@ struct ParsedValue {
   bool automatic = false;  // "auto": as if unset
   bool flag = false;
   uint64_t integer = 0;  // bytes and count
-  double seconds = 0;    // in the unit of the name (_S or _US), or the value of a ratio
+  double number = 0;     // seconds, microseconds or a ratio
   std::vector<AlgorithmRange> algorithms;
   std::vector<std::vector<int>> ranks;
   std::string note;  // how text of another system is understood

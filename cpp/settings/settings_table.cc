@@ -54,7 +54,7 @@ constexpr Setting kSettings[] = {
      "How long the start waits for all ranks. By hand, by lists of hosts and for serve, unless set: "
      "1800, since the last arrival; in MPI_Init: without limit.",
      0.001, kSecondsMax,
-     [](Config& config, const ParsedValue& value) { config.start_timeout_s = value.seconds; }},
+     [](Config& config, const ParsedValue& value) { config.start_timeout_s = value.number; }},
     {"RDMACOLL_TRANSPORT", "", "auto", Unit::choice, Scope::world,
      "",  // settings_table() fills in the names of the transports
      "What may carry data.", 0, 0,
@@ -83,14 +83,14 @@ constexpr Setting kSettings[] = {
      0, 0, [](Config& config, const ParsedValue& value) { config.check_names = value.flag; }},
     {"RDMACOLL_PEER_TIMEOUT_S", "", "5", Unit::seconds, Scope::world, "0.1 to 1e9",
      "A peer that is silent for this long has failed.", 0.1, kSecondsMax,
-     [](Config& config, const ParsedValue& value) { config.peer_timeout_s = value.seconds; }},
+     [](Config& config, const ParsedValue& value) { config.peer_timeout_s = value.number; }},
     {"RDMACOLL_STALL_WARNING_S", "", "10", Unit::seconds, Scope::world, "0.001 to 1e9",
      "A warning about a tensor that some ranks have not submitted for this long.", 0.001,
      kSecondsMax,
-     [](Config& config, const ParsedValue& value) { config.stall_warning_s = value.seconds; }},
+     [](Config& config, const ParsedValue& value) { config.stall_warning_s = value.number; }},
     {"RDMACOLL_STALL_ERROR_S", "", "600", Unit::seconds, Scope::world, "0.001 to 1e9",
      "After this long the waiting tensor fails with StalledError.", 0.001, kSecondsMax,
-     [](Config& config, const ParsedValue& value) { config.stall_error_s = value.seconds; }},
+     [](Config& config, const ParsedValue& value) { config.stall_error_s = value.number; }},
     {"RDMACOLL_PLAN_REPEATS", "", "3", Unit::count, Scope::world, "0 to 16",
      "After so many repetitions of the same order, ranks follow it without asking; 0: "
      "never.",
@@ -246,9 +246,9 @@ constexpr Setting kSettings[] = {
      [](Config& config, const ParsedValue& value) {
        config.compute_workers = static_cast<int>(value.integer);
      }},
-    {"RDMACOLL_SPIN_US", "", "automatic", Unit::seconds, Scope::rank, "0 to 1000000",
-     "How long to poll before sleeping, in microseconds.", 0, 1e6,
-     [](Config& config, const ParsedValue& value) { config.spin_us = value.seconds; }},
+    {"RDMACOLL_SPIN_US", "", "automatic", Unit::microseconds, Scope::rank, "0 to 1000000",
+     "How long to poll before sleeping.", 0, 1e6,
+     [](Config& config, const ParsedValue& value) { config.spin_us = value.number; }},
     {"RDMACOLL_LOG", "", "warning", Unit::choice, Scope::rank, "error, warning, info or debug",
      "What is worth a line on stderr.", 0, 0,
      [](Config& config, const ParsedValue& value) {

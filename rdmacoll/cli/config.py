@@ -48,14 +48,17 @@ def _shown(row: dict[str, Any], key: str) -> str:
 
     >>> [_shown({"value": value, "unit": "bytes"}, "value") for value in ("26214400", "1000", "")]
     ['25 MiB', '1000 B', 'automatic']
+    >>> [_shown({"value": value, "unit": "microseconds"}, "value") for value in ("50", "automatic")]
+    ['50 us', 'automatic']
     """
     text = str(row[key])
-    if row["unit"] == "bytes" and text.isdigit():
+    if not text[:1].isdigit():
+        return text or "automatic"
+    if row["unit"] == "bytes":
         short = bytes_text(int(text))
         return f"{text} B" if short == text else f"{short[:-1]} {short[-1]}iB"
-    if row["unit"] == "seconds" and text:
-        return f"{text} s"
-    return text or "automatic"
+    short_unit = {"seconds": " s", "microseconds": " us"}.get(row["unit"], "")
+    return text + short_unit
 
 
 def _print_block(row: dict[str, Any]) -> None:

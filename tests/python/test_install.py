@@ -101,10 +101,15 @@ def test_the_library_needs_no_tensorflow_python_mpi_verbs_or_cuda():
     }, found
 
 
-def test_only_rc_names_are_exported():
-    exported = command("nm", "-D", "--defined-only", ROOT / "rdmacoll" / "lib" / "librdmacoll.so")
+@pytest.mark.parametrize(
+    ("library", "own"),
+    [("librdmacoll.so", "rc_"), ("librdmacoll_tf.so", "rc_tf_"), ("fast_calls.abi3.so", "PyInit_")],
+)
+def test_only_own_names_are_exported(library, own):
+    exported = command("nm", "-D", "--defined-only", ROOT / "rdmacoll" / "lib" / library)
     names = {line.split()[-1].split("@")[0] for line in exported.splitlines()}
-    foreign = {name for name in names if not name.startswith("rc_")}
+    foreign = {name for name in names if not name.startswith(own)}
+    assert names
     assert not foreign, sorted(foreign)[:20]
 
 
