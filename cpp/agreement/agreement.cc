@@ -79,7 +79,7 @@ bool Agreement::collect_ready() {
 // Decisions that cannot start are postponed. Meanwhile more operations may become ready and share
 // a batch.
 bool Agreement::decide(bool one_node) {
-  if (!queue_.agreed().empty() || !decided().empty()) return false;
+  if (!queue_.incomplete().empty() || !decided().empty()) return false;
   auto formed = log_.form(one_node);
   if (!formed) return false;
   if (formed->is_cut_short) host_.segments_are_short(formed->decision.segment_bytes);
@@ -117,8 +117,8 @@ void Agreement::serve(Decision decision) {
 // operation then that this rank's caller has not submitted yet.
 bool Agreement::gather() {
   const bool moved = queue_.gather();
-  if (queue_.agreed().empty() || !now_.goes_on()) return moved;
-  const uint64_t next = queue_.agreed().front().decision.sequence;
+  if (queue_.incomplete().empty() || !now_.goes_on()) return moved;
+  const uint64_t next = queue_.incomplete().front().decision.sequence;
   // After a departure the operations of a decision have ended already. This is not the root's
   // fault.
   if (!plan_mode_.catch_up().waits(next) && now_.departed.ok()) {
@@ -243,7 +243,7 @@ std::string Agreement::state() const {
   constexpr std::string_view kPhases[] = {"by the log", "by a plan", "leaving a plan"};
   const Plan& plan = plan_mode_.plan();
   text += cat("  era ", plan.era(), ", ", kPhases[static_cast<int>(plan.phase())], ": ",
-              queue_.agreed().size(), " decisions wait for operations, ", plan_mode_.held(),
+              queue_.incomplete().size(), " decisions wait for operations, ", plan_mode_.held(),
               " operations for other ranks\n");
   return text + readiness_.state();
 }

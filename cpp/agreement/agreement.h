@@ -82,7 +82,7 @@ class Agreement {
   // Whether a turn could move anything beyond the batches that run already.
   bool has_work() const {
     return readiness_.has_news() || log_.waiting() || !undecided_.empty() ||
-           !queue_.agreed().empty() || !decided().empty();
+           !queue_.incomplete().empty() || !decided().empty();
   }
   // Looks for late and stalled operations. Call it every kCheckInterval.
   void check();
@@ -122,19 +122,23 @@ class Agreement {
   void end_caught_up() { plan_mode_.end_caught_up(); }
 
   // ---- the end ----
+  // The number of decisions that this rank knows.
   uint64_t accepted() const { return log_.accepted(); }
-  // The number of decisions that this rank has taken part in.
-  uint64_t started() const { return log_.accepted() - queue_.agreed().size(); }
+  // The number of decisions that this rank has all operations of. It is less than accepted() after
+  // a plan only, until the rank has caught up.
+  uint64_t started() const { return log_.accepted() - queue_.incomplete().size(); }
   uint64_t departed_from() const { return departed_from_; }
   // A member has left. It takes no part in the decisions from `started` on.
   void depart_from(uint64_t started) { departed_from_ = std::min(departed_from_, started); }
   // Whether decisions may wait for a rank that has left. Either this rank has started them by a
   // plan, or other ranks have started them and this rank's caller can no longer submit.
-  bool misses_departed() const { return !queue_.agreed().empty() || accepted() > departed_from_; }
+  bool misses_departed() const {
+    return !queue_.incomplete().empty() || accepted() > departed_from_;
+  }
   void end_undecided(const Status& status);
   void abandon(const Status& status);  // ends all operations that do not run
   bool may_end() const { return decided().empty() && plan_mode_.held() == 0; }
-  bool is_drained() const { return queue_.agreed().empty() && may_end(); }
+  bool is_drained() const { return queue_.incomplete().empty() && may_end(); }
   // Whether all decisions before this one have begun.
   bool has_begun_all(uint64_t before) const { return queue_.has_begun_all(before); }
   bool has_undecided() const { return !undecided_.empty(); }

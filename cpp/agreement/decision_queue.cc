@@ -31,9 +31,9 @@ void DecisionQueue::accept(const Decision& decision) {
 
 bool DecisionQueue::gather() {
   bool moved = false;
-  for (; !agreed_.empty() && parts_.now.goes_on(); moved = true) {
-    if (!take_operations(agreed_.front())) break;
-    agreed_.pop_front();
+  for (; !incomplete_.empty() && parts_.now.goes_on(); moved = true) {
+    if (!take_operations(incomplete_.front())) break;
+    incomplete_.pop_front();
   }
   return moved;
 }
@@ -104,17 +104,17 @@ void DecisionQueue::add_placeholder(const Agreed& agreed, std::size_t unit) {
   if (parts_.host.begin(operation)) placeholders_[key] = std::move(operation);
 }
 
-const Agreed* DecisionQueue::lacking(uint64_t sequence) const {
-  const auto found = std::find_if(agreed_.begin(), agreed_.end(), [&](const Agreed& agreed) {
-    return agreed.decision.sequence == sequence;
-  });
-  return found == agreed_.end() ? nullptr : &*found;
+const Agreed* DecisionQueue::find_incomplete(uint64_t sequence) const {
+  const auto found =
+      std::find_if(incomplete_.begin(), incomplete_.end(),
+                   [&](const Agreed& agreed) { return agreed.decision.sequence == sequence; });
+  return found == incomplete_.end() ? nullptr : &*found;
 }
 
 bool DecisionQueue::has_begun_all(uint64_t before) const {
   const auto waits = [&](const auto& decision) { return decision.sequence < before; };
   return parts_.log.accepted() >= before && std::none_of(decided_.begin(), decided_.end(), waits) &&
-         std::none_of(agreed_.begin(), agreed_.end(),
+         std::none_of(incomplete_.begin(), incomplete_.end(),
                       [&](const Agreed& agreed) { return waits(agreed.decision); });
 }
 

@@ -36,7 +36,7 @@ class DecisionQueue {
   Agreed agreed_of(Decision decision) const;  // for a decision of the log
   // This rank takes part in the decision, which is the next one.
   void accept(const Decision& decision);
-  void add(Agreed agreed) { agreed_.push_back(std::move(agreed)); }
+  void add(Agreed agreed) { incomplete_.push_back(std::move(agreed)); }
   // Moves complete decisions to decided(). Returns whether there was any.
   bool gather();
   // Takes all operations of the decision into decided(), or returns false and takes none.
@@ -45,13 +45,13 @@ class DecisionQueue {
   void add_placeholder(const Agreed& agreed, std::size_t unit);
 
   // Decisions that lack some operations.
-  const std::deque<Agreed>& agreed() const { return agreed_; }
+  const std::deque<Agreed>& incomplete() const { return incomplete_; }
   // The decision of this sequence that lacks some operations, or null.
-  const Agreed* lacking(uint64_t sequence) const;
+  const Agreed* find_incomplete(uint64_t sequence) const;
   // Complete decisions that have not begun.
   std::deque<Decided>& decided() { return decided_; }
   const std::deque<Decided>& decided() const { return decided_; }
-  bool is_empty() const { return agreed_.empty() && decided_.empty() && placeholders_.empty(); }
+  bool is_empty() const { return incomplete_.empty() && decided_.empty() && placeholders_.empty(); }
   bool has_begun_all(uint64_t before) const;  // all decisions before this one
   void abandon(const Status& status);         // ends the operations of all decisions
 
@@ -64,7 +64,7 @@ class DecisionQueue {
   bool take_part_with_zeros(const Agreed& agreed, std::size_t unit);
 
   const Parts parts_;
-  std::deque<Agreed> agreed_;
+  std::deque<Agreed> incomplete_;
   std::deque<Decided> decided_;
   Operations placeholders_;   // their decision has not begun
   std::vector<Found> found_;  // a member to reuse its memory

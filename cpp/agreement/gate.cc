@@ -49,6 +49,8 @@ Gate::Gate(const Facts& facts)
       world_(facts.world),
       parent_(facts.world.rank >= facts.world.size() ? 0 : tree_parent(facts.world.rank)) {}
 
+// Messages between two ranks keep their order. So a sequence that a rank sends at once is near
+// here, too. One that it keeps for later may not be.
 bool Gate::is_near(uint64_t sequence) const {
   const uint64_t accepted = facts_.log.accepted();
   return sequence <= accepted ? accepted - sequence <= kSequencesApart

@@ -85,7 +85,7 @@ class Gate {
 
   const Facts facts_;
   const World& world_;
-  const int parent_;  // -1 at the root; the root at a server
+  const int parent_;  // in the control tree: -1 at the root, the root at a server
   // Indexed by number - 1. Descriptors that cannot run are null.
   std::vector<std::unique_ptr<const Descriptor>> known_;
   Descriptor read_;  // the last full descriptor

@@ -28,7 +28,7 @@ PlanMode::PlanMode(const Parts& parts, uint64_t repeats, Log output)
 
 void PlanMode::start() {
   const Situation& now = parts_.now;
-  const bool is_settled = catch_up_.empty() && parts_.queue.agreed().empty() &&
+  const bool is_settled = catch_up_.empty() && parts_.queue.incomplete().empty() &&
                           !parts_.readiness.has_joined() &&
                           !parts_.readiness.is_late(now.turned_at, kPlanSilence);
   if (parts_.world.size() == 1 || !is_settled || !now.departed.ok() || now.leaving) return;
@@ -48,7 +48,7 @@ void PlanMode::handle(int, PlanMessage& message) {
 // Readiness of the log's era without a decision is void. The plan decides these operations, or all
 // ranks send their readiness again when it ends.
 void PlanMode::begin(const PlanMessage& message) {
-  if (message.start != parts_.log.accepted() || !parts_.queue.agreed().empty() ||
+  if (message.start != parts_.log.accepted() || !parts_.queue.incomplete().empty() ||
       !plan_.begin(message)) {
     parts_.host.broken_protocol(parts_.tree.above(), cat("a plan from decision ", message.start,
                                                          " on, which cannot be followed"));

@@ -33,9 +33,6 @@
 
 namespace rdmacoll {
 
-// How often late and stalled operations, and plans without progress, are checked.
-inline constexpr Nanoseconds kCheckInterval = kMillisecond;
-
 // The plans of a set, counted on one rank.
 struct PlanTotals {
   uint64_t begun = 0, left = 0;

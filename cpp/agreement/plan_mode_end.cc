@@ -71,7 +71,7 @@ void PlanMode::replay(uint64_t sequence) {
   RC_ASSERT(named != nullptr, cat("decision ", sequence));
   ++replayed_;
   const UnitKey key = *named;
-  const Agreed* const behind = parts_.queue.lacking(sequence);
+  const Agreed* const behind = parts_.queue.find_incomplete(sequence);
   if (behind != nullptr && behind->keys.size() != 1) {
     return parts_.host.broken_protocol(parts_.tree.above(),
                                        cat("decision ", sequence, " is of several operations"));
@@ -108,7 +108,7 @@ bool PlanMode::judge(const UnitKey& key, const Status& verdict, bool is_answer) 
 // verdict as its result. A rank without the operation, or with a different one, sends zeros.
 // Returns whether the operation runs on this rank.
 bool PlanMode::judge_started(const UnitKey& key, const Status& verdict) {
-  for (const Agreed& agreed : parts_.queue.agreed()) {
+  for (const Agreed& agreed : parts_.queue.incomplete()) {
     for (std::size_t i = 0; i < agreed.keys.size(); ++i) {
       if (agreed.keys[i] != key) continue;
       parts_.queue.add_placeholder(agreed, i);

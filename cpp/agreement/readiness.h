@@ -59,7 +59,7 @@ class Readiness {
   // Adds a record of this rank or of a child. Returns false if its descriptor number is unknown, or
   // if it counts a rank twice.
   bool add(const ReadyRecord& record, Nanoseconds now);
-  // Called once for each progress(). Detects late operations and conflicts.
+  // Detects late operations and conflicts. Call it every kCheckInterval.
   void check(Nanoseconds now);
   Nanoseconds next_deadline() const;
 

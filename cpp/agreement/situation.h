@@ -8,6 +8,9 @@
 
 namespace rdmacoll {
 
+// How often late and stalled operations, and plans without progress, are checked.
+inline constexpr Nanoseconds kCheckInterval = kMillisecond;
+
 struct Situation {
   Nanoseconds turned_at = 0;  // when the current turn began
   Status failure;             // the failure that ended the world, or ok()
