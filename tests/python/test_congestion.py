@@ -82,9 +82,10 @@ def controls():
     return sorted(found)
 
 end = time.monotonic() + 30
-while controls().count("reno") < 4 and time.monotonic() < end:  # the second streams come when they come
+while (found := controls()).count("reno") < 4 and time.monotonic() < end:  # the second streams come later
     time.sleep(0.01)
-report(controls())
+report(found)
+engine.barrier()  # a rank that is done closes its connections
 rdmacoll.shutdown()
 """
 
