@@ -44,6 +44,9 @@ def check_wrong_arguments_are_refused_here() -> None:
     raised(rdmacoll.ConfigError, lambda: broadcast(tf.ones(1), SIZE))
     raised(rdmacoll.ConfigError, lambda: broadcast(tf.ones(1), -1))
     raised(rdmacoll.ConfigError, lambda: allgather(tf.constant(["text"])))
+    variables = [tf.Variable(tf.ones(1), name="weights"), tf.Variable(["a"], name="words")]
+    text = str(raised(rdmacoll.ConfigError, lambda: rdmacoll.broadcast_variables(variables)))
+    assert "variable 'words:0' (number 1 of the list) is of dtype string" in text
 
     @tf.function(jit_compile=True)
     def compiled(x: Any) -> Any:
