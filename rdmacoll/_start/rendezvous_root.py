@@ -307,19 +307,19 @@ class RendezvousRoot:
             verdict = judge_late_caller(
                 self._local, members, hello, peer.host_pid, world_age_s=world_age_s, is_over=self._is_over()
             )
-            self._refuse(peer, verdict)
-            return
+            return self._refuse(peer, verdict)
         if self._end is not None:
             self._listener.refuse(peer, {"error": error_to_fields(self._end)})
             return
         for one in [*self._peers.values()]:
-            if (one.rank, one.process) == (hello.get("rank"), peer.process) and not one.has_confirmed():
+            if (one.rank, one.process) == (hello.get("rank"), peer.process):
+                if one.has_confirmed():  # it has left the world of this start, and begins its next start
+                    return self._refuse(peer, Verdict(must_retry=True))
                 self._await_reconnect(one, ConnectionResetError("it came again"))
         present = {0: self._local.host_pid, **{rank: one.host_pid for rank, one in self._peers.items()}}
         verdict = judge_caller(self._local, present, hello, peer.host_pid, peer.origin)
         if verdict.error:
-            self._refuse(peer, verdict)
-            return
+            return self._refuse(peer, verdict)
         peer.rank, peer.name = hello["rank"], self._launch.name(hello["rank"])
         self._peers[peer.rank] = peer
         self._disconnected.pop(peer.rank, None)

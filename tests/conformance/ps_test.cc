@@ -269,7 +269,7 @@ TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
   run(call);
   std::vector<std::vector<float>> values = {{1, 2, 3}};
   EXPECT_EQ(wait(clients[0]->push(tensors(values))).message(),
-            "variable w has no values yet, which this worker gives: declare it first.");
+            "variable w has no values yet, and this worker has to send them: declare it first.");
   run(clients[0]->init(tensors(values)));
   EXPECT_EQ(wait(clients[0]->init(tensors(values))).message(),
             "variable w has its initial values already: push gradients to change it.");

@@ -69,7 +69,7 @@ std::vector<Lie> lies() {
       {"missing_pieces", "in 0 bytes", header(publication(3))},
       {"list_nowhere", "is not there", header(listed)},
       {"list_too_long", "4294967295 pieces", header(long_list)},
-      {"unknown_release", "released what was not published",
+      {"unknown_release", "released a view that was not published",
        header(Puppet::record(RecordKind::release))},
       {"needless_grant", "an unexpected grant", header(Puppet::record(RecordKind::grant))},
       {"long_control", "of 1048577 of control message", header(long_control)},

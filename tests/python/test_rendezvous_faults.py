@@ -73,6 +73,21 @@ def test_a_caller_that_gave_up_and_does_not_come_again_is_named(monkeypatch, res
     assert time.monotonic() - begun < 5
 
 
+def test_a_process_that_is_in_its_next_start_already_is_told_to_try_again():
+    """Its world stands, and it has left that world. Rank 0 has not come so far."""
+    meeting = Meeting()
+    meeting.start(0, rank=0, size=2)
+    earlier = let_in(meeting, "1")
+    earlier.link.send_heartbeat(0)  # it knows of its admission
+    launch = Launch("a test", 1, 2, meeting.address)
+    time.sleep(0.5)
+    again = ConnectAttempt(launch, SECRET)
+    assert again.send(LocalProcess(launch, "elsewhere", 7, "1").hello()) == {"early": True}
+    again.close()
+    earlier.close()
+    assert isinstance(meeting.finish()[0], RankFailedError)
+
+
 def test_another_process_of_the_same_number_is_no_return():
     meeting = Meeting()
     meeting.start(0, rank=0, size=2)
