@@ -63,9 +63,14 @@ def duplicate_rank(local: LocalProcess, rank: str, first: str, second: str) -> s
 
 
 def judge_caller(
-    local: LocalProcess, present: dict[int, str], hello: dict[str, Any], host_pid: str, origin: str
+    local: LocalProcess,
+    present: dict[int, tuple[str, str]],
+    hello: dict[str, Any],
+    host_pid: str,
+    origin: str,
 ) -> Verdict:
-    """Judges a caller while ranks are gathered. present: the process that has each rank, as text."""
+    """Judges a caller while ranks are gathered. present: as `members` of `judge_late_caller`, for the ranks
+    that know of their admission."""
     rank, size, other_job = hello.get("rank"), hello.get("size"), str(hello.get("job") or "")
     launch = local.launch
     if type(rank) is not int or type(size) is not int:
@@ -92,9 +97,12 @@ def judge_caller(
         return Verdict(
             f"{host_pid} says it is rank {rank} of {size}; ranks are 0 to {size - 1}.", ends_job=True
         )
-    if rank in present:
-        return Verdict(duplicate_rank(local, name, present[rank], _with_age(host_pid, hello)), ends_job=True)
-    return Verdict()
+    if rank not in present:
+        return Verdict()
+    holder, process = present[rank]
+    if process == hello.get("process"):  # it has left the world of this start, and begins its next start
+        return Verdict(must_retry=True)
+    return Verdict(duplicate_rank(local, name, holder, _with_age(host_pid, hello)), ends_job=True)
 
 
 def judge_late_caller(

@@ -49,6 +49,10 @@ class PeerLink(Link):
         self._raw = bytearray()
         self.send_bytes(self._greeting)
 
+    def identity(self) -> tuple[str, str]:
+        """Its host and pid as text, and its process."""
+        return self.host_pid, self.process
+
     def has_confirmed(self) -> bool:
         """Whether it has sent a frame after its hello, which shows that it knows of its admission."""
         return self.frames > 1
@@ -107,6 +111,10 @@ class LocalProcess:
         self.launch, self.host, self.pid, self.process = launch, host, pid, process
         self.host_pid = f"{host}, pid {pid}"
         self._begin = time.monotonic()
+
+    def identity(self) -> tuple[str, str]:
+        """Its host and pid as text, and its process."""
+        return self.host_pid, self.process
 
     def age_s(self) -> float:
         """Seconds since this start began."""

@@ -158,8 +158,7 @@ class RendezvousRoot:
         """
         with self._changed:
             self._is_over, self._blame = is_over, blame
-            self._members = {rank: (peer.host_pid, peer.process) for rank, peer in self._peers.items()}
-            self._members[0] = (self._local.host_pid, self._local.process)
+            self._members = self._present()
             self._world_began_at = time.monotonic()
             for peer in self._peers.values():
                 self._drop(peer)
@@ -301,25 +300,26 @@ class RendezvousRoot:
             self._send(peer, {"texts": answer})
         self._changed.notify_all()
 
+    def _present(self) -> dict[int, tuple[str, str]]:
+        return {0: self._local.identity(), **{rank: one.identity() for rank, one in self._peers.items()}}
+
     def _admit(self, peer: PeerLink, hello: dict[str, Any]) -> None:
         if self._world_began_at is not None:
-            members, world_age_s = self._members, time.monotonic() - self._world_began_at
+            age_s, is_over = time.monotonic() - self._world_began_at, self._is_over()
             verdict = judge_late_caller(
-                self._local, members, hello, peer.host_pid, world_age_s=world_age_s, is_over=self._is_over()
+                self._local, self._members, hello, peer.host_pid, world_age_s=age_s, is_over=is_over
             )
-            return self._refuse(peer, verdict)
-        if self._end is not None:
+        elif self._end is not None:
             self._listener.refuse(peer, {"error": error_to_fields(self._end)})
             return
-        for one in [*self._peers.values()]:
-            if (one.rank, one.process) == (hello.get("rank"), peer.process):
-                if one.has_confirmed():  # it has left the world of this start, and begins its next start
-                    return self._refuse(peer, Verdict(must_retry=True))
-                self._await_reconnect(one, ConnectionResetError("it came again"))
-        present = {0: self._local.host_pid, **{rank: one.host_pid for rank, one in self._peers.items()}}
-        verdict = judge_caller(self._local, present, hello, peer.host_pid, peer.origin)
-        if verdict.error:
-            return self._refuse(peer, verdict)
+        else:
+            for one in [*self._peers.values()]:
+                if (one.rank, one.process) == (hello.get("rank"), peer.process) and not one.has_confirmed():
+                    self._await_reconnect(one, ConnectionResetError("it came again"))
+            verdict = judge_caller(self._local, self._present(), hello, peer.host_pid, peer.origin)
+        if verdict.error or verdict.must_retry:
+            self._refuse(peer, verdict)
+            return
         peer.rank, peer.name = hello["rank"], self._launch.name(hello["rank"])
         self._peers[peer.rank] = peer
         self._disconnected.pop(peer.rank, None)
