@@ -168,9 +168,10 @@ def fit(training: Training) -> list[np.ndarray]:
         callbacks = []
         if training.is_distributed:
             callbacks.append(rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0))
-        elif training.library == "Keras 3":
+        elif training.library == "Keras 3" or (training.library, training.optimizer) == ("Keras 2", "Nadam"):
             # The broadcast callback builds the optimizer too. ScheduleFreeAdamW begins with copies of the
-            # weights. If Keras builds it while it traces, these copies are zeros.
+            # weights. If Keras builds it while it traces, these copies are zeros. Keras 2 then traces twice,
+            # and its Nadam counts traces.
             build = lambda logs: model.optimizer.build(model.trainable_variables)  # noqa: E731
             callbacks.append(keras.callbacks.LambdaCallback(on_train_begin=build))
         if column == "jit_compile" and (training.library, training.wrapper) == ("Keras 3", "optimizer"):
