@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from rdmacoll import ops
 from rdmacoll._horovod.adasum import combined, is_adasum
 from rdmacoll._horovod.calls import collective, operator_of
 from rdmacoll._horovod.errors import UnsupportedError
+from rdmacoll._horovod.mixed import in_two_parts
+from rdmacoll._horovod.run_time import at_run_time
 from rdmacoll._horovod.scaling import reduced_by
 from rdmacoll.engine import joining
 from rdmacoll.engine.operators import Average, Sum
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops import Compression
 from rdmacoll.ops._arguments import tensor as as_tensor
-from rdmacoll.ops._interrupts import waiting
 from rdmacoll.ops.sparse import reduce_slices
 
 
@@ -84,24 +84,18 @@ def grouped_allreduce(
         values = [as_tensor(one) for one in tensors]
         return combined(values, (prescale_factor, postscale_factor), name)
     reduce_op = operator_of(op, average)
-    results = list(tensors)
-    sparse = [place for place, one in enumerate(results) if isinstance(one, tf.IndexedSlices)]
-    dense = [place for place in range(len(results)) if place not in sparse]
-    if sparse:
-        slices = [results[place] for place in sparse]
-        reduced = _reduced_slices(slices, reduce_op, prescale_factor, postscale_factor, name)
-        for place, one in zip(sparse, reduced):
-            results[place] = one
 
     def run(values: list[Any], **options: Any) -> list[Any]:
         return list(ops.grouped_allreduce(values, name=name, **options))
 
-    if dense:
-        values = [as_tensor(results[place]) for place in dense]
+    def of_slices(slices: list[Any]) -> list[Any]:
+        return _reduced_slices(slices, reduce_op, prescale_factor, postscale_factor, name)
+
+    def of_dense(values: list[Any]) -> list[Any]:
         factors = (prescale_factor, postscale_factor)
-        for place, one in zip(dense, reduced_by(run, values, reduce_op, factors, compression)):
-            results[place] = one
-    return results
+        return reduced_by(run, [as_tensor(one) for one in values], reduce_op, factors, compression)
+
+    return in_two_parts(tensors, [isinstance(one, tf.IndexedSlices) for one in tensors], of_slices, of_dense)
 
 
 def _reduced_slices(
@@ -239,11 +233,4 @@ def alltoall(
 def join(process_set: ProcessSet = global_process_set) -> Any:
     """Waits until all ranks have no data left, as `rdmacoll.join`. Returns the last rank that joined, as an
     int32 tensor. In a graph it happens in each run."""
-    if tf.executing_eagerly():
-        return tf.constant(joining.join(process_set), tf.int32)
-
-    def run() -> Any:
-        with waiting():
-            return np.int32(joining.join(process_set))
-
-    return tf.ensure_shape(tf.numpy_function(run, [], tf.int32, stateful=True), ())
+    return at_run_time(lambda: joining.join(process_set))

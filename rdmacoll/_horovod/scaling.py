@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from rdmacoll._horovod.mixed import in_two_parts
 from rdmacoll.engine.operators import Average, ReduceOp, Sum
 from rdmacoll.ops._process_sets import current_set
 from rdmacoll.ops.compression import Compression, Compressor
@@ -30,23 +31,21 @@ def reduced_by(
         packed = [compression.compress(one) for one in tensors]
         results = reduced_by(run, [one for one, _ in packed], op, factors, Compression.none)
         return [compression.decompress(one, context) for one, (_, context) in zip(results, packed)]
-    whole = [place for place, one in enumerate(tensors) if one.dtype.is_integer]
-    if not whole or (op is not Average and factors == (1.0, 1.0)):
+    if op is not Average and factors == (1.0, 1.0):
         return _called(run, tensors, op, factors, compression)
-    results = list(tensors)
-    others = [place for place in range(len(tensors)) if place not in whole]
-    if others:
-        floats = _called(run, [tensors[place] for place in others], op, factors, compression)
-        for place, one in zip(others, floats):
-            results[place] = one
-    prescale, postscale = factors
-    if op is Average:
-        postscale /= current_set().size()
-    scaled = [_scaled(tensors[place], prescale) for place in whole]
-    totals = _called(run, scaled, Sum if op is Average else op, (1.0, 1.0), compression)
-    for place, one in zip(whole, totals):
-        results[place] = _scaled(one, postscale)
-    return results
+
+    def of_floats(values: list[Any]) -> list[Any]:
+        return _called(run, values, op, factors, compression)
+
+    def of_integers(values: list[Any]) -> list[Any]:
+        prescale, postscale = factors
+        if op is Average:
+            postscale /= current_set().size()
+        scaled = [_scaled(one, prescale) for one in values]
+        totals = _called(run, scaled, Sum if op is Average else op, (1.0, 1.0), compression)
+        return [_scaled(one, postscale) for one in totals]
+
+    return in_two_parts(tensors, [not one.dtype.is_integer for one in tensors], of_floats, of_integers)
 
 
 def _called(

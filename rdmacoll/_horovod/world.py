@@ -6,14 +6,11 @@ import importlib.util
 import operator
 import sys
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
-
-import numpy as np
-import tensorflow as tf
 
 from rdmacoll._base.external_values import shown
 from rdmacoll._horovod import process_sets as horovod_sets
+from rdmacoll._horovod.run_time import at_run_time
 from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import global_process_set
@@ -139,27 +136,27 @@ def rocm_built() -> bool:
 
 def rank_op(name: str | None = None) -> Any:
     """`rank()` as an int32 tensor, which a graph evaluates whenever it runs."""
-    return _at_run_time(world.rank, name)
+    return at_run_time(world.rank, name)
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """The size of a process set, as `rank_op`."""
-    return _at_run_time(lambda: _set_of(process_set_id).size(), name)
+    return at_run_time(lambda: _set_of(process_set_id).size(), name)
 
 
 def local_rank_op(name: str | None = None) -> Any:
     """`local_rank()`, as `rank_op`."""
-    return _at_run_time(world.local_rank, name)
+    return at_run_time(world.local_rank, name)
 
 
 def local_size_op(name: str | None = None) -> Any:
     """`local_size()`, as `rank_op`."""
-    return _at_run_time(world.local_size, name)
+    return at_run_time(world.local_size, name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """1 if this process is in the process set, otherwise 0, as `rank_op`."""
-    return _at_run_time(lambda: int(_set_of(process_set_id).included()), name)
+    return at_run_time(lambda: int(_set_of(process_set_id).included()), name)
 
 
 def _set_of(number: int) -> Any:
@@ -167,11 +164,3 @@ def _set_of(number: int) -> Any:
     if found is None:
         raise ConfigError(f"process_set_id={number}: this world has no such set.")
     return found
-
-
-def _at_run_time(value: Callable[[], int], name: str | None) -> Any:
-    """An int32 scalar. In a graph `value` is called in each run."""
-    if tf.executing_eagerly():
-        return tf.constant(value(), tf.int32)
-    result = tf.numpy_function(lambda: np.int32(value()), [], tf.int32, stateful=True, name=name)
-    return tf.ensure_shape(result, ())
