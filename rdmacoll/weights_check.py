@@ -82,10 +82,10 @@ def _entries(model: Any, optimizer: Any) -> tuple[list[compared_values.Entry], l
 
 
 def _set_and_title(optimizer: Any, process_set: ProcessSet | None) -> tuple[ProcessSet, str]:
-    from rdmacoll.optimizer import with_inner
+    from rdmacoll.optimizer import reducer_of, with_inner
 
     parts = [] if optimizer is None else with_inner(optimizer)
-    reducers = [type(one)._rdmacoll_reduce for one in parts if hasattr(type(one), "_rdmacoll_reduce")]
+    reducers = [one for one in map(reducer_of, parts) if one is not None]
     title = f"check_weights of {reducers[0].name}" if reducers else "check_weights"
     if process_set is not None:
         return process_set, title

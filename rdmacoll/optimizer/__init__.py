@@ -123,7 +123,7 @@ def _wrapped(optimizer: Any, label: str, name: str | None, options: dict[str, An
 
     parts = with_inner(optimizer)
     for part in parts:
-        if hasattr(type(part), "_rdmacoll_reduce") or getattr(part, "_rdmacoll_is_inside", False):
+        if reducer_of(part) is not None or getattr(part, "_rdmacoll_is_inside", False):
             raise ConfigError(
                 f"this {type(optimizer).__name__}, a part of it or the optimizer around it is wrapped "
                 "already: its gradients would be reduced twice. Wrap an optimizer once."
@@ -168,10 +168,15 @@ def with_inner(optimizer: Any) -> list[Any]:
     return parts
 
 
+def reducer_of(optimizer: Any) -> Any:
+    """The reducer of an optimizer that is wrapped itself; otherwise None."""
+    return getattr(type(optimizer), "_rdmacoll_reduce", None)
+
+
 def bucket_count(optimizer: Any) -> int:
     """The number of buckets of a wrapped optimizer's gradients, as they were traced last."""
     for part in with_inner(optimizer):
-        reducer: GradientReducer | None = getattr(type(part), "_rdmacoll_reduce", None)
+        reducer: GradientReducer | None = reducer_of(part)
         if reducer is not None:
             return len(reducer.buckets)
     return 0

@@ -99,14 +99,14 @@ def of(optimizer: Any) -> FitState | None:
 def wrapped_optimizers(model: Any) -> list[Any]:
     """The wrapped optimizers among the attributes of a model, and inside of loss scaling and other
     optimizers there."""
-    from rdmacoll.optimizer import with_inner
+    from rdmacoll.optimizer import reducer_of, with_inner
 
     candidates = [getattr(model, "optimizer", None), *list(vars(model).values())]
     found: list[Any] = []
     for candidate in candidates:
         if hasattr(candidate, "apply_gradients"):
             parts = with_inner(candidate)
-            found += [one for one in parts if hasattr(type(one), "_rdmacoll_reduce") and one not in found]
+            found += [one for one in parts if reducer_of(one) is not None and one not in found]
     return found
 
 

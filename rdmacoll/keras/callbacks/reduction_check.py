@@ -12,7 +12,7 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.keras.callbacks.optimizers import parts_of
 from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of
 from rdmacoll.ops import _baselines
-from rdmacoll.optimizer import compared_values, registry
+from rdmacoll.optimizer import compared_values, reducer_of, registry
 from rdmacoll.optimizer.fit_state import passes_of
 
 _ALLOWED = "pass allow_unwrapped=True to BroadcastGlobalVariablesCallback if"
@@ -92,7 +92,7 @@ def _test_of_reduction(groups: Mapping[str, Group], before: BeforeFirstBatch) ->
     """A function that returns whether the gradient of a variable of the model has been reduced."""
     owners = [group.owner for key, group in groups.items() if key != MODEL]
     parts = [part for owner in owners for part in parts_of(owner)]
-    reducers = [one for one in (getattr(type(part), "_rdmacoll_reduce", None) for part in parts) if one]
+    reducers = [one for one in map(reducer_of, parts) if one is not None]
 
     def is_reduced(variable: Any) -> bool:
         last = registry.reduction_of(variable)
@@ -144,4 +144,4 @@ def _listed(variables: list[Any]) -> str:
 
 
 def _is_wrapped(optimizer: Any) -> bool:
-    return hasattr(type(optimizer), "_rdmacoll_reduce")
+    return reducer_of(optimizer) is not None
