@@ -53,7 +53,7 @@ bool Engine::progress() {
 
 bool Engine::advance() {
   now_.turned_at = clock_.now();
-  suspended_for_ = suspension_.turn(now_.turned_at, peer_timeout_);
+  suspension_.turn(now_.turned_at, peer_timeout_);
   bool moved = take_submissions();  // take the callers' operations
   // Operations that a plan has started send their data in this turn, before answers are read.
   if (moved && now_.goes_on() && suspects_.empty()) execute();

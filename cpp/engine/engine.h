@@ -152,6 +152,7 @@ class Engine final : public Sink, private SetHost {
   bool execute();
   bool finish_operations();
   void lose(int peer, const std::string& cause);
+  bool fail_if_suspended();
   bool judge_suspects();
   bool end_failed_world();
   Status departure(const LeavingMessage& message) const;
@@ -228,7 +229,6 @@ class Engine final : public Sink, private SetHost {
   bool polling_ = false;
   bool settled_ = false;  // the last progress() moved nothing
   SuspensionDetector suspension_;
-  Nanoseconds suspended_for_ = 0;  // result of suspension_: how long this process was suspended
   // A turn without progress for this long, with operations in flight, counts as waiting.
   static constexpr Nanoseconds kWaitingMin = 5 * kMillisecond;
   Nanoseconds busy_since_ = 0;

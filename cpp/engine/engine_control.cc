@@ -55,7 +55,9 @@ void Engine::handle(int peer, FailureMessage& message) {
   goodbyes_unanswered_.erase(peer);
   // A rank that leaves with operations in flight fails the others, and its own end continues.
   if (now_.leaving && message.rank == world_.rank) return;
-  fail(message.rank, message.status);
+  // The peers of a suspended rank know only that it was silent. This rank knows the reason.
+  if (message.rank == world_.rank && fail_if_suspended()) return;
+  fail(message.rank, std::move(message.status));
 }
 
 void Engine::handle(int peer, LeavingMessage& message) {

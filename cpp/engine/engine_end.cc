@@ -27,14 +27,20 @@ void Engine::peer_failed(int peer, const std::string& cause) {
 
 void Engine::lose(int peer, const std::string& cause) {
   now_.lost.insert(peer);
-  if (suspended_for_ > 0) {
-    fail(world_.rank, world_.was_suspended(suspended_for_, peer_timeout_));
-  } else if (!said_goodbye_.contains(peer)) {
+  if (fail_if_suspended()) return;
+  if (!said_goodbye_.contains(peer)) {
     const Nanoseconds due = now_.turned_at + (world_set().is_neighbour(peer) ? 0 : kHearsay);
     suspects_.push_back({peer, world_.failed(peer, cause), due});
   } else if (executor_.needs(peer)) {
     misses(peer);
   }
+}
+
+// Fails this rank if its peers went on without it. It may have been suspended within this turn.
+bool Engine::fail_if_suspended() {
+  const Nanoseconds duration = suspension_.turn(clock_.now(), peer_timeout_);
+  if (duration > 0) fail(world_.rank, world_.was_suspended(duration, peer_timeout_));
+  return duration > 0;
 }
 
 void Engine::misses(int peer) {

@@ -250,12 +250,14 @@ time.sleep(60)
         assert time.monotonic() - sent < 5
 
 
-def test_a_stopped_rank_is_named_and_learns_it_when_it_goes_on():
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_stopped_rank_is_named_and_learns_it_when_it_goes_on(transport):
     body = """
 while True:
     engine.allreduce(np.ones(1000), rdmacoll.Sum)
 """
-    with Run(program(body), 3, env={"RDMACOLL_PEER_TIMEOUT_S": "1"}) as started:
+    env = {"RDMACOLL_PEER_TIMEOUT_S": "1", "RDMACOLL_TRANSPORT": transport}
+    with Run(program(body), 3, env=env) as started:
         started.wait_for_reports(range(3))
         time.sleep(0.5)
         stopped = time.time()
@@ -269,6 +271,8 @@ while True:
             os.kill(started.pid(1), signal.SIGCONT)
         (entry,) = wait_done(started, (1,), 30)
         assert entry["error"] == "RankFailedError", entry
+        assert entry["attributes"]["rank"] == 1, entry
+        assert entry["attributes"]["cause"].startswith("did not run for about"), entry
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
