@@ -83,9 +83,10 @@ void Readiness::check_join(Nanoseconds now) {
   for (int rank = 0; rank < world_.size(); ++rank) {
     (joined_.contains(rank) ? present : absent).push_back(rank);
   }
-  const std::string sentence = cat("join", world_.part, " was called by ", present.size(), " of ",
-                                   world_.size(), " ranks, and for ", tenths_of_seconds(idle),
-                                   " s nothing came of ", describe_ranks(absent));
+  const std::string sentence =
+      cat("join", world_.part, " was called by ", present.size(), " of ", world_.size(),
+          " ranks, and ", describe_ranks(absent), " neither joined nor submitted anything for ",
+          tenths_of_seconds(idle), " s");
   if (idle >= limits_.stall_error) {
     ErrorDetail detail;
     detail.tensor = "join";

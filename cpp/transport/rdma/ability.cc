@@ -39,11 +39,11 @@ Status fit_pool(const Config& config, std::size_t rails, const MemoryLimit& limi
             ? cat("; or lower TF_RDMA_BUF_SIZE to ", bytes_text(fitting), ", or leave it unset")
             : "";
     return {Code::failed,
-            pool_too_large(pool_bytes, pinned_bytes(pool_bytes, rails), limit, lower)};
+            pool_too_large(bytes_text(pool_bytes), pinned_bytes(pool_bytes, rails), limit, lower)};
   }
   if (fitting < kPoolBytesMin) {
-    return {Code::failed, pool_too_large(kPoolBytesMin, pinned_bytes(kPoolBytesMin, rails), limit,
-                                         ", this being the smallest pool")};
+    return {Code::failed, pool_too_large(cat(bytes_text(kPoolBytesMin), ", the smallest,"),
+                                         pinned_bytes(kPoolBytesMin, rails), limit, "")};
   }
   pool_bytes = fitting;
   return {};

@@ -86,12 +86,12 @@ Status not_registered(const std::string& device, uint64_t bytes, int error,
                             "process?")};
 }
 
-std::string pool_too_large(uint64_t pool, uint64_t need, const MemoryLimit& limit,
+std::string pool_too_large(const std::string& pool, uint64_t need, const MemoryLimit& limit,
                            const std::string& cure_by_size) {
   RC_ASSERT(limit.allowed.has_value());
   const std::string used =
       limit.pinned > 0 ? cat(", ", bytes_text(limit.pinned), " of it are in use") : "";
-  return cat("a buffer pool of ", bytes_text(pool), " needs ", bytes_text(need),
+  return cat("a buffer pool of ", pool, " needs ", bytes_text(need),
              " of pinned memory, and the limit (RLIMIT_MEMLOCK) is ", bytes_text(*limit.allowed),
              used, ": ", kRaiseLimit, cure_by_size, ".");
 }

@@ -31,8 +31,9 @@ struct MemoryLimit {
 };
 // Reads the limit of this process. A process with CAP_IPC_LOCK has none.
 MemoryLimit memory_limit();
-// A pool of `pool` bytes would pin `need` bytes. `cure_by_size` names another possible cure.
-std::string pool_too_large(uint64_t pool, uint64_t need, const MemoryLimit& limit,
+// A pool, whose size `pool` says, would pin `need` bytes. `cure_by_size` names another possible
+// cure.
+std::string pool_too_large(const std::string& pool, uint64_t need, const MemoryLimit& limit,
                            const std::string& cure_by_size);
 // Rank `who` may pin less than the default pool needs, so all ranks take a pool of `pool` bytes.
 std::string pool_shrunk(const std::string& who, uint64_t pool, uint64_t default_pool);
