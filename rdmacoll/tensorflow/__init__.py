@@ -26,6 +26,7 @@ from rdmacoll._horovod.process_sets import (
     add_process_set,
     remove_process_set,
 )
+from rdmacoll._horovod.sync_batch_norm import SyncBatchNormalization
 from rdmacoll._horovod.tapes import DistributedGradientTape, PartialDistributedGradientTape
 from rdmacoll._horovod.world import (
     ccl_built,
@@ -95,6 +96,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
     "allgather_object",

@@ -37,7 +37,6 @@ DIFFERENT: dict[str, list[str]] = {
         "horovod.keras: start_timeline stop_timeline",
     ],
     "not there: take a tape with local layers": ["horovod.keras: PartialDistributedOptimizer"],
-    "not there: statistics of batches over all ranks": ["horovod.tensorflow: SyncBatchNormalization"],
     "not there: start ranks with a launcher": ["horovod: run"],
 }
 # Names that do more than Horovod's, or not everything.
@@ -48,6 +47,7 @@ NOTES: dict[str, str] = {
     "broadcast_object": "better: each object is signed with the job's secret before it is read",
     "BroadcastGlobalVariablesCallback": "better: before the first batch, with the optimizer's variables",
     "DistributedGradientTape": "better: the same tape; a wrapped optimizer does not reduce again",
+    "SyncBatchNormalization": "better: rows of unequal batches weigh the same; process sets; every Keras",
     "run": "in a world that stays as it is",
     "join": "better: for a process set, too",
 }

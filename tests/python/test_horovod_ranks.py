@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from marks import slow
+from test_tf_optimizers import path_of, tf_keras as tf_keras
 from test_tf_ranks import run_checks
+from test_tf_versions import old_python as old_python, run_in_old_python
 
 
 @pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
@@ -32,3 +36,20 @@ def test_trainings_take_horovods_arguments(ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [slow(1), 2])
 def test_elastic_states_are_equal_in_a_world_that_stays(ranks: int) -> None:
     run_checks("tf_horovod_states.py", ranks)
+
+
+@pytest.mark.parametrize("ranks", [2, slow(3)])
+def test_batches_of_all_ranks_are_normalized_as_one(ranks: int) -> None:
+    run_checks("tf_sync_batch_norm.py", ranks)
+
+
+@pytest.mark.parametrize("ranks", [slow(2), 3])
+def test_batches_are_normalized_as_one_in_keras_2(tf_keras: Path, ranks: int) -> None:
+    env = {"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": path_of(tf_keras)}
+    run_checks("tf_sync_batch_norm.py", ranks, env=env)
+
+
+@pytest.mark.slow
+def test_batches_are_normalized_as_one_in_tensorflow_2_15(old_python: Path) -> None:
+    for done in run_in_old_python(old_python, "tf_sync_batch_norm.py", 2):
+        assert len(done) == 10
