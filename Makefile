@@ -141,13 +141,16 @@ $(RELEASE_STAMP): release/requirements.txt | $(REQUIREMENTS_STAMP)
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r release/requirements.txt
 	@rm -f $(VENV)/.release-* && touch $@
 
-# The source archive, and from it, so that nothing of the tree can help, the wheel for old clusters.
+# The source archive, and from it, so that nothing of the tree can help, the wheel for old clusters. Then the wheel of the
+# package `horovod`, which is Python alone.
 wheel: system $(RELEASE_STAMP)
 	@rm -rf dist
 	@echo "packing the sources, then compiling them with zig: some minutes of two processors"
 	$(PYTHON) -m build --no-isolation --sdist --outdir dist .
 	$(PYTHON) -m pip wheel --verbose --no-build-isolation --no-deps --config-settings=--build-option=--release \
 	  -w dist dist/rdmacoll-*.tar.gz
+	@rm -rf build/horovod
+	$(PYTHON) -m pip wheel --quiet --no-build-isolation --no-deps -w dist ./compat/horovod
 
 check-wheel: $(RELEASE_STAMP)
 	$(PYTHON) release/check_wheel.py $(ARGS)
