@@ -32,12 +32,17 @@ INSIDE = (
     "horovod.common.exceptions",
     "horovod.common.process_sets",
     "horovod.common.util",
+    "horovod.runner.common.service.compute_service",
     "horovod.runner.common.util.env",
     "horovod.runner.common.util.secret",
     "horovod.runner.util.threads",
     "horovod.tensorflow.compression",
+    "horovod.tensorflow.data.compute_service",
+    "horovod.tensorflow.data.compute_worker",
+    "horovod.tensorflow.elastic",
     "horovod.tensorflow.functions",
     "horovod.tensorflow.mpi_ops",
+    "horovod.tensorflow.sync_batch_norm",
     "horovod.tensorflow.util",
 )
 

@@ -1,0 +1,1 @@
+"""Services that programs import from `horovod.runner.common.service`."""

@@ -1,0 +1,1 @@
+"""tf.data's own service for the ranks of a training."""
