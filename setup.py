@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 try:
     from setuptools.command.bdist_wheel import bdist_wheel
@@ -95,6 +96,20 @@ class BuildNative(build_ext):
         return {}
 
 
+class BuildPython(build_py):
+    """Adds the package `horovod`, which `rdmacoll run --horovod` shows to programs."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:  # a development install finds it in the tree
+            shutil.copytree(
+                ROOT / "compat" / "horovod" / "horovod",
+                Path(self.build_lib) / "rdmacoll" / "_horovod_package" / "horovod",
+                ignore=shutil.ignore_patterns("__pycache__"),
+                dirs_exist_ok=True,
+            )
+
+
 class PlatformWheel(bdist_wheel):  # type: ignore[misc, unused-ignore]
     """One wheel for every Python 3, per platform: the extension is optional, and on the stable ABI."""
 
@@ -121,5 +136,5 @@ setup(
     distclass=NativeDistribution,
     # The name only makes setuptools run build_ext; CMake knows the sources.
     ext_modules=[Extension("rdmacoll.lib", sources=[])],
-    cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel},
+    cmdclass={"build_ext": BuildNative, "build_py": BuildPython, "bdist_wheel": PlatformWheel},
 )

@@ -165,7 +165,8 @@ def _is_host(host: str) -> bool:
     return bool(host) and host.isprintable() and not any(letter.isspace() for letter in host)
 
 
-def _join_address(host: str, port: int) -> str:
+def join_address(host: str, port: int) -> str:
+    """The address "host:port", with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -266,7 +267,7 @@ def by_slurm(environ: Mapping[str, str]) -> Launch | None:
             "RDMACOLL_RENDEZVOUS, RDMACOLL_RANK and RDMACOLL_SIZE."
         )
     job, step = (_digits(environ.get(name, "")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
-    address = _join_address(host, _PORT_FIRST + (job * 101 + step) % _PORTS)
+    address = join_address(host, _PORT_FIRST + (job * 101 + step) % _PORTS)
     return replace(launch, rendezvous=address, job=_slurm_job(environ))
 
 
@@ -310,7 +311,7 @@ def by_torchrun(environ: Mapping[str, str]) -> Launch | None:
     # The launcher itself may serve MASTER_PORT for the whole job.
     if environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true":
         port += 1 if port < 65535 else -1
-    address = _join_address(environ["MASTER_ADDR"], port)
+    address = join_address(environ["MASTER_ADDR"], port)
     return replace(launch, rendezvous=address, job=_torchrun_job(environ))
 
 

@@ -21,6 +21,7 @@ from rdmacoll.cli.config import config
 from rdmacoll.cli.doctor import doctor
 from rdmacoll.cli.plan import plan
 from rdmacoll.cli.report import is_rank_0
+from rdmacoll.cli.run import run
 from rdmacoll.cli.scale import scale
 from rdmacoll.cli.selftest import selftest
 from rdmacoll.cli.serve import serve
@@ -46,6 +47,7 @@ commands.add_command(sim)
 for benchmark in (pair, consistency, compare, peers_command, step, overhead, record, training, *RPC_COMMANDS):
     bench.add_command(benchmark)
 commands.add_command(bench)
+commands.add_command(run)
 commands.add_command(serve)
 
 

@@ -216,7 +216,8 @@ def command(
     name: str, writes_json: Callable[[Mapping[str, Any]], bool] = _writes_json, *, passes_found: bool = False
 ) -> Callable[[Callable[..., Findings]], Callable[..., None]]:
     """Wraps a command's body: adds --json, and writes the JSON after success and after a failure. Exits with
-    0 (ok), 1 (findings, failures) or 2 (usage: nothing has run, nothing is written).
+    0 (ok), 1 (findings, failures) or 2 (usage: nothing has run, nothing is written). A failed command may
+    give another code as "exit_code".
 
     writes_json: whether this process writes, by its options; by default rank 0 does. passes_found: the body
     gets one more argument, the dictionary `found`. Its entries are written even if the body fails.
@@ -252,7 +253,7 @@ def command(
                     # Every rank that fails prints this: a wrong environment may be this rank's alone.
                     click.echo(f"rdmacoll {name}: {type(error).__name__}: {error}", err=True)
             if not fields["ok"]:
-                sys.exit(1)
+                sys.exit(fields.get("exit_code", 1))
 
         return run
 

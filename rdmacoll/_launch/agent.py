@@ -1,0 +1,282 @@
+"""Starts and ends the ranks of one host, for the launcher.
+
+The launcher sends the text of this file to a Python of the host, directly or through ssh. So the file needs
+the standard library alone, and rdmacoll need not be there. Launcher and agent send each other frames over
+standard input and output. When standard input ends, the launcher is gone, and the agent ends its ranks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from typing import Any
+
+FRAME = struct.Struct("!cII")  # kind, rank, bytes that follow
+# The first bytes of the agent: a remote shell may print a greeting before them.
+MAGIC = b"\nrdmacoll agent 1\n"
+# Kinds of frames from the launcher.
+START, END, KILL = b"s", b"e", b"k"
+# Kinds of frames from the agent.
+HELLO, STDOUT, STDERR, EXIT, RESULT, NOTE = b"h", b"1", b"2", b"x", b"r", b"n"
+# Frames without a rank have this number.
+NO_RANK = 0xFFFFFFFF
+# Ranks that ignore SIGTERM for so long get SIGKILL.
+GRACE_S = 5.0
+_UNSENT_MAX = 1 << 20  # with more unsent bytes the agent stops reading from its ranks
+_CHUNK = 1 << 16
+_PR_SET_PDEATHSIG = 1
+_PORTS = range(15000, 30000)  # below Linux' ephemeral ports
+_CANNOT_START, _NOT_FOUND = 126, 127  # as exit codes of shells
+
+
+_LIBC = ctypes.CDLL(None)
+
+
+class Rank:
+    """A rank's process, its process group, and the pipes of its output."""
+
+    def __init__(self, number: int, process: Any) -> None:
+        self.number, self.process = number, process
+        self.has_group = True  # a process of the group may be alive
+        self.streams = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to all processes of the group."""
+        try:
+            os.killpg(self.process.pid, number)
+        except (ProcessLookupError, PermissionError):  # PermissionError: a program of another user
+            pass
+
+    def look(self) -> None:
+        """Notes whether the group of an ended rank still has processes."""
+        self.has_group = self.process.returncode is None or _has_process(self.process.pid)
+
+
+def _has_process(group: int) -> bool:
+    """Whether a process of the group is alive. Zombies are not: nobody may ever wait for them."""
+    for entry in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{int(entry)}/stat") as file:
+                state, _, its_group, *_ = file.read().rpartition(")")[2].split()
+        except (OSError, ValueError):  # not a process, or it has just ended
+            continue
+        if int(its_group) == group and state not in "ZX":
+            return True
+    return False
+
+
+def _prepare_rank() -> None:
+    """Runs in the child before its program: the rank ends with the agent."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Agent:
+    """The ranks of this host, and the channel to the launcher. Has one thread."""
+
+    def __init__(self) -> None:
+        self._ranks: list[Rank] = []
+        self._received, self._unsent = bytearray(), bytearray(MAGIC)
+        self._is_open = True  # the launcher is there
+        self._has_reader = True
+        self._kill_at = float("inf")
+        self._folder = ""
+        # Any signal wakes select().
+        self._wake, wake_end = os.pipe()
+        for end in (self._wake, wake_end, 1):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        # Handlers of the agent are not inherited by ranks, which ignored signals would be.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._lose_launcher())
+
+    def run(self) -> None:
+        """Serves the launcher until it is gone and all ranks have ended."""
+        self._send_json(HELLO, NO_RANK, _facts())
+        try:
+            while self._is_open or any(rank.has_group for rank in self._ranks) or self._unsent:
+                self._wait()
+                self._reap()
+                if time.monotonic() >= self._kill_at:
+                    self._kill_at = time.monotonic() + GRACE_S
+                    self._signal_all(signal.SIGKILL)
+        finally:
+            if self._folder:
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _wait(self) -> None:
+        streams = {fd: rank for rank in self._ranks for fd in rank.streams}
+        reads = [self._wake] + ([0] if self._is_open else [])
+        reads += streams if len(self._unsent) < _UNSENT_MAX else []
+        timeout_s = min(self._kill_at - time.monotonic(), 0.1 if not self._is_open else 60.0)
+        ready, writable, _ = select.select(reads, [1] if self._unsent else [], [], max(0.0, timeout_s))
+        if writable:
+            self._flush()
+        for fd in ready:
+            if fd == self._wake:
+                os.read(fd, _CHUNK)
+            elif fd == 0:
+                self._receive()
+            else:
+                self._forward(streams[fd], fd)
+
+    def _flush(self) -> None:
+        try:
+            del self._unsent[: os.write(1, self._unsent[:_CHUNK])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._has_reader = False
+            self._unsent.clear()
+            self._lose_launcher()
+
+    def _send(self, kind: bytes, rank: int, payload: bytes) -> None:
+        if self._has_reader:
+            self._unsent += FRAME.pack(kind, rank, len(payload)) + payload
+
+    def _send_json(self, kind: bytes, rank: int, value: object) -> None:
+        self._send(kind, rank, json.dumps(value).encode())
+
+    def _receive(self) -> None:
+        try:
+            chunk = os.read(0, _CHUNK)
+        except BlockingIOError:  # input and output may be one socket
+            return
+        if not chunk:
+            self._lose_launcher()
+        self._received += chunk
+        while len(self._received) >= FRAME.size:
+            kind, _, length = FRAME.unpack_from(self._received)
+            if len(self._received) < FRAME.size + length:
+                return
+            payload = bytes(self._received[FRAME.size : FRAME.size + length])
+            del self._received[: FRAME.size + length]
+            if kind == START:
+                self._start(json.loads(payload))
+            else:
+                self._end(signal.SIGKILL if kind == KILL else signal.SIGTERM)
+
+    def _lose_launcher(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> None:
+        self._signal_all(number)
+        self._kill_at = min(self._kill_at, time.monotonic() + GRACE_S)
+
+    def _signal_all(self, number: int) -> None:
+        for rank in self._ranks:
+            if rank.has_group:
+                rank.signal(number)
+
+    def _start(self, order: dict[str, Any]) -> None:
+        self._folder = tempfile.mkdtemp(prefix="rdmacoll-run-")
+        secret = self._write("secret", order["secret"])
+        common = {**os.environ, **order["variables"], "RDMACOLL_SECRET_FILE": secret}
+        if "function" in order:
+            self._write("function", order["function"])
+            common["_RDMACOLL_FUNCTION_FOLDER"] = self._folder
+        try:
+            os.chdir(order["folder"])
+        except OSError as error:
+            text = f"cannot enter {order['folder']} ({error.strerror}): its ranks start in {os.getcwd()}."
+            self._send(NOTE, NO_RANK, text.encode())
+        for number, variables in order["ranks"]:
+            self._start_rank(number, order["command"], {**common, **variables})
+
+    def _write(self, name: str, text: str) -> str:
+        path = os.path.join(self._folder, name)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        return path
+
+    def _start_rank(self, number: int, command: list[str], variables: dict[str, str]) -> None:
+        try:
+            process = subprocess.Popen(
+                command,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                preexec_fn=_prepare_rank,
+            )
+        except OSError as error:
+            code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_START
+            cause = f"cannot start {command[0]}: {error.strerror}"
+            self._send_json(EXIT, number, {"code": code, "pid": 0, "cause": cause})
+            return
+        rank = Rank(number, process)
+        for fd in rank.streams:
+            os.set_blocking(fd, False)
+        self._ranks.append(rank)
+
+    def _forward(self, rank: Rank, fd: int) -> bool:
+        """Sends output that is there. Returns whether there may be more."""
+        try:
+            chunk = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            del rank.streams[fd]
+            return False
+        self._send(rank.streams[fd], rank.number, chunk)
+        return True
+
+    def _reap(self) -> None:
+        for rank in self._ranks:
+            if rank.process.returncode is None and rank.process.poll() is not None:
+                for fd in list(rank.streams):
+                    while self._forward(rank, fd):
+                        pass
+                rank.streams.clear()
+                self._send_result(rank.number)
+                self._send_json(EXIT, rank.number, {"code": rank.process.returncode, "pid": rank.process.pid})
+            if rank.has_group and not self._is_open:
+                rank.look()
+
+    def _send_result(self, number: int) -> None:
+        try:
+            with open(os.path.join(self._folder, f"result.{number}"), "rb") as file:
+                self._send(RESULT, number, file.read())
+        except FileNotFoundError:
+            pass
+
+
+def _facts() -> dict[str, Any]:
+    """The facts of this host that the launcher needs: a free port, and the addresses of the connection."""
+    return {
+        "host": socket.gethostname(),
+        "port": _free_port(),
+        "ssh": os.environ.get("SSH_CONNECTION", "").split(),
+        "pid": os.getpid(),
+    }
+
+
+def _free_port() -> int:
+    """A port that no program listens at."""
+    for port in random.sample(_PORTS, 200):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        return port
+    return 0
+
+
+if __name__ == "__main__":
+    Agent().run()

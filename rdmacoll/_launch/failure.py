@@ -1,0 +1,108 @@
+"""The rank that failed first, and the message about it. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_BLAMED = re.compile(r"RankFailedError: rank (\d+)\b")
+_TRACEBACK = "Traceback (most recent call last):"
+_LINES_SHOWN, _FIRST_SHOWN = 50, 15
+_LINES_WITHOUT_TRACEBACK = 10
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a rank. code: its exit code, or the negative number of the signal that ended it."""
+
+    rank: int
+    host: str
+    code: int
+    pid: int = 0
+    cause: str = ""  # if it was not started, or if its host was lost
+
+    def exit_code(self) -> int:
+        """The exit code of the whole job if this rank failed first.
+
+        >>> Ended(1, "node2", -9).exit_code(), Ended(1, "node2", 3).exit_code()
+        (137, 3)
+        """
+        return 128 - self.code if self.code < 0 else self.code
+
+    def reason(self) -> str:
+        """The reason in a few words.
+
+        >>> Ended(1, "node2", -9).reason(), Ended(1, "node2", 3).reason()
+        ('killed by SIGKILL', 'exit code 3')
+        """
+        if self.cause:
+            return self.cause
+        if self.code >= 0:
+            return f"exit code {self.code}"
+        try:
+            return f"killed by {signal.Signals(-self.code).name}"
+        except ValueError:
+            return f"killed by signal {-self.code}"
+
+
+def blamed_rank(errors: Sequence[str]) -> int | None:
+    """The rank that a rank's last lines name as lost, or None.
+
+    >>> blamed_rank(["rdmacoll.engine.errors.RankFailedError: rank 3 (node7, pid 4711) left: ValueError."])
+    3
+    """
+    for line in reversed(errors):
+        found = _BLAMED.search(line)
+        if found:
+            return int(found[1])
+    return None
+
+
+def first_failure(
+    ended: Mapping[int, Ended], errors: Mapping[int, Sequence[str]]
+) -> tuple[Ended | None, bool]:
+    """The rank that failed first, and whether that is final. `ended` is in the order of the ends.
+
+    A rank that has failed in Python takes a while to end, and others may end before it. Their errors name it.
+    """
+    first = next((end for end in ended.values() if end.code != 0), None)
+    seen: set[int] = set()
+    while first is not None and first.rank not in seen:
+        seen.add(first.rank)
+        other = blamed_rank(errors.get(first.rank, ()))
+        if other is None:
+            break
+        if other not in ended:
+            return first, False
+        if ended[other].code == 0 or other in seen:
+            break
+        first = ended[other]
+    return first, True
+
+
+def lines_of(errors: Sequence[str], output: Sequence[str]) -> list[str]:
+    """The lines to show of a failed rank: from its last traceback on, or its last lines."""
+    starts = [number for number, line in enumerate(errors) if line.startswith(_TRACEBACK)]
+    if not starts:
+        return list((errors or output)[-_LINES_WITHOUT_TRACEBACK:])
+    start = starts[-1]
+    # The traceback of an exception that was raised while another was handled begins with the first one.
+    while len(starts) > 1 and errors[start - 2 : start - 1] and "exception" in errors[start - 2]:
+        starts.pop()
+        start = starts[-1]
+    lines = list(errors[start:])
+    if len(lines) <= _LINES_SHOWN:
+        return lines
+    rest = _LINES_SHOWN - _FIRST_SHOWN
+    return [*lines[:_FIRST_SHOWN], f"... {len(lines) - _LINES_SHOWN} lines ...", *lines[-rest:]]
+
+
+def message_about(first: Ended, size: int, lines: Sequence[str]) -> str:
+    """The last lines on the screen after a failure."""
+    process = f", pid {first.pid}" if first.pid else ""
+    others = "" if size == 1 else ", and the other ranks were ended"
+    head = f"rdmacoll run: rank {first.rank} of {size} ({first.host}{process}) failed first: {first.reason()}"
+    shown = "".join(f"\n  {line}" for line in lines)
+    return f"{head}{others}.{' Its last lines:' if lines else ''}{shown}"

@@ -1,0 +1,97 @@
+"""The output of ranks: lines with the rank in front, on the screen and in files, and the last lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rdmacoll._launch.agent import STDERR, STDOUT
+
+_NAMES = {STDOUT: "stdout", STDERR: "stderr"}
+_LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
+_KEPT = 400  # lines of each stream
+_LINE_MAX = 4096  # kept bytes of a line
+
+
+class Output:
+    """Writes what ranks print, in whole lines: `[1]<stdout>:text`, as horovodrun does."""
+
+    def __init__(self, size: int, *, folder: str | None = None, has_timestamps: bool = False) -> None:
+        """folder: gets rank.N/stdout and rank.N/stderr with the same lines. Raises OSError."""
+        self._has_timestamps = has_timestamps
+        self._partial: dict[tuple[int, bytes], bytes] = {}
+        self._tails: dict[tuple[int, bytes], deque[str]] = {}
+        self._files: dict[tuple[int, bytes], BinaryIO] = {}
+        self._is_lost: dict[bytes, bool] = {}
+        for rank in range(size if folder is not None else 0):
+            place = Path(folder or "") / f"rank.{str(rank).zfill(len(str(size - 1)))}"
+            place.mkdir(parents=True, exist_ok=True)
+            for kind, name in _NAMES.items():
+                self._files[rank, kind] = open(place / name, "wb")  # noqa: SIM115
+
+    def write(self, rank: int, kind: bytes, data: bytes) -> None:
+        """Writes the complete lines of what a rank has printed, and keeps the rest."""
+        data = self._partial.pop((rank, kind), b"") + data
+        end = 0
+        lines = []
+        for found in _LINES.finditer(data):
+            end = found.end()
+            if found[0].endswith(b"\r") and end == len(data):
+                end = found.start()  # the line break may be \r\n
+                break
+            lines.append(found[0])
+        if data[end:]:
+            self._partial[rank, kind] = data[end:]
+        self._put(rank, kind, lines)
+
+    def finish(self, rank: int) -> None:
+        """Writes the last line of an ended rank, if no line break ended it."""
+        for kind in _NAMES:
+            rest = self._partial.pop((rank, kind), b"")
+            if rest:
+                self._put(rank, kind, [rest if rest.endswith(b"\r") else rest + b"\n"])
+
+    def tail(self, rank: int, kind: bytes) -> list[str]:
+        """The last lines that a rank has printed."""
+        return list(self._tails.get((rank, kind), ()))
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self._files.values():
+            file.close()
+
+    def _put(self, rank: int, kind: bytes, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        tail = self._tails.setdefault((rank, kind), deque(maxlen=_KEPT))
+        tail.extend(line[:_LINE_MAX].decode(errors="replace").rstrip() for line in lines)
+        clock = time.asctime() if self._has_timestamps else ""
+        prefix = f"{clock}[{rank}]<{_NAMES[kind]}>:".encode()
+        data = b"".join(prefix + line for line in lines)
+        if (rank, kind) in self._files:
+            self._files[rank, kind].write(data)
+            self._files[rank, kind].flush()
+        self._show(kind, data)
+
+    def _show(self, kind: bytes, data: bytes) -> None:
+        """Writes to the launcher's own stream. If its reader is gone (`| head`), the job goes on."""
+        stream: Any = sys.stdout if kind == STDOUT else sys.stderr
+        if stream is None or self._is_lost.get(kind):
+            return
+        try:
+            binary = getattr(stream, "buffer", None)  # a notebook's stream has none
+            if binary is None:
+                stream.write(data.decode(errors="replace"))
+            else:
+                stream.flush()
+                binary.write(data)
+            stream.flush()
+        except BrokenPipeError:
+            self._is_lost[kind] = True
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())

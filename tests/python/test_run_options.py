@@ -1,0 +1,279 @@
+"""The options of horovodrun, its configuration file, and mpirun's command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from ranks import clean_environment, run_python
+from test_run_command import SHOW, launch, script, shown
+
+from rdmacoll._launch import config_file, horovodrun_options
+from rdmacoll._launch.failure import Ended, first_failure, lines_of
+from rdmacoll._launch.hosts import Host, assign, parse_hosts
+from rdmacoll._launch.mpirun import mpirun_command
+from rdmacoll._launch.request import job_options
+from rdmacoll.cli import run as run_module
+from rdmacoll.engine.errors import ConfigError
+
+# Options with their effect: the settings of ranks.
+EFFECTS: list[tuple[list[str], dict[str, str]]] = [
+    (["--fusion-threshold-mb", "64"], {"RDMACOLL_BUCKET_BYTES": str(64 << 20)}),
+    (["--fusion-threshold-mb", "0"], {"RDMACOLL_BUCKET_BYTES": "1"}),
+    (["--hierarchical-allreduce"], {"RDMACOLL_ALLREDUCE_ALGORITHM": "two_level"}),
+    (["--no-hierarchical-allreduce"], {"RDMACOLL_ALLREDUCE_ALGORITHM": "auto"}),
+    (["--timeline-filename", "t.json"], {"HOROVOD_TIMELINE": "t.json"}),
+    (["--no-stall-check"], {"RDMACOLL_STALL_WARNING_S": "1e9", "RDMACOLL_STALL_ERROR_S": "1e9"}),
+    (["--stall-check"], {}),
+    (["--stall-check-warning-time-seconds", "7"], {"RDMACOLL_STALL_WARNING_S": "7"}),
+    (["--stall-check-shutdown-time-seconds", "9"], {"RDMACOLL_STALL_ERROR_S": "9"}),
+    (["--stall-check-shutdown-time-seconds", "0"], {"RDMACOLL_STALL_ERROR_S": "1e9"}),
+    (["--log-level", "TRACE"], {"RDMACOLL_LOG": "debug"}),
+    (["--tcp"], {"RDMACOLL_TRANSPORT": "shm,tcp"}),
+    (["--network-interfaces", "eth0,eth1"], {"RDMACOLL_INTERFACE": "eth0,eth1"}),
+    (["--network-interface", "eth0", "--network-interface", "lo"], {"RDMACOLL_INTERFACE": "eth0,lo"}),
+    (["--start-timeout", "40"], {"RDMACOLL_START_TIMEOUT_S": "40"}),
+    (["--gloo"], {}),
+]
+WITHOUT_EFFECT = [
+    ["--cycle-time-ms", "2.5"],
+    ["--cache-capacity", "10"],
+    ["--hierarchical-allgather"],
+    ["--torus-allreduce"],
+    ["--autotune"],
+    ["--autotune-log-file", "log"],
+    ["--autotune-warmup-samples", "1"],
+    ["--autotune-steps-per-sample", "1"],
+    ["--autotune-bayes-opt-max-samples", "1"],
+    ["--autotune-gaussian-process-noise", "0.5"],
+    ["--timeline-mark-cycles"],
+    ["--mpi-threads-disable"],
+    ["--num-nccl-streams", "1"],
+    ["--thread-affinity", "1"],
+    ["--gloo-timeout-seconds", "1"],
+    ["--log-with-timestamp"],
+    ["--disable-cache"],
+    ["--mpi-args", "--map-by node"],
+    ["--binding-args", "--bind-to core"],
+]
+ELASTIC = [
+    ["--min-np", "1"],
+    ["--min-num-proc", "1"],
+    ["--max-np", "4"],
+    ["--max-num-proc", "4"],
+    ["--slots-per-host", "2"],
+    ["--elastic-timeout", "60"],
+    ["--reset-limit", "3"],
+    ["--blacklist-cooldown-range", "1", "2"],
+    ["--host-discovery-script", "find.sh"],
+]
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Parses a command line, and returns the job with what was said on standard error."""
+
+    def parse(*words: str) -> tuple[Any, str, int]:
+        jobs: list[Any] = []
+
+        class FakeJob:
+            def __init__(self, options: Any) -> None:
+                jobs.append(options)
+
+            def run(self) -> Any:
+                sys.exit(0)
+
+        monkeypatch.setattr(run_module, "Job", FakeJob)
+        monkeypatch.setattr(run_module.bootstrap, "variables", lambda: {"PATH": "/bin"})
+        result = CliRunner().invoke(run_module.run, list(words))
+        return (jobs or [None])[0], result.output, result.exit_code
+
+    return parse
+
+
+@pytest.mark.parametrize(("words", "settings"), EFFECTS, ids=lambda value: str(value))
+def test_an_option_becomes_settings_of_the_ranks(
+    parsed: Any, words: list[str], settings: dict[str, str]
+) -> None:
+    job, said, _ = parsed("-np", "2", *words, "python", "train.py", "--np", "9")
+    assert job.variables == settings
+    assert said == ""
+    assert list(job.command) == ["python", "train.py", "--np", "9"]
+    assert len(job.slots) == 2
+
+
+@pytest.mark.parametrize("words", WITHOUT_EFFECT, ids=lambda value: value[0])
+def test_an_option_without_effect_is_named_once_with_the_reason(parsed: Any, words: list[str]) -> None:
+    job, said, _ = parsed("-np", "2", *words, "python")
+    assert job.variables == {}
+    assert said.count(f"{words[0]} has no effect: ") == 1
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", ELASTIC, ids=lambda value: value[0])
+def test_an_elastic_option_is_refused_by_its_name(parsed: Any, words: list[str]) -> None:
+    job, said, code = parsed("-np", "2", *words, "python")
+    assert (job, code) == (None, 2)
+    assert "is for elastic jobs, which do not exist here yet" in said
+
+
+def test_every_option_of_horovods_table_has_a_case() -> None:
+    tried = {words[0] for words, _ in EFFECTS} | {words[0] for words in [*WITHOUT_EFFECT, *ELASTIC]}
+    for row in horovodrun_options.TUNABLES:
+        assert {part for flag in row.flags for part in flag.split("/")} & tried, row.name
+    for flags in horovodrun_options.ELASTIC.values():
+        assert set(flags) <= tried
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["-np", "0", "true"], "0 is not in the range"),
+        (["-np", "2"], "which program?"),
+        (["-np", "9", "-H", "a:2,b:3", "true"], "-np 9: the hosts a:2,b:3 have 5 slots."),
+        (["-H", "a:b:c", "true"], "give node1:4,node2:4"),
+        (["-H", "a:1", "--hostfile", "file", "true"], "exclude each other"),
+        (["--gloo", "--mpi", "true"], "exclude each other"),
+        (["--jsrun", "true"], "start ranks with jsrun itself"),
+        (["--log-level", "LOUD", "true"], "give one of TRACE, DEBUG"),
+        (["--cycle-time-ms", "-1", "true"], "give 0 or more"),
+        (["--autotune-gaussian-process-noise", "2", "true"], "give 0 to 1"),
+        (["--hostfile", "no-such-file", "true"], "cannot be read"),
+        (["--no-such-option", "true"], "No such option"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_with_the_cure(parsed: Any, words: list[str], text: str) -> None:
+    job, said, code = parsed(*words)
+    assert (job, code) == (None, 2)
+    assert text in said
+
+
+def test_hosts_are_filled_in_their_order() -> None:
+    hosts = parse_hosts("a:2,b:1,a:1,[fe80::1]:2")
+    assert hosts == [Host("a", 3), Host("b", 1), Host("fe80::1", 2)]
+    places = assign(hosts, 5)
+    assert [(one.host, one.local_rank, one.local_size) for one in places] == [
+        ("a", 0, 3),
+        ("a", 1, 3),
+        ("a", 2, 3),
+        ("b", 0, 1),
+        ("fe80::1", 0, 1),
+    ]
+    assert [(one.cross_rank, one.cross_size) for one in places] == [(0, 3), (0, 1), (0, 1), (1, 3), (2, 3)]
+    assert len(assign(hosts, None)) == 6
+
+
+def test_the_configuration_file_gives_what_the_command_line_does_not(tmp_path: Path) -> None:
+    # JSON is YAML, and json stands for the reader of YAML.
+    (tmp_path / "yaml.py").write_text("import json\nYAMLError = ValueError\nsafe_load = json.loads\n")
+    content = {
+        "params": {"fusion_threshold_mb": 32, "cycle_time_ms": 1, "hierarchical_allreduce": True},
+        "stall_check": {"enabled": True, "warning_time_seconds": 5},
+        "logging": {"level": "INFO"},
+        "controller": "gloo",
+    }
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps(content))
+    path = f"{tmp_path}:{clean_environment()['PYTHONPATH']}"
+    program = script(tmp_path, SHOW)
+    words = ["-np", "1", "--fusion-threshold-mb", "16", "--config-file", str(file)]
+    done = launch(*words, sys.executable, program, env={"PYTHONPATH": path})
+    names = shown(done)[0]
+    assert names["RDMACOLL_BUCKET_BYTES"] == str(16 << 20)
+    assert names["RDMACOLL_ALLREDUCE_ALGORITHM"] == "two_level"
+    assert (names["RDMACOLL_STALL_WARNING_S"], names["RDMACOLL_LOG"]) == ("5", "info")
+    assert done.stderr.count("--cycle-time-ms has no effect") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([1], "is no table of sections"),
+        ({"params": {"fusion_mb": 1}}, "params.fusion_mb is unknown; known are params.fusion_threshold_mb"),
+        ({"params": {"fusion_threshold_mb": "much"}}, "'much', not int"),
+        ({"params": 3}, "params is 3, and no table"),
+        ({"controller": "ddl"}, "not gloo or mpi"),
+    ],
+)
+def test_a_wrong_configuration_file_is_refused(content: Any, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_file.options_of(content, "config.yaml")
+    assert text in str(caught.value)
+
+
+def test_without_a_reader_of_yaml_the_file_is_an_error_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ConfigError, match="pip install pyyaml"):
+        config_file.read_config_file("config.yaml")
+
+
+def test_what_is_there_is_shown_as_horovodrun_does() -> None:
+    done = run_python("-m", "rdmacoll.cli.main", "run", "--check-build")
+    assert done.returncode == 0
+    for line in (
+        "Available Frameworks:",
+        "Available Controllers:",
+        "Available Tensor Operations:",
+        "[X] Gloo",
+    ):
+        assert line in done.stdout
+
+
+def test_mpi_prints_and_runs_mpiruns_line() -> None:
+    done = launch(
+        "-np", "2", "--mpi", "--mpi-args=--oversubscribe", "sh", "-c", "echo of $OMPI_COMM_WORLD_SIZE"
+    )
+    if "MPICH" not in done.stderr:
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("of 2") == 2
+    assert "rdmacoll run: mpirun " in done.stderr
+
+
+def test_mpiruns_line_has_names_of_variables_and_no_values() -> None:
+    line = mpirun_command(
+        ["python", "train.py"],
+        version="mpirun (Open MPI) 4.1.4",
+        size=4,
+        hosts=[Host("a", 2), Host("b", 2)],
+        variables={"MY_TOKEN": "hidden", "OMPI_MCA_x": "1"},
+        mpi_args="--map-by ppr:2:node",
+        ssh=["-p", "2222"],
+    )
+    assert line[-4:] == ["--map-by", "ppr:2:node", "python", "train.py"]
+    assert " ".join(line).find("-np 4 -H a:2,b:2 --bind-to none") > 0
+    assert line[line.index("-x") + 1] == "MY_TOKEN"
+    assert line.count("-x") == 1
+    assert "hidden" not in " ".join(line)
+    mpich = mpirun_command(["a"], version="HYDRA", size=4, hosts=[Host("a", 2), Host("b", 2)], variables={})
+    assert mpich == ["mpirun", "-l", "-np", "4", "-hosts", "a,b", "-ppn", "2", "a"]
+
+
+def test_the_rank_that_others_name_has_failed_first() -> None:
+    blame = ["rdmacoll.engine.errors.RankFailedError: rank 2 (node2, pid 5) left: ValueError."]
+    by_0, by_2 = Ended(0, "a", 1), Ended(2, "b", 3)
+    assert first_failure({0: by_0}, {0: blame}) == (by_0, False)
+    assert first_failure({0: by_0, 2: by_2}, {0: blame}) == (by_2, True)
+    assert first_failure({0: by_0, 2: Ended(2, "b", 0)}, {0: blame}) == (by_0, True)
+    assert first_failure({1: Ended(1, "a", 0)}, {}) == (None, True)
+    circle = ["RankFailedError: rank 0 (node1, pid 4) left."]
+    assert first_failure({0: by_0, 2: by_2}, {0: blame, 2: circle})[1]
+
+
+def test_the_lines_of_a_failed_rank_begin_with_its_last_traceback() -> None:
+    trace = "Traceback (most recent call last):"
+    chained = [trace, "  a", "KeyError", "", "During handling of the above exception, another exception", ""]
+    errors = ["noise", trace, "  old", "OldError", "noise", *chained, trace, "  b", "ValueError"]
+    assert lines_of(errors, [])[0] == trace
+    assert lines_of(errors, [])[1:] == [*chained[1:], trace, "  b", "ValueError"]
+    assert lines_of([], ["1", "2"]) == ["1", "2"]
+    long = lines_of([trace, *map(str, range(100))], [])
+    assert (len(long), long[-1]) == (51, "99")
+
+
+def test_timeouts_come_from_horovods_variable_too() -> None:
+    job = job_options({"num_proc": 1}, ["true"], {"HOROVOD_START_TIMEOUT": "17"})
+    assert (job.start_timeout_s, job.variables) == (17.0, {"RDMACOLL_START_TIMEOUT_S": "17"})
