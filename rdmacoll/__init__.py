@@ -23,6 +23,7 @@ except ImportError as error:
     ) from error
 
 from rdmacoll import engine, ps
+from rdmacoll._launch.functions import run
 from rdmacoll._world.children import clean_environment
 from rdmacoll._world.world import (
     cross_rank,
@@ -197,6 +198,7 @@ __all__ = [
     "reduce",
     "reducescatter",
     "remove_process_set",
+    "run",
     "scatter",
     "shutdown",
     "size",

@@ -37,7 +37,6 @@ DIFFERENT: dict[str, list[str]] = {
         "horovod.keras: start_timeline stop_timeline",
     ],
     "not there: take a tape with local layers": ["horovod.keras: PartialDistributedOptimizer"],
-    "not there: start ranks with a launcher": ["horovod: run"],
 }
 # Names that do more than Horovod's, or not everything.
 NOTES: dict[str, str] = {
@@ -48,6 +47,7 @@ NOTES: dict[str, str] = {
     "BroadcastGlobalVariablesCallback": "better: before the first batch, with the optimizer's variables",
     "DistributedGradientTape": "better: the same tape; a wrapped optimizer does not reduce again",
     "SyncBatchNormalization": "better: rows of unequal batches weigh the same; process sets; every Keras",
+    "horovod.run": "better: without MPI; functions and results are sealed with the job's secret",
     "run": "in a world that stays as it is",
     "join": "better: for a process set, too",
 }
@@ -131,7 +131,7 @@ def _lines() -> Iterator[str]:
         yield f"### `{module}`\n\nHere: `{PLACES[module]}`.\n\n| name | here |\n|---|---|"
         for name in sorted(names, key=str.lower):
             reason = missing.get(f"{module}.{name}")
-            text = reason or NOTES.get(name, "same")
+            text = reason or NOTES.get(f"{module}.{name}") or NOTES.get(name, "same")
             yield f"| `{name}` | {text} |"
         yield ""
 

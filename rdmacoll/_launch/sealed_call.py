@@ -1,0 +1,40 @@
+"""A function on its way to the ranks, and the results on their way back: pickled, and sealed with the secret.
+
+Only the launcher and the ranks of the job have the secret. Nothing is unpickled before its seal is checked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pickle
+from typing import Any
+
+from rdmacoll._base.sealed import key_of, opened, seal
+from rdmacoll.engine.errors import ConfigError
+
+LAUNCHER = -1  # as the sender of a function
+_NO_SET = -1
+
+
+def has_cloudpickle() -> bool:
+    """Whether functions of notebooks and scripts can travel."""
+    return importlib.util.find_spec("cloudpickle") is not None
+
+
+def packed(value: object, secret: str, sender: int) -> bytes:
+    """The value, pickled and sealed. Raises ConfigError if it cannot be pickled."""
+    pickler: Any = importlib.import_module("cloudpickle") if has_cloudpickle() else pickle
+    try:
+        payload = pickler.dumps(value)
+    except Exception as error:  # pickle raises errors of many classes, and values have errors of their own
+        raise ConfigError(f"{type(value).__name__} cannot be pickled: {error}") from error
+    return seal(key_of(secret.encode()), payload, sender=sender, process_set=_NO_SET, number=0)
+
+
+def unpacked(data: bytes, secret: str, sender: int) -> Any:
+    """The value that `sender` has packed. Raises ConfigError if it is from anyone else."""
+    payload = opened(key_of(secret.encode()), data, sender=sender, process_set=_NO_SET, number=0)
+    if payload is None:
+        raise ConfigError(f"bytes that claim to be from rank {sender} are not sealed with the job's secret.")
+    return pickle.loads(payload)
