@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import tensorflow as tf
+
 from rdmacoll import hooks, optimizer as own
 from rdmacoll._base.external_values import shown
 from rdmacoll._horovod.calls import operator_of
@@ -45,17 +47,21 @@ def DistributedOptimizer(
     Raises ValueError for a factor with another operator than Average, and for wrong groups.
     """
     reducing = reducing_options(op, gradient_predivide_factor, num_groups, groups, options)
-    if not takes_part(process_set):
-        return _local(optimizer, backward_passes_per_step)
-    return own.DistributedOptimizer(
-        optimizer,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        process_set=process_set,
-        **reducing,
-    )
+    if takes_part(process_set):
+        wrapped = own.DistributedOptimizer(
+            optimizer,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+            process_set=process_set,
+            **reducing,
+        )
+    else:
+        wrapped = _local(optimizer, backward_passes_per_step)
+    if isinstance(wrapped, tf.compat.v1.train.Optimizer) and not hasattr(wrapped, "_optimizer"):
+        wrapped._optimizer = wrapped  # Horovod's name for the optimizer that it wraps
+    return wrapped
 
 
 def DistributedTensorflowKerasOptimizer(

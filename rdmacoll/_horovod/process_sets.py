@@ -12,7 +12,7 @@ from rdmacoll._horovod.errors import UnsupportedError
 from rdmacoll._world import world
 from rdmacoll.engine import process_set as sets
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.process_sets import add_process_set as add, remove_process_set as remove
+from rdmacoll.engine.process_sets import add_process_set as add, process_sets, remove_process_set as remove
 
 _NAME = "rdmacoll.horovod.process_sets"
 
@@ -38,6 +38,16 @@ class ProcessSet(sets.ProcessSet):
     def process_set_id(self) -> Any:
         """The set's number in this world, the same on every rank; None if it is not added."""
         return self._number if self._is_added() else None
+
+    @process_set_id.setter
+    def process_set_id(self, number: int | None) -> None:
+        """Makes this object the added set with this number. Raises ConfigError for another number."""
+        if number is None:
+            self.bind(None, 0)
+        elif number in process_sets():
+            self.bind(world.current(), number)
+        else:
+            raise ConfigError(f"process_set_id={number}: this world has no such set.")
 
     def included(self) -> Any:
         """Whether this process is in the set; None if its ranks are unknown."""
@@ -87,7 +97,7 @@ def create(process_sets: Sequence[sets.ProcessSet]) -> None:
     for ranks in _of_all_ranks([one.ranks for one in process_sets]):
         if ranks not in known:
             known.add(ranks)
-            add(ranks)
+            world.current().initial_sets.add(add(ranks).process_set_id)
 
 
 def _of_all_ranks(own: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:

@@ -21,7 +21,8 @@ def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
     """Joins the world that the launcher describes. Every rank has to call it.
 
     comm: an mpi4py communicator whose ranks form the world, or a list of ranks of the launcher's world.
-    process_sets: sets that exist from the start, the same on all ranks; "dynamic" or None adds none.
+    process_sets: sets that exist from the start, the same on all ranks; "dynamic" adds none. None restores
+    those of the last `init` if the world was left and is the same one.
     settings: other arguments of `rdmacoll.init`.
 
     A second call binds its process sets to those of the first one, and changes nothing else. Raises
@@ -31,7 +32,7 @@ def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
     sets = horovod_sets.requested(process_sets)
     if not world.is_initialized() or settings:
         communicator = _communicator(comm)
-        world.init(communicator, **settings)
+        world.init(communicator, process_sets=None if process_sets is None else [], **settings)
         global_process_set.mpi_comm = communicator
         _learn_ranks(sets)
         if sets:

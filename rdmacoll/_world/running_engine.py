@@ -53,6 +53,8 @@ class Engine:
         self.variable_servers: VariableServers | None = None  # asynchronous ones
         self.address_holder: AddressHolder | None = None  # holds rank 0's address
         self.process_sets: dict[int, ProcessSet] = {}  # by number, without the set of all ranks
+        self.initial_sets: set[int] = set()  # numbers of those that `init` was given
+        self.restored_sets: set[int] = set()  # those of the world before, until add_process_set names them
         # Abandoned operations, with the arrays that the engine may still touch. `interrupted` has prepared
         # runs that an exception ended. The library cannot tell whether these are done.
         self.unfinished: list[tuple[int, object]] = []

@@ -22,7 +22,7 @@ from rdmacoll._start.start_steps import start_engine
 from rdmacoll._world.init_options import read_options
 from rdmacoll._world.running_engine import Engine, refusal_of
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
-from rdmacoll.engine.process_set import ProcessSet, bind_static, unbind
+from rdmacoll.engine.process_set import ProcessSet, bind_static, initial_sets, unbind
 
 
 class _Process:
@@ -36,6 +36,8 @@ class _Process:
         self.is_forked = False
         self.finalizes_mpi = False
         self.had_servers = False
+        self.origin: tuple[Any, ...] = ()  # the arguments that chose the world of the last start
+        self.sets: list[ProcessSet] = []  # the sets that it had from `init`
         self.poll: Callable[[], None] | None = None  # set in a process that only serves
         self.listeners: list[Callable[[int], None]] = []
 
@@ -105,7 +107,9 @@ def init(
     - argv: True, or a list of words, if flags give job_name and the arguments after it (the last one is
       --server_protocol); sys.argv stays unchanged
 
-    A second call without arguments does nothing. With mode="ps" TF_CONFIG counts, too.
+    A second call without arguments does nothing. With mode="ps" TF_CONFIG counts, too. After `shutdown()`, a
+    call that names the same world and no `process_sets` restores the sets that `init` was given before, so
+    that the ProcessSet objects stay valid. `process_sets=[]` restores none.
 
     With mode="ps" the last `num_servers` ranks are parameter servers. On a server `init()` does not return.
     It serves until the workers are done. Then it ends the process with exit status 0 (SystemExit), or raises
@@ -140,10 +144,12 @@ def init(
                 "servers, init() can be called once. Start the job again, or give init() a communicator of "
                 "the workers."
             )
+        origin = (comm, rank, size, rendezvous, argv, *lists.values())
+        restored = _PROCESS.sets if process_sets is None and origin == _PROCESS.origin else []
         try:
             engine = _started(
                 {"comm": comm, "rank": rank, "size": size, "rendezvous": rendezvous},
-                process_sets,
+                restored or process_sets,
                 {"server_placement": placement, "ps_sync": sync, "ps_staleness": staleness, **settings},
                 argv,
                 lists,
@@ -152,6 +158,8 @@ def init(
             _hook()
             _PROCESS.exit_cause.hide_traceback(error)
             raise
+        _PROCESS.origin = origin
+        engine.restored_sets.update(engine.process_sets if restored else ())
     _register_ops()
     if engine.is_server:
         _serve(engine)
@@ -237,6 +245,7 @@ def _end(cause: str | None) -> None:
         if engine is None:
             return
         _PROCESS.notify(0)
+        _PROCESS.sets = initial_sets(engine)
         unbind(engine)
         servers = engine.variable_servers
         try:

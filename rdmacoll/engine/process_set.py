@@ -182,6 +182,12 @@ def bind_static(engine: Any, process_sets: Sequence[ProcessSet | Iterable[int]] 
         one = one if isinstance(one, ProcessSet) else made
         one.bind(engine, number)
         engine.process_sets[number] = one
+    engine.initial_sets.update(engine.process_sets)
+
+
+def initial_sets(engine: Any) -> list[ProcessSet]:
+    """The sets that `init` was given, without those that were removed."""
+    return [one for number, one in engine.process_sets.items() if number in engine.initial_sets]
 
 
 def unbind(engine: Any) -> None:

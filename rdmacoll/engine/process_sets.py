@@ -67,6 +67,15 @@ def _agree(engine: Engine, action: int, one: ProcessSet, in_flight: int = 0) -> 
         )
 
 
+def _restored(engine: Engine, one: ProcessSet) -> int:
+    """Returns the number of the restored set with these ranks, once, and otherwise 0."""
+    for number in sorted(engine.restored_sets & engine.process_sets.keys()):
+        if engine.process_sets[number].ranks == one.ranks:
+            engine.restored_sets.remove(number)
+            return number
+    return 0
+
+
 def _meet(engine: Engine) -> None:
     Operation(engine, Call(mirror.BARRIER, (), (), name=_NAME)).wait()
 
@@ -76,14 +85,17 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     ranks that are not members.
 
     Raises ConfigError for ranks that do not exist, or a set that exists already (all ranks: use
-    `global_process_set`). Raises MismatchError when ranks give different sets.
+    `global_process_set`). Raises MismatchError when ranks give different sets. A set that `init()` has
+    restored from the world before can be added once.
     """
     one = as_set(process_set)
     engine = current()
     with _SERIAL:
         _agree(engine, _ADD, one)
-        with engine.held() as address:
-            number = engine.library.set_add(address, one.ranks)
+        number = _restored(engine, one)
+        if not number:
+            with engine.held() as address:
+                number = engine.library.set_add(address, one.ranks)
         _meet(engine)
         one.bind(engine, number)
         engine.process_sets[number] = one

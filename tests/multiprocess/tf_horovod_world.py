@@ -95,6 +95,11 @@ def check_sets_come_and_go_as_horovods() -> None:
             raised(tf.errors.InvalidArgumentError, lambda: call(tf.ones(1), process_set=second))  # noqa: B023
     for twice in ([0], list(range(SIZE))):
         raised(ValueError, lambda: hvd.add_process_set(twice))  # noqa: B023
+    twin = hvd.ProcessSet([0])
+    twin.process_set_id = first.process_set_id
+    assert twin.process_set_id == first.process_set_id
+    with_wrong_number = hvd.ProcessSet([0])
+    raised(ValueError, lambda: setattr(with_wrong_number, "process_set_id", 10))
     assert hvd.remove_process_set(second) is True
     assert second.process_set_id is None
     assert hvd.remove_process_set(second) is False
@@ -128,6 +133,30 @@ def check_sets_of_init_may_be_given_again_after_an_error() -> None:
     end()
     assert sets[0].process_set_id is None
     hvd.init(process_sets="dynamic")
+
+
+def check_sets_of_init_outlive_a_restart_of_the_same_world() -> None:
+    if SIZE == 1:
+        return
+    first, last = hvd.ProcessSet([0]), hvd.ProcessSet([SIZE - 1])
+    again(process_sets=[first, last])
+    added = hvd.add_process_set([0, SIZE - 1]) if SIZE > 2 else None
+    again()
+    assert [one.process_set_id for one in (first, last)] == [1, 2]
+    if RANK == SIZE - 1:
+        close(hvd.allreduce(tf.ones(1), op=hvd.Sum, process_set=last), [1])
+    assert added is None or added.process_set_id is None
+    # A program that adds its sets after each start finds them, once.
+    assert hvd.add_process_set([0]).process_set_id == 1
+    raised(ValueError, lambda: hvd.add_process_set([0]))
+    hvd.remove_process_set(last)
+    end()
+    rdmacoll.init()
+    assert [one.ranks for one in rdmacoll.process_sets().values()] == [list(range(SIZE)), [0]]
+    again(process_sets="dynamic")
+    assert list(rdmacoll.process_sets()) == [0]
+    again()
+    assert list(rdmacoll.process_sets()) == [0]
 
 
 def check_the_world_may_be_a_list_of_its_ranks() -> None:
