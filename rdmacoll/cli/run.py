@@ -1,6 +1,6 @@
 """`rdmacoll run`: starts the ranks of a program on this host and on others, and ends them together.
 
-`horovodrun_main` is the same command for scripts that call horovodrun; an entry point may name it.
+`horovodrun_main` is the entry point of the command horovodrun. The distribution rdmacoll-horovod installs it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from importlib import metadata
 
+from rdmacoll import run as run
 from rdmacoll.version import __version__ as _own_version
 
 __version__ = f"0.28.1+rdmacoll.{_own_version}"
