@@ -182,14 +182,16 @@ class RdmaNonsense : public testing::Test {
 
 TEST_F(RdmaNonsense, message_of_another_epoch_is_refused) {
   std::vector<std::byte> bytes(rdma::kMessageHeaderBytes);
-  rdma::encode(rdma::MessageHeader{.epoch = 2, .number = 1, .bytes = 24}, bytes.data());
+  rdma::encode(rdma::MessageHeader{.epoch = 2, .number = 1, .bytes = rdma::kMessageHeaderBytes},
+               bytes.data());
   puppet_.send(bytes);
   EXPECT_THAT(fleet_.failure(0, 1), HasSubstr("not the next one of epoch 3"));
 }
 
 TEST_F(RdmaNonsense, message_that_comes_twice_is_refused) {
   std::vector<std::byte> bytes(rdma::kMessageHeaderBytes);
-  rdma::encode(rdma::MessageHeader{.epoch = 3, .number = 0, .bytes = 24}, bytes.data());
+  rdma::encode(rdma::MessageHeader{.epoch = 3, .number = 0, .bytes = rdma::kMessageHeaderBytes},
+               bytes.data());
   puppet_.send(bytes);
   EXPECT_THAT(fleet_.failure(0, 1), HasSubstr("number 0 for 1"));
 }
