@@ -43,6 +43,7 @@ FIRST = [
     "check_an_optimizer_beside_wrapped_ones_is_an_error",
     "check_a_training_without_the_wrapped_optimizer_is_an_error",
     "check_a_tape_with_a_plain_optimizer_is_legal",
+    "check_an_optimizer_beside_the_model_goes_on_from_one_rank",
 ]
 
 
