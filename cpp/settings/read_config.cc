@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "bootstrap/transports.h"
+#include "settings/horovod_values.h"
 #include "settings/settings.h"
 
 namespace rdmacoll {
@@ -164,8 +165,10 @@ Status wrong_value(const Setting& setting, std::string_view name, std::string_vi
   std::string units;
   if (setting.unit == Unit::bytes) units = "; a number, with K, M, G, KiB, MiB or GiB if you like";
   if (setting.unit == Unit::text) units = "; in UTF-8";
-  return Status(Code::invalid, cat(name, "=", shown(text), " is not allowed: it takes ",
-                                   setting.allowed, units, "."));
+  std::string_view allowed = allowed_by_horovod(name);
+  if (allowed.empty()) allowed = setting.allowed;
+  return Status(Code::invalid,
+                cat(name, "=", shown(text), " is not allowed: it takes ", allowed, units, "."));
 }
 
 struct Nearest {
@@ -219,7 +222,8 @@ void tell_unknown_variables(std::vector<SettingValue>& values) {
 // One value that a setting was given, and its source.
 struct Given {
   std::string name;
-  std::string text;
+  std::string said;  // as it was given
+  std::string text;  // in the words of the setting
   std::string source;
 };
 
@@ -248,14 +252,15 @@ std::vector<Given> given_values(const Setting& setting,
   for (std::string_view name : names) {
     const auto found = named.find(std::string(name));
     if (found != named.end() && !found->second.empty()) {
-      given.push_back({std::string(name), found->second, "argument"});
+      given.push_back({std::string(name), found->second, found->second, "argument"});
     }
   }
   for (std::string_view name : names) {
     const std::optional<std::string> text = lookup(name);
-    if (text && !trim(*text).empty()) {
-      given.push_back({std::string(name), std::string(trim(*text)), "environment"});
-    }
+    if (!text || trim(*text).empty()) continue;
+    const std::string said(trim(*text));
+    const std::optional<std::string> value = value_from_horovod(name, said);
+    if (value) given.push_back({std::string(name), said, *value, "environment"});
   }
   return given;
 }
@@ -267,11 +272,11 @@ Status read_setting(const Setting& setting, const std::vector<Given>& given, Con
   if (!is_readable) {
     value.source = is_automatic(setting) ? "automatic" : "default";
     if (value.source == "default") value.value = setting.default_value;
-    return given.empty() ? Status() : wrong_value(setting, given[0].name, given[0].text);
+    return given.empty() ? Status() : wrong_value(setting, given[0].name, given[0].said);
   }
   value.value = parsed.automatic ? "" : parsed.text;
   value.source = parsed.automatic ? "automatic" : given[0].source;
-  value.given = cat(given[0].name, "=", given[0].text);
+  value.given = cat(given[0].name, "=", given[0].said);
   if (!parsed.automatic && setting.store != nullptr) setting.store(config, parsed);
   value.add_note(parsed.note);
   for (std::size_t i = 1; i < given.size(); ++i) {
@@ -279,7 +284,7 @@ Status read_setting(const Setting& setting, const std::vector<Given>& given, Con
     if (given[i].name == given[0].name) continue;  // an argument may override its own variable
     if (parse(setting, given[i].text, other) && other.text == parsed.text) continue;
     add(value.warning,
-        cat(given[i].name, " says ", given[i].text, "; ", value.given, " is obeyed"));
+        cat(given[i].name, " says ", given[i].said, "; ", value.given, " is obeyed"));
   }
   return {};
 }

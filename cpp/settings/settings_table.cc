@@ -36,12 +36,12 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_RENDEZVOUS", "", "", Unit::text, Scope::rank, "host:port",
      "Start without MPI: where rank 0 listens and the others meet.", 0, 0, nullptr},
     {"RDMACOLL_JOB_ID", "", "", Unit::text, Scope::rank, "any text",
-     "Start without MPI: the job's name, the same on all ranks; another job's ranks are refused.", 0, 0,
-     nullptr},
+     "Start without MPI: the job's name, the same on all ranks; another job's ranks are refused.",
+     0, 0, nullptr},
     {"RDMACOLL_SECRET_FILE", "", "~/.rdmacoll/secret", Unit::text, Scope::rank, "a path",
      "The job's secret where no launcher can carry it: mode 0600; the first process creates it.", 0,
      0, nullptr},
-    {"RDMACOLL_INTERFACE", "", "automatic", Unit::text, Scope::rank,
+    {"RDMACOLL_INTERFACE", "HOROVOD_GLOO_IFACE", "automatic", Unit::text, Scope::rank,
      "a name (eth0) or a network (10.1.0.0/16)", "The interface to listen on.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.interface = value.text; }},
     {"RDMACOLL_PORT", "", "automatic", Unit::count, Scope::rank, "1 to 65535",
@@ -50,8 +50,10 @@ constexpr Setting kSettings[] = {
      [](Config& config, const ParsedValue& value) {
        config.port = static_cast<uint16_t>(value.integer);
      }},
-    {"RDMACOLL_START_TIMEOUT_S", "", "60", Unit::seconds, Scope::rank, "0.001 to 1e9",
-     "How long the start waits for all ranks. By hand, by lists of hosts and for serve, unless set: "
+    {"RDMACOLL_START_TIMEOUT_S", "HOROVOD_START_TIMEOUT", "60", Unit::seconds, Scope::rank,
+     "0.001 to 1e9",
+     "How long the start waits for all ranks. By hand, by lists of hosts and for serve, unless "
+     "set: "
      "1800, since the last arrival; in MPI_Init: without limit.",
      0.001, kSecondsMax,
      [](Config& config, const ParsedValue& value) { config.start_timeout_s = value.number; }},
@@ -59,7 +61,8 @@ constexpr Setting kSettings[] = {
      "",  // settings_table() fills in the names of the transports
      "What may carry data.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.transports = split_list(value.text); }},
-    {"RDMACOLL_ALLREDUCE_ALGORITHM", "", "auto", Unit::choice, Scope::world,
+    {"RDMACOLL_ALLREDUCE_ALGORITHM", "HOROVOD_HIERARCHICAL_ALLREDUCE", "auto", Unit::choice,
+     Scope::world,
      "auto, ring, direct, one_shot, recursive_doubling, halving_doubling or two_level, or several "
      "with growing "
      "sizes between (recursive_doubling:32k:ring), or an all_reduce_spec of tf_cnn_benchmarks "
@@ -74,21 +77,24 @@ constexpr Setting kSettings[] = {
      [](Config& config, const ParsedValue& value) {
        config.canonical = value.text == "canonical";
      }},
-    {"RDMACOLL_BUCKET_BYTES", "", "26214400", Unit::bytes, Scope::world, "1 B to 64 GiB",
-     "The gradient list is cut into buckets of about this size.", 1, 64 * kGi,
+    {"RDMACOLL_BUCKET_BYTES", "HOROVOD_FUSION_THRESHOLD", "26214400", Unit::bytes, Scope::world,
+     "1 B to 64 GiB", "The gradient list is cut into buckets of about this size.", 1, 64 * kGi,
      [](Config& config, const ParsedValue& value) { config.bucket_bytes = value.integer; }},
     {"RDMACOLL_CHECK_NAMES", "", "true", Unit::flag, Scope::world, "true or false",
-     "Ranks that list the variables of a model in different orders get an error, told by the names. "
+     "Ranks that list the variables of a model in different orders get an error, told by the "
+     "names. "
      "false: for models whose names differ between ranks for good reason.",
      0, 0, [](Config& config, const ParsedValue& value) { config.check_names = value.flag; }},
     {"RDMACOLL_PEER_TIMEOUT_S", "", "5", Unit::seconds, Scope::world, "0.1 to 1e9",
      "A peer that is silent for this long has failed.", 0.1, kSecondsMax,
      [](Config& config, const ParsedValue& value) { config.peer_timeout_s = value.number; }},
-    {"RDMACOLL_STALL_WARNING_S", "", "10", Unit::seconds, Scope::world, "0.001 to 1e9",
+    {"RDMACOLL_STALL_WARNING_S", "HOROVOD_STALL_CHECK_DISABLE HOROVOD_STALL_CHECK_TIME_SECONDS",
+     "10", Unit::seconds, Scope::world, "0.001 to 1e9",
      "A warning about a tensor that some ranks have not submitted for this long.", 0.001,
      kSecondsMax,
      [](Config& config, const ParsedValue& value) { config.stall_warning_s = value.number; }},
-    {"RDMACOLL_STALL_ERROR_S", "", "600", Unit::seconds, Scope::world, "0.001 to 1e9",
+    {"RDMACOLL_STALL_ERROR_S", "HOROVOD_STALL_CHECK_DISABLE HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+     "600", Unit::seconds, Scope::world, "0.001 to 1e9",
      "After this long the waiting tensor fails with StalledError.", 0.001, kSecondsMax,
      [](Config& config, const ParsedValue& value) { config.stall_error_s = value.number; }},
     {"RDMACOLL_PLAN_REPEATS", "", "3", Unit::count, Scope::world, "0 to 16",
@@ -211,7 +217,8 @@ constexpr Setting kSettings[] = {
        config.tcp_streams = static_cast<int>(value.integer);
      }},
     {"RDMACOLL_TCP_CONGESTION", "", "automatic", Unit::text, Scope::rank, "reno, cubic, ...",
-     "The congestion control of connections between ranks (see tcp(7), TCP_CONGESTION); when unset, "
+     "The congestion control of connections between ranks (see tcp(7), TCP_CONGESTION); when "
+     "unset, "
      "the system's. Where that is bbr, which takes pauses between messages for a slow network, "
      "another one may pay.",
      0, 0, [](Config& config, const ParsedValue& value) { config.tcp_congestion = value.text; }},
@@ -231,7 +238,8 @@ constexpr Setting kSettings[] = {
      "A batch is cut into segments of this size, several of which are in flight.", 64, kGi,
      [](Config& config, const ParsedValue& value) { config.segment_bytes = value.integer; }},
     {"RDMACOLL_LINK_GBIT", "", "automatic", Unit::count, Scope::world, "1 to 10000",
-     "The rate of a node's links to others, for the choice of algorithms; when unset, the rate that "
+     "The rate of a node's links to others, for the choice of algorithms; when unset, the rate "
+     "that "
      "the kernel reports for the interface or the device; if it reports none, 10, with RDMA 100.",
      1, 10'000, [](Config& config, const ParsedValue& value) { config.link_gbit = value.integer; }},
     {"RDMACOLL_ONE_COPY", "", "automatic", Unit::flag, Scope::world, "true or false",
@@ -249,8 +257,8 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_SPIN_US", "", "automatic", Unit::microseconds, Scope::rank, "0 to 1000000",
      "How long to poll before sleeping.", 0, 1e6,
      [](Config& config, const ParsedValue& value) { config.spin_us = value.number; }},
-    {"RDMACOLL_LOG", "", "warning", Unit::choice, Scope::rank, "error, warning, info or debug",
-     "What is worth a line on stderr.", 0, 0,
+    {"RDMACOLL_LOG", "HOROVOD_LOG_LEVEL", "warning", Unit::choice, Scope::rank,
+     "error, warning, info or debug", "What is worth a line on stderr.", 0, 0,
      [](Config& config, const ParsedValue& value) {
        config.log_level = value.text == "error"   ? LogLevel::error
                           : value.text == "info"  ? LogLevel::info

@@ -68,6 +68,14 @@ class Values:
         """Whether the user set it, in the environment or as an argument."""
         return str(self._rows[name]["source"]) in ("environment", "argument")
 
+    def given(self, name: str) -> str:
+        """The variable or argument that set it, as NAME=value; "" if it was not set."""
+        return str(self._rows[name]["given"])
+
+    def aliases(self) -> set[str]:
+        """Names of other systems that set a setting."""
+        return {str(alias) for row in self._rows.values() for alias in row["aliases"]}
+
     def number_if_set(self, name: str) -> float | None:
         """The number that the user set, in the environment or as an argument; None without one."""
         return self.number(name) if self.is_set(name) else None

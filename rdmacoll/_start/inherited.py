@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rdmacoll._base.external_values import shown
+from rdmacoll._start.horovod_variables import OF_LAUNCHERS as HOROVODS_OF_LAUNCHERS
 from rdmacoll.engine.errors import ConfigError
 
 # Set in a rank while its world of several ranks stands: names the rank, with a digest of its variables.
@@ -24,11 +25,12 @@ _IDENTIFYING = (
 _RANKS = tuple(name for name in _IDENTIFYING if name.endswith(("RANK", "PROCID", "TF_CONFIG")))
 _OF_LAUNCHERS = (
     *("OMPI_", "PMIX_", "PMI_", "PRTE_", "MV2_", "MPI_LOCAL", "HYDRA_", "JSM_NAMESPACE_", "FLUX_"),
-    *("SLURM_", "HOROVOD_", "TORCHELASTIC_", "GROUP_", "ROLE_"),
+    *("SLURM_", "TORCHELASTIC_", "GROUP_", "ROLE_"),
 )
 _NAMES = (
     *(*_IDENTIFYING, MARK, "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     *("RDMACOLL_PORT", "RDMACOLL_MODE", "RDMACOLL_NUM_SERVERS"),
+    *HOROVODS_OF_LAUNCHERS,
 )
 
 

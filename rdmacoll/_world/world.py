@@ -11,12 +11,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
 from rdmacoll._abi.library import load
+from rdmacoll._abi.settings import Values
 from rdmacoll._base import sealed
 from rdmacoll._base.exit_cause import ExitCause, is_harmless, last_action
+from rdmacoll._base.log import Log
 from rdmacoll._base.standard_descriptors import fill_standard_descriptors
 from rdmacoll._ps.server_loop import serve
 from rdmacoll._ps.variable_servers import variable_servers
-from rdmacoll._start.bootstrap import Start, find_start
+from rdmacoll._start import horovod_variables
+from rdmacoll._start.bootstrap import Start, find_start, variables
 from rdmacoll._start.bootstrap_exchange import has_abandoned_operations
 from rdmacoll._start.start_steps import start_engine
 from rdmacoll._world.init_options import read_options
@@ -35,6 +38,7 @@ class _Process:
         self.is_hooked = False
         self.is_forked = False
         self.finalizes_mpi = False
+        self.has_named_variables = False
         self.had_servers = False
         self.origin: tuple[Any, ...] = ()  # the arguments that chose the world of the last start
         self.sets: list[ProcessSet] = []  # the sets that it had from `init`
@@ -204,7 +208,18 @@ def _started(
     bind_static(engine, process_sets)
     _PROCESS.notify(address)
     start.log_start(options.values, options.note)
+    if start.launch.rank == 0:
+        _name_horovods_variables(options.values)
     return engine
+
+
+def _name_horovods_variables(values: Values) -> None:
+    """Logs once in a process what Horovod's variables do here."""
+    if not _PROCESS.has_named_variables:
+        _PROCESS.has_named_variables = True
+        log = Log(values.text("RDMACOLL_LOG"), 0)
+        for line in horovod_variables.lines(variables(), values):
+            log.notice(line)
 
 
 def _register_ops() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from rdmacoll._start.horovod_variables import without_effect
 from rdmacoll.cli.doctor_facts import Machine, Mpi
 from rdmacoll.cli.doctor_findings import Finding, note, ok, problem
 
@@ -42,15 +43,17 @@ def tf_config(machine: Machine) -> Iterator[Finding]:
 
 
 def horovod(machine: Machine) -> Iterator[Finding]:
-    """Variables of Horovod, which rdmacoll ignores."""
-    found = machine.variables.horovod
-    if found:
+    """Variables of Horovod that have no effect here."""
+    aliases = {str(alias) for row in machine.settings.rows for alias in row.get("aliases", ())}
+    found = without_effect(dict.fromkeys(machine.variables.horovod, ""), aliases)
+    names = [name for group in found.values() for name in group]
+    if names:
         yield note(
             "Horovod",
-            f"{', '.join(found[:5])} {'is' if len(found) == 1 else 'are'} set, and not read here",
-            why="they have no effect",
-            cure="unset them; rdmacoll config lists the settings (HOROVOD_FUSION_THRESHOLD is "
-            "RDMACOLL_BUCKET_BYTES)",
+            f"{', '.join(names[:5])} {'is' if len(names) == 1 else 'are'} set, without effect here",
+            why="; ".join(found),
+            cure="unset them; rdmacoll config --all lists the settings, with Horovod's names "
+            "(HOROVOD_FUSION_THRESHOLD is RDMACOLL_BUCKET_BYTES)",
             check="env | grep HOROVOD; rdmacoll config --all",
         )
 

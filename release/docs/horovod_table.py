@@ -1,7 +1,8 @@
-"""Compares the public names of Horovod 0.28.1 with those here, and writes the table of docs/from-horovod.md:
+"""Compares the public names of Horovod 0.28.1 with those here, and writes the tables of docs/from-horovod.md:
 python release/docs/horovod_table.py
 
 `horovod_surface.json` has Horovod's modules with their names, arguments and defaults, as facts.
+`horovod_variables.json` has its variables, by the program that reads or sets them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rdmacoll._abi.library import load
+from rdmacoll._start.horovod_variables import OF_LAUNCHERS, WITHOUT_EFFECT
+
 SURFACE = Path(__file__).with_name("horovod_surface.json")
+VARIABLES = Path(__file__).with_name("horovod_variables.json")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "from-horovod.md"
-BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
+# The tables of the page stand between these lines.
+BEGIN, END = "<!-- {}: begin -->\n", "<!-- {}: end -->\n"
+BUILD = "read where Horovod is built"
 # Horovod's modules, and their places here.
 PLACES = {
     "horovod": "rdmacoll",
@@ -136,11 +143,51 @@ def _lines() -> Iterator[str]:
         yield ""
 
 
+def variables() -> dict[str, list[str]]:
+    """Horovod's variables, by the program that reads or sets them."""
+    return json.loads(VARIABLES.read_text())  # type: ignore[no-any-return]
+
+
+def settings_by_alias() -> dict[str, list[str]]:
+    """The settings that each variable of another system sets."""
+    found: dict[str, list[str]] = {}
+    for row in load().readable_settings()[0]:
+        for alias in row["aliases"]:
+            found.setdefault(alias, []).append(row["name"])
+    return found
+
+
+def variables_table() -> str:
+    """The table of variables in Markdown."""
+    return "\n".join(_variables_lines())
+
+
+def _variables_lines() -> Iterator[str]:
+    settings = settings_by_alias()
+    yield "| variable | here |\n|---|---|"
+    for group, names in variables().items():
+        if group == BUILD:
+            continue
+        for name in names:
+            if name in settings:
+                text = f"sets {' and '.join(f'`{setting}`' for setting in settings[name])}"
+            else:
+                text = "set for ranks by launchers" if name in OF_LAUNCHERS else ""
+                text = text or f"no effect: {WITHOUT_EFFECT[name]}"
+            yield f"| `{name}` | {text} |"
+    yield "| others, for a build of Horovod | no effect |"
+    yield ""
+
+
 def page() -> str:
-    """The page with its table as it should be."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}{END}{after}"
+    """The page with its tables as they should be."""
+    text = PAGE.read_text()
+    for name, content in (("variables", variables_table()), ("table", table())):
+        begin, end = BEGIN.format(name), END.format(name)
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        text = f"{before}{begin}\n{content}{end}{after}"
+    return text
 
 
 if __name__ == "__main__":
