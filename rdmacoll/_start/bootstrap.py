@@ -30,6 +30,7 @@ from rdmacoll._start.bootstrap_exchange import BootstrapExchange, MpiExchange, S
 from rdmacoll._start.cluster import ClusterOptions
 from rdmacoll._start.inherited import MARK, check_inherited, mark_of, without_launch
 from rdmacoll._start.launch import OPEN_MPI, Launch
+from rdmacoll._start.mpi_rendezvous import by_mpi_and_address, launch_without_mpi
 from rdmacoll._start.rendezvous import TcpExchange
 from rdmacoll._start.secret import SECRET_BYTES, read_secret
 from rdmacoll._start.single_process_check import check_single_process
@@ -117,7 +118,8 @@ class Start:
             timeout_s = start_deadline.BY_HAND_S
         # Rank 0 has a connection from each other rank.
         load().check_descriptors(_RENDEZVOUS_DESCRIPTORS + (self.launch.size if self.launch.rank == 0 else 0))
-        file_secret = read_secret(values.text("RDMACOLL_SECRET_FILE"))
+        secret = self.launch.secret if not values.is_set("RDMACOLL_SECRET_FILE") else b""
+        file_secret = secret or read_secret(values.text("RDMACOLL_SECRET_FILE"))
         name = values.text("RDMACOLL_JOB_ID") if values.is_set("RDMACOLL_JOB_ID") else self.launch.job
         return TcpExchange(
             replace(self.launch, job=name),
@@ -247,11 +249,7 @@ def _start_with_mpi(launch: Launch, environ: Mapping[str, str], timeout_s: float
     except (ImportError, RuntimeError) as error:
         if launch.size == 1 or can_do_without:
             return None
-        raise ConfigError(
-            f"{launch.source} says that this is rank {launch.rank} of {launch.size}, but mpi4py cannot be "
-            f"imported ({error}): each process would be a world of its own. "
-            "pip install 'rdmacoll[mpi]', or start with RDMACOLL_RANK, _SIZE and _RENDEZVOUS."
-        ) from None
+        return Start(launch_without_mpi(launch, environ, str(error)))
     if mpi.Is_finalized():
         raise ConfigError("MPI is already finalised in this process: call init() before MPI_Finalize.")
     version = _first_line(mpi.Get_library_version())
@@ -309,7 +307,8 @@ def find_start(
         return Start(listed)
     if rank is None and size is None:
         check_inherited(environ)
-    launch = launch_rules.by_hand(environ, rank=rank, size=size, rendezvous=rendezvous)
+    launch = by_mpi_and_address(environ, rendezvous) if rank is None and size is None else None
+    launch = launch or launch_rules.by_hand(environ, rank=rank, size=size, rendezvous=rendezvous)
     if launch is not None:
         return Start(launch)
     found = launch_rules.by_launchers(environ)
@@ -361,7 +360,7 @@ def find_lists(
 def described_launch(environ: Mapping[str, str] | None = None) -> Launch | None:
     """The start that variables describe, without starting anything. Raises ConfigError."""
     environ = os.environ if environ is None else environ
-    launch = launch_rules.by_hand(environ)
+    launch = by_mpi_and_address(environ) or launch_rules.by_hand(environ)
     return launch or next(iter(launch_rules.by_launchers(environ)), None)
 
 

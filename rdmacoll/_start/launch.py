@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rdmacoll._base.external_values import shown, text_of, whole_of
@@ -44,7 +44,7 @@ _SRUN_VARIABLES = (
     "SLURM_SRUN_COMM_HOST",
 )
 _NAMES_SHOWN = 16
-_PORT_FIRST, _PORTS = 15000, 15000  # below Linux' ephemeral ports
+PORT_FIRST, PORTS = 15000, 15000  # below Linux' ephemeral ports
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Launch:
     hosts: tuple[str, ...] = ()  # host:port of every rank, if lists name the ranks
     servers: int = 0  # the number of parameter servers, which are the last ranks
     job: str = ""  # the launcher's name for this start, the same on all its ranks; empty: it has none
+    secret: bytes = field(default=b"", repr=False)  # the launcher's secret for this start; empty: it has none
 
     def name(self, rank: int) -> str:
         """A rank's name in messages: "rank 3", or "worker 1" or "ps 0" if lists name the ranks."""
@@ -267,7 +268,7 @@ def by_slurm(environ: Mapping[str, str]) -> Launch | None:
             "RDMACOLL_RENDEZVOUS, RDMACOLL_RANK and RDMACOLL_SIZE."
         )
     job, step = (_digits(environ.get(name, "")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
-    address = join_address(host, _PORT_FIRST + (job * 101 + step) % _PORTS)
+    address = join_address(host, PORT_FIRST + (job * 101 + step) % PORTS)
     return replace(launch, rendezvous=address, job=_slurm_job(environ))
 
 

@@ -111,10 +111,11 @@ def mpi(machine: Machine) -> Iterator[Finding]:
             check="python -c 'from mpi4py import MPI; print(MPI.Get_library_version())'",
         )
     elif not found.mpi4py and found.mpirun:
-        yield (problem if launched else note)(
+        yield (problem if launched and launcher[0] != "Open MPI" else note)(
             "MPI",
             f"{found.mpirun} is {launcher_text}, but mpi4py is not installed",
-            why="ranks that mpirun starts find each other through mpi4py",
+            why="ranks of mpirun find each other through mpi4py, or by Open MPI's variables if rank 0 runs "
+            "on the host of mpirun",
             cure=f"pip install 'rdmacoll[mpi]'; {by_hand}",
             check="python -c 'import mpi4py'",
         )

@@ -39,6 +39,8 @@ MLX4 = Device("mlx4_0", "2.42.5000", "", False, 0, (INFINIBAND,))
 RXE = Device("rxe1", "", "", True, None, (replace(ACTIVE, gbit_per_s=10.0),))
 VERBS = Kernel(("ib_core", "ib_uverbs", "mlx5_ib"), (("/dev/infiniband/uverbs0", True),), 1)
 OMPI = "mpirun (Open MPI) 4.1.4"
+MPICH = "MPICH Version: 4.0.2"
+BY_OPEN_MPI, BY_MPICH = (Start(Launch(name, 0, 2)) for name in ("Open MPI", "a PMI launcher (MPICH)"))
 OMPI_LIBRARY = "Open MPI v4.1.4, package: Debian OpenMPI"
 
 
@@ -285,15 +287,11 @@ STATES: list[tuple[Machine, str, str, list[str]]] = [
     (replace(PLAIN, mpi=Mpi()), "MPI", "note", ["not on the path", "neither"]),
     (replace(PLAIN, mpi=Mpi("", "", "4.1.2", OMPI_LIBRARY)), "MPI", "note", ["mpi4py 4.1.2 is there"]),
     (replace(PLAIN, mpi=Mpi("/m", OMPI)), "MPI", "note", ["mpi4py is not installed"]),
-    (
-        replace(PLAIN, mpi=Mpi("/m", OMPI), start=Start(Launch("Open MPI", 0, 2))),
-        "MPI",
-        "problem",
-        ["mpi4py is not installed"],
-    ),
+    (replace(PLAIN, mpi=Mpi("/m", OMPI), start=BY_OPEN_MPI), "MPI", "note", ["by Open MPI's variables"]),
+    (replace(PLAIN, mpi=Mpi("/m", MPICH), start=BY_MPICH), "MPI", "problem", ["mpi4py is not installed"]),
     (replace(PLAIN, mpi=Mpi("/m", OMPI, "4", problem="no libmpi")), "MPI", "problem", ["no libmpi"]),
     (
-        replace(PLAIN, mpi=Mpi("/m", OMPI, "4", "MPICH Version: 4.0.2")),
+        replace(PLAIN, mpi=Mpi("/m", OMPI, "4", MPICH)),
         "MPI",
         "problem",
         ["Open MPI 4.1.4", "MPICH 4.0.2"],
