@@ -38,7 +38,7 @@ TEST(AgreementOfRanks, is_the_same_in_any_order_of_messages) {
 // answer to its readiness comes later, and must not meet the next operation of that name.
 TEST(AgreementOfRanks, is_not_disturbed_by_a_late_answer) {
   Totals totals;
-  run(1720, totals);
+  run(2958, totals);
 }
 
 // A rank joins while an operation runs. Then the next operation of that name is judged, for which
