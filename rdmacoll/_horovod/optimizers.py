@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import tensorflow as tf
-
 from rdmacoll import hooks, optimizer as own
 from rdmacoll._base.external_values import shown
+from rdmacoll._horovod.adasum import is_adasum
+from rdmacoll._horovod.adasum_updates import UpdateReducer
 from rdmacoll._horovod.calls import operator_of
+from rdmacoll._horovod.errors import UnsupportedError
+from rdmacoll._horovod.reducer import HorovodReducer, layers_of
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import Average
+from rdmacoll.engine.operators import Average, Sum
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops import Compression
+from rdmacoll.optimizer import v1
 
 
 def DistributedOptimizer(
@@ -39,29 +42,33 @@ def DistributedOptimizer(
     **options: Any,
 ) -> Any:
     """`rdmacoll.DistributedOptimizer` with Horovod's arguments; `options` are those that Horovod does not
-    have.
+    have. The optimizer also has `register_local_var`.
 
-    gradient_predivide_factor: with Average, gradients are divided by it before they are summed, and
-    multiplied by it after that. On a rank outside of `process_set` the optimizer stays as it is.
+    compression: of Compression, or a class with `compress` and `decompress`. gradient_predivide_factor: with
+    Average, gradients are divided by it before they are summed, and multiplied by it after that. On a rank
+    outside of `process_set` gradients stay as they are. scale_local_gradients: divides gradients of local
+    variables by the number of ranks.
 
-    Raises ValueError for a factor with another operator than Average, and for wrong groups.
+    With Adasum, an optimizer of TensorFlow 1 applies the gradients of its rank, and the ranks combine the
+    changes of their weights.
+
+    Raises ValueError for a factor with another operator than Average, for wrong groups, and for Adasum with
+    an optimizer of Keras or with means of passes. Raises NotImplementedError for Adasum with a process set.
     """
-    reducing = reducing_options(op, gradient_predivide_factor, num_groups, groups, options)
-    if takes_part(process_set):
-        wrapped = own.DistributedOptimizer(
-            optimizer,
-            compression=compression,
-            sparse_as_dense=sparse_as_dense,
-            backward_passes_per_step=backward_passes_per_step,
-            average_aggregated_gradients=average_aggregated_gradients,
-            process_set=process_set,
-            **reducing,
-        )
-    else:
-        wrapped = _local(optimizer, backward_passes_per_step)
-    if isinstance(wrapped, tf.compat.v1.train.Optimizer) and not hasattr(wrapped, "_optimizer"):
-        wrapped._optimizer = wrapped  # Horovod's name for the optimizer that it wraps
-    return wrapped
+    if is_adasum(op):
+        _check_adasum(optimizer, average_aggregated_gradients, process_set)
+    return own.wrapped(
+        optimizer,
+        "DistributedOptimizer",
+        reducer_class=UpdateReducer if is_adasum(op) else HorovodReducer,
+        scale_local_gradients=scale_local_gradients,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        process_set=process_set,
+        **reducing_options(op, gradient_predivide_factor, num_groups, groups, options),
+    )
 
 
 def DistributedTensorflowKerasOptimizer(
@@ -93,6 +100,7 @@ def DistributedTensorflowKerasOptimizer(
         num_groups=num_groups,
         groups=groups,
         process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
         **options,
     )
 
@@ -123,6 +131,48 @@ def DistributedKerasOptimizer(
     )
 
 
+def PartialDistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: Any = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+    **options: Any,
+) -> Any:
+    """`DistributedOptimizer` that does not reduce gradients of the weights of `local_layers`, a layer or
+    several. These may be built later.
+
+    Raises ValueError for anything else than layers.
+    """
+    layers = layers_of(local_layers)
+    wrapped = DistributedOptimizer(
+        optimizer,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        **options,
+    )
+    for part in own.with_inner(wrapped):
+        if isinstance(reducer := own.reducer_of(part), HorovodReducer):
+            reducer.register_local_layers(layers)
+    return wrapped
+
+
 class BroadcastGlobalVariablesHook(hooks.BroadcastGlobalVariablesHook):
     """`rdmacoll.BroadcastGlobalVariablesHook` with Horovod's arguments."""
 
@@ -136,7 +186,7 @@ def reducing_options(
     op: Any, predivide_factor: Any, num_groups: Any, groups: Any, options: dict[str, Any]
 ) -> dict[str, Any]:
     """The options of rdmacoll's reduction for Horovod's arguments. Raises ConfigError."""
-    reduce_op = operator_of(op)
+    reduce_op = Sum if is_adasum(op) else operator_of(op)
     _check_groups(num_groups, groups)
     options = {**options, "op": reduce_op}
     if predivide_factor != 1.0:
@@ -152,6 +202,18 @@ def reducing_options(
     return options
 
 
+def _check_adasum(optimizer: Any, is_mean: bool, process_set: ProcessSet) -> None:
+    if own.family_of(optimizer) is not v1:
+        raise ConfigError(
+            "op=Adasum with an optimizer of Keras: take one of tf.compat.v1.train, or a "
+            "DistributedGradientTape."
+        )
+    if is_mean:
+        raise ConfigError("op=Adasum with average_aggregated_gradients=True: leave one of them out.")
+    if process_set is not global_process_set:
+        raise UnsupportedError("op=Adasum with a process set: it takes the whole world alone.")
+
+
 def _check_groups(num_groups: Any, groups: Any) -> None:
     if type(num_groups) is not int or num_groups < 0:
         raise ConfigError(f"num_groups={shown(num_groups)}: a whole number from 0.")
@@ -161,18 +223,3 @@ def _check_groups(num_groups: Any, groups: Any) -> None:
     is_lists = not isinstance(groups, (str, dict)) and isinstance(groups, Iterable)
     if not is_number and not (is_lists and all(isinstance(one, (list, tuple)) for one in groups)):
         raise ConfigError(f"groups={shown(groups)}: a number of groups, or a list of lists of variables.")
-
-
-def takes_part(process_set: ProcessSet) -> bool:
-    """Whether this rank is in the set."""
-    return process_set is global_process_set or bool(process_set.included())
-
-
-def _local(optimizer: Any, passes: int) -> Any:
-    """The optimizer of a rank outside of the process set. Raises ConfigError."""
-    if passes != 1:
-        raise ConfigError(
-            f"backward_passes_per_step={passes} on a rank outside of the process set, whose optimizer is not "
-            "wrapped: let this rank add its gradients itself."
-        )
-    return optimizer

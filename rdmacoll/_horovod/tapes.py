@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll._base.external_values import shown
-from rdmacoll._horovod.optimizers import reducing_options, takes_part
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll._horovod.adasum import is_adasum
+from rdmacoll._horovod.adasum_reducer import AdasumReducer
+from rdmacoll._horovod.optimizers import reducing_options
+from rdmacoll._horovod.reducer import HorovodReducer, layers_of
 from rdmacoll.engine.operators import Average
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops import Compression
 from rdmacoll.optimizer import tape as tapes
-from rdmacoll.optimizer.registry import plain_variable
 
 
 class HorovodTape(tapes.DistributedTape):
     """A wrapped tape that knows local sources. Their gradients are not reduced."""
 
-    _horovod_set: ProcessSet
-    _horovod_scales_local: bool
-    _horovod_takes_part: bool
-    _horovod_local: dict[int, Any]
+    _rdmacoll_reduce: HorovodReducer
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+        use_generic_names: bool = False,
+    ) -> Any:
+        """As that of `rdmacoll.DistributedGradientTape`. use_generic_names: without effect, also as the
+        fourth argument, which it is in Horovod."""
+        if isinstance(unconnected_gradients, bool):
+            unconnected_gradients = tf.UnconnectedGradients.NONE
+        return super().gradient(target, sources, output_gradients, unconnected_gradients)
 
     def register_local_source(self, source: Any) -> None:
         """Adds a source whose gradient stays this rank's own, divided by the number of ranks unless
         `scale_local_gradients` is False."""
-        self._horovod_local[id(plain_variable(source))] = source
+        self._rdmacoll_reduce.register_local(source)
 
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
@@ -37,38 +47,11 @@ class HorovodTape(tapes.DistributedTape):
         others. use_generic_names: without effect."""
         gradients = tf.nest.flatten(self.gradient(target, sources, output_gradients))
         pairs = list(zip(tf.nest.flatten(sources), gradients))
+        is_local = self._rdmacoll_reduce.is_local
         return (
-            [(source, gradient) for source, gradient in pairs if self._is_local(source)],
-            [(source, gradient) for source, gradient in pairs if not self._is_local(source)],
+            [(source, gradient) for source, gradient in pairs if is_local(source)],
+            [(source, gradient) for source, gradient in pairs if not is_local(source)],
         )
-
-    def _is_local(self, source: Any) -> bool:
-        return id(plain_variable(source)) in self._horovod_local
-
-    def _rdmacoll_reduced(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        if not self._horovod_takes_part:
-            return gradients
-        if not self._horovod_local:
-            return super()._rdmacoll_reduced(gradients, variables)
-        results = list(gradients)
-        others = [place for place, one in enumerate(variables) if not self._is_local(one)]
-        reduced = super()._rdmacoll_reduced(
-            [gradients[place] for place in others], [variables[place] for place in others]
-        )
-        for place, one in zip(others, reduced):
-            results[place] = one
-        if self._horovod_scales_local:
-            for place in set(range(len(results))) - set(others):
-                results[place] = _divided(results[place], self._horovod_set.size())
-        return results
-
-
-def _divided(gradient: Any, count: int) -> Any:
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values / count, gradient.indices, gradient.dense_shape)
-    return gradient / count
 
 
 def DistributedGradientTape(
@@ -91,20 +74,16 @@ def DistributedGradientTape(
     On a rank outside of `process_set` gradients stay as they are. scale_local_gradients: divides those of
     local sources by the number of ranks. Errors as `DistributedOptimizer`.
     """
-    reducing = reducing_options(op, gradient_predivide_factor, num_groups, groups, options)
-    is_member = takes_part(process_set)
-    tape = tapes.DistributedGradientTape(
+    tape = tapes.wrapped(
         gradtape,
+        AdasumReducer if is_adasum(op) else HorovodReducer,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
-        **reducing,
+        scale_local_gradients=scale_local_gradients,
+        **reducing_options(op, gradient_predivide_factor, num_groups, groups, options),
     )
     tape.__class__ = HorovodTape
-    tape._horovod_takes_part = is_member
-    tape._horovod_set = process_set
-    tape._horovod_scales_local = bool(scale_local_gradients)
-    tape._horovod_local = {}
     return tape
 
 
@@ -126,9 +105,7 @@ def PartialDistributedGradientTape(
 
     Raises ValueError for anything else than layers.
     """
-    layers = [local_layers] if hasattr(local_layers, "trainable_weights") else local_layers or []
-    if not isinstance(layers, Iterable) or not all(hasattr(one, "trainable_weights") for one in layers):
-        raise ConfigError(f"local_layers={shown(local_layers)}: give a layer of Keras, or a list of layers.")
+    layers = layers_of(local_layers)
     tape = DistributedGradientTape(
         gradtape,
         compression=compression,
@@ -140,7 +117,5 @@ def PartialDistributedGradientTape(
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
-    for layer in layers:
-        for variable in layer.trainable_weights:
-            tape.register_local_source(variable)
+    tape._rdmacoll_reduce.register_local_layers(layers)
     return tape

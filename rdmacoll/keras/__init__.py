@@ -13,7 +13,10 @@ from rdmacoll._horovod.keras_collectives import (
     reducescatter,
 )
 from rdmacoll._horovod.keras_models import load_model
-from rdmacoll._horovod.optimizers import DistributedKerasOptimizer as DistributedOptimizer
+from rdmacoll._horovod.optimizers import (
+    DistributedKerasOptimizer as DistributedOptimizer,
+    PartialDistributedOptimizer,
+)
 from rdmacoll._horovod.process_sets import (
     ProcessSet,
     add_process_set,
@@ -67,6 +70,7 @@ __all__ = [
     "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedOptimizer",
     "ProcessSet",
     "Product",
     "Sum",

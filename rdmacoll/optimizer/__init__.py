@@ -111,7 +111,7 @@ def DistributedOptimizer(
 
 def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: Any) -> Any:
     """Wraps the optimizer and returns the same object. The name of its reductions is `name`, or `label`
-    with a number. Raises ConfigError."""
+    with a number. The option `reducer_class` replaces GradientReducer. Raises ConfigError."""
     with _LOCK:
         return _wrapped(optimizer, label, name, options)
 
@@ -128,7 +128,8 @@ def _wrapped(optimizer: Any, label: str, name: str | None, options: dict[str, An
                 f"this {type(optimizer).__name__}, a part of it or the optimizer around it is wrapped "
                 "already: its gradients would be reduced twice. Wrap an optimizer once."
             )
-    family = _family(optimizer)
+    reducer_class = options.pop("reducer_class", GradientReducer)
+    family = reducer_class.family_of(optimizer) or family_of(optimizer)
     one = options.get("process_set", global_process_set)
     if name is not None:
         label = checked_name(name)
@@ -141,7 +142,7 @@ def _wrapped(optimizer: Any, label: str, name: str | None, options: dict[str, An
 
         server_updates.wrap(optimizer, family, label, options)
     else:
-        reducer = GradientReducer(name=label, **options)
+        reducer = reducer_class(name=label, **options)
         family.wrap(optimizer, reducer)
         if not single_reduction.repeats(reducer):
             history.enable()
@@ -163,7 +164,7 @@ def with_inner(optimizer: Any) -> list[Any]:
         inner = getattr(outer, "inner_optimizer", None) or getattr(outer, "_optimizer", None)
         if type(outer).__name__ == "TFOptimizer":
             inner = outer.optimizer
-        parts += [] if inner is None else [inner]
+        parts += [] if inner is None or inner is outer else [inner]
         parts += getattr(outer, "_inner_optimizers", [])
     return parts
 
@@ -182,7 +183,7 @@ def bucket_count(optimizer: Any) -> int:
     return 0
 
 
-def _family(optimizer: Any) -> Any:
+def family_of(optimizer: Any) -> Any:
     """The module that wraps optimizers like this one, by its base classes' packages."""
     from rdmacoll.optimizer import keras2, keras3, v1
 

@@ -35,10 +35,20 @@ class Accumulation:
         self._sums: dict[Any, Any] = {}  # by variable
         self._count: Any = None
         self._of_sets: dict[frozenset[Any], Accumulation] = {}
+        self._latest = self
+        # whether `compute_gradients` has returned gradients of this rank that are not added yet
+        self.has_computed = False
 
     def of(self, pairs: Sequence[Pair]) -> Accumulation:
         """The sums of this set of variables."""
-        return self._of_sets.setdefault(frozenset(_key(variable) for _, variable in pairs), self.fresh())
+        key = frozenset(_key(variable) for _, variable in pairs)
+        self._latest = self._of_sets.setdefault(key, self.fresh())
+        return self._latest
+
+    def counter(self) -> Any:
+        """The number of passes since the last complete step, of the set of variables that came last."""
+        count = self._latest._count
+        return tf.zeros((), tf.int64) if count is None else count % self.passes
 
     def fresh(self) -> Accumulation:
         """A new accumulation with the same options, without sums."""
@@ -59,18 +69,21 @@ class Accumulation:
         result = [(sums.get(_key(variable)), variable) for _, variable in pairs]
         return result, tf.equal(count % self.passes, 0)
 
-    def when(self, is_last: Any, step: Callable[[], Any]) -> Any:
-        """Runs `step` in the last pass, and then sets the sums to zero. Returns a tensor: whether this was
-        the last pass."""
+    def when(self, is_last: Any, step: Callable[[], Any], other: Callable[[], Any] = lambda: None) -> Any:
+        """Runs `step` in the last pass, and then sets the sums to zero. Runs `other` in each other pass.
+        Returns a tensor: whether this was the last pass."""
 
         def last() -> Any:
-            done = step()
-            with tf.control_dependencies([done] if isinstance(done, (tf.Operation, tf.Tensor)) else []):
+            with tf.control_dependencies(_awaited(step())):
                 zeroed = [total.assign(tf.zeros_like(total)) for total in self._sums.values()]
             with tf.control_dependencies([tf.identity(total) for total in zeroed]):
                 return tf.identity(is_last)
 
-        return tf.cond(is_last, last, lambda: tf.identity(is_last))
+        def not_last() -> Any:
+            with tf.control_dependencies(_awaited(other())):
+                return tf.identity(is_last)
+
+        return tf.cond(is_last, last, not_last)
 
     def _make(self, pairs: Sequence[Pair]) -> None:
         """Creates the variables for the sums, outside of the traced function."""
@@ -80,6 +93,10 @@ class Accumulation:
             for gradient, variable in pairs:
                 if _key(variable) not in self._sums:
                     self._sums[_key(variable)] = _local(tf.zeros(variable.shape, gradient.dtype), "sum")
+
+
+def _awaited(done: Any) -> list[Any]:
+    return [done] if isinstance(done, (tf.Operation, tf.Tensor)) else []
 
 
 def _key(variable: Any) -> Any:

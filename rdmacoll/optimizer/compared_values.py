@@ -9,8 +9,9 @@ statistics on each rank.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,7 +97,8 @@ def entries_of(weights: Sequence[Any], optimizer: Any) -> list[Entry]:
     accumulators = {
         id(tf_variable(one)) for part in parts for one in getattr(part, "_accumulated_gradients", None) or []
     }
-    seen = {id(tf_variable(one)) for one in weights} | accumulators
+    own_slots = {id(tf_variable(one)) for part in parts for one in _slots_of_this_rank(part, weights)}
+    seen = {id(tf_variable(one)) for one in weights} | accumulators | own_slots
     of_optimizer: list[Entry] = []
     for part in parts:
         for entry in [*_variables_of(part, weights), *_rates_of(part)]:
@@ -123,6 +125,30 @@ def _parts_of(optimizer: Any) -> list[Any]:
 def is_compared(variable: Any) -> bool:
     """Whether a `tf.Variable` has numbers that are to be equal on all ranks."""
     return is_numeric(variable) and not getattr(variable, _LOCAL, False)
+
+
+def is_local(variable: Any) -> bool:
+    """Whether each rank has its own values of this variable, as `declare_local` says."""
+    return bool(getattr(tf_variable(variable), _LOCAL, False))
+
+
+def _slots_of_this_rank(part: Any, weights: Sequence[Any]) -> Iterator[Any]:
+    """The slots of variables of `declare_local`, whose gradients differ between ranks."""
+    own = [one for one in weights if is_local(one)]
+    if not own:
+        return
+    if hasattr(type(part), "get_slot_names"):  # TensorFlow 1, and legacy optimizers of Keras 2
+        for weight, name in itertools.product(own, part.get_slot_names()):
+            with contextlib.suppress(KeyError):  # no slots before the first update
+                if (slot := part.get_slot(weight, name)) is not None:
+                    yield slot
+        return
+    # Keras keeps each kind of slot in a list, which has the order of the weights.
+    places = getattr(part, "_trainable_variables_indices", None) or getattr(part, "_index_dict", None) or {}
+    found = [places[part._var_key(one)] for one in own if part._var_key(one) in places]
+    for name, kind in vars(part).items():
+        if name != "_variables" and isinstance(kind, Sequence) and len(kind) == len(places):
+            yield from (kind[place] for place in found if hasattr(kind[place], "assign"))
 
 
 def _is_scalar(source: Any) -> bool:

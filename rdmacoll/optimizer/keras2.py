@@ -16,6 +16,8 @@ from rdmacoll.optimizer.subclass import reduced_pairs, split, subclass
 from rdmacoll.optimizer.update_check import applied
 from rdmacoll.optimizer.wrapped_copies import WrappedCopies
 
+# Arguments of `apply_gradients` by which a program says that gradients are aggregated already.
+_FLAGS = ("skip_gradients_aggregation", "experimental_aggregate_gradients")
 _CURE = (
     "leave the argument out, or take them from compute_gradients of this optimizer, or from a "
     "DistributedGradientTape"
@@ -40,6 +42,8 @@ class Distributed(WrappedCopies):
         return self._rdmacoll_computed(super()._compute_gradients(*args, **kwargs))  # type: ignore[misc]
 
     def _rdmacoll_computed(self, pairs: Any) -> Any:
+        if self._rdmacoll_accumulation is not None:
+            self._rdmacoll_accumulation.has_computed = True
         if self._rdmacoll_accumulation is not None or replica_count() > 1:
             return pairs
         return reduced_pairs(self._rdmacoll_reduce, pairs, is_early=True)
@@ -51,6 +55,9 @@ class Distributed(WrappedCopies):
         pairs, accumulation = list(grads_and_vars), self._rdmacoll_accumulation
         if accumulation is None:
             return self._rdmacoll_apply(pairs, args, kwargs)
+        if accumulation.has_computed and replica_count() == 1:  # those of this rank, whatever flags say
+            accumulation.has_computed = False
+            args, kwargs = args[:1], _without_flags(kwargs)
         if replica_count() > 1:
             return self._rdmacoll_pass(accumulation, pairs, args, kwargs)
         if tf.compat.v1.executing_eagerly_outside_functions():
@@ -58,7 +65,13 @@ class Distributed(WrappedCopies):
         else:
             accumulation = accumulation.fresh()  # each call is a step of its own, and of its own graph
         sums, is_last = accumulation.add(pairs)
-        step = accumulation.when(is_last, lambda: self._rdmacoll_apply(sums, args, kwargs))
+        with tf.init_scope():
+            iterations = self.iterations  # type: ignore[attr-defined]
+
+        def skip() -> Any:
+            return tf.identity(iterations.assign_add(1)) if self._rdmacoll_reduce.counts_passes else None
+
+        step = accumulation.when(is_last, lambda: self._rdmacoll_apply(sums, args, kwargs), skip)
         return self._rdmacoll_done(step)
 
     def _rdmacoll_done(self, step: Any) -> Any:
@@ -89,9 +102,7 @@ class Distributed(WrappedCopies):
         accumulation = accumulation.of(pairs)
         call = self._rdmacoll_skips(args, kwargs)
         plain = super().apply_gradients  # type: ignore[misc]
-        flags = ("skip_gradients_aggregation", "experimental_aggregate_gradients")
-        kwargs = {name: value for name, value in kwargs.items() if name not in flags}
-        kwargs[flags[is_legacy(self)]] = not is_legacy(self)
+        kwargs = {**_without_flags(kwargs), _FLAGS[is_legacy(self)]: not is_legacy(self)}
 
         def apply(found: list[Any]) -> None:
             plain(list(zip(found, variables)), *args[:1], **kwargs)
@@ -135,6 +146,10 @@ class Distributed(WrappedCopies):
     def _aggregate_gradients(self, grads_and_vars: Any) -> Any:
         # Legacy optimizers.
         return reduced_pairs(self._rdmacoll_reduce, grads_and_vars, is_early=False)
+
+
+def _without_flags(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kwargs.items() if name not in _FLAGS}
 
 
 class DistributedNew(Distributed):

@@ -47,6 +47,7 @@ class GradientReducer:
     the trace and the bucket's number. The variables' names only label messages."""
 
     is_of_tape = False
+    counts_passes = False  # whether optimizers of Keras 2 and TensorFlow 1 count passes instead of updates
 
     def __init__(
         self,
@@ -86,6 +87,24 @@ class GradientReducer:
         names = ["name", "op", "prescale_factor", "postscale_factor", "sparse_as_dense", "bucket_bytes"]
         names += ["backward_passes_per_step", "average_aggregated_gradients", "compression", "process_set"]
         return {name: getattr(self, name) for name in names}
+
+    @staticmethod
+    def family_of(optimizer: Any) -> Any:
+        """The module that wraps this optimizer; None for that of its library."""
+        return None
+
+    def methods(self, plain: type) -> dict[str, Any]:
+        """Further attributes of the class of a wrapped optimizer, whose own class is `plain`."""
+        return {}
+
+    @property
+    def op_name(self) -> str:
+        """The operator, for messages."""
+        return ReduceOp(self.op).name.capitalize()
+
+    def keeps(self, variable: Any) -> bool:
+        """Whether the gradient of this variable stays this rank's own."""
+        return registry.is_kept_by_tape(variable)
 
     def accumulation(self) -> Accumulation | None:
         """An accumulation for an optimizer that has none of its own; None if each pass is a step."""

@@ -43,10 +43,12 @@ class _ByObject(Generic[_V]):
 @dataclass
 class Reduction:
     """The last reduction of a variable's gradient. number: its place among all reductions of this process.
-    reducers: those of all its optimizers so far, since models may share a variable."""
+    is_kept: the gradient stayed this rank's own. reducers: those of all its optimizers so far, since models
+    may share a variable."""
 
     is_of_tape: bool
     number: int
+    is_kept: bool = False
     reducers: weakref.WeakSet[GradientReducer] = field(default_factory=weakref.WeakSet)
 
 
@@ -78,9 +80,9 @@ def has_own_name(optimizer: Any) -> bool:
     return (_WRAPPED.get(optimizer) or (None, False))[1]
 
 
-def note_reduction(reducer: GradientReducer, variables: Iterable[Any]) -> None:
+def note_reduction(reducer: GradientReducer, variables: Iterable[Any], *, are_kept: bool = False) -> None:
     """Records a reduction. Call it whenever gradients of `variables` are reduced, or the ranks compare
-    reduced ones, or a graph for that is built."""
+    reduced ones, or a graph for that is built. are_kept: the gradients stay this rank's own."""
     number = next(_REDUCTION_NUMBERS)
     for variable in variables:
         if hasattr(variable, "assign"):
@@ -88,7 +90,7 @@ def note_reduction(reducer: GradientReducer, variables: Iterable[Any]) -> None:
             found = _REDUCTIONS.get(plain)
             if found is None:
                 found = _REDUCTIONS[plain] = Reduction(reducer.is_of_tape, number)
-            found.is_of_tape, found.number = reducer.is_of_tape, number
+            found.is_of_tape, found.number, found.is_kept = reducer.is_of_tape, number, are_kept
             if not reducer.is_of_tape:
                 found.reducers.add(reducer)
 
@@ -96,6 +98,12 @@ def note_reduction(reducer: GradientReducer, variables: Iterable[Any]) -> None:
 def reduction_of(variable: Any) -> Reduction | None:
     """The last reduction of this variable's gradient."""
     return _REDUCTIONS.get(plain_variable(variable))
+
+
+def is_kept_by_tape(variable: Any) -> bool:
+    """Whether a tape was the last to handle this variable's gradient, which it left as it was."""
+    last = reduction_of(variable) if hasattr(variable, "assign") else None
+    return last is not None and last.is_of_tape and last.is_kept
 
 
 def reductions() -> int:

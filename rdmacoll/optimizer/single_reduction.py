@@ -99,7 +99,10 @@ def reduced_early(reducer: GradientReducer, gradients: Sequence[Any], variables:
 
 def _decided(reducer: GradientReducer, of: Origin, variable: Any) -> Origin:
     """The origin to assume for a gradient. A mixture may be reduced by a mean, which leaves its reduced
-    part as it is. Raises ConfigError if the reduction is no mean."""
+    part as it is. A gradient that stays this rank's own is final after its first handling: ranks cannot
+    compare it. Raises ConfigError if the reduction is no mean."""
+    if of is not Origin.LOCAL and reducer.keeps(variable):
+        return Origin.REDUCED
     if of is not Origin.MIXED:
         return of
     if repeats(reducer):
@@ -120,7 +123,7 @@ def _description(reducer: GradientReducer) -> str:
     """The options of the reduction, for messages."""
     scales = f", prescale_factor={reducer.prescale_factor:g}, postscale_factor={reducer.postscale_factor:g}"
     is_scaled = (reducer.prescale_factor, reducer.postscale_factor) != (1.0, 1.0)
-    return f"op={ReduceOp(reducer.op).name.capitalize()}{scales if is_scaled else ''}"
+    return f"op={reducer.op_name}{scales if is_scaled else ''}"
 
 
 def _name(variable: Any) -> str:
@@ -194,9 +197,13 @@ def required(
 ) -> list[Any]:
     """The gradients of a `call` that applies them as they are. Raises ConfigError on all ranks, in a graph
     InvalidArgumentError, if they are not reduced and differ between ranks."""
-    registry.note_reduction(reducer, variables)
     origins = states(gradients, variables, reducer.process_set)
-    undecided = [index for index, of in enumerate(origins) if of is not Origin.REDUCED]
+    undecided = [
+        index
+        for index, of in enumerate(origins)
+        if of is not Origin.REDUCED and not reducer.keeps(variables[index])
+    ]
+    registry.note_reduction(reducer, variables)
     if not undecided:
         return list(gradients)
     name = reducer.name_for(variables)

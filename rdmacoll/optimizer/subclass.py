@@ -28,6 +28,7 @@ def subclass(plain: type, mixin: type, reducer: GradientReducer | Exchange) -> t
             "_rdmacoll_reduce": reducer,
             **copy_methods(plain),
             **names,
+            **(reducer.methods(plain) if isinstance(reducer, GradientReducer) else {}),
         },
     )
 

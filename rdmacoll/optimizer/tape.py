@@ -76,6 +76,30 @@ def DistributedGradientTape(
     tape lives for one. It also does so with asynchronous parameter servers, which reduce nothing. If nothing
     distinguishes the tapes of two threads, this is an error as well, which ends the world.
     """
+    return wrapped(
+        tape,
+        GradientReducer,
+        backward_passes_per_step=backward_passes_per_step,
+        name=name,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        bucket_bytes=bucket_bytes,
+        process_set=process_set,
+    )
+
+
+def wrapped(
+    tape: Any,
+    reducer_class: type[GradientReducer],
+    *,
+    backward_passes_per_step: int = 1,
+    name: str | None = None,
+    **options: Any,
+) -> Any:
+    """As `DistributedGradientTape`, with a reducer of this class. options: its other arguments."""
     refuse_servers()
     if checked_passes(backward_passes_per_step) != 1:
         raise ConfigError(
@@ -87,16 +111,10 @@ def DistributedGradientTape(
         raise ConfigError("this tape is wrapped already: its gradients would be reduced twice.")
     if type(tape) is not tf.GradientTape:
         raise ConfigError(f"{type(tape).__name__} is no tf.GradientTape.")
-    tape._rdmacoll_reduce = GradientReducer(
+    tape._rdmacoll_reduce = reducer_class(
         name="DistributedGradientTape" if name is None else checked_name(name),
         naming=name_of_tape if name is None else name_of_named_tape,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        bucket_bytes=bucket_bytes,
-        process_set=process_set,
+        **options,
     )
     tape._rdmacoll_reduce.is_of_tape = True
     tape.__class__ = DistributedTape

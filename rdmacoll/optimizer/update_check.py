@@ -65,7 +65,7 @@ def _needs_no_check(optimizer: Any) -> bool:
 
 def is_enabled(process_set: ProcessSet) -> bool:
     """Whether the ranks of this set are to be compared."""
-    return process_set.size() > 1 and mode() != "off"
+    return process_set.size() > 1 and bool(process_set.included()) and mode() != "off"
 
 
 def _made(optimizer: Any, variables: Sequence[Any]) -> UpdateCheck:

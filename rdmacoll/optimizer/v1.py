@@ -68,8 +68,15 @@ class Distributed(WrappedCopies):
         if self._rdmacoll_accumulation is None:
             return self._rdmacoll_apply(pairs, args, kwargs)
         refuse_accumulation(f"backward_passes_per_step={self._rdmacoll_accumulation.passes}")
+        global_step = kwargs.get("global_step", args[0] if args else None)
+
+        def skip() -> Any:
+            if not self._rdmacoll_reduce.counts_passes or global_step is None:
+                return None
+            return tf.identity(global_step.assign_add(tf.ones((), global_step.dtype.base_dtype)))
+
         step = self._rdmacoll_accumulation.when(
-            self._rdmacoll_is_last, lambda: self._rdmacoll_apply(pairs, args, kwargs)
+            self._rdmacoll_is_last, lambda: self._rdmacoll_apply(pairs, args, kwargs), skip
         )
         return None if tf.executing_eagerly() else step.op
 

@@ -43,11 +43,9 @@ DIFFERENT: dict[str, list[str]] = {
         "horovod.tensorflow.keras: start_timeline stop_timeline",
         "horovod.keras: start_timeline stop_timeline",
     ],
-    "not there: take a tape with local layers": ["horovod.keras: PartialDistributedOptimizer"],
 }
 # Names that do more than Horovod's, or not everything.
 NOTES: dict[str, str] = {
-    "Adasum": "for allreduce and grouped_allreduce; not there for optimizers and tapes",
     "allgather_object": "better: each object is signed with the job's secret before it is read",
     "allreduce": "better: also of bool and complex; the same bits on every rank",
     "broadcast_object": "better: each object is signed with the job's secret before it is read",

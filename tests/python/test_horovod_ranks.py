@@ -53,3 +53,21 @@ def test_batches_are_normalized_as_one_in_keras_2(tf_keras: Path, ranks: int) ->
 def test_batches_are_normalized_as_one_in_tensorflow_2_15(old_python: Path) -> None:
     for done in run_in_old_python(old_python, "tf_sync_batch_norm.py", 2):
         assert len(done) == 10
+
+
+@pytest.mark.parametrize(("ranks", "more"), [slow(1, ()), (2, ()), slow(3, ("all",))])
+def test_local_variables_and_passes_train_as_in_one_process(
+    tf_keras: Path, ranks: int, more: tuple[str, ...]
+) -> None:
+    run_checks("tf_horovod_optimizers.py", ranks, arguments=[str(tf_keras), *more])
+
+
+@pytest.mark.slow
+def test_local_variables_and_passes_train_in_tensorflow_2_15(old_python: Path) -> None:
+    for done in run_in_old_python(old_python, "tf_horovod_optimizers.py", 2, ""):
+        assert len(done) > 10
+
+
+@pytest.mark.parametrize("ranks", [slow(1), 2, slow(3), slow(4)])
+def test_tapes_and_updates_are_combined_by_adasum(ranks: int) -> None:
+    run_checks("tf_horovod_adasum.py", ranks)
