@@ -1,5 +1,6 @@
 """Starts: one program for all launchers. The launcher's variables tell each process its rank.
 
+    rdmacoll run -np 2 python examples/10_launchers.py
     mpirun --bind-to none -np 2 python examples/10_launchers.py
     srun --ntasks 2 python examples/10_launchers.py
     torchrun --nproc-per-node 2 examples/10_launchers.py

@@ -13,9 +13,10 @@ from typing import Any, BinaryIO
 from rdmacoll._launch.agent import STDERR, STDOUT
 
 _NAMES = {STDOUT: "stdout", STDERR: "stderr"}
-_LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
+_LINE_END = re.compile(rb"\r\n|\r|\n")
 _KEPT = 400  # lines of each stream
 _LINE_MAX = 4096  # kept bytes of a line
+_PARTIAL_MAX = 1 << 20  # a longer line is written in parts
 
 
 class Output:
@@ -39,13 +40,14 @@ class Output:
         data = self._partial.pop((rank, kind), b"") + data
         end = 0
         lines = []
-        for found in _LINES.finditer(data):
+        for found in _LINE_END.finditer(data):
+            if found[0] == b"\r" and found.end() == len(data):
+                break  # the line break may be \r\n
+            lines.append(data[end : found.end()])
             end = found.end()
-            if found[0].endswith(b"\r") and end == len(data):
-                end = found.start()  # the line break may be \r\n
-                break
-            lines.append(found[0])
-        if data[end:]:
+        if len(data) - end > _PARTIAL_MAX:
+            lines.append(data[end:] + b"\n")
+        elif data[end:]:
             self._partial[rank, kind] = data[end:]
         self._put(rank, kind, lines)
 

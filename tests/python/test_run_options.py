@@ -13,9 +13,11 @@ from ranks import clean_environment, run_python
 from test_run_command import SHOW, launch, script, shown
 
 from rdmacoll._launch import config_file, horovodrun_options
+from rdmacoll._launch.agent import STDOUT
 from rdmacoll._launch.failure import Ended, first_failure, lines_of
 from rdmacoll._launch.hosts import Host, assign, parse_hosts
 from rdmacoll._launch.mpirun import mpirun_command
+from rdmacoll._launch.output import Output
 from rdmacoll._launch.request import job_options
 from rdmacoll.cli import run as run_module
 from rdmacoll.engine.errors import ConfigError
@@ -272,6 +274,18 @@ def test_the_lines_of_a_failed_rank_begin_with_its_last_traceback() -> None:
     assert lines_of([], ["1", "2"]) == ["1", "2"]
     long = lines_of([trace, *map(str, range(100))], [])
     assert (len(long), long[-1]) == (51, "99")
+
+
+def test_a_line_without_end_is_written_in_parts(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    output = Output(1)
+    for _ in range(20):
+        output.write(0, STDOUT, b"x" * (1 << 18))
+    output.finish(0)
+    lines = capfdbinary.readouterr().out.splitlines()
+    assert sum(line.count(b"x") for line in lines) == 20 << 18
+    assert {line[:12] for line in lines} == {b"[0]<stdout>:"}
+    assert len(lines) == 4
+    assert len(output.tail(0, STDOUT)[0]) < 5000
 
 
 def test_timeouts_come_from_horovods_variable_too() -> None:
