@@ -23,6 +23,12 @@ def test_worlds_and_process_sets_have_horovods_meaning(ranks: int, launcher: str
     run_checks("tf_horovod_world.py", ranks, launcher=launcher, arguments=[launcher])
 
 
+@pytest.mark.parametrize("ranks", [1, slow(2), 3, slow(4)])
+def test_collectives_are_right_for_each_operator_dtype_shape_and_set(ranks: int) -> None:
+    # Soon in plan mode, since the errors of known operations are tested, too.
+    run_checks("tf_horovod_matrix.py", ranks, env={"RDMACOLL_PLAN_REPEATS": "2"})
+
+
 @pytest.mark.parametrize(("ranks", "form"), [slow(1, "pickle"), (3, "pickle"), slow(2, "json")])
 def test_objects_come_signed_to_every_rank(ranks: int, form: str) -> None:
     run_checks("objects.py", ranks, arguments=[form], env={"RDMACOLL_OBJECTS": form})
