@@ -6,7 +6,7 @@
 
 #include "agreement/messages.h"
 #include "agreement/readiness.h"
-#include "base/world.h"
+#include "base/set_world.h"
 #include "operation/cut.h"
 #include "operation/operation.h"
 
@@ -24,9 +24,9 @@ struct Agreed {
 
 // Whether the operation has the row counts that the decision expects of this rank. True for kinds
 // without row counts, and for decisions of the log.
-inline bool has_own_rows(const Agreed& agreed, const Operation& operation, const World& world) {
+inline bool has_own_rows(const Agreed& agreed, const Operation& operation, const SetWorld& world) {
   return agreed.own_rows.empty() ||
-         are_own_rows(agreed.own_rows, operation.request, world.rank, world.size());
+         are_own_rows(agreed.own_rows, operation.request, world.rank(), world.size());
 }
 
 }  // namespace rdmacoll

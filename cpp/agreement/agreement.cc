@@ -14,7 +14,7 @@ constexpr std::size_t kReadyRecordBytes = 32;  // the fixed part of a record
 
 }  // namespace
 
-Agreement::Agreement(const World& world, const Rules& rules, AgreementHost& host,
+Agreement::Agreement(const SetWorld& world, const Rules& rules, AgreementHost& host,
                      const Situation& now, Log log)
     : world_(world),
       host_(host),
@@ -68,7 +68,7 @@ bool Agreement::collect_ready() {
   if (!tree_.is_root() || !plan_mode_.is_in_log()) return false;
   for (ReadyUnit& unit : readiness_.take_ready()) {
     if (plan_mode_.take_ready(unit)) continue;
-    if (const int rank = log_.offer(std::move(unit)); rank >= 0) {
+    if (const SetRank rank = log_.offer(std::move(unit)); !rank.is_none()) {
       host_.broken_protocol(rank, "numbers of rows that do not fit its operation");
       break;
     }
@@ -137,7 +137,7 @@ void Agreement::ended(const Operation& operation, bool is_agreed) {
 
 // ---- messages ----
 
-void Agreement::handle(int sender, ReadyMessage& message) {
+void Agreement::handle(SetRank sender, ReadyMessage& message) {
   // sent before the sender knew of the plan, or of its end
   if (message.era != plan_mode_.plan().era()) return;
   for (const ReadyRecord& record : message.records) {
@@ -148,13 +148,13 @@ void Agreement::handle(int sender, ReadyMessage& message) {
   }
 }
 
-void Agreement::handle(int, InternMessage& message) {
+void Agreement::handle(SetRank, InternMessage& message) {
   const bool is_next = table_.add(message.id, message.bytes);
   RC_ASSERT(is_next, cat("number ", message.id));
   tree_.post_down(message);
 }
 
-void Agreement::handle(int sender, Decision& decision) {
+void Agreement::handle(SetRank sender, Decision& decision) {
   if (tree_.is_server()) return serve(std::move(decision));
   if (!tree_.post_decision(decision)) {
     return host_.broken_protocol(sender, "numbers of rows that are not its ranks'");
@@ -162,7 +162,7 @@ void Agreement::handle(int sender, Decision& decision) {
   obey(queue_.agreed_of(std::move(decision)));
 }
 
-void Agreement::handle(int, VerdictMessage& message) {
+void Agreement::handle(SetRank, VerdictMessage& message) {
   tree_.post_down(message);
   apply(message);
 }
@@ -171,7 +171,7 @@ void Agreement::apply(const VerdictMessage& verdict) {
   const UnitKey key{verdict.name, verdict.iteration};
   if (key == Undecided::join_key()) readiness_.part();
   const bool is_answer =
-      std::find(verdict.ranks.begin(), verdict.ranks.end(), world_.rank) != verdict.ranks.end();
+      std::find(verdict.ranks.begin(), verdict.ranks.end(), world_.rank()) != verdict.ranks.end();
   // Not submitted here yet: a verdict follows once it is.
   if (plan_mode_.judge(key, verdict.status, is_answer) || !is_answer) return;
   const OperationRef operation = undecided_.take(key);
@@ -199,7 +199,7 @@ bool Agreement::end_join() {
   return true;
 }
 
-void Agreement::handle(int, AllJoinedMessage& message) {
+void Agreement::handle(SetRank, AllJoinedMessage& message) {
   tree_.post_down(message);
   apply(message);
 }
@@ -207,7 +207,7 @@ void Agreement::handle(int, AllJoinedMessage& message) {
 void Agreement::apply(const AllJoinedMessage& message) {
   const OperationRef join = undecided_.take(Undecided::join_key());
   if (join == nullptr) {
-    host_.broken_protocol(0, "the end of a join that this rank has not begun");
+    host_.broken_protocol(kTreeRoot, "the end of a join that this rank has not begun");
     return;
   }
   readiness_.part();
@@ -237,7 +237,7 @@ std::string Agreement::state() const {
     text += cat("  ", operation->label(), " waits for its decision\n");
   }
   if (!tree_.is_root() && !undecided_.empty()) {
-    text += cat("  which ranks are missing is known to ", world_.describe(0),
+    text += cat("  which ranks are missing is known to ", world_.describe(kTreeRoot),
                 ": send SIGUSR1 to that process\n");
   }
   constexpr std::string_view kPhases[] = {"by the log", "by a plan", "leaving a plan"};

@@ -1,8 +1,8 @@
 // The agreement of a process set on one rank: which operations run next, in which order and by
 // which algorithm, and which of them end with an error.
 //
-// Pure: submissions, messages and the time go in. Decisions, verdicts and messages come out.
-// Ranks are ranks of the set. Only for the holder of the baton.
+// Pure: submissions, messages and the time go in. Decisions, verdicts and messages come out. Only
+// for the holder of the baton.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +25,8 @@
 #include "agreement/situation.h"
 #include "agreement/undecided.h"
 #include "base/log.h"
+#include "base/set_world.h"
 #include "base/status.h"
-#include "base/world.h"
 #include "operation/operation.h"
 
 namespace rdmacoll {
@@ -35,7 +35,7 @@ namespace rdmacoll {
 template <typename Body>
 concept AgreementMessage =
     !std::is_same_v<Body, PlaceMessage> && requires(Gate & gate, const Body& body) {
-  gate.complaint(0, body);
+  gate.complaint(SetRank(), body);
 };
 
 class Agreement {
@@ -47,8 +47,8 @@ class Agreement {
     bool checks_names = false;  // whether ranks compare variable names
   };
 
-  // `world`: the ranks with data. A server's rank is beyond them. `now` is read in each call.
-  Agreement(const World& world, const Rules& rules, AgreementHost& host, const Situation& now,
+  // `now` is read in each call.
+  Agreement(const SetWorld& world, const Rules& rules, AgreementHost& host, const Situation& now,
             Log log);
 
   // ---- submissions ----
@@ -62,12 +62,12 @@ class Agreement {
   // ---- messages ----
   // The end of the sentence "it sent ..." about a wrong message of `sender`. "" for a valid one.
   template <typename Body>
-  std::string complaint(int sender, const Body& message) {
+  std::string complaint(SetRank sender, const Body& message) {
     return gate_.complaint(sender, message);
   }
   // Takes a message, unless complaint() is about it. Returns the complaint.
   template <AgreementMessage Body>
-  std::string hear(int sender, Body& message) {
+  std::string hear(SetRank sender, Body& message) {
     std::string what = gate_.complaint(sender, message);
     if (!what.empty()) return what;
     if constexpr (requires { plan_mode_.handle(sender, message); }) {
@@ -152,15 +152,15 @@ class Agreement {
   void obey(Agreed agreed);
   void serve(Decision decision);
 
-  void handle(int sender, ReadyMessage& message);
-  void handle(int sender, InternMessage& message);
-  void handle(int sender, Decision& decision);
-  void handle(int sender, VerdictMessage& message);
-  void handle(int sender, AllJoinedMessage& message);
+  void handle(SetRank sender, ReadyMessage& message);
+  void handle(SetRank sender, InternMessage& message);
+  void handle(SetRank sender, Decision& decision);
+  void handle(SetRank sender, VerdictMessage& message);
+  void handle(SetRank sender, AllJoinedMessage& message);
   void apply(const VerdictMessage& verdict);
   void apply(const AllJoinedMessage& message);
 
-  const World& world_;
+  const SetWorld& world_;
   AgreementHost& host_;
   const Situation& now_;
   Log output_;

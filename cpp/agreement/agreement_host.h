@@ -1,11 +1,12 @@
-// The functions of the engine that the agreement of a process set calls. Ranks are ranks of the
-// set. The set's servers have the numbers after its ranks.
+// The functions of the engine that the agreement of a process set calls. The set's servers have the
+// ranks behind those of its members.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "agreement/messages.h"
+#include "base/rank.h"
 #include "base/status.h"
 #include "operation/operation.h"
 
@@ -13,9 +14,9 @@ namespace rdmacoll {
 
 class AgreementHost {
  public:
-  virtual void post(int rank, const Message& message) = 0;
+  virtual void post(SetRank to, const Message& message) = 0;
   // Ends the world. `what`: the end of the sentence "it sent ...".
-  virtual void broken_protocol(int rank, const std::string& what) = 0;
+  virtual void broken_protocol(SetRank sender, const std::string& what) = 0;
   // A placeholder begins, which no caller has submitted. Gives it memory for its zeros. Returns
   // false if there is none.
   virtual bool begin(const OperationRef& placeholder) = 0;

@@ -1,20 +1,18 @@
 #include "agreement/control_tree.h"
 
-#include <algorithm>
-
 #include "operation/cut.h"
 
 namespace rdmacoll {
 
-ControlTree::ControlTree(const World& world, int servers, AgreementHost& host)
+ControlTree::ControlTree(const SetWorld& world, int servers, AgreementHost& host)
     : world_(world),
       servers_(servers),
       host_(host),
-      parent_(is_server() ? 0 : std::max(tree_parent(world.rank), 0)),
-      children_(tree_children(world.rank, world.size())) {}
+      parent_(is_server() || is_root() ? kTreeRoot : tree_parent(world.rank())),
+      children_(tree_children(world.rank(), world.size())) {}
 
 void ControlTree::post_down(const Message& message) {
-  for (int child : children_) host_.post(child, message);
+  for (SetRank child : children_) host_.post(child, message);
 }
 
 bool ControlTree::post_decision(const Decision& decision) {
@@ -22,25 +20,27 @@ bool ControlTree::post_decision(const Decision& decision) {
     post_down(decision);
     return true;
   }
-  const std::vector<int> mine = tree_subtree(world_.rank, world_.size());
+  const std::vector<SetRank> mine = tree_subtree(world_.rank(), world_.size());
   Decision narrowed = decision;
-  for (int child : children_) {
-    const std::vector<int> below = tree_subtree(child, world_.size());
+  for (SetRank child : children_) {
+    const std::vector<SetRank> below = tree_subtree(child, world_.size());
     if (!columns_of(decision.rows, mine, below, narrowed.rows)) return false;
     host_.post(child, narrowed);
   }
   return true;
 }
 
-void ControlTree::post_around(const Message& message, int except) {
+void ControlTree::post_around(const Message& message, SetRank except) {
   if (!is_root() && parent_ != except) host_.post(parent_, message);
-  for (int child : children_) {
+  for (SetRank child : children_) {
     if (child != except) host_.post(child, message);
   }
 }
 
 void ControlTree::post_servers(const Message& message) {
-  for (int server = 0; server < servers_; ++server) host_.post(world_.size() + server, message);
+  for (int server = 0; server < servers_; ++server) {
+    host_.post(SetRank(world_.size() + server), message);
+  }
 }
 
 void ControlTree::tell_servers(const Decision& decision) {

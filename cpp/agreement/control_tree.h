@@ -5,20 +5,20 @@
 
 #include "agreement/agreement_host.h"
 #include "agreement/messages.h"
-#include "base/world.h"
+#include "base/set_world.h"
 
 namespace rdmacoll {
 
 class ControlTree {
  public:
-  // `world`: the ranks with data. A server's rank is beyond them. `servers`: the number of servers.
-  ControlTree(const World& world, int servers, AgreementHost& host);
+  // `servers`: the number of servers.
+  ControlTree(const SetWorld& world, int servers, AgreementHost& host);
 
-  bool is_root() const { return world_.rank == 0; }
+  bool is_root() const { return world_.is_root(); }
   bool is_leaf() const { return children_.empty(); }
-  bool is_server() const { return world_.rank >= world_.size(); }
+  bool is_server() const { return world_.is_server(); }
   // The rank that sends decisions to this one.
-  int above() const { return parent_; }
+  SetRank above() const { return parent_; }
 
   void post_up(const Message& message) { host_.post(parent_, message); }
   void post_down(const Message& message);
@@ -26,17 +26,17 @@ class ControlTree {
   // subtree. Returns false if a row of the table has the wrong length.
   bool post_decision(const Decision& decision);
   // To the parent and the children, but not to `except`.
-  void post_around(const Message& message, int except);
+  void post_around(const Message& message, SetRank except);
   void post_servers(const Message& message);
   // Root: servers receive all decisions, to count their sequence, but without rows.
   void tell_servers(const Decision& decision);
 
  private:
-  const World& world_;
+  const SetWorld& world_;
   const int servers_;
   AgreementHost& host_;
-  const int parent_;  // the root at a server; 0 at the root
-  const std::vector<int> children_;
+  const SetRank parent_;  // the root at a server, and at the root itself
+  const std::vector<SetRank> children_;
 };
 
 }  // namespace rdmacoll

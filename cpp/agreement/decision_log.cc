@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "agreement/segments.h"
 #include "base/status.h"
 #include "operation/cut.h"
+#include "operation/sound.h"
 
 namespace rdmacoll {
 namespace {
@@ -13,19 +15,19 @@ constexpr uint64_t kCutShort = 4;
 
 }  // namespace
 
-DecisionLog::DecisionLog(const World& world, DescriptorTable& table, Rules rules)
+DecisionLog::DecisionLog(const SetWorld& world, DescriptorTable& table, Rules rules)
     : world_(world), table_(table), rules_(std::move(rules)) {
   const std::vector<int> nodes = world.nodes();
-  spread_ = Spread({.ranks = world.size(), .rank = world.rank, .nodes = nodes});
+  spread_ = Spread({.ranks = world.size(), .rank = world.rank().value(), .nodes = nodes});
 }
 
-int DecisionLog::offer(ReadyUnit unit) {
-  Offer offer{std::move(unit), {}, 0, 0, false};
+SetRank DecisionLog::offer(ReadyUnit unit) {
+  Offer offer{std::move(unit), {}, 0, 0, 0, false};
   const bool readable = decode_descriptor(offer.unit.descriptor, offer.descriptor);
   RC_ASSERT(readable, "a descriptor that all ranks gave cannot be read");
   offer.bytes = offer.descriptor.bytes();
-  const int incomplete = incomplete_rank(offer.descriptor, offer.unit.rows, world_.size());
-  if (incomplete >= 0) return incomplete;
+  const SetRank incomplete = incomplete_rank(offer.descriptor, offer.unit.rows, world_.size());
+  if (!incomplete.is_none()) return incomplete;
   if (row_of(offer.descriptor.kind).makes_result) {
     offer.bytes = bytes_moved(offer.descriptor, offer.unit.rows, world_.size());
   }
@@ -36,8 +38,21 @@ int DecisionLog::offer(ReadyUnit unit) {
                                   return numbers.size() == 1 && numbers[0] == offer.most_rows;
                                 });
   }
+  offer.cut_bytes = cut_bytes_of(offer);
   offered_.push_back(std::move(offer));
-  return -1;
+  return SetRank();
+}
+
+uint64_t DecisionLog::cut_bytes_of(const Offer& offer) const {
+  const Descriptor& descriptor = offer.descriptor;
+  if (!row_of(descriptor.kind).first_may_differ) return offer.bytes;
+  const auto bytes_of = [&](const std::vector<int64_t>& rows) {
+    return bytes_of_own_rows(descriptor, rows, world_.size(), kOperationBytesMax);
+  };
+  if (descriptor.kind == Kind::alltoall) return bytes_of({offer.most_rows});
+  uint64_t most = 0;
+  for (const std::vector<int64_t>& rows : offer.unit.rows) most = std::max(most, bytes_of(rows));
+  return most;
 }
 
 // Only sums in canonical order, alone and in a batch of `bytes`, may share a batch. Otherwise the
@@ -80,7 +95,7 @@ std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
   formed.decision.sequence = formed_++;
   const Offer first = std::move(offered_.front());
   offered_.pop_front();
-  uint64_t bytes = 0;
+  uint64_t bytes = 0, cut_bytes = 0;
   const auto take = [&](const Offer& offer) {
     bool is_new = false;
     const uint32_t id = table_.intern(offer.unit.descriptor, is_new);
@@ -89,6 +104,7 @@ std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
         {id != 0 ? DescriptorRef{id, {}} : DescriptorRef{0, offer.unit.descriptor},
          offer.unit.key.iteration});
     bytes += offer.bytes;
+    cut_bytes += offer.cut_bytes;
   };
   take(first);
   while (!offered_.empty() && fuses(first, first.bytes, one_node)) {
@@ -106,7 +122,8 @@ std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
   const Descriptor& what = first.descriptor;
   const bool is_wide = has_wide_sums(what.kind, what.dtype, what.op);
   formed.decision.segment_bytes =
-      std::min(choice.segment_bytes, rules_.segment_bytes_max / (is_wide ? kWide : 1));
+      std::max(std::min(choice.segment_bytes, rules_.segment_bytes_max / (is_wide ? kWide : 1)),
+               segment_bytes_min(cut_bytes, shares_of(row_of(what.kind), world_.size())));
   formed.is_cut_short = bytes > formed.decision.segment_bytes &&
                         choice.segment_bytes / kCutShort >= formed.decision.segment_bytes;
   formed.decision.rows = first.unit.rows;

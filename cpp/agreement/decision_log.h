@@ -10,7 +10,7 @@
 #include "agreement/descriptor_table.h"
 #include "agreement/messages.h"
 #include "agreement/readiness.h"
-#include "base/world.h"
+#include "base/set_world.h"
 #include "collectives/choose.h"
 #include "operation/operation.h"
 
@@ -29,11 +29,11 @@ class DecisionLog {
     uint64_t fuse_unit_bytes = 64 << 10;
     uint64_t fuse_batch_bytes = 1 << 20;
   };
-  DecisionLog(const World& world, DescriptorTable& table, Rules rules);
+  DecisionLog(const SetWorld& world, DescriptorTable& table, Rules rules);
 
-  // Root: appends an operation that became ready. Returns -1, or the first rank whose row counts do
-  // not fit the operation.
-  int offer(ReadyUnit unit);
+  // Root: appends an operation that became ready. Returns the first rank whose row counts do not
+  // fit the operation, or none.
+  SetRank offer(ReadyUnit unit);
   // Root: the next decision, and the descriptor numbers that must be sent before it.
   struct Formed {
     std::vector<InternMessage> interns;
@@ -56,15 +56,17 @@ class DecisionLog {
     ReadyUnit unit;
     Descriptor descriptor;
     uint64_t bytes;
-    int64_t most_rows;  // as in Decision
-    bool is_even;       // alltoall: all pairs exchange the same number of rows
+    uint64_t cut_bytes;  // the bytes that are cut in segments, of the rank that has most
+    int64_t most_rows;   // as in Decision
+    bool is_even;        // alltoall: all pairs exchange the same number of rows
   };
+  uint64_t cut_bytes_of(const Offer& offer) const;
   bool fuses(const Offer& offer, uint64_t bytes, bool one_node) const;
   bool may_share(const Offer& a, const Offer& b) const;
   Facts facts_of(const Offer& offer, uint64_t bytes, bool one_node) const;
   Choice choose(const Offer& offer, uint64_t bytes, bool one_node) const;
 
-  const World& world_;
+  const SetWorld& world_;
   Spread spread_;
   DescriptorTable& table_;
   Rules rules_;

@@ -87,17 +87,17 @@ bool DecisionQueue::take_part_with_zeros(const Agreed& agreed, std::size_t unit)
 }
 
 void DecisionQueue::add_placeholder(const Agreed& agreed, std::size_t unit) {
-  const World& world = parts_.world;
+  const SetWorld& world = parts_.world;
   const UnitKey& key = agreed.keys[unit];
   Descriptor descriptor;
   const std::string* described = parts_.table.resolve(agreed.decision.units[unit].descriptor);
   const bool is_whole = described != nullptr && decode_descriptor(*described, descriptor) &&
-                        is_complete(descriptor, agreed.own_rows, world.rank, world.size());
+                        is_complete(descriptor, agreed.own_rows, world.rank(), world.size());
   if (!is_whole) {
     return parts_.host.broken_protocol(parts_.tree.above(),
                                        "a decision without the rows of a rank that it is about");
   }
-  Request request = request_like(descriptor, agreed.own_rows, world.rank, world.size());
+  Request request = request_like(descriptor, agreed.own_rows, world.rank(), world.size());
   request.iteration = key.iteration;
   auto operation = std::make_shared<Operation>(std::move(request));
   operation->is_placeholder = true;

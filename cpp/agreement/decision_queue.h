@@ -14,7 +14,7 @@
 #include "agreement/said_names.h"
 #include "agreement/situation.h"
 #include "agreement/undecided.h"
-#include "base/world.h"
+#include "base/set_world.h"
 #include "operation/operation.h"
 
 namespace rdmacoll {
@@ -22,7 +22,7 @@ namespace rdmacoll {
 class DecisionQueue {
  public:
   struct Parts {
-    const World& world;
+    const SetWorld& world;
     AgreementHost& host;
     const Situation& now;
     ControlTree& tree;

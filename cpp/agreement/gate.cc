@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "agreement/segments.h"
 #include "base/text.h"
 #include "collectives/algorithms.h"
 #include "operation/sound.h"
@@ -24,12 +25,6 @@ constexpr Nanoseconds kAgeMax = 366 * 24 * 3600 * kSecond;
 // small sends that the slower one has not taken, which the link's buffers bound. The limit is
 // several times larger than both.
 constexpr uint64_t kSequencesApart = 4096;
-// The limit for the segments of a batch. Each rank steps through all segments, including empty
-// ones, so the limit bounds its time. The largest operation has as many segments of 4 MiB, the
-// usual size. Shorter segments, by RDMACOLL_SEGMENT_BYTES or a small pool, limit the operation in
-// proportion. A segment, or a rank's share of it, has at least one cache line.
-constexpr uint64_t kSegmentsMax = uint64_t{1} << 24;
-constexpr uint64_t kCacheLine = 64;
 constexpr uint64_t kPageBytes = 4096;  // shared results are aligned to pages
 
 bool is_number(int64_t iteration) { return iteration >= 0 && iteration <= kNumberMax; }
@@ -47,7 +42,7 @@ bool may_share(const Descriptor& a, const Descriptor& b) {
 Gate::Gate(const Facts& facts)
     : facts_(facts),
       world_(facts.world),
-      parent_(facts.world.rank >= facts.world.size() ? 0 : tree_parent(facts.world.rank)) {}
+      parent_(facts.world.is_server() ? kTreeRoot : tree_parent(facts.world.rank())) {}
 
 // Messages between two ranks keep their order. So a sequence that a rank sends at once is near
 // here, too. One that it keeps for later may not be.
@@ -79,7 +74,7 @@ const Descriptor* Gate::sound(const DescriptorRef& ref) {
 
 // ---- upward ----
 
-std::string Gate::complaint(int sender, const ReadyMessage& message) {
+std::string Gate::complaint(SetRank sender, const ReadyMessage& message) {
   if (!is_child(sender)) return kOutOfPlace;
   const uint32_t era = facts_.plan.era();
   if (message.era > era) return cat("readiness of era ", message.era, " in era ", era);
@@ -91,10 +86,10 @@ std::string Gate::complaint(int sender, const ReadyMessage& message) {
   return "";
 }
 
-std::string Gate::complaint_about(int sender, const ReadyRecord& record) {
-  int below = record.origin;
+std::string Gate::complaint_about(SetRank sender, const ReadyRecord& record) {
+  SetRank below = record.origin;
   while (below > sender) below = tree_parent(below);
-  if (below != sender || record.origin >= world_.size()) {
+  if (below != sender || record.origin.value() >= world_.size()) {
     return cat("readiness of rank ", record.origin, ", which is not below it");
   }
   if (record.age > kAgeMax) return "readiness of an operation that is years old";
@@ -121,8 +116,8 @@ std::string Gate::complaint_about(int sender, const ReadyRecord& record) {
 std::string Gate::complaint_about_rows(const ReadyRecord& record,
                                        const Descriptor& descriptor) const {
   if (!has_rows(descriptor)) return record.rows.empty() ? "" : "rows of an operation without any";
-  const std::vector<int> ranks =
-      record.subtree ? tree_subtree(record.origin, world_.size()) : std::vector<int>{record.origin};
+  const std::vector<SetRank> ranks = record.subtree ? tree_subtree(record.origin, world_.size())
+                                                    : std::vector<SetRank>{record.origin};
   std::vector<const std::vector<int64_t>*> said(ranks.size());
   for (const auto& [rank, rows] : record.rows) {
     const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank);
@@ -142,7 +137,7 @@ std::string Gate::complaint_about_rows(const ReadyRecord& record,
   return "";
 }
 
-std::string Gate::complaint(int sender, const FrozenMessage& message) {
+std::string Gate::complaint(SetRank sender, const FrozenMessage& message) {
   if (!is_child(sender)) return kOutOfPlace;
   // The plan may have ended already, because a rank has left.
   if (facts_.plan.phase() != Plan::Phase::frozen || message.era != facts_.plan.era()) return "";
@@ -162,7 +157,7 @@ std::string Gate::complaint(int sender, const FrozenMessage& message) {
 
 // ---- both ways ----
 
-std::string Gate::complaint(int sender, const FreezeMessage& message) {
+std::string Gate::complaint(SetRank sender, const FreezeMessage& message) {
   if (is_server() || (!is_parent(sender) && !is_child(sender))) return kOutOfPlace;
   if (message.era > facts_.plan.era()) return cat("the end of a plan of era ", message.era);
   return "";
@@ -170,7 +165,7 @@ std::string Gate::complaint(int sender, const FreezeMessage& message) {
 
 // ---- downward ----
 
-std::string Gate::complaint(int sender, const InternMessage& message) {
+std::string Gate::complaint(SetRank sender, const InternMessage& message) {
   if (!is_parent(sender)) return kOutOfPlace;
   Descriptor descriptor;
   const bool is_right = facts_.table.is_next(message.id) && facts_.table.find(message.bytes) == 0 &&
@@ -179,7 +174,7 @@ std::string Gate::complaint(int sender, const InternMessage& message) {
   return is_right ? "" : cat("number ", message.id, " out of order, or of what cannot run");
 }
 
-std::string Gate::complaint(int sender, const Decision& decision) {
+std::string Gate::complaint(SetRank sender, const Decision& decision) {
   if (!is_parent(sender)) return kOutOfPlace;
   if (decision.sequence != facts_.log.accepted() || !is_unplanned()) {
     return cat("decision ", decision.sequence, " out of order");
@@ -195,7 +190,7 @@ std::string Gate::complaint(int sender, const Decision& decision) {
   // A server receives all decisions without their rows, and takes part in some.
   if (is_server() && decision.algorithm != Algorithm::parameter_server) return "";
   const std::size_t receivers =
-      decision.rows.empty() ? 0 : tree_subtree(world_.rank, world_.size()).size();
+      decision.rows.empty() ? 0 : tree_subtree(world_.rank(), world_.size()).size();
   return complaint_about(
       {decision.algorithm, decision.segment_bytes, decision.rows, decision.most_rows, receivers});
 }
@@ -244,8 +239,9 @@ bool Gate::are_rows_right(const Batch& batch, const Descriptor& descriptor,
     for (std::size_t rank = 0; rank < batch.rows.size(); ++rank) {
       const std::vector<int64_t>& said = batch.rows[rank];
       const bool is_whole =
-          is_exchange ? said.size() == 1 || said.size() == batch.receivers
-                      : is_complete(descriptor, said, static_cast<int>(rank), world_.size());
+          is_exchange
+              ? said.size() == 1 || said.size() == batch.receivers
+              : is_complete(descriptor, said, SetRank(static_cast<int>(rank)), world_.size());
       if (!is_whole) return false;
       const uint64_t bytes = bytes_of_own_rows(descriptor, said, world_.size(), kOperationBytesMax);
       if (bytes > kOperationBytesMax) return false;
@@ -258,9 +254,8 @@ bool Gate::are_rows_right(const Batch& batch, const Descriptor& descriptor,
     }
     moves_bytes = largest > 0;
   }
-  const uint64_t shares = has_rows(descriptor) ? 2 * ranks : 1;
-  const uint64_t segment = std::max(batch.segment_bytes / shares, kCacheLine);
-  return largest <= kOperationBytesMax && largest / segment <= kSegmentsMax;
+  const uint64_t shares = shares_of(row_of(descriptor.kind), world_.size());
+  return largest <= kOperationBytesMax && batch.segment_bytes >= segment_bytes_min(largest, shares);
 }
 
 bool Gate::has_a_unit_twice() const {
@@ -271,19 +266,19 @@ bool Gate::has_a_unit_twice() const {
   return std::adjacent_find(keys.begin(), keys.end()) != keys.end();
 }
 
-std::string Gate::complaint(int sender, const VerdictMessage& message) {
+std::string Gate::complaint(SetRank sender, const VerdictMessage& message) {
   if (is_server() || !is_parent(sender)) return kOutOfPlace;
   const bool is_join = message.name.empty() && message.iteration == kJoinIteration;
   if (message.name.empty() && !is_join && !is_number(message.iteration)) {
     return cat("an error of operation number ", message.iteration);
   }
-  for (int32_t rank : message.ranks) {
-    if (rank < 0 || rank >= world_.size()) return cat("an error for rank ", rank);
+  for (SetRank rank : message.ranks) {
+    if (rank.is_none() || rank.value() >= world_.size()) return cat("an error for rank ", rank);
   }
   return "";
 }
 
-std::string Gate::complaint(int sender, const PlanMessage& message) {
+std::string Gate::complaint(SetRank sender, const PlanMessage& message) {
   if (is_server() || !is_parent(sender)) return kOutOfPlace;
   if (!is_unplanned() || message.era != facts_.plan.era() + 1 ||
       message.start != facts_.log.accepted() || message.first_number < -1 ||
@@ -308,7 +303,7 @@ std::string Gate::complaint(int sender, const PlanMessage& message) {
 }
 
 // Valid only after this rank has reported its progress in the plan.
-std::string Gate::complaint(int sender, const ResumeMessage& message) {
+std::string Gate::complaint(SetRank sender, const ResumeMessage& message) {
   if (is_server() || !is_parent(sender)) return kOutOfPlace;
   const uint64_t accepted = facts_.log.accepted();
   const bool is_right =
@@ -319,13 +314,13 @@ std::string Gate::complaint(int sender, const ResumeMessage& message) {
   return is_right ? "" : "the end of a plan that is not at its end";
 }
 
-std::string Gate::complaint(int sender, const CaughtUpMessage& message) {
+std::string Gate::complaint(SetRank sender, const CaughtUpMessage& message) {
   if (is_server() || !is_parent(sender)) return kOutOfPlace;
   if (facts_.catch_up.waits(message.sequence)) return "";
   return cat("news of decision ", message.sequence, ", which waits for nobody");
 }
 
-std::string Gate::complaint(int sender, const ReplayMessage& message) {
+std::string Gate::complaint(SetRank sender, const ReplayMessage& message) {
   if (is_server() || !is_parent(sender)) return kOutOfPlace;
   const bool is_right = facts_.catch_up.waits(message.sequence) &&
                         facts_.catch_up.unit_of(message.sequence) != nullptr &&
@@ -333,9 +328,9 @@ std::string Gate::complaint(int sender, const ReplayMessage& message) {
   return is_right ? "" : cat("decision ", message.sequence, " to replay, which is not one");
 }
 
-std::string Gate::complaint(int sender, const AllJoinedMessage& message) {
+std::string Gate::complaint(SetRank sender, const AllJoinedMessage& message) {
   if (is_server() || !is_parent(sender)) return kOutOfPlace;
-  const std::optional<int64_t> mine = facts_.readiness.number_joined_with(world_.rank);
+  const std::optional<int64_t> mine = facts_.readiness.number_joined_with(world_.rank());
   if (!mine) return "the end of a join that this rank has not begun";
   if (message.next_number < *mine || message.next_number > kNumberMax) {
     return cat("number ", message.next_number, " for what comes after a join");
@@ -343,8 +338,8 @@ std::string Gate::complaint(int sender, const AllJoinedMessage& message) {
   return "";
 }
 
-std::string Gate::complaint(int sender, const PlaceMessage& message) {
-  if (sender != 0 || world_.rank == 0) return kOutOfPlace;
+std::string Gate::complaint(SetRank sender, const PlaceMessage& message) {
+  if (sender != kTreeRoot || world_.is_root()) return kOutOfPlace;
   const bool is_aligned =
       message.offset == PlaceMessage::kNoPlace || message.offset % kPageBytes == 0;
   if (is_aligned && is_near(message.sequence)) return "";

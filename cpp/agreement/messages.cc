@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "agreement/rank_fields.h"
 #include "base/wire.h"
 #include "operation/listing.h"
 
@@ -54,9 +55,14 @@ void put(Writer& writer, const ReadyMessage& message) {
   writer.put(message.era).put(static_cast<uint32_t>(message.records.size()));
   for (const ReadyRecord& record : message.records) {
     put(writer, record.descriptor);
-    writer.put(record.iteration).put(record.origin).put(record.subtree);
+    writer.put(record.iteration);
+    put(writer, record.origin);
+    writer.put(record.subtree);
     writer.put(static_cast<uint32_t>(record.rows.size()));
-    for (const auto& [rank, rows] : record.rows) writer.put(rank).put_list(rows);
+    for (const auto& [rank, rows] : record.rows) {
+      put(writer, rank);
+      writer.put_list(rows);
+    }
     writer.put_text(record.labels).put_text(record.listing);
     writer.put(record.age).put(record.joins);
   }
@@ -70,14 +76,12 @@ ReadyMessage get_ready(Reader& reader, int ranks) {
     ReadyRecord record;
     record.descriptor = get_descriptor(reader);
     record.iteration = reader.get<int64_t>();
-    record.origin = reader.get<int32_t>();
+    record.origin = get_rank<SetRank>(reader, ranks);
     record.subtree = reader.get<uint8_t>() != 0;
-    if (record.origin < 0 || record.origin >= ranks) reader.fail();
     const auto said = reader.get<uint32_t>();
     if (said > static_cast<uint32_t>(ranks)) reader.fail();
     for (uint32_t j = 0; j < said && reader.ok(); ++j) {
-      const auto rank = reader.get<int32_t>();
-      if (rank < 0 || rank >= ranks) reader.fail();
+      const auto rank = get_rank<SetRank>(reader, ranks);
       record.rows.emplace_back(rank, get_rows(reader));
     }
     record.labels = reader.get_text(kTextBytesMax);
@@ -145,41 +149,42 @@ Decision get_decision(Reader& reader, int ranks) {
 }
 
 void put(Writer& writer, const VerdictMessage& message) {
-  writer.put_text(message.name).put(message.iteration).put_list(message.ranks);
+  writer.put_text(message.name).put(message.iteration);
+  put(writer, message.ranks);
   put(writer, message.status);
 }
 VerdictMessage get_verdict(Reader& reader, int ranks) {
   VerdictMessage message;
   message.name = reader.get_text(kTextBytesMax);
   message.iteration = reader.get<int64_t>();
-  message.ranks = reader.get_list<int32_t>(static_cast<std::size_t>(ranks));
+  message.ranks = get_ranks<SetRank>(reader, ranks);
   message.status = get_status(reader, ranks);
   return message;
 }
 
 void put(Writer& writer, const FailureMessage& message) {
-  writer.put(message.rank);
+  put(writer, message.rank);
   put(writer, message.status);
 }
 FailureMessage get_failure(Reader& reader, int ranks) {
   FailureMessage message;
-  message.rank = reader.get<int32_t>();
+  message.rank = get_rank<JobRank>(reader, ranks);
   message.status = get_status(reader, ranks);
-  if (message.rank < 0 || message.rank >= ranks) reader.fail();
-  const int named = message.status.detail().rank;  // ranks that connect later receive it, too
-  if (named < 0 || named >= ranks) reader.fail();
+  const JobRank named(message.status.detail().rank);  // ranks that connect later receive it, too
+  if (named.is_none() || named.value() >= ranks) reader.fail();
   return message;
 }
 
 void put(Writer& writer, const LeavingMessage& message) {
-  writer.put(message.rank).put(message.unfinished);
+  put(writer, message.rank);
+  writer.put(message.unfinished);
   writer.put(static_cast<uint32_t>(message.started.size()));
   for (const auto& [set, started] : message.started) writer.put(set).put(started);
   writer.put_text(message.cause);
 }
 LeavingMessage get_leaving(Reader& reader, int ranks) {
   LeavingMessage message;
-  message.rank = reader.get<int32_t>();
+  message.rank = get_rank<JobRank>(reader, ranks);
   message.unfinished = reader.get<uint8_t>() != 0;
   const auto sets = reader.get<uint32_t>();
   for (uint32_t i = 0; i < sets && reader.ok(); ++i) {
@@ -188,7 +193,6 @@ LeavingMessage get_leaving(Reader& reader, int ranks) {
     message.started[set] = reader.get<uint64_t>();
   }
   message.cause = reader.get_text(kTextBytesMax);
-  if (message.rank < 0 || message.rank >= ranks) reader.fail();
   return message;
 }
 
@@ -279,13 +283,14 @@ FragmentMessage get_fragment(Reader& reader) {
 }
 
 void put(Writer& writer, const AllJoinedMessage& message) {
-  writer.put(message.last).put(message.next_number);
+  put(writer, message.last);
+  writer.put(message.next_number);
 }
 AllJoinedMessage get_all_joined(Reader& reader, int ranks) {
   AllJoinedMessage message;
-  message.last = reader.get<int32_t>();
+  message.last = get_rank<SetRank>(reader, ranks);
   message.next_number = reader.get<int64_t>();
-  if (message.last < 0 || message.last >= ranks || message.next_number < 0) reader.fail();
+  if (message.next_number < 0) reader.fail();
   return message;
 }
 

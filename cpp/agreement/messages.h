@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/rank.h"
 #include "base/status.h"
 #include "collectives/algorithms.h"
 
@@ -25,10 +26,10 @@ struct DescriptorRef {
 struct ReadyRecord {
   DescriptorRef descriptor;
   int64_t iteration = 0;
-  int32_t origin = 0;
+  SetRank origin;
   bool subtree = false;
   // The row counts that only a rank itself knows (own_rows() in cut.h), by rank.
-  std::vector<std::pair<int32_t, std::vector<int64_t>>> rows;
+  std::vector<std::pair<SetRank, std::vector<int64_t>>> rows;
   // The tensors' labels at `origin`, for error messages. Ranks need not agree on them. They are
   // sent once, like the descriptor: "" if the descriptor is a number and the operation has a name.
   std::string labels = {};
@@ -133,7 +134,7 @@ struct PlaceMessage {
 
 // Downward: all ranks have joined. Normal operation resumes.
 struct AllJoinedMessage {
-  int32_t last = -1;        // the last rank that joined
+  SetRank last;             // the last rank that joined
   int64_t next_number = 0;  // the number of the next unnamed operation
 };
 
@@ -142,19 +143,19 @@ struct AllJoinedMessage {
 struct VerdictMessage {
   std::string name;
   int64_t iteration = 0;
-  std::vector<int32_t> ranks;
+  std::vector<SetRank> ranks;
   Status status;
 };
 
 // To all ranks: a rank has failed. The first message about it wins.
 struct FailureMessage {
-  int32_t rank = -1;
+  JobRank rank;
   Status status;
 };
 
 // Along the tree, to all ranks: a rank leaves on its own. `cause` is "" for a clean end.
 struct LeavingMessage {
-  int32_t rank = -1;
+  JobRank rank;
   bool unfinished = false;  // operations were in flight
   // By set: the number of decisions that it has taken part in. Sets without this rank are absent.
   std::map<uint32_t, uint64_t> started;
@@ -182,7 +183,7 @@ using Message = std::variant<ReadyMessage, InternMessage, Decision, VerdictMessa
                              FarewellMessage, AllJoinedMessage, ReplayMessage, PlaceMessage>;
 
 // Encodes a message. Each message begins with the epoch of its world and the process set it is for.
-// Its ranks are ranks of that set. Messages about the world are for set 0.
+// Messages about the world are for set 0.
 std::vector<std::byte> encode(uint32_t epoch, const Message& message, uint32_t set = 0);
 // Encodes a message in as many parts as the transport requires. The parts are for set 0. The whole
 // message names its own set.

@@ -1,7 +1,6 @@
 #include "agreement/plan.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 namespace rdmacoll {
@@ -55,18 +54,16 @@ bool Plan::take_rows(const PlannedDecision& decision, Agreed& agreed) const {
     const std::string* bytes = table_.text(unit.descriptor);
     Descriptor descriptor;
     if (bytes == nullptr || !decode_descriptor(*bytes, descriptor) ||
-        incomplete_rank(descriptor, decision.rows, world_.size()) >= 0) {
+        !incomplete_rank(descriptor, decision.rows, world_.size()).is_none()) {
       return false;
     }
   }
   if (decision.rows.empty()) return true;
-  if (decision.rows.size() != world_.members.size()) return false;
-  agreed.own_rows = decision.rows[world_.rank];
+  if (decision.rows.size() != static_cast<std::size_t>(world_.size())) return false;
+  agreed.own_rows = decision.rows[world_.rank().index()];
   RowTable rows = decision.rows;
   if (decision.most_rows > 0) {  // an alltoall: only the numbers for this rank, as in a decision
-    std::vector<int> all(world_.members.size());
-    std::iota(all.begin(), all.end(), 0);
-    if (!columns_of(decision.rows, all, {world_.rank}, rows)) return false;
+    if (!columns_of(decision.rows, world_.ranks(), {world_.rank()}, rows)) return false;
   }
   agreed.rows = std::make_shared<const RowTable>(std::move(rows));
   return true;

@@ -14,7 +14,7 @@
 #include "agreement/descriptor_table.h"
 #include "agreement/messages.h"
 #include "agreement/readiness.h"
-#include "base/world.h"
+#include "base/set_world.h"
 #include "operation/cut.h"
 #include "operation/operation.h"
 
@@ -24,8 +24,8 @@ class Plan {
  public:
   enum class Phase : uint8_t { log, plan, frozen };
 
-  Plan(const World& world, const DescriptorTable& table)
-      : world_(world), table_(table), children_(tree_children(world.rank, world.size()).size()) {}
+  Plan(const SetWorld& world, const DescriptorTable& table)
+      : world_(world), table_(table), children_(tree_children(world.rank(), world.size()).size()) {}
 
   Phase phase() const { return phase_; }
   uint32_t era() const { return era_; }
@@ -69,7 +69,7 @@ class Plan {
   bool take_rows(const PlannedDecision& decision, Agreed& agreed) const;
   void go_to(uint64_t sequence);
 
-  const World& world_;
+  const SetWorld& world_;
   const DescriptorTable& table_;
   const std::size_t children_;
   Phase phase_ = Phase::log;

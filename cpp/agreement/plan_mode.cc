@@ -40,7 +40,7 @@ void PlanMode::start() {
   begin(message);
 }
 
-void PlanMode::handle(int, PlanMessage& message) {
+void PlanMode::handle(SetRank, PlanMessage& message) {
   parts_.tree.post_down(message);
   begin(message);
 }
@@ -119,18 +119,18 @@ Nanoseconds PlanMode::next_deadline(bool is_busy) const {
 
 // ---- out of the plan ----
 
-void PlanMode::freeze(int except) {
+void PlanMode::freeze(SetRank except) {
   if (!is_active() || !parts_.now.departed.ok()) return;
   plan_.freeze();
   parts_.tree.post_around(FreezeMessage{plan_.era()}, except);
   report(parts_.log.accepted(), parts_.log.accepted());
 }
 
-void PlanMode::handle(int sender, FreezeMessage& message) {
+void PlanMode::handle(SetRank sender, FreezeMessage& message) {
   if (message.era == plan_.era()) freeze(sender);
 }
 
-void PlanMode::handle(int sender, FrozenMessage& message) {
+void PlanMode::handle(SetRank sender, FrozenMessage& message) {
   if (!parts_.now.departed.ok()) return;  // a rank has left: no more collectives in this world
   if (message.era != plan_.era() || plan_.phase() != Plan::Phase::frozen) {
     parts_.host.broken_protocol(sender, "a report about a plan that it cannot know");
@@ -150,7 +150,7 @@ void PlanMode::report(uint64_t least, uint64_t furthest) {
   resume(message);
 }
 
-void PlanMode::handle(int, ResumeMessage& message) {
+void PlanMode::handle(SetRank, ResumeMessage& message) {
   parts_.tree.post_down(message);
   resume(message);
 }

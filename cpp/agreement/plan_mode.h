@@ -27,8 +27,8 @@
 #include "agreement/undecided.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/set_world.h"
 #include "base/status.h"
-#include "base/world.h"
 #include "operation/operation.h"
 
 namespace rdmacoll {
@@ -44,7 +44,7 @@ class PlanMode {
  public:
   // The parts of the agreement that plans use.
   struct Parts {
-    const World& world;
+    const SetWorld& world;
     AgreementHost& host;
     const Situation& now;
     ControlTree& tree;
@@ -82,12 +82,12 @@ class PlanMode {
   bool take_ready(const ReadyUnit& unit);
 
   // ---- messages ----
-  void handle(int sender, PlanMessage& message);
-  void handle(int sender, FreezeMessage& message);
-  void handle(int sender, FrozenMessage& message);
-  void handle(int sender, ResumeMessage& message);
-  void handle(int sender, CaughtUpMessage& message);
-  void handle(int sender, ReplayMessage& message);
+  void handle(SetRank sender, PlanMessage& message);
+  void handle(SetRank sender, FreezeMessage& message);
+  void handle(SetRank sender, FrozenMessage& message);
+  void handle(SetRank sender, ResumeMessage& message);
+  void handle(SetRank sender, CaughtUpMessage& message);
+  void handle(SetRank sender, ReplayMessage& message);
   // Takes a verdict. `is_answer`: it is for this rank. Returns true if it is for an operation that
   // has been decided here, which needs nothing more.
   bool judge(const UnitKey& key, const Status& verdict, bool is_answer);
@@ -107,7 +107,7 @@ class PlanMode {
   }
   void begin(const PlanMessage& message);
   bool is_stuck(bool has_room) const;
-  void freeze(int except = -1);
+  void freeze(SetRank except = {});
   void report(uint64_t least, uint64_t furthest);
   void resume(const ResumeMessage& message);
 

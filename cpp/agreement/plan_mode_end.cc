@@ -20,9 +20,9 @@ void PlanMode::expect_all(uint64_t least, uint64_t furthest) {
       continue;
     }
     for (const DecisionUnit& unit : agreed.decision.units) {
-      const World& world = parts_.world;
-      ReadyRecord record{unit.descriptor, unit.iteration, world.rank, parts_.tree.is_leaf(), {}};
-      if (!agreed.own_rows.empty()) record.rows.emplace_back(world.rank, agreed.own_rows);
+      const SetWorld& world = parts_.world;
+      ReadyRecord record{unit.descriptor, unit.iteration, world.rank(), parts_.tree.is_leaf(), {}};
+      if (!agreed.own_rows.empty()) record.rows.emplace_back(world.rank(), agreed.own_rows);
       parts_.undecided.announce(record);
     }
   }
@@ -48,7 +48,7 @@ void PlanMode::unit_caught_up(const UnitKey& key) {
   caught_up(*sequence);
 }
 
-void PlanMode::handle(int, CaughtUpMessage& message) {
+void PlanMode::handle(SetRank, CaughtUpMessage& message) {
   parts_.tree.post_down(message);
   caught_up(message.sequence);
 }
@@ -60,7 +60,7 @@ void PlanMode::caught_up(uint64_t sequence) {
 
 // ---- decisions that some ranks have started with other rows ----
 
-void PlanMode::handle(int, ReplayMessage& message) {
+void PlanMode::handle(SetRank, ReplayMessage& message) {
   parts_.tree.post_down(message);
   replay(message.sequence);
 }

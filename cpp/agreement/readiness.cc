@@ -7,16 +7,16 @@
 
 namespace rdmacoll {
 
-std::string title(const UnitKey& key, const World& world) {
+std::string title(const UnitKey& key, const SetWorld& world) {
   return cat(key.name.empty() ? cat("operation number ", key.iteration) : cat("'", key.name, "'"),
-             world.part);
+             world.part());
 }
 
-Readiness::Readiness(const World& world, const DescriptorTable& table, Limits limits)
+Readiness::Readiness(const SetWorld& world, const DescriptorTable& table, Limits limits)
     : world_(world),
       table_(table),
       limits_(limits),
-      subtree_ranks_(static_cast<int>(tree_subtree(world.rank, world.size()).size())) {}
+      subtree_ranks_(static_cast<int>(tree_subtree(world.rank(), world.size()).size())) {}
 
 bool Readiness::add(const ReadyRecord& record, Nanoseconds now) { return add(record, now, false); }
 
@@ -94,7 +94,7 @@ void Readiness::complete(const UnitKey& key, Pending& pending) {
   if (!is_root()) {
     if (!pending.piecemeal) {
       ReadyRecord whole = record(key, pending, pending.contributions.front());
-      whole.origin = world_.rank;
+      whole.origin = world_.rank();
       whole.subtree = true;
       whole.rows = std::move(pending.rows);
       upward_.push_back(std::move(whole));
@@ -109,7 +109,7 @@ void Readiness::complete(const UnitKey& key, Pending& pending) {
     remember_names(key, pending);
     ReadyUnit unit{key, pending.variants.front(), {}};
     if (!pending.rows.empty()) unit.rows.resize(world_.size());
-    for (auto& [rank, rows] : pending.rows) unit.rows[rank] = std::move(rows);
+    for (auto& [rank, rows] : pending.rows) unit.rows[rank.index()] = std::move(rows);
     ready_.push_back(std::move(unit));
   }
   const std::vector<ReadyRecord> held = std::move(pending.held);
@@ -141,7 +141,7 @@ void Readiness::pass_on(const UnitKey& key, Pending& pending, std::size_t from) 
     ReadyRecord piece = record(key, pending, contribution);
     piece.origin = contribution.origin;
     piece.subtree = contribution.subtree;
-    const std::vector<int> ranks = ranks_of(contribution.origin, contribution.subtree);
+    const std::vector<SetRank> ranks = ranks_of(contribution.origin, contribution.subtree);
     for (const auto& said : pending.rows) {
       if (std::binary_search(ranks.begin(), ranks.end(), said.first)) piece.rows.push_back(said);
     }
@@ -151,9 +151,9 @@ void Readiness::pass_on(const UnitKey& key, Pending& pending, std::size_t from) 
 
 void Readiness::judge(const UnitKey& key, Pending& pending, Status verdict) {
   pending.verdict = verdict;
-  std::vector<int> ranks;
+  std::vector<SetRank> ranks;
   for (const Contribution& contribution : pending.contributions) {
-    for (int rank : ranks_of(contribution.origin, contribution.subtree)) ranks.push_back(rank);
+    for (SetRank rank : ranks_of(contribution.origin, contribution.subtree)) ranks.push_back(rank);
   }
   verdicts_.push_back({key.name, key.iteration, std::move(ranks), std::move(verdict)});
 }
@@ -186,7 +186,7 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
     }
   }
   if (!pending.verdict.ok() || age < limits_.stall_warning) return;
-  const std::vector<int> absent = missing(pending);
+  const std::vector<SetRank> absent = missing(pending);
   const UnitKey* other = other_iteration(key, absent);
   const std::string sentence =
       other != nullptr
@@ -243,7 +243,7 @@ void Readiness::forget() {
   ready_.clear();
 }
 
-std::vector<int> Readiness::ranks_of(int origin, bool subtree) const {
+std::vector<SetRank> Readiness::ranks_of(SetRank origin, bool subtree) const {
   if (!subtree) return {origin};
   return tree_subtree(origin, world_.size());
 }
@@ -252,17 +252,17 @@ bool Readiness::has_spoken(const Pending& pending, const ReadyRecord& record) co
   for (const Contribution& contribution : pending.contributions) {
     if (contribution.origin == record.origin) return true;
     if (!contribution.subtree) continue;
-    const std::vector<int> ranks = ranks_of(contribution.origin, contribution.subtree);
+    const std::vector<SetRank> ranks = ranks_of(contribution.origin, contribution.subtree);
     if (std::binary_search(ranks.begin(), ranks.end(), record.origin)) return true;
   }
   return false;
 }
 
-std::vector<int> Readiness::missing(const Pending& pending) const {
-  std::set<int> absent;
-  for (int rank = 0; rank < world_.size(); ++rank) absent.insert(rank);
+std::vector<SetRank> Readiness::missing(const Pending& pending) const {
+  const std::vector<SetRank> all = world_.ranks();
+  std::set<SetRank> absent(all.begin(), all.end());
   for (const Contribution& contribution : pending.contributions) {
-    for (int rank : ranks_of(contribution.origin, contribution.subtree)) absent.erase(rank);
+    for (SetRank rank : ranks_of(contribution.origin, contribution.subtree)) absent.erase(rank);
   }
   for (const auto& [rank, number] : joined_) absent.erase(rank);
   return {absent.begin(), absent.end()};
@@ -277,10 +277,11 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) {
   const bool lists_differ = manifests.size() > 1 && !manifests.contains("");
   std::vector<std::string> values;
   for (std::size_t variant = 0; variant < pending.variants.size(); ++variant) {
-    std::vector<int> ranks;
+    std::vector<SetRank> ranks;
     for (const Contribution& contribution : pending.contributions) {
       if (contribution.variant != variant) continue;
-      for (int rank : ranks_of(contribution.origin, contribution.subtree)) ranks.push_back(rank);
+      for (SetRank rank : ranks_of(contribution.origin, contribution.subtree))
+        ranks.push_back(rank);
     }
     std::sort(ranks.begin(), ranks.end());
     const std::string& descriptor = pending.variants[variant];
@@ -293,7 +294,7 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) {
                              ? describe_manifest(descriptor)
                              : describe_descriptor(descriptor, differing(pending, variant))));
   }
-  const std::vector<int> absent = missing(pending);
+  const std::vector<SetRank> absent = missing(pending);
   if (!absent.empty()) {
     values.push_back(cat(describe_ranks(absent), absent.size() == 1 ? " has" : " have",
                          " not submitted it yet"));
@@ -340,7 +341,7 @@ std::string Readiness::label(const UnitKey& key, const Pending& pending) const {
              describe_descriptor(pending.variants.front()), ")");
 }
 
-std::string Readiness::describe_ranks(const std::vector<int>& ranks) const {
+std::string Readiness::describe_ranks(const std::vector<SetRank>& ranks) const {
   if (ranks.size() == 1) return world_.describe(ranks.front());
   constexpr std::size_t kShown = 16;
   const std::vector<int> all = numbers(ranks);
@@ -350,9 +351,10 @@ std::string Readiness::describe_ranks(const std::vector<int>& ranks) const {
 }
 
 // The world's numbers of these ranks, for messages.
-std::vector<int> Readiness::numbers(std::vector<int> ranks) const {
-  for (int& rank : ranks) rank = world_.number(rank);
-  return ranks;
+std::vector<int> Readiness::numbers(const std::vector<SetRank>& ranks) const {
+  std::vector<int> numbers;
+  for (SetRank rank : ranks) numbers.push_back(world_.number(rank).value());
+  return numbers;
 }
 
 std::string Readiness::state() const {
@@ -361,11 +363,12 @@ std::string Readiness::state() const {
     text += cat("  ", world_.describe(rank), " has joined\n");
   }
   for (const auto& [key, pending] : pending_) {
-    std::vector<int> absent = missing(pending);
+    std::vector<SetRank> absent = missing(pending);
     if (!is_root()) {  // this rank knows nothing outside its subtree
-      const std::vector<int> below = tree_subtree(world_.rank, world_.size());
-      std::erase_if(
-          absent, [&](int rank) { return !std::binary_search(below.begin(), below.end(), rank); });
+      const std::vector<SetRank> below = tree_subtree(world_.rank(), world_.size());
+      std::erase_if(absent, [&](SetRank rank) {
+        return !std::binary_search(below.begin(), below.end(), rank);
+      });
     }
     text += cat("  ", label(key, pending), ": ", pending.ranks, " of ", subtree_ranks_,
                 is_root() ? " ranks" : " ranks of this subtree", " have submitted it",

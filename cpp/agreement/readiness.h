@@ -15,8 +15,8 @@
 #include "agreement/descriptor_table.h"
 #include "agreement/messages.h"
 #include "base/clock.h"
+#include "base/set_world.h"
 #include "base/status.h"
-#include "base/world.h"
 #include "operation/operation.h"
 
 namespace rdmacoll {
@@ -37,7 +37,7 @@ inline UnitKey key_of(const Operation& operation) {
 }
 
 // "'bucket_0'", "operation number 7 of process set 1".
-std::string title(const UnitKey& key, const World& world);
+std::string title(const UnitKey& key, const SetWorld& world);
 
 // Root: an operation that every rank has submitted, with equal descriptors.
 struct ReadyUnit {
@@ -54,7 +54,7 @@ class Readiness {
     // A mismatch is reported after this delay, so that late ranks can still add their values.
     Nanoseconds mismatch_grace = 50 * kMillisecond;
   };
-  Readiness(const World& world, const DescriptorTable& table, Limits limits);
+  Readiness(const SetWorld& world, const DescriptorTable& table, Limits limits);
 
   // Adds a record of this rank or of a child. Returns false if its descriptor number is unknown, or
   // if it counts a rank twice.
@@ -80,9 +80,9 @@ class Readiness {
   // Ranks that have joined are ready for every sum and barrier, without data. Below the root their
   // joins are only passed on. The root counts them.
   bool has_joined() const { return !joined_.empty(); }
-  bool have_all_joined() const { return joined_.size() == world_.members.size(); }
+  bool have_all_joined() const { return joined_.size() == static_cast<std::size_t>(world_.size()); }
   // The number of the next unnamed operation of a rank that has joined.
-  std::optional<int64_t> number_joined_with(int rank) const {
+  std::optional<int64_t> number_joined_with(SetRank rank) const {
     const auto found = joined_.find(rank);
     return found == joined_.end() ? std::nullopt : std::optional(found->second);
   }
@@ -98,7 +98,7 @@ class Readiness {
 
  private:
   struct Contribution {
-    int origin;
+    SetRank origin;
     bool subtree;
     std::size_t variant;
     std::size_t listing;  // 0: none, or the same as sent before
@@ -106,7 +106,7 @@ class Readiness {
   struct Pending {
     std::vector<std::string> variants;  // descriptors; several mean a conflict
     std::vector<Contribution> contributions;
-    std::vector<std::pair<int32_t, std::vector<int64_t>>> rows;
+    std::vector<std::pair<SetRank, std::vector<int64_t>>> rows;
     std::vector<std::string> listings{""};  // distinct listings of names
     std::string labels;                     // from the first rank that sent any
     int ranks = 0;
@@ -118,10 +118,10 @@ class Readiness {
     Nanoseconds held_since = 0;
   };
 
-  bool is_root() const { return world_.rank == 0; }
+  bool is_root() const { return world_.is_root(); }
   bool add(const ReadyRecord& record, Nanoseconds now, bool is_passed_on);
-  std::vector<int> ranks_of(int origin, bool subtree) const;
-  std::vector<int> missing(const Pending& pending) const;
+  std::vector<SetRank> ranks_of(SetRank origin, bool subtree) const;
+  std::vector<SetRank> missing(const Pending& pending) const;
   bool has_spoken(const Pending& pending, const ReadyRecord& record) const;
   static bool is_held(const Pending& pending, const ReadyRecord& record);
   static bool counts_twice(const Pending& pending, const ReadyRecord& record);
@@ -135,11 +135,11 @@ class Readiness {
   const std::string& labels(const UnitKey& key, const Pending& pending) const;
   std::string tensor(const UnitKey& key, const Pending& pending) const;
   std::string label(const UnitKey& key, const Pending& pending) const;
-  std::string describe_ranks(const std::vector<int>& ranks) const;
-  std::vector<int> numbers(std::vector<int> ranks) const;
+  std::string describe_ranks(const std::vector<SetRank>& ranks) const;
+  std::vector<int> numbers(const std::vector<SetRank>& ranks) const;
 
   // Loops that are at different iterations: readiness_loops.cc.
-  const UnitKey* other_iteration(const UnitKey& key, const std::vector<int>& absent) const;
+  const UnitKey* other_iteration(const UnitKey& key, const std::vector<SetRank>& absent) const;
   std::string iterations_apart(const UnitKey& key, const UnitKey& other, Nanoseconds age) const;
 
   // The order of variable names: readiness_names.cc.
@@ -152,10 +152,10 @@ class Readiness {
     static constexpr std::size_t kNone = SIZE_MAX;
     std::vector<std::string> texts;    // listings that differ in more than counters
     std::vector<std::size_t> of_rank;  // the index in `texts` of each rank of the set, or kNone
-    const std::string* of(int rank) const;
+    const std::string* of(SetRank rank) const;
   };
-  std::map<std::string, std::vector<int>> ranks_by_names(const UnitKey& key,
-                                                         const Pending& pending) const;
+  std::map<std::string, std::vector<SetRank>> ranks_by_names(const UnitKey& key,
+                                                             const Pending& pending) const;
   std::vector<Listed> listed(const UnitKey& key, const Pending& pending) const;
   Status check_order(const UnitKey& key, const Pending& pending, bool may_warn);
   void remember_names(const UnitKey& key, const Pending& pending);
@@ -164,13 +164,13 @@ class Readiness {
   // Ranks that have joined: readiness_join.cc.
   bool add_join(const ReadyRecord& record);
   void go_on_without_data(const UnitKey& key);
-  std::vector<int> joined_without(const Pending& pending) const;
+  std::vector<SetRank> joined_without(const Pending& pending) const;
   Status needs_data(const UnitKey& key, const Pending& pending,
-                    const std::vector<int>& without) const;
+                    const std::vector<SetRank>& without) const;
   void check_join(Nanoseconds now);
   Nanoseconds join_deadline() const;
 
-  const World& world_;
+  const SetWorld& world_;
   const DescriptorTable& table_;
   Limits limits_;
   int subtree_ranks_;
@@ -186,8 +186,8 @@ class Readiness {
   std::vector<VerdictMessage> verdicts_;
   std::vector<std::string> warnings_;
 
-  std::map<int, int64_t> joined_;  // by rank: its next number
-  int last_joined_ = -1;
+  std::map<SetRank, int64_t> joined_;  // by rank: its next number
+  SetRank last_joined_;
   std::set<UnitKey> said_by_all_;
   Nanoseconds join_moved_at_ = 0;  // when a rank last submitted or joined
   bool join_warned_ = false;

@@ -43,7 +43,7 @@ void Readiness::go_on_without_data(const UnitKey& key) {
   const auto found = pending_.find(key);
   if (found == pending_.end() || said_by_all_.contains(key)) return;
   Pending& pending = found->second;
-  const std::vector<int> without = joined_without(pending);
+  const std::vector<SetRank> without = joined_without(pending);
   const bool is_agreed = pending.verdict.ok() && pending.variants.size() == 1;
   if (is_agreed && !without.empty() && !goes_on_with_zeros(pending.variants.front())) {
     judge(key, pending, needs_data(key, pending, without));
@@ -52,8 +52,8 @@ void Readiness::go_on_without_data(const UnitKey& key) {
 }
 
 // Ranks that have joined without submitting this operation.
-std::vector<int> Readiness::joined_without(const Pending& pending) const {
-  std::vector<int> without;
+std::vector<SetRank> Readiness::joined_without(const Pending& pending) const {
+  std::vector<SetRank> without;
   for (const auto& [rank, number] : joined_) {
     ReadyRecord record;
     record.origin = rank;
@@ -63,7 +63,7 @@ std::vector<int> Readiness::joined_without(const Pending& pending) const {
 }
 
 Status Readiness::needs_data(const UnitKey& key, const Pending& pending,
-                             const std::vector<int>& without) const {
+                             const std::vector<SetRank>& without) const {
   ErrorDetail detail;
   detail.tensor = tensor(key, pending);
   detail.ranks = numbers(without);
@@ -79,12 +79,12 @@ Status Readiness::needs_data(const UnitKey& key, const Pending& pending,
 void Readiness::check_join(Nanoseconds now) {
   const Nanoseconds idle = now - join_moved_at_;
   if (!is_root() || !has_joined() || have_all_joined() || idle < limits_.stall_warning) return;
-  std::vector<int> present, absent;
-  for (int rank = 0; rank < world_.size(); ++rank) {
+  std::vector<SetRank> present, absent;
+  for (SetRank rank : world_.ranks()) {
     (joined_.contains(rank) ? present : absent).push_back(rank);
   }
   const std::string sentence =
-      cat("join", world_.part, " was called by ", present.size(), " of ", world_.size(),
+      cat("join", world_.part(), " was called by ", present.size(), " of ", world_.size(),
           " ranks, and ", describe_ranks(absent), " neither joined nor submitted anything for ",
           tenths_of_seconds(idle), " s");
   if (idle >= limits_.stall_error) {

@@ -9,17 +9,18 @@ namespace rdmacoll {
 // Another iteration of this operation, which is missing exactly on the ranks that are not `absent`
 // here.
 const UnitKey* Readiness::other_iteration(const UnitKey& key,
-                                          const std::vector<int>& absent) const {
+                                          const std::vector<SetRank>& absent) const {
   if (key.name.empty()) return nullptr;
   for (auto entry = pending_.lower_bound({key.name, INT64_MIN});
        entry != pending_.end() && entry->first.name == key.name; ++entry) {
     if (entry->first.iteration == key.iteration || !entry->second.verdict.ok()) continue;
-    const std::vector<int> others = missing(entry->second);
+    const std::vector<SetRank> others = missing(entry->second);
     // A rank that has submitted one iteration has not submitted the other.
-    const bool is_apart = std::none_of(others.begin(), others.end(), [&](int rank) {
+    const bool is_apart = std::none_of(others.begin(), others.end(), [&](SetRank rank) {
       return std::binary_search(absent.begin(), absent.end(), rank);
     });
-    if (is_apart && others.size() + absent.size() == world_.members.size()) return &entry->first;
+    if (is_apart && others.size() + absent.size() == static_cast<std::size_t>(world_.size()))
+      return &entry->first;
   }
   return nullptr;
 }
@@ -29,8 +30,8 @@ std::string Readiness::iterations_apart(const UnitKey& key, const UnitKey& other
                                         Nanoseconds age) const {
   const UnitKey& first = std::min(key, other);
   const UnitKey& second = std::max(key, other);
-  const std::vector<int> behind = missing(pending_.at(second));
-  const std::vector<int> ahead = missing(pending_.at(first));
+  const std::vector<SetRank> behind = missing(pending_.at(second));
+  const std::vector<SetRank> ahead = missing(pending_.at(first));
   constexpr int64_t kShownMax = 1 << 20;  // in nested loops the iteration is not a count
   const bool is_count = first.iteration >= 0 && second.iteration < kShownMax;
   const auto iteration = [&](const UnitKey& one) {

@@ -18,19 +18,19 @@ const std::string& name_of(const UnitKey& key, const std::string& descriptor) {
 
 }  // namespace
 
-const std::string* Readiness::KnownNames::of(int rank) const {
-  const auto at = static_cast<std::size_t>(rank);
+const std::string* Readiness::KnownNames::of(SetRank rank) const {
+  const std::size_t at = rank.index();
   return at < of_rank.size() && of_rank[at] != kNone ? &texts[of_rank[at]] : nullptr;
 }
 
 // Root: the ranks that have each listing. A rank that has sent none has the one it sent before.
-std::map<std::string, std::vector<int>> Readiness::ranks_by_names(const UnitKey& key,
-                                                                  const Pending& pending) const {
+std::map<std::string, std::vector<SetRank>> Readiness::ranks_by_names(
+    const UnitKey& key, const Pending& pending) const {
   const auto known = known_names_.find(name_of(key, pending.variants.front()));
-  std::map<std::string, std::vector<int>> ranks;
+  std::map<std::string, std::vector<SetRank>> ranks;
   for (const Contribution& contribution : pending.contributions) {
     const std::string& sent = pending.listings[contribution.listing];
-    for (int rank : ranks_of(contribution.origin, contribution.subtree)) {
+    for (SetRank rank : ranks_of(contribution.origin, contribution.subtree)) {
       const std::string* before = known == known_names_.end() ? nullptr : known->second.of(rank);
       if (!sent.empty()) {
         ranks[sent].push_back(rank);
@@ -44,9 +44,9 @@ std::map<std::string, std::vector<int>> Readiness::ranks_by_names(const UnitKey&
 
 // Root: the listings that differ, with their ranks, in the order of their first ranks.
 std::vector<Readiness::Listed> Readiness::listed(const UnitKey& key, const Pending& pending) const {
-  std::map<int, Listed> by_first_rank;
+  std::map<SetRank, Listed> by_first_rank;
   for (auto& [names, ranks] : ranks_by_names(key, pending)) {
-    std::vector<int> sorted = ranks;
+    std::vector<SetRank> sorted = ranks;
     std::sort(sorted.begin(), sorted.end());
     const std::string title = sorted.size() == 1 ? "rank " : "ranks ";
     by_first_rank[sorted.front()] = {cat(title, join(numbers(sorted), ", ")), names};
@@ -95,17 +95,17 @@ void Readiness::remember_names(const UnitKey& key, const Pending& pending) {
   const KnownNames& before = known_names_[name];
   KnownNames now;
   now.of_rank.assign(static_cast<std::size_t>(world_.size()), KnownNames::kNone);
-  const auto set = [&now](int rank, const std::string& names) {
+  const auto set = [&now](SetRank rank, const std::string& names) {
     std::size_t text = 0;
     while (text < now.texts.size() && likeness(now.texts[text], names) != Likeness::same) ++text;
     if (text == now.texts.size()) now.texts.push_back(names);
-    now.of_rank[static_cast<std::size_t>(rank)] = text;
+    now.of_rank[rank.index()] = text;
   };
   for (const auto& [names, ranks] : ranks_by_names(key, pending)) {
-    for (int rank : ranks) set(rank, names);
+    for (SetRank rank : ranks) set(rank, names);
   }
   // A rank that has joined takes no part, and does not repeat its names later.
-  for (int rank = 0; rank < world_.size(); ++rank) {
+  for (SetRank rank : world_.ranks()) {
     const bool is_missing = now.of(rank) == nullptr && before.of(rank) != nullptr;
     if (is_missing) set(rank, *before.of(rank));
   }

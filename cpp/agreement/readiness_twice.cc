@@ -7,7 +7,7 @@ namespace rdmacoll {
 namespace {
 
 // Whether `rank` equals `ancestor`, or is below it in the control tree.
-bool is_below(int ancestor, int rank) {
+bool is_below(SetRank ancestor, SetRank rank) {
   while (rank > ancestor) rank = tree_parent(rank);
   return rank == ancestor;
 }

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/clock.h"
+#include "base/rank.h"
 #include "base/status.h"
 
 namespace rdmacoll {
@@ -16,7 +17,7 @@ struct Situation {
   Status failure;             // the failure that ended the world, or ok()
   Status departed;            // the first rank that left; no more collectives run
   bool leaving = false;       // this rank is leaving
-  std::set<int> lost;         // ranks of the job whose connection is closed
+  std::set<JobRank> lost;     // ranks whose connection is closed
 
   bool goes_on() const { return failure.ok(); }
 };

@@ -20,18 +20,18 @@ OperationRef Undecided::take(const UnitKey& key) {
 void Undecided::announce(const OperationRef& operation) {
   const Request& request = operation->request;
   if (request.kind == Kind::join) return announce_join(*operation);
-  const World& world = parts_.world;
+  const SetWorld& world = parts_.world;
   ReadyRecord record{parts_.table.refer(operation->descriptor),
                      request.iteration,
-                     world.rank,
+                     world.rank(),
                      parts_.tree.is_leaf(),
                      {}};
   if (record.descriptor.id == 0 || request.name.empty()) record.labels = request.labels();
   record.listing = parts_.names.say(*operation);
   record.age = parts_.now.turned_at - operation->state.taken_at;
   std::vector<int64_t> rows;  // a refusal has no rows
-  if (request.refusal.empty()) rows = own_rows(request, world.rank, world.size());
-  if (!rows.empty()) record.rows.emplace_back(world.rank, std::move(rows));
+  if (request.refusal.empty()) rows = own_rows(request, world.rank(), world.size());
+  if (!rows.empty()) record.rows.emplace_back(world.rank(), std::move(rows));
   announce(record);
 }
 
@@ -43,7 +43,7 @@ void Undecided::announce(const ReadyRecord& record) {
 void Undecided::announce_join(const Operation& join) {
   ReadyRecord record;
   record.iteration = join.next_number;
-  record.origin = parts_.world.rank;
+  record.origin = parts_.world.rank();
   record.joins = true;
   announce(record);
 }

@@ -9,8 +9,8 @@
 #include "agreement/readiness.h"
 #include "agreement/said_names.h"
 #include "agreement/situation.h"
+#include "base/set_world.h"
 #include "base/status.h"
-#include "base/world.h"
 #include "operation/operation.h"
 
 namespace rdmacoll {
@@ -20,7 +20,7 @@ using Operations = std::map<UnitKey, OperationRef>;
 class Undecided {
  public:
   struct Parts {
-    const World& world;
+    const SetWorld& world;
     const Situation& now;
     const ControlTree& tree;
     const DescriptorTable& table;

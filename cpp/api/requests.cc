@@ -27,7 +27,6 @@ Status request_from(const rc_request& from, Request& to) {
   to.kind = static_cast<Kind>(from.kind);
   to.dtype = static_cast<Dtype>(from.dtype);
   to.op = static_cast<ReduceOp>(from.op);
-  to.root = from.root;
   to.prescale = from.prescale;
   to.postscale = from.postscale;
   if (from.name != nullptr) to.name = from.name;
@@ -82,7 +81,7 @@ Status operation_from(const Session& session, const rc_request& from, OperationR
   RC_RETURN_IF_ERROR(session.usable());
   Request request;
   RC_RETURN_IF_ERROR(request_from(from, request));
-  RC_RETURN_IF_ERROR(session.resolve(request));
+  RC_RETURN_IF_ERROR(session.resolve(JobRank(from.root), request));
   operation = std::make_shared<Operation>(std::move(request));
   return {};
 }

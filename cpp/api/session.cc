@@ -212,7 +212,7 @@ Status Session::set_up(const std::vector<int>& leaders) {
       EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_, tuning});
   for (const std::vector<int>& ranks : config_.process_sets) {
     uint32_t number = 0;
-    RC_RETURN_IF_ERROR(engine_->add_set(ranks, number));
+    RC_RETURN_IF_ERROR(engine_->add_set({ranks.begin(), ranks.end()}, number));
   }
   driver_ =
       std::make_unique<Driver>(*engine_, *fabric_, clock_, driver_options(oversubscription, cores));
@@ -273,15 +273,15 @@ Status Session::usable() const {
   return {};
 }
 
-Status Session::resolve(Request& request) const {
+Status Session::resolve(JobRank root, Request& request) const {
   request.shares_results = request.shares_results && config_.share_results;
-  if (request.set == 0 || !is_known(request.kind) || !row_of(request.kind).has_root) return {};
-  const int root = engine_->rank_in(request.set, request.root);
-  if (root < 0) {
-    return {Code::invalid, cat("root_rank ", request.root, " is not in process set ", request.set,
+  if (!is_known(request.kind) || !row_of(request.kind).has_root) return {};
+  // In the world both ranks are equal. check() refuses one that does not exist.
+  request.root = request.set == 0 ? SetRank(root.value()) : engine_->rank_in(request.set, root);
+  if (request.set != 0 && request.root.is_none()) {
+    return {Code::invalid, cat("root_rank ", root, " is not in process set ", request.set,
                                ": the root of its operations is one of its ranks.")};
   }
-  request.root = root;
   return {};
 }
 

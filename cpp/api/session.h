@@ -42,13 +42,13 @@ class Session {
   // Returns NotInitializedError before start(), and in a forked child.
   Status usable() const;
   Driver& driver() { return *driver_; }
-  // Converts the root to its rank in the set, and disables shared results if the settings do.
-  Status resolve(Request& request) const;
+  // Sets the root as a rank of its set, and disables shared results if the settings do.
+  Status resolve(JobRank root, Request& request) const;
   Status check(const Request& request) const { return engine_->check(request); }
   // As operation.refuse() in rdmacoll_c.h.
   void refuse(Request request);
   // Process sets, as in rdmacoll_c.h.
-  Status add_set(const std::vector<int>& ranks, uint32_t& number);
+  Status add_set(const std::vector<JobRank>& ranks, uint32_t& number);
   Status remove_set(uint32_t number, Nanoseconds timeout);
   std::size_t in_flight(uint32_t set);
   // Registers the memory of a prepared operation with the devices. Memory that they do not accept

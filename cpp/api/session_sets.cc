@@ -16,7 +16,7 @@ constexpr Nanoseconds kDrainSleep = kMillisecond;
 
 }  // namespace
 
-Status Session::add_set(const std::vector<int>& ranks, uint32_t& number) {
+Status Session::add_set(const std::vector<JobRank>& ranks, uint32_t& number) {
   return driver_->inspect([&](Engine& engine) { return engine.add_set(ranks, number); });
 }
 

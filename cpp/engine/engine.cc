@@ -1,7 +1,6 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/small_range.h"
@@ -30,12 +29,13 @@ Engine::Engine(EngineParts parts)
       tuning_(parts.tuning),
       executor_(world_.size(), transport_, compute_, pool_),
       table_(world_.workers(), pool_.size() / kEngineShare / kSetsShare) {
-  std::vector<int> everybody(world_.members.size());
-  std::iota(everybody.begin(), everybody.end(), 0);
+  std::vector<JobRank> everybody;
+  for (int rank = 0; rank < world_.size(); ++rank) everybody.emplace_back(rank);
   const uint64_t bytes = pool_.size() / kEngineShare;
-  make_set(0, everybody, {0, kBatchesInFlight}, bytes - bytes / kSetsShare);
+  make_set(0, SetMembers(everybody), {0, kBatchesInFlight}, bytes - bytes / kSetsShare);
   everybody.resize(static_cast<std::size_t>(world_.workers()));
-  submissions_.open(0, world_.is_server(world_.rank) ? -1 : world_.rank, std::move(everybody));
+  const SetMembers workers(std::move(everybody));
+  submissions_.open(0, workers.find(me()), workers);
 }
 
 // ---- the loop ----
@@ -115,8 +115,9 @@ bool Engine::execute() {
   const bool moved = executor_.poll();
   const Status& status = executor_.status();
   if (status.code() == Code::rank_failed && status.detail().rank != world_.rank) {
-    lose(status.detail().rank, status.detail().cause);  // its memory cannot be read
-    misses(status.detail().rank);
+    const JobRank peer(status.detail().rank);
+    lose(peer, status.detail().cause);  // its memory cannot be read
+    misses(peer);
   } else if (!status.ok()) {
     fail_this_rank(status);
   }

@@ -59,10 +59,10 @@ class Engine final : public Sink, private SetHost {
 
   // From any thread. An accepted operation is completed exactly once.
   Status submit(const OperationRef& operation);
-  // Validates a request. Its ranks are ranks of its set.
+  // Validates a request.
   Status check(const Request& request) const;
-  // The set's rank of a rank of the job, or -1 if the set does not contain it.
-  int rank_in(uint32_t set, int rank) const { return submissions_.rank_in(set, rank); }
+  // The rank of a process in a set, or none if the set does not contain it.
+  SetRank rank_in(uint32_t set, JobRank rank) const { return submissions_.rank_in(set, rank); }
   bool has_submissions() const { return submissions_.waiting(); }
 
   // All functions below: only for the holder of the baton.
@@ -89,7 +89,7 @@ class Engine final : public Sink, private SetHost {
   // Adds a process set. Every rank of the job, member or not, makes the same calls of add_set() and
   // remove_set() in the same order. Ranks submit to a new set only after all have added it. A set
   // may be removed only when no rank has operations in flight in it.
-  Status add_set(const std::vector<int>& ranks, uint32_t& number);
+  Status add_set(const std::vector<JobRank>& ranks, uint32_t& number);
   // Returns busy() while other ranks still need this rank for the set. Call it again.
   Status remove_set(uint32_t number);
   // The number of operations of this rank's callers that have not ended.
@@ -110,7 +110,7 @@ class Engine final : public Sink, private SetHost {
   // At a parameter server: whether every worker has left and has received its answers. left() has
   // the cause of each, by rank.
   bool have_workers_left() const;
-  const std::map<int, std::string>& left() const { return departed_; }
+  const std::map<JobRank, std::string>& left() const { return departed_; }
   // The failure that ended this world, or ok().
   const Status& failure() const { return now_.failure; }
   std::string metrics_json(uint64_t wakeups) const;  // `wakeups`: how often the driver has slept
@@ -125,21 +125,21 @@ class Engine final : public Sink, private SetHost {
   void received(uint64_t cookie) override { executor_.received(cookie); }
   void viewed(uint64_t cookie, const View& view) override { executor_.viewed(cookie, view); }
   void control(int peer, std::span<const std::byte> message) override;
-  void hear(int peer, std::span<const std::byte> message, bool is_whole);
+  void hear(JobRank peer, std::span<const std::byte> message, bool is_whole);
   void peer_failed(int peer, const std::string& cause) override;
 
-  void handle(int peer, FailureMessage& message);
-  void handle(int peer, LeavingMessage& message);
-  void handle(int peer, GoodbyeMessage& message);
-  void handle(int peer, FarewellMessage& message);
-  void handle(int peer, FragmentMessage& message);
+  void handle(JobRank peer, FailureMessage& message);
+  void handle(JobRank peer, LeavingMessage& message);
+  void handle(JobRank peer, GoodbyeMessage& message);
+  void handle(JobRank peer, FarewellMessage& message);
+  void handle(JobRank peer, FragmentMessage& message);
 
   // Callbacks of the sets.
-  void post(int rank, uint32_t set, const Message& message) override;
-  void misses(int peer) override;
-  void fail(int rank, Status status);
+  void post(JobRank to, uint32_t set, const Message& message) override;
+  void misses(JobRank peer) override;
+  void fail(JobRank rank, Status status);
   void fail_this_rank(const Status& status) override;
-  void broken_protocol(int rank, const std::string& what) override;
+  void broken_protocol(JobRank sender, const std::string& what) override;
   void begin(const OperationRef& operation) override;
   void set_next_number(uint32_t set, int64_t number) override {
     submissions_.set_next_number(set, number);
@@ -151,14 +151,14 @@ class Engine final : public Sink, private SetHost {
   bool take_submissions();
   bool execute();
   bool finish_operations();
-  void lose(int peer, const std::string& cause);
+  void lose(JobRank peer, const std::string& cause);
   bool fail_if_suspended();
   bool judge_suspects();
   bool end_failed_world();
   Status departure(const LeavingMessage& message) const;
   bool are_workers_gone() const;
-  bool tolerates_loss_of(int rank) const;
-  int workers_without(int lost) const;
+  bool tolerates_loss_of(JobRank rank) const;
+  int workers_without(JobRank lost) const;
   void depart(const LeavingMessage& message);
   bool has_ended_all(const LeavingMessage& message) const;
   bool answer_goodbyes();
@@ -166,7 +166,7 @@ class Engine final : public Sink, private SetHost {
   void complete_undecided(const Status& status);
   bool is_ahead_of(const LeavingMessage& message) const;
 
-  void post_neighbours(const Message& message, int except);
+  void post_neighbours(const Message& message, JobRank except);
   bool poll_transport();
   bool flush_outbox() { return !outbox_.empty() && retry_outbox(); }
   bool retry_outbox();  // sends the messages that the transport refused
@@ -178,7 +178,8 @@ class Engine final : public Sink, private SetHost {
     const uint32_t number = operation.request.set;
     return number == 0 ? world_set() : *find_set(number);
   }
-  void make_set(uint32_t number, const std::vector<int>& ranks, const Lanes& lanes, uint64_t bytes);
+  JobRank me() const { return JobRank(world_.rank); }
+  void make_set(uint32_t number, const SetMembers& members, const Lanes& lanes, uint64_t bytes);
 
   const World world_;
   const Config config_;
@@ -198,24 +199,25 @@ class Engine final : public Sink, private SetHost {
   std::vector<std::unique_ptr<ProcessSet>> sets_;  // the sets with this rank; the world is first
 
   // By peer: control messages that the transport refused. No queue is empty.
-  std::map<int, std::deque<std::vector<std::byte>>> outbox_;
-  std::map<int, std::vector<std::byte>> fragments_;  // by peer: an incomplete message
+  std::map<JobRank, std::deque<std::vector<std::byte>>> outbox_;
+  std::map<JobRank, std::vector<std::byte>> fragments_;  // by peer: an incomplete message
 
   struct Suspect {
-    int rank;
+    JobRank rank;
     Status status;
     Nanoseconds due;
   };
   std::vector<Suspect> suspects_;  // lost peers that another rank's failure may have ended
   Nanoseconds failed_at_ = 0;
   bool ended_ = false;
-  LeavingMessage first_departure_;       // the message of the first rank that left
-  std::map<int, std::string> departed_;  // ranks that have left, with the cause
-  std::map<int, LeavingMessage> said_goodbye_;
+  LeavingMessage first_departure_;           // the message of the first rank that left
+  std::map<JobRank, std::string> departed_;  // ranks that have left, with the cause
+  std::map<JobRank, LeavingMessage> said_goodbye_;
   // leaving peers that wait until this rank needs nothing more from them
-  std::set<int> goodbyes_to_answer_;
-  std::set<int> goodbyes_unanswered_;  // while this rank leaves: peers that may still need its data
-  std::set<int> silent_;               // peers that no longer access memory of this process
+  std::set<JobRank> goodbyes_to_answer_;
+  // while this rank leaves: peers that may still need its data
+  std::set<JobRank> goodbyes_unanswered_;
+  std::set<JobRank> silent_;  // peers that no longer access memory of this process
 
   std::vector<OperationRef> submitted_, finished_;  // members to reuse their memory
 

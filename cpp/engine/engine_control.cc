@@ -8,17 +8,21 @@ namespace rdmacoll {
 
 // ---- messages of peers ----
 
-void Engine::connected(int peer) {
+void Engine::connected(int peer) {  // a rank of the job, as for all callbacks of the transport
   for (const auto& set : sets_) set->connected();
   log_.debug(cat("connected to ", world_.describe(peer)));
   // The peer has requested this connection. It must learn the cause, and not blame this rank.
-  if (!now_.goes_on()) post(peer, 0, FailureMessage{now_.failure.detail().rank, now_.failure});
+  if (!now_.goes_on()) {
+    post(JobRank(peer), 0, FailureMessage{JobRank(now_.failure.detail().rank), now_.failure});
+  }
 }
 
-void Engine::control(int peer, std::span<const std::byte> bytes) { hear(peer, bytes, false); }
+void Engine::control(int peer, std::span<const std::byte> bytes) {
+  hear(JobRank(peer), bytes, false);
+}
 
 // `is_whole`: assembled from fragments.
-void Engine::hear(int peer, std::span<const std::byte> bytes, bool is_whole) {
+void Engine::hear(JobRank peer, std::span<const std::byte> bytes, bool is_whole) {
   const uint32_t number = addressed_set(bytes);
   ProcessSet* const set = find_set(number);
   // Ignore the last messages for a set that was removed here.
@@ -50,38 +54,38 @@ void Engine::hear(int peer, std::span<const std::byte> bytes, bool is_whole) {
       message);
 }
 
-void Engine::handle(int peer, FailureMessage& message) {
+void Engine::handle(JobRank peer, FailureMessage& message) {
   silent_.insert(peer);
   goodbyes_unanswered_.erase(peer);
   // A rank that leaves with operations in flight fails the others, and its own end continues.
-  if (now_.leaving && message.rank == world_.rank) return;
+  if (now_.leaving && message.rank == me()) return;
   // The peers of a suspended rank know only that it was silent. This rank knows the reason.
-  if (message.rank == world_.rank && fail_if_suspended()) return;
+  if (message.rank == me() && fail_if_suspended()) return;
   fail(message.rank, std::move(message.status));
 }
 
-void Engine::handle(int peer, LeavingMessage& message) {
+void Engine::handle(JobRank peer, LeavingMessage& message) {
   if (peer == message.rank) said_goodbye_[peer] = message;
   if (!departed_.try_emplace(message.rank, message.cause).second) return;
   if (!world_.is_server(world_.rank)) post_neighbours(message, peer);
   if (message.unfinished) {
-    fail(message.rank,
-         world_.failed(message.rank, cat("left while it had operations in flight",
+    fail(message.rank, world_.failed(message.rank.value(),
+                                     cat("left while it had operations in flight",
                                          message.cause.empty() ? "" : ": ", message.cause)));
   } else {
     depart(message);
   }
 }
 
-void Engine::handle(int peer, GoodbyeMessage& message) {
+void Engine::handle(JobRank peer, GoodbyeMessage& message) {
   said_goodbye_[peer] = message.leaving;
   silent_.insert(peer);
   goodbyes_to_answer_.insert(peer);
 }
 
-void Engine::handle(int peer, FarewellMessage&) { goodbyes_unanswered_.erase(peer); }
+void Engine::handle(JobRank peer, FarewellMessage&) { goodbyes_unanswered_.erase(peer); }
 
-void Engine::handle(int peer, FragmentMessage& message) {
+void Engine::handle(JobRank peer, FragmentMessage& message) {
   std::vector<std::byte>& all = fragments_[peer];
   if (all.size() + message.bytes.size() > kMessageBytesMax) {
     return broken_protocol(peer, "a control message without an end");
@@ -91,29 +95,30 @@ void Engine::handle(int peer, FragmentMessage& message) {
   if (message.is_last) hear(peer, std::exchange(all, {}), true);
 }
 
-void Engine::broken_protocol(int peer, const std::string& what) {
-  fail(peer, world_.failed(peer, cat("it sent ", what)));
+void Engine::broken_protocol(JobRank sender, const std::string& what) {
+  fail(sender, world_.failed(sender.value(), cat("it sent ", what)));
 }
 
 // ---- control messages ----
 
-void Engine::post(int peer, uint32_t set, const Message& message) {
-  if (ended_ || now_.lost.contains(peer)) return;
+void Engine::post(JobRank to, uint32_t set, const Message& message) {
+  if (ended_ || now_.lost.contains(to)) return;
   for (std::vector<std::byte>& bytes : encode_in_parts(world_.epoch, message, set)) {
     ++control_messages_;
     // The transport must not be called inside poll(). Such messages leave right afterwards.
-    if (!polling_ && !outbox_.contains(peer) && transport_.is_connected(peer) &&
-        transport_.post_control(peer, bytes).ok()) {
+    if (!polling_ && !outbox_.contains(to) && transport_.is_connected(to.value()) &&
+        transport_.post_control(to.value(), bytes).ok()) {
       continue;
     }
-    outbox_[peer].push_back(std::move(bytes));
+    outbox_[to].push_back(std::move(bytes));
   }
 }
 
-void Engine::post_neighbours(const Message& message, int except) {
-  for (int peer : world_set().neighbours()) {
+void Engine::post_neighbours(const Message& message, JobRank except) {
+  for (JobRank peer : world_set().neighbours()) {
     // A leaving rank informs the servers itself. Other ranks pass the message along the tree only.
-    if (peer != except && (except < 0 || !world_.is_server(peer))) post(peer, 0, message);
+    if (peer != except && (except.is_none() || !world_.is_server(peer.value())))
+      post(peer, 0, message);
   }
 }
 
@@ -128,8 +133,8 @@ bool Engine::retry_outbox() {
   bool moved = false;
   for (auto entry = outbox_.begin(); entry != outbox_.end();) {
     auto& [peer, waiting] = *entry;
-    while (!waiting.empty() && transport_.is_connected(peer) &&
-           transport_.post_control(peer, waiting.front()).ok()) {
+    while (!waiting.empty() && transport_.is_connected(peer.value()) &&
+           transport_.post_control(peer.value(), waiting.front()).ok()) {
       waiting.pop_front();
       moved = true;
     }

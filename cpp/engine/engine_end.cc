@@ -17,7 +17,8 @@ constexpr std::size_t kCauseBytesMax = 1000;
 
 }  // namespace
 
-void Engine::peer_failed(int peer, const std::string& cause) {
+void Engine::peer_failed(int lost, const std::string& cause) {
+  const JobRank peer(lost);
   silent_.insert(peer);
   outbox_.erase(peer);
   goodbyes_to_answer_.erase(peer);
@@ -25,12 +26,12 @@ void Engine::peer_failed(int peer, const std::string& cause) {
   lose(peer, cause);
 }
 
-void Engine::lose(int peer, const std::string& cause) {
+void Engine::lose(JobRank peer, const std::string& cause) {
   now_.lost.insert(peer);
   if (fail_if_suspended()) return;
   if (!said_goodbye_.contains(peer)) {
     const Nanoseconds due = now_.turned_at + (world_set().is_neighbour(peer) ? 0 : kHearsay);
-    suspects_.push_back({peer, world_.failed(peer, cause), due});
+    suspects_.push_back({peer, world_.failed(peer.value(), cause), due});
   } else if (executor_.needs(peer)) {
     misses(peer);
   }
@@ -39,22 +40,22 @@ void Engine::lose(int peer, const std::string& cause) {
 // Fails this rank if its peers went on without it. It may have been suspended within this turn.
 bool Engine::fail_if_suspended() {
   const Nanoseconds duration = suspension_.turn(clock_.now(), peer_timeout_);
-  if (duration > 0) fail(world_.rank, world_.was_suspended(duration, peer_timeout_));
+  if (duration > 0) fail(me(), world_.was_suspended(duration, peer_timeout_));
   return duration > 0;
 }
 
-void Engine::misses(int peer) {
+void Engine::misses(JobRank peer) {
   if (!suspects_.empty()) return;  // the world ends soon, with the cause
   const auto goodbye = said_goodbye_.find(peer);
   if (goodbye != said_goodbye_.end() && is_ahead_of(goodbye->second)) {
     // This rank has started a decision by a plan, and the peer never joins it. An earlier departure
     // may be the cause.
     const Status gone = now_.departed.ok() ? departure(goodbye->second) : now_.departed;
-    fail(gone.detail().rank, gone);
+    fail(JobRank(gone.detail().rank), gone);
   } else {
     // The peer waits for its peers before it goes, but only for a limited time. This rank was too
     // slow.
-    fail(peer, world_.failed(peer, kLeftTooEarly));
+    fail(peer, world_.failed(peer.value(), kLeftTooEarly));
   }
 }
 
@@ -82,7 +83,7 @@ bool Engine::judge_suspects() {
 // The first failure wins. From here on nothing is executed. A peer that receives the failure knows
 // that this rank no longer reads its memory. This rank waits shortly for the same message of all
 // peers. Afterwards no peer uses the memory of this rank's callers.
-void Engine::fail(int rank, Status status) {
+void Engine::fail(JobRank rank, Status status) {
   if (!now_.goes_on() || ended_ || (now_.leaving && in_flight_ == 0)) return;
   now_.failure = std::move(status);
   failed_at_ = clock_.now();
@@ -97,13 +98,14 @@ void Engine::fail(int rank, Status status) {
     log_.warning(cat(what, ". Training goes on with ", there, there == 1 ? " worker" : " workers",
                      "; collectives, which need all of them, end with this error."));
   }
-  for (int peer = 0; peer < world_.size(); ++peer) {
+  for (int number = 0; number < world_.size(); ++number) {
+    const JobRank peer(number);
     // Includes peers that are about to be connected. They must learn the cause, and not blame this
     // rank.
     const bool wanted = std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
       return set->is_neighbour(peer) || set->requested_peers().contains(peer);
     });
-    if (peer != world_.rank && (wanted || transport_.is_connected(peer))) {
+    if (peer != me() && (wanted || transport_.is_connected(number))) {
       post(peer, 0, FailureMessage{rank, now_.failure});
     }
   }
@@ -112,40 +114,40 @@ void Engine::fail(int rank, Status status) {
 void Engine::blame(const Status& failure) {
   const int rank = failure.detail().rank;
   const bool has_left = !now_.departed.ok() && now_.departed.detail().rank == rank;
-  if (!has_left) fail(rank, failure);  // otherwise all ranks know it from that rank
+  if (!has_left) fail(JobRank(rank), failure);  // otherwise all ranks know it from that rank
 }
 
 // Asynchronous servers, and their workers, continue without a worker that failed.
-bool Engine::tolerates_loss_of(int rank) const {
-  return world_.servers > 0 && world_.members[world_.workers()].stores && rank != world_.rank &&
-         !world_.is_server(rank);
+bool Engine::tolerates_loss_of(JobRank rank) const {
+  return world_.servers > 0 && world_.members[world_.workers()].stores && rank != me() &&
+         !world_.is_server(rank.value());
 }
 
-int Engine::workers_without(int lost) const {
+int Engine::workers_without(JobRank lost) const {
   int count = 0;
   for (int rank = 0; rank < world_.workers(); ++rank) {
-    count += rank != lost && !departed_.contains(rank) ? 1 : 0;
+    count += JobRank(rank) != lost && !departed_.contains(JobRank(rank)) ? 1 : 0;
   }
   return count;
 }
 
 // Other ranks run the same batch, so they cannot continue without this rank.
 void Engine::fail_this_rank(const Status& status) {
-  fail(world_.rank, world_.failed(world_.rank, status.message()));
+  fail(me(), world_.failed(world_.rank, status.message()));
 }
 
 bool Engine::end_failed_world() {
   if (ended_) return false;
   bool quiet = outbox_.empty() && transport_.flushed();
   for (int peer = 0; peer < world_.size(); ++peer) {
-    quiet = quiet && (!transport_.is_connected(peer) || silent_.contains(peer));
+    quiet = quiet && (!transport_.is_connected(peer) || silent_.contains(JobRank(peer)));
   }
   if (quiet || clock_.now() - failed_at_ >= kFailureFlush) end();
   return ended_;
 }
 
 Status Engine::departure(const LeavingMessage& message) const {
-  const int rank = message.rank;
+  const int rank = message.rank.value();
   const Member& member = world_.members[rank];
   const std::string why = message.cause.empty() ? "it called shutdown()" : message.cause;
   const std::string_view loss = world_.is_server(rank) ? world_.loss(rank) : "";
@@ -194,13 +196,13 @@ bool Engine::end_if_deserted() {
   const bool is_deserted =
       std::any_of(sets_.begin(), sets_.end(), [](const auto& set) { return set->is_deserted(); });
   if (!is_deserted) return false;
-  fail(now_.departed.detail().rank, now_.departed);
+  fail(JobRank(now_.departed.detail().rank), now_.departed);
   return true;
 }
 
 bool Engine::are_workers_gone() const {
   for (int rank = 0; rank < world_.workers(); ++rank) {
-    if (!departed_.contains(rank)) return false;
+    if (!departed_.contains(JobRank(rank))) return false;
   }
   return true;
 }
@@ -215,17 +217,17 @@ void Engine::leave(const std::string& said) {
                                                                 " ... (", said.size(), " bytes)");
   // Workers cannot continue without a server, and other servers learn its end only this way.
   if (world_.is_server(world_.rank) && started() && !are_workers_gone()) {
-    return fail(world_.rank, departure({world_.rank, false, {}, cause}));
+    return fail(me(), departure({me(), false, {}, cause}));
   }
   now_.leaving = true;
   submissions_.close({Code::shutdown, "rdmacoll was shut down; call init() to start again."});
   take_submissions();
-  LeavingMessage leaving{world_.rank, false, {}, cause};
+  LeavingMessage leaving{me(), false, {}, cause};
   for (const auto& set : sets_) {
     leaving.unfinished = leaving.unfinished || set->in_flight() > 0;
     leaving.started[set->number()] = set->agreement().started();
   }
-  post_neighbours(leaving, -1);
+  post_neighbours(leaving, JobRank());
   // A rank that leaves because of another one names that one, whose own message may arrive later.
   LeavingMessage first = now_.departed.ok() ? leaving : first_departure_;
   for (const auto& set : sets_) {
@@ -234,8 +236,8 @@ void Engine::leave(const std::string& said) {
   }
   for (int peer = 0; peer < world_.size(); ++peer) {
     if (peer == world_.rank || !transport_.is_connected(peer)) continue;
-    post(peer, 0, GoodbyeMessage{first});
-    goodbyes_unanswered_.insert(peer);
+    post(JobRank(peer), 0, GoodbyeMessage{first});
+    goodbyes_unanswered_.emplace(peer);
   }
   complete_undecided({Code::shutdown, "rdmacoll was shut down while the operation was pending."});
 }
@@ -244,7 +246,7 @@ void Engine::leave(const std::string& said) {
 // the connection. So a leaving rank waits for a FarewellMessage of each peer.
 bool Engine::answer_goodbyes() {
   const std::size_t waiting = goodbyes_to_answer_.size();
-  std::erase_if(goodbyes_to_answer_, [&](int peer) {
+  std::erase_if(goodbyes_to_answer_, [&](JobRank peer) {
     if (!has_ended_all(said_goodbye_[peer])) return false;
     post(peer, 0, FarewellMessage{});
     return true;

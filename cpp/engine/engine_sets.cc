@@ -24,23 +24,26 @@ uint64_t segment_bytes_max(uint64_t bytes, int ranks, int servers, std::size_t b
   return std::max(most, kSegmentBytesMin);
 }
 
-World world_of(const World& job, uint32_t number, const std::vector<int>& ranks) {
+World world_of(const World& job, uint32_t number, const SetMembers& members) {
   if (number == 0) return job.of_workers();
-  World world{job.job, job.epoch, -1, {}, cat(" of process set ", number)};
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    world.members.push_back(job.members[ranks[i]]);
-    world.members.back().number = job.number(ranks[i]);
-    if (ranks[i] == job.rank) world.rank = static_cast<int>(i);
+  World world{job.job,
+              job.epoch,
+              members.find(JobRank(job.rank)).value(),
+              {},
+              cat(" of process set ", number)};
+  for (JobRank rank : members) {
+    world.members.push_back(job.members[rank.index()]);
+    world.members.back().number = job.number(rank.value());
   }
   return world;
 }
 
 }  // namespace
 
-void Engine::make_set(uint32_t number, const std::vector<int>& ranks, const Lanes& lanes,
+void Engine::make_set(uint32_t number, const SetMembers& members, const Lanes& lanes,
                       uint64_t bytes) {
   const int servers = number == 0 ? world_.servers : 0;
-  const int workers = static_cast<int>(ranks.size()) - servers;
+  const int workers = members.size() - servers;
   const bool has_one_shot =
       std::ranges::any_of(config_.allreduce_algorithms, [](const AlgorithmRange& range) {
         return algorithm_from(range.algorithm) == Algorithm::one_shot;
@@ -49,17 +52,18 @@ void Engine::make_set(uint32_t number, const std::vector<int>& ranks, const Lane
   executor_.open(lanes);
   SetHost& host = *this;
   sets_.push_back(std::make_unique<ProcessSet>(
-      SetParts{number, world_, world_of(world_, number, ranks), ranks, servers, lanes, segment,
-               config_, tuning_, transport_, pool_, results_, executor_, log_},
+      SetParts{number, world_, SetWorld(world_of(world_, number, members)), members, servers, lanes,
+               segment, config_, tuning_, transport_, pool_, results_, executor_, log_},
       host, now_));
 }
 
-Status Engine::add_set(const std::vector<int>& ranks, uint32_t& number) {
+Status Engine::add_set(const std::vector<JobRank>& ranks, uint32_t& number) {
   RC_RETURN_IF_ERROR(table_.add(ranks, number));
   const SetTable::Entry& entry = *table_.find(number);
-  const auto me = std::find(ranks.begin(), ranks.end(), world_.rank);
-  if (me != ranks.end()) make_set(number, ranks, entry.lanes, entry.bytes);
-  submissions_.open(number, me == ranks.end() ? -1 : static_cast<int>(me - ranks.begin()), ranks);
+  const SetMembers members(ranks);
+  const SetRank mine = members.find(me());
+  if (!mine.is_none()) make_set(number, members, entry.lanes, entry.bytes);
+  submissions_.open(number, mine, members);
   return {};
 }
 

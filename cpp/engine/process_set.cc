@@ -31,13 +31,16 @@ Agreement::Rules rules_of(const SetParts& parts) {
   return rules;
 }
 
-// The neighbours of a rank in the control tree, as ranks of the job.
-std::vector<int> neighbours_of(const World& world, const std::vector<int>& ranks) {
-  if (world.rank >= world.size()) return {ranks.begin(), ranks.begin() + world.size()};
-  std::vector<int> neighbours;
-  if (world.rank > 0) neighbours.push_back(ranks[tree_parent(world.rank)]);
-  for (int child : tree_children(world.rank, world.size())) neighbours.push_back(ranks[child]);
-  neighbours.insert(neighbours.end(), ranks.begin() + world.size(), ranks.end());
+// The neighbours of a rank in the control tree.
+std::vector<JobRank> neighbours_of(const SetWorld& world, const SetMembers& members) {
+  const auto servers = members.begin() + world.size();
+  if (world.is_server()) return {members.begin(), servers};
+  std::vector<JobRank> neighbours;
+  if (!world.is_root()) neighbours.push_back(members[tree_parent(world.rank())]);
+  for (SetRank child : tree_children(world.rank(), world.size())) {
+    neighbours.push_back(members[child]);
+  }
+  neighbours.insert(neighbours.end(), servers, members.end());
   return neighbours;
 }
 
@@ -47,7 +50,7 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
     : number_(parts.number),
       job_(parts.job),
       world_(std::move(parts.world)),
-      ranks_(std::move(parts.ranks)),
+      members_(std::move(parts.members)),
       lanes_(parts.lanes),
       host_(host),
       now_(now),
@@ -56,30 +59,23 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
       results_(parts.results),
       executor_(parts.executor),
       log_(parts.log),
-      neighbours_(neighbours_of(world_, ranks_)),
+      neighbours_(neighbours_of(world_, members_)),
       agreement_(world_, rules_of(parts), *this, now_, log_),
-      planner_(world_, ranks_, parts.servers, transport_, pool_, parts.tuning),
-      places_({number_, job_, world_, ranks_,
-               parts.servers > 0 ? job_.local_size() == job_.size()
-                                 : world_.local_size() == world_.size(),
+      planner_(world_, members_, parts.servers, transport_, pool_, parts.tuning),
+      places_({number_, job_, world_, members_,
+               parts.servers > 0 ? job_.local_size() == job_.size() : world_.is_one_node(),
                transport_, pool_, results_, host_, now_}),
       zeros_(lanes_.count) {
-  for (int peer : neighbours_) transport_.connect(peer);
+  for (JobRank peer : neighbours_) transport_.connect(peer.value());
 }
 
-bool ProcessSet::is_neighbour(int rank) const {
+bool ProcessSet::is_neighbour(JobRank rank) const {
   return std::find(neighbours_.begin(), neighbours_.end(), rank) != neighbours_.end();
-}
-
-int ProcessSet::rank_of(int peer) const {
-  if (number_ == 0) return peer;
-  const auto found = std::find(ranks_.begin(), ranks_.end(), peer);
-  return found == ranks_.end() ? -1 : static_cast<int>(found - ranks_.begin());
 }
 
 bool ProcessSet::is_connected() const {
   return std::all_of(neighbours_.begin(), neighbours_.end(),
-                     [&](int peer) { return transport_.is_connected(peer); });
+                     [&](JobRank peer) { return transport_.is_connected(peer.value()); });
 }
 
 // ---- the loop ----
@@ -114,9 +110,9 @@ bool ProcessSet::decide() {
 }
 
 bool ProcessSet::is_one_node() const {
-  return world_.local_size() == world_.size() &&
-         std::all_of(neighbours_.begin(), neighbours_.end(), [&](int peer) {
-           return transport_.is_connected(peer) && transport_.reach(peer).views;
+  return world_.is_one_node() &&
+         std::all_of(neighbours_.begin(), neighbours_.end(), [&](JobRank peer) {
+           return transport_.is_connected(peer.value()) && transport_.reach(peer.value()).views;
          });
 }
 
@@ -155,7 +151,7 @@ bool ProcessSet::start_batches() {
     Decided& next = decided.front();
     if (!executor_.has_room(lanes_, next.sequence) || !planner_.connect(next)) {
       if (now_.lost.empty()) break;
-      for (int peer : planner_.peers_of(next)) misses(peer);
+      for (JobRank peer : planner_.peers_of(next)) misses(peer);
       break;
     }
     if (!start_batch(next)) break;
@@ -183,7 +179,7 @@ bool ProcessSet::start_batch(Decided& decided) {
   return is_ready;
 }
 
-bool ProcessSet::misses(int peer) {
+bool ProcessSet::misses(JobRank peer) {
   const bool is_lost = now_.lost.contains(peer);
   if (is_lost) host_.misses(peer);
   return is_lost;
@@ -215,26 +211,26 @@ void ProcessSet::end(const OperationRef& operation, const Status& status) {
   host_.end(operation, status);
 }
 
-std::string ProcessSet::hear(int peer, PlaceMessage& message) {
-  std::string what = agreement_.complaint(rank_of(peer), message);
+std::string ProcessSet::hear(JobRank peer, PlaceMessage& message) {
+  std::string what = agreement_.complaint(members_.find(peer), message);
   const bool is_wrong = what.empty() && !places_.take(peer, message);
   return is_wrong ? "an address for results that no operation expects" : what;
 }
 
 // ---- for the agreement ----
 
-void ProcessSet::post(int rank, const Message& message) {
-  host_.post(ranks_[rank], number_, message);
+void ProcessSet::post(SetRank to, const Message& message) {
+  host_.post(members_[to], number_, message);
 }
 
-void ProcessSet::broken_protocol(int rank, const std::string& what) {
-  host_.broken_protocol(ranks_[rank], what);
+void ProcessSet::broken_protocol(SetRank sender, const std::string& what) {
+  host_.broken_protocol(members_[sender], what);
 }
 
 bool ProcessSet::begin(const OperationRef& placeholder) {
   Request& request = placeholder->request;
   request.set = number_;
-  if (world_.rank < world_.size()) {  // a server sends nothing, not even zeros
+  if (!world_.is_server()) {  // a server sends nothing, not even zeros
     placeholder->state.zeros = zeros_.take(request.bytes());
     if (placeholder->state.zeros.memory == nullptr) {
       host_.fail_this_rank(
@@ -251,7 +247,7 @@ bool ProcessSet::begin(const OperationRef& placeholder) {
 }
 
 void ProcessSet::end_join(const OperationRef& join, const AllJoinedMessage& message) {
-  const int64_t last = ranks_[message.last];
+  const int64_t last = members_[message.last].value();
   Operation::Result result{{}, sizeof last, std::make_unique<std::byte[]>(sizeof last)};
   std::memcpy(result.memory.get(), &last, sizeof last);
   join->results.push_back(std::move(result));
@@ -289,7 +285,7 @@ SetTotals ProcessSet::totals() const {
 std::string ProcessSet::state() const {
   const std::string set = number_ == 0
                               ? ""
-                              : cat("  process set ", number_, " (ranks ", join(ranks_, ", "),
+                              : cat("  process set ", number_, " (ranks ", join(members_, ", "),
                                     "): ", in_flight_, " operations in flight\n");
   return set + agreement_.state();
 }

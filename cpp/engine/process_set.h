@@ -13,6 +13,7 @@
 #include "agreement/situation.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "base/set_world.h"
 #include "base/status.h"
 #include "base/world.h"
 #include "collectives/choose.h"
@@ -50,8 +51,8 @@ struct SetTotals {
 struct SetParts {
   uint32_t number = 0;
   const World& job;
-  World world;             // the members of the set, with this rank's number among them
-  std::vector<int> ranks;  // the job's ranks of the members, and of the servers after them
+  SetWorld world;
+  SetMembers members;
   int servers = 0;
   Lanes lanes;  // its lanes in the executor
   uint64_t segment_bytes_max = 0;
@@ -64,16 +65,15 @@ struct SetParts {
   Log log;
 };
 
-// Only for the holder of the baton, like Engine. Ranks in these functions are ranks of the job.
-// Those of the agreement are ranks of the set.
+// Only for the holder of the baton, like Engine.
 class ProcessSet final : private AgreementHost {
  public:
   ProcessSet(SetParts parts, SetHost& host, const Situation& now);
 
   uint32_t number() const { return number_; }
-  const World& world() const { return world_; }
-  const std::vector<int>& neighbours() const { return neighbours_; }
-  bool is_neighbour(int rank) const;
+  const SetWorld& world() const { return world_; }
+  const std::vector<JobRank>& neighbours() const { return neighbours_; }
+  bool is_neighbour(JobRank rank) const;
   bool is_connected() const;  // to all neighbours
   Agreement& agreement() { return agreement_; }
   const Agreement& agreement() const { return agreement_; }
@@ -95,10 +95,10 @@ class ProcessSet final : private AgreementHost {
   // Takes a message, unless it is wrong. Returns "" if it is valid. Otherwise returns the end of
   // the sentence "it sent ...".
   template <AgreementMessage Body>
-  std::string hear(int peer, Body& message) {
-    return agreement_.hear(rank_of(peer), message);
+  std::string hear(JobRank peer, Body& message) {
+    return agreement_.hear(members_.find(peer), message);
   }
-  std::string hear(int peer, PlaceMessage& message);
+  std::string hear(JobRank peer, PlaceMessage& message);
   void connected() { planner_.connected(); }
 
   // ---- the end ----
@@ -108,7 +108,7 @@ class ProcessSet final : private AgreementHost {
   bool has_ended_all(uint64_t before) const;  // all decisions before this one have ended
 
   // ---- state and metrics ----
-  const std::set<int>& requested_peers() const { return planner_.requested_peers(); }
+  const std::set<JobRank>& requested_peers() const { return planner_.requested_peers(); }
   // Operations that a caller waits for.
   std::size_t in_flight() const { return in_flight_ - placeholders_ - refusals_; }
   SetTotals totals() const;
@@ -116,8 +116,8 @@ class ProcessSet final : private AgreementHost {
 
  private:
   // For the agreement.
-  void post(int rank, const Message& message) override;
-  void broken_protocol(int rank, const std::string& what) override;
+  void post(SetRank to, const Message& message) override;
+  void broken_protocol(SetRank sender, const std::string& what) override;
   bool begin(const OperationRef& placeholder) override;
   void end_join(const OperationRef& join, const AllJoinedMessage& message) override;
   void segments_are_short(uint64_t segment_bytes) override;
@@ -129,15 +129,13 @@ class ProcessSet final : private AgreementHost {
   bool starts_at_once(const OperationRef& operation);
   bool start_batches();
   bool start_batch(Decided& decided);
-  bool misses(int peer);  // whether it is lost; the engine judges why
+  bool misses(JobRank peer);  // whether it is lost; the engine judges why
   bool misses_peer(const Batch& batch);
-  // The peer's rank in the set, or -1 if the set does not contain it.
-  int rank_of(int peer) const;
 
   const uint32_t number_;
   const World& job_;
-  const World world_;  // the ranks with data; a server's rank is beyond them
-  const std::vector<int> ranks_;
+  const SetWorld world_;
+  const SetMembers members_;
   const Lanes lanes_;
   SetHost& host_;
   const Situation& now_;
@@ -147,9 +145,9 @@ class ProcessSet final : private AgreementHost {
   Executor& executor_;
   Log log_;
 
-  // Ranks of the job. First the parent in the control tree (not at the root), then the children,
+  // First the parent in the control tree (not at the root), then the children,
   // then the servers. Servers are neighbours of all ranks.
-  std::vector<int> neighbours_;
+  std::vector<JobRank> neighbours_;
   Agreement agreement_;
   Planner planner_;
   ResultPlaces places_;

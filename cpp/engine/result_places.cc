@@ -20,8 +20,9 @@ bool ResultPlaces::shares_results(const Decided& decided) const {
   return request.shares_results && request.prescale == 1.0 && ranks > 1 && parts_.is_one_node;
 }
 
-bool ResultPlaces::shares_pool(int peer) const {
-  return parts_.transport.is_connected(peer) && parts_.transport.reach(peer).shared_pools;
+bool ResultPlaces::shares_pool(JobRank peer) const {
+  return parts_.transport.is_connected(peer.value()) &&
+         parts_.transport.reach(peer.value()).shared_pools;
 }
 
 bool ResultPlaces::find(const Decided& decided, SharedPlace& place) {
@@ -40,13 +41,13 @@ bool ResultPlaces::find_announced(const Decided& decided, const ResultOffsets& o
     return false;
   }
   // The loss of a connection may be reported later than it is seen here.
-  if (!parts_.transport.is_connected(root())) return false;
+  if (!parts_.transport.is_connected(root().value())) return false;
   if (!shares_pool(root())) return true;
   if (announced == announced_.end()) return false;
   const uint64_t offset = announced->second;
   announced_.erase(announced);
   if (offset == PlaceMessage::kNoPlace) return true;
-  const PeerPool pool = parts_.transport.pool_of(root());
+  const PeerPool pool = parts_.transport.pool_of(root().value());
   if (offset > pool.bytes || offsets.block_bytes() > pool.bytes - offset) {
     parts_.host.broken_protocol(
         root(), cat("a place for results at ", offset, " of a pool of ", bytes_text(pool.bytes)));
@@ -60,7 +61,7 @@ void ResultPlaces::hold(const Decided& decided, const PeerPool& pool, uint64_t o
                         std::size_t block_bytes, SharedPlace& place) {
   place.block = {pool.base + offset, pool.view + offset, block_bytes};
   // A server writes into memory that the workers hold until they know that it is written.
-  if (parts_.world.rank >= parts_.world.size()) return;
+  if (parts_.world.is_server()) return;
   const Status held = hold_results(place.block, pool.mapping, place.hold);
   if (!held.ok()) {
     parts_.host.fail_this_rank(
@@ -70,9 +71,9 @@ void ResultPlaces::hold(const Decided& decided, const PeerPool& pool, uint64_t o
 }
 
 void ResultPlaces::offer(const Decided& decided, std::size_t block_bytes, SharedPlace& place) {
-  const std::vector<int>& ranks = parts_.ranks;
-  const bool may_share =
-      std::all_of(ranks.begin() + 1, ranks.end(), [this](int peer) { return shares_pool(peer); });
+  const SetMembers& members = parts_.members;
+  const bool may_share = std::all_of(members.begin() + 1, members.end(),
+                                     [this](JobRank peer) { return shares_pool(peer); });
   const auto holders = static_cast<uint32_t>(parts_.world.size());
   std::byte* const block = may_share ? parts_.results.lend(block_bytes, holders) : nullptr;
   PlaceMessage message{decided.sequence};
@@ -82,12 +83,12 @@ void ResultPlaces::offer(const Decided& decided, std::size_t block_bytes, Shared
     const PeerPool mine{pool.base(), pool.view(), pool.size(), pool.mapping()};
     hold(decided, mine, message.offset, block_bytes, place);
   }
-  for (auto peer = ranks.begin() + 1; peer != ranks.end(); ++peer) {
+  for (auto peer = members.begin() + 1; peer != members.end(); ++peer) {
     if (shares_pool(*peer)) parts_.host.post(*peer, parts_.set, message);
   }
 }
 
-bool ResultPlaces::take(int peer, const PlaceMessage& message) {
+bool ResultPlaces::take(JobRank peer, const PlaceMessage& message) {
   return peer == root() && !is_root() &&
          announced_.emplace(message.sequence, message.offset).second;
 }

@@ -12,6 +12,7 @@
 #include "agreement/decided.h"
 #include "agreement/messages.h"
 #include "agreement/situation.h"
+#include "base/set_world.h"
 #include "base/world.h"
 #include "engine/set_host.h"
 #include "execution/planner.h"
@@ -26,9 +27,9 @@ class ResultPlaces {
   struct Parts {
     uint32_t set = 0;
     const World& job;
-    const World& world;             // the ranks of the set
-    const std::vector<int>& ranks;  // the job's ranks of the members, and of the servers after them
-    bool is_one_node = false;       // including the servers
+    const SetWorld& world;
+    const SetMembers& members;
+    bool is_one_node = false;  // including the servers
     Transport& transport;
     MemoryPool& pool;
     SharedResults& results;
@@ -41,17 +42,17 @@ class ResultPlaces {
   // Returns false while the first member's message is missing, and if the world has ended.
   bool find(const Decided& decided, SharedPlace& place);
   // The first member's message. Returns false if this rank cannot expect it.
-  bool take(int peer, const PlaceMessage& message);
+  bool take(JobRank peer, const PlaceMessage& message);
 
  private:
   bool shares_results(const Decided& decided) const;
-  bool shares_pool(int peer) const;  // false for a rank that is not connected
+  bool shares_pool(JobRank peer) const;  // false for a rank that is not connected
   bool find_announced(const Decided& decided, const ResultOffsets& offsets, SharedPlace& place);
   void offer(const Decided& decided, std::size_t block_bytes, SharedPlace& place);
   void hold(const Decided& decided, const PeerPool& pool, uint64_t offset, std::size_t block_bytes,
             SharedPlace& place);
-  bool is_root() const { return parts_.world.rank == 0; }
-  int root() const { return parts_.ranks.front(); }
+  bool is_root() const { return parts_.world.is_root(); }
+  JobRank root() const { return parts_.members[kTreeRoot]; }
 
   const Parts parts_;
   std::map<uint64_t, uint64_t> announced_;  // offsets that the first member has sent, by sequence

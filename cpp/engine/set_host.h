@@ -1,10 +1,11 @@
-// The functions of the engine that a process set calls. Ranks are ranks of the job.
+// The functions of the engine that a process set calls.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "agreement/messages.h"
+#include "base/rank.h"
 #include "base/status.h"
 #include "operation/operation.h"
 
@@ -13,10 +14,10 @@ namespace rdmacoll {
 class SetHost {
  public:
   virtual ~SetHost() = default;
-  virtual void post(int rank, uint32_t set, const Message& message) = 0;
-  virtual void misses(int peer) = 0;  // an operation needs a peer that is lost
+  virtual void post(JobRank to, uint32_t set, const Message& message) = 0;
+  virtual void misses(JobRank peer) = 0;  // an operation needs a peer that is lost
   virtual void fail_this_rank(const Status& status) = 0;
-  virtual void broken_protocol(int rank, const std::string& what) = 0;
+  virtual void broken_protocol(JobRank sender, const std::string& what) = 0;
   // An operation begins that no caller has submitted.
   virtual void begin(const OperationRef& operation) = 0;
   // All ranks have joined. Unnamed operations continue with this number.

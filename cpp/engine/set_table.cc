@@ -18,20 +18,20 @@ const SetTable::Entry* SetTable::find(uint32_t number) const {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
-Status SetTable::add(const std::vector<int>& ranks, uint32_t& number) {
+Status SetTable::add(const std::vector<JobRank>& ranks, uint32_t& number) {
   RC_RETURN_IF_ERROR(check(ranks));
   Entry entry{ranks, {free_lane(), kBatchesInFlightOfSet}, bytes_};
-  for (int rank : ranks) entry.bytes = std::min(entry.bytes, left(rank) / kShare);
+  for (JobRank rank : ranks) entry.bytes = std::min(entry.bytes, left(rank) / kShare);
   number = next_++;
   entries_[number] = std::move(entry);
   return {};
 }
 
-Status SetTable::check(const std::vector<int>& ranks) const {
+Status SetTable::check(const std::vector<JobRank>& ranks) const {
   const std::string text = cat("(", join(ranks, ", "), ")");
   if (ranks.empty()) return {Code::invalid, "a process set needs at least one rank."};
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks[i] < 0 || ranks[i] >= ranks_) {
+    if (ranks[i].is_none() || ranks[i].value() >= ranks_) {
       return {Code::invalid, cat("process set ", text, ": ", ranks[i],
                                  " is no rank of this world: 0 to ", ranks_ - 1, " are.")};
     }
@@ -64,7 +64,7 @@ std::size_t SetTable::free_lane() const {
   return lane;
 }
 
-uint64_t SetTable::left(int rank) const {
+uint64_t SetTable::left(JobRank rank) const {
   uint64_t left = bytes_;
   for (const auto& [number, entry] : entries_) {
     if (std::binary_search(entry.ranks.begin(), entry.ranks.end(), rank)) left -= entry.bytes;

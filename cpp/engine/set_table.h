@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "base/rank.h"
 #include "base/status.h"
 #include "execution/executor.h"
 
@@ -17,7 +18,7 @@ inline constexpr int kSetsMax = (kLanesMax - kBatchesInFlight) / kBatchesInFligh
 class SetTable {
  public:
   struct Entry {
-    std::vector<int> ranks;
+    std::vector<JobRank> ranks;
     Lanes lanes;
     uint64_t bytes = 0;  // for its segments in flight
   };
@@ -25,18 +26,18 @@ class SetTable {
   // `bytes`: the total for all sets that contain one rank.
   SetTable(int ranks, uint64_t bytes) : ranks_(ranks), bytes_(bytes) {}
 
-  // `ranks`: ranks of the job, ascending. Numbers are never reused, so late messages of a removed
+  // `ranks`: ascending. Numbers are never reused, so late messages of a removed
   // set do not reach another set.
-  Status add(const std::vector<int>& ranks, uint32_t& number);
+  Status add(const std::vector<JobRank>& ranks, uint32_t& number);
   void remove(uint32_t number) { entries_.erase(number); }
   // Returns null if the set was never added, or was removed.
   const Entry* find(uint32_t number) const;
   bool was_added(uint32_t number) const { return number < next_; }
 
  private:
-  Status check(const std::vector<int>& ranks) const;
+  Status check(const std::vector<JobRank>& ranks) const;
   std::size_t free_lane() const;
-  uint64_t left(int rank) const;
+  uint64_t left(JobRank rank) const;
 
   const int ranks_;
   const uint64_t bytes_;

@@ -14,10 +14,10 @@ std::string title(const Request& request) {
 
 }  // namespace
 
-void Submissions::open(uint32_t set, int rank, std::vector<int> ranks) {
+void Submissions::open(uint32_t set, SetRank rank, SetMembers members) {
   const std::lock_guard lock(mutex_);
   sets_[set].rank = rank;
-  sets_[set].ranks = std::move(ranks);
+  sets_[set].members = std::move(members);
 }
 
 void Submissions::close(uint32_t set) {
@@ -41,27 +41,24 @@ Status Submissions::find_set(const Request& request, SetState*& state) const {
                                ": it was removed, or never added.")};
   }
   state = &found->second;
-  if (state->rank >= 0) return {};
-  return {Code::invalid,
-          cat("this rank is not in process set ", request.set, " (ranks ", join(state->ranks, ", "),
-              ") and takes no part in ", title(request), " there: ask included() before calling.")};
+  if (!state->rank.is_none()) return {};
+  return {Code::invalid, cat("this rank is not in process set ", request.set, " (ranks ",
+                             join(state->members, ", "), ") and takes no part in ", title(request),
+                             " there: ask included() before calling.")};
 }
 
 Status Submissions::find(const Request& request, Place& place) const {
   const std::lock_guard lock(mutex_);
   SetState* state = nullptr;
   RC_RETURN_IF_ERROR(find_set(request, state));
-  place = {state->rank, static_cast<int>(state->ranks.size())};
+  place = {state->rank, state->members.size()};
   return {};
 }
 
-int Submissions::rank_in(uint32_t set, int rank) const {
+SetRank Submissions::rank_in(uint32_t set, JobRank rank) const {
   const std::lock_guard lock(mutex_);
   const auto found = sets_.find(set);
-  if (found == sets_.end()) return -1;
-  const std::vector<int>& ranks = found->second.ranks;
-  const auto at = std::find(ranks.begin(), ranks.end(), rank);
-  return at == ranks.end() ? -1 : static_cast<int>(at - ranks.begin());
+  return found == sets_.end() ? SetRank() : found->second.members.find(rank);
 }
 
 Status Submissions::add(const OperationRef& operation) {

@@ -11,25 +11,26 @@
 #include <utility>
 #include <vector>
 
+#include "base/set_world.h"
 #include "operation/operation.h"
 
 namespace rdmacoll {
 
 class Submissions {
  public:
-  // Adds a process set. `rank`: this rank's number in it, or -1. `ranks`: its members.
-  void open(uint32_t set, int rank, std::vector<int> ranks);
+  // Adds a process set. `rank`: this rank in it, or none. `members`: without servers.
+  void open(uint32_t set, SetRank rank, SetMembers members);
   void close(uint32_t set);  // removes the set
 
-  // This rank's number in a set, and the size of the set. find() returns an error if the set does
+  // This rank in a set, and the size of the set. find() returns an error if the set does
   // not exist, or does not contain this rank.
   struct Place {
-    int rank = -1;
+    SetRank rank;
     int ranks = 0;
   };
   Status find(const Request& request, Place& place) const;
-  // The set's rank of a rank of the job, or -1 if the set does not contain it.
-  int rank_in(uint32_t set, int rank) const;
+  // The rank of a process in a set, or none if the set does not contain it.
+  SetRank rank_in(uint32_t set, JobRank rank) const;
 
   // Refuses a name that is in flight. Unnamed operations of all kinds share one counter. So an
   // allreduce on one rank and a broadcast on another are a mismatch, not a stall.
@@ -73,8 +74,8 @@ class Submissions {
     std::vector<OperationRef> waiting;
   };
   struct SetState {
-    int rank = -1;
-    std::vector<int> ranks;
+    SetRank rank;
+    SetMembers members;
     std::map<Key, NameQueue> by_name;
     int64_t unnamed = 0;
     bool has_joined = false;

@@ -327,8 +327,8 @@ void Executor::finish(uint64_t cookie) {
 void Executor::end_segment(Slot& slot, Run& run) {
   if (--slot.segments_left == 0) {
     for (const auto& [peer, out, in] : program_of(run).traffic) {
-      slot.out[peer] += uint64_t{out} * layout_of(slot).segments();
-      slot.in[peer] += uint64_t{in} * layout_of(slot).segments();
+      slot.out[peer.index()] += uint64_t{out} * layout_of(slot).segments();
+      slot.in[peer.index()] += uint64_t{in} * layout_of(slot).segments();
     }
     // At a server no step touches the callers' memory.
     if (!slot.batch.operations.empty()) end_of_caller_memory(slot);

@@ -79,7 +79,7 @@ class Executor final : public ComputeSink {
   const Status& status() const { return status_; }  // a compute step failed: the world ends
   bool idle() const;
   bool idle(const Lanes& lanes) const { return !runs_before(lanes, UINT64_MAX); }
-  bool needs(int peer) const;  // a step with this peer is not done
+  bool needs(JobRank peer) const;  // a step with this peer is not done
   bool runs_before(const Lanes& lanes, uint64_t sequence) const;
   // The number of peers that have delivered all their data to a segment that still waits for
   // others. The maximum over the batches in flight.

@@ -20,13 +20,13 @@ bool Executor::runs_before(const Lanes& lanes, uint64_t sequence) const {
                      [&](const Slot& slot) { return slot.busy && slot.batch.sequence < sequence; });
 }
 
-bool Executor::needs(int peer) const {
+bool Executor::needs(JobRank peer) const {
   for (const Slot& slot : slots_) {
     if (!slot.busy || !slot.batch.recipe->program->has_traffic_with(peer)) continue;
     if (slot.next_segment < layout_of(slot).segments()) return true;
     for (const Run& run : slot.runs) {
       for (std::size_t step = 0; run.left > 0 && step < run.waiting.size(); ++step) {
-        const bool ours = program_of(run).schedule.steps[step].peer == peer;
+        const bool ours = program_of(run).schedule.steps[step].peer == peer.value();
         if (ours && run.waiting[step] != kDone) return true;
       }
     }

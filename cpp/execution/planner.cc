@@ -59,24 +59,24 @@ Status misfit(const Operation& operation) {
 
 }  // namespace
 
-Planner::Planner(const World& world, const std::vector<int>& ranks, int servers,
+Planner::Planner(const SetWorld& world, const SetMembers& members, int servers,
                  Transport& transport, MemoryPool& pool, const Tuning& tuning)
     : world_(world),
-      ranks_(ranks),
+      members_(members),
       servers_(servers),
       nodes_(world.nodes()),
       numa_nodes_(world.numa_nodes()),
       transport_(transport),
       pool_(pool),
       tuning_(tuning),
-      programs_(ranks) {}
+      programs_(members) {}
 
 Shape Planner::shape_of(const Decided& decided, bool shares_results) const {
   const Request& request = decided.operations.front()->request;
   const KindRow& kind = row_of(request.kind);
   return {world_.size(),
-          world_.rank,
-          kind.has_root ? request.root : 0,
+          world_.rank().value(),
+          kind.has_root ? request.root.value() : 0,
           kind.reduces && request.prescale != 1.0 && !is_16_bit_float(request.dtype),
           nodes_,
           servers_,
@@ -99,7 +99,7 @@ const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape, bool
   if (found != outlines_.end()) return found->second;
   Schedule schedule = make_schedule(algorithm, shape);
   if (calls_roll) call_roll(schedule);
-  return outlines_.emplace(key, Outline(schedule, ranks_)).first->second;
+  return outlines_.emplace(key, Outline(schedule, members_)).first->second;
 }
 
 // Whether a prepared operation runs alone again. Only the topology can have changed since.
@@ -125,16 +125,16 @@ bool Planner::can_replay(const Operation& operation, const Decision& decision, c
          is_recipe_of(operation, decision.algorithm, decision.segment_bytes, rows, is_planned);
 }
 
-const std::vector<int>& Planner::peers_of(const Decided& decided) {
+const std::vector<JobRank>& Planner::peers_of(const Decided& decided) {
   return outline_of(decided.algorithm, shape_of(decided, false), calls_roll(decided)).peers;
 }
 
 bool Planner::connect(const Decided& decided) {
   if (is_known(decided)) return true;
   bool all = true;
-  for (int peer : peers_of(decided)) {
-    if (transport_.is_connected(peer)) continue;
-    transport_.connect(peer);
+  for (JobRank peer : peers_of(decided)) {
+    if (transport_.is_connected(peer.value())) continue;
+    transport_.connect(peer.value());
     requested_.insert(peer);
     all = false;
   }
@@ -234,7 +234,7 @@ void Planner::list_tensors(const Decided& decided) {
     for (const TensorRef& tensor : request.tensors) {
       const std::byte* input = tensor.input;
       // Only the root of a broadcast has an input. The input of other ranks is never read.
-      if (request.kind == Kind::broadcast && request.root != world_.rank) input = tensor.output;
+      if (request.kind == Kind::broadcast && request.root != world_.rank()) input = tensor.output;
       tensors_.push_back({input, tensor.output, tensor.bytes(request.dtype)});
     }
   }
@@ -274,11 +274,11 @@ Status Planner::cut_rows(const Decided& decided, Cut& cut) const {
   RC_ASSERT(is_readable, operation.label());
   if (descriptor.kind == Kind::alltoall) return cut_exchange(decided, descriptor, cut);
   const RowTable& rows = rows_of(decided);
-  const std::vector<int64_t> mine = own_rows(operation.request, world_.rank, world_.size());
-  const bool fits = incomplete_rank(descriptor, rows, world_.size()) < 0 &&
-                    (mine.empty() || rows[world_.rank] == mine);
+  const std::vector<int64_t> mine = own_rows(operation.request, world_.rank(), world_.size());
+  const bool fits = incomplete_rank(descriptor, rows, world_.size()).is_none() &&
+                    (mine.empty() || rows[world_.rank().index()] == mine);
   if (!fits) return misfit(operation);
-  cut = cut_of(descriptor, rows, world_.rank, world_.size());
+  cut = cut_of(descriptor, rows, world_.rank(), world_.size());
   return {};
 }
 
@@ -286,13 +286,14 @@ Status Planner::cut_rows(const Decided& decided, Cut& cut) const {
 Status Planner::cut_exchange(const Decided& decided, const Descriptor& descriptor, Cut& cut) const {
   const Operation& operation = *decided.operations.front();
   const auto ranks = static_cast<std::size_t>(world_.size());
-  Exchange exchange{own_rows(operation.request, world_.rank, world_.size()), {}, decided.most_rows};
+  Exchange exchange{
+      own_rows(operation.request, world_.rank(), world_.size()), {}, decided.most_rows};
   if (exchange.given.size() == 1) exchange.given.resize(ranks, exchange.given.front());
   for (const std::vector<int64_t>& numbers : rows_of(decided)) {
     if (!numbers.empty()) exchange.got.push_back(numbers.front());
   }
   const bool fits = exchange.got.size() == ranks &&
-                    exchange.got[world_.rank] == exchange.given[world_.rank] &&
+                    exchange.got[world_.rank().index()] == exchange.given[world_.rank().index()] &&
                     most_rows({exchange.given, exchange.got}) <= exchange.most &&
                     (decided.algorithm != Algorithm::bruck_alltoall || exchange.is_even());
   if (!fits) return misfit(operation);
@@ -327,9 +328,10 @@ Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& l
 
 void Planner::refresh_topology() {
   topology_ = {.is_known = true};
-  for (int peer = 0; peer < static_cast<int>(ranks_.size()); ++peer) {
-    const bool connected = peer != world_.rank && transport_.is_connected(ranks_[peer]);
-    const Reach reach = connected ? transport_.reach(ranks_[peer]) : Reach{};
+  const JobRank me = members_[world_.rank()];
+  for (JobRank peer : members_) {
+    const bool connected = peer != me && transport_.is_connected(peer.value());
+    const Reach reach = connected ? transport_.reach(peer.value()) : Reach{};
     topology_.views.push_back(reach.views);
     topology_.devices.push_back(!reach.views && !reach.foreign_transfers);
     if (topology_.devices.back()) {

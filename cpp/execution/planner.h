@@ -10,8 +10,8 @@
 
 #include "agreement/decided.h"
 #include "agreement/messages.h"
+#include "base/set_world.h"
 #include "base/status.h"
-#include "base/world.h"
 #include "collectives/algorithms.h"
 #include "collectives/choose.h"
 #include "execution/executor.h"
@@ -32,17 +32,16 @@ struct SharedPlace {
 
 class Planner {
  public:
-  // `ranks`: the job's ranks of the members, and of the servers after them. The transport and
-  // programs use these numbers. `tuning`: decides which batches are copied into shared memory, and
+  // `tuning`: decides which batches are copied into shared memory, and
   // which are read in the caller's memory.
-  Planner(const World& world, const std::vector<int>& ranks, int servers, Transport& transport,
+  Planner(const SetWorld& world, const SetMembers& members, int servers, Transport& transport,
           MemoryPool& pool, const Tuning& tuning);
 
   // Returns whether all peers of the schedule are connected. Otherwise requests the missing
   // connections.
   bool connect(const Decided& decided);
   // The ranks that the schedule sends to or receives from.
-  const std::vector<int>& peers_of(const Decided& decided);
+  const std::vector<JobRank>& peers_of(const Decided& decided);
   // Whether the operation's last recipe is valid for this decision. If so, all peers are connected.
   bool can_replay(const Operation& operation, const Decision& decision, const RowsRef& rows,
                   bool is_planned) const;
@@ -55,7 +54,7 @@ class Planner {
     ++topology_version_;
   }
   // peers that a schedule needed before they were connected
-  const std::set<int>& requested_peers() const { return requested_; }
+  const std::set<JobRank>& requested_peers() const { return requested_; }
   std::size_t programs() const { return programs_.made(); }
 
  private:
@@ -97,8 +96,8 @@ class Planner {
   void see(const Layout& layout, Recipe::Head& head);
   void add_program(Recipe& recipe);
 
-  const World& world_;
-  const std::vector<int>& ranks_;
+  const SetWorld& world_;
+  const SetMembers& members_;
   const int servers_;
   std::vector<int> nodes_;  // by rank
   std::vector<int> numa_nodes_;
@@ -106,7 +105,7 @@ class Planner {
   MemoryPool& pool_;
   const Tuning& tuning_;
   Programs programs_;
-  std::set<int> requested_;
+  std::set<JobRank> requested_;
   // by algorithm, root and roll call
   std::map<std::tuple<Algorithm, int, bool>, Outline> outlines_;
   Topology topology_;

@@ -33,9 +33,9 @@ bool is_any(const std::vector<bool>& flags) {
 
 }  // namespace
 
-Program::Program(Schedule lowered, const std::vector<int>& ranks) : schedule(std::move(lowered)) {
+Program::Program(Schedule lowered, const SetMembers& members) : schedule(std::move(lowered)) {
   for (Step& step : schedule.steps) {
-    if (step.peer >= 0) step.peer = ranks[step.peer];
+    if (step.peer >= 0) step.peer = members[SetRank(step.peer)].value();
   }
   const std::size_t steps = schedule.steps.size();
   turns.resize(steps);
@@ -82,7 +82,8 @@ void Program::link_steps() {
 }
 
 void Program::count_traffic() {
-  const auto of = [this](int peer) -> Traffic& {
+  const auto of = [this](int number) -> Traffic& {
+    const JobRank peer(number);
     const auto known = std::ranges::find(traffic, peer, &Traffic::peer);
     return known != traffic.end() ? *known : traffic.emplace_back(Traffic{.peer = peer});
   };
@@ -98,10 +99,10 @@ void Program::count_traffic() {
   }
 }
 
-Outline::Outline(const Schedule& schedule, const std::vector<int>& ranks) : parts(schedule.parts) {
-  std::set<int> found;
+Outline::Outline(const Schedule& schedule, const SetMembers& members) : parts(schedule.parts) {
+  std::set<JobRank> found;
   for (const Step& step : schedule.steps) {
-    if (step.peer >= 0) found.insert(ranks[step.peer]);
+    if (step.peer >= 0) found.insert(members[SetRank(step.peer)]);
     parts_at_once = std::max<int>(parts_at_once, step.to.parts);
   }
   peers.assign(found.begin(), found.end());
@@ -125,7 +126,7 @@ const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
   if (program == nullptr) {
     Schedule lowered = lower(make_schedule(algorithm, shape), placement);
     if (calls_roll) call_roll(lowered);
-    program = std::make_unique<Program>(std::move(lowered), ranks_);
+    program = std::make_unique<Program>(std::move(lowered), members_);
   }
   return *program;
 }

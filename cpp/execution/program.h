@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/set_world.h"
 #include "collectives/algorithms.h"
 #include "collectives/lower.h"
 #include "collectives/schedule.h"
@@ -18,9 +19,9 @@
 namespace rdmacoll {
 
 struct Program {
-  // `ranks`: the job's ranks of the members of the set. Peers in the schedule are members of the
-  // set. Peers in the program are ranks of the job.
-  Program(Schedule lowered, const std::vector<int>& ranks);
+  // Peers in a lowered schedule are ranks of the set. Peers in the program, and in its schedule,
+  // are ranks of the job.
+  Program(Schedule lowered, const SetMembers& members);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
@@ -42,7 +43,7 @@ struct Program {
   uint32_t caller_steps = 0;             // number of steps that touch the caller's memory
   std::vector<bool> ends_there;          // by step: writes output that no other step reads
   struct Traffic {
-    int peer = -1;
+    JobRank peer;
     uint16_t out = 0, in = 0;  // transfers of a segment, which number the sequences
   };
   std::vector<Traffic> traffic;  // one entry for each peer
@@ -51,7 +52,7 @@ struct Program {
   std::size_t index_of(const Step& step) const {
     return static_cast<std::size_t>(&step - schedule.steps.data());
   }
-  bool has_traffic_with(int peer) const {
+  bool has_traffic_with(JobRank peer) const {
     return std::ranges::any_of(traffic, [peer](const Traffic& one) { return one.peer == peer; });
   }
 
@@ -64,16 +65,16 @@ struct Program {
 
 // The properties of a schedule that are needed before it is lowered.
 struct Outline {
-  std::vector<int> peers;  // ranks of the job, without duplicates
-  int parts = 1;           // number of parts in a segment
-  int parts_at_once = 1;   // the maximum number of parts in one step
+  std::vector<JobRank> peers;  // without duplicates
+  int parts = 1;               // number of parts in a segment
+  int parts_at_once = 1;       // the maximum number of parts in one step
 
-  Outline(const Schedule& schedule, const std::vector<int>& ranks);
+  Outline(const Schedule& schedule, const SetMembers& members);
 };
 
 class Programs {
  public:
-  explicit Programs(const std::vector<int>& ranks) : ranks_(ranks) {}
+  explicit Programs(const SetMembers& members) : members_(members) {}
   // The program of these parameters, built on first use. `calls_roll`: adds a roll call
   // (roll_call.h).
   const Program& prepared(Algorithm algorithm, const Shape& shape, const Placement& placement,
@@ -84,7 +85,7 @@ class Programs {
   // Root, prescaled, wide sums, input visible, output visible, views, devices, roll call, output
   // shared.
   using Key = std::tuple<Algorithm, int, bool, bool, bool, bool, bool, bool, bool, bool>;
-  const std::vector<int>& ranks_;
+  const SetMembers& members_;
   std::map<Key, std::unique_ptr<Program>> programs_;
 };
 

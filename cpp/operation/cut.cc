@@ -5,7 +5,7 @@
 namespace rdmacoll {
 namespace {
 
-std::size_t count_of_own_rows(const Descriptor& descriptor, int rank, int ranks) {
+std::size_t count_of_own_rows(const Descriptor& descriptor, SetRank rank, int ranks) {
   switch (descriptor.kind) {
     case Kind::allgather:
     case Kind::gather:
@@ -30,7 +30,7 @@ int64_t even_share(int64_t rows, int rank, int ranks) {
 
 // Visits the rows without building a list, since plan mode compares them for every operation.
 template <typename Visit>
-void each_own_row(const Request& request, int rank, int ranks, Visit visit) {
+void each_own_row(const Request& request, SetRank rank, int ranks, Visit visit) {
   const bool is_giver =
       request.kind == Kind::alltoall || (request.kind == Kind::scatter && rank == request.root);
   if (request.kind == Kind::allgather || request.kind == Kind::gather) {
@@ -64,7 +64,7 @@ RowTable given_rows(const Descriptor& descriptor, const RowTable& said, int rank
     case Kind::gather:
       return said;
     case Kind::scatter:
-      for (int64_t rows : said[descriptor.root]) given.push_back({rows});
+      for (int64_t rows : said[descriptor.root.index()]) given.push_back({rows});
       break;
     case Kind::reducescatter:
       given.resize(ranks);
@@ -95,13 +95,14 @@ std::vector<int64_t> even_rows(int64_t rows, int ranks) {
   return cut;
 }
 
-std::vector<int64_t> own_rows(const Request& request, int rank, int ranks) {
+std::vector<int64_t> own_rows(const Request& request, SetRank rank, int ranks) {
   std::vector<int64_t> rows;
   each_own_row(request, rank, ranks, [&](int64_t number) { rows.push_back(number); });
   return rows;
 }
 
-bool are_own_rows(const std::vector<int64_t>& rows, const Request& request, int rank, int ranks) {
+bool are_own_rows(const std::vector<int64_t>& rows, const Request& request, SetRank rank,
+                  int ranks) {
   std::size_t found = 0;
   bool are_equal = true;
   each_own_row(request, rank, ranks, [&](int64_t number) {
@@ -111,21 +112,20 @@ bool are_own_rows(const std::vector<int64_t>& rows, const Request& request, int 
   return are_equal && found == rows.size();
 }
 
-bool is_complete(const Descriptor& descriptor, const std::vector<int64_t>& own, int rank,
+bool is_complete(const Descriptor& descriptor, const std::vector<int64_t>& own, SetRank rank,
                  int ranks) {
   const bool is_one_for_all = descriptor.kind == Kind::alltoall && own.size() == 1;
   return is_one_for_all || own.size() == count_of_own_rows(descriptor, rank, ranks);
 }
 
-int incomplete_rank(const Descriptor& descriptor, const RowTable& said, int ranks) {
+SetRank incomplete_rank(const Descriptor& descriptor, const RowTable& said, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     const auto index = static_cast<std::size_t>(rank);
     const bool is_there = index < said.size();
-    if (!is_complete(descriptor, is_there ? said[index] : RowTable::value_type(), rank, ranks)) {
-      return rank;
-    }
+    const RowTable::value_type own = is_there ? said[index] : RowTable::value_type();
+    if (!is_complete(descriptor, own, SetRank(rank), ranks)) return SetRank(rank);
   }
-  return -1;
+  return SetRank();
 }
 
 int64_t Cut::output_rows(std::size_t tensor) const {
@@ -134,14 +134,14 @@ int64_t Cut::output_rows(std::size_t tensor) const {
   return sum;
 }
 
-Cut cut_of(const Descriptor& descriptor, const RowTable& said, int rank, int ranks) {
+Cut cut_of(const Descriptor& descriptor, const RowTable& said, SetRank rank, int ranks) {
   Cut cut;
   cut.row_bytes = row_bytes_of(descriptor);
   cut.rows = given_rows(descriptor, said, ranks);
   for (const std::vector<int64_t>& part : cut.rows) {
     cut.part_bytes_max = std::max(cut.part_bytes_max, bytes_of(part, cut.row_bytes));
   }
-  const Cut::Span all{0, ranks}, mine{rank, rank + 1};
+  const Cut::Span all{0, ranks}, mine{rank.value(), rank.value() + 1};
   const bool is_root = rank == descriptor.root;
   switch (descriptor.kind) {
     case Kind::allgather:
@@ -192,10 +192,10 @@ int64_t most_rows(const RowTable& said) {
   return most;
 }
 
-bool columns_of(const RowTable& said, const std::vector<int>& had, const std::vector<int>& kept,
-                RowTable& columns) {
+bool columns_of(const RowTable& said, const std::vector<SetRank>& had,
+                const std::vector<SetRank>& kept, RowTable& columns) {
   std::vector<std::size_t> places;
-  for (int rank : kept) {
+  for (SetRank rank : kept) {
     const auto found = std::lower_bound(had.begin(), had.end(), rank);
     places.push_back(static_cast<std::size_t>(found - had.begin()));
   }

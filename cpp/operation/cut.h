@@ -24,14 +24,15 @@ std::vector<int64_t> even_rows(int64_t rows, int ranks);
 // Allgather and gather: the rows of each tensor that this rank sends. Alltoall: the rows that it
 // sends to each rank, or one number if all are equal. Scatter: the root's rows for each rank. Other
 // ranks of a scatter, and other kinds, have none.
-std::vector<int64_t> own_rows(const Request& request, int rank, int ranks);
+std::vector<int64_t> own_rows(const Request& request, SetRank rank, int ranks);
 // Whether `rows` equals own_rows() of this request.
-bool are_own_rows(const std::vector<int64_t>& rows, const Request& request, int rank, int ranks);
+bool are_own_rows(const std::vector<int64_t>& rows, const Request& request, SetRank rank,
+                  int ranks);
 // Whether `own` has as many row counts as this rank must send.
-bool is_complete(const Descriptor& descriptor, const std::vector<int64_t>& own, int rank,
+bool is_complete(const Descriptor& descriptor, const std::vector<int64_t>& own, SetRank rank,
                  int ranks);
-// The first rank whose row counts are incomplete, or -1.
-int incomplete_rank(const Descriptor& descriptor, const RowTable& said, int ranks);
+// The first rank whose row counts are incomplete, or none.
+SetRank incomplete_rank(const Descriptor& descriptor, const RowTable& said, int ranks);
 
 // The parts, numbered as algorithms name them: by rank, from 0 to p-1. In an alltoall the parts
 // that this rank sends come first, then the parts that it receives.
@@ -47,7 +48,7 @@ struct Cut {
 
   int64_t output_rows(std::size_t tensor) const;
 };
-Cut cut_of(const Descriptor& descriptor, const RowTable& said, int rank, int ranks);
+Cut cut_of(const Descriptor& descriptor, const RowTable& said, SetRank rank, int ranks);
 
 // The row counts of an alltoall for one rank. `given`: the rows that it sends to each rank. `got`:
 // the rows that it receives from each rank. `most`: the maximum over all pairs of ranks.
@@ -61,8 +62,8 @@ Cut exchange_cut(const Descriptor& descriptor, const Exchange& exchange);
 int64_t most_rows(const RowTable& said);
 // Selects the row counts of the receivers `kept` from a table of the receivers `had`. Both lists
 // ascend. Returns false if a row of the table does not fit `had`.
-bool columns_of(const RowTable& said, const std::vector<int>& had, const std::vector<int>& kept,
-                RowTable& columns);
+bool columns_of(const RowTable& said, const std::vector<SetRank>& had,
+                const std::vector<SetRank>& kept, RowTable& columns);
 
 // The bytes that all ranks send together. The choice of an algorithm depends on it.
 uint64_t bytes_moved(const Descriptor& descriptor, const RowTable& said, int ranks);

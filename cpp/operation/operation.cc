@@ -53,7 +53,7 @@ Status check_reduction(const Request& request) {
   return {};
 }
 
-Status check_tensor(const Request& request, const TensorRef& tensor, int rank) {
+Status check_tensor(const Request& request, const TensorRef& tensor, SetRank rank) {
   if (tensor.dims.size() > kDimensionsMax) {
     return {Code::invalid, cat("tensor '", tensor.label, "' has ", tensor.dims.size(),
                                " dimensions; at most 8 are supported: reshape it.")};
@@ -106,7 +106,7 @@ Status check_splits(const Request& request, int ranks) {
 }
 
 // Limits the size of the messages: the descriptor, and the row counts of all ranks.
-Status check_told(const Request& request, int rank, int ranks) {
+Status check_told(const Request& request, SetRank rank, int ranks) {
   std::size_t shapes = request.name.size();
   for (const TensorRef& tensor : request.tensors) {
     shapes += 1 + sizeof(int64_t) * tensor.dims.size();
@@ -165,7 +165,7 @@ std::string Request::labels() const {
   return join(shown, ", ") + more;
 }
 
-Status check(const Request& request, int rank, int ranks) {
+Status check(const Request& request, SetRank rank, int ranks) {
   if (!is_known(request.kind)) return {Code::invalid, "unknown kind of collective."};
   if (static_cast<int>(request.dtype) >= kDtypes || static_cast<int>(request.op) >= kReduceOps) {
     return {Code::invalid, "unknown dtype or reduction operator."};
@@ -188,7 +188,7 @@ Status check(const Request& request, int rank, int ranks) {
   }
   const KindRow& kind = row_of(request.kind);
   if (kind.reduces) RC_RETURN_IF_ERROR(check_reduction(request));
-  if (kind.has_root && (request.root < 0 || request.root >= ranks)) {
+  if (kind.has_root && (request.root.is_none() || request.root.value() >= ranks)) {
     return {Code::invalid,
             cat("root_rank ", request.root, " is not a rank of 0 to ", ranks - 1, ".")};
   }
@@ -255,7 +255,7 @@ std::string encode_descriptor(const Request& request) {
   const KindRow kind = is_known(request.kind) ? row_of(request.kind) : KindRow{};
   writer.put(request.kind).put(request.dtype);
   writer.put(kind.reduces ? request.op : ReduceOp::sum);
-  writer.put(static_cast<int32_t>(kind.has_root ? request.root : 0));
+  writer.put(static_cast<int32_t>(kind.has_root ? request.root.value() : 0));
   writer.put(kind.reduces ? request.prescale : 1.0);
   writer.put(kind.reduces ? request.postscale : 1.0);
   writer.put_text(request.name);
@@ -280,7 +280,7 @@ bool decode_descriptor(std::string_view bytes, Descriptor& descriptor) {
   descriptor.kind = reader.get<Kind>();
   descriptor.dtype = reader.get<Dtype>();
   descriptor.op = reader.get<ReduceOp>();
-  descriptor.root = reader.get<int32_t>();
+  descriptor.root = SetRank(reader.get<int32_t>());
   descriptor.prescale = reader.get<double>();
   descriptor.postscale = reader.get<double>();
   descriptor.name = reader.get_text(kNameBytesMax);

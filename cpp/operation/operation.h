@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "base/rank.h"
 #include "base/status.h"
 #include "operation/kind.h"
 
@@ -38,7 +39,7 @@ struct Terms {
   Kind kind = Kind::allreduce;
   Dtype dtype = Dtype::float32;
   ReduceOp op = ReduceOp::sum;
-  int root = 0;  // a rank of the set
+  SetRank root{0};
   double prescale = 1.0;
   double postscale = 1.0;
   std::string name;      // "" for an unnamed operation
@@ -75,7 +76,7 @@ struct Request : Terms {
 
 // Validates this rank's request before it is accepted: dtype, operator, root, dimensions, sizes and
 // splits. Returns Code::invalid with the reason.
-Status check(const Request& request, int rank, int ranks);
+Status check(const Request& request, SetRank rank, int ranks);
 
 struct Recipe;
 

@@ -4,8 +4,8 @@
 
 namespace rdmacoll {
 
-Request request_like(const Descriptor& descriptor, const std::vector<int64_t>& own_rows, int rank,
-                     int ranks) {
+Request request_like(const Descriptor& descriptor, const std::vector<int64_t>& own_rows,
+                     SetRank rank, int ranks) {
   Request request;
   static_cast<Terms&>(request) = descriptor;
   for (const std::vector<int64_t>& shape : descriptor.shapes) {

@@ -51,7 +51,8 @@ bool is_sound(const Descriptor& descriptor, int ranks, uint64_t bytes_max) {
   const std::size_t tensors = descriptor.shapes.size();
   if (!descriptor.refusal.empty() || descriptor.kind == Kind::join) return false;
   if (kind.reduces && !is_reduction_sound(descriptor)) return false;
-  if (descriptor.root < 0 || descriptor.root >= (kind.has_root ? ranks : 1)) return false;
+  if (descriptor.root.is_none() || descriptor.root.value() >= (kind.has_root ? ranks : 1))
+    return false;
   if (descriptor.kind == Kind::barrier) return tensors == 0;
   if (tensors == 0 || (tensors > 1 && !kind.takes_groups)) return false;
   const bool is_cut = descriptor.kind == Kind::reducescatter || descriptor.kind == Kind::alltoall ||

@@ -8,6 +8,10 @@
 
 namespace rdmacoll {
 
+// The largest operation of one rank, in bytes. A process has 47 bits of addresses by default, on
+// which inputs and results must both find room. Sums over the ranks of any world fit 64 bits.
+inline constexpr uint64_t kOperationBytesMax = uint64_t{1} << 46;
+
 // Whether check() could accept such an operation on a rank of the set, with at most `bytes_max`
 // bytes. A refusal is not sound, since it never runs.
 bool is_sound(const Descriptor& descriptor, int ranks, uint64_t bytes_max);

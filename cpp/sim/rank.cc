@@ -56,7 +56,8 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, 
 
 void SimRank::add_set(std::size_t set) {
   uint32_t number = 0;
-  const Status added = engine_->add_set(script_.sets[set - 1], number);
+  const std::vector<int>& ranks = script_.sets[set - 1];
+  const Status added = engine_->add_set({ranks.begin(), ranks.end()}, number);
   RC_ASSERT(added.ok() && number == set, added.message());
 }
 

@@ -148,7 +148,7 @@ Request sim_request(const SimOperation& operation, int rank, bool in_place, SimM
   request.kind = operation.kind;
   request.dtype = operation.dtype;
   request.op = operation.op;
-  request.root = operation.root;
+  request.root = SetRank(operation.root);
   request.name = operation.name;
   request.prescale = operation.prescale;
   for (std::size_t t = 0; t < operation.shapes.size(); ++t, in_place = !in_place) {

@@ -82,7 +82,7 @@ TEST_P(Collectives, sum_broadcast_and_gather_on_every_rank) {
 
       std::vector<int64_t> copy = inputs[rank];
       Request broadcast = in_place(Kind::broadcast, Dtype::int64, copy, "weights");
-      broadcast.root = ranks() - 1;
+      broadcast.root = SetRank(ranks() - 1);
       status = run(world.rank(rank), std::move(broadcast));
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_TRUE(same<int64_t>(copy, inputs[ranks() - 1])) << " on rank " << rank;

@@ -57,7 +57,10 @@ TEST(Mismatch, of_what_must_be_equal_is_found_for_every_kind) {
        "op",
        [](Request& request) { request.op = ReduceOp::max; },
        {"sum", "max"}},
-      {Kind::reduce, "root", [](Request& request) { request.root = 1; }, {"root 0", "root 1"}},
+      {Kind::reduce,
+       "root",
+       [](Request& request) { request.root = SetRank(1); },
+       {"root 0", "root 1"}},
       {Kind::reduce,
        "scale",
        [](Request& request) { request.prescale = 0.5; },
@@ -72,7 +75,10 @@ TEST(Mismatch, of_what_must_be_equal_is_found_for_every_kind) {
        "kind",
        [](Request& request) { request.kind = Kind::allgather; },
        {"alltoall of", "allgather of"}},
-      {Kind::gather, "root", [](Request& request) { request.root = 1; }, {"root 0", "root 1"}},
+      {Kind::gather,
+       "root",
+       [](Request& request) { request.root = SetRank(1); },
+       {"root 0", "root 1"}},
       {Kind::gather,
        "dimensions",
        [](Request& request) { request.tensors[0].dims = {4}; },
@@ -107,7 +113,7 @@ TEST(Splits, that_do_not_fit_are_refused_with_the_numbers) {
     Request request = in_place(kind, Dtype::float32, values);
     request.tensors[0].dims = std::move(dims);
     request.splits = std::move(splits);
-    const Status status = check(request, 0, 3);
+    const Status status = check(request, SetRank(0), 3);
     EXPECT_EQ(status.code(), Code::invalid);
     return status.message();
   };
@@ -129,13 +135,13 @@ TEST(Splits, that_do_not_fit_are_refused_with_the_numbers) {
 TEST(Rows, that_would_not_fit_in_a_message_are_refused) {
   std::vector<float> values(3000, 1.f);
   Request request = in_place(Kind::alltoall, Dtype::float32, values);
-  EXPECT_TRUE(check(request, 0, 3000).ok());  // all get as many: one number
+  EXPECT_TRUE(check(request, SetRank(0), 3000).ok());  // all get as many: one number
   request.splits.assign(1000, 3);
-  EXPECT_TRUE(check(request, 0, 1000).ok());
+  EXPECT_TRUE(check(request, SetRank(0), 1000).ok());
   request.splits.assign(3000, 1);
   request.splits[0] = 2;
   request.splits[1] = 0;
-  const Status status = check(request, 0, 3000);
+  const Status status = check(request, SetRank(0), 3000);
   EXPECT_EQ(status.code(), Code::invalid);
   EXPECT_NE(status.message().find("alltoall of 1 tensors among 3000 ranks"), std::string::npos)
       << status.message();
@@ -222,7 +228,7 @@ TEST(Requests, that_make_no_sense_are_refused_with_the_cure) {
   EXPECT_EQ(status.code(), Code::invalid);
   EXPECT_NE(status.message().find("op=Sum"), std::string::npos);
   Request broadcast = in_place(Kind::broadcast, Dtype::int32, values);
-  broadcast.root = 3;
+  broadcast.root = SetRank(3);
   EXPECT_EQ(run(world.rank(0), broadcast).code(), Code::invalid);
 }
 

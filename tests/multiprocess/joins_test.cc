@@ -180,7 +180,7 @@ TEST_P(Joins, are_a_sets_own_affair) {
   if (HasFatalFailure()) return;
   world.each([&](int rank) {
     uint32_t number = 0;
-    ASSERT_TRUE(world.rank(rank).add_set({0, 2}, number).ok());
+    ASSERT_TRUE(world.rank(rank).add_set({JobRank(0), JobRank(2)}, number).ok());
   });
   world.each([&](int rank) {
     Session& session = world.rank(rank);

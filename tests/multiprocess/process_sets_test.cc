@@ -29,7 +29,7 @@ class ProcessSets : public testing::TestWithParam<const char*> {
 uint32_t add(LocalWorld& world, const std::vector<int>& ranks) {
   std::vector<uint32_t> numbers(world.size());
   for (int rank = 0; rank < world.size(); ++rank) {
-    EXPECT_TRUE(world.rank(rank).add_set(ranks, numbers[rank]).ok());
+    EXPECT_TRUE(world.rank(rank).add_set({ranks.begin(), ranks.end()}, numbers[rank]).ok());
     EXPECT_EQ(numbers[rank], numbers[0]);
   }
   return numbers[0];

@@ -3,18 +3,12 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "set_worlds.h"
+
 namespace rdmacoll {
 namespace {
 
 constexpr int kJoinStep = 1 << 20;  // the step of a phase's join
-
-World ranks_with_data(int ranks, int rank) {
-  World world{"job", 1, rank, {}};
-  for (int other = 0; other < ranks; ++other) {
-    world.members.push_back({cat("host", other), other, 0});
-  }
-  return world;
-}
 
 Agreement::Rules rules_of_script(const AgreementScript& script) {
   Agreement::Rules rules;
@@ -30,14 +24,14 @@ Agreement::Rules rules_of_script(const AgreementScript& script) {
 
 }  // namespace
 
-AgreeingRank::AgreeingRank(const AgreementScript& script, int rank, Witness& witness,
+AgreeingRank::AgreeingRank(const AgreementScript& script, SetRank rank, Witness& witness,
                            std::mt19937_64& random, Tamper* tamper)
     : script_(script),
-      world_(ranks_with_data(script.ranks, rank)),
+      world_(set_world(rank.value(), script.ranks)),
       witness_(witness),
       random_(random),
       tamper_(tamper),
-      agreement_(world_, rules_of_script(script), *this, situation_, Log::silent(rank)) {}
+      agreement_(world_, rules_of_script(script), *this, situation_, Log::silent(rank.value())) {}
 
 // ---- messages ----
 
@@ -48,13 +42,13 @@ bool AgreeingRank::has_mail() const {
 
 // The messages of one sender keep their order.
 bool AgreeingRank::hear(bool all) {
-  std::vector<int> senders;
+  std::vector<SetRank> senders;
   for (const auto& [sender, queue] : inbox_) {
     if (!queue.empty()) senders.push_back(sender);
   }
   if (senders.empty()) return false;
-  const int sender = senders[random_() % senders.size()];
-  if (sender == script_.slow && !all && random_() % 16 != 0) return false;
+  const SetRank sender = senders[random_() % senders.size()];
+  if (sender.value() == script_.slow && !all && random_() % 16 != 0) return false;
   Message message = std::move(inbox_[sender].front());
   inbox_[sender].pop_front();
   if (tamper_ != nullptr && situation_.goes_on() &&
@@ -75,19 +69,19 @@ bool AgreeingRank::hear(bool all) {
 }
 
 // After a failure a rank no longer counts decisions, and blames nobody.
-void AgreeingRank::broken_protocol(int rank, const std::string& what) {
+void AgreeingRank::broken_protocol(SetRank sender, const std::string& what) {
   if (!situation_.goes_on()) return;
   if (witness_.is_tainted()) {
     has_blamed_ = true;
     return;
   }
-  ADD_FAILURE() << "rank " << world_.rank << " blames rank " << rank << ": it sent " << what;
+  ADD_FAILURE() << "rank " << world_.rank() << " blames rank " << sender << ": it sent " << what;
 }
 
-void AgreeingRank::post_around(const Message& message, int except) {
-  const int parent = tree_parent(world_.rank);
-  if (parent >= 0 && parent != except) post(parent, message);
-  for (int child : tree_children(world_.rank, world_.size())) {
+void AgreeingRank::post_around(const Message& message, SetRank except) {
+  const SetRank parent = tree_parent(world_.rank());
+  if (!parent.is_none() && parent != except) post(parent, message);
+  for (SetRank child : tree_children(world_.rank(), world_.size())) {
     if (child != except) post(child, message);
   }
 }
@@ -109,7 +103,7 @@ bool AgreeingRank::is_in_flight(const Request& request) const {
 // The request of this rank at a place, which may deviate.
 Request AgreeingRank::request_at(const Place& place) {
   Request request = phase().operations[static_cast<std::size_t>(place.index)];
-  const bool deviates = script_.deviating == world_.rank && script_.at == place;
+  const bool deviates = SetRank(script_.deviating) == world_.rank() && script_.at == place;
   if (script_.rows_change && request.kind == Kind::allgather && random_() % 32 == 0) {
     request.tensors[0].dims[0] = static_cast<int64_t>(random_() % 5);
   }
@@ -124,7 +118,7 @@ Request AgreeingRank::request_at(const Place& place) {
 
 bool AgreeingRank::submit() {
   if (!has_more() || is_joining_ || flying_.size() >= script_.window) return false;
-  if (at_.step == phase().steps[static_cast<std::size_t>(world_.rank)]) {
+  if (at_.step == phase().steps[world_.rank().index()]) {
     if (!phase().joins) {
       at_ = {at_.phase + 1, 0, 0};
       return true;
@@ -142,7 +136,7 @@ bool AgreeingRank::submit() {
   }
   const Place place{at_.phase, at_.step, order_[static_cast<std::size_t>(at_.index)]};
   const bool is_late = script_.deviation == AgreementScript::Deviation::late &&
-                       script_.deviating == world_.rank && script_.at == place;
+                       SetRank(script_.deviating) == world_.rank() && script_.at == place;
   if (is_late && script_.ranks > 1 && !witness_.has_ended_somewhere(place)) return false;
   Request request = request_at(place);
   if (is_in_flight(request)) return false;
@@ -207,7 +201,7 @@ bool AgreeingRank::start() {
 }
 
 void AgreeingRank::run(Decided decided) {
-  EXPECT_TRUE(situation_.goes_on()) << "rank " << world_.rank << " begins after the end";
+  EXPECT_TRUE(situation_.goes_on()) << "rank " << world_.rank() << " begins after the end";
   if (is_worker()) {
     EXPECT_EQ(decided.sequence, begun_++);
   }
@@ -223,9 +217,9 @@ void AgreeingRank::run(Decided decided) {
     // Only rows that differ from the plan's are a reason to run an operation again.
     const bool is_again = found->second.begun++ > 0;
     EXPECT_TRUE(!is_again || row_of(operation->request.kind).first_may_differ)
-        << "rank " << world_.rank << " runs an operation twice";
+        << "rank " << world_.rank() << " runs an operation twice";
   }
-  witness_.begins(world_.rank, decided, std::move(places));
+  witness_.begins(world_.rank(), decided, std::move(places));
   running_.emplace(decided.sequence, std::move(decided));
 }
 
@@ -257,8 +251,8 @@ void AgreeingRank::end(const OperationRef& operation, const Status& status) {
   --in_flight_;
   if (operation->is_placeholder) return;
   const auto found = flying_.find(operation);
-  ASSERT_NE(found, flying_.end()) << operation->label() << " ends twice at rank " << world_.rank;
-  witness_.ends(world_.rank, *operation, found->second.place, status);
+  ASSERT_NE(found, flying_.end()) << operation->label() << " ends twice at rank " << world_.rank();
+  witness_.ends(world_.rank(), *operation, found->second.place, status);
   flying_.erase(found);
 }
 
@@ -278,19 +272,21 @@ void AgreeingRank::fail(const Status& failure) {
     for (const OperationRef& operation : decided.operations) end(operation, failure);
   }
   agreement_.abandon(failure);
-  EXPECT_EQ(in_flight_, 0u) << "rank " << world_.rank << " has lost an operation";
+  EXPECT_EQ(in_flight_, 0u) << "rank " << world_.rank() << " has lost an operation";
 }
 
 bool AgreeingRank::leave() {
   if (in_flight_ > 0 || !has_more()) return false;
   situation_.leaving = true;
-  post_around(LeavingMessage{world_.rank, false, {{0, agreement_.started()}}, ""}, -1);
+  post_around(
+      LeavingMessage{JobRank(world_.rank().value()), false, {{0, agreement_.started()}}, ""},
+      SetRank());
   agreement_.end_undecided({Code::shutdown, "left"});
   agreement_.end_caught_up();
   return true;
 }
 
-void AgreeingRank::hear_departure(int sender, const LeavingMessage& message) {
+void AgreeingRank::hear_departure(SetRank sender, const LeavingMessage& message) {
   if (!situation_.departed.ok()) return;
   post_around(message, sender);
   agreement_.depart_from(message.started.at(0));
@@ -301,7 +297,7 @@ void AgreeingRank::hear_departure(int sender, const LeavingMessage& message) {
 }
 
 std::string AgreeingRank::state() const {
-  return cat("rank ", world_.rank, " at phase ", at_.phase, ", step ", at_.step, ", ",
+  return cat("rank ", world_.rank(), " at phase ", at_.phase, ", step ", at_.step, ", ",
              flying_.size(), " operations in flight, ", running_.size(), " decisions run\n",
              agreement_.state());
 }

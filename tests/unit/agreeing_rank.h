@@ -27,7 +27,7 @@ class Witness {
   Witness(const AgreementScript& script, const Tamper* tamper) : script_(script), tamper_(tamper) {}
 
   // A rank begins a decision. `places`: of its operations; empty for placeholders.
-  void begins(int rank, const Decided& decided, std::vector<std::optional<Place>> places) {
+  void begins(SetRank rank, const Decided& decided, std::vector<std::optional<Place>> places) {
     const auto [entry, is_new] = log_.try_emplace(decided.sequence);
     if (is_tainted()) {
       entry->second.begun.emplace(rank, std::move(places));
@@ -46,7 +46,7 @@ class Witness {
   }
   // An operation ends on a rank. Its result must be made of the same operation of all ranks, and
   // of zeros only where a rank has joined.
-  void ends(int rank, const Operation& operation, const Place& place, const Status& status) {
+  void ends(SetRank rank, const Operation& operation, const Place& place, const Status& status) {
     if (is_tainted()) return;
     const bool is_first = ended_[place].emplace(rank, status.code()).second;
     EXPECT_TRUE(is_first) << "an operation ends twice at rank " << rank;
@@ -55,10 +55,10 @@ class Witness {
     std::size_t unit = 0;
     while (begun.at(rank)[unit] != place) ++unit;
     for (const auto& [other, places] : begun) {
-      if (other >= script_.ranks || places[unit] == place) continue;
+      if (other.value() >= script_.ranks || places[unit] == place) continue;
       const auto& phase = script_.phases[static_cast<std::size_t>(place.phase)];
-      const bool has_joined = !places[unit] && phase.joins &&
-                              phase.steps[static_cast<std::size_t>(other)] <= place.step;
+      const bool has_joined =
+          !places[unit] && phase.joins && phase.steps[other.index()] <= place.step;
       EXPECT_TRUE(has_joined) << "rank " << other << " gives something else for an operation that "
                               << "rank " << rank << " ends in decision "
                               << operation.state.sequence;
@@ -83,7 +83,7 @@ class Witness {
  private:
   struct Entry {
     std::string text;
-    std::map<int, std::vector<std::optional<Place>>> begun;  // by rank
+    std::map<SetRank, std::vector<std::optional<Place>>> begun;  // by rank
   };
 
   static std::string describe(const Decided& decided) {
@@ -98,18 +98,18 @@ class Witness {
   const AgreementScript& script_;
   const Tamper* const tamper_;
   std::map<uint64_t, Entry> log_;
-  std::map<Place, std::map<int, Code>> ended_;  // by place and rank
+  std::map<Place, std::map<SetRank, Code>> ended_;  // by place and rank
 };
 
 class AgreeingRank final : private AgreementHost {
  public:
   // `rank`: servers are the ranks after the workers.
-  AgreeingRank(const AgreementScript& script, int rank, Witness& witness, std::mt19937_64& random,
-               Tamper* tamper);
+  AgreeingRank(const AgreementScript& script, SetRank rank, Witness& witness,
+               std::mt19937_64& random, Tamper* tamper);
 
   Agreement& agreement() { return agreement_; }
   Situation& now() { return situation_; }
-  bool is_worker() const { return world_.rank < world_.size(); }
+  bool is_worker() const { return !world_.is_server(); }
 
   // ---- events; each returns whether anything moved ----
   // Hears the next message of some rank. A message of the slow rank only by chance, unless `all`.
@@ -120,9 +120,9 @@ class AgreeingRank final : private AgreementHost {
   bool leave();
   void fail(const Status& failure);
 
-  void deliver(int sender, Message message) { inbox_[sender].push_back(std::move(message)); }
+  void deliver(SetRank sender, Message message) { inbox_[sender].push_back(std::move(message)); }
   // The messages of the last event, by receiver.
-  std::vector<std::pair<int, Message>> take_outbox() { return std::exchange(outbox_, {}); }
+  std::vector<std::pair<SetRank, Message>> take_outbox() { return std::exchange(outbox_, {}); }
   bool has_mail() const;
   bool is_done() const { return !is_worker() || (flying_.empty() && !has_more()); }
   Nanoseconds next_deadline() const { return agreement_.next_deadline(in_flight_ > 0); }
@@ -138,8 +138,8 @@ class AgreeingRank final : private AgreementHost {
     int begun = 0;
   };
 
-  void post(int rank, const Message& message) override { outbox_.emplace_back(rank, message); }
-  void broken_protocol(int rank, const std::string& what) override;
+  void post(SetRank to, const Message& message) override { outbox_.emplace_back(to, message); }
+  void broken_protocol(SetRank sender, const std::string& what) override;
   bool begin(const OperationRef& placeholder) override;
   void end(const OperationRef& operation, const Status& status) override;
   void end_join(const OperationRef& join, const AllJoinedMessage& message) override;
@@ -156,23 +156,23 @@ class AgreeingRank final : private AgreementHost {
   bool is_in_flight(const Request& request) const;
   bool has_room(uint64_t sequence) const;
   bool has_room() const { return has_room(agreement_.accepted()); }
-  void hear_departure(int sender, const LeavingMessage& message);
-  void post_around(const Message& message, int except);
+  void hear_departure(SetRank sender, const LeavingMessage& message);
+  void post_around(const Message& message, SetRank except);
   Request request_at(const Place& place);
   void take(Request request, const Place& place);
   bool start();
   void run(Decided decided);
 
   const AgreementScript& script_;
-  const World world_;
+  const SetWorld world_;
   Witness& witness_;
   std::mt19937_64& random_;
   Tamper* const tamper_;
   Situation situation_;
   Agreement agreement_;
 
-  std::map<int, std::deque<Message>> inbox_;  // by sender
-  std::vector<std::pair<int, Message>> outbox_;
+  std::map<SetRank, std::deque<Message>> inbox_;  // by sender
+  std::vector<std::pair<SetRank, Message>> outbox_;
   Place at_;                // the step of the program, and the position in order_
   std::vector<int> order_;  // the operations of this step
   bool is_joining_ = false;

@@ -26,7 +26,8 @@ class AgreeingWorld {
   explicit AgreeingWorld(const AgreementScript& script, Tamper* tamper = nullptr)
       : script_(script), random_(script.seed + 1), tamper_(tamper), witness_(script_, tamper) {
     for (int rank = 0; rank < script_.ranks + script_.servers; ++rank) {
-      ranks_.push_back(std::make_unique<AgreeingRank>(script_, rank, witness_, random_, tamper));
+      ranks_.push_back(
+          std::make_unique<AgreeingRank>(script_, SetRank(rank), witness_, random_, tamper));
     }
   }
 
@@ -81,7 +82,9 @@ class AgreeingWorld {
                        : event == 2 ? one.take_turn()
                                     : one.end_a_decision();
     if (one.now().goes_on() && (one.is_deserted() || one.has_blamed())) has_failed_ = true;
-    for (auto& [to, message] : one.take_outbox()) at(to).deliver(rank, std::move(message));
+    for (auto& [to, message] : one.take_outbox()) {
+      at(to.value()).deliver(SetRank(rank), std::move(message));
+    }
     return moved;
   }
   // Every event at every rank. Returns whether anything moved.
@@ -108,7 +111,7 @@ class AgreeingWorld {
     } else if (at(script_.deviating).leave()) {
       has_ended_ = true;
       for (auto& [to, message] : at(script_.deviating).take_outbox()) {
-        at(to).deliver(script_.deviating, std::move(message));
+        at(to.value()).deliver(SetRank(script_.deviating), std::move(message));
       }
     }
   }

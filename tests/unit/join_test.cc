@@ -8,17 +8,12 @@
 #include "agreement/readiness.h"
 #include "base/text.h"
 #include "operation/operation.h"
+#include "set_worlds.h"
 
 namespace rdmacoll {
 namespace {
 
 using testing::HasSubstr;
-
-World world(int rank, int size) {
-  World world{"job", 1, rank, {}};
-  for (int r = 0; r < size; ++r) world.members.push_back({cat("host", r), r, 0});
-  return world;
-}
 
 ReadyRecord record_of(Kind kind, const std::string& name, int origin, ReduceOp op = ReduceOp::sum) {
   Request request;
@@ -26,7 +21,7 @@ ReadyRecord record_of(Kind kind, const std::string& name, int origin, ReduceOp o
   request.op = op;
   request.name = name;
   request.tensors = {{nullptr, nullptr, {4}, ""}};
-  return {{0, encode_descriptor(request)}, 0, origin, false, {}};
+  return {{0, encode_descriptor(request)}, 0, SetRank(origin), false, {}};
 }
 ReadyRecord sum_of(const std::string& name, int origin) {
   return record_of(Kind::allreduce, name, origin);
@@ -34,7 +29,7 @@ ReadyRecord sum_of(const std::string& name, int origin) {
 
 ReadyRecord join_of(int origin, int64_t next_number) {
   ReadyRecord record;
-  record.origin = origin;
+  record.origin = SetRank(origin);
   record.iteration = next_number;
   record.joins = true;
   return record;
@@ -42,7 +37,7 @@ ReadyRecord join_of(int origin, int64_t next_number) {
 
 class Joining : public testing::Test {
  protected:
-  const World three_ = world(0, 3);
+  const SetWorld three_ = set_world(0, 3);
   const DescriptorTable table_;
   Readiness root_{three_, table_, {10 * kSecond, 600 * kSecond}};
 };
@@ -60,7 +55,7 @@ TEST_F(Joining, makes_a_rank_ready_for_every_sum) {
   EXPECT_FALSE(root_.add(join_of(0, 9), 0)) << "twice";
   EXPECT_TRUE(root_.add(join_of(1, 8), 0));
   ASSERT_TRUE(root_.have_all_joined());
-  EXPECT_EQ(root_.all_joined().last, 1);
+  EXPECT_EQ(root_.all_joined().last, SetRank(1));
   EXPECT_EQ(root_.all_joined().next_number, 9);
   root_.part();
   EXPECT_TRUE(root_.add(sum_of("x", 0), 0));
@@ -75,14 +70,14 @@ TEST_F(Joining, ends_what_needs_data_with_its_name) {
   ASSERT_EQ(verdicts.size(), 1u);
   EXPECT_EQ(verdicts[0].status.code(), Code::invalid);
   EXPECT_THAT(verdicts[0].status.message(), HasSubstr("needs data of rank 2"));
-  EXPECT_EQ(verdicts[0].ranks, std::vector<int32_t>{1});
+  EXPECT_EQ(verdicts[0].ranks, std::vector{SetRank(1)});
   EXPECT_TRUE(root_.add(first, 0)) << "rank 1 has heard it, and tries again";
   EXPECT_TRUE(root_.take_verdicts().empty()) << "rank 0 has still to hear of the first";
   EXPECT_TRUE(root_.add(record_of(Kind::broadcast, "weights", 0), 0));
   verdicts = root_.take_verdicts();
   ASSERT_EQ(verdicts.size(), 2u);
-  EXPECT_EQ(verdicts[0].ranks, std::vector<int32_t>{0});
-  EXPECT_EQ(verdicts[1].ranks, std::vector<int32_t>{1});
+  EXPECT_EQ(verdicts[0].ranks, std::vector{SetRank(0)});
+  EXPECT_EQ(verdicts[1].ranks, std::vector{SetRank(1)});
   EXPECT_TRUE(root_.take_ready().empty());
 }
 
@@ -127,7 +122,7 @@ TEST_F(Joining, leaves_a_mismatch_what_it_is) {
   const auto verdicts = root_.take_verdicts();
   ASSERT_EQ(verdicts.size(), 1u);
   EXPECT_EQ(verdicts[0].status.code(), Code::mismatch);
-  EXPECT_EQ(verdicts[0].ranks, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(verdicts[0].ranks, (std::vector{SetRank(0), SetRank(1)}));
 }
 
 TEST_F(Joining, waits_while_others_go_on_and_no_longer) {
@@ -148,12 +143,12 @@ TEST_F(Joining, waits_while_others_go_on_and_no_longer) {
   ASSERT_EQ(verdicts.size(), 1u);
   EXPECT_EQ(verdicts[0].status.code(), Code::stalled);
   EXPECT_EQ(verdicts[0].iteration, kJoinIteration);
-  EXPECT_EQ(verdicts[0].ranks, std::vector<int32_t>{2});
+  EXPECT_EQ(verdicts[0].ranks, std::vector{SetRank(2)});
   EXPECT_EQ(verdicts[0].status.detail().ranks, (std::vector<int>{0, 1}));
 }
 
 TEST(JoiningBelowTheRoot, passes_everything_on_once_somebody_has_joined) {
-  const World large = world(1, 40);
+  const SetWorld large = set_world(1, 40);
   const DescriptorTable table;
   Readiness node(large, table, {});
   EXPECT_TRUE(node.add(sum_of("x", 1), 0));
@@ -162,15 +157,15 @@ TEST(JoiningBelowTheRoot, passes_everything_on_once_somebody_has_joined) {
   EXPECT_TRUE(node.add(sum_of("x", 18), 0));
   const auto upward = node.take_upward();
   ASSERT_EQ(upward.size(), 3u);  // "x" of rank 1, the join, "x" of rank 18
-  EXPECT_EQ(upward[0].origin, 1);
+  EXPECT_EQ(upward[0].origin, SetRank(1));
   EXPECT_TRUE(upward[1].joins);
-  EXPECT_EQ(upward[2].origin, 18);
+  EXPECT_EQ(upward[2].origin, SetRank(18));
 }
 
 // A rank can hear the verdict on an operation that a plan has started before other ranks below the
 // node have submitted it. The rank then submits its next operation.
 TEST(JoiningBelowTheRoot, passes_on_what_a_rank_says_after_a_verdict) {
-  const World large = world(1, 40);
+  const SetWorld large = set_world(1, 40);
   const DescriptorTable table;
   Readiness node(large, table, {});
   EXPECT_TRUE(node.add(sum_of("x", 1), 0));
@@ -181,7 +176,7 @@ TEST(JoiningBelowTheRoot, passes_on_what_a_rank_says_after_a_verdict) {
   EXPECT_TRUE(node.add(sum_of("x", 1), 0));
   const auto upward = node.take_upward();
   std::vector<int> origins;
-  for (const ReadyRecord& record : upward) origins.push_back(record.origin);
+  for (const ReadyRecord& record : upward) origins.push_back(record.origin.value());
   EXPECT_EQ(origins, (std::vector<int>{1, 17, 17, 18, 1}));
 }
 
@@ -189,7 +184,7 @@ TEST(JoiningBelowTheRoot, passes_on_what_a_rank_says_after_a_verdict) {
 // operations of a name ahead of its children. The children's next records are about earlier
 // operations than the rank's next record.
 TEST(BelowTheRoot, operations_of_a_name_are_not_gathered_with_later_ones) {
-  const World large = world(1, 18);  // its child: rank 17
+  const SetWorld large = set_world(1, 18);  // its child: rank 17
   const DescriptorTable table;
   for (int ahead = 1; ahead <= 3; ++ahead) {
     Readiness node(large, table, {10 * kSecond, 600 * kSecond});
@@ -197,7 +192,7 @@ TEST(BelowTheRoot, operations_of_a_name_are_not_gathered_with_later_ones) {
       EXPECT_TRUE(node.add(sum_of("x", origin), 0));
       std::vector<std::pair<int, bool>> upward;
       for (const ReadyRecord& record : node.take_upward()) {
-        upward.emplace_back(record.origin, record.subtree);
+        upward.emplace_back(record.origin.value(), record.subtree);
       }
       return upward;
     };

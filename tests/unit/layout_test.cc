@@ -109,7 +109,7 @@ void check_cut(const Cut& cut, uint64_t segment_bytes) {
 // Returns the cut as the planner gets it. In an alltoall a rank knows its given rows, and the root
 // tells it its received rows.
 Cut cut_for(const Descriptor& descriptor, const RowTable& said, int rank, int ranks) {
-  if (descriptor.kind != Kind::alltoall) return cut_of(descriptor, said, rank, ranks);
+  if (descriptor.kind != Kind::alltoall) return cut_of(descriptor, said, SetRank(rank), ranks);
   Exchange exchange{said[rank], {}, most_rows(said)};
   for (const std::vector<int64_t>& numbers : said) exchange.got.push_back(numbers[rank]);
   return exchange_cut(descriptor, exchange);
@@ -125,7 +125,7 @@ TEST(Layout, every_cut_finds_every_byte_once) {
     Descriptor descriptor;
     descriptor.kind = kKinds[random() % std::size(kKinds)];
     descriptor.dtype = Dtype::float64;
-    descriptor.root = static_cast<int>(random() % ranks);
+    descriptor.root = SetRank(static_cast<int>(random() % ranks));
     const bool groups = row_of(descriptor.kind).takes_groups;
     const std::size_t tensors = groups ? 1 + random() % 4 : 1;
     const auto rows = [&] { return static_cast<int64_t>(random() % 3 == 0 ? 0 : random() % 40); };
@@ -137,10 +137,10 @@ TEST(Layout, every_cut_finds_every_byte_once) {
     for (int rank = 0; rank < static_cast<int>(said.size()); ++rank) {
       const bool is_split = descriptor.kind == Kind::alltoall || descriptor.kind == Kind::scatter;
       said[rank].resize(is_split ? ranks : tensors);
-      if (descriptor.kind == Kind::scatter && rank != descriptor.root) said[rank].clear();
+      if (descriptor.kind == Kind::scatter && SetRank(rank) != descriptor.root) said[rank].clear();
       for (int64_t& number : said[rank]) number = rows();
     }
-    ASSERT_EQ(incomplete_rank(descriptor, said, ranks), -1);
+    ASSERT_EQ(incomplete_rank(descriptor, said, ranks), SetRank());
     uint32_t segments = 0;
     for (int rank = 0; rank < ranks; ++rank) {
       const Cut cut = cut_for(descriptor, said, rank, ranks);
@@ -163,7 +163,8 @@ TEST(Layout, memory_that_a_rank_does_not_have_is_never_named) {
   gather.dtype = Dtype::uint8;
   gather.shapes = {{-1}};
   Layout layout;
-  layout.assign_ragged(cut_of(gather, {{100}, {100}}, 1, 2), {address(4096)}, {nullptr}, 4096);
+  layout.assign_ragged(cut_of(gather, {{100}, {100}}, SetRank(1), 2), {address(4096)}, {nullptr},
+                       4096);
   std::vector<Piece> pieces;
   layout.append_input(layout.range(0, 1), pieces);
   EXPECT_EQ(pieces.front().data, address(4096));
@@ -173,35 +174,36 @@ TEST(Layout, memory_that_a_rank_does_not_have_is_never_named) {
 TEST(Cut, needs_what_every_rank_has_to_say_and_nothing_else) {
   Descriptor descriptor;
   descriptor.shapes = {{-1, 2}};
-  descriptor.root = 1;
+  descriptor.root = SetRank(1);
   descriptor.kind = Kind::alltoall;
-  EXPECT_EQ(incomplete_rank(descriptor, {{1, 2}, {3, 4}}, 2), -1);
-  EXPECT_EQ(incomplete_rank(descriptor, {{1, 2}}, 2), 1);
-  EXPECT_EQ(incomplete_rank(descriptor, {{1}, {3, 4}}, 2), -1);  // one number for all
-  EXPECT_EQ(incomplete_rank(descriptor, {{1, 2, 3}, {3, 4}}, 2), 0);
+  EXPECT_EQ(incomplete_rank(descriptor, {{1, 2}, {3, 4}}, 2), SetRank());
+  EXPECT_EQ(incomplete_rank(descriptor, {{1, 2}}, 2), SetRank(1));
+  EXPECT_EQ(incomplete_rank(descriptor, {{1}, {3, 4}}, 2), SetRank());  // one number for all
+  EXPECT_EQ(incomplete_rank(descriptor, {{1, 2, 3}, {3, 4}}, 2), SetRank(0));
   descriptor.kind = Kind::scatter;
-  EXPECT_EQ(incomplete_rank(descriptor, {{}, {3, 4}}, 2), -1);
-  EXPECT_EQ(incomplete_rank(descriptor, {{3, 4}}, 2), 0);
-  EXPECT_EQ(incomplete_rank(descriptor, {}, 2), 1);
+  EXPECT_EQ(incomplete_rank(descriptor, {{}, {3, 4}}, 2), SetRank());
+  EXPECT_EQ(incomplete_rank(descriptor, {{3, 4}}, 2), SetRank(0));
+  EXPECT_EQ(incomplete_rank(descriptor, {}, 2), SetRank(1));
   descriptor.kind = Kind::gather;
-  EXPECT_EQ(incomplete_rank(descriptor, {{7}, {0}}, 2), -1);
-  EXPECT_EQ(incomplete_rank(descriptor, {}, 2), 0);
+  EXPECT_EQ(incomplete_rank(descriptor, {{7}, {0}}, 2), SetRank());
+  EXPECT_EQ(incomplete_rank(descriptor, {}, 2), SetRank(0));
   for (const Kind kind : {Kind::allreduce, Kind::reducescatter, Kind::barrier}) {
     descriptor.kind = kind;
-    EXPECT_EQ(incomplete_rank(descriptor, {}, 2), -1);
-    EXPECT_EQ(incomplete_rank(descriptor, {{}, {1}}, 2), 1);
+    EXPECT_EQ(incomplete_rank(descriptor, {}, 2), SetRank());
+    EXPECT_EQ(incomplete_rank(descriptor, {{}, {1}}, 2), SetRank(1));
   }
 }
 
 // Down the tree, each rank gets the columns of its subtree, and in the end its own column.
 TEST(Cut, tells_each_rank_what_it_gets) {
   const RowTable said = {{1, 2, 3, 4}, {7}, {10, 20, 30, 40}, {0, 0, 0, 5}};
+  const SetRank one(1), three(3);
   RowTable below, mine;
-  ASSERT_TRUE(columns_of(said, {0, 1, 2, 3}, {1, 3}, below));
+  ASSERT_TRUE(columns_of(said, {SetRank(0), one, SetRank(2), three}, {one, three}, below));
   EXPECT_EQ(below, (RowTable{{2, 4}, {7}, {20, 40}, {0, 5}}));
-  ASSERT_TRUE(columns_of(below, {1, 3}, {3}, mine));
+  ASSERT_TRUE(columns_of(below, {one, three}, {three}, mine));
   EXPECT_EQ(mine, (RowTable{{4}, {7}, {40}, {5}}));
-  EXPECT_FALSE(columns_of(said, {1, 3}, {3}, mine));
+  EXPECT_FALSE(columns_of(said, {one, three}, {three}, mine));
   EXPECT_EQ(most_rows(said), 40);
 }
 
@@ -209,16 +211,16 @@ TEST(Cut, says_one_number_where_all_get_as_many) {
   Request request;
   request.kind = Kind::alltoall;
   request.tensors = {{nullptr, nullptr, {12, 5}, ""}};
-  EXPECT_EQ(own_rows(request, 1, 4), (std::vector<int64_t>{3}));
+  EXPECT_EQ(own_rows(request, SetRank(1), 4), (std::vector<int64_t>{3}));
   request.splits = {3, 3, 3, 3};
-  EXPECT_EQ(own_rows(request, 1, 4), (std::vector<int64_t>{3}));
+  EXPECT_EQ(own_rows(request, SetRank(1), 4), (std::vector<int64_t>{3}));
   request.splits = {0, 12, 0, 0};
-  EXPECT_EQ(own_rows(request, 1, 4), request.splits);
+  EXPECT_EQ(own_rows(request, SetRank(1), 4), request.splits);
   Descriptor descriptor;
   descriptor.kind = Kind::alltoall;
   descriptor.dtype = Dtype::float32;
   descriptor.shapes = {{-1, 5}};
-  EXPECT_EQ(incomplete_rank(descriptor, {{3}, {0, 12, 0, 0}, {3}, {3}}, 4), -1);
+  EXPECT_EQ(incomplete_rank(descriptor, {{3}, {0, 12, 0, 0}, {3}, {3}}, 4), SetRank());
   EXPECT_EQ(bytes_moved(descriptor, {{3}, {0, 12, 0, 0}, {3}, {3}}, 4), 4u * 12 * 5 * 4);
 }
 

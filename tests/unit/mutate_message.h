@@ -20,7 +20,7 @@ namespace rdmacoll {
 // The bytes of a descriptor, of which any field may be wrong.
 inline std::string encode_raw(const Descriptor& d) {
   Writer writer;
-  writer.put(d.kind).put(d.dtype).put(d.op).put(static_cast<int32_t>(d.root));
+  writer.put(d.kind).put(d.dtype).put(d.op).put(static_cast<int32_t>(d.root.value()));
   writer.put(d.prescale).put(d.postscale).put_text(d.name);
   writer.put(static_cast<uint32_t>(d.shapes.size()));
   for (const std::vector<int64_t>& shape : d.shapes) {
@@ -74,6 +74,10 @@ class Mutator {
                               static_cast<uint64_t>(-1),
                               static_cast<uint64_t>(-5)};
     return static_cast<T>(edges[random_() % std::size(edges)]);
+  }
+  template <typename Kind>
+  void number(std::string name, Rank<Kind>& rank) {
+    field(std::move(name), [this, &rank] { rank = Rank<Kind>(edge(rank.value())); });
   }
   template <typename T>
   void number(std::string name, T& value) {
@@ -264,7 +268,7 @@ class Mutator {
     text("name", message.name);
     number("iteration", message.iteration);
     list("ranks", message.ranks);
-    for (int32_t& rank : message.ranks) number("rank", rank);
+    for (SetRank& rank : message.ranks) number("rank", rank);
     visit(message.status);
   }
   void visit(FailureMessage& message) {

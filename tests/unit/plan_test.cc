@@ -7,6 +7,7 @@
 #include "agreement/catch_up.h"
 #include "agreement/recurrence.h"
 #include "base/text.h"
+#include "set_worlds.h"
 
 namespace rdmacoll {
 namespace {
@@ -40,11 +41,6 @@ class Plans : public testing::Test {
     if (kind == Kind::alltoall) decision.most_rows = most_rows(rows);
     decision.rows = std::move(rows);
     return decision;
-  }
-  static World world_of(int rank, int ranks) {
-    World world{"job", 1, rank, {}};
-    for (int r = 0; r < ranks; ++r) world.members.push_back({cat("host", r), r, 0});
-    return world;
   }
   PlanMessage plan(Recurrence& recurrence) {
     const auto period = recurrence.find();
@@ -170,7 +166,7 @@ TEST_F(Plans, name_decisions_and_the_numbers_of_the_unnamed) {
     recurrence.note(decision({"a"}));
     recurrence.note(decision({""}));
   }
-  const World world = world_of(0, 1);
+  const SetWorld world = set_world(0, 1);
   Plan mode(world, table_);
   ASSERT_TRUE(mode.begin(plan(recurrence)));
   EXPECT_EQ(mode.phase(), Plan::Phase::plan);
@@ -193,7 +189,7 @@ TEST_F(Plans, of_another_era_or_with_unknown_numbers_are_refused) {
   Recurrence recurrence(table_, 2);
   for (int round = 0; round < 2; ++round) recurrence.note(decision({"a"}));
   PlanMessage message = plan(recurrence);
-  const World world = world_of(0, 1);
+  const SetWorld world = set_world(0, 1);
   Plan mode(world, table_);
   message.era = 2;
   EXPECT_FALSE(mode.begin(message));
@@ -208,7 +204,7 @@ TEST_F(Plans, know_what_each_rank_is_to_say_of_its_rows) {
     recurrence.note(gathering("g", {{3}, {5}}));
     recurrence.note(gathering("x", {{1, 2}, {4}}, Kind::alltoall));  // rank 1 gives 4 to each
   }
-  const World world = world_of(1, 2);
+  const SetWorld world = set_world(1, 2);
   Plan mode(world, table_);
   ASSERT_TRUE(mode.begin(plan(recurrence)));
   EXPECT_EQ(mode.decision(4).own_rows, std::vector<int64_t>{5});
@@ -228,7 +224,7 @@ TEST_F(Plans, know_what_each_rank_is_to_say_of_its_rows) {
 }
 
 TEST_F(Plans, with_rows_that_do_not_fit_are_refused) {
-  const World world = world_of(0, 2);
+  const SetWorld world = set_world(0, 2);
   for (const RowTable& rows :
        {RowTable{{1}}, RowTable{{1}, {1, 2}}, RowTable{}, RowTable{{1}, {2}, {3}}}) {
     PlanMessage message{1, 0, 0, {{Algorithm::ring_allgather, 64, {}, rows}}};
@@ -241,7 +237,7 @@ TEST_F(Plans, with_rows_that_do_not_fit_are_refused) {
 TEST_F(Plans, end_once_this_rank_and_all_children_have_reported) {
   Recurrence recurrence(table_, 2);
   for (int round = 0; round < 2; ++round) recurrence.note(decision({"a"}));
-  const World world = world_of(0, 3);
+  const SetWorld world = set_world(0, 3);
   Plan mode(world, table_);
   ASSERT_TRUE(mode.begin(plan(recurrence)));
   mode.freeze();

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "operation/listing.h"
 #include "operation/operation.h"
+#include "set_worlds.h"
 
 namespace rdmacoll {
 namespace {
@@ -44,16 +45,11 @@ TEST(Listings, are_described_at_the_first_three_differences) {
 
 class NamesOfVariables : public testing::Test {
  protected:
-  static World world(int rank, int size) {
-    World world{"job", 7, rank, {}};
-    for (int r = 0; r < size; ++r) world.members.push_back({cat("host", r), r, 0});
-    return world;
-  }
   static ReadyRecord record(int origin, const std::string& names, int64_t iteration = 0) {
     Request request;
     request.name = "bucket_0";
     request.tensors = {{nullptr, nullptr, {4}, ""}};
-    ReadyRecord record{{0, encode_descriptor(request)}, iteration, origin, false, {}};
+    ReadyRecord record{{0, encode_descriptor(request)}, iteration, SetRank(origin), false, {}};
     record.listing = names;
     return record;
   }
@@ -63,7 +59,7 @@ class NamesOfVariables : public testing::Test {
 };
 
 TEST_F(NamesOfVariables, in_another_order_are_an_error_on_all_ranks) {
-  const World three = world(0, 3);
+  const SetWorld three = set_world(0, 3);
   Readiness root(three, table_, {});
   EXPECT_TRUE(root.add(record(0, kPlain), 0));
   EXPECT_TRUE(root.add(record(1, kPlain), 0));
@@ -72,7 +68,7 @@ TEST_F(NamesOfVariables, in_another_order_are_an_error_on_all_ranks) {
   EXPECT_TRUE(root.take_ready().empty());
   const auto verdicts = root.take_verdicts();
   ASSERT_EQ(verdicts.size(), 1u);
-  EXPECT_EQ(verdicts[0].ranks, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(verdicts[0].ranks, three.ranks());
   EXPECT_EQ(verdicts[0].status.code(), Code::mismatch);
   const std::string& text = verdicts[0].status.message();
   EXPECT_NE(text.find("'bucket_0' in different orders: ranks 0, 1: a, b; rank 2: b, a"),
@@ -82,7 +78,7 @@ TEST_F(NamesOfVariables, in_another_order_are_an_error_on_all_ranks) {
 }
 
 TEST_F(NamesOfVariables, that_change_on_one_rank_are_compared_with_those_said_before) {
-  const World two = world(0, 2);
+  const SetWorld two = set_world(0, 2);
   Readiness root(two, table_, {});
   for (int origin : {0, 1}) EXPECT_TRUE(root.add(record(origin, kPlain), 0));
   for (int origin : {1, 0}) EXPECT_TRUE(root.add(record(origin, ""), 0));
@@ -94,7 +90,7 @@ TEST_F(NamesOfVariables, that_change_on_one_rank_are_compared_with_those_said_be
 }
 
 TEST_F(NamesOfVariables, that_change_are_compared_with_those_of_each_other_rank) {
-  const World three = world(0, 3);
+  const SetWorld three = set_world(0, 3);
   for (const std::vector<int>& order : {std::vector{0, 1, 2}, {1, 2, 0}, {2, 1, 0}}) {
     Readiness root(three, table_, {});
     // Rank 1 has other names. All ranks go on, and two of them have no reason to repeat theirs.
@@ -114,7 +110,7 @@ TEST_F(NamesOfVariables, that_change_are_compared_with_those_of_each_other_rank)
 }
 
 TEST_F(NamesOfVariables, of_any_two_ranks_are_compared) {
-  const World three = world(0, 3);
+  const SetWorld three = set_world(0, 3);
   Readiness root(three, table_, {});
   EXPECT_TRUE(root.add(record(0, other_), 0));
   EXPECT_TRUE(root.add(record(1, kPlain), 0));
@@ -127,7 +123,7 @@ TEST_F(NamesOfVariables, of_any_two_ranks_are_compared) {
 }
 
 TEST_F(NamesOfVariables, that_differ_otherwise_are_told_once) {
-  const World two = world(0, 2);
+  const SetWorld two = set_world(0, 2);
   Readiness root(two, table_, {});
   for (int64_t iteration : {0, 1}) {
     EXPECT_TRUE(root.add(record(0, kPlain, iteration), 0));
@@ -143,7 +139,7 @@ TEST_F(NamesOfVariables, that_differ_otherwise_are_told_once) {
 
 TEST_F(NamesOfVariables, say_which_tensor_behind_the_first_ones_differs) {
   const auto said = [](const std::vector<std::vector<int64_t>>& last, const std::string& names) {
-    const World three = world(0, 3);
+    const SetWorld three = set_world(0, 3);
     DescriptorTable table;
     Readiness root(three, table, {});
     for (int origin : {0, 1, 2}) {
@@ -152,7 +148,7 @@ TEST_F(NamesOfVariables, say_which_tensor_behind_the_first_ones_differs) {
       for (int64_t rows : {1, 2, 3, 4}) request.tensors.push_back({nullptr, nullptr, {rows}, ""});
       request.tensors.push_back({nullptr, nullptr, last[static_cast<std::size_t>(origin)], ""});
       request.tensors.push_back({nullptr, nullptr, {6}, ""});
-      ReadyRecord record{{0, encode_descriptor(request)}, 0, origin, false, {}};
+      ReadyRecord record{{0, encode_descriptor(request)}, 0, SetRank(origin), false, {}};
       record.listing = names;
       root.add(record, 0);
     }
@@ -178,7 +174,7 @@ TEST_F(NamesOfVariables, say_which_tensor_behind_the_first_ones_differs) {
 }
 
 TEST_F(NamesOfVariables, go_to_the_root_as_they_are) {
-  const World large = world(1, 18);  // its child: rank 17
+  const SetWorld large = set_world(1, 18);  // its child: rank 17
   for (const std::string& names : {kPlain, reordered_, std::string()}) {
     Readiness node(large, table_, {});
     EXPECT_TRUE(node.add(record(1, kPlain), 0));
@@ -193,7 +189,7 @@ TEST_F(NamesOfVariables, go_to_the_root_as_they_are) {
     ASSERT_EQ(upward.size(), 2u);
     EXPECT_EQ(upward[0].listing, kPlain);
     EXPECT_EQ(upward[1].listing, names);
-    EXPECT_EQ(upward[1].origin, 17);
+    EXPECT_EQ(upward[1].origin, SetRank(17));
   }
 }
 

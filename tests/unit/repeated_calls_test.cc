@@ -43,7 +43,7 @@ struct Call {
     Request made;
     made.set = 2;
     made.kind = Kind::broadcast;
-    made.root = 1;  // its rank in the set
+    made.root = SetRank(1);  // its rank in the set
     made.name = name;
     made.tensors = {{reinterpret_cast<const std::byte*>(input.data()),
                      reinterpret_cast<std::byte*>(const_cast<float*>(output.data())),

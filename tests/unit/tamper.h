@@ -28,7 +28,7 @@ class Tamper {
 
   // Lets a rank hear a wrong copy of some messages. Returns true if the rank has taken it in place
   // of the message. A refused copy has no effect.
-  bool hear(Agreement& agreement, const World& world, int servers, int sender,
+  bool hear(Agreement& agreement, const SetWorld& world, int servers, SetRank sender,
             const Message& message) {
     const bool is_common = std::holds_alternative<ReadyMessage>(message) ||
                            std::holds_alternative<Decision>(message) ||
@@ -38,9 +38,9 @@ class Tamper {
     const int ranks = world.size() + servers;
     const bool is_misplaced = ranks > 2 && random_() % 16 == 0;
     const std::string field = is_misplaced ? "sender" : Mutator(random_).mutate(wrong);
-    if (is_misplaced) sender = (sender + 1) % ranks;
+    if (is_misplaced) sender = SetRank((sender.value() + 1) % ranks);
     note_(cat(field, " of message kind ", message.index(), " from rank ", sender, " to rank ",
-              world.rank));
+              world.rank()));
     ++changed_;
     Message read;
     std::string what = "bytes that cannot be read";

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "agreement/gate.h"
-#include "base/text.h"
+#include "set_worlds.h"
 
 namespace rdmacoll {
 namespace {
@@ -14,17 +14,9 @@ std::string described(Kind kind, const std::string& name, std::vector<int64_t> d
   Request request;
   request.kind = kind;
   request.name = name;
-  request.root = root;
+  request.root = SetRank(root);
   request.tensors = {{nullptr, nullptr, std::move(dims), ""}};
   return encode_descriptor(request);
-}
-
-World world_of(int rank, int size) {
-  World world{"job", 1, rank, {}};
-  for (int other = 0; other < size; ++other) {
-    world.members.push_back({cat("host", other), other, 0});
-  }
-  return world;
 }
 
 // Rank 1 of 40: its parent is rank 0, its children are ranks 17 to 32.
@@ -43,17 +35,17 @@ class GateOfRankOne : public testing::Test {
   // Expects that the gate accepts `message`, and refuses it after `change`.
   template <typename Body>
   void refuses(int sender, const Body& message, const std::function<void(Body&)>& change) {
-    EXPECT_EQ(gate_.complaint(sender, message), "");
+    EXPECT_EQ(gate_.complaint(SetRank(sender), message), "");
     Body wrong = message;
     change(wrong);
-    EXPECT_NE(gate_.complaint(sender, wrong), "");
-    EXPECT_NE(gate_.complaint(2, message), "") << "rank 2 is neither parent nor child";
+    EXPECT_NE(gate_.complaint(SetRank(sender), wrong), "");
+    EXPECT_NE(gate_.complaint(SetRank(2), message), "") << "rank 2 is neither parent nor child";
   }
   Decision decision(uint32_t id) const {
     return {0, Algorithm::ring, 4096, {{{id, ""}, 0}}, {}, 0};
   }
 
-  const World world_ = world_of(1, 40);
+  const SetWorld world_ = set_world(1, 40);
   DescriptorTable table_;
   Readiness readiness_{world_, table_, {}};
   DecisionLog log_{world_, table_, {}};
@@ -63,14 +55,14 @@ class GateOfRankOne : public testing::Test {
 };
 
 TEST_F(GateOfRankOne, refuses_readiness_that_its_sender_cannot_have) {
-  const ReadyMessage message{{{{1, ""}, 0, 17, true, {}}}, 0};
+  const ReadyMessage message{{{{1, ""}, 0, SetRank(17), true, {}}}, 0};
   const auto is_refused = [&](const std::function<void(ReadyRecord&)>& change) {
     refuses<ReadyMessage>(17, message, [&](ReadyMessage& one) { change(one.records.front()); });
   };
-  is_refused([](ReadyRecord& one) { one.origin = 18; });
+  is_refused([](ReadyRecord& one) { one.origin = SetRank(18); });
   is_refused([](ReadyRecord& one) { one.descriptor.id = 4; });
   is_refused([](ReadyRecord& one) { one.descriptor = {0, "bytes"}; });
-  is_refused([](ReadyRecord& one) { one.rows = {{17, {1}}}; });
+  is_refused([](ReadyRecord& one) { one.rows = {{SetRank(17), {1}}}; });
   is_refused([](ReadyRecord& one) { one.age = INT64_MAX; });
   is_refused([](ReadyRecord& one) {
     one.descriptor = {0, described(Kind::broadcast, "b", {2}, -5)};
@@ -79,15 +71,15 @@ TEST_F(GateOfRankOne, refuses_readiness_that_its_sender_cannot_have) {
 }
 
 TEST_F(GateOfRankOne, refuses_rows_that_do_not_fit) {
-  const ReadyMessage message{{{{3, ""}, 0, 17, true, {{17, {5}}}}}, 0};
-  const auto is_refused = [&](std::vector<std::pair<int32_t, std::vector<int64_t>>> rows) {
+  const ReadyMessage message{{{{3, ""}, 0, SetRank(17), true, {{SetRank(17), {5}}}}}, 0};
+  const auto is_refused = [&](std::vector<std::pair<SetRank, std::vector<int64_t>>> rows) {
     refuses<ReadyMessage>(17, message, [&](ReadyMessage& one) { one.records.front().rows = rows; });
   };
   is_refused({});
-  is_refused({{17, {5, 5}}});
-  is_refused({{18, {5}}});
-  is_refused({{17, {5}}, {17, {5}}});
-  is_refused({{17, {int64_t{1} << 60}}});
+  is_refused({{SetRank(17), {5, 5}}});
+  is_refused({{SetRank(18), {5}}});
+  is_refused({{SetRank(17), {5}}, {SetRank(17), {5}}});
+  is_refused({{SetRank(17), {int64_t{1} << 60}}});
 }
 
 TEST_F(GateOfRankOne, refuses_descriptions_of_what_cannot_run) {
@@ -123,7 +115,7 @@ TEST_F(GateOfRankOne, refuses_decisions_that_cannot_be_run) {
   is_refused([](Decision& one) { one.rows.resize(40); });
   Decision both = decision(1);
   both.units.push_back({{2, ""}, 0});
-  EXPECT_EQ(gate_.complaint(0, both), "");
+  EXPECT_EQ(gate_.complaint(kTreeRoot, both), "");
   Decision rows = decision(3);
   rows.algorithm = Algorithm::ring_allgather;
   rows.rows.assign(40, {2});
@@ -147,14 +139,15 @@ TEST_F(GateOfRankOne, refuses_a_plan_and_its_end_at_another_place) {
   refuses<ResumeMessage>(0, {2, 0, 1},
                          [](ResumeMessage& one) { one.furthest = uint64_t{1} << 60; });
   refuses<ResumeMessage>(0, {2, 0, 1}, [](ResumeMessage& one) { one.furthest = 2; });
-  EXPECT_NE(gate_.complaint(17, FrozenMessage{1, 0, uint64_t{1} << 60}), "");
-  EXPECT_EQ(gate_.complaint(17, FrozenMessage{1, 0, 1}), "");
-  EXPECT_NE(gate_.complaint(17, FrozenMessage{1, 0, 1}), "") << "a second report";
-  EXPECT_NE(gate_.complaint(0, CaughtUpMessage{0}), "") << "nothing waits for it";
-  EXPECT_NE(gate_.complaint(0, ReplayMessage{0}), "");
-  EXPECT_NE(gate_.complaint(0, AllJoinedMessage{3, 0}), "") << "this rank has not joined";
-  EXPECT_NE(gate_.complaint(0, PlaceMessage{0, 100}), "") << "no page begins there";
-  EXPECT_EQ(gate_.complaint(0, PlaceMessage{0, 4096}), "");
+  EXPECT_NE(gate_.complaint(SetRank(17), FrozenMessage{1, 0, uint64_t{1} << 60}), "");
+  EXPECT_EQ(gate_.complaint(SetRank(17), FrozenMessage{1, 0, 1}), "");
+  EXPECT_NE(gate_.complaint(SetRank(17), FrozenMessage{1, 0, 1}), "") << "a second report";
+  EXPECT_NE(gate_.complaint(kTreeRoot, CaughtUpMessage{0}), "") << "nothing waits for it";
+  EXPECT_NE(gate_.complaint(kTreeRoot, ReplayMessage{0}), "");
+  EXPECT_NE(gate_.complaint(kTreeRoot, AllJoinedMessage{SetRank(3), 0}), "")
+      << "this rank has not joined";
+  EXPECT_NE(gate_.complaint(kTreeRoot, PlaceMessage{0, 100}), "") << "no page begins there";
+  EXPECT_EQ(gate_.complaint(kTreeRoot, PlaceMessage{0, 4096}), "");
 }
 
 }  // namespace

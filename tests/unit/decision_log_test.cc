@@ -1,0 +1,189 @@
+// The decisions of the root: their batches, their segments, and their order.
+#include "agreement/decision_log.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "agreement/catch_up.h"
+#include "agreement/gate.h"
+#include "agreement/plan.h"
+#include "agreement/readiness.h"
+#include "base/text.h"
+#include "operation/operation.h"
+#include "set_worlds.h"
+
+namespace rdmacoll {
+namespace {
+
+class Decisions : public testing::Test {
+ protected:
+  static ReadyUnit unit(const std::string& name, int64_t elements) {
+    Request request;
+    request.name = name;
+    request.tensors = {{nullptr, nullptr, {elements}, ""}};
+    return {{name, 0}, encode_descriptor(request), {}};
+  }
+  const SetWorld world_ = set_world(0, 4);
+  DescriptorTable table_;
+};
+
+TEST_F(Decisions, small_ones_that_wait_together_share_a_batch) {
+  DecisionLog log(world_, table_, {});
+  for (const char* name : {"a", "b", "c"}) log.offer(unit(name, 10));
+  log.offer(unit("large", 1 << 20));
+  const auto first = log.form(true);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->decision.units.size(), 3u);
+  EXPECT_EQ(first->interns.size(), 3u);
+  const auto second = log.form(true);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->decision.units.size(), 1u);
+  EXPECT_EQ(second->decision.sequence, 1u);
+  EXPECT_FALSE(log.form(true));
+}
+
+// The bits of a sum must not depend on the operations that are ready at the same time.
+TEST_F(Decisions, a_batch_is_summed_in_the_order_of_each_of_its_operations) {
+  const auto units_of_first = [&](const SetWorld& world, std::vector<Forced> forced,
+                                  const Tuning& tuning = {}) {
+    DecisionLog::Rules rules{.tuning = tuning};
+    rules.forced = std::move(forced);
+    DescriptorTable table;
+    DecisionLog log(world, table, rules);
+    for (const char* name : {"a", "b", "c"}) log.offer(unit(name, 2500));  // 10,000 bytes each
+    return log.form(false)->decision.units.size();
+  };
+  const SetWorld many = set_world(0, 16);
+  EXPECT_EQ(units_of_first(many, {}), 3u);
+  EXPECT_EQ(units_of_first(world_, {}, {.direct_bytes_network = 20'000}), 3u);  // no ring then
+  EXPECT_EQ(units_of_first(many, {{Algorithm::ring}}), 1u);
+  EXPECT_EQ(units_of_first(many, {{Algorithm::direct, 20'000}, {Algorithm::ring}}), 2u);
+  EXPECT_EQ(units_of_first(many, {{Algorithm::direct, 9'999}, {Algorithm::ring}}), 1u);
+  const auto six_on_nodes_of = [](int ranks) {
+    World world{"job", 1, 0, {}};
+    for (int rank = 0; rank < 6; ++rank) world.members.push_back({"host", rank, rank / ranks});
+    return SetWorld(std::move(world));
+  };
+  // no power of two, so the batch keeps its own order
+  EXPECT_EQ(units_of_first(six_on_nodes_of(3), {}), 1u);
+  EXPECT_EQ(units_of_first(six_on_nodes_of(4), {}), 3u);
+}
+
+TEST_F(Decisions, known_descriptors_are_numbers) {
+  DecisionLog log(world_, table_, {});
+  log.offer(unit("a", 10));
+  EXPECT_EQ(log.form(true)->interns.size(), 1u);
+  log.offer(unit("a", 10));
+  const auto again = log.form(true);
+  EXPECT_TRUE(again->interns.empty());
+  EXPECT_EQ(again->decision.units[0].descriptor.id, 1u);
+}
+
+TEST_F(Decisions, a_pool_that_cuts_segments_short_is_noticed) {
+  for (const uint64_t segment_bytes_max : {uint64_t{64}, uint64_t{4} << 20}) {
+    DecisionLog::Rules rules;
+    rules.segment_bytes_max = segment_bytes_max;
+    DecisionLog log(world_, table_, rules);
+    log.offer(unit("large", 1 << 20));
+    const auto formed = log.form(false);
+    EXPECT_LE(formed->decision.segment_bytes, segment_bytes_max);
+    EXPECT_EQ(formed->is_cut_short, segment_bytes_max == 64);
+    log.offer(unit("small", 4));
+    EXPECT_FALSE(log.form(false)->is_cut_short);
+  }
+}
+
+// The other ranks accept no more segments than the gate allows. Small segments may be a setting.
+TEST_F(Decisions, long_operations_have_no_more_segments_than_other_ranks_accept) {
+  struct Case {
+    Kind kind;
+    int64_t rows;  // on each rank, 4 KiB each
+    RowTable said;
+  };
+  constexpr int64_t kGiB = 1 << 18;
+  const Case cases[] = {
+      {Kind::allreduce, 3 * kGiB, {}},
+      {Kind::broadcast, 64 * kGiB, {}},
+      {Kind::reducescatter, 16 * kGiB, {}},
+      {Kind::allgather, 0, {{3 * kGiB}, {1}, {0}, {9 * kGiB}}},
+      {Kind::alltoall, 0, {{3 * kGiB}, {0, 0, 9 * kGiB, 0}, {1}, {0}}},
+  };
+  for (const Case& one : cases) {
+    Request request;
+    request.kind = one.kind;
+    request.name = "long";
+    request.tensors = {{nullptr, nullptr, {one.rows, 1024}, ""}};
+    DescriptorTable numbers, others;
+    DecisionLog::Rules rules;
+    rules.segment_bytes = 64;
+    DecisionLog log(world_, numbers, rules);
+    ASSERT_TRUE(log.offer({{"long", 0}, encode_descriptor(request), one.said}).is_none());
+    auto formed = log.form(false);
+    ASSERT_TRUE(formed);
+    EXPECT_GE(formed->decision.segment_bytes, 64u);
+
+    const SetWorld leaf = set_world(3, 4);
+    const Readiness readiness(leaf, others, {});
+    const DecisionLog accepted(leaf, others, {});
+    const Plan plan(leaf, others);
+    const CatchUp catch_up;
+    Gate gate({leaf, 0, others, readiness, accepted, plan, catch_up});
+    for (const InternMessage& intern : formed->interns) {
+      EXPECT_EQ(gate.complaint(kTreeRoot, intern), "");
+      ASSERT_TRUE(others.add(intern.id, intern.bytes));
+    }
+    Decision& decision = formed->decision;
+    if (one.kind == Kind::alltoall) {  // as the leaf receives it
+      const RowTable all = decision.rows;
+      ASSERT_TRUE(columns_of(all, leaf.ranks(), {leaf.rank()}, decision.rows));
+    }
+    EXPECT_EQ(gate.complaint(kTreeRoot, decision), "") << name_of(one.kind);
+    decision.segment_bytes = 64;
+    EXPECT_NE(gate.complaint(kTreeRoot, decision), "") << name_of(one.kind);
+  }
+}
+
+TEST_F(Decisions, numbers_of_rows_that_do_not_fit_name_the_rank) {
+  Request request;
+  request.kind = Kind::alltoall;
+  request.tensors = {{nullptr, nullptr, {6, 2}, ""}};
+  DecisionLog log(world_, table_, {});
+  const std::vector<int64_t> four{1, 2, 0, 3};
+  ReadyUnit unit{{"a", 0}, encode_descriptor(request), {four, four, {1, 2}, four}};
+  EXPECT_EQ(log.offer(unit), SetRank(2));
+  unit.rows.clear();
+  EXPECT_EQ(log.offer(unit), SetRank(0));
+  EXPECT_FALSE(log.waiting());
+  unit.rows.assign(4, four);
+  EXPECT_EQ(log.offer(unit), SetRank());
+  EXPECT_EQ(log.form(true)->decision.rows, unit.rows);
+}
+
+TEST_F(Decisions, a_gap_in_the_sequence_is_refused) {
+  DecisionLog log(world_, table_, {});
+  EXPECT_TRUE(log.accept(Decision{0, Algorithm::none, 0, {}, {}}));
+  EXPECT_FALSE(log.accept(Decision{2, Algorithm::none, 0, {}, {}}));
+}
+
+TEST_F(Decisions, canonical_order_never_chooses_another) {
+  for (const bool wide : {false, true}) {
+    for (uint64_t bytes = 1; bytes < (1u << 28); bytes *= 3) {
+      for (const bool one_node : {false, true}) {
+        const Facts facts{
+            .ranks = 5, .one_node = one_node, .bytes = bytes, .wide_sums = wide, .canonical = true};
+        const Choice choice = choose(AlgorithmRow::Result::sum, {}, facts);
+        EXPECT_NE(choice.algorithm, Algorithm::ring);
+        EXPECT_TRUE(adds_in_canonical_order(choice, facts));
+        EXPECT_EQ(choose(AlgorithmRow::Result::own_sum, {}, facts).algorithm,
+                  Algorithm::direct_reduce_scatter);
+        const Choice reduce = choose(AlgorithmRow::Result::root_sum, {}, facts);
+        EXPECT_TRUE(adds_in_canonical_order(reduce, facts));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rdmacoll

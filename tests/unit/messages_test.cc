@@ -1,0 +1,113 @@
+// Messages of the control tree: encoding, and damage.
+#include "agreement/messages.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace rdmacoll {
+namespace {
+constexpr uint32_t kEpoch = 3;
+
+std::vector<Message> examples() {
+  ErrorDetail detail{2, "node7", "connection reset", "layer/kernel", {2, 3}};
+  return {
+      ReadyMessage{{{{0, "descriptor"}, 5, SetRank(1), true, {{SetRank(1), {9, 0}}}, "a, b"},
+                    {{4, ""}, 0, SetRank(2), false, {}}},
+                   6},
+      InternMessage{7, "bytes"},
+      Decision{11, Algorithm::direct, 4096, {{{7, ""}, 0}, {{0, "full"}, 3}}, {{1, 2}, {}, {3}}, 3},
+      VerdictMessage{
+          "name", 2, {SetRank(0), SetRank(3)}, Status(Code::mismatch, "they differ", detail)},
+      FailureMessage{JobRank(2), Status(Code::rank_failed, "rank 2 is gone", detail)},
+      LeavingMessage{JobRank(1), true, {{0, 17}, {3, 4}}, "ValueError"},
+      GoodbyeMessage{{JobRank(1), false, {{0, 4}}, ""}},
+      PlanMessage{
+          3, 900, 12, {{Algorithm::ring, 64, {{7, false, 5}, {8, true, 0}}, {{1, 2}, {}, {3}}, 3}}},
+      FreezeMessage{3},
+      FrozenMessage{3, 901, 905},
+      ResumeMessage{4, 901, 905},
+      CaughtUpMessage{904},
+      FragmentMessage{true, "the end"},
+      FarewellMessage{},
+      AllJoinedMessage{SetRank(2), 17},
+      ReplayMessage{904},
+      PlaceMessage{905, 1 << 20}};
+}
+
+TEST(Messages, arrive_as_they_were_sent) {
+  for (const Message& message : examples()) {
+    const std::vector<std::byte> bytes = encode(kEpoch, message);
+    Message read;
+    ASSERT_TRUE(decode(kEpoch, 4, bytes, read)) << message.index();
+    EXPECT_EQ(read.index(), message.index());
+    EXPECT_EQ(encode(kEpoch, read), bytes);
+  }
+}
+
+TEST(Messages, of_another_epoch_are_refused) {
+  Message read;
+  for (const Message& message : examples()) {
+    EXPECT_FALSE(decode(kEpoch + 1, 4, encode(kEpoch, message), read));
+  }
+}
+
+TEST(Messages, with_ranks_outside_the_world_are_refused) {
+  Message read;
+  EXPECT_FALSE(decode(kEpoch, 2, encode(kEpoch, LeavingMessage{JobRank(2), false, {}, ""}), read));
+  EXPECT_FALSE(
+      decode(kEpoch, 2, encode(kEpoch, ReadyMessage{{{{1, ""}, 0, SetRank(), true, {}}}}), read));
+  EXPECT_FALSE(decode(
+      kEpoch, 2,
+      encode(kEpoch, ReadyMessage{{{{1, ""}, 0, SetRank(1), true, {{SetRank(2), {1}}}}}}), read));
+}
+
+TEST(Messages, with_a_negative_number_of_rows_are_refused) {
+  Message read;
+  EXPECT_FALSE(decode(
+      kEpoch, 2,
+      encode(kEpoch, ReadyMessage{{{{1, ""}, 0, SetRank(1), true, {{SetRank(1), {3, -1}}}}}}),
+      read));
+  EXPECT_FALSE(decode(
+      kEpoch, 2, encode(kEpoch, Decision{0, Algorithm::direct, 64, {{{1, ""}, 0}}, {{-1}}}), read));
+}
+
+TEST(Messages, with_an_algorithm_that_does_not_exist_are_refused) {
+  Message read;
+  for (int number = 0; number < 256; ++number) {
+    const auto algorithm = static_cast<Algorithm>(number);
+    const bool exists = algorithm == Algorithm::none || algorithm_from(name_of(algorithm));
+    const auto bytes = encode(kEpoch, Decision{0, algorithm, 64, {{{1, ""}, 0}}, {}});
+    EXPECT_EQ(decode(kEpoch, 2, bytes, read), exists) << number;
+  }
+}
+
+TEST(Messages, that_are_cut_or_have_a_tail_are_refused) {
+  for (const Message& message : examples()) {
+    std::vector<std::byte> bytes = encode(kEpoch, message);
+    Message read;
+    for (std::size_t length = 0; length < bytes.size(); ++length) {
+      EXPECT_FALSE(decode(kEpoch, 4, std::span(bytes).first(length), read)) << length;
+    }
+    bytes.push_back(std::byte{0});
+    EXPECT_FALSE(decode(kEpoch, 4, bytes, read));
+  }
+}
+
+TEST(Messages, that_are_damaged_anywhere_never_harm_the_reader) {
+  for (unsigned seed = 1; seed <= 4000; ++seed) {
+    std::mt19937 random(seed);
+    const auto all = examples();
+    std::vector<std::byte> bytes = encode(kEpoch, all[random() % all.size()]);
+    for (unsigned flips = 1 + random() % 4; flips > 0; --flips) {
+      bytes[random() % bytes.size()] = std::byte(random());
+    }
+    Message read;
+    if (decode(kEpoch, 4, bytes, read)) {  // the damaged message is still valid
+      EXPECT_EQ(encode(kEpoch, read).size(), bytes.size()) << "seed " << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rdmacoll

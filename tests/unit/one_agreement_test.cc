@@ -1,0 +1,106 @@
+// The messages of the agreement one by one: what one rank does when it hears them.
+#include "one_agreement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace rdmacoll {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+// Readiness of the whole subtree of `origin`, with a descriptor in full.
+ReadyMessage readiness(int origin, const OperationRef& operation) {
+  ReadyMessage message;
+  message.records.push_back({{0, operation->descriptor}, 0, SetRank(origin), true, {}});
+  return message;
+}
+
+TEST(OneAgreement, of_a_leaf_sends_its_readiness_to_its_parent) {
+  OneAgreement leaf(2, 3);
+  const OperationRef x = OneAgreement::sum("x");
+  leaf.submit(x);
+  leaf.turn();
+  const auto sent = leaf.sent<ReadyMessage>(0);
+  ASSERT_THAT(sent, SizeIs(1));
+  ASSERT_THAT(sent[0].records, SizeIs(1));
+  EXPECT_EQ(sent[0].records[0].origin, SetRank(2));
+  EXPECT_EQ(sent[0].records[0].descriptor.bytes, x->descriptor);
+  EXPECT_THAT(leaf.begun(), IsEmpty());
+}
+
+TEST(OneAgreement, of_the_root_decides_once_all_ranks_are_ready) {
+  OneAgreement root(0, 3);
+  const OperationRef x = OneAgreement::sum("x");
+  root.submit(x);
+  EXPECT_EQ(root.hear(2, readiness(2, x)), "");
+  root.turn();
+  EXPECT_THAT(root.begun(), IsEmpty());
+  EXPECT_EQ(root.hear(1, readiness(1, x)), "");
+  root.turn();
+  ASSERT_THAT(root.begun(), SizeIs(1));
+  EXPECT_EQ(root.begun()[0].operations, std::vector{x});
+  for (int child : {1, 2}) {
+    EXPECT_THAT(root.sent<InternMessage>(child), SizeIs(1));
+    EXPECT_THAT(root.sent<Decision>(child), SizeIs(1));
+  }
+}
+
+TEST(OneAgreement, begins_a_decision_that_names_its_operation) {
+  OneAgreement leaf(2, 3);
+  const OperationRef x = OneAgreement::sum("x");
+  leaf.submit(x);
+  leaf.turn();
+  const Decision decision{0, Algorithm::ring, 4096, {{{1, ""}, 0}}, {}, 0};
+  EXPECT_NE(leaf.hear(0, decision), "") << "number 1 has no descriptor yet";
+  EXPECT_EQ(leaf.hear(0, InternMessage{1, x->descriptor}), "");
+  EXPECT_NE(leaf.hear(1, decision), "") << "rank 1 is not its parent";
+  EXPECT_EQ(leaf.hear(0, decision), "");
+  leaf.turn();
+  ASSERT_THAT(leaf.begun(), SizeIs(1));
+  EXPECT_EQ(leaf.begun()[0].operations, std::vector{x});
+  EXPECT_TRUE(leaf.blamed().is_none());
+}
+
+TEST(OneAgreement, blames_its_parent_for_a_decision_about_nothing_that_it_has_submitted) {
+  OneAgreement leaf(2, 3);
+  EXPECT_EQ(leaf.hear(0, InternMessage{1, OneAgreement::sum("x")->descriptor}), "");
+  EXPECT_EQ(leaf.hear(0, Decision{0, Algorithm::ring, 4096, {{{1, ""}, 0}}, {}, 0}), "");
+  EXPECT_EQ(leaf.blamed(), kTreeRoot);
+}
+
+TEST(OneAgreement, ends_an_operation_by_a_verdict_and_passes_it_on) {
+  OneAgreement inner(1, 18);  // its child: rank 17
+  const OperationRef x = OneAgreement::sum("x"), y = OneAgreement::sum("y");
+  inner.submit(x);
+  inner.submit(y);
+  const VerdictMessage verdict{"x", 0, {SetRank(1), SetRank(17)}, {Code::mismatch, "they differ"}};
+  EXPECT_EQ(inner.hear(0, verdict), "");
+  ASSERT_NE(inner.end_of(x), nullptr);
+  EXPECT_THAT(inner.end_of(x)->message(), HasSubstr("they differ"));
+  EXPECT_EQ(inner.end_of(y), nullptr);
+  EXPECT_THAT(inner.sent<VerdictMessage>(17), SizeIs(1));
+}
+
+TEST(OneAgreement, of_the_root_names_the_rank_that_is_missing) {
+  Agreement::Rules rules;
+  rules.limits = {.stall_warning = kSecond, .stall_error = 3 * kSecond};
+  OneAgreement root(0, 3, rules);
+  const OperationRef x = OneAgreement::sum("x");
+  root.submit(x);
+  EXPECT_EQ(root.hear(1, readiness(1, x)), "");
+  root.turn(4 * kSecond);
+  root.turn();
+  ASSERT_NE(root.end_of(x), nullptr);
+  EXPECT_EQ(root.end_of(x)->code(), Code::stalled);
+  EXPECT_EQ(root.end_of(x)->detail().ranks, std::vector<int>{2});
+  EXPECT_THAT(root.sent<VerdictMessage>(1), SizeIs(1));
+}
+
+}  // namespace
+}  // namespace rdmacoll
