@@ -40,6 +40,7 @@ _CANNOT_START, _NOT_FOUND = 126, 127  # as exit codes of shells
 
 
 _LIBC = ctypes.CDLL(None)
+_AGENT = os.getpid()
 
 
 class Rank:
@@ -78,6 +79,8 @@ def _has_process(group: int) -> bool:
 def _prepare_rank() -> None:
     """Runs in the child before its program: the rank ends with the agent."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != _AGENT:  # the agent died before
+        os._exit(_CANNOT_START)
 
 
 class Agent:

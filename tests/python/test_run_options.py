@@ -73,6 +73,22 @@ ELASTIC = [
     ["--blacklist-cooldown-range", "1", "2"],
     ["--host-discovery-script", "find.sh"],
 ]
+# All options of horovodrun 0.28.1.
+HOROVODRUN = """
+-H --hosts -cb --check-build -hostfile --hostfile -i --ssh-identity-file -np --num-proc -p --ssh-port
+-prefix-timestamp --prefix-output-with-timestamp -v --version --autotune --no-autotune --autotune-log-file
+--autotune-bayes-opt-max-samples --autotune-gaussian-process-noise --autotune-steps-per-sample
+--autotune-warmup-samples --binding-args --blacklist-cooldown-range --cache-capacity --config-file
+--cycle-time-ms --disable-cache --elastic-timeout --fusion-threshold-mb --gloo --gloo-timeout-seconds
+--hierarchical-allgather --no-hierarchical-allgather --hierarchical-allreduce --no-hierarchical-allreduce
+--host-discovery-script --jsrun --log-level --log-with-timestamp --log-without-timestamp
+--log-hide-timestamp --no-log-hide-timestamp --max-np --max-num-proc --min-np --min-num-proc --mpi
+--mpi-args --mpi-threads-disable --no-mpi-threads-disable --network-interface --network-interfaces
+--num-nccl-streams --output-filename --reset-limit --slots-per-host --stall-check --no-stall-check
+--stall-check-shutdown-time-seconds --stall-check-warning-time-seconds --start-timeout --tcp
+--thread-affinity --timeline-filename --timeline-mark-cycles --no-timeline-mark-cycles --torus-allreduce
+--no-torus-allreduce --verbose
+"""
 
 
 @pytest.fixture
@@ -121,6 +137,12 @@ def test_an_elastic_option_is_refused_by_its_name(parsed: Any, words: list[str])
     job, said, code = parsed("-np", "2", *words, "python")
     assert (job, code) == (None, 2)
     assert "is for elastic jobs, which do not exist here yet" in said
+
+
+def test_every_option_of_horovodrun_is_known() -> None:
+    known = {option for one in run_module.run.params for option in (*one.opts, *one.secondary_opts)}
+    assert len(HOROVODRUN.split()) == 71
+    assert set(HOROVODRUN.split()) <= known
 
 
 def test_every_option_of_horovods_table_has_a_case() -> None:
