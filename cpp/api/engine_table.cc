@@ -120,6 +120,12 @@ int engine_set_in_flight(rc_engine* engine, int32_t number, int32_t* operations,
   return report(status, error);
 }
 
+int engine_timeline(rc_engine* engine, const char* path, char** error) {
+  Status status = engine->session->usable();
+  if (status.ok()) status = engine->session->set_timeline(path);
+  return report(status, error);
+}
+
 }  // namespace
 
 const rc_engine_api kEngineApi{
@@ -142,6 +148,7 @@ const rc_engine_api kEngineApi{
     .set_add = engine_set_add,
     .set_remove = engine_set_remove,
     .set_in_flight = engine_set_in_flight,
+    .timeline = engine_timeline,
 };
 
 }  // namespace rdmacoll

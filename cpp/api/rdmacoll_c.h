@@ -314,6 +314,11 @@ typedef struct rc_engine_api {
   int (*set_remove)(rc_engine* engine, int32_t number, int64_t timeout_ms, char** error);
   /* The number of this rank's operations in the set that have not ended. */
   int (*set_in_flight)(rc_engine* engine, int32_t number, int32_t* operations, char** error);
+
+  /* Writes this rank's operations with their times to a file, in Chrome's trace format, from now
+   * on. An earlier file is completed. path: "" ends the recording, and the file that is written
+   * already changes nothing. close ends it, too. */
+  int (*timeline)(rc_engine* engine, const char* path, char** error);
 } rc_engine_api;
 
 /* Operations that run once. */

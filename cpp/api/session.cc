@@ -77,6 +77,15 @@ void forget_state_signal(Driver* driver) {
   signalled_driver.compare_exchange_strong(driver, nullptr);
 }
 
+// The file that the settings name, or "".
+std::string timeline_from(const std::vector<SettingValue>& settings) {
+  const auto found = std::find_if(settings.begin(), settings.end(), [](const SettingValue& value) {
+    return value.setting->name == "RDMACOLL_TIMELINE";
+  });
+  const bool is_path = found->value != found->setting->default_value && found->value != "DYNAMIC";
+  return is_path ? found->value : "";
+}
+
 Status check_servers(const Config& config, int size) {
   const int servers = config.dedicated_servers();
   if (servers < size) return {};
@@ -126,6 +135,7 @@ Status Session::open(int rank, int size, std::string job, std::vector<std::byte>
       if (!value.note.empty()) opened->log_.info(value.note);
     }
   }
+  if (rank == 0) RC_RETURN_IF_ERROR(opened->set_timeline(timeline_from(opened->settings_)));
   std::unique_ptr<MemoryPool> pool;
   std::string note;
   RC_RETURN_IF_ERROR(create_pool(opened->config_, size, pool, note));
@@ -210,6 +220,7 @@ Status Session::set_up(const std::vector<int>& leaders) {
   if (config_.one_copy == true) tuning.one_copy_bytes = tuning.one_copy_bytes_scattered;
   engine_ = std::make_unique<Engine>(
       EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_, tuning});
+  engine_->record_to(std::move(first_timeline_));
   for (const std::vector<int>& ranks : config_.process_sets) {
     uint32_t number = 0;
     RC_RETURN_IF_ERROR(engine_->add_set({ranks.begin(), ranks.end()}, number));

@@ -51,6 +51,8 @@ class Session {
   Status add_set(const std::vector<JobRank>& ranks, uint32_t& number);
   Status remove_set(uint32_t number, Nanoseconds timeout);
   std::size_t in_flight(uint32_t set);
+  // As engine.timeline() in rdmacoll_c.h.
+  Status set_timeline(const std::string& path);
   // Registers the memory of a prepared operation with the devices. Memory that they do not accept
   // is copied in each run.
   std::vector<Piece> pin(const Request& request);
@@ -85,7 +87,9 @@ class Session {
   std::unique_ptr<Compute> compute_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Driver> driver_;
-  Status set_up_result_ = Status::busy();  // the result of set_up()
+  std::unique_ptr<Timeline> first_timeline_;  // until the engine takes it
+  std::string timeline_path_;                 // the file that the engine writes
+  Status set_up_result_ = Status::busy();     // the result of set_up()
   Nanoseconds start_deadline_ = kNever;
   Nanoseconds waiting_logged_at_ = 0;  // when start() last reported its waiting
   bool is_started_ = false;            // start() has succeeded

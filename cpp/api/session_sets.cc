@@ -1,4 +1,4 @@
-// The process sets of a Session, and the memory that it registers with devices.
+// The process sets and the timeline of a Session, and the memory that it registers with devices.
 #include <chrono>
 #include <thread>
 
@@ -33,6 +33,21 @@ Status Session::remove_set(uint32_t number, Nanoseconds timeout) {
 
 std::size_t Session::in_flight(uint32_t set) {
   return driver_->inspect([&](Engine& engine) { return engine.in_flight(set); });
+}
+
+Status Session::set_timeline(const std::string& path) {
+  if (path == timeline_path_) return {};
+  std::unique_ptr<Timeline> timeline;
+  if (!path.empty()) RC_RETURN_IF_ERROR(Timeline::open(path, clock_, log_, timeline));
+  timeline_path_ = path;
+  if (driver_ == nullptr) {
+    first_timeline_ = std::move(timeline);
+    return {};
+  }
+  // The earlier file is completed here, while the engine goes on.
+  timeline =
+      driver_->inspect([&](Engine& engine) { return engine.record_to(std::move(timeline)); });
+  return {};
 }
 
 std::vector<Piece> Session::pin(const Request& request) {

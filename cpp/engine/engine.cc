@@ -162,6 +162,7 @@ void Engine::end(const OperationRef& operation, const Status& status) {
     tensors_ += operation->request.tensors.size();
     payload_bytes_ += operation->request.bytes();
     submissions_.forget(*operation);
+    if (timeline_ != nullptr) timeline_->record(*operation, status);
   }
   for (const OperationRef& next : std::exchange(operation->behind, {})) {
     const Status ending = submissions_.release(next, status);

@@ -13,6 +13,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agreement/messages.h"
@@ -27,6 +28,7 @@
 #include "engine/process_set.h"
 #include "engine/set_table.h"
 #include "engine/submissions.h"
+#include "engine/timeline.h"
 #include "execution/executor.h"
 #include "memory/pool.h"
 #include "memory/shared_results.h"
@@ -92,6 +94,10 @@ class Engine final : public Sink, private SetHost {
   Status add_set(const std::vector<JobRank>& ranks, uint32_t& number);
   // Returns busy() while other ranks still need this rank for the set. Call it again.
   Status remove_set(uint32_t number);
+  // Records all operations that end from now on. Null: none. Returns the earlier timeline.
+  std::unique_ptr<Timeline> record_to(std::unique_ptr<Timeline> timeline) {
+    return std::exchange(timeline_, std::move(timeline));
+  }
   // The number of operations of this rank's callers that have not ended.
   std::size_t in_flight(uint32_t set);
 
@@ -220,6 +226,7 @@ class Engine final : public Sink, private SetHost {
   std::set<JobRank> silent_;  // peers that no longer access memory of this process
 
   std::vector<OperationRef> submitted_, finished_;  // members to reuse their memory
+  std::unique_ptr<Timeline> timeline_;              // null: nothing is recorded
 
   // Totals since the start.
   SetTotals removed_;  // totals of removed sets

@@ -295,6 +295,7 @@ void Engine::end() {
     for (const auto& set : sets_) set->agreement().abandon(status);
   } while (submissions_.waiting());
   outbox_.clear();
+  timeline_.reset();
 }
 
 }  // namespace rdmacoll

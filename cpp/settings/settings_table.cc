@@ -257,6 +257,11 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_SPIN_US", "", "automatic", Unit::microseconds, Scope::rank, "0 to 1000000",
      "How long to poll before sleeping.", 0, 1e6,
      [](Config& config, const ParsedValue& value) { config.spin_us = value.number; }},
+    {"RDMACOLL_TIMELINE", "HOROVOD_TIMELINE", "none", Unit::text, Scope::rank,
+     "a path, DYNAMIC or none",
+     "The file to which rank 0 writes each operation with its times, in Chrome's trace format. "
+     "DYNAMIC: start_timeline() names it later, which needs no setting.",
+     0, 0, nullptr},
     {"RDMACOLL_LOG", "HOROVOD_LOG_LEVEL", "warning", Unit::choice, Scope::rank,
      "error, warning, info or debug", "What is worth a line on stderr.", 0, 0,
      [](Config& config, const ParsedValue& value) {

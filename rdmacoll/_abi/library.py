@@ -218,6 +218,14 @@ class Library:
         """The pending operations, for a person."""
         return self.take_text(self._engine.state(engine))
 
+    def engine_timeline(self, engine: int, path: bytes) -> None:
+        """Writes this rank's operations with their times to a file from now on; b"" ends that.
+
+        Raises ConfigError if the file cannot be written.
+        """
+        error = _VOID()
+        self._check(self._engine.timeline(engine, path, ctypes.byref(error)), error)
+
     def set_add(self, engine: int, ranks: Sequence[int]) -> int:
         """This rank's part of adding a process set. Returns the set's number. Raises ConfigError."""
         number, error = ctypes.c_int32(0), _VOID()

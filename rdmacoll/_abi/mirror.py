@@ -11,7 +11,7 @@ _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 ABI_VERSION = 1
-HEADER_HASH = 0x70DCCD67FA12CCAA
+HEADER_HASH = 0x50C70672D0814FD6
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -232,6 +232,7 @@ class EngineApi(ctypes.Structure):
                 _ADDRESSES,
             ),
         ),
+        ("timeline", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_char_p, _ADDRESSES)),
     ]
 
 

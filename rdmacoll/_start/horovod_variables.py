@@ -25,7 +25,7 @@ _LAUNCHED = "HOROVOD_RANK"
 # The other variables, without their prefix, by the reason why they have no effect.
 _REASONS = {
     "operations start as soon as all ranks are ready": "CYCLE_TIME",
-    "timelines are not there": "TIMELINE TIMELINE_MARK_CYCLES",
+    "the engine has no cycles": "TIMELINE_MARK_CYCLES",
     "algorithms and sizes follow from the links, without trials": "AUTOTUNE AUTOTUNE_LOG "
     "AUTOTUNE_WARMUP_SAMPLES AUTOTUNE_STEPS_PER_SAMPLE AUTOTUNE_BAYES_OPT_MAX_SAMPLES "
     "AUTOTUNE_GAUSSIAN_PROCESS_NOISE",

@@ -22,6 +22,7 @@ from rdmacoll._horovod.process_sets import (
     add_process_set,
     remove_process_set,
 )
+from rdmacoll._horovod.timeline import start_timeline, stop_timeline
 from rdmacoll._horovod.world import (
     ccl_built,
     cuda_built,
@@ -105,4 +106,6 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]

@@ -28,6 +28,7 @@ from rdmacoll._horovod.process_sets import (
 )
 from rdmacoll._horovod.sync_batch_norm import SyncBatchNormalization
 from rdmacoll._horovod.tapes import DistributedGradientTape, PartialDistributedGradientTape
+from rdmacoll._horovod.timeline import start_timeline, stop_timeline
 from rdmacoll._horovod.world import (
     ccl_built,
     cuda_built,
@@ -147,4 +148,6 @@ __all__ = [
     "shutdown",
     "size",
     "size_op",
+    "start_timeline",
+    "stop_timeline",
 ]
