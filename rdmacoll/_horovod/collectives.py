@@ -22,6 +22,7 @@ from rdmacoll.engine.operators import Average, Sum
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops import Compression
 from rdmacoll.ops._arguments import tensor as as_tensor
+from rdmacoll.ops._process_sets import current_set
 from rdmacoll.ops.sparse import reduce_slices
 
 
@@ -106,7 +107,18 @@ def _reduced_slices(
     if (prescale_factor, postscale_factor) != (1.0, 1.0):
         raise UnsupportedError("factors of tf.IndexedSlices: scale the values outside.")
     names = [name if name is None or not place else f"{name}/{place}" for place in range(len(slices))]
-    return [reduce_slices(one, op=op, name=title) for one, title in zip(slices, names)]
+    return [
+        _averaged(one, title)
+        if op is Average and one.values.dtype.is_integer
+        else reduce_slices(one, op=op, name=title)
+        for one, title in zip(slices, names)
+    ]
+
+
+def _averaged(slices: Any, name: str | None) -> Any:
+    """The average of slices of integers, as floats: those of a division in TensorFlow."""
+    total = reduce_slices(slices, op=Sum, name=name)
+    return tf.IndexedSlices(total.values / current_set().size(), total.indices, total.dense_shape)
 
 
 @collective

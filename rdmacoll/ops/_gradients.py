@@ -14,11 +14,16 @@ from rdmacoll.ops._process_sets import current_set
 
 
 def with_zeros(grads: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
-    """The incoming gradients, with zeros for missing ones: every rank has to send something."""
+    """The incoming gradients as the outputs' dtypes, with zeros for missing ones: every rank has to send
+    something. Programs may give `output_gradients` of another dtype."""
     return [
-        tf.zeros_like(output) if grad is None else tf.convert_to_tensor(grad)
+        tf.zeros_like(output) if grad is None else _as_dtype(tf.convert_to_tensor(grad), output.dtype)
         for grad, output in zip(grads, outputs)
     ]
+
+
+def _as_dtype(value: Any, dtype: Any) -> Any:
+    return value if value.dtype == dtype else tf.cast(value, dtype)
 
 
 def scales_of(op: Any) -> tuple[float, float]:

@@ -93,6 +93,11 @@ def check_slices_stay_sparse_and_refuse_what_horovod_refuses() -> None:
         rows[[rank, 5]] += rank
     for result, divisor in ((dense(hvd.Sum), 1), (tf.function(dense)(hvd.Average), SIZE)):
         close(result, rows / divisor)
+    whole = tf.IndexedSlices(tf.constant([[RANK, 3]]), tf.constant([RANK]), tf.constant([SIZE, 2]))
+    for call in (hvd.allreduce, tf.function(lambda one: hvd.grouped_allreduce([one])[0])):
+        mean = tf.convert_to_tensor(call(whole))
+        assert mean.dtype == tf.float64
+        close(mean, [[rank / SIZE, 3 / SIZE] for rank in range(SIZE)], "float64")
     grouped = hvd.grouped_allreduce([tf.ones(2), slices(), slices()], op=hvd.Sum)
     assert isinstance(grouped[1], tf.IndexedSlices)
     close(tf.convert_to_tensor(grouped[2]), rows)
@@ -136,6 +141,21 @@ def check_gradients_are_horovods() -> None:
     received = [upstream[rank] for rank in range(SIZE) for _ in range(splits[rank])]
     for found in gradients(lambda x: hvd.alltoall(x, splits)[0], own_data((sum(splits), 2)), weight):
         close(found, np.array(received)[:, None] * np.ones(2))
+
+
+def check_gradients_of_results_may_have_another_dtype() -> None:
+    sources = [tf.ones((SIZE, 2), tf.float64), tf.zeros((SIZE, 2), tf.float64)]
+    for call in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
+
+        def slope(*x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                result = call(list(x))[0]  # noqa: B023
+            return tape.gradient(result, x[0], tf.ones(tf.shape(result), tf.float32))
+
+        for found in both(slope, *sources):
+            assert found.dtype == tf.float64
+            close(found, np.ones((SIZE, 2)))
 
 
 def check_gradients_of_rdmacolls_own_names_are_its_own() -> None:
