@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,12 +74,15 @@ def test_other_frameworks_are_refused_with_a_sentence(module: str) -> None:
     assert f"ImportError: rdmacoll has no horovod.{module}, since it serves TensorFlow alone." in done.stderr
 
 
-def test_it_refuses_to_mix_with_horovod_itself(tmp_path: Path) -> None:
+def test_it_refuses_to_mix_with_horovod_itself_and_may_stand_before_it(tmp_path: Path) -> None:
     facts = tmp_path / "horovod-0.28.1.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")
-    done = python("import horovod", tmp_path)
+    shutil.copytree(COMPAT / "horovod", tmp_path / "horovod")
+    done = python(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import horovod")
     assert "pip uninstall horovod rdmacoll-horovod" in done.stderr
+    done = python("import horovod; print(horovod.__file__)", tmp_path)
+    assert done.stdout.startswith(str(COMPAT)), done.stderr
 
 
 def test_its_small_helpers_are_right() -> None:

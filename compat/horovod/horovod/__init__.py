@@ -1,6 +1,7 @@
 """The names of Horovod 0.28.1 over rdmacoll: programs that import `horovod` run unchanged."""
 
 from importlib import metadata
+from pathlib import Path
 
 from rdmacoll import run as run
 from rdmacoll.version import __version__ as _own_version
@@ -9,10 +10,15 @@ __version__ = f"0.28.1+rdmacoll.{_own_version}"
 
 
 def _refuse_horovod() -> None:
-    """Raises ImportError if the distribution `horovod` is installed, too: its files and these would mix."""
+    """Raises ImportError if the distribution `horovod` is in this folder, too: its files and these would mix.
+
+    `rdmacoll run --horovod` shows these files from a folder of their own, so there nothing mixes.
+    """
     try:
-        metadata.distribution("horovod")
+        other = Path(str(metadata.distribution("horovod").locate_file("horovod")))
     except metadata.PackageNotFoundError:
+        return
+    if other.resolve() != Path(__file__).resolve().parent:
         return
     raise ImportError(
         "the distributions horovod and rdmacoll-horovod are both installed, and provide one package: "
