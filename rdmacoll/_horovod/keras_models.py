@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from rdmacoll._horovod.optimizers import DistributedOptimizer
 from rdmacoll.ops import Compression
+from rdmacoll.ops.compression import LossyCompressor
 
 
 def load_model(
@@ -27,4 +28,6 @@ def load_model(
     model = tf.keras.models.load_model(filepath, custom_objects=objects)
     if getattr(model, "optimizer", None) is not None:
         DistributedOptimizer(model.optimizer, compression=compression)
+        if isinstance(compression, LossyCompressor) and str(filepath).endswith(".keras"):
+            model.load_weights(filepath)  # again, with the residuals that the wrapped optimizer has in a file
     return model

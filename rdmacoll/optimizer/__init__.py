@@ -63,8 +63,10 @@ def DistributedOptimizer(
 
     op: rdmacoll.Average, Sum, Min, Max or Product. Gradients are multiplied by `prescale_factor` before the
     reduction and by `postscale_factor` after it. compression: `Compression.fp16` or `bf16` sends gradients as
-    16 bits; under dynamic loss scaling the scale falls until they fit. bucket_bytes: replaces
-    RDMACOLL_BUCKET_BYTES.
+    16 bits; under dynamic loss scaling the scale falls until they fit. `Compression.topk(0.01)` sends the
+    largest hundredth of each gradient, and `Compression.onebit` one bit for each element. This rank adds the
+    rest to the next gradient. It is in checkpoints of TensorFlow and in files of Keras 3. bucket_bytes:
+    replaces RDMACOLL_BUCKET_BYTES.
 
     sparse_as_dense: False gathers the rows of `tf.IndexedSlices`. True makes them dense. "auto" gathers the
     rows, or sums the rows of each index if this sends less. Sums change the result of optimizers that square

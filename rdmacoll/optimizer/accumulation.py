@@ -89,10 +89,12 @@ class Accumulation:
         """Creates the variables for the sums, outside of the traced function."""
         with tf.init_scope():
             if self._count is None:
-                self._count = _local(tf.zeros((), tf.int64), "passes")
+                self._count = local_variable(tf.zeros((), tf.int64), "passes")
             for gradient, variable in pairs:
                 if _key(variable) not in self._sums:
-                    self._sums[_key(variable)] = _local(tf.zeros(variable.shape, gradient.dtype), "sum")
+                    self._sums[_key(variable)] = local_variable(
+                        tf.zeros(variable.shape, gradient.dtype), "sum"
+                    )
 
 
 def _awaited(done: Any) -> list[Any]:
@@ -103,7 +105,7 @@ def _key(variable: Any) -> Any:
     return variable.ref() if hasattr(variable, "ref") else id(variable)
 
 
-def _local(initial: Any, name: str) -> Any:
+def local_variable(initial: Any, name: str) -> Any:
     """A variable of this rank. In a graph of TensorFlow 1 it is initialised with the local variables, or
     by the session of Keras 2."""
     variable = tf.compat.v1.Variable(

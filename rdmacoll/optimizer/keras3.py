@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops._names import replica_count
-from rdmacoll.optimizer import fit_state, replicas, single_reduction
+from rdmacoll.optimizer import fit_state, replicas, residuals, single_reduction
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.replicas import refuse_accumulation
 from rdmacoll.optimizer.subclass import subclass
@@ -140,6 +140,8 @@ def wrap(optimizer: Any, reducer: GradientReducer) -> None:
     if inner is not None:
         _become(inner, Distributed, reducer)
     _become(optimizer, Distributed if inner is None else Scaling, reducer)
+    if reducer.lossy is not None:
+        residuals.save_with_keras_3(optimizer if inner is None else inner)
 
 
 def _become(optimizer: Any, mixin: type, reducer: GradientReducer) -> None:

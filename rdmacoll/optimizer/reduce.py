@@ -19,9 +19,9 @@ from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import name_in_trace
 from rdmacoll.ops._process_sets import in_process_set
 from rdmacoll.ops.allreduce import reduce_group
-from rdmacoll.ops.compression import compressor
+from rdmacoll.ops.compression import LossyCompressor, compressor
 from rdmacoll.ops.sparse import reduce_slices
-from rdmacoll.optimizer import registry
+from rdmacoll.optimizer import registry, residuals
 from rdmacoll.optimizer.accumulation import Accumulation, checked_passes
 from rdmacoll.optimizer.buckets import Bucket, Entry, cut, manifest
 from rdmacoll.optimizer.model_names import own_name
@@ -74,7 +74,10 @@ class GradientReducer:
         self.op = reduction(op)
         self.prescale_factor = scale(prescale_factor, "prescale_factor")
         self.postscale_factor = scale(postscale_factor, "postscale_factor")
-        self.compression = compressor(compression)
+        self.compression = compressor(compression, may_be_lossy=True)
+        self.lossy = self.compression if isinstance(self.compression, LossyCompressor) else None
+        if self.lossy is not None:
+            residuals.check(self.lossy, self.op_name)
         self.sparse_as_dense = checked_sparse_as_dense(sparse_as_dense)
         self.bucket_bytes = bucket_bytes
         self.backward_passes_per_step = checked_passes(backward_passes_per_step)
@@ -144,6 +147,8 @@ class GradientReducer:
         checked = manifest(len(result), entries, rows, self.buckets)
         if names := listing([label_of(variable) for variable in variables or ()]):
             checked += "\n" + names
+        if self.lossy is not None:
+            parts, checked = [], f"{self.compression!r} of {checked}"
         first, *others = parts or [[]]
         agreed = self._reduce_dense(result, first, labels, f"{prefix}/bucket_0", checked)
         # The other operations depend on the list. Before all ranks agree on it, they could wait for ranks
@@ -151,6 +156,8 @@ class GradientReducer:
         with tf.control_dependencies(agreed):
             for number, part in enumerate(others, 1):
                 self._reduce_dense(result, part, labels, f"{prefix}/bucket_{number}")
+            if self.lossy is not None and dense:
+                self._reduce_incompletely(self.lossy, result, dense, variables, f"{prefix}/messages")
             for index in sparse:
                 result[index] = self._reduce_sparse(result[index], f"{prefix}/{index}", labels[index])
         return result
@@ -173,6 +180,26 @@ class GradientReducer:
         for index, gradient in zip(indices, reduced):
             gradients[index] = gradient
         return reduced
+
+    def _reduce_incompletely(
+        self,
+        compression: LossyCompressor,
+        gradients: list[Any],
+        indices: list[int],
+        variables: Sequence[Any] | None,
+        name: str,
+    ) -> None:
+        """Reduces in place, by messages that leave parts of the gradients to later ones."""
+        reduced = residuals.reduced(
+            compression,
+            [gradients[index] for index in indices],
+            [None if variables is None else variables[index] for index in indices],
+            op=self.op,
+            factors=(self.prescale_factor, self.postscale_factor * self.sums_means_of),
+            name=name,
+        )
+        for index, gradient in zip(indices, reduced):
+            gradients[index] = gradient
 
     def _reduce_sparse(self, slices: Any, name: str, label: str) -> Any:
         return reduce_slices(

@@ -44,6 +44,7 @@ NOTES: dict[str, str] = {
     "allreduce": "better: also of bool and complex; the same bits on every rank",
     "broadcast_object": "better: each object is signed with the job's secret before it is read",
     "BroadcastGlobalVariablesCallback": "better: before the first batch, with the optimizer's variables",
+    "Compression": "better: also bf16, and topk and onebit for optimizers and tapes",
     "DistributedGradientTape": "better: the same tape; a wrapped optimizer does not reduce again",
     "SyncBatchNormalization": "better: rows of unequal batches weigh the same; process sets; every Keras",
     "horovod.run": "better: without MPI; functions and results are sealed with the job's secret",

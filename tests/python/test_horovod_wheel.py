@@ -76,10 +76,10 @@ def called(*command: str | Path) -> str:
 def test_the_wheel_is_for_every_python_and_needs_this_rdmacoll(wheel: Path) -> None:
     assert wheel.name == f"rdmacoll_horovod-{__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
+        texts = {Path(name).name: archive.read(name) for name in archive.namelist() if ".dist-info/" in name}
         names = archive.namelist()
-        facts = email.message_from_bytes(
-            archive.read(next(one for one in names if one.endswith("/METADATA")))
-        )
+    facts = email.message_from_bytes(texts["METADATA"])
+    assert "horovodrun = rdmacoll.cli.run:horovodrun_main" in texts["entry_points.txt"].decode()
     assert f"rdmacoll=={__version__}" in facts.get_all("Requires-Dist", [])
     sources = {str(one.relative_to(ROOT / "compat" / "horovod")) for one in COMPAT.rglob("*.py")}
     assert sources <= set(names)

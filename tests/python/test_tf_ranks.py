@@ -87,6 +87,11 @@ def test_gradients_travel_as_16_bits_and_by_rows(ranks: int, transport: str) -> 
     run_checks("tf_gradients.py", ranks, env={"RDMACOLL_TRANSPORT": transport})
 
 
+@pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
+def test_the_rest_of_an_incomplete_gradient_comes_with_the_next_one(ranks: int) -> None:
+    run_checks("tf_lossy_compression.py", ranks)
+
+
 DEADLINE_S = 5.0  # five times what is promised
 
 
