@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from rdmacoll.ops._library import not_converted
 from rdmacoll.ops.compression import Compressor
 from rdmacoll.optimizer import registry
 from rdmacoll.optimizer.compared_values import declare_local
-from rdmacoll.optimizer.gradient_origin import variable_key
+from rdmacoll.optimizer.gradient_origin import values_of, variable_key
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.registry import plain_variable
 
@@ -86,8 +87,9 @@ class HorovodReducer(GradientReducer):
         results = list(gradients)
         others = [place for place in range(len(results)) if place >= len(sources) or not are_local[place]]
         if self.is_member:
-            given = [sources[place] for place in others]
-            for place, one in zip(others, super().__call__([results[place] for place in others], given)):
+            own = [one for place, one in enumerate(results) if place not in others]
+            shared = _told_of_overflow([results[place] for place in others], own)
+            for place, one in zip(others, super().__call__(shared, [sources[place] for place in others])):
                 results[place] = one
         registry.note_reduction(self, [one for one in sources if self.keeps(one)], are_kept=True)
         for place, one in enumerate(results):
@@ -123,6 +125,25 @@ class HorovodReducer(GradientReducer):
     def _local_keys(self) -> set[Any]:
         weights = (one for layer in self._local_layers for one in layer.trainable_weights)
         return {*self._local, *map(_key, weights)}
+
+
+def _told_of_overflow(shared: list[Any], own: list[Any]) -> list[Any]:
+    """The gradients to reduce. If a gradient of this rank's own is not finite, one of them becomes NaN. So
+    loss scaling leaves the step out on all ranks, and not on this one alone."""
+    places = [
+        place for place, one in enumerate(shared) if isinstance(one, tf.Tensor) and one.dtype.is_floating
+    ]
+    tensors = [values_of(one) for one in own if one is not None]
+    are_finite = [tf.reduce_all(tf.math.is_finite(one)) for one in tensors if one.dtype.is_floating]
+    if not places or not are_finite:
+        return shared
+    smallest = min(places, key=lambda place: shared[place].shape.num_elements() or math.inf)
+    gradient = shared[smallest]
+    nan = tf.constant(math.nan, gradient.dtype)
+    return [
+        tf.where(tf.reduce_all(are_finite), gradient, nan) if place == smallest else one
+        for place, one in enumerate(shared)
+    ]
 
 
 def _key(variable: Any) -> Any:
