@@ -242,7 +242,8 @@ TEST(RdmaSettings, a_pool_that_was_asked_for_and_cannot_be_pinned_is_refused) {
 TEST(RdmaSettings, a_limit_below_the_smallest_pool_is_refused) {
   EXPECT_THAT(
       refusal(ethernet, [](RdmaOptions& options) { options.memory_limit.allowed = 8 * kMiB; }),
-      AllOf(HasSubstr("16 MiB needs 20 MiB"), HasSubstr("is 8 MiB"), HasSubstr("ulimit -l")));
+      AllOf(HasSubstr("16 MiB, the smallest, needs 20 MiB"), HasSubstr("is 8 MiB"),
+            HasSubstr("ulimit -l")));
 }
 
 TEST(RdmaSettings, accumulation_that_the_pool_cannot_hold_is_refused_with_both_values) {
