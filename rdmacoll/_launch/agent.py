@@ -8,6 +8,7 @@ standard input and output. When standard input ends, the launcher is gone, and t
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import random
@@ -18,6 +19,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import termios
 import time
 from typing import Any
 
@@ -227,24 +229,29 @@ class Agent:
             os.set_blocking(fd, False)
         self._ranks.append(rank)
 
-    def _forward(self, rank: Rank, fd: int) -> bool:
-        """Sends output that is there. Returns whether there may be more."""
+    def _forward(self, rank: Rank, fd: int) -> int:
+        """Sends output that is there. Returns the number of bytes, 0 if there is nothing."""
         try:
             chunk = os.read(fd, _CHUNK)
         except BlockingIOError:
-            return False
+            return 0
         if not chunk:
             del rank.streams[fd]
-            return False
+            return 0
         self._send(rank.streams[fd], rank.number, chunk)
-        return True
+        return len(chunk)
+
+    def _forward_rest(self, rank: Rank, fd: int) -> None:
+        """Sends the output that an ended rank has left. Its children may go on writing for ever."""
+        left = int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0])
+        while left > 0 and (count := self._forward(rank, fd)):
+            left -= count
 
     def _reap(self) -> None:
         for rank in self._ranks:
             if rank.process.returncode is None and rank.process.poll() is not None:
                 for fd in list(rank.streams):
-                    while self._forward(rank, fd):
-                        pass
+                    self._forward_rest(rank, fd)
                 rank.streams.clear()
                 self._send_result(rank.number)
                 self._send_json(EXIT, rank.number, {"code": rank.process.returncode, "pid": rank.process.pid})

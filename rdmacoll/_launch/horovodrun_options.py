@@ -42,9 +42,10 @@ class Tunable:
         """A value of the configuration file, as this option has it. Raises ConfigError."""
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         is_right = is_number if self.kind in (int, float) else isinstance(value, self.kind)
-        if not is_right or (self.kind is int and value != int(value)):  # type: ignore[call-overload]
+        # inf and nan have remainders, too.
+        if not is_right or (self.kind is int and value % 1 != 0):  # type: ignore[operator]
             raise ConfigError(f"{source}: {'.'.join(self.key)} is {shown(value)}, not {self.kind.__name__}.")
-        return value
+        return int(value) if self.kind is int else value  # type: ignore[call-overload]
 
 
 def _fusion(megabytes: int) -> dict[str, str]:

@@ -51,7 +51,7 @@ def remote_command(
     options += ["-p", str(port)] if port is not None else []
     options += ["-i", identity_file] if identity_file else []
     find = f"$(command -v {shlex.quote(python)} || command -v python3 || echo python)"
-    start = f"exec {find} -I -S -c {shlex.quote(_BOOT)}"
+    start = f'exec "{find}" -I -S -c {shlex.quote(_BOOT)}'
     return [*_SSH, *options, host, f"exec sh -c {shlex.quote(start)}"]  # login shells differ
 
 

@@ -12,8 +12,8 @@ from rdmacoll._base.external_values import file_text, shown
 from rdmacoll._base.text import counted
 from rdmacoll.engine.errors import ConfigError
 
-_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+)(?::(?P<slots>[0-9]{1,6}))?")
-_SLOTS = re.compile(r"slots\s*=\s*([0-9]{1,6})")
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|\w[\w.-]*)(?::(?P<slots>[0-9]{1,6}))?")
+_SLOTS = re.compile(r"(?<!\S)slots\s*=\s*([0-9]{1,6})(?!\S)")
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -69,13 +69,15 @@ def read_host_file(path: str) -> list[Host]:
     """The hosts of a file with lines like "node1 slots=4". A "#" begins a comment. Raises ConfigError."""
     hosts = []
     for line in file_text(Path(path), "give a file with lines like: node1 slots=4").splitlines():
-        name, _, rest = line.partition("#")[0].strip().partition(" ")
-        if not name:
-            continue
-        slots = _SLOTS.search(rest)
-        if slots is None and rest.strip():
-            raise ConfigError(f"{path} has the line {shown(line)}: write node1 slots=4.")
-        hosts += [Host(name, int(slots[1]))] if slots else parse_hosts(name, path)
+        name, *rest = line.partition("#")[0].split(None, 1) or [""]
+        if name and not rest:
+            hosts += parse_hosts(name, path)
+        elif name:
+            name = f"[{name.strip('[]')}]" if name.count(":") > 1 else name
+            host, slots = _HOST.fullmatch(name), _SLOTS.search(rest[0])
+            if host is None or host["slots"] or slots is None:
+                raise ConfigError(f"{path} has the line {shown(line)}: write node1 slots=4.")
+            hosts.append(Host(host["name"].strip("[]"), int(slots[1])))
     if not hosts:
         raise ConfigError(f"{path} names no hosts: write lines like: node1 slots=4")
     return _merged(hosts)

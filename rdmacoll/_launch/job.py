@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import secrets
@@ -72,8 +73,9 @@ class JobResult:
 def say(text: str) -> None:
     """Prints a line of the launcher itself."""
     if sys.stderr is not None:
-        sys.stderr.write(f"rdmacoll run: {text}\n")
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # the job goes on without a reader
+            sys.stderr.write(f"rdmacoll run: {text}\n")
+            sys.stderr.flush()
 
 
 class Job:
@@ -263,6 +265,8 @@ class Job:
         self._failed_at = min(self._failed_at, now)
         errors = {rank: self._output.tail(rank, agent.STDERR) for rank in self._ended}
         first, is_final = first_failure(self._ended, errors)
+        # A rank may name a rank of another job.
+        is_final = is_final or len(self._ended) == len(self._host_of)
         if is_final or now >= self._failed_at + _CAUSE_S:
             self._first, self._failed_at = first, float("inf")
             self._send_all(agent.END)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ from rdmacoll._launch.agent import STDERR, STDOUT
 
 _NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 _LINE_END = re.compile(rb"\r\n|\r|\n")
+_NO_READER = (errno.EPIPE, errno.EIO, errno.EBADF)  # pipes, terminals, closed streams
 _KEPT = 400  # lines of each stream
 _LINE_MAX = 4096  # kept bytes of a line
 _PARTIAL_MAX = 1 << 20  # a longer line is written in parts
@@ -81,7 +83,7 @@ class Output:
         self._show(kind, data)
 
     def _show(self, kind: bytes, data: bytes) -> None:
-        """Writes to the launcher's own stream. If its reader is gone (`| head`), the job goes on."""
+        """Writes to the launcher's own stream. The job goes on if its reader is gone (`| head`)."""
         stream: Any = sys.stdout if kind == STDOUT else sys.stderr
         if stream is None or self._is_lost.get(kind):
             return
@@ -93,7 +95,9 @@ class Output:
                 stream.flush()
                 binary.write(data)
             stream.flush()
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno not in _NO_READER:
+                raise
             self._is_lost[kind] = True
             with open(os.devnull, "wb") as nowhere:
                 os.dup2(nowhere.fileno(), stream.fileno())

@@ -56,9 +56,9 @@ def main() -> None:
     try:
         sys.exit(commands.main(prog_name="rdmacoll", standalone_mode=False) or 0)
     except click.ClickException as error:
-        # A server is never rank 0: rank 0 is one of its workers.
-        is_server = error.ctx is not None and error.ctx.command is serve  # type: ignore[attr-defined]
-        if is_rank_0() or is_server:
+        # A server is never rank 0: rank 0 is one of its workers. A rank may start ranks of another job.
+        is_single = error.ctx is not None and error.ctx.command in (serve, run)  # type: ignore[attr-defined]
+        if is_rank_0() or is_single:
             error.show()
         else:
             time.sleep(SPEAKER_GRACE_S)

@@ -148,9 +148,9 @@ def _fields(end: Ended | None) -> dict[str, Any] | None:
 
 
 def print_last(text: str) -> None:
-    """Prints the last thing on the screen, after all output of ranks."""
-    sys.stdout.flush()
-    click.echo(text, err=True)
+    """Prints the last thing on the screen. Without a reader (`2>&1 | head`) the exit code stays."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
 
 
 def _from_file(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from ranks import clean_environment
+
+from rdmacoll._launch.host_link import remote_command
 
 RUN = [sys.executable, "-m", "rdmacoll.cli.main", "run"]
 DEADLINE_S = 120
@@ -276,3 +280,52 @@ print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).p
     done = launch("-np", "1", sys.executable, script(tmp_path, program))
     assert done.returncode == 0, done.stderr
     assert left_alive([int(done.stdout.rpartition(":")[2])], 25) == []
+
+
+def test_a_failed_rank_that_names_a_rank_of_another_job_gives_the_exit_code() -> None:
+    done = launch("-np", "1", "sh", "-c", "echo 'RankFailedError: rank 5 left' >&2; exit 3")
+    assert done.returncode == 3
+    assert "rank 0 of 1 " in done.stderr.splitlines()[-2]
+
+
+@pytest.mark.parametrize("redirection", ["| true", "2>&1 | true", ">&-", "2>&-", ">&- 2>&-"])
+def test_the_exit_code_stays_if_nobody_reads(redirection: str) -> None:
+    run = shlex.join([*RUN, "-np", "1", "sh", "-c", "sleep 0.5; echo a; exit 3"])
+    line = f"set -o pipefail; {run} {redirection}"
+    done = subprocess.run(["bash", "-c", line], env=clean_environment(), timeout=DEADLINE_S, check=False)
+    assert done.returncode == 3
+
+
+def test_the_exit_code_stays_if_the_terminal_is_gone() -> None:
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(
+        [*RUN, "-np", "1", "sh", "-c", "sleep 1; echo a; echo b >&2; exit 3"],
+        env=clean_environment(),
+        stdout=end,
+        stderr=end,
+    )
+    os.close(end)
+    os.close(terminal)
+    assert process.wait(DEADLINE_S) == 3
+
+
+def test_a_rank_ends_though_its_child_prints_without_end() -> None:
+    done = launch("-np", "1", "sh", "-c", "yes & sleep 0.2; exit 3")
+    assert done.returncode == 3
+
+
+def test_a_wrong_command_line_is_told_in_a_rank_of_another_job() -> None:
+    rank = {"RDMACOLL_RANK": "1", "RDMACOLL_SIZE": "2", "RDMACOLL_RENDEZVOUS": "localhost:4000"}
+    assert "0 is not in the range" in launch("-np", "0", "true", env=rank).stderr
+
+
+def test_an_agent_starts_by_a_path_with_spaces(tmp_path: Path) -> None:
+    python = tmp_path / "a b" / "python"
+    python.parent.mkdir()
+    python.symlink_to(os.path.realpath(sys.executable))
+    *_, line = remote_command("host", str(python), port=None, identity_file=None, connect_s=1)
+    text = b"import sys; print(sys.executable)"
+    done = subprocess.run(
+        ["sh", "-c", line], input=b"%d\n%s" % (len(text), text), capture_output=True, timeout=DEADLINE_S
+    )
+    assert done.stdout.decode() == f"{python}\n", done.stderr

@@ -15,7 +15,7 @@ from test_run_command import SHOW, launch, script, shown
 from rdmacoll._launch import config_file, horovodrun_options
 from rdmacoll._launch.agent import STDOUT
 from rdmacoll._launch.failure import Ended, first_failure, lines_of
-from rdmacoll._launch.hosts import Host, assign, parse_hosts
+from rdmacoll._launch.hosts import Host, assign, parse_hosts, read_host_file
 from rdmacoll._launch.mpirun import mpirun_command
 from rdmacoll._launch.output import Output
 from rdmacoll._launch.request import job_options
@@ -160,6 +160,7 @@ def test_every_option_of_horovods_table_has_a_case() -> None:
         (["-np", "2"], "which program?"),
         (["-np", "9", "-H", "a:2,b:3", "true"], "-np 9: the hosts a:2,b:3 have 5 slots."),
         (["-H", "a:b:c", "true"], "give node1:4,node2:4"),
+        (["-H", "-oPort=1:1", "true"], "give node1:4,node2:4"),
         (["-H", "a:1", "--hostfile", "file", "true"], "exclude each other"),
         (["--gloo", "--mpi", "true"], "exclude each other"),
         (["--jsrun", "true"], "start ranks with jsrun itself"),
@@ -191,6 +192,30 @@ def test_hosts_are_filled_in_their_order() -> None:
     assert len(assign(hosts, None)) == 6
 
 
+def test_a_host_file_has_spaces_tabs_and_comments(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text(
+        "a\tslots=2 # two\n  b max_slots=9 slots = 3\nfe80::1 slots=1\n[fe80::2] slots=1\nc:4\nd\n"
+    )
+    hosts = [("a", 2), ("b", 3), ("fe80::1", 1), ("fe80::2", 1), ("c", 4), ("d", 1)]
+    assert read_host_file(str(file)) == [Host(*one) for one in hosts]
+
+
+@pytest.mark.parametrize(
+    "line", ["a:1 slots=2", "-oPort=1 slots=2", "-a", "a slots=2x", "a max_slots=2", "a,b slots=2", "a 2"]
+)
+def test_a_wrong_line_of_a_host_file_is_refused(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "hosts"
+    file.write_text(f"{line}\n")
+    with pytest.raises(ConfigError, match=r"write node1 slots=4|give node1:4,node2:4"):
+        read_host_file(str(file))
+
+
+def test_whole_numbers_of_the_configuration_file_may_have_a_point() -> None:
+    found = config_file.options_of({"params": {"fusion_threshold_mb": 64.0, "cycle_time_ms": 2}}, "file")
+    assert horovodrun_options.settings_of(found)[0] == {"RDMACOLL_BUCKET_BYTES": str(64 << 20)}
+
+
 def test_the_configuration_file_gives_what_the_command_line_does_not(tmp_path: Path) -> None:
     # JSON is YAML, and json stands for the reader of YAML.
     (tmp_path / "yaml.py").write_text("import json\nYAMLError = ValueError\nsafe_load = json.loads\n")
@@ -218,6 +243,9 @@ def test_the_configuration_file_gives_what_the_command_line_does_not(tmp_path: P
     [
         ([1], "is no table of sections"),
         ({"params": {"fusion_mb": 1}}, "params.fusion_mb is unknown; known are params.fusion_threshold_mb"),
+        ({"params": {"fusion_threshold_mb": float("inf")}}, "inf, not int"),
+        ({"params": {"fusion_threshold_mb": float("nan")}}, "nan, not int"),
+        ({"params": {"fusion_threshold_mb": True}}, "True, not int"),
         ({"params": {"fusion_threshold_mb": "much"}}, "'much', not int"),
         ({"params": 3}, "params is 3, and no table"),
         ({"controller": "ddl"}, "not gloo or mpi"),
