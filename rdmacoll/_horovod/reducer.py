@@ -87,10 +87,12 @@ class HorovodReducer(GradientReducer):
         results = list(gradients)
         others = [place for place in range(len(results)) if place >= len(sources) or not are_local[place]]
         if self.is_member:
+            # Local gradients leave their places empty, so that ranks with other local variables differ.
+            shared = [one if place in others else None for place, one in enumerate(results)]
             own = [one for place, one in enumerate(results) if place not in others]
-            shared = _told_of_overflow([results[place] for place in others], own)
-            for place, one in zip(others, super().__call__(shared, [sources[place] for place in others])):
-                results[place] = one
+            reduced = super().__call__(_told_of_overflow(shared, own), variables)
+            for place in others:
+                results[place] = reduced[place]
         registry.note_reduction(self, [one for one in sources if self.keeps(one)], are_kept=True)
         for place, one in enumerate(results):
             if place not in others:
@@ -130,20 +132,30 @@ class HorovodReducer(GradientReducer):
 def _told_of_overflow(shared: list[Any], own: list[Any]) -> list[Any]:
     """The gradients to reduce. If a gradient of this rank's own is not finite, one of them becomes NaN. So
     loss scaling leaves the step out on all ranks, and not on this one alone."""
-    places = [
-        place for place, one in enumerate(shared) if isinstance(one, tf.Tensor) and one.dtype.is_floating
-    ]
+    are_tensors = [isinstance(values_of(one), tf.Tensor) for one in shared]
+    places = [place for place, is_one in enumerate(are_tensors) if is_one]
+    places = [place for place in places if values_of(shared[place]).dtype.is_floating]
     tensors = [values_of(one) for one in own if one is not None]
     are_finite = [tf.reduce_all(tf.math.is_finite(one)) for one in tensors if one.dtype.is_floating]
     if not places or not are_finite:
         return shared
-    smallest = min(places, key=lambda place: shared[place].shape.num_elements() or math.inf)
-    gradient = shared[smallest]
-    nan = tf.constant(math.nan, gradient.dtype)
-    return [
-        tf.where(tf.reduce_all(are_finite), gradient, nan) if place == smallest else one
-        for place, one in enumerate(shared)
-    ]
+    smallest = min(places, key=lambda place: values_of(shared[place]).shape.num_elements() or math.inf)
+    told = list(shared)
+    told[smallest] = _nan_unless(tf.reduce_all(are_finite), shared[smallest])
+    return told
+
+
+def _nan_unless(condition: Any, gradient: Any) -> Any:
+    """The gradient, or NaN if the condition does not hold. Rows get one more, since there may be none."""
+    nan = tf.constant(math.nan, values_of(gradient).dtype)
+    if not isinstance(gradient, tf.IndexedSlices):
+        return tf.where(condition, gradient, nan)
+    count = tf.where(condition, 0, 1)
+    row = tf.fill(tf.concat([[count], tf.shape(gradient.values)[1:]], 0), nan)
+    place = tf.zeros((count,), gradient.indices.dtype)
+    return tf.IndexedSlices(
+        tf.concat([gradient.values, row], 0), tf.concat([gradient.indices, place], 0), gradient.dense_shape
+    )
 
 
 def _key(variable: Any) -> Any:

@@ -10,6 +10,7 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops._names import replica_count
 from rdmacoll.optimizer import fit_state, single_reduction
 from rdmacoll.optimizer.accumulation import Accumulation
+from rdmacoll.optimizer.loss_scaling import patch_keras_2
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.replicas import merged, refuse_accumulation
 from rdmacoll.optimizer.subclass import reduced_pairs, split, subclass
@@ -195,6 +196,8 @@ def wrap(optimizer: Any, reducer: GradientReducer) -> None:
         refuse_graphs(optimizer)
     package = next(name for name in ("tf_keras", "keras") if _is_of(type(optimizer), name))
     fit_state.install(package, 2)
+    if reducer.lossy is not None:
+        patch_keras_2(package)
     distributed = subclass(type(optimizer), DistributedNew if is_new else Distributed, reducer)
     # An attribute of the class, since Keras tracks attributes of an optimizer itself.
     distributed._rdmacoll_accumulation = reducer.accumulation()  # type: ignore[attr-defined]

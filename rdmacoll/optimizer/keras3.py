@@ -10,6 +10,7 @@ import tensorflow as tf
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops._names import replica_count
 from rdmacoll.optimizer import fit_state, replicas, residuals, single_reduction
+from rdmacoll.optimizer.loss_scaling import scaled_by
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.replicas import refuse_accumulation
 from rdmacoll.optimizer.subclass import subclass
@@ -273,7 +274,11 @@ def _patch_loss_scaling() -> None:
             return plain(self, grads, trainable_variables)
         variables = _variables_of(self, trainable_variables, len(grads))
         _accumulates(inner)
-        grads = replicas.reduced(inner._rdmacoll_reduce, grads, variables)
+        reducer = inner._rdmacoll_reduce
+        if reducer.lossy is not None and not self.built:
+            self.build(variables)
+        with scaled_by(reducer, 1.0 if reducer.lossy is None else self.dynamic_scale.value):
+            grads = replicas.reduced(reducer, grads, variables)
         inner._rdmacoll_is_reduced += 1
         try:
             with replicas.summed(_parts(inner)):

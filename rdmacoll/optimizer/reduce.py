@@ -82,6 +82,7 @@ class GradientReducer:
         self.bucket_bytes = bucket_bytes
         self.backward_passes_per_step = checked_passes(backward_passes_per_step)
         self.average_aggregated_gradients = average_aggregated_gradients
+        self.loss_scale: Any = 1.0  # the factor of the loss, while loss scaling reduces its gradients
         self.sums_means_of = 1  # passes, if the optimizer's own accumulation has taken their mean
         self.buckets: list[Bucket] = []  # those of the last list that was reduced
 
@@ -197,6 +198,7 @@ class GradientReducer:
             op=self.op,
             factors=(self.prescale_factor, self.postscale_factor * self.sums_means_of),
             name=name,
+            loss_scale=self.loss_scale,
         )
         for index, gradient in zip(indices, reduced):
             gradients[index] = gradient

@@ -55,10 +55,13 @@ def reduced(
     op: ReduceOp,
     factors: tuple[float, float],
     name: str,
+    loss_scale: Any = 1.0,
 ) -> list[Any]:
     """The sums or averages of dense gradients over the ranks, with the same bits on all of them. factors: of
-    the gradients and of the results. A gradient with an element that is not finite becomes NaN, and leaves
-    its residual as it is. Raises ConfigError for gradients of anything else than variables."""
+    the gradients and of the results. loss_scale: the factor of the loss, which may change between steps, so
+    residuals do not have it. A gradient with an element that is not finite becomes NaN, and then all
+    residuals of all ranks stay as they are. Raises ConfigError for gradients of anything else than
+    variables."""
     if replica_count() > 1:
         raise ConfigError(f"{compression!r} with several replicas in a rank: start a rank for each replica.")
     prescale, postscale = factors
@@ -66,27 +69,38 @@ def reduced(
     residuals = [
         _residual_of(variable, gradient, compression) for variable, gradient in zip(variables, gradients)
     ]
-    messages, updates = [], []
+    messages, remainders = [], []
     for gradient, residual in zip(gradients, residuals):
         vector = tf.reshape(tf.cast(gradient, residual.dtype), (residual.shape[0],))
         old = residual.read_value()
-        vector = vector * prescale + old
+        vector = vector * _factor(prescale, residual, 1 / loss_scale) + old
         is_finite = tf.reduce_all(tf.math.is_finite(vector))
         message = compression.message(tf.where(is_finite, vector, math.nan))
-        sent = compression.added(tf.zeros_like(vector), message)
-        updates.append(residual.assign(tf.where(is_finite, vector - sent, old)))
+        remainders.append((old, vector - compression.added(tf.zeros_like(vector), message)))
         messages.append(message)
     rows = iter(ops.grouped_allgather([part for message in messages for part in message], name=name))
+    totals = []
+    for residual, message in zip(residuals, messages):
+        parts = [tf.reshape(next(rows), (ranks, *part.shape)) for part in message]
+        total = tf.zeros_like(residual)
+        for rank in range(ranks):
+            total = compression.added(total, [part[rank] for part in parts])
+        totals.append(total)
+    # Only now, since a step that fails, or that loss scaling leaves out, has sent nothing.
+    are_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(one)) for one in totals])
+    updates = [
+        residual.assign(tf.where(are_finite, new, old)) for residual, (old, new) in zip(residuals, remainders)
+    ]
     results = []
     with tf.control_dependencies([tf.identity(one) for one in updates]):
-        for gradient, residual, message in zip(gradients, residuals, messages):
-            parts = [tf.reshape(next(rows), (ranks, *part.shape)) for part in message]
-            total = tf.zeros_like(residual)
-            for rank in range(ranks):
-                total = compression.added(total, [part[rank] for part in parts])
-            factor = postscale / (ranks if op is ReduceOp.AVERAGE else 1)
+        for gradient, residual, total in zip(gradients, residuals, totals):
+            factor = _factor(postscale / (ranks if op is ReduceOp.AVERAGE else 1), residual, loss_scale)
             results.append(tf.reshape(tf.cast(total * factor, gradient.dtype), tf.shape(gradient)))
     return results
+
+
+def _factor(factor: float, residual: Any, scale: Any) -> Any:
+    return factor * scale if isinstance(scale, (int, float)) else factor * tf.cast(scale, residual.dtype)
 
 
 def residual_of(variable: Any) -> Any:

@@ -15,6 +15,7 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.optimizer import single_reduction
 from rdmacoll.optimizer.accumulation import Accumulation
 from rdmacoll.optimizer.gradient_origin import Origin
+from rdmacoll.optimizer.loss_scaling import patch_v1
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.replicas import refuse_accumulation
 from rdmacoll.optimizer.session_check import counted
@@ -95,4 +96,6 @@ class Distributed(WrappedCopies):
 
 def wrap(optimizer: Any, reducer: GradientReducer) -> None:
     """Changes the class of `optimizer`."""
+    if reducer.lossy is not None:
+        patch_v1()
     optimizer.__class__ = subclass(type(optimizer), Distributed, reducer)

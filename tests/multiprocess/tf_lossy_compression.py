@@ -149,9 +149,7 @@ def check_an_overflow_is_seen_by_all_and_kept_by_none() -> None:
             wrong[0, 0] = np.inf
         found = taped(variable, tf.constant(wrong), compression=make()).numpy()
         assert not np.isfinite(found).all()
-        after = residual_of(variable).numpy()
-        assert np.isfinite(after).all()
-        assert RANK < SIZE - 1 or np.array_equal(before, after)
+        assert np.array_equal(residual_of(variable).numpy(), before)  # also on ranks without the overflow
 
 
 def check_rows_of_slices_travel_whole() -> None:

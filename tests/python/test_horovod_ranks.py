@@ -74,6 +74,17 @@ def test_local_variables_and_passes_train_in_tensorflow_2_15(old_python: Path) -
         assert len(done) > 10
 
 
+@pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
+def test_loss_scaling_leaves_steps_out_on_all_ranks_and_residuals_alone(tf_keras: Path, ranks: int) -> None:
+    run_checks("tf_horovod_loss_scaling.py", ranks, arguments=[str(tf_keras)])
+
+
+@pytest.mark.slow
+def test_loss_scaling_does_so_in_tensorflow_2_15(old_python: Path) -> None:
+    for done in run_in_old_python(old_python, "tf_horovod_loss_scaling.py", 2, ""):
+        assert len(done) == 5
+
+
 @pytest.mark.parametrize("ranks", [slow(1), 2, slow(3), slow(4)])
 def test_tapes_and_updates_are_combined_by_adasum(ranks: int) -> None:
     run_checks("tf_horovod_adasum.py", ranks)
