@@ -54,6 +54,7 @@ class Distributed(WrappedCopies):
         the caller excludes from the aggregation have to be reduced already: by `compute_gradients`, a
         wrapped tape, or the program."""
         pairs, accumulation = list(grads_and_vars), self._rdmacoll_accumulation
+        self._rdmacoll_reduce.check_clipping(self, [variable for _, variable in pairs])
         if accumulation is None:
             return self._rdmacoll_apply(pairs, args, kwargs)
         if accumulation.has_computed and replica_count() == 1:  # those of this rank, whatever flags say

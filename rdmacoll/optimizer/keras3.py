@@ -100,6 +100,7 @@ class Distributed(WrappedCopies):
             applied(self, self._trainable_variables)  # type: ignore[attr-defined]
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        self._rdmacoll_reduce.check_clipping(self, trainable_variables)
         if self._rdmacoll_is_whole:
             grads = super()._clip_gradients(grads)  # type: ignore[misc]
             self._apply_weight_decay(trainable_variables)  # type: ignore[attr-defined]

@@ -110,6 +110,19 @@ class GradientReducer:
         """Whether the gradient of this variable stays this rank's own."""
         return registry.is_kept_by_tape(variable)
 
+    def check_clipping(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        """Raises ConfigError if the optimizer clips by the norm of all gradients, and some stay this rank's
+        own: each rank would scale the shared ones by another norm."""
+        if getattr(optimizer, "global_clipnorm", None) is None:
+            return
+        are_kept = [self.keeps(variable) for variable in variables]
+        if any(are_kept) and not all(are_kept) and self.process_set.size() > 1:
+            raise ConfigError(
+                f"global_clipnorm={optimizer.global_clipnorm:g} of an optimizer with local variables: their "
+                "gradients differ between ranks, so each rank would clip by another norm. Give clipnorm or "
+                "clipvalue, or an optimizer of their own to the local variables."
+            )
+
     def accumulation(self) -> Accumulation | None:
         """An accumulation for an optimizer that has none of its own; None if each pass is a step."""
         if self.backward_passes_per_step == 1:

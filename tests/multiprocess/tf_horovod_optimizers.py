@@ -271,6 +271,24 @@ def check_ranks_with_other_local_variables_are_told() -> None:
         )
 
 
+def check_clipping_by_the_norm_of_all_gradients_is_refused() -> None:
+    kinds = [keras.optimizers.SGD, KERAS_2.optimizers.SGD, KERAS_2.optimizers.legacy.SGD]
+    for kind in kinds if SIZE > 1 else []:
+        for has_local in (False, True):
+            weights = variables(2)
+            optimizer = hvd.DistributedOptimizer(kind(1.0, global_clipnorm=1.0))
+
+            def step(optimizer: Any = optimizer, weights: Any = weights) -> None:
+                optimizer.apply_gradients([(tf.fill(3, 1.0 + RANK), one) for one in weights])
+
+            if has_local:
+                optimizer.register_local_var(weights[1])
+                assert "global_clipnorm=1" in str(raised(ValueError, step))
+            else:
+                step()
+            assert equal_on_all_ranks([one.numpy() for one in weights])
+
+
 def check_layers_may_be_built_later() -> None:
     layer = PACKAGES[0].layers.Dense(1, use_bias=False)
     optimizer = hvd_keras.PartialDistributedOptimizer(PACKAGES[0].optimizers.SGD(1.0), local_layers=[layer])
