@@ -228,11 +228,9 @@ def main() -> None:
     if options.step:
         _, shapes = gradients.MODELS[options.step]
         works["step"] = step_of(shapes, options.backward_ms * 1e3, DEFAULT_BUCKET)
-    hosts = Hosts(max(2, *worlds))
     rows: list[dict[str, Any]] = []
     links: dict[int, dict[str, float]] = {}
-    try:
-        hosts.open()
+    with Hosts(max(2, *worlds)) as hosts:
         hosts.shape(options.gbit, both_ways=True, queue_ms=400, burst_bytes=BURST_BYTES)
         print(f"{options.gbit:g} Gbit/s, {os.cpu_count()} cores")
         print(
@@ -252,8 +250,6 @@ def main() -> None:
                 for row in compare(world, works, options.calls, algorithm):
                     rows.append(row)
                     print(_line(row), flush=True)
-    finally:
-        hosts.close()
     ok = all(abs(row["deviation"]) <= options.within for row in rows)
     if options.json:
         fields = {"command": "scale_check", "ok": ok, "machine": platform.platform(), "cores": os.cpu_count()}

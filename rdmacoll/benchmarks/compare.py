@@ -69,9 +69,7 @@ def layout_of(
     if link == MACHINE:
         yield HostLayout([0] * ranks, servers=servers), {}
         return
-    hosts = Hosts(2)
-    try:
-        hosts.open()
+    with Hosts(2) as hosts:
         hosts.shape(float(link))
         on_first = ranks - servers if servers else (ranks + 1) // 2
         host_of = [0 if rank < on_first else 1 for rank in range(ranks)]
@@ -79,8 +77,6 @@ def layout_of(
         gbit = max(1, round(float(link)))
         layout = HostLayout(host_of, hosts.addresses, hosts.names, prefixes, shell, servers, gbit)
         yield layout, {"mtu": hosts.mtu(), "congestion": hosts.congestion}
-    finally:
-        hosts.close()
 
 
 def python_for(library: Library, cache: Path) -> Path | None:

@@ -23,7 +23,7 @@ def ip(*arguments: str) -> None:
 
 class Hosts:
     """Namespaces joined by a bridge. The bridge has a namespace of its own, so the machine's network stays
-    as it is."""
+    as it is. They exist within a `with` statement."""
 
     def __init__(self, count: int) -> None:
         tag = f"rc{os.getpid() % 100000}"
@@ -32,6 +32,17 @@ class Hosts:
         self.addresses = [f"10.77.0.{number + 1}" for number in range(count)]
         self.congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text("utf-8").strip()
         self._namespaces: list[str] = []
+
+    def __enter__(self) -> Hosts:
+        try:
+            self.open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def open(self) -> None:
         """Creates the hosts and their cables. Raises CalledProcessError."""

@@ -166,16 +166,12 @@ def test_a_process_that_ends_before_all_are_here_is_named(tmp_path, ended, by, c
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("is_bound", [False, True])
 def test_across_hosts_every_process_listens_where_the_lists_say(tmp_path, is_bound):
-    hosts = Hosts(3)
-    first, second, third = hosts.addresses
-    hand = ByHand(hosts=[f"{first}:5077", f"{second}:5077", f"{second}:5078", f"{third}:5077"])
     env = {"RDMACOLL_INTERFACE": "lo,eth0"} if is_bound else {}
-    try:
-        hosts.open()
+    with Hosts(3) as hosts:
+        first, second, third = hosts.addresses
+        hand = ByHand(hosts=[f"{first}:5077", f"{second}:5077", f"{second}:5078", f"{third}:5077"])
         with hand.run(tmp_path, prefix_of=hosts.prefixes([0, 1, 1, 2]), env=env) as started:
             outcome = started.finish(240)
-    finally:
-        hosts.close()
     served(outcome)
     for place, host in ((0, first), (1, second)):
         listens = set(outcome.reports[place]["listening"])

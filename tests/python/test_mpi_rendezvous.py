@@ -191,12 +191,8 @@ def test_an_error_of_one_rank_reaches_the_other(environ: dict[str, str]) -> None
 
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
-    made = Hosts(3)
-    try:
-        made.open()
+    with Hosts(3) as made:
         yield made
-    finally:
-        made.close()
 
 
 def across(hosts: Hosts, numbers: list[int], tmp_path: Path, environ: dict[str, str], body: str) -> Outcome:

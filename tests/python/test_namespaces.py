@@ -20,12 +20,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
-    made = Hosts(3)
-    try:
-        made.open()
+    with Hosts(3) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.parametrize("address", [slow("10.77.0.1"), "[fd77::1]"])

@@ -260,12 +260,8 @@ print(bridge_of("172.29.0.1"), bridge_of("10.77.0.1") or "-", bridge_of("127.0.0
 
 @pytest.fixture
 def hosts():
-    made = Hosts(2)
-    try:
-        made.open()
+    with Hosts(2) as made:
         yield made
-    finally:
-        made.close()
 
 
 @needs_root
@@ -322,16 +318,12 @@ except rdmacoll.RdmacollError as error:
 @needs_root
 def test_a_path_between_two_other_ranks_that_drops_large_frames_is_named():
     """Rank 0 has the switch's MTU, so the start and the connections of rank 0 pass."""
-    made = Hosts(3)
-    try:
-        made.open()
+    with Hosts(3) as made:
         for name in made.names[1:]:
             ip("-n", name, "link", "set", "eth0", "mtu", "9000", "gso_max_segs", "1")
         prefixes = made.prefixes([0, 1, 2])
         with Run(REDUCING, 3, prefix_of=prefixes, rendezvous="10.77.0.1:5091") as started:
             outcome = started.finish(90)
-    finally:
-        made.close()
     for kind, text in outcome.succeeded():
         assert kind == "RankFailedError", text
         assert "frames of 8948 bytes do not reach it within 5 s, but small ones do" in text, text

@@ -65,9 +65,7 @@ except rdmacoll.RdmacollError as error:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_ranks_whose_data_has_no_way_say_who_waits_for_whom_and_where():
-    hosts = Hosts(2)
-    try:
-        hosts.open()
+    with Hosts(2) as hosts:
         # Rank 1 listens at an interface to which rank 0 has no route.
         ip("-n", hosts.names[1], "link", "add", "eth1", "type", "veth", "peer", "name", "eth2")
         ip("-n", hosts.names[1], "address", "add", "10.99.0.1/24", "dev", "eth1")
@@ -82,8 +80,6 @@ def test_ranks_whose_data_has_no_way_say_who_waits_for_whom_and_where():
             env_of={1: {"RDMACOLL_INTERFACE": "eth1"}},
         ) as started:
             outcome = started.finish(60)
-    finally:
-        hosts.close()
     assert len([text for text in outcome.succeeded() if text]) == 2
     assert "no connection after 12 s: 10.99.0.1:" in outcome.reports[0]
     caller, called = (rank.output for rank in outcome.ranks)

@@ -98,9 +98,7 @@ def _without_device_files() -> Iterator[None]:
 def check_devices_that_no_program_may_use_are_said_though_nobody_asked() -> None:
     if not ARE_THE_GUESTS:
         return  # other programs use the devices of this machine
-    hosts = Hosts(2)
-    try:
-        hosts.open()
+    with Hosts(2) as hosts:
         prefix_of = {rank: ["nsenter", f"--net=/run/netns/{name}"] for rank, name in enumerate(hosts.names)}
         options: dict[str, Any] = {"prefix_of": prefix_of, "rendezvous": f"{hosts.addresses[0]}:4711"}
         with _without_device_files():
@@ -116,8 +114,6 @@ def check_devices_that_no_program_may_use_are_said_though_nobody_asked() -> None
             silent = _start({"TF_RDMA_ENABLED": "false"}, **options)
             assert _transports(silent) == {"tcp"}
             assert "no RDMA" not in silent.ranks[0].output
-    finally:
-        hosts.close()
 
 
 if __name__ == "__main__":
