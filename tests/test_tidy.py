@@ -8,75 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from include_law import MAY_INCLUDE, PRIVATE_HEADERS, ROOMS, SYSTEM_HEADERS_OF, VALUES
 from sentences import astray
 
 ROOT = Path(__file__).resolve().parent.parent
 CPP = ROOT / "cpp"
 SUFFIXES = (".py", ".h", ".cc")
-
-_BASE = {"base"}
-_BELOW = {"base", "memory"}
-_AGREEMENT = {"base", "collectives", "operation"}
-_EXECUTION = _BELOW | {"transport", "compute", "collectives", "operation", "agreement"}
-_ENGINE = _EXECUTION | {"bootstrap", "execution"}
-# The include law: the other folders that each folder of cpp/ may include.
-MAY_INCLUDE = {
-    "base": set(),
-    "memory": _BASE,
-    "transport": _BELOW,
-    "compute": _BELOW,
-    "collectives": _BASE,
-    "bootstrap": _BELOW | {"transport"},
-    "settings": _BELOW | {"transport", "bootstrap"},
-    "probe": _BELOW | {"transport"},
-    "ps": _BELOW | {"transport"},
-    "operation": _BASE | {"collectives"},
-    "agreement": _AGREEMENT,
-    "execution": _EXECUTION,
-    "engine": _ENGINE,
-    "sim": _ENGINE | {"engine"},
-    "api": _ENGINE | {"engine", "sim", "settings", "probe", "ps"},
-    "tensorflow": {"api"},
-    "python": {"api"},
-}
-
-# The rooms of rdmacoll/, from the lowest to the highest. Each may import the rooms before it.
-ROOMS = (
-    ("errors", "version"),
-    ("_base",),
-    ("operators", "process_set"),
-    ("_abi",),
-    ("_start",),
-    ("_launch",),
-    ("_ps",),
-    ("_world",),
-    ("_calls",),
-    ("engine",),
-    ("ps",),
-    ("ops",),
-    ("optimizer",),
-    ("hooks", "pushing", "weights_check"),
-    ("_horovod",),
-    ("keras",),
-    ("tensorflow",),
-    ("rdmacoll",),
-    ("benchmarks",),
-    ("cli",),
-)
-# Modules of rdmacoll/engine that every room may import. They are values and import no higher room.
-VALUES = {"errors", "operators", "process_set"}
-# Headers of other systems, and the files that may include them. Other files may not.
-SYSTEM_HEADERS_OF: dict[str, set[str]] = {
-    "ucontext.h": set(),
-    # Only its types are used: librdmacoll.so loads without libibverbs.
-    "infiniband/verbs.h": {"cpp/transport/rdma/libibverbs.h"},
-    "cuda.h": set(),
-    "mpi.h": set(),
-    "Python.h": {"cpp/python/python.h"},
-    "structmember.h": {"cpp/python/python.h"},
-}
-# Our own headers that include such a system header, and the only files that may include them.
-PRIVATE_HEADERS = {"transport/rdma/libibverbs.h": "cpp/transport/rdma/libibverbs"}
 
 READS_THE_ENVIRONMENT = {
     "cpp/settings/read_config.cc",
