@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/status.h"
+#include "memory/memory_kind.h"
 
 namespace rdmacoll {
 
@@ -15,6 +16,7 @@ namespace rdmacoll {
 struct Piece {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
+  Gpu gpu = kHost;  // the GPU whose memory it is; only cuda::GpuCompute accesses such memory
 };
 
 // Memory of another process. `mapped` is its place in our address space. If null, it is read
