@@ -112,8 +112,8 @@ def test_links_are_shaped_and_streams_show_their_rate(tmp_path, link):
     assert f"{link} Gbit/s, MTU 1500, cubic" in output
     assert re.search(r"^bytes +rdmacoll +Open MPI +best peer", output, re.M)
     assert re.search(r"^cores busy +rdmacoll +Open MPI", output, re.M)
-    # A shorter time would mean that the link is not shaped. The token bucket lets some bytes through at once, and a
-    # slice may begin while bytes of the one before are under way, so the median counts.
+    # A shorter time would mean that the link is not shaped. The token bucket lets some bytes through at
+    # once, and a slice may begin while bytes of the one before are under way, so the median counts.
     assert row["time_us"]["stream"]["median"] >= 0.8 * (4 << 20) * 8 / (float(link) * 1e3)
 
 
