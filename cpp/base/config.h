@@ -62,11 +62,12 @@ struct Config {
   uint64_t pool_bytes = 1'073'741'824;         // TF_RDMA_BUF_SIZE
   bool pool_is_given = false;                  // set by the user: never made smaller
   std::optional<uint64_t> segment_bytes;       // RDMACOLL_SEGMENT_BYTES; automatic when unset
-  std::optional<uint64_t> link_gbit;   // RDMACOLL_LINK_GBIT; read from the kernel when unset
-  bool share_results = true;           // RDMACOLL_SHARE_RESULTS
-  std::optional<bool> one_copy;        // RDMACOLL_ONE_COPY: process_vm_readv; automatic
-  std::optional<int> compute_workers;  // RDMACOLL_COMPUTE_WORKERS; automatic
-  std::optional<double> spin_us;       // RDMACOLL_SPIN_US; automatic
+  std::optional<uint64_t> link_gbit;          // RDMACOLL_LINK_GBIT; read from the kernel when unset
+  bool share_results = true;                  // RDMACOLL_SHARE_RESULTS
+  std::optional<bool> one_copy;               // RDMACOLL_ONE_COPY: process_vm_readv; automatic
+  std::optional<int> compute_workers;         // RDMACOLL_COMPUTE_WORKERS; automatic
+  std::optional<double> spin_us;              // RDMACOLL_SPIN_US; automatic
+  std::string cuda_library = "libcuda.so.1";  // RDMACOLL_CUDA_LIBRARY
   LogLevel log_level = LogLevel::warning;
 
   bool operator==(const Config&) const = default;

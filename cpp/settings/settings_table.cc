@@ -257,6 +257,9 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_SPIN_US", "", "automatic", Unit::microseconds, Scope::rank, "0 to 1000000",
      "How long to poll before sleeping.", 0, 1e6,
      [](Config& config, const ParsedValue& value) { config.spin_us = value.number; }},
+    {"RDMACOLL_CUDA_LIBRARY", "", "libcuda.so.1", Unit::text, Scope::rank, "a name or a path",
+     "The library of the CUDA driver, which is opened when the first array on a GPU comes.", 0, 0,
+     [](Config& config, const ParsedValue& value) { config.cuda_library = value.text; }},
     {"RDMACOLL_TIMELINE", "HOROVOD_TIMELINE", "none", Unit::text, Scope::rank,
      "a path, DYNAMIC or none",
      "The file to which rank 0 writes each operation with its times, in Chrome's trace format. "

@@ -1,0 +1,46 @@
+#include "cuda/memory_kinds.h"
+
+#include "base/text.h"
+
+namespace rdmacoll::cuda {
+namespace {
+
+constexpr const char* kManagedNote =
+    "an array lies in managed memory (cudaMallocManaged), which rdmacoll treats as host memory: "
+    "its "
+    "pages move to the host and back in each step. Allocate it with cudaMalloc to keep it on the "
+    "GPU.";
+
+}  // namespace
+
+Status MemoryKinds::look(const void* memory, MemoryPlace& place) {
+  place = {};
+  const Driver& driver = gpus_.driver();
+  RC_RETURN_IF_ERROR(driver.usable());
+  unsigned type = 0, is_managed = 0;
+  int device = 0;
+  unsigned long long buffer = 0;
+  const PointerAttribute which[] = {PointerAttribute::memory_type,    PointerAttribute::is_managed,
+                                    PointerAttribute::device_ordinal, PointerAttribute::buffer_id,
+                                    PointerAttribute::range_start,    PointerAttribute::range_size};
+  Address base = 0;
+  std::size_t bytes = 0;
+  void* values[] = {&type, &is_managed, &device, &buffer, &base, &bytes};
+  const auto address = reinterpret_cast<Address>(memory);
+  const Result result = driver.call.cuPointerGetAttributes(
+      std::size(values), reinterpret_cast<const int*>(which), values, address);
+  // The driver refuses memory that it does not know, or says nothing about it.
+  if (result == kInvalidValue) return {};
+  RC_RETURN_IF_ERROR(driver.check(result, "cuPointerGetAttributes"));
+  if (is_managed != 0) {
+    place.kind = MemoryKind::managed;
+    if (!has_logged_managed_.exchange(true)) log_.warning(kManagedNote);
+    return {};
+  }
+  if (static_cast<MemoryType>(type) == MemoryType::host) place.kind = MemoryKind::pinned;
+  if (static_cast<MemoryType>(type) != MemoryType::device) return {};
+  place = {MemoryKind::device, kHost, buffer, base, bytes};
+  return gpus_.use(device, place.gpu);
+}
+
+}  // namespace rdmacoll::cuda

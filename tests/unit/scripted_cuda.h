@@ -1,0 +1,112 @@
+// A table of driver functions for tests. Streams stand still until the test lets them run, every
+// call can be made to fail, and misuse is written down. Memory of a GPU is memory of the test.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda/driver.h"
+
+namespace rdmacoll::cuda_test {
+
+using namespace rdmacoll::cuda;
+
+struct Context {
+  int ordinal = 0;
+  int retained = 0;
+};
+
+struct Event {
+  Context* context = nullptr;
+  uint64_t recorded = 0;  // number of records so far
+  uint64_t passed = 0;
+};
+
+struct Work {
+  std::string what;
+  std::function<bool()> run;  // false: not yet
+};
+
+struct Stream {
+  Context* context = nullptr;
+  bool is_default = false;
+  bool is_capturing = false;
+  std::deque<Work> queue;
+};
+
+struct Memory {
+  std::size_t bytes = 0;
+  MemoryType type = MemoryType::device;
+  bool is_managed = false;
+  int ordinal = 0;
+  uint64_t id = 0;
+};
+
+struct Device {
+  std::string name = "Tesla K80";
+  unsigned char uuid = 0;  // every byte of it
+  unsigned char part = 0;  // if not 0, this is a part of a GPU (MIG)
+  int compute_mode = kComputeModeDefault;
+};
+
+// One at a time. Its functions are those of `driver()`.
+class ScriptedCuda {
+ public:
+  explicit ScriptedCuda(int gpus = 1);
+  ~ScriptedCuda();
+  ScriptedCuda(const ScriptedCuda&) = delete;
+  ScriptedCuda& operator=(const ScriptedCuda&) = delete;
+
+  const Driver& driver() { return *driver_; }
+  Functions functions() const;
+
+  // Lets all streams run as far as they can. Returns whether anything ran.
+  bool run();
+  // Lets one piece of work of a stream run.
+  bool step(Stream& stream);
+
+  // Declares memory of the test as memory of a GPU.
+  std::byte* place(std::size_t bytes, int ordinal = 0, MemoryType type = MemoryType::device,
+                   bool is_managed = false);
+  // The default streams of a GPU's context: 1 legacy, 2 per-thread.
+  Stream& default_stream(uint64_t number, int ordinal = 0);
+  StreamHandle stream_of_caller(int ordinal = 0);             // a stream that the test made
+  int count(const std::string& call) { return calls[call]; }  // since the start
+
+  std::mutex mutex;
+  int version = 11'040;
+  std::vector<Device> devices;
+  std::vector<Context> contexts;
+  std::map<std::string, Result> fails;  // by name of a call: what it returns from now on
+  std::map<Address, Memory> memory;
+  std::vector<std::unique_ptr<Stream>> streams;
+  std::vector<std::unique_ptr<Event>> events;
+  std::vector<std::string> misuse;
+  std::map<std::string, int> calls;
+  std::map<void*, std::size_t> pinned;
+  int live_events = 0;
+  int live_streams = 0;
+
+  // Called by the table.
+  Result called(const char* name);  // counts it, and returns what it shall return
+  Stream* stream(StreamHandle handle);
+  Result enqueue(const char* name, StreamHandle handle, Work work);
+  bool is_current(const Context* context) const;
+  static std::vector<Context*>& current();  // the thread's stack of contexts
+  void note(const std::string& sentence) { misuse.push_back(sentence); }
+
+  static ScriptedCuda* now;
+
+ private:
+  std::map<std::pair<int, uint64_t>, std::unique_ptr<Stream>> default_streams_;
+  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+  std::unique_ptr<Driver> driver_;
+  uint64_t next_id_ = 1;
+};
+
+}  // namespace rdmacoll::cuda_test
