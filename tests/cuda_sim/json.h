@@ -1,0 +1,30 @@
+// A small JSON reader, for descriptions of machines.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace rdmacoll::cuda_sim {
+
+struct Json {
+  enum class Kind { null, boolean, number, text, list, object };
+
+  Kind kind = Kind::null;
+  double number = 0;  // 1 and 0 for true and false
+  std::string text;
+  std::vector<Json> items;
+  std::vector<std::pair<std::string, Json>> members;
+
+  // Returns null if this is no object or has no such member.
+  const Json* find(std::string_view name) const;
+};
+
+// Reads a document. Aborts with a sentence that names `origin` if the text is not JSON.
+Json read_json(std::string_view text, const std::string& origin);
+
+// Returns the text with quotes around it.
+std::string quoted(std::string_view text);
+
+}  // namespace rdmacoll::cuda_sim
