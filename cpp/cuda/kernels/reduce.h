@@ -1,0 +1,282 @@
+// The body of every kernel that reduces or copies, for one thread.
+#pragma once
+
+#include "cuda/kernels/elements.h"
+
+namespace rdmacoll::cuda {
+
+// One row of the job's table.
+struct Row {
+  Word first_tile;
+  Word count;
+  int shift;
+  Access access;
+  Word to;
+  Word sources;  // index of its first source's word
+};
+
+template <typename T, typename Op>
+class Reduction {
+ public:
+  RC_INLINE Reduction(const ReduceParameters& job, Thread at) : job_(job), at_(at), op_(job.op) {}
+
+  RC_INLINE void run() const {
+    if (at_.block >= job_.tiles) return;
+    unsigned index = 0;
+    Row row = row_at(index);
+    Word end = end_of(index);
+    RC_ROLL
+    for (Word tile = at_.block; tile < job_.tiles; tile += at_.blocks) {
+      if (tile >= end) {
+        index = index_of(tile, index);
+        row = row_at(index);
+        end = end_of(index);
+      }
+      reduce_tile(row, tile - row.first_tile);
+    }
+  }
+
+ private:
+  using Raw = typename T::Raw;
+  using Value = typename T::Value;
+  static constexpr unsigned kUnit = kUnitBytes / sizeof(Raw);  // elements
+  static constexpr unsigned kPart =
+      sizeof(Raw) < 4 ? 4 / sizeof(Raw) : 1;  // a part, for Access::words
+  static constexpr bool kCopies = Op::kCopies;
+
+  RC_INLINE Word word(Word index) const {
+    if (job_.table == 0) return job_.words[index];
+    Word raw[1];
+    load(job_.table + index * sizeof(Word), raw);
+    return raw[0];
+  }
+  RC_INLINE Word first_word(unsigned row) const {
+    return static_cast<Word>(row) * (kRowHead + job_.sources);
+  }
+  RC_INLINE Row row_at(unsigned index) const {
+    const Word first = first_word(index);
+    const Word shift_and_access = word(first + 2);
+    return {word(first),
+            word(first + 1),
+            static_cast<int>(shift_and_access >> 3),
+            static_cast<Access>(static_cast<unsigned>(shift_and_access & 7)),
+            word(first + 3),
+            first + kRowHead};
+  }
+  // The number of the tile after the last one of a row.
+  RC_INLINE Word end_of(unsigned index) const {
+    return index + 1 < job_.rows ? word(first_word(index + 1)) : job_.tiles;
+  }
+  // The last row, from `low` on, that does not begin after the tile.
+  RC_INLINE unsigned index_of(Word tile, unsigned low) const {
+    unsigned high = job_.rows;
+    RC_ROLL
+    while (high - low > 1) {
+      const unsigned middle = low + (high - low) / 2;
+      if (word(first_word(middle)) <= tile) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
+  RC_INLINE void reduce_tile(const Row& row, Word tile) const {
+    const unsigned width = row.access == Access::units   ? kUnit
+                           : row.access == Access::words ? kPart
+                                                         : 1;
+    const auto count = static_cast<long long>(row.count);
+    const long long begin = static_cast<long long>(tile * kThreads * kUnit) - row.shift;
+    RC_ROLL
+    for (unsigned done = 0; done < kUnit * kThreads; done += width * kThreads) {
+      const long long first = begin + done + at_.thread * width;
+      if (first >= count) return;
+      if (first >= 0 && first + width <= count) {
+        if constexpr (Op::kHasUnits) {
+          if (row.access == Access::units) {
+            reduce_unit(row, first);
+            continue;
+          }
+        }
+        if (row.access == Access::words) {
+          reduce_part<kPart, true>(row, first);
+          continue;
+        }
+      }
+      const long long end = first + width < count ? first + width : count;
+      RC_ROLL
+      for (long long i = first < 0 ? 0 : first; i < end; ++i) reduce_part<1, false>(row, i);
+    }
+  }
+
+  // Loads `n` elements of a source from element `first` on.
+  template <unsigned n, bool is_aligned>
+  RC_INLINE void fetch(const Row& row, unsigned source, long long first, Value (&values)[n]) const {
+    Word from = word(row.sources + source);
+    if constexpr (T::kIsMixed) {
+      if ((from & kWideMark) != 0) {
+        unsigned raw[n];
+        get<n, is_aligned>(row, (from & ~kWideMark) + static_cast<Word>(first) * sizeof(float),
+                           raw);
+        RC_UNROLL
+        for (unsigned i = 0; i < n; ++i) values[i] = real_of(raw[i]);
+        return;
+      }
+    }
+    Raw raw[n];
+    get<n, is_aligned>(row, from + static_cast<Word>(first) * sizeof(Raw), raw);
+    RC_UNROLL
+    for (unsigned i = 0; i < n; ++i) values[i] = T::load(raw[i]);
+    if constexpr (T::kIsMixed) {
+      const auto prescale = static_cast<float>(job_.prescale);
+      RC_UNROLL
+      for (unsigned i = 0; i < n; ++i) values[i] = values[i] * prescale;
+    }
+  }
+
+  // Scales `n` elements and stores them from element `first` on.
+  template <unsigned n, bool is_aligned, bool scales>
+  RC_INLINE void finish(const Row& row, long long first, Value (&values)[n]) const {
+    if constexpr (T::kIsMixed) {
+      if ((row.to & kWideMark) != 0) {
+        unsigned raw[n];
+        RC_UNROLL
+        for (unsigned i = 0; i < n; ++i) raw[i] = canonical_bits(values[i]);
+        return put<n, is_aligned>(
+            row, (row.to & ~kWideMark) + static_cast<Word>(first) * sizeof(float), raw);
+      }
+    }
+    Raw raw[n];
+    RC_UNROLL
+    for (unsigned i = 0; i < n; ++i) {
+      raw[i] = T::store(scales ? T::finished(values[i], job_) : values[i]);
+    }
+    put<n, is_aligned>(row, row.to + static_cast<Word>(first) * sizeof(Raw), raw);
+  }
+
+  template <unsigned n, bool is_aligned, typename Any>
+  RC_INLINE void get(const Row& row, Word address, Any (&raw)[n]) const {
+    if constexpr (!is_aligned && sizeof(Any) > 1) {
+      if (row.access == Access::bytes) return load_bytes(address, raw[0]);
+    }
+    load(address, raw);
+  }
+  template <unsigned n, bool is_aligned, typename Any>
+  RC_INLINE void put(const Row& row, Word address, const Any (&raw)[n]) const {
+    if constexpr (!is_aligned && sizeof(Any) > 1) {
+      if (row.access == Access::bytes) return store_bytes(address, raw[0]);
+    }
+    store(address, raw);
+  }
+
+  // Up to four sources, in units. Integers are not scaled here.
+  RC_INLINE void reduce_unit(const Row& row, long long first) const {
+    if constexpr (kCopies) {
+      sum_unit<1>(row, first);
+    } else {
+      switch (job_.sources) {
+        case 1:
+          return sum_unit<1>(row, first);
+        case 2:
+          return sum_unit<2>(row, first);
+        case 3:
+          return sum_unit<3>(row, first);
+        default:
+          return sum_unit<4>(row, first);
+      }
+    }
+  }
+
+  template <unsigned sources>
+  RC_INLINE void sum_unit(const Row& row, long long first) const {
+    Value values[sources][kUnit];
+    RC_UNROLL
+    for (unsigned i = 0; i < sources; ++i) fetch<kUnit, true>(row, i, first, values[i]);
+    if constexpr (sources == 4) op_.combine(values[2], values[3]);
+    if constexpr (sources >= 2) op_.combine(values[0], values[1]);
+    if constexpr (sources >= 3) op_.combine(values[0], values[2]);
+    finish<kUnit, true, !T::kIsInteger>(row, first, values[0]);
+  }
+
+  // Any number of sources.
+  template <unsigned n, bool is_aligned>
+  RC_INLINE void reduce_part(const Row& row, long long first) const {
+    Value value[n] = {};
+    if constexpr (kCopies) {
+      fetch<n, is_aligned>(row, 0, first, value);
+      finish<n, is_aligned, false>(row, first, value);
+    } else {
+      evaluate<n, is_aligned>(row, first, value);
+      finish<n, is_aligned, true>(row, first, value);
+    }
+  }
+
+  // The canonical tree. partial[i] is the one over 4 << i sources while bit i of the number of
+  // groups is set.
+  template <unsigned n, bool is_aligned>
+  RC_INLINE void evaluate(const Row& row, long long first, Value (&value)[n]) const {
+    Value partial[kLevels][n] = {};
+    const unsigned groups = job_.sources / kGroup;
+    RC_ROLL
+    for (unsigned group = 0; group < groups; ++group) {
+      Value values[kGroup][n];
+      RC_UNROLL
+      for (unsigned i = 0; i < kGroup; ++i) {
+        fetch<n, is_aligned>(row, group * kGroup + i, first, values[i]);
+      }
+      op_.combine(values[0], values[1]);
+      op_.combine(values[2], values[3]);
+      op_.combine(values[0], values[2]);
+      carry(partial, group, values[0]);
+    }
+    bool has_value = false;
+    RC_ROLL
+    for (unsigned i = groups * kGroup; i < job_.sources; ++i) {
+      Value next[n];
+      fetch<n, is_aligned>(row, i, first, next);
+      if (has_value) {
+        op_.combine(value, next);
+      } else {
+        copy(value, next);
+      }
+      has_value = true;
+    }
+    RC_UNROLL
+    for (unsigned level = 0; level < kLevels; ++level) {
+      if ((groups >> level & 1) == 0) continue;
+      if (has_value) op_.combine(partial[level], value);
+      copy(value, partial[level]);
+      has_value = true;
+    }
+  }
+
+  // Adds the tree of one group, after `groups` others.
+  template <unsigned n>
+  RC_INLINE void carry(Value (&partial)[kLevels][n], unsigned groups, Value (&value)[n]) const {
+    bool is_placed = false;
+    RC_UNROLL
+    for (unsigned level = 0; level < kLevels; ++level) {
+      if (is_placed) continue;
+      is_placed = (groups >> level & 1) == 0;
+      if (is_placed) {
+        copy(partial[level], value);
+      } else {
+        op_.combine(partial[level], value);
+        copy(value, partial[level]);
+      }
+    }
+  }
+
+  template <unsigned n>
+  static RC_INLINE void copy(Value (&to)[n], const Value (&from)[n]) {
+    RC_UNROLL
+    for (unsigned i = 0; i < n; ++i) to[i] = from[i];
+  }
+
+  const ReduceParameters& job_;
+  const Thread at_;
+  const Op op_;
+};
+
+}  // namespace rdmacoll::cuda
