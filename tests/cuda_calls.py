@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +15,13 @@ from typing import Any
 Address = ctypes.c_uint64
 Handle = ctypes.c_void_p
 size_of = ctypes.c_size_t
+
+TESTS = Path(__file__).resolve().parent
+MI = 1 << 20
+
+INVALID_VALUE, NOT_INITIALIZED, INVALID_CONTEXT = 1, 3, 201
+UNSUPPORTED_PTX, INVALID_HANDLE, NOT_FOUND, NOT_READY, ILLEGAL_ADDRESS = 222, 400, 500, 600, 700
+ALREADY_REGISTERED, NOT_REGISTERED = 712, 713
 
 # Pointer attributes
 MEMORY_TYPE, BUFFER_ID, IS_MANAGED, IPC_CAPABLE, RDMA_CAPABLE = 2, 7, 8, 10, 15
@@ -133,3 +143,57 @@ def counters(cuda: Cuda) -> dict[str, Any]:
     function.restype = ctypes.c_char_p
     found: dict[str, Any] = json.loads(function())
     return found
+
+
+PTX = b"""
+.version 6.0
+.target sm_35
+.address_size 64
+.visible .entry write_word(.param .align 8 .b8 write_word_param_0[16])
+{
+  .reg .b32 %r<2>;
+  .reg .b64 %rd<3>;
+  ld.param.u64 %rd1, [write_word_param_0];
+  ld.param.u32 %r1, [write_word_param_0+8];
+  cvta.to.global.u64 %rd2, %rd1;
+  st.volatile.global.u32 [%rd2], %r1;
+  ret;
+}
+\0"""
+
+
+class WriteWord(ctypes.Structure):
+    """The parameters of the kernel above."""
+
+    _fields_ = (("address", ctypes.c_uint64), ("value", ctypes.c_uint32))
+
+
+class IpcHandle(ctypes.Structure):
+    """A handle of an allocation for another process."""
+
+    _fields_ = (("data", ctypes.c_ubyte * 64),)
+
+    def __bytes__(self) -> bytes:
+        return ctypes.string_at(ctypes.addressof(self), 64)
+
+
+def launch_write_word(cuda: Cuda, address: int, value: int, stream: Handle) -> None:
+    module, function = Handle(), Handle()
+    cuda("cuModuleLoadData", ctypes.byref(module), PTX)
+    cuda("cuModuleGetFunction", ctypes.byref(function), module, b"write_word")
+    job = WriteWord(address, value)
+    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(job))
+    cuda("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, None)
+
+
+def run(library: object, program: str, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program that has these names and `library`, in a process of its own."""
+    head = f"import ctypes, json, os, sys\nsys.path.insert(0, {str(TESTS)!r})\nfrom cuda_calls import *\n"
+    return subprocess.run(
+        [sys.executable, "-c", f"{head}library = {str(library)!r}\n{program}", *words],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )

@@ -1,5 +1,7 @@
 #include "cuda_sim/contexts.h"
 
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -18,11 +20,28 @@ std::vector<Context*>& context_stack() {
 
 namespace {
 
+constexpr Result kDeviceUnavailable = 46;
+
 // A retained context begins without memory, streams and errors.
 void begin_context(Driver& all, Context& context) {
   context.error = kSuccess;
   context.legacy = all.scheduler.create(&context, true);
   context.legacy->is_legacy = context.legacy->is_default = true;
+}
+
+// Takes a GPU for one process, as its compute mode wants. The name of a socket is the lock, since
+// it goes with the process.
+bool may_use(const GpuFacts& facts, Context& context) {
+  const int mode = facts.attribute(DeviceAttribute::compute_mode);
+  if (mode != kComputeModeExclusiveProcess) return mode != kComputeModeProhibited;
+  context.lock_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_un name = {.sun_family = AF_UNIX};
+  std::snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "cuda_sim-%s", facts.uuid.c_str());
+  if (bind(context.lock_fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0)
+    return true;
+  close(context.lock_fd);
+  context.lock_fd = -1;
+  return false;
 }
 
 void end_context(Driver& all, Context& context) {
@@ -36,6 +55,8 @@ void end_context(Driver& all, Context& context) {
   context.per_thread.clear();
   context.legacy.reset();
   context.peers.clear();
+  if (context.lock_fd >= 0) close(context.lock_fd);
+  context.lock_fd = -1;
 }
 
 void copy_text(char* to, int bytes, const std::string& text) {
@@ -154,9 +175,7 @@ Result cuDevicePrimaryCtxRetain(ContextHandle* context, DeviceNumber device) {
   return of_gpu("cuDevicePrimaryCtxRetain", device, [&](Call& call) -> Result {
     Driver& all = call.driver();
     Context& own = *all.contexts[device];
-    if (all.facts(device).attribute(DeviceAttribute::compute_mode) == kComputeModeProhibited) {
-      return kInvalidDevice;
-    }
+    if (own.retained == 0 && !may_use(all.facts(device), own)) return kDeviceUnavailable;
     if (own.retained++ == 0) begin_context(all, own);
     *context = own.handle();
     return kSuccess;

@@ -17,6 +17,7 @@ struct Context {
   int retained = 0;
   cuda::Result error = cuda::kSuccess;  // stays after an illegal access
   std::set<int> peers;                  // GPUs whose memory this context's kernels may touch
+  int lock_fd = -1;                     // holds a GPU in exclusive mode
   std::shared_ptr<Stream> legacy;
   std::map<std::thread::id, std::shared_ptr<Stream>> per_thread;
 

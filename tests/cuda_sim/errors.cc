@@ -17,6 +17,7 @@ constexpr ErrorRow kErrors[] = {
     {cuda::kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
     {cuda::kNotInitialized, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
     {cuda::kDeinitialized, "CUDA_ERROR_DEINITIALIZED", "driver shutting down"},
+    {46, "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable"},
     {cuda::kNoDevice, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {cuda::kInvalidDevice, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {cuda::kDeviceNotLicensed, "CUDA_ERROR_DEVICE_NOT_LICENSED",

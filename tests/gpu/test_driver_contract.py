@@ -7,97 +7,31 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from cuda_calls import (
+    ALREADY_REGISTERED,
     BUFFER_ID,
+    INVALID_CONTEXT,
+    INVALID_VALUE,
     IPC_CAPABLE,
     IS_MANAGED,
     MEMORY_TYPE,
+    MI,
+    NOT_FOUND,
+    NOT_READY,
+    NOT_REGISTERED,
+    PTX,
     RDMA_CAPABLE,
+    UNSUPPORTED_PTX,
     Address,
     Cuda,
     CudaError,
     Handle,
+    launch_write_word,
     size_of,
 )
-from cuda_sim_build import fake_driver
-
-MI = 1 << 20
-REAL = "libcuda.so.1"
-TESTS = Path(__file__).resolve().parent.parent
-
-INVALID_VALUE, NOT_INITIALIZED, INVALID_CONTEXT = 1, 3, 201
-UNSUPPORTED_PTX, INVALID_HANDLE, NOT_FOUND, NOT_READY, ILLEGAL_ADDRESS = 222, 400, 500, 600, 700
-ALREADY_REGISTERED, NOT_REGISTERED = 712, 713
-
-PTX = b"""
-.version 6.0
-.target sm_35
-.address_size 64
-.visible .entry write_word(.param .align 8 .b8 write_word_param_0[16])
-{
-  .reg .b32 %r<2>;
-  .reg .b64 %rd<3>;
-  ld.param.u64 %rd1, [write_word_param_0];
-  ld.param.u32 %r1, [write_word_param_0+8];
-  cvta.to.global.u64 %rd2, %rd1;
-  st.volatile.global.u32 [%rd2], %r1;
-  ret;
-}
-\0"""
-
-
-class WriteWord(ctypes.Structure):
-    """The parameters of the kernel above."""
-
-    _fields_ = (("address", ctypes.c_uint64), ("value", ctypes.c_uint32))
-
-
-def drivers() -> list[object]:
-    try:
-        ctypes.CDLL(REAL)
-    except OSError:
-        return ["fake"]
-    return ["fake", pytest.param(REAL, marks=pytest.mark.gpu)]
-
-
-@pytest.fixture(scope="module", params=drivers())
-def library(request: pytest.FixtureRequest) -> str:
-    return str(fake_driver()) if request.param == "fake" else str(request.param)
-
-
-@pytest.fixture
-def cuda(library: str) -> Iterator[Cuda]:
-    """A driver with a current context, which ends with the test."""
-    made = Cuda(library)
-    yield made
-    made.close()
-
-
-def run(library: str, program: str) -> subprocess.CompletedProcess[str]:
-    """Runs lines of Python in a process of their own, with `cuda` open."""
-    head = f"import sys\nsys.path.insert(0, {str(TESTS)!r})\nsys.path.insert(0, {str(TESTS / 'gpu')!r})\n"
-    head += "import ctypes, os\nfrom cuda_calls import *\nfrom test_driver_contract import *\n"
-    head += f"cuda = Cuda({library!r})\n"
-    return subprocess.run(
-        [sys.executable, "-c", head + program], capture_output=True, text=True, timeout=100, check=False
-    )
-
-
-def launch_write_word(cuda: Cuda, address: int, value: int, stream: Handle) -> None:
-    module, function = Handle(), Handle()
-    cuda("cuModuleLoadData", ctypes.byref(module), PTX)
-    cuda("cuModuleGetFunction", ctypes.byref(function), module, b"write_word")
-    job = WriteWord(address, value)
-    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(job))
-    cuda("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, None)
-
 
 # Events and streams
 
@@ -339,43 +273,3 @@ def test_a_kernel_that_a_module_has_not_is_not_found(cuda: Cuda) -> None:
     cuda("cuModuleLoadData", ctypes.byref(module), PTX)
     assert cuda.code("cuModuleGetFunction", ctypes.byref(Handle()), module, b"other") == NOT_FOUND
     cuda("cuModuleUnload", module)
-
-
-# Processes
-
-
-def test_the_cpu_dies_on_device_memory(library: str) -> None:
-    done = run(library, "ctypes.c_char.from_address(cuda.allocate(4096)).value")
-    assert done.returncode == -11, done.stderr
-
-
-def test_after_an_illegal_access_calls_fail_and_host_functions_are_not_called(library: str) -> None:
-    program = """
-import time
-stream, event = cuda.stream(), cuda.event()
-called = []
-kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-function = kind(lambda _: called.append(1))
-launch_write_word(cuda, 8, 1, stream)
-assert cuda.code("cuLaunchHostFunc", stream, function, None) == 0
-assert cuda.code("cuEventRecord", event, stream) == 0
-time.sleep(0.5)
-assert cuda.code("cuEventQuery", event) == ILLEGAL_ADDRESS
-assert cuda.code("cuStreamSynchronize", stream) == ILLEGAL_ADDRESS
-assert cuda.code("cuMemAlloc_v2", ctypes.byref(Address()), size_of(8)) == ILLEGAL_ADDRESS
-assert called == []
-print("done")
-os._exit(0)
-"""
-    done = run(library, program)
-    assert done.stdout == "done\n", done.stderr
-
-
-def test_a_forked_child_is_refused(library: str) -> None:
-    program = """
-child = os.fork()
-if child == 0:
-    os._exit(cuda.code("cuMemAlloc_v2", ctypes.byref(Address()), size_of(8)))
-print(os.waitpid(child, 0)[1] >> 8)
-"""
-    assert run(library, program).stdout == f"{NOT_INITIALIZED}\n"
