@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/algorithm_ranges.h"
+#include "base/gpudirect.h"
 #include "base/log.h"
 
 namespace rdmacoll {
@@ -68,6 +69,8 @@ struct Config {
   std::optional<int> compute_workers;         // RDMACOLL_COMPUTE_WORKERS; automatic
   std::optional<double> spin_us;              // RDMACOLL_SPIN_US; automatic
   std::string cuda_library = "libcuda.so.1";  // RDMACOLL_CUDA_LIBRARY
+  GpuDirectSetting gpudirect;                 // RDMACOLL_GPUDIRECT
+  std::string nvml_library = "libnvidia-ml.so.1";  // RDMACOLL_NVML_LIBRARY
   LogLevel log_level = LogLevel::warning;
 
   bool operator==(const Config&) const = default;

@@ -99,10 +99,19 @@ bool parse_check(const Setting& setting, std::string_view text, ParsedValue& val
   return value.text == "first" || value.text == "epoch" || value.text == "off";
 }
 
+bool parse_gpudirect(std::string_view text, ParsedValue& value) {
+  const std::optional<GpuDirectSetting> found = gpudirect_from(text);
+  if (!found) return false;
+  value.gpudirect = *found;
+  value.text = found->text();
+  return true;
+}
+
 bool parse_choice(const Setting& setting, std::string_view text, ParsedValue& value) {
   if (setting.name == "RDMACOLL_CHECK_WEIGHTS") return parse_check(setting, text, value);
   if (setting.name == "RDMACOLL_TRANSPORT") return parse_transports(text, value);
   if (setting.name == "RDMACOLL_ALLREDUCE_ALGORITHM") return parse_algorithms(text, value);
+  if (setting.name == "RDMACOLL_GPUDIRECT") return parse_gpudirect(text, value);
   if (setting.name == "RDMACOLL_PROCESS_SETS")
     return parse_process_sets(text, value.ranks, value.text);
   const std::vector<std::string> words = words_of(setting.allowed);

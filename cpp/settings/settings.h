@@ -12,6 +12,7 @@
 
 #include "base/algorithm_ranges.h"
 #include "base/config.h"
+#include "base/gpudirect.h"
 #include "base/status.h"
 
 namespace rdmacoll {
@@ -29,6 +30,7 @@ struct ParsedValue {
   double number = 0;     // seconds, microseconds or a ratio
   std::vector<AlgorithmRange> algorithms;
   std::vector<std::vector<int>> ranks;
+  GpuDirectSetting gpudirect;
   std::string note;  // how text of another system is understood
 };
 

@@ -206,6 +206,15 @@ constexpr Setting kSettings[] = {
      [](Config& config, const ParsedValue& value) {
        config.rdma_traffic_class = static_cast<uint8_t>(value.integer);
      }},
+    {"RDMACOLL_GPUDIRECT", "", "auto", Unit::choice, Scope::rank,
+     "auto, off or force, or one of them for each direction (send:off,receive:force)",
+     "Whether NICs read (send) and write (receive) GPU memory themselves: auto decides for each "
+     "GPU and NIC, which `rdmacoll doctor` explains; off stages in host memory; force is an error "
+     "on a machine that cannot.",
+     0, 0, [](Config& config, const ParsedValue& value) { config.gpudirect = value.gpudirect; }},
+    {"RDMACOLL_NVML_LIBRARY", "", "libnvidia-ml.so.1", Unit::text, Scope::rank, "a name or a path",
+     "The library of the GPU driver that tells BAR1 and PCIe addresses of GPUs.", 0, 0,
+     [](Config& config, const ParsedValue& value) { config.nvml_library = value.text; }},
     {"RDMACOLL_CHUNK_SIZE", "TF_RDMA_CHUNK_SIZE", "4194304", Unit::bytes, Scope::world,
      "64 B to 1 GiB", "Large tensors are cut into chunks of this size.", 64, kGi,
      [](Config& config, const ParsedValue& value) { config.chunk_bytes = value.integer; }},

@@ -1,0 +1,126 @@
+// Decides whether a NIC reads and writes the memory of a GPU itself. Pure: facts in, decision and
+// sentences out.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/gpudirect.h"
+#include "base/status.h"
+#include "cuda/topology.h"
+
+namespace rdmacoll::cuda {
+
+struct GpuProfile {
+  std::string name;  // "Tesla K80"
+  std::string uuid;  // "GPU-5c1f..."
+  std::string address;
+  int capability = 0;  // 37 is 3.7; 0: not known
+  uint64_t memory_bytes = 0;
+  std::optional<uint64_t> bar1_bytes;  // the window through which devices reach the memory
+  std::optional<uint64_t> bar1_free;
+  int compute_mode = -1;  // as the driver numbers it; -1: not known
+  bool is_mig = false;    // divided into instances
+  bool has_nvlink = false;
+  Known gpudirect = Known::unknown;    // the driver's attribute: GPUDirect RDMA is supported
+  Known dma_buf = Known::unknown;      // the driver's attribute: memory is exported as dma-buf
+  std::optional<int> writes_ordering;  // the driver's attribute: 0, 100 (owner) or 200 (all)
+  std::optional<int> flush_options;    // the driver's attribute: bit 0 is a call of the driver
+};
+
+// The ways in which a NIC's driver registers GPU memory.
+struct NicAbility {
+  Known peer_memory = Known::unknown;
+  Known dma_buf = Known::unknown;
+};
+// By the name of the kernel's driver and the kernel's version. A probe of the device knows better.
+NicAbility ability_of(std::string_view driver, int kernel_major, int kernel_minor);
+
+struct HostFacts {
+  bool sys_is_readable = true;
+  Known peer_module = Known::unknown;
+  int driver_major = 0;  // the version of NVIDIA's driver: 470; 0: not known
+};
+
+// Measured costs of one direction, in GB/s. They replace the rules of thumb.
+struct MeasuredRates {
+  double direct = 0;  // 0: not measured
+  double staged = 0;
+
+  bool is_known() const { return direct > 0 && staged > 0; }
+};
+
+// All that decides about one GPU and one NIC.
+struct PolicyFacts {
+  GpuProfile gpu;
+  std::string nic;  // "mlx5_0"
+  bool nic_is_software = false;
+  NicAbility ability;
+  PciWay way;
+  HostFacts host;
+  Known memory_is_capable = Known::unknown;  // the attribute of the memory itself
+  uint64_t registered_bytes = 256 << 20;     // to be registered, which needs as much of BAR1
+  MeasuredRates send_rates;
+  MeasuredRates receive_rates;
+  GpuDirectSetting setting;
+  std::string nearer_nic;  // a usable NIC that is nearer to this GPU; "": there is none
+};
+
+enum class Way : uint8_t { staged, peer_memory, dma_buf };
+std::string_view text(Way way);  // "staged"
+
+// Why data is staged.
+enum class Cause : uint8_t {
+  none,
+  // A direct way is expected, and lost. Each of these is a warning.
+  module_missing,
+  bar1_too_small,
+  far_socket,
+  acs,
+  iommu,
+  no_sys,
+  mig,
+  old_driver,
+  no_dma_buf,
+  memory_not_capable,
+  turned_off,
+  nic_unsupported,
+  flat_tree,
+  unknown_distance,
+  // Nothing is lost.
+  software_nic,
+  gpu_unsupported,
+  slow_reads,
+  no_shared_switch,
+  measured_slower,
+};
+std::string_view text(Cause cause);  // "module_missing"
+
+struct DirectionDecision {
+  Way way = Way::staged;
+  Cause cause = Cause::none;
+  std::string why;  // "nvidia_peermem is not loaded", or for a direct way "same PCIe switch"
+  std::string change = {};  // an imperative that would make it direct; "": there is none
+  bool is_loss = false;     // a direct way is expected, and not used
+
+  // "staged through pinned host memory, because nvidia_peermem is not loaded"
+  std::string reason() const;
+};
+
+// Before a kernel reads data that a NIC wrote.
+enum class Flush : uint8_t { none, by_driver, by_read };
+std::string_view text(Flush flush);
+
+struct Decision {
+  DirectionDecision send;     // the NIC reads GPU memory
+  DirectionDecision receive;  // the NIC writes GPU memory
+  Flush flush = Flush::none;  // after a direct receive
+  std::string warning;        // cause and cure of a lost direct way; "": nothing is lost
+  Status status;              // an error if the setting forces what cannot be
+};
+
+Decision decide(const PolicyFacts& facts);
+
+}  // namespace rdmacoll::cuda
