@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "memory/piece.h"
@@ -40,6 +41,9 @@ struct ComputeJob {
   bool wide = false;        // `to` is float32 in a job of 16-bit floats: a partial sum
   bool mixes = false;       // `to` or an operand is wide, or `prescale` is not 1
   double prescale = 1.0;    // 16-bit operands are first multiplied by it, in float32
+  // Some of the pieces are memory of GPUs; others may be host memory. Such a job copies: it has one
+  // source in local pieces, and leaves bits untouched. It is submitted, never performed at once.
+  bool on_gpu = false;
 
   std::size_t width() const { return wide ? 2 : 1; }  // width of `to`
 };
@@ -67,6 +71,8 @@ class Compute {
   virtual void finish_tasks() {}
   // True: the caller may sleep, and a job that ends on another thread wakes it through its Waker.
   virtual bool arm() = 0;
+  // When a sleeper must poll at the latest, since no thread may wake it.
+  virtual Nanoseconds next_deadline() const { return kNever; }
   // Drops the jobs that no thread has begun, and reports them as failed.
   virtual void drop_waiting() {}
   virtual uint64_t bytes_copied() const { return bytes_copied_; }  // by jobs with one source

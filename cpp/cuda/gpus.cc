@@ -114,6 +114,18 @@ Status Gpus::use(int ordinal, Gpu& gpu) {
   return {};
 }
 
+Status Gpus::use_device(DeviceNumber device, Gpu& gpu) {
+  int count = 0;
+  RC_RETURN_IF_ERROR(driver_.check(driver_.call.cuDeviceGetCount(&count), "cuDeviceGetCount"));
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    DeviceNumber found = 0;
+    if (driver_.call.cuDeviceGet(&found, ordinal) == kSuccess && found == device) {
+      return use(ordinal, gpu);
+    }
+  }
+  return driver_.error(kInvalidDevice, cat("a look at device ", device));
+}
+
 Status Gpus::retain(Used& used) const {
   const GpuFacts& facts = used.facts;
   if (facts.compute_mode == kComputeModeProhibited) {

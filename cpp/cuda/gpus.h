@@ -44,6 +44,7 @@ class Gpus {
   // The GPU with this number of CUDA. At its first use, its primary context is retained. Any thread
   // may call it.
   Status use(int ordinal, Gpu& gpu);
+  Status use_device(DeviceNumber device, Gpu& gpu);  // by the driver's handle
   // CUDA's number of the GPU with this UUID, whether it is used or not.
   Status find(const std::string& uuid, int& ordinal) const;
 

@@ -19,7 +19,7 @@ bool Engine::arm() {
 }
 
 Nanoseconds Engine::next_deadline() const {
-  Nanoseconds next = transport_.next_deadline();
+  Nanoseconds next = std::min(transport_.next_deadline(), compute_.next_deadline());
   for (const auto& set : sets_) next = std::min(next, set->next_deadline());
   for (const Suspect& suspect : suspects_) next = std::min(next, suspect.due);
   // The flush of the last bytes is no event, so it must be polled.

@@ -12,6 +12,9 @@ class StreamOrder {
   // Never blocks. Sets `is_reached` once the work is done that the stream held at the submission.
   // Only then may the engine read or write the operation's memory. An error ends the operation.
   virtual Status reached(bool& is_reached) = 0;
+  // Before the engine sleeps: asks for a wake-up through the waker of its Compute. False: there is
+  // none, so the engine asks again soon.
+  virtual bool arm() { return false; }
 };
 
 }  // namespace rdmacoll

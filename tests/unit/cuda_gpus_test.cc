@@ -66,7 +66,7 @@ TEST(CudaDriver, is_refused_in_a_forked_child) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(Gpus, have_a_context_only_after_their_first_use) {
+TEST(CudaGpus, have_a_context_only_after_their_first_use) {
   ScriptedCuda cuda(3);
   {
     Gpus gpus(cuda.driver());
@@ -92,7 +92,7 @@ TEST(Gpus, have_a_context_only_after_their_first_use) {
   for (const Context& context : cuda.contexts) EXPECT_EQ(context.retained, 0);
 }
 
-TEST(Gpus, that_are_parts_of_a_gpu_have_uuids_of_their_own) {
+TEST(CudaGpus, that_are_parts_of_a_gpu_have_uuids_of_their_own) {
   ScriptedCuda cuda(2);
   cuda.devices[0].part = 0x33;
   Gpus gpus(cuda.driver());
@@ -104,7 +104,7 @@ TEST(Gpus, that_are_parts_of_a_gpu_have_uuids_of_their_own) {
                                       HasSubstr("CUDA_VISIBLE_DEVICES")));
 }
 
-TEST(Gpus, in_use_by_another_process_alone_are_named) {
+TEST(CudaGpus, in_use_by_another_process_alone_are_named) {
   ScriptedCuda cuda(2);
   cuda.devices[0].compute_mode = kComputeModeExclusiveProcess;
   cuda.devices[1].compute_mode = kComputeModeProhibited;
@@ -119,7 +119,7 @@ TEST(Gpus, in_use_by_another_process_alone_are_named) {
   EXPECT_TRUE(gpus.use(0, gpu).ok());
 }
 
-TEST(Gpus, are_used_once_by_many_threads) {
+TEST(CudaGpus, are_used_once_by_many_threads) {
   ScriptedCuda cuda(4);
   Gpus gpus(cuda.driver());
   std::vector<std::thread> threads;
@@ -135,7 +135,7 @@ TEST(Gpus, are_used_once_by_many_threads) {
   for (const Context& context : cuda.contexts) EXPECT_EQ(context.retained, 1);
 }
 
-TEST(ScopedContext, leaves_the_caller_s_context_current) {
+TEST(CudaContext, leaves_the_caller_s_context_current) {
   ScriptedCuda cuda(2);
   Gpus gpus(cuda.driver());
   Gpu gpu = kHost;
@@ -155,7 +155,7 @@ TEST(ScopedContext, leaves_the_caller_s_context_current) {
   EXPECT_TRUE(cuda.is_current(&cuda.contexts[0]));
 }
 
-TEST(MemoryKinds, are_found_by_address_and_make_only_their_gpu_a_used_one) {
+TEST(CudaMemoryKinds, are_found_by_address_and_make_only_their_gpu_a_used_one) {
   ScriptedCuda cuda(2);
   Gpus gpus(cuda.driver());
   MemoryKinds kinds(gpus, Log::silent(0));
@@ -179,7 +179,7 @@ TEST(MemoryKinds, are_found_by_address_and_make_only_their_gpu_a_used_one) {
   EXPECT_EQ(cuda.contexts[0].retained, 0);
 }
 
-TEST(MemoryKinds, of_managed_memory_are_noted_once) {
+TEST(CudaMemoryKinds, of_managed_memory_are_noted_once) {
   ScriptedCuda cuda;
   Gpus gpus(cuda.driver());
   MemoryKinds kinds(gpus, Log(LogLevel::warning, 0));
@@ -193,7 +193,7 @@ TEST(MemoryKinds, of_managed_memory_are_noted_once) {
   EXPECT_THAT(said, HasSubstr("managed memory"));
 }
 
-TEST(MemoryKinds, pass_on_an_error_of_the_driver) {
+TEST(CudaMemoryKinds, pass_on_an_error_of_the_driver) {
   ScriptedCuda cuda;
   Gpus gpus(cuda.driver());
   MemoryKinds kinds(gpus, Log::silent(0));

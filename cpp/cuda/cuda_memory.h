@@ -1,0 +1,54 @@
+// All of a session that needs CUDA, opened with the first array on a GPU.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/log.h"
+#include "cuda/device_pool.h"
+#include "cuda/gpu_compute.h"
+#include "cuda/memory_kinds.h"
+#include "cuda/pinned_pool.h"
+#include "cuda/stream_order.h"
+#include "memory/device_memory.h"
+
+namespace rdmacoll::cuda {
+
+struct CudaOptions {
+  std::string library;  // as Driver::open takes it
+  MemoryPool& pool;     // outlives all here
+  Log log;
+  std::function<void()> wake;  // wakes the sleeping engine, from any thread
+};
+
+class CudaMemory final : public DeviceMemory {
+ public:
+  static Status open(CudaOptions options, std::unique_ptr<CudaMemory>& memory);
+  CudaMemory(const Driver& driver, CudaOptions options);
+
+  Status find(const void* memory, Gpu& gpu) override;
+  Status find_stream(uint64_t stream, Gpu& gpu) override { return orders_.find_gpu(stream, gpu); }
+  Status order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) override {
+    return orders_.record(stream, gpu, order);
+  }
+  // Logs the reason if there is no memory.
+  std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes) override;
+
+  const GpuParts& parts() const { return parts_; }
+  // Call it before the waker ends. The driver may have calls of it in store.
+  void close() { sleeper_->close(); }
+
+ private:
+  const Log log_;
+  const std::shared_ptr<Gpus> gpus_;
+  const std::shared_ptr<EventPool> events_;
+  const std::shared_ptr<Sleeper> sleeper_;
+  const std::shared_ptr<DevicePool> device_pool_;
+  MemoryKinds kinds_;
+  StreamOrders orders_;
+  PinnedPool pinned_;
+  const GpuParts parts_;
+};
+
+}  // namespace rdmacoll::cuda

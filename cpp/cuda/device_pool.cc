@@ -1,0 +1,85 @@
+#include "cuda/device_pool.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/text.h"
+#include "memory/placement.h"
+
+namespace rdmacoll::cuda {
+namespace {
+
+constexpr std::size_t kBytesMin = 512;
+constexpr std::size_t kClassesOfAPower = 8;  // so at most an eighth of a block is left over
+
+}  // namespace
+
+DevicePool::~DevicePool() {
+  if (gpus_->driver().is_forked_child()) return;
+  for (int gpu = 0; gpu < gpus_->size(); ++gpu) {
+    release(static_cast<Gpu>(gpu), take_free(static_cast<Gpu>(gpu)));
+  }
+}
+
+std::size_t DevicePool::class_bytes(std::size_t bytes) {
+  return round_up(std::max<std::size_t>(bytes, 1),
+                  std::max(kBytesMin, std::bit_floor(bytes) / kClassesOfAPower));
+}
+
+Status DevicePool::allocate(Gpu gpu, std::size_t bytes, std::shared_ptr<std::byte[]>& memory) {
+  RC_RETURN_IF_ERROR(gpus_->driver().usable());
+  const Class of{gpu, class_bytes(bytes)};
+  Address address = 0;
+  RC_RETURN_IF_ERROR(take(gpu, of.second, address));
+  const auto give_back = [pool = shared_from_this(), of](std::byte* data) {
+    pool->give_back(of, reinterpret_cast<Address>(data));
+  };
+  memory = std::shared_ptr<std::byte[]>(reinterpret_cast<std::byte*>(address), give_back);
+  return {};
+}
+
+Status DevicePool::take(Gpu gpu, std::size_t bytes, Address& address) {
+  {
+    const std::lock_guard lock(mutex_);
+    std::vector<Address>& free = free_[{gpu, bytes}];
+    if (!free.empty()) {
+      address = free.back();
+      free.pop_back();
+      return {};
+    }
+  }
+  const Driver& driver = gpus_->driver();
+  const ScopedContext scope(*gpus_, gpu);
+  RC_RETURN_IF_ERROR(scope.status());
+  Result result = driver.call.cuMemAlloc_v2(&address, bytes);
+  if (result == kOutOfMemory) {
+    release(gpu, take_free(gpu));
+    result = driver.call.cuMemAlloc_v2(&address, bytes);
+  }
+  return driver.check(result,
+                      cat("cuMemAlloc of ", bytes_text(bytes), " on ", gpus_->facts(gpu).text()));
+}
+
+void DevicePool::give_back(const Class& of, Address address) {
+  const std::lock_guard lock(mutex_);
+  free_[of].push_back(address);
+}
+
+std::vector<Address> DevicePool::take_free(Gpu gpu) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Address> blocks;
+  for (auto& [of, free] : free_) {
+    if (of.first != gpu) continue;
+    blocks.insert(blocks.end(), free.begin(), free.end());
+    free.clear();
+  }
+  return blocks;
+}
+
+void DevicePool::release(Gpu gpu, const std::vector<Address>& blocks) {
+  const ScopedContext scope(*gpus_, gpu);
+  if (!scope.status().ok()) return;
+  for (const Address address : blocks) gpus_->driver().call.cuMemFree_v2(address);
+}
+
+}  // namespace rdmacoll::cuda

@@ -1,0 +1,76 @@
+// Performs jobs with memory of GPUs by copies on streams of the engine, and hands all other jobs to
+// another Compute.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "compute/compute.h"
+#include "cuda/lane.h"
+#include "cuda/pinned_pool.h"
+
+namespace rdmacoll::cuda {
+
+// They outlive the compute.
+struct GpuParts {
+  const Gpus& gpus;
+  EventPool& events;
+  PinnedPool& pinned;
+  std::shared_ptr<Sleeper> sleeper;
+};
+
+class GpuCompute final : public Compute {
+ public:
+  GpuCompute(std::unique_ptr<Compute> host, const Clock& clock);
+
+  // Before the first job on a GPU. Any thread may call it, once.
+  void open(const GpuParts& parts) { parts_.store(&parts, std::memory_order_release); }
+
+  Status submit(const ComputeJob& job) override;
+  Status perform_at_once(const ComputeJob& job, std::size_t bytes) override {
+    return host_->perform_at_once(job, bytes);
+  }
+  bool poll(ComputeSink& sink) override;
+  bool hand_over(std::function<void()> task) override { return host_->hand_over(std::move(task)); }
+  void finish_tasks() override { host_->finish_tasks(); }
+  bool arm() override;
+  // A faulty GPU calls nobody, so its jobs are looked at from time to time.
+  Nanoseconds next_deadline() const override;
+  void drop_waiting() override { host_->drop_waiting(); }
+  uint64_t bytes_copied() const override { return host_->bytes_copied() + bytes_on_gpus_; }
+
+ private:
+  static constexpr std::size_t kJobsMax = 256;
+  enum class Way : uint8_t { to_host, to_gpu, on_gpu };
+  using LaneKey = std::pair<Gpu, Way>;
+  struct Slot {
+    uint64_t cookie = 0;
+    Status status;
+    std::size_t ends = 0;  // lanes on which the job has not ended
+  };
+  class Copying;
+
+  Lane& lane(const LaneKey& key);
+  bool end_jobs();
+
+  const std::unique_ptr<Compute> host_;
+  const Clock& clock_;
+  std::atomic<const GpuParts*> parts_{nullptr};
+  std::map<LaneKey, Lane> lanes_;
+  std::array<Slot, kJobsMax> slots_;
+  std::vector<uint16_t> free_;
+  std::vector<uint16_t> ended_, reported_;
+  std::vector<LaneKey> used_;  // lanes of the job that is submitted
+  std::size_t in_flight_ = 0;  // jobs that have not ended
+  uint64_t bytes_on_gpus_ = 0;
+};
+
+}  // namespace rdmacoll::cuda

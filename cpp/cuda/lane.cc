@@ -1,0 +1,61 @@
+#include "cuda/lane.h"
+
+#include <utility>
+
+#include "base/text.h"
+
+namespace rdmacoll::cuda {
+
+Lane::~Lane() {
+  if (stream_ == nullptr || gpus_.driver().is_forked_child()) return;
+  const Driver& driver = gpus_.driver();
+  const ScopedContext scope(gpus_, gpu_);
+  if (!scope.status().ok()) return;
+  driver.call.cuStreamSynchronize(stream_);
+  for (const End& end : ends_) events_.give_back(gpus_.context(gpu_), end.event);
+  driver.call.cuStreamDestroy_v2(stream_);
+}
+
+Status Lane::open() {
+  if (stream_ != nullptr) return {};
+  const Driver& driver = gpus_.driver();
+  return driver.check(driver.call.cuStreamCreate(&stream_, kStreamNonBlocking), "cuStreamCreate");
+}
+
+Status Lane::end(uint16_t job) {
+  const Driver& driver = gpus_.driver();
+  EventHandle event = nullptr;
+  RC_RETURN_IF_ERROR(events_.take(gpus_.context(gpu_), event));
+  const Status status = driver.check(driver.call.cuEventRecord(event, stream_), "cuEventRecord");
+  if (!status.ok()) {
+    events_.give_back(gpus_.context(gpu_), event);
+    return status;
+  }
+  ends_.push_back({event, job});
+  return {};
+}
+
+bool Lane::take_ended(uint16_t& job, Status& status) {
+  if (ends_.empty()) return false;
+  const Driver& driver = gpus_.driver();
+  const Result result = driver.call.cuEventQuery(ends_.front().event);
+  if (result == kNotReady) return false;
+  if (result != kSuccess)
+    status = driver.error(result, cat("a copy on ", gpus_.facts(gpu_).text()));
+  const End end = ends_.front();
+  ends_.pop_front();
+  events_.give_back(gpus_.context(gpu_), end.event);
+  job = end.job;
+  return true;
+}
+
+bool Lane::watch(const std::shared_ptr<Sleeper>& sleeper) {
+  End& oldest = ends_.front();
+  // If the driver refuses, the timer of the sleeper is left.
+  if (!std::exchange(oldest.is_watched, true)) {
+    (void)wake_stream_.notify_after(gpus_, gpu_, oldest.event, sleeper);
+  }
+  return gpus_.driver().call.cuEventQuery(oldest.event) == kNotReady;
+}
+
+}  // namespace rdmacoll::cuda

@@ -1,0 +1,50 @@
+// A stream of the engine for the work of one direction on one GPU, and the jobs that end on it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+
+#include "cuda/event_pool.h"
+#include "cuda/sleeper.h"
+
+namespace rdmacoll::cuda {
+
+// For the holder of the baton.
+class Lane {
+ public:
+  Lane(const Gpus& gpus, Gpu gpu, EventPool& events) : gpus_(gpus), gpu_(gpu), events_(events) {}
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  // In the next three, the GPU's context must be the current one.
+  //
+  // Makes the stream, if there is none.
+  Status open();
+  StreamHandle stream() const { return stream_; }
+  // Notes that `job` ends with the stream's present work.
+  Status end(uint16_t job);
+
+  bool is_idle() const { return ends_.empty(); }
+  // Takes the oldest job if it has ended. `status` has its error.
+  bool take_ended(uint16_t& job, Status& status);
+  // Lets the end of the oldest job notify the sleeper, which is armed. False: it has ended.
+  bool watch(const std::shared_ptr<Sleeper>& sleeper);
+
+ private:
+  struct End {
+    EventHandle event;
+    uint16_t job;
+    bool is_watched = false;
+  };
+
+  const Gpus& gpus_;
+  const Gpu gpu_;
+  EventPool& events_;
+  StreamHandle stream_ = nullptr;
+  WakeStream wake_stream_;
+  std::deque<End> ends_;
+};
+
+}  // namespace rdmacoll::cuda

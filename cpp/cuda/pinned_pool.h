@@ -1,0 +1,45 @@
+// Pins the engine's pool for the GPUs, slab by slab, each at its first use with a GPU. Copies from
+// and to pinned memory run beside the host's work.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/log.h"
+#include "cuda/gpus.h"
+#include "memory/pool.h"
+
+namespace rdmacoll::cuda {
+
+// For the holder of the baton.
+class PinnedPool {
+ public:
+  // Large slabs, since a registration has a fixed cost.
+  static constexpr std::size_t kSlabBytes = std::size_t{16} << 20;
+
+  PinnedPool(const Gpus& gpus, MemoryPool& pool, Log log);
+  ~PinnedPool();
+  PinnedPool(const PinnedPool&) = delete;
+  PinnedPool& operator=(const PinnedPool&) = delete;
+
+  // Pins the slabs of a piece of the pool for all GPUs. Other memory stays as it is. Memory that
+  // cannot be pinned is used all the same, more slowly, which is logged once. `gpu`: one in use.
+  void pin(const std::byte* memory, std::size_t bytes, Gpu gpu);
+  uint64_t pinned_bytes() const { return pinned_bytes_; }
+
+ private:
+  enum class Slab : uint8_t { untouched, pinned, unpinned, of_others };
+
+  void pin_slab(std::size_t index, Gpu gpu);
+  std::size_t slab_bytes(std::size_t index) const;
+
+  const Gpus& gpus_;
+  MemoryPool& pool_;
+  const Log log_;
+  std::vector<Slab> slabs_;
+  Gpu gpu_ = kHost;  // the one whose context registers
+  uint64_t pinned_bytes_ = 0;
+  bool has_logged_ = false;
+};
+
+}  // namespace rdmacoll::cuda

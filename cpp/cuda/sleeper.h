@@ -1,0 +1,50 @@
+// Wakes the sleeping engine when events pass. A host function behind an event calls the waker.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "cuda/gpus.h"
+
+namespace rdmacoll::cuda {
+
+// The engine's thread, as threads of the driver know it.
+class Sleeper {
+ public:
+  explicit Sleeper(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+  // From now on the next event wakes. Call it before the last look at the events.
+  void arm() { is_armed_.store(true); }
+  void notify();
+  // No call of the waker begins or goes on after this one.
+  void close();
+
+ private:
+  std::atomic<bool> is_armed_{false};
+  std::mutex mutex_;
+  std::function<void()> wake_;
+};
+
+// A stream of the engine that only waits for events.
+class WakeStream {
+ public:
+  WakeStream() = default;
+  ~WakeStream() { close(); }
+  WakeStream(const WakeStream&) = delete;
+  WakeStream& operator=(const WakeStream&) = delete;
+
+  // Notifies the sleeper when the event passes, as it was recorded last. Earlier events of this
+  // stream come first. No call comes after a fault of the GPU.
+  Status notify_after(const Gpus& gpus, Gpu gpu, EventHandle event,
+                      const std::shared_ptr<Sleeper>& sleeper);
+  void close();
+
+ private:
+  const Gpus* gpus_ = nullptr;  // null: there is no stream yet
+  Gpu gpu_ = kHost;
+  StreamHandle stream_ = nullptr;
+};
+
+}  // namespace rdmacoll::cuda

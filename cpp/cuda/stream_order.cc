@@ -1,0 +1,128 @@
+#include "cuda/stream_order.h"
+
+#include <ios>
+#include <utility>
+
+#include "base/text.h"
+
+namespace rdmacoll::cuda {
+namespace {
+
+bool is_default(uint64_t stream) { return stream <= kPerThreadStream; }
+
+std::string title(uint64_t stream) {
+  if (stream == kLegacyStream) return "the legacy default stream";
+  if (stream == kPerThreadStream) return "the per-thread default stream";
+  return cat("the stream ", std::showbase, std::hex, stream);
+}
+
+StreamHandle handle_of(uint64_t stream) { return reinterpret_cast<StreamHandle>(stream); }
+
+Status refuse_capture(uint64_t stream) {
+  return {Code::invalid, cat(title(stream),
+                             " is being captured into a CUDA graph, which cannot hold an operation "
+                             "between ranks: call rdmacoll outside of the capture.")};
+}
+
+}  // namespace
+
+class StreamOrders::Order final : public StreamOrder {
+ public:
+  Order(std::shared_ptr<Shared> shared, uint64_t stream, Gpu gpu, ContextHandle context,
+        EventHandle event)
+      : shared_(std::move(shared)), stream_(stream), gpu_(gpu), context_(context), event_(event) {}
+  ~Order() override { shared_->events->give_back(context_, event_); }
+
+  Status reached(bool& is_reached) override {
+    const Driver& driver = shared_->gpus->driver();
+    const Result result = driver.call.cuEventQuery(event_);
+    is_reached = result == kSuccess;
+    if (result == kSuccess || result == kNotReady) return {};
+    return driver.error(result,
+                        cat("work on ", title(stream_), " of ", shared_->gpus->facts(gpu_).text()));
+  }
+
+  // The sleeper is armed before the last look at the event. Otherwise the event could pass between.
+  bool arm() override {
+    shared_->sleeper->arm();
+    if (!std::exchange(is_watched_, true)) {
+      WakeStream& wake_stream = shared_->wake_streams[stream_ / 64 % kWakeStreams];
+      const Status status =
+          wake_stream.notify_after(*shared_->gpus, gpu_, event_, shared_->sleeper);
+      if (!status.ok()) return false;
+    }
+    return shared_->gpus->driver().call.cuEventQuery(event_) == kNotReady;
+  }
+
+ private:
+  const std::shared_ptr<Shared> shared_;
+  const uint64_t stream_;
+  const Gpu gpu_;
+  const ContextHandle context_;
+  const EventHandle event_;
+  bool is_watched_ = false;
+};
+
+StreamOrders::StreamOrders(std::shared_ptr<Gpus> gpus, std::shared_ptr<EventPool> events,
+                           std::shared_ptr<Sleeper> sleeper)
+    : shared_(std::make_shared<Shared>()) {
+  shared_->gpus = std::move(gpus);
+  shared_->events = std::move(events);
+  shared_->sleeper = std::move(sleeper);
+}
+
+// A stream with a handle may belong to another context than the memory of the operation.
+Status StreamOrders::find_context(uint64_t stream, Gpu gpu, ContextHandle& context) const {
+  const Driver& driver = shared_->gpus->driver();
+  if (stream == 0) {
+    return {Code::invalid,
+            "stream 0 does not say which default stream it is: pass 1 for the legacy one, or 2 for "
+            "the one of the thread."};
+  }
+  if (is_default(stream)) {
+    context = shared_->gpus->context(gpu);
+    return {};
+  }
+  return driver.check(driver.call.cuStreamGetCtx(handle_of(stream), &context), title(stream));
+}
+
+Status StreamOrders::record(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) {
+  const Driver& driver = shared_->gpus->driver();
+  RC_RETURN_IF_ERROR(driver.usable());
+  ContextHandle context = nullptr;
+  RC_RETURN_IF_ERROR(find_context(stream, gpu, context));
+  const ScopedContext scope(driver, context);
+  RC_RETURN_IF_ERROR(scope.status());
+  int capture = kCaptureNone;
+  const Result result = driver.call.cuStreamIsCapturing(handle_of(stream), &capture);
+  // The legacy stream cannot be used while another stream is captured.
+  if (result == kStreamCaptureImplicit || capture != kCaptureNone) return refuse_capture(stream);
+  RC_RETURN_IF_ERROR(driver.check(result, title(stream)));
+  EventHandle event = nullptr;
+  RC_RETURN_IF_ERROR(shared_->events->take(context, event));
+  auto made = std::make_shared<Order>(shared_, stream, gpu, context, event);
+  RC_RETURN_IF_ERROR(driver.check(driver.call.cuEventRecord(event, handle_of(stream)),
+                                  cat("cuEventRecord on ", title(stream))));
+  order = std::move(made);
+  return {};
+}
+
+Status StreamOrders::find_gpu(uint64_t stream, Gpu& gpu) {
+  Gpus& gpus = *shared_->gpus;
+  const Driver& driver = gpus.driver();
+  RC_RETURN_IF_ERROR(driver.usable());
+  ContextHandle context = nullptr;
+  if (is_default(stream) && stream != 0) {
+    RC_RETURN_IF_ERROR(driver.check(driver.call.cuCtxGetCurrent(&context), "cuCtxGetCurrent"));
+    if (context == nullptr) return gpus.use(0, gpu);  // as CUDA's runtime does
+  } else {
+    RC_RETURN_IF_ERROR(find_context(stream, kHost, context));
+  }
+  const ScopedContext scope(driver, context);
+  RC_RETURN_IF_ERROR(scope.status());
+  DeviceNumber device = 0;
+  RC_RETURN_IF_ERROR(driver.check(driver.call.cuCtxGetDevice(&device), "cuCtxGetDevice"));
+  return gpus.use_device(device, gpu);
+}
+
+}  // namespace rdmacoll::cuda

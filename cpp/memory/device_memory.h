@@ -1,0 +1,29 @@
+// Memory of GPUs, and streams of GPU work, as the callers' requests name them. The interface hides
+// the GPU's driver from the rooms that need no GPU. Any thread may call it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+#include "memory/memory_kind.h"
+#include "memory/stream_order.h"
+
+namespace rdmacoll {
+
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  // Finds the GPU that has this memory. kHost: the host reads and writes it.
+  virtual Status find(const void* memory, Gpu& gpu) = 0;
+  // Finds the GPU of a stream. Streams have the numbers of rc_request.
+  virtual Status find_stream(uint64_t stream, Gpu& gpu) = 0;
+  // Notes the work that the stream has now. `gpu`: a GPU whose memory the operation uses.
+  virtual Status order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) = 0;
+  // Allocates memory of a GPU for a result, with an address even for no bytes. Null: there is none.
+  // The memory may outlive this object.
+  virtual std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes) = 0;
+};
+
+}  // namespace rdmacoll
