@@ -177,13 +177,17 @@ class IpcHandle(ctypes.Structure):
         return ctypes.string_at(ctypes.addressof(self), 64)
 
 
-def launch_write_word(cuda: Cuda, address: int, value: int, stream: Handle) -> None:
+def launch(cuda: Cuda, ptx: bytes, name: bytes, job: ctypes.Structure, threads: int, stream: Handle) -> None:
+    """Launches one block of a kernel that has one parameter."""
     module, function = Handle(), Handle()
-    cuda("cuModuleLoadData", ctypes.byref(module), PTX)
-    cuda("cuModuleGetFunction", ctypes.byref(function), module, b"write_word")
-    job = WriteWord(address, value)
+    cuda("cuModuleLoadData", ctypes.byref(module), ptx)
+    cuda("cuModuleGetFunction", ctypes.byref(function), module, name)
     parameters = (ctypes.c_void_p * 1)(ctypes.addressof(job))
-    cuda("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, None)
+    cuda("cuLaunchKernel", function, 1, 1, 1, threads, 1, 1, 0, stream, parameters, None)
+
+
+def launch_write_word(cuda: Cuda, address: int, value: int, stream: Handle) -> None:
+    launch(cuda, PTX, b"write_word", WriteWord(address, value), 1, stream)
 
 
 def run(library: object, program: str, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:

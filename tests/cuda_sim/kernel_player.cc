@@ -1,19 +1,17 @@
-// Plays kernels on the CPU, with the memory of the fake driver.
+// Plays kernels on the CPU, from the source that a GPU runs, with the memory of the fake driver.
 
-#include <atomic>
-#include <cstring>
-
+#include "cuda/kernels/play.h"
 #include "cuda_sim/driver.h"
 
 namespace rdmacoll::cuda_sim {
 namespace {
 
 // Memory as a kernel of a context sees it: its own GPU's, that of enabled peers, and pinned memory.
-class KernelMemory {
+class KernelMemory final : public cuda::PlayedMemory {
  public:
   KernelMemory(Driver& all, const Context& context) : all_(all), context_(context) {}
 
-  std::byte* at(Address address, std::size_t bytes) {
+  std::byte* at(uint64_t address, std::size_t bytes, bool) override {
     int gpu = -1;
     std::byte* const found = all_.memory.translate(address, bytes, gpu);
     const bool is_allowed = gpu < 0 || gpu == context_.gpu || context_.peers.contains(gpu);
@@ -29,18 +27,23 @@ class KernelMemory {
 
 bool play_launch(Driver& all, Launch& launch) {
   KernelMemory memory(all, *launch.context);
-  if (launch.name == "empty") return true;
-  if (launch.name != "write_word") {
-    all.log.misuse("the fake driver knows no kernel " + launch.name + ".");
-    return true;
+  std::vector<void*> parameters;
+  for (const KernelParameter& one : launch.layout) {
+    parameters.push_back(launch.parameters.data() + one.offset);
   }
-  Address address = 0;
-  unsigned value = 0;
-  std::memcpy(&address, launch.parameters.data(), sizeof address);
-  std::memcpy(&value, launch.parameters.data() + sizeof address, sizeof value);
-  std::byte* const word = memory.at(address, sizeof value);
-  if (!word) return false;
-  std::atomic_ref(*reinterpret_cast<unsigned*>(word)).store(value, std::memory_order_release);
+  switch (cuda::play(launch.name, launch.blocks, launch.threads, parameters.data(), memory)) {
+    case cuda::Played::done:
+      return true;
+    case cuda::Played::fault:
+      return false;
+    case cuda::Played::unknown_kernel:
+      all.log.misuse("the library has no kernel " + launch.name + ".");
+      return true;
+    case cuda::Played::wrong_block:
+      all.log.misuse(launch.name + ": its blocks have not " + std::to_string(launch.threads) +
+                     " threads.");
+      return true;
+  }
   return true;
 }
 

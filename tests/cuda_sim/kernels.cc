@@ -142,8 +142,12 @@ Result cuLaunchKernel(FunctionHandle function, unsigned grid_x, unsigned grid_y,
     }
     all.log.count("launches");
     all.log.count("launches of " + kernel->name);
-    Launch launch = {&call.context(), kernel->name, grid_x, block_x,
-                     taken_parameters(*kernel, parameters)};
+    Launch launch = {.context = &call.context(),
+                     .name = kernel->name,
+                     .blocks = grid_x,
+                     .threads = block_x,
+                     .layout = kernel->parameters,
+                     .parameters = taken_parameters(*kernel, parameters)};
     return call.submit(*own, {.run = [&all, launch = std::move(launch)]() mutable {
       return play_launch(all, launch);
     }});

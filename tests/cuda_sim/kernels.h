@@ -35,6 +35,7 @@ struct Launch {
   std::string name;
   unsigned blocks = 0;
   unsigned threads = 0;  // in a block
+  std::vector<KernelParameter> layout;
   std::vector<std::byte> parameters;
 };
 

@@ -5,8 +5,10 @@ A real driver is tested if this machine has one: `pytest -m gpu tests/gpu`.
 
 from __future__ import annotations
 
+import array
 import ctypes
 import mmap
+import re
 import threading
 
 import pytest
@@ -24,11 +26,13 @@ from cuda_calls import (
     NOT_REGISTERED,
     PTX,
     RDMA_CAPABLE,
+    TESTS,
     UNSUPPORTED_PTX,
     Address,
     Cuda,
     CudaError,
     Handle,
+    launch,
     launch_write_word,
     size_of,
 )
@@ -259,6 +263,38 @@ def test_a_kernel_writes_to_device_memory_and_to_pinned_memory(cuda: Cuda) -> No
     cuda.synchronize(stream)
     assert cuda.read(memory, 4) == b"\x34\x12\0\0"
     assert ctypes.string_at(pinned, 4) == b"\x78\x56\0\0"
+    cuda.free(memory)
+    cuda.free_pinned(pinned)
+
+
+class ReduceParameters(ctypes.Structure):
+    """The parameters of the library's kernels, for jobs whose rows are inline."""
+
+    _fields_ = (
+        ("table", ctypes.c_uint64),
+        ("tiles", ctypes.c_uint64),
+        ("rows", ctypes.c_uint32),
+        ("sources", ctypes.c_uint32),
+        ("op", ctypes.c_uint32),
+        ("finish", ctypes.c_uint32),
+        ("factors", ctypes.c_double * 4),
+        ("words", ctypes.c_uint64 * 112),
+    )
+
+
+def test_a_kernel_of_the_library_sums(cuda: Cuda) -> None:
+    stream, memory, pinned, count = cuda.stream(), cuda.allocate(80000), cuda.pinned(40000), 5000
+    first, second = array.array("f", range(count)), array.array("f", [0.25] * count)
+    cuda.write(memory, first.tobytes())
+    ctypes.memmove(pinned, second.tobytes(), 4 * count)
+    job = ReduceParameters(tiles=5, rows=1, sources=2)
+    job.words[:6] = [0, count, 0, memory + 40000, memory, pinned]
+    source = (TESTS.parent / "cpp/cuda/kernels/ptx/sum_float32.inc").read_text()
+    ptx = "".join(re.findall(r'R"ptx\((.*?)\)ptx"', source, re.DOTALL)).encode() + b"\0"
+    launch(cuda, ptx, b"sum_float32", job, 256, stream)
+    cuda.synchronize(stream)
+    result = array.array("f", cuda.read(memory + 40000, 4 * count))
+    assert result == array.array("f", [a + b for a, b in zip(first, second)])
     cuda.free(memory)
     cuda.free_pinned(pinned)
 
