@@ -83,8 +83,8 @@ void set_scale(const ComputeJob& job, ReduceParameters& parameters) {
   }
 }
 
-bool is_unscaled_sum(const ComputeJob& job, const ReduceParameters& parameters) {
-  return job.op == ReduceOp::sum &&
+bool is_plain_sum(const ComputeJob& job, const ReduceParameters& parameters) {
+  return job.op == ReduceOp::sum && job.sources.size() <= kUnitSourcesMax &&
          (!is_integer(job.dtype) || parameters.finish == Finish::untouched);
 }
 
@@ -94,7 +94,7 @@ int kernel_of(const ComputeJob& job, const ReduceParameters& parameters) {
                       ? kKernelRows + static_cast<int>(dtype) - static_cast<int>(Dtype::float16)
                       : kernel_row(dtype);
   const Choice& choice = kChoices[row];
-  return is_unscaled_sum(job, parameters) ? choice.sum : choice.any;
+  return is_plain_sum(job, parameters) ? choice.sum : choice.any;
 }
 
 }  // namespace
@@ -240,7 +240,7 @@ Status LaunchPlanner::prepare(const ComputeJob& job, Launch& launch) {
     launch.kernel = rows.copies_pairs() ? kCopyPairs : kCopyBytes;
   } else {
     launch.kernel = kernel_of(job, parameters);
-    has_units = is_unscaled_sum(job, parameters) && sources <= kUnitSourcesMax;
+    has_units = is_plain_sum(job, parameters);
   }
   parameters.tiles = rows.arrange(has_units);
   parameters.rows = rows.count();

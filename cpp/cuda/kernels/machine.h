@@ -60,6 +60,12 @@ RC_INLINE void load_words(Word address, unsigned (&words)[2]) {
 RC_INLINE void load_words(Word address, unsigned (&words)[1]) {
   asm("ld.global.u32 %0, [%1];" : "=r"(words[0]) : "l"(address));
 }
+// A word that nobody writes while the kernel runs.
+RC_INLINE Word load_constant(Word address) {
+  Word word;
+  asm("ld.global.nc.u64 %0, [%1];" : "=l"(word) : "l"(address));
+  return word;
+}
 RC_INLINE void load_raw(Word address, unsigned short& raw) {
   asm("ld.global.u16 %0, [%1];" : "=h"(raw) : "l"(address));
 }
@@ -113,6 +119,7 @@ template <unsigned n>
 RC_INLINE void load_words(Word address, unsigned (&words)[n]) {
   std::memcpy(words, aligned<void>(address, sizeof words), sizeof words);
 }
+RC_INLINE Word load_constant(Word address) { return *aligned<const Word>(address, sizeof(Word)); }
 template <unsigned n>
 RC_INLINE void store_words(Word address, const unsigned (&words)[n]) {
   std::memcpy(aligned<void>(address, sizeof words), words, sizeof words);

@@ -46,9 +46,7 @@ class Reduction {
 
   RC_INLINE Word word(Word index) const {
     if (job_.table == 0) return job_.words[index];
-    Word raw[1];
-    load(job_.table + index * sizeof(Word), raw);
-    return raw[0];
+    return load_constant(job_.table + index * sizeof(Word));
   }
   RC_INLINE Word first_word(unsigned row) const {
     return static_cast<Word>(row) * (kRowHead + job_.sources);
@@ -199,71 +197,60 @@ class Reduction {
     finish<kUnit, true, !T::kIsInteger>(row, first, values[0]);
   }
 
-  // Any number of sources.
+  // Any number of sources, a part of a unit or one element at a time.
   template <unsigned n, bool is_aligned>
   RC_INLINE void reduce_part(const Row& row, long long first) const {
     Value value[n] = {};
     if constexpr (kCopies) {
       fetch<n, is_aligned>(row, 0, first, value);
-      finish<n, is_aligned, false>(row, first, value);
+    } else if constexpr (Op::kHasUnits) {
+      evaluate_group<n, is_aligned>(row, 0, job_.sources, first, value);
     } else {
       evaluate<n, is_aligned>(row, first, value);
-      finish<n, is_aligned, true>(row, first, value);
     }
+    finish<n, is_aligned, !kCopies>(row, first, value);
   }
 
-  // The canonical tree. partial[i] is the one over 4 << i sources while bit i of the number of
-  // groups is set.
+  // The canonical tree over at most four sources from `source` on.
+  template <unsigned n, bool is_aligned>
+  RC_INLINE void evaluate_group(const Row& row, unsigned source, unsigned sources, long long first,
+                                Value (&value)[n]) const {
+    Value values[kGroup][n] = {};
+    RC_UNROLL
+    for (unsigned i = 0; i < kGroup; ++i) {
+      if (i < sources) fetch<n, is_aligned>(row, source + i, first, values[i]);
+    }
+    if (sources == 4) op_.combine(values[2], values[3]);
+    if (sources >= 2) op_.combine(values[0], values[1]);
+    if (sources >= 3) op_.combine(values[0], values[2]);
+    copy(value, values[0]);
+  }
+
+  // The canonical tree over all sources. It works like a binary counter of groups: partial[i] is
+  // the tree over 1 << i groups while bit i is set. The last group is the rest, which may be empty.
+  // It closes all trees that are open.
   template <unsigned n, bool is_aligned>
   RC_INLINE void evaluate(const Row& row, long long first, Value (&value)[n]) const {
     Value partial[kLevels][n] = {};
     const unsigned groups = job_.sources / kGroup;
     RC_ROLL
-    for (unsigned group = 0; group < groups; ++group) {
-      Value values[kGroup][n];
+    for (unsigned group = 0; group <= groups; ++group) {
+      const bool is_rest = group == groups;
+      const unsigned sources = is_rest ? job_.sources % kGroup : kGroup;
+      bool is_empty = sources == 0;
+      if (!is_empty) evaluate_group<n, is_aligned>(row, group * kGroup, sources, first, value);
+      const unsigned carried = group & ~(group + 1);  // the ones at the end
+      const unsigned closed = is_rest ? groups : carried;
       RC_UNROLL
-      for (unsigned i = 0; i < kGroup; ++i) {
-        fetch<n, is_aligned>(row, group * kGroup + i, first, values[i]);
-      }
-      op_.combine(values[0], values[1]);
-      op_.combine(values[2], values[3]);
-      op_.combine(values[0], values[2]);
-      carry(partial, group, values[0]);
-    }
-    bool has_value = false;
-    RC_ROLL
-    for (unsigned i = groups * kGroup; i < job_.sources; ++i) {
-      Value next[n];
-      fetch<n, is_aligned>(row, i, first, next);
-      if (has_value) {
-        op_.combine(value, next);
-      } else {
-        copy(value, next);
-      }
-      has_value = true;
-    }
-    RC_UNROLL
-    for (unsigned level = 0; level < kLevels; ++level) {
-      if ((groups >> level & 1) == 0) continue;
-      if (has_value) op_.combine(partial[level], value);
-      copy(value, partial[level]);
-      has_value = true;
-    }
-  }
-
-  // Adds the tree of one group, after `groups` others.
-  template <unsigned n>
-  RC_INLINE void carry(Value (&partial)[kLevels][n], unsigned groups, Value (&value)[n]) const {
-    bool is_placed = false;
-    RC_UNROLL
-    for (unsigned level = 0; level < kLevels; ++level) {
-      if (is_placed) continue;
-      is_placed = (groups >> level & 1) == 0;
-      if (is_placed) {
-        copy(partial[level], value);
-      } else {
-        op_.combine(partial[level], value);
+      for (unsigned level = 0; level < kLevels; ++level) {
+        if ((closed >> level & 1) == 0) continue;
+        if (!is_empty) op_.combine(partial[level], value);
         copy(value, partial[level]);
+        is_empty = false;
+      }
+      RC_UNROLL
+      for (unsigned level = 0; level < kLevels; ++level) {
+        if (carried + 1 == 1u << level) copy(partial[level], value);
       }
     }
   }
