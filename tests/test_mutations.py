@@ -24,6 +24,7 @@ SOURCES = (
     "tests/test_headers.cc",
     "tests/*.h",
     "tests/conformance",
+    "tests/cuda_sim",
     "tests/toy_transport",
     "tests/unit",
     "tests/verbs_sim",
@@ -34,6 +35,7 @@ TESTS = {
     "ps": ("conformance_tests", "*/ParameterServer*"),
     "agreement": ("unit_tests", "AgreementOfRanks*"),
     "gate": ("unit_tests", "AgreementOfRanks.bears_*"),
+    "kernels": ("unit_tests", "CudaKernels*"),
 }
 # For the engine: the library that the command line steps.
 LIBRARY = "rdmacoll"
@@ -204,6 +206,7 @@ def test_the_copy_has_what_its_tests_include() -> None:
         f"{path.relative_to(ROOT)} includes {name}"
         for folder in ("conformance", "unit", "verbs_sim")
         for path in sorted((ROOT / "tests" / folder).iterdir())
+        if path.is_file()
         for name in re.findall(r'^#include "(.+)"$', path.read_text(), re.MULTILINE)
         for header in (ROOT / "tests" / name,)
         if header.exists() and not copied & {header, header.parent}
@@ -216,6 +219,7 @@ def test_there_are_planted_bugs() -> None:
     assert len(patches("ps")) >= 11
     assert len(patches("agreement")) >= 5
     assert len(patches("gate")) >= 6
+    assert len(patches("kernels")) >= 6
     assert len(patches("engine")) >= 12
     for patch in patches("engine"):
         assert seeds_of(patch) <= 1000, patch.name

@@ -1,7 +1,7 @@
 """Makes the files of ptx/ from the kernels' source with the compiler of the PyPI package
 nvidia-cuda-nvrtc-cu11==11.8.89, which needs no GPU.
 
-    python3 cpp/cuda/kernels/make_ptx.py path/to/libnvrtc.so.11.2
+    python3 cpp/cuda/kernels/make_ptx.py path/to/libnvrtc.so.11.2 [another folder]
 
 This release is the last one that compiles for capability 3.5. It writes PTX of version 7.8. Driver R470, the
 last one for Tesla K80 boards, refuses this version. The kernels need version 6.0 only, so the text is changed
@@ -98,7 +98,8 @@ def files(library: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    for old in PTX.glob("*.inc"):
+    folder = Path(sys.argv[2]) if len(sys.argv) > 2 else PTX
+    for old in folder.glob("*.inc"):
         old.unlink()
     for name, text in files(sys.argv[1]).items():
-        (PTX / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
