@@ -168,6 +168,24 @@ class WriteWord(ctypes.Structure):
     _fields_ = (("address", ctypes.c_uint64), ("value", ctypes.c_uint32))
 
 
+class ReduceParameters(ctypes.Structure):
+    """The parameters of the kernels that reduce, as cpp/cuda/kernels/parameters.h has them."""
+
+    _fields_ = (
+        ("table", ctypes.c_uint64),
+        ("tiles", ctypes.c_uint64),
+        ("rows", ctypes.c_uint32),
+        ("sources", ctypes.c_uint32),
+        ("op", ctypes.c_uint32),
+        ("finish", ctypes.c_uint32),
+        ("once", ctypes.c_double),
+        ("divisor", ctypes.c_double),
+        ("factor", ctypes.c_double),
+        ("prescale", ctypes.c_double),
+        ("words", ctypes.c_uint64 * 112),
+    )
+
+
 class IpcHandle(ctypes.Structure):
     """A handle of an allocation for another process."""
 
@@ -177,13 +195,21 @@ class IpcHandle(ctypes.Structure):
         return ctypes.string_at(ctypes.addressof(self), 64)
 
 
-def launch(cuda: Cuda, ptx: bytes, name: bytes, job: ctypes.Structure, threads: int, stream: Handle) -> None:
-    """Launches one block of a kernel that has one parameter."""
+def launch(
+    cuda: Cuda,
+    ptx: bytes,
+    name: bytes,
+    job: ctypes.Structure,
+    threads: int,
+    stream: Handle,
+    blocks: int = 1,
+) -> None:
+    """Launches a kernel that has one parameter."""
     module, function = Handle(), Handle()
     cuda("cuModuleLoadData", ctypes.byref(module), ptx)
     cuda("cuModuleGetFunction", ctypes.byref(function), module, name)
     parameters = (ctypes.c_void_p * 1)(ctypes.addressof(job))
-    cuda("cuLaunchKernel", function, 1, 1, 1, threads, 1, 1, 0, stream, parameters, None)
+    cuda("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, None)
 
 
 def launch_write_word(cuda: Cuda, address: int, value: int, stream: Handle) -> None:

@@ -32,6 +32,7 @@ from cuda_calls import (
     Cuda,
     CudaError,
     Handle,
+    ReduceParameters,
     launch,
     launch_write_word,
     size_of,
@@ -265,21 +266,6 @@ def test_a_kernel_writes_to_device_memory_and_to_pinned_memory(cuda: Cuda) -> No
     assert ctypes.string_at(pinned, 4) == b"\x78\x56\0\0"
     cuda.free(memory)
     cuda.free_pinned(pinned)
-
-
-class ReduceParameters(ctypes.Structure):
-    """The parameters of the library's kernels, for jobs whose rows are inline."""
-
-    _fields_ = (
-        ("table", ctypes.c_uint64),
-        ("tiles", ctypes.c_uint64),
-        ("rows", ctypes.c_uint32),
-        ("sources", ctypes.c_uint32),
-        ("op", ctypes.c_uint32),
-        ("finish", ctypes.c_uint32),
-        ("factors", ctypes.c_double * 4),
-        ("words", ctypes.c_uint64 * 112),
-    )
 
 
 def test_a_kernel_of_the_library_sums(cuda: Cuda) -> None:
