@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MI, GI = 1 << 20, 1 << 30
+MI = 1 << 20
 POINTER = ctypes.c_uint64
 
 # CUdevice_attribute
@@ -56,11 +56,24 @@ class Cuda:
         self("cuCtxSetCurrent", context)
         self.context = context
         self.context_ms = 1e3 * (time.perf_counter() - begin)
-        begin = time.perf_counter()
-        self.module = ctypes.c_void_p()
-        self("cuModuleLoadData", ctypes.byref(self.module), Path(ptx).read_bytes() + b"\0")
-        self.module_load_ms = 1e3 * (time.perf_counter() - begin)
+        self.module_load_ms: dict[str, float] = {}
         self._functions: dict[str, ctypes.c_void_p] = {}
+        self.module = self._load("kernels", Path(ptx).read_bytes())
+
+    def _load(self, name: str, ptx: bytes) -> ctypes.c_void_p:
+        begin = time.perf_counter()
+        module = ctypes.c_void_p()
+        self("cuModuleLoadData", ctypes.byref(module), ptx + b"\0")
+        self.module_load_ms[name] = 1e3 * (time.perf_counter() - begin)
+        return module
+
+    def load(self, name: str, ptx: bytes) -> str:
+        """Loads the module of a kernel of its name, which `launch` then finds."""
+        if name not in self._functions:
+            function = ctypes.c_void_p()
+            self("cuModuleGetFunction", ctypes.byref(function), self._load(name, ptx), name.encode())
+            self._functions[name] = function
+        return name
 
     def code(self, name: str, *arguments: Any) -> int:
         """Calls the driver and returns its result code unchecked."""

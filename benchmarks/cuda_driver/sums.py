@@ -11,84 +11,70 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from driver import (
-    ATTRIBUTES,
-    GI,
+    MI,
     POINTER,
     Cuda,
     DriverError,
 )
+from reduce import UNIT, Reduction
+
+ROWS = 161  # as many arrays as the gradients of ResNet-50
+# Kernels of the library, each with its number of sources and of rows.
+CASES = (
+    ("copy_bytes", 1, 1),
+    ("copy_bytes", 1, ROWS),
+    ("sum_float32", 2, 1),
+    ("sum_float32", 2, ROWS),
+    ("sum_float32", 4, 1),
+    ("sum_float16", 2, 1),
+    ("sum_bfloat16", 2, 1),
+    ("reduce_float32", 2, 1),
+    ("reduce_float32", 8, 1),
+)
 
 
 def reduction(cuda: Cuda, _: Any) -> dict[str, Any]:
-    """Measures sums of 1 GiB arrays beside a device copy, in GB/s of all bytes read and written."""
-    size, stream = GI, cuda.stream()
-    arrays = [cuda.allocate(size) for _ in range(5)]
-    sm = cuda.attribute(ATTRIBUTES["multiprocessors"]) or 1
-    float_words = [struct.unpack("<I", struct.pack("<f", value))[0] for value in (1.5, 2.25, 4.0, 8.0)]
-    half_words, brain_words = [0x3E003C00, 0x40004200], [0x3FC03F80, 0x40404010]  # pairs of values
+    """Measures the library's kernels on arrays of 512 MiB beside a device copy, in GB/s of all bytes read and
+    written.
+    """
+    size, stream = 512 * MI, cuda.stream()
+    arrays = [cuda.allocate(size) for _ in range(1 + max(sources for _, sources, _ in CASES))]
 
     def copy() -> None:
         cuda("cuMemcpyDtoDAsync_v2", POINTER(arrays[0]), POINTER(arrays[1]), ctypes.c_size_t(size), stream)
 
     rate = 2 * size / cuda.gpu_us(stream, copy, 20) / 1e3
     found: dict[str, Any] = {"copy": rate}
-    kinds = {"f32": float_words[:2], "f16": half_words, "bf16": brain_words}
-    expected = {"f32": 3.75, "f16": 0x44004580, "bf16": None}
-    for kind, words in kinds.items():
-        for unroll in (1, 4):
-            name = f"sum_{kind}_{unroll}"
-            for address, word in zip(arrays[1:3], words):
-                cuda.fill(address, word, size)
-            best = (0.0, "")
-            for threads, blocks in ((256, 8 * sm), (512, 4 * sm), (256, 32 * sm), (1024, 2 * sm)):
-                cuda.fill(arrays[0], 0, size)
-                arguments = [POINTER(address) for address in arrays[:3]] + [ctypes.c_ulonglong(size // 16)]
-
-                def work(b: int = blocks, t: int = threads, n: str = name, a: Any = tuple(arguments)) -> None:
-                    cuda.launch(n, stream, b, t, *a)
-
-                work()
-                cuda("cuStreamSynchronize", stream)
-                _check(kind, cuda.words(arrays[0] + size - 64, 16), words, expected[kind])
-                speed = 3 * size / cuda.gpu_us(stream, work, 20) / 1e3
-                best = max(best, (speed, f"{blocks // sm} blocks of {threads} a multiprocessor"))
-            found[name] = {"GB/s": best[0], "of the copy": best[0] / rate, "with": best[1]}
-    for address, word in zip(arrays[1:], float_words):
-        cuda.fill(address, word, size)
-    arguments = [POINTER(address) for address in arrays] + [ctypes.c_ulonglong(size // 16)]
-
-    def four() -> None:
-        cuda.launch("sum4_f32", stream, 8 * sm, 256, *arguments)
-
-    four()
-    cuda("cuStreamSynchronize", stream)
-    last = struct.unpack("<f", struct.pack("<I", cuda.words(arrays[0], 1)[0]))[0]
-    if last != 15.75:
-        raise DriverError(f"the sum of four is {last}, not 15.75")
-    speed = 5 * size / cuda.gpu_us(stream, four, 20) / 1e3
-    found["sum4_f32"] = {"GB/s": speed, "of the copy": speed / rate}
+    for name, sources, rows in CASES:
+        dtype = name.partition("_")[2]
+        for index, address in enumerate(arrays):
+            cuda.fill(address, _word(dtype, index), size)
+        job = Reduction(cuda, name, arrays[0], arrays[1 : sources + 1], size, rows)
+        job.launch(stream)
+        cuda("cuStreamSynchronize", stream)
+        part = size // rows // UNIT * UNIT
+        for at in (0, part * rows // 2 // 64 * 64, part * rows - 64):
+            if set(cuda.words(arrays[0] + at, 16)) != {_word(dtype, sources * (sources + 1) // 2)}:
+                raise DriverError(f"wrong results of {name} with {sources} sources in {rows} rows at {at}")
+        used = (sources + 1) * part * rows
+        speed = used / cuda.gpu_us(stream, lambda one=job: one.launch(stream), 20) / 1e3
+        found[f"{name}, {sources} sources, {rows} rows"] = {
+            "GB/s": speed,
+            "of the copy": speed / rate,
+            "compiled in ms": cuda.module_load_ms[name],
+        }
     cuda.free(*arrays)
     return found
 
 
-def _two_floats(word: int) -> tuple[float, ...]:
-    """Returns the two bfloat16 values of a 32-bit word."""
-    return struct.unpack("<2f", struct.pack("<2I", word << 16 & 0xFFFFFFFF, word & 0xFFFF0000))
-
-
-def _check(kind: str, found: list[int], words: list[int], expected: Any) -> None:
-    """Compares the GPU's sums with sums made in Python. Raises DriverError if they differ."""
-    if kind == "f32":
-        (value,) = {struct.unpack("<f", struct.pack("<I", word))[0] for word in found}
-        right = value == expected
-    elif kind == "f16":
-        parts = [[struct.unpack("<2e", struct.pack("<I", word))] for word in (*words, *found)]
-        right = all(one[0] == tuple(a + b for a, b in zip(parts[0][0], parts[1][0])) for one in parts[2:])
-    else:
-        wide = [_two_floats(word) for word in (*words, found[0])]
-        right = len(set(found)) == 1 and all(abs(s - a - b) <= (a + b) / 256 for a, b, s in zip(*wide))
-    if not right:
-        raise DriverError(f"wrong sums of {kind}: {found[:4]}")
+def _word(dtype: str, value: float) -> int:
+    """Returns the 32 bits of a number, or of two equal 16-bit ones."""
+    word: int
+    if dtype == "float16":
+        (word,) = struct.unpack("<I", struct.pack("<2e", value, value))
+        return word
+    (word,) = struct.unpack("<I", struct.pack("<f", value))
+    return word >> 16 | word & 0xFFFF0000 if dtype == "bfloat16" else word
 
 
 def shared_card(cuda: Cuda, options: Any) -> dict[str, Any]:
@@ -154,15 +140,14 @@ def _sharer(end: Connection, options: Any, size: int, rank: int) -> None:
         opened, peer = Handle.from_buffer_copy(end.recv()), POINTER()
         cuda("cuIpcOpenMemHandle_v2", ctypes.byref(peer), opened, 1)
         end.send(True)
-        half, sm = size // 2, cuda.attribute(ATTRIBUTES["multiprocessors"]) or 1
+        half = size // 2
         own, rest = rank * half, (1 - rank) * half
-        count = ctypes.c_ulonglong(half // 16)
+        summed = Reduction(cuda, "sum_float32", mine + own, [mine + own, peer.value + own], half)
         rounds = 0
         while (phase := end.recv()) != "end":
             if phase == "reduce":
                 rounds += 1
-                places = [POINTER(one) for one in (mine + own, mine + own, peer.value + own)]
-                cuda.launch("sum_f32_4", stream, 8 * sm, 256, *places, count)
+                summed.launch(stream)
             else:
                 to, source = (mine, peer.value) if phase == "gather" else (other, mine)
                 at, length = (rest, half) if phase == "gather" else (0, size)

@@ -1,0 +1,65 @@
+"""Launches the library's kernels that reduce, from the PTX in cpp/cuda/kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+from typing import Any
+
+from driver import ATTRIBUTES, Cuda
+
+PTX = Path(__file__).resolve().parent.parent.parent / "cpp" / "cuda" / "kernels" / "ptx"
+# The launch that cpp/cuda/kernel_library.h plans: threads of a block, blocks of a multiprocessor, and the
+# bytes that a thread sums at a time.
+THREADS, BLOCKS, UNIT = 256, 32, 16
+UNITS, WORDS = 0, 1  # Access
+ELEMENTS = {"bytes": 1, "float16": 2, "bfloat16": 2, "float32": 4}
+
+
+class Parameters(ctypes.Structure):
+    """ReduceParameters of cpp/cuda/kernels/parameters.h."""
+
+    _fields_ = (
+        ("table", ctypes.c_uint64),
+        ("tiles", ctypes.c_uint64),
+        ("rows", ctypes.c_uint32),
+        ("sources", ctypes.c_uint32),
+        ("op", ctypes.c_uint32),
+        ("finish", ctypes.c_uint32),
+        ("scales", ctypes.c_double * 4),
+        ("words", ctypes.c_uint64 * 112),
+    )
+
+
+class Reduction:
+    """A reduction of whole arrays of `size` bytes by the library's kernel `name`."""
+
+    def __init__(self, cuda: Cuda, name: str, to: int, sources: list[int], size: int, rows: int = 1) -> None:
+        text = (PTX / f"{name}.inc").read_text(encoding="utf-8")
+        (ptx,) = re.findall(r'R"ptx\((.*)\)ptx"', text, re.DOTALL)
+        self._cuda, self._name = cuda, cuda.load(name, ptx.encode())
+        element = ELEMENTS[name.partition("_")[2]]
+        tile, part = THREADS * UNIT, size // rows // UNIT * UNIT
+        access = UNITS if name.startswith(("sum", "copy")) and len(sources) <= 4 else WORDS
+        self._parameters = Parameters(rows=rows, sources=len(sources))
+        table: list[int] = []
+        for at in range(0, rows * part, part):
+            table += [self._parameters.tiles, part // element, access]
+            table += [address + at for address in (to, *sources)]
+            self._parameters.tiles += -(-part // tile)
+        if len(table) <= len(self._parameters.words):
+            self._parameters.words[: len(table)] = table
+        else:
+            self._parameters.table = cuda.allocate(8 * len(table))
+            cuda(
+                "cuMemcpyHtoD_v2",
+                ctypes.c_uint64(self._parameters.table),
+                (ctypes.c_uint64 * len(table))(*table),
+                ctypes.c_size_t(8 * len(table)),
+            )
+        multiprocessors = cuda.attribute(ATTRIBUTES["multiprocessors"]) or 1
+        self._blocks = min(self._parameters.tiles, BLOCKS * multiprocessors)
+
+    def launch(self, stream: Any) -> None:
+        self._cuda.launch(self._name, stream, self._blocks, THREADS, self._parameters)
