@@ -45,6 +45,7 @@ struct Driver {
   std::map<cuda::EventHandle, std::unique_ptr<Event>> events;
   std::map<cuda::ModuleHandle, std::unique_ptr<Module>> modules;
   std::map<Address, Import> imports;
+  std::map<unsigned long long, CreatedMemory> created;
   std::map<std::string, PlannedFailure, std::less<>> failures;
   int nvml_count = 0;                   // calls of nvmlInit_v2 without nvmlShutdown
   std::map<int, long long> bar1_taken;  // by place in Machine::gpus

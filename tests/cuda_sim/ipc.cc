@@ -168,7 +168,8 @@ Result cuIpcGetMemHandle(MemoryHandle* handle, Address address) {
   return in_call("cuIpcGetMemHandle", Needs::context, [&](Call& call) -> Result {
     Driver& all = call.driver();
     Allocation* const own = all.memory.find(address);
-    if (!own || own->is_managed || own->is_pooled || own->is_imported) return kInvalidValue;
+    if (!own || own->is_managed || own->is_pooled || own->is_imported || own->created != 0)
+      return kInvalidValue;
     const AddressSpace& space = all.memory.space(own->gpu);
     IpcHandle made = {};
     std::memcpy(made.mark, kIpcMark, sizeof kIpcMark);

@@ -132,7 +132,7 @@ void Memory::release(Address address) {
   const Allocation& allocation = found->second;
   if (allocation.is_managed) {
     munmap(allocation.store, allocation.taken);
-  } else if (!allocation.is_imported) {
+  } else if (!allocation.is_imported && allocation.created == 0) {
     const AddressSpace& space = spaces_.at(allocation.gpu);
     used_[allocation.gpu] -= allocation.taken;
     const auto offset = static_cast<off_t>(allocation.address - space.base);
@@ -142,6 +142,28 @@ void Memory::release(Address address) {
     }
   }
   allocations_.erase(found);
+}
+
+Address Memory::reserve(std::size_t bytes) {
+  auto* const addresses = map_pages(bytes + kChunk, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  // The addresses before and behind the chunks stay unused.
+  const Address begin = round_up(reinterpret_cast<Address>(addresses), kChunk);
+  reservations_[begin] = bytes;
+  return begin;
+}
+
+bool Memory::unreserve(Address address, std::size_t bytes) {
+  const auto found = reservations_.find(address);
+  if (found == reservations_.end() || found->second != bytes) return false;
+  munmap(reinterpret_cast<void*>(address), bytes);
+  reservations_.erase(found);
+  return true;
+}
+
+bool Memory::is_reserved(Address address, std::size_t bytes) const {
+  const auto found = at_or_before(reservations_, address);
+  return found != reservations_.end() && address - found->first < found->second &&
+         bytes <= found->second - (address - found->first);
 }
 
 void Memory::release_context(int gpu) {
@@ -192,6 +214,7 @@ std::byte* Memory::translate(Address address, std::size_t bytes, int& gpu) {
 }
 
 bool Memory::is_device_address(Address address) const {
+  if (is_reserved(address, 1)) return true;
   return std::any_of(spaces_.begin(), spaces_.end(), [&](const AddressSpace& space) {
     return address >= space.base && address - space.base < space.reserved;
   });

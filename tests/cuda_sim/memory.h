@@ -41,10 +41,24 @@ struct Allocation {
   int export_slot = -1;
   const ExportSlot* exported = nullptr;  // if this is an import
   uint64_t exported_serial = 0;
+  unsigned long long created = 0;  // handle of mapped memory of cuMemCreate
+  int fd = -1;                     // its file
+  bool is_gpudirect_capable = true;
 
   bool holds(Address first, std::size_t count) const {
     return first >= address && count <= bytes && first - address <= bytes - count;
   }
+};
+
+// Memory of cuMemCreate, which is not yet mapped at an address, or is.
+struct CreatedMemory {
+  int gpu = 0;
+  std::size_t bytes = 0;
+  int fd = -1;
+  std::byte* store = nullptr;
+  bool is_gpudirect_capable = false;
+  bool is_mapped = false;
+  bool is_released = false;
 };
 
 // Page-locked memory of the host.
@@ -72,6 +86,12 @@ class Memory {
   // Gives addresses of `gpu` to a peer's memory that is mapped at `store`.
   Allocation* import(int gpu, std::byte* store, std::size_t bytes);
   void release(Address address);
+
+  // Addresses for cuMemMap.
+  Address reserve(std::size_t bytes);
+  bool unreserve(Address address, std::size_t bytes);
+  bool is_reserved(Address address, std::size_t bytes) const;
+  void map(const Allocation& allocation) { insert(allocation); }
 
   // Returns the allocation that holds the address, or null.
   Allocation* find(Address address);
@@ -106,6 +126,7 @@ class Memory {
   std::vector<std::size_t> used_;
   std::map<Address, Allocation> allocations_;
   std::map<Address, Pinned> pinned_;
+  std::map<Address, std::size_t> reservations_;
   uint64_t next_id_ = 1;
 };
 

@@ -30,7 +30,7 @@ template <class Body>
 Result of_allocation(const char* name, Address address, Body&& body) {
   return in_call(name, Needs::context, [&](Call& call) -> Result {
     Allocation* const found = call.driver().memory.find_base(address);
-    return found && !found->is_imported ? body(call, *found) : kInvalidValue;
+    return found && !found->is_imported && found->created == 0 ? body(call, *found) : kInvalidValue;
   });
 }
 

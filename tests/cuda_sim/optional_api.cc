@@ -12,10 +12,12 @@ namespace {
 // Opens a file with the bytes of a range, at the range's place. It stands for a dma-buf descriptor:
 // lseek(fd, 0, SEEK_CUR) tells the place, from which the bytes can be mapped.
 int dma_buf(Memory& memory, const Allocation& own, Address address) {
-  AddressSpace& space = memory.space(own.gpu);
-  const std::string path = "/proc/self/fd/" + std::to_string(space.fd);
+  const AddressSpace& space = memory.space(own.gpu);
+  const bool is_mapped = own.created != 0;
+  const Address begin = is_mapped ? own.address : space.base;
+  const std::string path = "/proc/self/fd/" + std::to_string(is_mapped ? own.fd : space.fd);
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd >= 0) lseek(fd, static_cast<off_t>(address - space.base), SEEK_SET);
+  if (fd >= 0) lseek(fd, static_cast<off_t>(address - begin), SEEK_SET);
   return fd;
 }
 

@@ -18,7 +18,7 @@ Result give(void* to, Value value) {
 Result tell_allocation(Driver& all, const Allocation& own, PointerAttribute which, Address address,
                        void* value) {
   const GpuFacts& facts = all.facts(own.gpu);
-  const bool is_plain = !own.is_managed && !own.is_pooled;
+  const bool is_plain = !own.is_managed && !own.is_pooled && own.created == 0;
   switch (which) {
     case PointerAttribute::context:
       return own.is_pooled ? give<ContextHandle>(value, nullptr)
@@ -48,8 +48,8 @@ Result tell_allocation(Driver& all, const Allocation& own, PointerAttribute whic
     case PointerAttribute::allowed_handle_types:
       return give<unsigned long long>(value, 0);
     case PointerAttribute::is_gpu_direct_rdma_capable:
-      return give<unsigned>(value,
-                            is_plain && facts.attribute(DeviceAttribute::gpudirect_rdma) != 0);
+      return give<unsigned>(value, (is_plain || own.created != 0) && own.is_gpudirect_capable &&
+                                       facts.attribute(DeviceAttribute::gpudirect_rdma) != 0);
     case PointerAttribute::mempool_handle:
       return give<std::uintptr_t>(value, own.is_pooled ? 1 : 0);
   }

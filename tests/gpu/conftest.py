@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -13,16 +14,26 @@ REAL = "libcuda.so.1"
 
 
 def drivers() -> list[object]:
+    fakes: list[object] = ["fake k80", "fake h100"]
     try:
         ctypes.CDLL(REAL)
     except OSError:
-        return ["fake"]
-    return ["fake", pytest.param(REAL, marks=pytest.mark.gpu)]
+        return fakes
+    return [*fakes, pytest.param(REAL, marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(scope="module", params=drivers())
-def library(request: pytest.FixtureRequest) -> str:
-    return str(fake_driver()) if request.param == "fake" else str(request.param)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The path of a driver. Each copy of the fake one plays its own machine."""
+    kind, *machine = str(request.param).split()
+    if kind != "fake":
+        yield kind
+        return
+    copy = tmp_path_factory.mktemp(machine[0]) / "libcuda.so"
+    shutil.copy(fake_driver(), copy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_SIM_MACHINE", machine[0])
+        yield str(copy)
 
 
 @pytest.fixture

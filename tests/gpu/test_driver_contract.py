@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import ctypes
 import mmap
+import os
 import re
 import threading
 
@@ -15,28 +16,52 @@ import pytest
 from cuda_calls import (
     ALREADY_REGISTERED,
     BUFFER_ID,
+    DMA_BUF,
     INVALID_CONTEXT,
     INVALID_VALUE,
     IPC_CAPABLE,
     IS_MANAGED,
+    MEMORY_POOLS,
     MEMORY_TYPE,
     MI,
     NOT_FOUND,
     NOT_READY,
     NOT_REGISTERED,
+    NOT_SUPPORTED,
     PTX,
     RDMA_CAPABLE,
     TESTS,
     UNSUPPORTED_PTX,
+    VIRTUAL_MEMORY,
     Address,
     Cuda,
     CudaError,
     Handle,
+    IpcHandle,
     ReduceParameters,
     launch,
     launch_write_word,
     size_of,
 )
+
+FLAGS = ctypes.c_uint64(0)
+
+
+class MemoryProperties(ctypes.Structure):
+    """The properties of memory that is mapped later (CUmemAllocationProp)."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location_type", ctypes.c_int),
+        ("location", ctypes.c_int),
+        ("windows", ctypes.c_void_p),
+        ("compression", ctypes.c_ubyte),
+        ("is_gpudirect_capable", ctypes.c_ubyte),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 4),
+    )
+
 
 # Events and streams
 
@@ -157,11 +182,40 @@ def test_an_allocation_has_one_buffer_id_and_the_next_one_another(cuda: Cuda) ->
     cuda.free(second)
 
 
+def test_an_address_can_get_other_memory(cuda: Cuda) -> None:
+    """The buffer id tells the two apart. PyTorch's expandable segments remap addresses so."""
+    if not cuda.attribute(VIRTUAL_MEMORY):
+        code = cuda.code(
+            "cuMemAddressReserve", ctypes.byref(Address()), size_of(2 * MI), size_of(0), Address(0), FLAGS
+        )
+        assert code == NOT_SUPPORTED
+        return
+    address, wanted = Address(), MemoryProperties(type=1, location_type=1, is_gpudirect_capable=1)
+    cuda("cuMemAddressReserve", ctypes.byref(address), size_of(2 * MI), size_of(0), Address(0), FLAGS)
+    access, ids = (ctypes.c_int * 3)(1, 0, 3), []
+    for _ in range(2):
+        memory = ctypes.c_uint64()
+        cuda("cuMemCreate", ctypes.byref(memory), size_of(2 * MI), ctypes.byref(wanted), FLAGS)
+        cuda("cuMemMap", address, size_of(2 * MI), size_of(0), memory, FLAGS)
+        cuda("cuMemSetAccess", address, size_of(2 * MI), access, size_of(1))
+        cuda.write(address.value, bytes([len(ids)]) * 8)
+        assert cuda.read(address.value, 8) == bytes([len(ids)]) * 8
+        assert cuda.pointer_attribute(IPC_CAPABLE, address.value) == 0
+        assert cuda.pointer_attribute(RDMA_CAPABLE, address.value) == cuda.attribute(116)
+        ids.append(cuda.pointer_attribute(BUFFER_ID, address.value))
+        cuda("cuMemUnmap", address, size_of(2 * MI))
+        cuda("cuMemRelease", memory)
+        assert cuda.pointer_attribute(MEMORY_TYPE, address.value) is None
+    cuda("cuMemAddressFree", address, size_of(2 * MI))
+    assert ids[0] != ids[1]
+
+
 def test_the_range_of_an_address_is_its_allocation(cuda: Cuda) -> None:
     memory, base, size = cuda.allocate(1000), Address(), ctypes.c_size_t()
     assert memory % 256 == 0
     cuda("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), Address(memory + 999))
-    assert (base.value, size.value) == (memory, 1000)
+    assert base.value == memory
+    assert size.value >= 1000
     cuda.free(memory)
 
 
@@ -211,6 +265,40 @@ def test_memory_for_gpudirect_says_so(cuda: Cuda) -> None:
     wanted = ctypes.c_uint(1)
     cuda("cuPointerSetAttribute", ctypes.byref(wanted), 6, Address(memory))
     cuda.free(memory)
+
+
+def test_a_dma_buf_descriptor_is_for_whole_pages_of_one_allocation(cuda: Cuda) -> None:
+    memory, fd = cuda.allocate(4 * MI), ctypes.c_int(-1)
+
+    def code(address: int, size: int) -> int:
+        name = "cuMemGetHandleForAddressRange"
+        result = cuda.code(name, ctypes.byref(fd), Address(address), size_of(size), 1, FLAGS)
+        if result == 0:
+            os.close(fd.value)
+        return result
+
+    if cuda.attribute(DMA_BUF):
+        assert code(memory, 4 * MI) == code(memory + 4096, 4096) == 0
+        assert INVALID_VALUE == code(memory + 100, 4096) == code(memory, 100)
+        assert code(memory, 64 * MI) != 0
+    elif cuda.has("cuMemGetHandleForAddressRange"):
+        assert code(memory, 4 * MI) == NOT_SUPPORTED
+    cuda.free(memory)
+
+
+def test_pooled_memory_is_for_no_other_process_and_no_nic(cuda: Cuda) -> None:
+    stream, memory = cuda.stream(), Address()
+    code = cuda.code("cuMemAllocAsync", ctypes.byref(memory), size_of(MI), stream)
+    if not cuda.attribute(MEMORY_POOLS):
+        assert code == NOT_SUPPORTED
+        return
+    cuda.synchronize(stream)
+    assert cuda.pointer_attribute(MEMORY_TYPE, memory.value) == 2
+    assert cuda.pointer_attribute(IPC_CAPABLE, memory.value) == 0
+    assert cuda.pointer_attribute(RDMA_CAPABLE, memory.value) == 0
+    assert cuda.code("cuIpcGetMemHandle", ctypes.byref(IpcHandle()), memory) != 0
+    cuda("cuMemFreeAsync", memory, stream)
+    cuda.synchronize(stream)
 
 
 # Contexts
