@@ -545,6 +545,24 @@ typedef struct rc_tools_api {
   int (*pair_run)(rc_pair* pair, const int32_t leaders[2], const rc_pair_plan* plan, char** json,
                   char** error);
   void (*pair_free)(rc_pair* pair);
+
+  /* Returns the GPUs and NICs of this machine, and the way of data between each two of them under
+   * these settings. sys, proc: the roots to read; NULL: /sys and /proc. arguments: as in
+   * settings(), with its errors. A machine without GPUs, or without a library of the driver, is no
+   * error.
+   * {"driver": version or null, "cuda_problem", "nvml_problem": null or why that library tells
+   * nothing, "peer_module": the loaded peer-memory module or null, "setting":
+   * RDMACOLL_GPUDIRECT, "gpus": [{"name", "uuid", "address": PCIe, "capability": "3.7",
+   * "memory_bytes", "bar1_bytes", "bar1_free", "numa_node", "compute_mode", "mig", "nvlink",
+   * "gpudirect", "dma_buf"}], "nics": [{"name", "address", "driver", "numa_node", "active": whether
+   * a port is, "software"}], "cells": [{"gpu", "nic": places in the lists, "distance": "PIX",
+   * "PXB", "PHB", "NODE", "SYS" or "?", "switch": the shared one, "acs": whether it redirects,
+   * "iommu": whether one translates, "send", "receive": {"way": "staged", "peer_memory" or
+   * "dma_buf", "cause": of staging, "reason": a sentence, "change": an imperative that would make
+   * it direct, "lost": whether a direct way is expected}, "flush": "none", "driver" or "read",
+   * "error": why the setting cannot be}], "warnings": sentences about lost direct ways}. Unknown
+   * facts are null. */
+  int (*gpus)(const char* sys, const char* proc, const char* arguments, char** json, char** error);
 } rc_tools_api;
 
 typedef struct rc_api {

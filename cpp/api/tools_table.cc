@@ -12,6 +12,7 @@
 #include "api/tables.h"
 #include "base/system_error.h"
 #include "bootstrap/transports.h"
+#include "cuda/gpu_report.h"
 #include "settings/settings.h"
 
 struct rc_pair {
@@ -114,6 +115,23 @@ int tools_pair_run(rc_pair* pair, const int32_t leaders[2], const rc_pair_plan* 
 
 void tools_pair_free(rc_pair* pair) { delete pair; }
 
+int tools_gpus(const char* sys, const char* proc, const char* arguments, char** json,
+               char** error) {
+  Config config;
+  std::vector<SettingValue> values;
+  const Status status = read(arguments, config, values);
+  if (status.ok()) {
+    cuda::SystemRoots roots;
+    if (sys != nullptr) roots.sys = sys;
+    if (proc != nullptr) roots.proc = proc;
+    roots.cuda_library = config.cuda_library;
+    roots.nvml_library = config.nvml_library;
+    const cuda::GpuSystem system = cuda::read_gpu_system(roots);
+    *json = copy_text(cuda::gpu_report_json(system, config.gpudirect));
+  }
+  return report(status, error);
+}
+
 }  // namespace
 
 const rc_tools_api kToolsApi{
@@ -130,6 +148,7 @@ const rc_tools_api kToolsApi{
     .pair_node = tools_pair_node,
     .pair_run = tools_pair_run,
     .pair_free = tools_pair_free,
+    .gpus = tools_gpus,
 };
 
 }  // namespace rdmacoll

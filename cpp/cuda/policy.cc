@@ -1,5 +1,7 @@
 #include "cuda/policy.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace rdmacoll::cuda {
@@ -127,9 +129,10 @@ Obstacle hard_obstacle(const PolicyFacts& facts) {
             "an IOMMU translates addresses, which the peer-memory module does not know",
             "Boot with iommu=pt, or turn the IOMMU off in the firmware"};
   }
-  if (!gpu.bar1_bytes && !gpu.bar1_free) return {};
-  const uint64_t total = gpu.bar1_bytes.value_or(0);
-  const uint64_t usable = gpu.bar1_free.value_or(total > kBar1Reserved ? total - kBar1Reserved : 0);
+  if (!gpu.bar1_bytes) return {};
+  // The driver reserves a part of it, which also counts as free.
+  const uint64_t usable = std::min(gpu.bar1_free.value_or(*gpu.bar1_bytes),
+                                   *gpu.bar1_bytes - std::min(*gpu.bar1_bytes, kBar1Reserved));
   if (usable >= facts.registered_bytes) return {};
   return {Cause::bar1_too_small,
           cat("BAR1 has ", bytes_text(usable), " free, and ", bytes_text(facts.registered_bytes),

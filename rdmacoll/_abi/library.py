@@ -302,6 +302,10 @@ class Library:
         """RDMA devices and the choice among them. Keys in rdmacoll_c.h. Raises ConfigError."""
         return self._answer(self._tools.devices, arguments.encode())
 
+    def gpus(self, arguments: str = "", *, sys: str = "/sys", proc: str = "/proc") -> dict[str, Any]:
+        """GPUs, NICs and the way between each two. Keys in rdmacoll_c.h. Raises ConfigError."""
+        return self._answer(self._tools.gpus, sys.encode(), proc.encode(), arguments.encode())
+
     def pair_open(
         self, *, side: int, numbers: Sequence[int], job: str, secret: bytes, arguments: str
     ) -> tuple[int, str]:

@@ -11,7 +11,7 @@ _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 ABI_VERSION = 1
-HEADER_HASH = 0x50C70672D0814FD6
+HEADER_HASH = 0x7F720E718AAA3244
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -529,6 +529,17 @@ class ToolsApi(ctypes.Structure):
             ),
         ),
         ("pair_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        (
+            "gpus",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.c_char_p,
+                ctypes.c_char_p,
+                ctypes.c_char_p,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
     ]
 
 

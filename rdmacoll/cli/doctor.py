@@ -10,6 +10,7 @@ from typing import Callable
 import click
 
 from rdmacoll.cli import (
+    doctor_gpu as gpu,
     doctor_kernel as kernel,
     doctor_network as network,
     doctor_page,
@@ -44,8 +45,9 @@ CHECKS = (
     Check("RDMA", "choice", rdma.choice, ("views", "settings")),
     Check("RDMA", "views", rdma.views, ("views", "settings")),
     Check("RDMA", "kernel", kernel.kernel, ("views", "kernel", "settings")),
-    Check("RDMA", "GPU memory", kernel.gpus, ("views", "kernel")),
     Check("RDMA", "locked memory", kernel.memlock, ("views", "memory", "settings")),
+    Check("GPU", "GPUs", gpu.gpus, ("gpus",)),
+    Check("GPU", "GPU memory", gpu.direct, ("gpus",)),
     Check("Node", "cores", system.cores, ("cores",)),
     Check("Node", "binding", system.binding, ("cores", "start")),
     Check("Node", "one-copy reads", system.one_copy, ("one_copy", "settings")),
@@ -129,6 +131,7 @@ def doctor(*, load_tensorflow: bool, pairs: bool, timeout: float) -> Findings:
         "findings": [finding.fields() for finding in findings],
         "views": [view.fields() for view in machine.views],
         "host": machine.host,
+        "gpus": dict(machine.gpus),
         "system": machine.system,
         "python": machine.python,
     }

@@ -208,4 +208,5 @@ class Machine:
     mpi: Mpi = field(default_factory=Mpi)
     packages: Packages = field(default_factory=Packages)
     start: Start = field(default_factory=Start)
+    gpus: Mapping[str, Any] = field(default_factory=dict)  # the engine's report; empty: there is none
     broken: Mapping[str, str] = field(default_factory=dict)

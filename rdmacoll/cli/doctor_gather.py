@@ -14,8 +14,9 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Callable, TypeVar
+from typing import Any, Callable, TypeVar
 
 from rdmacoll._abi import device_views, devices, library, mirror
 from rdmacoll._start import bootstrap
@@ -40,7 +41,7 @@ from rdmacoll.cli.doctor_facts import (
 )
 from rdmacoll.cli.doctor_gather_groups import cores, group_memory, read
 from rdmacoll.cli.doctor_gather_network import limit_of, network, threads, variables
-from rdmacoll.engine.errors import RdmacollError
+from rdmacoll.engine.errors import ConfigError, RdmacollError
 
 _CHILD_TIMEOUT_S = 30
 _TENSORFLOW_TIMEOUT_S = 300
@@ -89,6 +90,16 @@ def _engine() -> Engine:
     except RdmacollError as error:
         return Engine(str(library.library_path()), problem=str(error))
     return Engine(str(found.path), found.version, mirror.ABI_VERSION)
+
+
+def gpus(loaded: library.Library | None) -> Mapping[str, Any]:
+    """The engine's report on GPUs and NICs. Without an engine, or under wrong settings, there is none."""
+    if loaded is None:
+        return {}
+    try:
+        return loaded.gpus()
+    except ConfigError:
+        return {}  # the part of the settings has the reason
 
 
 def _settings() -> Settings:
@@ -341,5 +352,6 @@ def gather(*, load_tensorflow: bool = False) -> Machine:
         mpi=part("mpi", _mpi, Mpi()),
         packages=part("packages", lambda: _packages(load_tensorflow), Packages()),
         start=part("start", _start, Start()),
+        gpus=part("gpus", lambda: gpus(_loaded()), {}),
         broken=broken,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rdmacoll._abi.devices import ENGINE
-from rdmacoll.cli.doctor_facts import PEER_MODULES, UNLIMITED, Limit, Machine
+from rdmacoll.cli.doctor_facts import UNLIMITED, Limit, Machine
 from rdmacoll.cli.doctor_findings import Finding, limit_cure, note, ok, problem, size_text
 from rdmacoll.cli.doctor_rdma import grave, seen_devices, view_by
 from rdmacoll.cli.rdma_request import rdma_request
@@ -77,27 +77,6 @@ def _libibverbs(machine: Machine) -> Iterator[Finding]:
         )
     else:
         yield ok("libibverbs", "loads", why=why, check=check)
-
-
-def gpus(machine: Machine) -> Iterator[Finding]:
-    """Whether adapters could reach GPU memory."""
-    facts = machine.kernel
-    hardware = any(not device.is_software for device in seen_devices(machine))
-    if not facts.gpus or not hardware:
-        return
-    loaded = [module for module in PEER_MODULES if module in facts.modules]
-    why = "an adapter reaches a GPU's memory through it, or through dma-buf of newer drivers"
-    check = "lsmod | grep -E 'nvidia_peermem|nv_peer_mem'"
-    if loaded:
-        yield ok("GPU memory", f"{loaded[0]} is loaded", why=why, check=check)
-    else:
-        yield note(
-            "GPU memory",
-            f"GPUs at {', '.join(facts.gpus)} (PCI), but nvidia_peermem is not loaded",
-            why=why,
-            cure="modprobe nvidia_peermem",
-            check=check,
-        )
 
 
 def _limit_text(limit: int) -> str:

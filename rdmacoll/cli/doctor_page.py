@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
 from rdmacoll._base.text import counted
+from rdmacoll.cli import doctor_gpu
 from rdmacoll.cli.doctor_facts import Machine
 from rdmacoll.cli.doctor_findings import NOTE, OK, PROBLEM, Finding
 
@@ -21,12 +22,16 @@ _WIDTH_MIN, _WIDTH_MAX = 50, 120  # longer lines are hard to read
 def lines(machine: Machine, findings: Sequence[Finding], width: int) -> Iterator[str]:
     """The page: problems and notes, then the findings that are ok, one line each, by groups."""
     yield f"rdmacoll {machine.package} on {machine.host} ({machine.system}, Python {machine.python})"
-    yield from finding_lines(findings, width)
+    yield from finding_lines(findings, width, doctor_gpu.lines(machine.gpus, _bounded(width)))
 
 
-def finding_lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
-    """The findings, faults before the groups that are ok, and the summary."""
-    width = max(_WIDTH_MIN, min(width, _WIDTH_MAX))
+def _bounded(width: int) -> int:
+    return max(_WIDTH_MIN, min(width, _WIDTH_MAX))
+
+
+def finding_lines(findings: Sequence[Finding], width: int, more: Iterable[str] = ()) -> Iterator[str]:
+    """The findings, faults before the groups that are ok, then `more` lines, and the summary."""
+    width = _bounded(width)
     name_width = max((len(finding.name) for finding in findings), default=0)
     group = ""
     for finding in sorted(findings, key=lambda finding: finding.urgency):
@@ -36,6 +41,7 @@ def finding_lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
             yield ""
             yield click.style(group, bold=True)
         yield from _block(finding, name_width, width)
+    yield from more
     yield ""
     yield summary(findings)
 

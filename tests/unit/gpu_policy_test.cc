@@ -235,6 +235,27 @@ TEST(GpuPolicy, warns_of_each_planted_cause_by_its_name) {
   EXPECT_EQ(causes.size(), 12U);
 }
 
+TEST(GpuPolicy, needs_a_part_of_bar1_that_the_driver_has_not_reserved) {
+  PolicyFacts facts = sound();
+  facts.gpu.bar1_bytes = facts.gpu.bar1_free = 256 << 20;
+  EXPECT_EQ(decide(facts).receive.cause, Cause::bar1_too_small);
+  EXPECT_THAT(decide(facts).receive.why, HasSubstr("BAR1 has 224 MiB free"));
+  facts.registered_bytes = 224 << 20;
+  EXPECT_EQ(decide(facts).receive.way, Way::peer_memory);
+  facts.gpu.bar1_bytes = facts.gpu.bar1_free = 16 << 20;
+  EXPECT_EQ(decide(facts).receive.cause, Cause::bar1_too_small);
+  facts.gpu.bar1_bytes = facts.gpu.bar1_free = {};  // not known
+  EXPECT_EQ(decide(facts).receive.way, Way::peer_memory);
+}
+
+TEST(GpuPolicy, names_an_unknown_capability) {
+  PolicyFacts facts = sound();
+  facts.gpu.capability = 0;
+  const Decision decision = decide(facts);
+  EXPECT_EQ(decision.receive.way, Way::peer_memory);
+  EXPECT_THAT(decision.send.reason(), HasSubstr("the GPU's capability is not known"));
+}
+
 TEST(GpuPolicy, never_uses_dma_buf_with_a_kepler_board_or_an_old_driver) {
   PolicyFacts facts = sound();
   facts.gpu.dma_buf = Known::yes;

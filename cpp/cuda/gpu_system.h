@@ -1,0 +1,62 @@
+// The GPUs and NICs of this machine, and the decision for each pair of them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/gpudirect.h"
+#include "cuda/driver.h"
+#include "cuda/nvml.h"
+#include "cuda/policy.h"
+#include "cuda/topology.h"
+
+namespace rdmacoll::cuda {
+
+// The places to look at. Tests give recorded trees and libraries of their own.
+struct SystemRoots {
+  std::string sys = "/sys";
+  std::string proc = "/proc";
+  std::string cuda_library = "libcuda.so.1";
+  std::string nvml_library = "libnvidia-ml.so.1";
+};
+
+struct SystemGpu {
+  GpuProfile profile;
+  PciPlace place;
+};
+
+struct GpuSystem {
+  std::string driver_version;  // "470.256.02"; "": not known
+  std::string cuda_problem;    // why the CUDA driver tells nothing; "": it does
+  std::string nvml_problem;
+  std::string module_name;  // the loaded peer-memory module; "": none, or not known
+  int kernel_major = 0;
+  int kernel_minor = 0;
+  int numa_nodes = 0;
+  HostFacts host;
+  std::vector<SystemGpu> gpus;  // by PCIe address
+  std::vector<NicPlace> nics;   // by name
+};
+
+// Reads all facts. The CUDA driver is asked only if there is a GPU, and makes no context.
+GpuSystem read_gpu_system(const SystemRoots& roots);
+
+// The parts of it: each adds its facts to the GPUs that are there, and GPUs that it knows alone.
+void add_nvml_facts(const NvmlFacts& nvml, std::vector<SystemGpu>& gpus);
+Status add_cuda_facts(const Driver& driver, std::vector<SystemGpu>& gpus);
+
+// One pair of a GPU and a NIC, by their places in the system.
+struct Cell {
+  std::size_t gpu = 0;
+  std::size_t nic = 0;
+  PciWay way;
+  Decision decision;
+};
+
+// Pure. GPU by GPU, and NIC by NIC.
+std::vector<Cell> decide_all(const GpuSystem& system, const GpuDirectSetting& setting);
+
+// The warnings of direct ways that are expected and lost: at most one for each GPU.
+std::vector<std::string> warnings_of(const GpuSystem& system, const std::vector<Cell>& cells);
+
+}  // namespace rdmacoll::cuda
