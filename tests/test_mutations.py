@@ -36,6 +36,7 @@ TESTS = {
     "agreement": ("unit_tests", "AgreementOfRanks*"),
     "gate": ("unit_tests", "AgreementOfRanks.bears_*"),
     "kernels": ("unit_tests", "CudaKernels*"),
+    "gpu": ("unit_tests", "GpuPolicy*:GpuSystem*:Nvml*:Topology*"),
 }
 # For the engine: the library that the command line steps.
 LIBRARY = "rdmacoll"
