@@ -114,8 +114,10 @@ def test_every_command_is_on_its_page() -> None:
 
 
 def test_titles_of_troubleshooting_are_parts_of_messages() -> None:
-    titles = re.findall(r"^### `(.*)`$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
-    assert titles
+    pages = [(ROOT / "docs" / name).read_text() for name in ("troubleshooting.md", "gpu.md")]
+    found = [re.findall(r"^### `(.*)`$", page, re.MULTILINE) for page in pages]
+    assert all(found)
+    titles = [title for of_page in found for title in of_page]
     sources = [*cpp_files(), *(ROOT / "rdmacoll").rglob("*.py")]
     # Adjacent string literals of the source are one text in the message.
     sources_text = "\n".join(re.sub(r'"\s*\n\s*f?"', "", path.read_text()) for path in sources)
