@@ -20,7 +20,7 @@ CudaMemory::CudaMemory(const Driver& driver, CudaOptions options)
       kinds_(*gpus_, options.log),
       orders_(gpus_, events_, sleeper_),
       pinned_(*gpus_, options.pool, options.log),
-      parts_{*gpus_, *events_, pinned_, sleeper_} {}
+      parts_{*gpus_, *events_, pinned_, options.pool, sleeper_, options.log} {}
 
 Status CudaMemory::find(const void* memory, Gpu& gpu) {
   MemoryPlace place;

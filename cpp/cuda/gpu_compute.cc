@@ -34,28 +34,47 @@ class Side {
   std::size_t offset_ = 0;
 };
 
+// Many runs of few bytes are copied by one kernel, since each copy costs a call and a start. Large
+// runs are for the copy engines, which leave the multiprocessors to the program.
+constexpr std::size_t kRunsOfCopiesMax = 8;
+constexpr std::size_t kBytesOfARun = 64 << 10;
+bool suits_a_kernel(const ComputeJob& job, std::size_t bytes) {
+  const std::size_t runs = std::max(job.to.size(), job.sources.front().pieces.size());
+  return runs > kRunsOfCopiesMax && bytes / runs < kBytesOfARun;
+}
+
+// The only GPU among the pieces, or kHost if there are several.
+Gpu only_gpu(const ComputeJob& job) {
+  Gpu gpu = kHost;
+  for (const std::span<const Piece> pieces : {job.to, job.sources.front().pieces}) {
+    for (const Piece& piece : pieces) {
+      if (piece.gpu == kHost) continue;
+      if (gpu != kHost && piece.gpu != gpu) return kHost;
+      gpu = piece.gpu;
+    }
+  }
+  return gpu;
+}
+
+bool are_on_host(std::span<const Piece> pieces) {
+  return std::all_of(pieces.begin(), pieces.end(),
+                     [](const Piece& piece) { return piece.gpu == kHost; });
+}
+
 Address address_of(const std::byte* memory) { return reinterpret_cast<Address>(memory); }
 
 }  // namespace
 
-// The copies of one job.
-class GpuCompute::Copying {
+// The work of one job on GPUs.
+class GpuCompute::Work {
  public:
-  Copying(GpuCompute& compute, const GpuParts& parts, uint16_t job)
+  Work(GpuCompute& compute, const GpuParts& parts, uint16_t job)
       : compute_(compute), parts_(parts), job_(job), used_(compute.used_) {
     used_.clear();
   }
 
-  Status copy(const ComputeJob& job, std::size_t bytes) {
-    Side to(job.to), from(job.sources.front().pieces);
-    for (std::size_t done = 0; done < bytes;) {
-      const std::size_t run = std::min(to.run(), from.run());
-      RC_RETURN_IF_ERROR(copy_run(to, from, run));
-      to.skip(run);
-      from.skip(run);
-      done += run;
-    }
-    return {};
+  Status perform(const ComputeJob& job, std::size_t bytes) {
+    return suits_a_kernel(job, bytes) && launch(job) ? Status() : copy(job, bytes);
   }
 
   // Notes the end of the job on each lane that it has used. `ends`: how many.
@@ -78,6 +97,32 @@ class GpuCompute::Copying {
       entered_ = gpu;
     }
     return scope_->status();
+  }
+
+  // False: the GPU cannot perform the job by a kernel.
+  bool launch(const ComputeJob& job) {
+    const Gpu gpu = only_gpu(job);
+    if (gpu == kHost || !enter(gpu).ok()) return false;
+    const LaneKey key{gpu, are_on_host(job.to)                       ? Way::to_host
+                           : are_on_host(job.sources.front().pieces) ? Way::to_gpu
+                                                                     : Way::on_gpu};
+    Lane& lane = compute_.lane(key);
+    if (!lane.open().ok()) return false;
+    if (!compute_.kernels(gpu).launch(job, lane.stream(), compute_.tables_[job_])) return false;
+    used_.push_back(key);
+    return true;
+  }
+
+  Status copy(const ComputeJob& job, std::size_t bytes) {
+    Side to(job.to), from(job.sources.front().pieces);
+    for (std::size_t done = 0; done < bytes;) {
+      const std::size_t run = std::min(to.run(), from.run());
+      RC_RETURN_IF_ERROR(copy_run(to, from, run));
+      to.skip(run);
+      from.skip(run);
+      done += run;
+    }
+    return {};
   }
 
   Status copy_run(const Side& to, const Side& from, std::size_t bytes) {
@@ -136,6 +181,12 @@ Lane& GpuCompute::lane(const LaneKey& key) {
   return lanes_.try_emplace(key, parts.gpus, key.first, parts.events).first->second;
 }
 
+GpuKernels& GpuCompute::kernels(Gpu gpu) {
+  const GpuParts& parts = *parts_.load(std::memory_order_relaxed);
+  return kernels_.try_emplace(gpu, parts.gpus, gpu, parts.pinned, parts.pool, parts.log)
+      .first->second;
+}
+
 Status GpuCompute::submit(const ComputeJob& job) {
   if (!job.on_gpu) return host_->submit(job);
   const GpuParts* const parts = parts_.load(std::memory_order_acquire);
@@ -148,10 +199,10 @@ Status GpuCompute::submit(const ComputeJob& job) {
   slot = {job.cookie};
   std::size_t bytes = 0;
   slot.status = measure(job, bytes);
-  Copying copying(*this, *parts, index);
-  if (slot.status.ok()) slot.status = copying.copy(job, bytes);
+  Work work(*this, *parts, index);
+  if (slot.status.ok()) slot.status = work.perform(job, bytes);
   // After an error, too: copies before it may still use the memory.
-  const Status noted = copying.end(slot.ends);
+  const Status noted = work.end(slot.ends);
   if (slot.status.ok()) slot.status = noted;
   bytes_on_gpus_ += bytes;
   ++in_flight_;

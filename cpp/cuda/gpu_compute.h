@@ -1,5 +1,5 @@
-// Performs jobs with memory of GPUs by copies on streams of the engine, and hands all other jobs to
-// another Compute.
+// Performs jobs with memory of GPUs by copies or kernels on streams of the engine, and hands all
+// other jobs to another Compute.
 #pragma once
 
 #include <array>
@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "compute/compute.h"
+#include "cuda/gpu_kernels.h"
 #include "cuda/lane.h"
 #include "cuda/pinned_pool.h"
 
@@ -24,7 +25,9 @@ struct GpuParts {
   const Gpus& gpus;
   EventPool& events;
   PinnedPool& pinned;
+  MemoryPool& pool;
   std::shared_ptr<Sleeper> sleeper;
+  Log log;
 };
 
 class GpuCompute final : public Compute {
@@ -56,15 +59,18 @@ class GpuCompute final : public Compute {
     Status status;
     std::size_t ends = 0;  // lanes on which the job has not ended
   };
-  class Copying;
+  class Work;
 
   Lane& lane(const LaneKey& key);
+  GpuKernels& kernels(Gpu gpu);
   bool end_jobs();
 
   const std::unique_ptr<Compute> host_;
   const Clock& clock_;
   std::atomic<const GpuParts*> parts_{nullptr};
-  std::map<LaneKey, Lane> lanes_;
+  std::map<Gpu, GpuKernels> kernels_;
+  std::array<LaunchTable, kJobsMax> tables_;  // by slot, used again
+  std::map<LaneKey, Lane> lanes_;             // destroyed first, since they wait for their work
   std::array<Slot, kJobsMax> slots_;
   std::vector<uint16_t> free_;
   std::vector<uint16_t> ended_, reported_;

@@ -31,6 +31,32 @@ void PinnedPool::pin(const std::byte* memory, std::size_t bytes, Gpu gpu) {
   }
 }
 
+bool PinnedPool::find_offset(const std::byte* memory, std::size_t bytes, Gpu gpu,
+                             std::ptrdiff_t& offset) {
+  if (bytes == 0 || !pool_.contains(memory, bytes)) return false;
+  pin(memory, bytes, gpu);
+  const auto first = static_cast<std::size_t>(memory - pool_.base());
+  const auto found = find_offset(first / kSlabBytes, gpu);
+  for (std::size_t i = first / kSlabBytes; i <= (first + bytes - 1) / kSlabBytes; ++i) {
+    if (!found || find_offset(i, gpu) != found) return false;
+  }
+  offset = *found;
+  return true;
+}
+
+std::optional<std::ptrdiff_t> PinnedPool::find_offset(std::size_t index, Gpu gpu) {
+  if (slabs_[index] != Slab::pinned) return {};
+  const auto [entry, is_new] = offsets_.try_emplace({gpu, index});
+  if (!is_new) return entry->second;
+  std::byte* const memory = pool_.base() + index * kSlabBytes;
+  Address address = 0;
+  const Result result = gpus_.driver().call.cuMemHostGetDevicePointer_v2(&address, memory, 0);
+  if (result == kSuccess) {
+    entry->second = static_cast<std::ptrdiff_t>(address - reinterpret_cast<Address>(memory));
+  }
+  return entry->second;
+}
+
 void PinnedPool::pin_slab(std::size_t index, Gpu gpu) {
   // Otherwise a GPU would go on with pages that are no longer at these addresses.
   if (gpu_ == kHost) pool_.keep_pages();

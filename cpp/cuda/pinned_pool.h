@@ -2,7 +2,11 @@
 // and to pinned memory run beside the host's work.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -25,18 +29,25 @@ class PinnedPool {
   // Pins the slabs of a piece of the pool for all GPUs. Other memory stays as it is. Memory that
   // cannot be pinned is used all the same, more slowly, which is logged once. `gpu`: one in use.
   void pin(const std::byte* memory, std::size_t bytes, Gpu gpu);
+  // Whether kernels of the GPU reach this memory of the pool: all of it is pinned, and the GPU has
+  // it in one piece. Its address there is its own plus `offset`. The GPU's context must be the
+  // current one.
+  bool find_offset(const std::byte* memory, std::size_t bytes, Gpu gpu, std::ptrdiff_t& offset);
   uint64_t pinned_bytes() const { return pinned_bytes_; }
 
  private:
   enum class Slab : uint8_t { untouched, pinned, unpinned, of_others };
 
   void pin_slab(std::size_t index, Gpu gpu);
+  std::optional<std::ptrdiff_t> find_offset(std::size_t index, Gpu gpu);
   std::size_t slab_bytes(std::size_t index) const;
 
   const Gpus& gpus_;
   MemoryPool& pool_;
   const Log log_;
   std::vector<Slab> slabs_;
+  // By GPU and slab. Empty: the GPU does not reach it.
+  std::map<std::pair<Gpu, std::size_t>, std::optional<std::ptrdiff_t>> offsets_;
   Gpu gpu_ = kHost;  // the one whose context registers
   uint64_t pinned_bytes_ = 0;
   bool has_logged_ = false;

@@ -1,113 +1,15 @@
 // Jobs with memory of GPUs.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <condition_variable>
 #include <cstring>
-#include <list>
-#include <memory>
-#include <mutex>
 #include <random>
 #include <thread>
 
-#include "compute/inline.h"
-#include "cuda/gpu_compute.h"
-#include "unit/compute_fixture.h"
-#include "unit/scripted_cuda.h"
+#include "unit/cuda_compute_fixture.h"
 
 namespace rdmacoll::cuda_test {
 namespace {
 
-using compute_test::Counting;
-using compute_test::kLimit;
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
-constexpr std::size_t kPoolBytes = std::size_t{64} << 20;
-
-class CudaCompute : public ::testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_TRUE(MemoryPool::create(kPoolBytes, pool).ok());
-    ASSERT_TRUE(gpus->use(0, first).ok());
-    ASSERT_TRUE(gpus->use(1, second).ok());
-    ScriptedCuda::current() = {&cuda.contexts[1]};  // the caller's
-    start();
-  }
-  void TearDown() override {
-    stop();
-    EXPECT_THAT(ScriptedCuda::current(), ElementsAre(&cuda.contexts[1]));
-    EXPECT_THAT(cuda.misuse, IsEmpty());
-    EXPECT_EQ(cuda.live_streams, 0);
-    EXPECT_EQ(cuda.live_events, 0);
-    EXPECT_THAT(cuda.pinned, IsEmpty());
-  }
-  void start() {
-    events = std::make_unique<EventPool>(cuda.driver());
-    pinned = std::make_unique<PinnedPool>(*gpus, *pool, Log(LogLevel::warning, 0));
-    sleeper = std::make_shared<Sleeper>([this] { wake(); });
-    parts = std::make_unique<GpuParts>(GpuParts{*gpus, *events, *pinned, sleeper});
-    compute = std::make_unique<GpuCompute>(std::make_unique<InlineCompute>(), clock);
-    compute->open(*parts);
-  }
-  void stop() {
-    compute.reset();
-    parts.reset();
-    pinned.reset();
-    events.reset();
-  }
-  void wake() {
-    const std::lock_guard lock(mutex);
-    ++wakes;
-    woken.notify_all();
-  }
-
-  // Submits a copy, whose pieces stay until the end of the test.
-  void copy(std::vector<Piece> to, std::vector<Piece> from, uint64_t cookie = 0) {
-    ASSERT_TRUE(offer(std::move(to), std::move(from), cookie).ok());
-  }
-  Status offer(std::vector<Piece> to, std::vector<Piece> from, uint64_t cookie) {
-    jobs.push_back({std::move(to), std::move(from), {}});
-    Job& job = jobs.back();
-    job.operands = {{.pieces = job.from}};
-    return compute->submit(
-        {.to = job.to, .sources = job.operands, .cookie = cookie, .on_gpu = true});
-  }
-  Counting poll() {
-    Counting sink;
-    compute->poll(sink);
-    return sink;
-  }
-  // Lets the streams run, and expects that all jobs succeed.
-  Counting finish() {
-    cuda.run();
-    Counting sink = poll();
-    for (const Status& status : sink.statuses) EXPECT_TRUE(status.ok()) << status.message();
-    return sink;
-  }
-  Stream& stream(std::size_t number) { return *cuda.streams.at(number); }
-
-  struct Job {
-    std::vector<Piece> to, from;
-    std::vector<Operand> operands;
-  };
-  ScriptedCuda cuda{2};
-  SteadyClock clock;
-  std::shared_ptr<Gpus> gpus = std::make_shared<Gpus>(cuda.driver());
-  std::unique_ptr<MemoryPool> pool;
-  std::unique_ptr<EventPool> events;
-  std::unique_ptr<PinnedPool> pinned;
-  std::shared_ptr<Sleeper> sleeper;
-  std::unique_ptr<GpuParts> parts;
-  std::unique_ptr<GpuCompute> compute;
-  std::list<Job> jobs;
-  Gpu first = kHost, second = kHost;
-  std::mutex mutex;
-  std::condition_variable woken;
-  int wakes = 0;
-};
 
 TEST_F(CudaCompute, copies_pieces_between_host_and_gpus) {
   const unsigned seed = std::random_device{}();
@@ -259,6 +161,15 @@ TEST_F(CudaCompute, wakes_the_engine_when_the_oldest_job_ends) {
   EXPECT_THAT(finish().cookies, ElementsAre(2));
   EXPECT_EQ(wakes, 2);
   EXPECT_TRUE(compute->arm());
+}
+
+TEST_F(CudaCompute, wakes_the_engine_for_a_job_that_ends_after_the_last_look) {
+  std::byte* const device = cuda.place(8);
+  copy({{pool->allocate(8), 8}}, {{device, 8, first}}, 1);
+  cuda.after_query = [this] { cuda.run(); };
+  EXPECT_TRUE(compute->arm());
+  EXPECT_EQ(wakes, 1);
+  EXPECT_THAT(finish().cookies, ElementsAre(1));
 }
 
 TEST_F(CudaCompute, never_loses_a_wake_up) {

@@ -137,6 +137,13 @@ TEST_F(CudaStreamOrder, wakes_the_engine_once_when_it_is_reached) {
   EXPECT_EQ(cuda.count("cuLaunchHostFunc"), 1);
 }
 
+TEST_F(CudaStreamOrder, wakes_the_engine_if_it_is_reached_after_the_last_look) {
+  const auto order = record(kLegacyStream);
+  cuda.after_query = [this] { cuda.run(); };
+  EXPECT_TRUE(order->arm());
+  EXPECT_EQ(wakes, 1);
+}
+
 TEST_F(CudaStreamOrder, does_not_let_the_engine_sleep_once_it_is_reached) {
   const auto order = record(kLegacyStream);
   cuda.run();

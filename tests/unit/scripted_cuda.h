@@ -16,6 +16,9 @@ namespace rdmacoll::cuda_test {
 
 using namespace rdmacoll::cuda;
 
+// Pinned host memory has another address for kernels, as on older GPUs.
+inline constexpr Address kPinnedOffset = Address{1} << 48;
+
 struct Context {
   int ordinal = 0;
   int retained = 0;
@@ -89,6 +92,7 @@ class ScriptedCuda {
   std::vector<std::string> misuse;
   std::map<std::string, int> calls;
   std::map<void*, std::size_t> pinned;
+  std::function<void()> after_query;  // runs once, after the next look at an event
   int live_events = 0;
   int live_streams = 0;
 

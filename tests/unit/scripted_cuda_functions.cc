@@ -1,6 +1,9 @@
 #include <cstring>
+#include <utility>
 
 #include "base/text.h"
+#include "cuda/kernel_library.h"
+#include "cuda/kernels/play.h"
 #include "unit/scripted_cuda.h"
 
 namespace rdmacoll::cuda_test {
@@ -211,9 +214,15 @@ void fill_events(Functions& f) {
   };
   // An event that was never recorded counts as passed, as for the real driver.
   f.cuEventQuery = [](EventHandle event) -> Result {
-    CALLED("cuEventQuery");
-    if (of(event)->recorded == 0) the().note("a query of an event that was never recorded");
-    return of(event)->passed >= of(event)->recorded ? kSuccess : kNotReady;
+    Result found = kNotReady;
+    {
+      CALLED("cuEventQuery");
+      if (of(event)->recorded == 0) the().note("a query of an event that was never recorded");
+      if (of(event)->passed >= of(event)->recorded) found = kSuccess;
+    }
+    const std::function<void()> then = std::exchange(the().after_query, nullptr);
+    if (then) then();
+    return found;
   };
 }
 
@@ -296,6 +305,69 @@ void fill_memory(Functions& f) {
   };
 }
 
+// Memory of the test, as kernels address it.
+class KernelMemory final : public PlayedMemory {
+ public:
+  std::byte* at(uint64_t address, std::size_t bytes, bool /*is_written*/) override {
+    if (address >= kPinnedOffset) {
+      auto* const memory = reinterpret_cast<std::byte*>(address - kPinnedOffset);
+      for (const auto& [begin, length] : the().pinned) {
+        auto* const first = static_cast<std::byte*>(begin);
+        if (memory >= first && memory + bytes <= first + length) return memory;
+      }
+      return nullptr;
+    }
+    auto found = the().memory.upper_bound(address);
+    if (found == the().memory.begin()) return nullptr;
+    --found;
+    const bool is_inside = address - found->first + bytes <= found->second.bytes;
+    return is_inside ? reinterpret_cast<std::byte*>(address) : nullptr;
+  }
+};
+
+void fill_kernels(Functions& f) {
+  f.cuMemHostGetDevicePointer_v2 = [](Address* address, void* memory, unsigned) -> Result {
+    CALLED("cuMemHostGetDevicePointer");
+    if (!the().pinned.contains(memory)) return kInvalidValue;
+    *address = reinterpret_cast<Address>(memory) + kPinnedOffset;
+    return kSuccess;
+  };
+  // A module stands for its kernel.
+  f.cuModuleLoadData = [](ModuleHandle* module, const void* image) -> Result {
+    CALLED("cuModuleLoadData");
+    for (const Kernel& kernel : kernels()) {
+      if (kernel.ptx == image)
+        *module = reinterpret_cast<ModuleHandle>(const_cast<Kernel*>(&kernel));
+    }
+    return kSuccess;
+  };
+  f.cuModuleGetFunction = [](FunctionHandle* function, ModuleHandle module, const char*) -> Result {
+    *function = reinterpret_cast<FunctionHandle>(module);
+    return kSuccess;
+  };
+  f.cuModuleUnload = [](ModuleHandle) -> Result {
+    CALLED("cuModuleUnload");
+    return kSuccess;
+  };
+  f.cuLaunchKernel = [](FunctionHandle function, unsigned blocks, unsigned, unsigned,
+                        unsigned threads, unsigned, unsigned, unsigned, StreamHandle stream,
+                        void** parameters, void**) -> Result {
+    CALLED("cuLaunchKernel");
+    const auto name = reinterpret_cast<const Kernel*>(function)->name;
+    auto copied =
+        std::make_shared<ReduceParameters>(*static_cast<const ReduceParameters*>(parameters[0]));
+    return the().enqueue("cuLaunchKernel", stream,
+                         {std::string(name), [=] {
+                            void* arguments[] = {copied.get()};
+                            KernelMemory memory;
+                            if (play(name, blocks, threads, arguments, memory) != Played::done) {
+                              the().note("a kernel faults");
+                            }
+                            return true;
+                          }});
+  };
+}
+
 }  // namespace
 
 Functions ScriptedCuda::functions() const {
@@ -305,6 +377,7 @@ Functions ScriptedCuda::functions() const {
   fill_streams(functions);
   fill_events(functions);
   fill_memory(functions);
+  fill_kernels(functions);
   return functions;
 }
 

@@ -1,0 +1,72 @@
+// The device kernels on one GPU. Each is loaded at its first use, when the driver compiles it.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+
+#include "base/log.h"
+#include "cuda/gpus.h"
+#include "cuda/kernel_library.h"
+#include "cuda/pinned_pool.h"
+#include "memory/pool.h"
+
+namespace rdmacoll::cuda {
+
+// The rows of a launch, in memory that the GPU reads until the launch has ended.
+class LaunchTable {
+ public:
+  LaunchTable() = default;
+  ~LaunchTable() { resize(nullptr, 0); }
+  LaunchTable(const LaunchTable&) = delete;
+  LaunchTable& operator=(const LaunchTable&) = delete;
+
+  // Keeps memory that is large enough already. False: the pool has none.
+  bool reserve(MemoryPool& pool, std::size_t bytes) {
+    return bytes <= bytes_ || resize(&pool, bytes);
+  }
+  std::byte* memory() const { return memory_; }
+
+ private:
+  bool resize(MemoryPool* pool, std::size_t bytes);
+
+  MemoryPool* pool_ = nullptr;
+  std::byte* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+// For the holder of the baton, with the GPU's context as the current one.
+class GpuKernels final : private DeviceAddresses {
+ public:
+  GpuKernels(const Gpus& gpus, Gpu gpu, PinnedPool& pinned, MemoryPool& pool, Log log);
+  ~GpuKernels() override;
+  GpuKernels(const GpuKernels&) = delete;
+  GpuKernels& operator=(const GpuKernels&) = delete;
+
+  // Launches the kernel that performs a job. False: nothing was launched, since the GPU does not
+  // reach some memory of the job, or does not take the kernel. Then the job needs copies.
+  bool launch(const ComputeJob& job, StreamHandle stream, LaunchTable& table);
+
+ private:
+  struct Loaded {
+    ModuleHandle module = nullptr;
+    FunctionHandle function = nullptr;
+  };
+
+  Word of(const std::byte* memory) const override;
+  bool reaches(std::span<const Piece> pieces);
+  FunctionHandle function(int kernel);
+  bool place_table(LaunchTable& table);
+
+  const Gpus& gpus_;
+  const Gpu gpu_;
+  PinnedPool& pinned_;
+  MemoryPool& pool_;
+  const Log log_;
+  LaunchPlanner planner_;
+  Launch launch_;                         // its memory is used again
+  std::optional<std::ptrdiff_t> offset_;  // from addresses of the pool to those of the GPU
+  std::map<int, Loaded> loaded_;
+};
+
+}  // namespace rdmacoll::cuda

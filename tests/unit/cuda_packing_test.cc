@@ -1,0 +1,77 @@
+// Jobs with many small pieces in memory of GPUs.
+#include <cstring>
+#include <random>
+
+#include "unit/cuda_compute_fixture.h"
+
+namespace rdmacoll::cuda_test {
+namespace {
+
+using ::testing::HasSubstr;
+using CudaPacking = CudaCompute;
+
+// Pieces of `bytes` bytes, one after the other but for a gap.
+std::vector<Piece> cut(std::byte* data, std::size_t count, std::size_t bytes, Gpu gpu) {
+  std::vector<Piece> pieces;
+  for (std::size_t i = 0; i < count; ++i) pieces.push_back({data + i * (bytes + 3), bytes, gpu});
+  return pieces;
+}
+
+TEST_F(CudaPacking, packs_and_unpacks_many_small_pieces_by_one_kernel) {
+  constexpr std::size_t kBytes = 333;
+  std::mt19937_64 random(1);
+  for (const std::size_t count : {9u, 200u}) {  // the rows of the second need a table
+    const std::size_t span = count * (kBytes + 3);
+    std::byte* const device = cuda.place(span);
+    std::byte* const result = cuda.place(span);
+    std::byte* const host = pool->allocate(count * kBytes);
+    for (std::size_t i = 0; i < span; ++i) device[i] = static_cast<std::byte>(random());
+    const int before = cuda.count("cuLaunchKernel");
+    copy({{host, count * kBytes}}, cut(device, count, kBytes, first), 1);
+    EXPECT_THAT(poll().cookies, IsEmpty());
+    EXPECT_THAT(finish().cookies, ElementsAre(1));
+    copy(cut(result, count, kBytes, first), {{host, count * kBytes}}, 2);
+    EXPECT_THAT(finish().cookies, ElementsAre(2));
+    EXPECT_EQ(cuda.count("cuLaunchKernel"), before + 2);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t at = i * (kBytes + 3);
+      ASSERT_EQ(std::memcmp(result + at, device + at, kBytes), 0) << "piece " << i;
+    }
+  }
+  EXPECT_EQ(cuda.count("cuMemcpyDtoHAsync") + cuda.count("cuMemcpyHtoDAsync"), 0);
+}
+
+TEST_F(CudaPacking, copies_small_pieces_that_no_kernel_can) {
+  std::byte* const device = cuda.place(20 * 11);
+  std::byte* const host = pool->allocate(20 * 8);
+  std::byte foreign[20 * 8];
+  device[11] = std::byte{7};
+  copy({{foreign, 20 * 8}}, cut(device, 20, 8, first), 1);  // not pinned
+  std::vector<Piece> of_both = cut(device, 20, 8, first);
+  of_both[0] = {cuda.place(8, 1), 8, second};
+  copy({{host, 20 * 8}}, of_both, 2);
+  EXPECT_EQ(finish().cookies.size(), 2u);
+  EXPECT_EQ(foreign[8], std::byte{7});
+  EXPECT_EQ(host[8], std::byte{7});
+  EXPECT_EQ(cuda.count("cuLaunchKernel"), 0);
+}
+
+TEST_F(CudaPacking, copies_small_pieces_if_the_driver_refuses_the_kernel) {
+  std::byte* const device = cuda.place(20 * 11);
+  std::byte* const host = pool->allocate(20 * 8);
+  cuda.fails["cuModuleLoadData"] = kUnsupportedPtxVersion;
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) {
+    device[11] = static_cast<std::byte>(i + 5);
+    copy({{host, 20 * 8}}, cut(device, 20, 8, first));
+    EXPECT_EQ(finish().cookies.size(), 1u);
+    EXPECT_EQ(host[8], static_cast<std::byte>(i + 5));
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("loading the kernel copy_"));
+  EXPECT_EQ(said.find("loading"), said.rfind("loading"));
+  EXPECT_EQ(cuda.count("cuModuleLoadData"), 1);
+}
+
+}  // namespace
+}  // namespace rdmacoll::cuda_test
