@@ -86,6 +86,12 @@ class Reduction {
                                                          : 1;
     const auto count = static_cast<long long>(row.count);
     const long long begin = static_cast<long long>(tile * kThreads * kUnit) - row.shift;
+    if constexpr (Op::kHasUnits && !T::kIsMixed) {
+      const bool is_whole = begin >= 0 && begin + kUnit * kThreads <= count;
+      if (is_whole && row.access == Access::words) {
+        return reduce_unit<kThreads * kPart>(row, begin + at_.thread * kPart);
+      }
+    }
     RC_ROLL
     for (unsigned done = 0; done < kUnit * kThreads; done += width * kThreads) {
       const long long first = begin + done + at_.thread * width;
@@ -93,7 +99,7 @@ class Reduction {
       if (first >= 0 && first + width <= count) {
         if constexpr (Op::kHasUnits) {
           if (row.access == Access::units) {
-            reduce_unit(row, first);
+            reduce_unit<kPart>(row, first);
             continue;
           }
         }
@@ -108,15 +114,14 @@ class Reduction {
     }
   }
 
-  // Loads `n` elements of a source from element `first` on.
+  // Loads `n` elements of the source with this address, from element `first` on.
   template <unsigned n, bool is_aligned>
-  RC_INLINE void fetch(const Row& row, unsigned source, long long first, Value (&values)[n]) const {
-    Word from = word(row.sources + source);
+  RC_INLINE void fetch(const Row& row, Word from, long long first, Value* values) const {
     if constexpr (T::kIsMixed) {
       if ((from & kWideMark) != 0) {
         unsigned raw[n];
-        get<n, is_aligned>(row, (from & ~kWideMark) + static_cast<Word>(first) * sizeof(float),
-                           raw);
+        const Word at = (from & ~kWideMark) + static_cast<Word>(first) * sizeof(float);
+        get<n, is_aligned>(row, at, raw);
         RC_UNROLL
         for (unsigned i = 0; i < n; ++i) values[i] = real_of(raw[i]);
         return;
@@ -135,14 +140,14 @@ class Reduction {
 
   // Scales `n` elements and stores them from element `first` on.
   template <unsigned n, bool is_aligned, bool scales>
-  RC_INLINE void finish(const Row& row, long long first, Value (&values)[n]) const {
+  RC_INLINE void finish(const Row& row, long long first, const Value* values) const {
     if constexpr (T::kIsMixed) {
       if ((row.to & kWideMark) != 0) {
         unsigned raw[n];
         RC_UNROLL
         for (unsigned i = 0; i < n; ++i) raw[i] = canonical_bits(values[i]);
-        return put<n, is_aligned>(
-            row, (row.to & ~kWideMark) + static_cast<Word>(first) * sizeof(float), raw);
+        const Word at = (row.to & ~kWideMark) + static_cast<Word>(first) * sizeof(float);
+        return put<n, is_aligned>(row, at, raw);
       }
     }
     Raw raw[n];
@@ -168,33 +173,46 @@ class Reduction {
     store(address, raw);
   }
 
-  // Up to four sources, in units. Integers are not scaled here.
+  // Up to four sources. The parts of a unit begin `stride` elements after each other. Integers are
+  // not scaled here.
+  template <unsigned stride>
   RC_INLINE void reduce_unit(const Row& row, long long first) const {
     if constexpr (kCopies) {
-      sum_unit<1>(row, first);
+      sum_unit<1, stride>(row, first);
     } else {
       switch (job_.sources) {
         case 1:
-          return sum_unit<1>(row, first);
+          return sum_unit<1, stride>(row, first);
         case 2:
-          return sum_unit<2>(row, first);
+          return sum_unit<2, stride>(row, first);
         case 3:
-          return sum_unit<3>(row, first);
+          return sum_unit<3, stride>(row, first);
         default:
-          return sum_unit<4>(row, first);
+          return sum_unit<4, stride>(row, first);
       }
     }
   }
 
-  template <unsigned sources>
+  template <unsigned sources, unsigned stride>
   RC_INLINE void sum_unit(const Row& row, long long first) const {
+    constexpr unsigned kWidth = stride == kPart ? kUnit : kPart;
     Value values[sources][kUnit];
     RC_UNROLL
-    for (unsigned i = 0; i < sources; ++i) fetch<kUnit, true>(row, i, first, values[i]);
+    for (unsigned i = 0; i < sources; ++i) {
+      const Word from = word(row.sources + i);
+      RC_UNROLL
+      for (unsigned at = 0; at < kUnit; at += kWidth) {
+        fetch<kWidth, true>(row, from, first + at / kPart * stride, values[i] + at);
+      }
+    }
     if constexpr (sources == 4) op_.combine(values[2], values[3]);
     if constexpr (sources >= 2) op_.combine(values[0], values[1]);
     if constexpr (sources >= 3) op_.combine(values[0], values[2]);
-    finish<kUnit, true, !T::kIsInteger>(row, first, values[0]);
+    RC_UNROLL
+    for (unsigned at = 0; at < kUnit; at += kWidth) {
+      const long long element = first + at / kPart * stride;
+      finish<kWidth, true, !T::kIsInteger>(row, element, values[0] + at);
+    }
   }
 
   // Any number of sources, a part of a unit or one element at a time.
@@ -202,7 +220,7 @@ class Reduction {
   RC_INLINE void reduce_part(const Row& row, long long first) const {
     Value value[n] = {};
     if constexpr (kCopies) {
-      fetch<n, is_aligned>(row, 0, first, value);
+      fetch<n, is_aligned>(row, word(row.sources), first, value);
     } else if constexpr (Op::kHasUnits) {
       evaluate_group<n, is_aligned>(row, 0, job_.sources, first, value);
     } else {
@@ -218,7 +236,8 @@ class Reduction {
     Value values[kGroup][n] = {};
     RC_UNROLL
     for (unsigned i = 0; i < kGroup; ++i) {
-      if (i < sources) fetch<n, is_aligned>(row, source + i, first, values[i]);
+      if (i >= sources) continue;
+      fetch<n, is_aligned>(row, word(row.sources + source + i), first, values[i]);
     }
     if (sources == 4) op_.combine(values[2], values[3]);
     if (sources >= 2) op_.combine(values[0], values[1]);
