@@ -16,41 +16,49 @@ OPTIONS = ("-std=c++20", "-O1", "-g1", "-fPIC", "-fvisibility=hidden")
 # The device kernels, played on a processor. Contraction would change their last bit.
 KERNELS = ROOT / "cpp" / "cuda" / "kernels" / "play.cc"
 KERNEL_OPTIONS = ("-O2", "-ffp-contract=off")
-# Optional functions of the driver are in this file.
-OPTIONAL = "optional_api.cc"
 
 
-def fake_driver(has_optional: bool = True) -> Path:
+def fake_driver(without: tuple[str, ...] = ()) -> Path:
     """Returns the path of the library, which is built if its sources are new.
 
-    Without the optional functions the library plays a driver that does not export them.
+    Old drivers lack functions: the library does not export those in `without`.
     """
     sources = sorted(SOURCES.glob("*.cc"))
-    if not has_optional:
-        sources = [path for path in sources if path.name != OPTIONAL]
     headers = [*SOURCES.glob("*.h"), *(ROOT / "cpp" / "cuda").rglob("*.h"), KERNELS]
     digest = hashlib.sha256(" ".join(OPTIONS).encode())
     for path in [*sources, *sorted(headers)]:
         digest.update(path.name.encode() + path.read_bytes())
-    library = TARGET / f"libcuda_sim-{digest.hexdigest()[:16]}.so"
+    stem = f"libcuda_sim-{digest.hexdigest()[:16]}"
+    variant = hashlib.sha256(" ".join(without).encode()).hexdigest()[:8]
+    library = TARGET / (f"{stem}-{variant}.so" if without else f"{stem}.so")
     TARGET.mkdir(parents=True, exist_ok=True)
     with open(TARGET / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.exists():
-            _build(sources, library)
+            _link(_objects(sources, TARGET / stem), without, library)
     return library
 
 
-def _build(sources: list[Path], library: Path) -> None:
+def _objects(sources: list[Path], stem: Path) -> list[Path]:
     """Compiles all sources of the driver as one, which is the fastest way on a busy processor."""
-    whole, built, kernels = (library.with_suffix(end) for end in (".cc", ".o", ".kernels.o"))
+    whole, driver, kernels = (Path(f"{stem}{end}") for end in (".cc", ".o", ".kernels.o"))
     whole.write_text("".join(f'#include "{path.relative_to(ROOT / "tests")}"\n' for path in sources))
     cache = ["ccache"] if shutil.which("ccache") else []
-    folders = [f"-I{ROOT / 'cpp'}", f"-I{ROOT / 'tests'}"]
-    _run(*cache, "g++", *OPTIONS, *folders, "-c", str(whole), "-o", str(built))
-    _run(*cache, "g++", *OPTIONS, *KERNEL_OPTIONS, *folders, "-c", str(KERNELS), "-o", str(kernels))
-    fresh = library.with_suffix(f".{os.getpid()}")
-    _run("g++", "-shared", "-Wl,--no-undefined", str(built), str(kernels), "-o", str(fresh), "-lpthread")
+    compiler = [*cache, "g++", *OPTIONS, f"-I{ROOT / 'cpp'}", f"-I{ROOT / 'tests'}"]
+    for target, command in ((driver, ["-c", str(whole)]), (kernels, [*KERNEL_OPTIONS, "-c", str(KERNELS)])):
+        if not target.exists():
+            fresh = target.with_suffix(f".{os.getpid()}")  # a compiler that is killed leaves a part
+            _run(*compiler, *command, "-o", str(fresh))
+            fresh.rename(target)
+    return [driver, kernels]
+
+
+def _link(objects: list[Path], without: tuple[str, ...], library: Path) -> None:
+    exports, fresh = library.with_suffix(".map"), library.with_suffix(f".{os.getpid()}")
+    hidden = "".join(f" {name};" for name in without)
+    exports.write_text(f"{{ global: *; {'local:' if without else ''}{hidden} }};\n")
+    options = ["-shared", "-Wl,--no-undefined", f"-Wl,--version-script={exports}"]
+    _run("g++", *options, *map(str, objects), "-o", str(fresh), "-lpthread")
     fresh.rename(library)
 
 

@@ -1,4 +1,4 @@
-// Functions that old drivers lack. A library without this file plays such a driver.
+// Functions that old drivers lack.
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -29,7 +29,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if kind != "fake":
         yield kind
         return
-    copy = tmp_path_factory.mktemp(machine[0]) / "libcuda.so"
+    copy = tmp_path_factory.mktemp(machine[0]) / "libcuda_sim.so"
     shutil.copy(fake_driver(), copy)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_SIM_MACHINE", machine[0])

@@ -105,8 +105,9 @@ def test_hidden_gpus_are_hidden_from_cuda_alone(library: Path) -> None:
 
 
 def test_an_old_driver_lacks_functions() -> None:
-    old = ctypes.CDLL(str(fake_driver(has_optional=False)))
-    for name in ("cuFlushGPUDirectRDMAWrites", "cuDeviceGetUuid_v2", "cuMemGetHandleForAddressRange"):
+    names = ("cuFlushGPUDirectRDMAWrites", "cuDeviceGetUuid_v2", "cuMemGetHandleForAddressRange")
+    old = ctypes.CDLL(str(fake_driver(without=names)))
+    for name in names:
         assert not hasattr(old, name)
     assert hasattr(old, "cuMemAlloc_v2")
 
@@ -189,7 +190,7 @@ def test_the_machine_is_right_in_many_random_steps(cuda: Cuda) -> None:
     source = random.Random(seed)
     live: dict[int, tuple[int, bytes]] = {}
     ids = set()
-    for step in range(3000):
+    for step in range(1000):
         if live and source.random() < 0.5:
             address = source.choice(list(live))
             size, data = live.pop(address)
