@@ -79,7 +79,7 @@ Result cuInit(unsigned flags) {
   return in_call("cuInit", Needs::nothing, [&](Call& call) -> Result {
     Driver& all = call.driver();
     if (flags != 0) return kInvalidValue;
-    if (all.is_initialized) return all.process == getpid() ? kSuccess : kNotInitialized;
+    if (all.initialized_in != 0) return kSuccess;
     if (all.machine->visible.empty()) return kNoDevice;
     all.process = getpid();
     for (std::size_t gpu = 0; gpu < all.machine->visible.size(); ++gpu) {
@@ -87,7 +87,7 @@ Result cuInit(unsigned flags) {
       all.contexts.back()->gpu = static_cast<int>(gpu);
       all.memory.add_gpu(all.facts(static_cast<int>(gpu)).bytes);
     }
-    all.is_initialized = true;
+    all.initialized_in = getpid();
     return kSuccess;
   });
 }

@@ -56,7 +56,14 @@ std::map<std::string, long long> Driver::live_counts() const {
 }
 
 Call::Call(const char* name, Needs needs)
-    : name_(name), driver_(cuda_sim::driver()), lock_(driver_.mutex) {
+    : name_(name), driver_(cuda_sim::driver()), lock_(driver_.mutex, std::defer_lock) {
+  // A forked child has the memory of its parent, and none of the driver's threads. One of them may
+  // have held the lock.
+  if (driver_.initialized_in != 0 && driver_.initialized_in != getpid()) {
+    refusal_ = cuda::kNotInitialized;
+    return;
+  }
+  lock_.lock();
   if (!driver_.machine) {
     driver_.machine = machine_of_environment();
     driver_.process = getpid();
@@ -71,6 +78,8 @@ Result Call::check(Needs needs) {
     misuse("a host function may not call CUDA.");
     return cuda::kNotPermitted;
   }
+  const auto always = driver_.machine->failures.find(name_);
+  if (always != driver_.machine->failures.end()) return always->second;
   const auto planned = driver_.failures.find(std::string_view(name_));
   if (planned != driver_.failures.end() && planned->second.calls_before-- == 0) {
     const Result result = planned->second.result;
@@ -78,8 +87,7 @@ Result Call::check(Needs needs) {
     return result;
   }
   if (needs == Needs::nothing) return cuda::kSuccess;
-  // A forked child has the memory of its parent, and none of the driver's threads.
-  if (!driver_.is_initialized || driver_.process != getpid()) return cuda::kNotInitialized;
+  if (driver_.initialized_in == 0) return cuda::kNotInitialized;
   if (needs == Needs::init) return cuda::kSuccess;
   if (context_stack().empty() || !context_stack().back()) return cuda::kInvalidContext;
   context_ = context_stack().back();

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -37,7 +38,7 @@ struct Driver {
   std::mutex mutex;
   std::optional<Machine> machine;  // null before the first call
   pid_t process = 0;
-  bool is_initialized = false;
+  std::atomic<pid_t> initialized_in = 0;  // the process that called cuInit
   Memory memory;
   Scheduler scheduler{mutex};
   std::vector<std::unique_ptr<Context>> contexts;

@@ -164,6 +164,11 @@ Machine described(const Json& from) {
     }
   }
   replace(from, "nvml_order", machine.nvml_order);
+  if (const Json* failures = from.find("failures")) {
+    for (const auto& [name, result] : failures->members) {
+      machine.failures[name] = static_cast<int>(result.number);
+    }
+  }
   return machine;
 }
 

@@ -3,9 +3,11 @@
 // CUDA_SIM_MACHINE names one (k80, h100, h100x2) or a JSON file:
 //   {"base": "k80", "cuda": 11040, "driver": "470.256.02", "ptx": 74, "nvml_order": [1, 0],
 //    "gpus": [{"name": "Tesla K80", "uuid": "GPU-...", "pci": "0000:05:00.0", "bytes": 12e9,
-//              "bar1_bytes": 17179869184, "attributes": {"116": 1}, "peers": [1], "mig": false}]}
-// Every member is optional. A value replaces that of `base`; attributes with value null are unknown
-// to the driver. CUDA_VISIBLE_DEVICES hides GPUs from CUDA, but not from NVML.
+//              "bar1_bytes": 17179869184, "attributes": {"116": 1}, "peers": [1], "mig": false}],
+//    "failures": {"cuInit": 999}}
+// Every member is optional. A function in `failures` returns this result always. A value replaces
+// that of `base`; attributes with value null are unknown to the driver. CUDA_VISIBLE_DEVICES hides
+// GPUs from CUDA, but not from NVML.
 #pragma once
 
 #include <map>
@@ -34,6 +36,7 @@ struct Machine {
   int cuda_version = 0;
   int ptx_version = 0;  // 74 for .version 7.4
   std::string driver_version;
+  std::map<std::string, int> failures;  // results by function
   std::vector<GpuFacts> gpus;
   std::vector<int> visible;     // places in gpus, as CUDA counts them
   std::vector<int> nvml_order;  // places in gpus, as NVML counts them

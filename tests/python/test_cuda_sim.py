@@ -144,6 +144,15 @@ def test_a_prohibited_gpu_refuses_a_context(library: Path, tmp_path: Path) -> No
     assert retain(library, {"CUDA_SIM_MACHINE": path}).communicate()[0] == f"{UNAVAILABLE}\n"
 
 
+def test_a_machine_can_refuse_a_function_always(library: Path, tmp_path: Path) -> None:
+    path = machine(tmp_path, {"failures": {"cuInit": 999, "nvmlInit_v2": 9}})
+    program = """
+driver = ctypes.CDLL(library)
+print([driver.cuInit(0), driver.cuInit(0), driver.nvmlInit_v2()])
+"""
+    assert output(program, library, CUDA_SIM_MACHINE=path) == "[999, 999, 9]\n"
+
+
 def test_bar1_is_bounded(cuda: Cuda) -> None:
     take = cuda.library.cuda_sim_take_bar1
     take.argtypes = [ctypes.c_int, ctypes.c_longlong]
