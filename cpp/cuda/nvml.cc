@@ -10,13 +10,13 @@
 namespace rdmacoll::cuda {
 namespace {
 
-constexpr int kSuccess = 0;  // NVML_SUCCESS
+constexpr int kNvmlSuccess = 0;  // NVML_SUCCESS
 constexpr unsigned kLinksMax = 18;
 
 // Calls a function that may be absent. Returns whether it succeeded.
 template <typename Function, typename... Arguments>
 bool ask(Function function, Arguments... arguments) {
-  return function != nullptr && function(arguments...) == kSuccess;
+  return function != nullptr && function(arguments...) == kNvmlSuccess;
 }
 
 template <typename Function, typename... Before>
@@ -102,17 +102,17 @@ const NvmlGpu* NvmlFacts::find(std::string_view uuid) const {
 NvmlFacts read_nvml(const nvml::Functions& functions) {
   NvmlFacts facts;
   const int begun = functions.nvmlInit_v2();
-  if (begun != kSuccess) {
+  if (begun != kNvmlSuccess) {
     facts.problem = cat("nvmlInit_v2 failed with ", begun, ": is the driver loaded?");
     return facts;
   }
   facts.driver_version = text_of(functions.nvmlSystemGetDriverVersion);
   unsigned count = 0;
-  if (functions.nvmlDeviceGetCount_v2(&count) != kSuccess) count = 0;
+  if (functions.nvmlDeviceGetCount_v2(&count) != kNvmlSuccess) count = 0;
   for (unsigned index = 0; index < count; ++index) {
     nvml::Device device = nullptr;
     // A GPU that has fallen off the bus is left out.
-    if (functions.nvmlDeviceGetHandleByIndex_v2(index, &device) != kSuccess) continue;
+    if (functions.nvmlDeviceGetHandleByIndex_v2(index, &device) != kNvmlSuccess) continue;
     facts.gpus.push_back(gpu_of(functions, device));
   }
   functions.nvmlShutdown();
