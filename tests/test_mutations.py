@@ -36,6 +36,7 @@ TESTS = {
     "agreement": ("unit_tests", "AgreementOfRanks*"),
     "gate": ("unit_tests", "AgreementOfRanks.bears_*"),
     "kernels": ("unit_tests", "CudaKernels*"),
+    "cuda": ("unit_tests", "Cuda*-CudaKernels*"),
     "gpu": ("unit_tests", "GpuPolicy*:GpuSystem*:Nvml*:Topology*"),
 }
 # For the engine: the library that the command line steps.
@@ -221,6 +222,7 @@ def test_there_are_planted_bugs() -> None:
     assert len(patches("agreement")) >= 5
     assert len(patches("gate")) >= 6
     assert len(patches("kernels")) >= 6
+    assert len(patches("cuda")) >= 12
     assert len(patches("engine")) >= 12
     for patch in patches("engine"):
         assert seeds_of(patch) <= 1000, patch.name

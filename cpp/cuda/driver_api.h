@@ -64,6 +64,7 @@ inline constexpr Result kNotPermitted = 800;
 inline constexpr Result kNotSupported = 801;
 inline constexpr Result kSystemDriverMismatch = 803;
 inline constexpr Result kStreamCaptureUnsupported = 900;
+inline constexpr Result kStreamCaptureUnsafe = 901;
 inline constexpr Result kStreamCaptureImplicit = 906;
 inline constexpr Result kUnknown = 999;
 
@@ -84,6 +85,7 @@ inline constexpr int kFlushCurrentDevice = 0;   // target
 inline constexpr int kFlushToOwner = 100;       // scope
 inline constexpr int kFlushToAllDevices = 200;  // scope
 inline constexpr int kCaptureNone = 0;          // cuStreamIsCapturing
+inline constexpr int kCaptureRelaxed = 2;       // mode
 inline constexpr int kComputeModeDefault = 0;
 inline constexpr int kComputeModeProhibited = 2;
 inline constexpr int kComputeModeExclusiveProcess = 3;
@@ -197,8 +199,9 @@ enum class MemoryType : unsigned { none = 0, host = 1, device = 2, array = 3, un
                      StreamHandle stream, void** parameters, void** extra))                       \
   X(cuLaunchHostFunc, (StreamHandle stream, void (*function)(void*), void* context))
 
-// Functions that the driver of a Tesla K80 (R470) may lack, with their first CUDA version.
+// Functions that a driver may lack, with their first CUDA version.
 #define RC_CUDA_OPTIONAL_FUNCTIONS(X)                                                           \
+  X(cuThreadExchangeStreamCaptureMode, (int* mode))         /* 10.1 */                          \
   X(cuFlushGPUDirectRDMAWrites, (int target, int scope))    /* 11.3 */                          \
   X(cuDeviceGetUuid_v2, (Uuid * uuid, DeviceNumber device)) /* 11.4 */                          \
   X(cuMemGetHandleForAddressRange, (void* handle, Address address, std::size_t bytes, int type, \

@@ -116,13 +116,17 @@ class GpuCompute::Work {
   Status copy(const ComputeJob& job, std::size_t bytes) {
     Side to(job.to), from(job.sources.front().pieces);
     for (std::size_t done = 0; done < bytes;) {
-      const std::size_t run = std::min(to.run(), from.run());
+      const std::size_t run = std::min({to.run(), from.run(), reach(to), reach(from)});
       RC_RETURN_IF_ERROR(copy_run(to, from, run));
       to.skip(run);
       from.skip(run);
       done += run;
     }
     return {};
+  }
+
+  std::size_t reach(const Side& side) const {
+    return side.gpu() == kHost ? parts_.pinned.reach(side.data()) : SIZE_MAX;
   }
 
   Status copy_run(const Side& to, const Side& from, std::size_t bytes) {
@@ -212,6 +216,7 @@ Status GpuCompute::submit(const ComputeJob& job) {
 
 // Finds the jobs that have ended on all their lanes.
 bool GpuCompute::end_jobs() {
+  const RelaxedCapture relaxed(parts_.load(std::memory_order_relaxed)->gpus.driver());
   for (auto& [key, lane] : lanes_) {
     uint16_t index = 0;
     for (Status status; lane.take_ended(index, status); status = {}) {
@@ -243,6 +248,7 @@ bool GpuCompute::arm() {
   if (in_flight_ == 0) return true;
   if (!ended_.empty()) return false;
   const GpuParts& parts = *parts_.load(std::memory_order_relaxed);
+  const RelaxedCapture relaxed(parts.gpus.driver());
   // Armed before the last look at the events. Otherwise one could pass in between.
   parts.sleeper->arm();
   return std::all_of(lanes_.begin(), lanes_.end(), [&](auto& entry) {

@@ -72,12 +72,32 @@ class Gpus {
 // Reads the facts of a device, without a context.
 Status read_facts(const Driver& driver, int ordinal, GpuFacts& facts);
 
+// Lets this thread call the driver while another one captures a CUDA graph. Otherwise calls would
+// fail, and would spoil the capture.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const Driver& driver) : driver_(driver) { exchange(); }
+  ~RelaxedCapture() { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  void exchange() {
+    if (driver_.call.cuThreadExchangeStreamCaptureMode == nullptr) return;
+    driver_.call.cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+
+  const Driver& driver_;
+  int mode_ = kCaptureRelaxed;  // the other one of the two that are exchanged
+};
+
 // Makes a context the thread's current one. The end makes the earlier one current again, which is
 // the caller's.
 class ScopedContext {
  public:
   ScopedContext(const Driver& driver, ContextHandle context)
-      : driver_(driver),
+      : relaxed_(driver),
+        driver_(driver),
         status_(driver.check(driver.call.cuCtxPushCurrent_v2(context), "cuCtxPushCurrent")) {}
   ScopedContext(const Gpus& gpus, Gpu gpu) : ScopedContext(gpus.driver(), gpus.context(gpu)) {}
   ~ScopedContext() {
@@ -90,6 +110,7 @@ class ScopedContext {
   const Status& status() const { return status_; }
 
  private:
+  const RelaxedCapture relaxed_;
   const Driver& driver_;
   const Status status_;
 };

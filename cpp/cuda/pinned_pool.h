@@ -29,6 +29,12 @@ class PinnedPool {
   // Pins the slabs of a piece of the pool for all GPUs. Other memory stays as it is. Memory that
   // cannot be pinned is used all the same, more slowly, which is logged once. `gpu`: one in use.
   void pin(const std::byte* memory, std::size_t bytes, Gpu gpu);
+  // Bytes from here to the end of a slab. A copy beyond it would be refused, since the driver knows
+  // the next slab as other memory. Memory outside the pool has no such end.
+  std::size_t reach(const std::byte* memory) const {
+    if (!pool_.contains(memory, 1)) return SIZE_MAX;
+    return kSlabBytes - static_cast<std::size_t>(memory - pool_.base()) % kSlabBytes;
+  }
   // Whether kernels of the GPU reach this memory of the pool: all of it is pinned, and the GPU has
   // it in one piece. Its address there is its own plus `offset`. The GPU's context must be the
   // current one.

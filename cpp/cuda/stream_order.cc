@@ -18,10 +18,15 @@ std::string title(uint64_t stream) {
 
 StreamHandle handle_of(uint64_t stream) { return reinterpret_cast<StreamHandle>(stream); }
 
-Status refuse_capture(uint64_t stream) {
-  return {Code::invalid, cat(title(stream),
-                             " is being captured into a CUDA graph, which cannot hold an operation "
-                             "between ranks: call rdmacoll outside of the capture.")};
+// The legacy stream cannot be used while another stream is captured.
+Status refuse_capture(uint64_t stream, Result result) {
+  const std::string what = result == kStreamCaptureImplicit
+                               ? cat("a stream is being captured into a CUDA graph, and ",
+                                     title(stream), " waits for it")
+                               : cat(title(stream), " is being captured into a CUDA graph");
+  return {Code::invalid, cat(what,
+                             ". A graph cannot hold an operation between ranks: call rdmacoll "
+                             "outside of the capture.")};
 }
 
 }  // namespace
@@ -35,6 +40,7 @@ class StreamOrders::Order final : public StreamOrder {
 
   Status reached(bool& is_reached) override {
     const Driver& driver = shared_->gpus->driver();
+    const RelaxedCapture relaxed(driver);
     const Result result = driver.call.cuEventQuery(event_);
     is_reached = result == kSuccess;
     if (result == kSuccess || result == kNotReady) return {};
@@ -44,6 +50,7 @@ class StreamOrders::Order final : public StreamOrder {
 
   // The sleeper is armed before the last look at the event. Otherwise the event could pass between.
   bool arm() override {
+    const RelaxedCapture relaxed(shared_->gpus->driver());
     shared_->sleeper->arm();
     if (!std::exchange(is_watched_, true)) {
       WakeStream& wake_stream = shared_->wake_streams[stream_ / 64 % kWakeStreams];
@@ -95,8 +102,9 @@ Status StreamOrders::record(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrde
   RC_RETURN_IF_ERROR(scope.status());
   int capture = kCaptureNone;
   const Result result = driver.call.cuStreamIsCapturing(handle_of(stream), &capture);
-  // The legacy stream cannot be used while another stream is captured.
-  if (result == kStreamCaptureImplicit || capture != kCaptureNone) return refuse_capture(stream);
+  if (result == kStreamCaptureImplicit || capture != kCaptureNone) {
+    return refuse_capture(stream, result);
+  }
   RC_RETURN_IF_ERROR(driver.check(result, title(stream)));
   EventHandle event = nullptr;
   RC_RETURN_IF_ERROR(shared_->events->take(context, event));

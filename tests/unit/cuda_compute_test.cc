@@ -106,6 +106,16 @@ TEST_F(CudaCompute, makes_nothing_new_in_the_steady_state) {
   }
 }
 
+TEST_F(CudaCompute, does_not_spoil_a_graph_that_another_thread_captures) {
+  std::byte* const device = cuda.place(8);
+  cuda.is_captured = true;
+  copy({{pool->allocate(8), 8}}, {{device, 8, first}}, 1);
+  EXPECT_THAT(poll().cookies, IsEmpty());
+  EXPECT_TRUE(compute->arm());
+  EXPECT_THAT(finish().cookies, ElementsAre(1));
+  EXPECT_EQ(ScriptedCuda::capture_mode(), 0);
+}
+
 TEST_F(CudaCompute, is_busy_while_too_many_jobs_are_under_way) {
   std::byte* const device = cuda.place(8);
   std::byte* const host = pool->allocate(8);
@@ -216,8 +226,11 @@ TEST_F(CudaCompute, uses_memory_that_cannot_be_pinned) {
 TEST_F(CudaCompute, pins_only_the_slabs_in_use) {
   std::byte* const device = cuda.place(8);
   std::byte* const host = pool->allocate(3 * PinnedPool::kSlabBytes);
-  copy({{host + PinnedPool::kSlabBytes - 4, 8}}, {{device, 8, first}});
+  for (int i = 0; i < 8; ++i) device[i] = static_cast<std::byte>(i + 1);
+  std::byte* const across = host + PinnedPool::kSlabBytes - 4;
+  copy({{across, 8}}, {{device, 8, first}});
   finish();
+  EXPECT_EQ(std::memcmp(across, device, 8), 0);
   EXPECT_EQ(cuda.pinned.size(), 2u);
   EXPECT_EQ(pinned->pinned_bytes(), 2 * PinnedPool::kSlabBytes);
   std::byte foreign[8];

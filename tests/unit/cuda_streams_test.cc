@@ -100,8 +100,19 @@ TEST_F(CudaStreamOrder, of_a_captured_stream_is_refused) {
   EXPECT_THAT(status.message(), AllOf(HasSubstr("the stream 0x"), HasSubstr("CUDA graph")));
   cuda.fails["cuStreamIsCapturing"] = kStreamCaptureImplicit;
   status = orders->record(kLegacyStream, gpu, order);
-  EXPECT_THAT(status.message(), HasSubstr("the legacy default stream is being captured"));
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("a stream is being captured"),
+                                      HasSubstr("the legacy default stream waits")));
   EXPECT_EQ(cuda.count("cuEventRecord"), 0);
+}
+
+TEST_F(CudaStreamOrder, does_not_spoil_a_graph_that_another_thread_captures) {
+  cuda.is_captured = true;
+  const auto order = record(kPerThreadStream);
+  EXPECT_FALSE(is_reached(*order));
+  EXPECT_TRUE(order->arm());
+  cuda.run();
+  EXPECT_TRUE(is_reached(*order));
+  EXPECT_EQ(ScriptedCuda::capture_mode(), 0);
 }
 
 TEST_F(CudaStreamOrder, passes_on_a_fault_of_the_caller_s_work) {

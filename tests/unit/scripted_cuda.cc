@@ -31,8 +31,17 @@ bool ScriptedCuda::is_current(const Context* context) const {
   return !current().empty() && current().back() == context;
 }
 
+int& ScriptedCuda::capture_mode() {
+  static thread_local int mode = 0;
+  return mode;
+}
+
 Result ScriptedCuda::called(const char* name) {
   ++calls[name];
+  const std::string_view call = name;
+  const bool is_safe = call != "cuEventQuery" && call != "cuEventCreate" && call != "cuMemAlloc" &&
+                       call != "cuStreamCreate" && call != "cuMemHostRegister";
+  if (is_captured && !is_safe && capture_mode() != kCaptureRelaxed) return kStreamCaptureUnsafe;
   const auto found = fails.find(name);
   return found == fails.end() ? kSuccess : found->second;
 }

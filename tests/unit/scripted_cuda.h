@@ -89,6 +89,7 @@ class ScriptedCuda {
   std::map<Address, Memory> memory;
   std::vector<std::unique_ptr<Stream>> streams;
   std::vector<std::unique_ptr<Event>> events;
+  bool is_captured = false;  // another thread captures a graph
   std::vector<std::string> misuse;
   std::map<std::string, int> calls;
   std::map<void*, std::size_t> pinned;
@@ -102,6 +103,7 @@ class ScriptedCuda {
   Result enqueue(const char* name, StreamHandle handle, Work work);
   bool is_current(const Context* context) const;
   static std::vector<Context*>& current();  // the thread's stack of contexts
+  static int& capture_mode();               // also the thread's
   void note(const std::string& sentence) { misuse.push_back(sentence); }
 
   static ScriptedCuda* now;

@@ -19,8 +19,19 @@ Context* of(ContextHandle handle) { return reinterpret_cast<Context*>(handle); }
 ContextHandle handle_of(Context* context) { return reinterpret_cast<ContextHandle>(context); }
 Event* of(EventHandle handle) { return reinterpret_cast<Event*>(handle); }
 
+// The driver refuses a copy that leaves the pinned memory in which it begins.
+bool leaves_pinned_memory(const void* memory, std::size_t bytes) {
+  const auto* const first = static_cast<const std::byte*>(memory);
+  for (const auto& [begin, length] : the().pinned) {
+    const auto* const end = static_cast<const std::byte*>(begin) + length;
+    if (first >= begin && first < end && first + bytes > end) return true;
+  }
+  return false;
+}
+
 Result copy(const char* name, void* to, const void* from, std::size_t bytes, StreamHandle stream) {
   CALLED(name);
+  if (leaves_pinned_memory(to, bytes) || leaves_pinned_memory(from, bytes)) return kInvalidValue;
   return the().enqueue(name, stream, {cat(name, " ", bytes), [=] {
                                         std::memcpy(to, from, bytes);
                                         return true;
@@ -186,6 +197,10 @@ void fill_streams(Functions& f) {
 }
 
 void fill_events(Functions& f) {
+  f.cuThreadExchangeStreamCaptureMode = [](int* mode) -> Result {
+    std::swap(*mode, ScriptedCuda::capture_mode());
+    return kSuccess;
+  };
   f.cuEventCreate = [](EventHandle* event, unsigned flags) -> Result {
     CALLED("cuEventCreate");
     if (ScriptedCuda::current().empty()) return kInvalidContext;
