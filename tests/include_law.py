@@ -19,7 +19,7 @@ MAY_INCLUDE = {
     "settings": _BELOW | {"transport", "bootstrap"},
     "probe": _BELOW | {"transport"},
     "ps": _BELOW | {"transport"},
-    "operation": _BASE | {"collectives"},
+    "operation": _BELOW | {"collectives"},
     "agreement": _AGREEMENT,
     "execution": _EXECUTION,
     "engine": _ENGINE,

@@ -21,10 +21,11 @@ std::vector<std::vector<Schedule>> forms_of(const AlgorithmRow& row, Shape shape
   }
   std::vector<std::vector<Schedule>> forms{plain};
   for (const int per_node : {2, shape.members()}) {
-    for (const bool visible : {false, true}) {
+    for (const CallerMemory memory :
+         {CallerMemory::hidden, CallerMemory::visible, CallerMemory::device}) {
       std::vector<Schedule> lowered;
       for (const Schedule& schedule : plain) {
-        Placement placement{{}, visible, visible, std::vector<bool>(shape.members(), true)};
+        Placement placement{{}, memory, memory, std::vector<bool>(shape.members(), true)};
         for (int peer = 0; peer < shape.members(); ++peer) {
           placement.views.push_back(peer / per_node == schedule.rank / per_node);
         }

@@ -22,8 +22,7 @@ Status group_from(Session& session, const rc_request* requests, int32_t count,
   std::vector<Request> group(static_cast<std::size_t>(count));
   std::vector<std::string_view> dtypes;
   for (std::size_t i = 0; i < group.size(); ++i) {
-    RC_RETURN_IF_ERROR(request_from(requests[i], group[i]));
-    RC_RETURN_IF_ERROR(session.resolve(JobRank(requests[i].root), group[i]));
+    RC_RETURN_IF_ERROR(request_from(session, requests[i], group[i]));
     RC_RETURN_IF_ERROR(session.check(group[i]));  // checks the dtype, too
     dtypes.push_back(name_of(group[i].dtype));
   }

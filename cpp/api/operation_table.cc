@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "api/device_requests.h"
 #include "api/engine_handle.h"
 #include "api/groups.h"
 #include "api/lock_hooks.h"
@@ -20,6 +21,16 @@ namespace {
 int outcome(Operation& operation, bool done, char** error) {
   if (!done) return kTimeout;
   return report(operation.status(), error);
+}
+
+// Prepares an operation of an earlier call on a stream. The address may belong to other memory now,
+// for which the operation cannot run: then it becomes null.
+Status reuse(Session& session, const rc_request& request, OperationRef& operation) {
+  const std::vector<TensorRef> before = operation->request.tensors;
+  RC_RETURN_IF_ERROR(use_stream(session, request.stream, operation->request));
+  const auto is_same = [](const TensorRef& a, const TensorRef& b) { return a.gpu == b.gpu; };
+  if (!std::ranges::equal(before, operation->request.tensors, is_same)) operation = nullptr;
+  return {};
 }
 
 int operation_submit(rc_engine* engine, const rc_request* request, rc_handle** handle,
@@ -64,7 +75,8 @@ int operation_call(rc_engine* engine, const rc_request* request, int64_t timeout
   const bool can_repeat =
       status.ok() && RepeatedCalls::can_repeat(*request) && !session.fabric().is_by_device();
   if (can_repeat) operation = engine->repeated_calls.take(*request);
-  if (operation == nullptr) status = operation_from(session, *request, operation);
+  if (operation != nullptr && request->stream != 0) status = reuse(session, *request, operation);
+  if (status.ok() && operation == nullptr) status = operation_from(session, *request, operation);
   if (status.ok()) {
     status = session.driver().submit_and_wait(operation, nanoseconds(timeout_ms),
                                               has_lock != 0 ? &long_wait : nullptr);

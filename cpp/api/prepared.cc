@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "api/device_requests.h"
 #include "api/return_values.h"
 
 namespace rdmacoll {
@@ -20,10 +21,12 @@ Request refusal_of(const Request& request, const Status& reason) {
 
 }  // namespace
 
-Prepared::Prepared(Session& session, OperationRef operation, Nanoseconds timeout, char** error)
+Prepared::Prepared(Session& session, OperationRef operation, uint64_t stream, Nanoseconds timeout,
+                   char** error)
     : session_(session),
       operation_(std::move(operation)),
       pinned_(session.pin(operation_->request)),
+      stream_(stream),
       timeout_(timeout),
       error_(error) {
   operation_->is_prepared = true;
@@ -40,8 +43,12 @@ int Prepared::run(const LongWaitHooks& hooks) {
   if (!is_running_) {
     operation.rearm();
     is_running_ = true;
-    const Status status = driver.submit_and_wait(operation_, timeout_, &long_wait);
-    if (status.code() == Code::duplicate) session_.refuse(refusal_of(operation.request, status));
+    Status status;
+    if (stream_ != 0) status = renew_order(session_, stream_, operation.request);
+    const bool has_order = status.ok();
+    if (has_order) status = driver.submit_and_wait(operation_, timeout_, &long_wait);
+    if (!has_order || status.code() == Code::duplicate)
+      session_.refuse(refusal_of(operation.request, status));
     if (!status.ok()) operation.complete(status);
   } else {
     driver.wait(operation, timeout_, &long_wait);

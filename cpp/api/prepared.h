@@ -1,6 +1,7 @@
 // An operation that one caller runs many times.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "api/session.h"
@@ -11,8 +12,10 @@ namespace rdmacoll {
 
 class Prepared {
  public:
-  // The request must be valid. `error`: receives the errors of runs.
-  Prepared(Session& session, OperationRef operation, Nanoseconds timeout, char** error);
+  // The request must be valid. `stream`: as in rc_request, for each run.
+  // `error`: receives the errors of runs.
+  Prepared(Session& session, OperationRef operation, uint64_t stream, Nanoseconds timeout,
+           char** error);
   ~Prepared();
 
   // As prepared.run() in rdmacoll_c.h. `hooks` are called around long waits.
@@ -23,6 +26,7 @@ class Prepared {
   Session& session_;
   const OperationRef operation_;
   const std::vector<Piece> pinned_;
+  const uint64_t stream_;
   const Nanoseconds timeout_;
   char** const error_;
   bool is_running_ = false;  // started, and its end was not returned yet

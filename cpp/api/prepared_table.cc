@@ -32,7 +32,8 @@ int prepared_prepare(rc_engine* engine, const rc_request* request, int64_t timeo
               "a prepared operation has its own outputs: leave `shared_result` out."};
   }
   if (status.ok()) {
-    *prepared = new rc_prepared{{session, operation, nanoseconds(timeout_ms), error}};
+    *prepared =
+        new rc_prepared{{session, operation, request->stream, nanoseconds(timeout_ms), error}};
   }
   return report(refused(session, *request, std::move(status)), error);
 }

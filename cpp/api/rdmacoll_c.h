@@ -124,6 +124,13 @@ typedef struct rc_request {
    * the others after this one has succeeded. Ranks compare it. NULL: none. submit_group() does
    * all of this. */
   const char* group;
+  /* 0: the tensors are in host memory. Otherwise they are in memory of GPUs (or in memory that the
+   * host shares with them), and this is the CUDA stream that orders the operation, as DLPack
+   * numbers streams: 1: the legacy default one, 2: the one of the thread, others: a handle. The
+   * operation begins after the stream's present work. It ends when its results are complete.
+   * Results are in memory of the same GPU, also those of `allocate`. The row counts of an alltoall
+   * are in host memory. Not together with `shared_result`. */
+  uint64_t stream;
 } rc_request;
 
 enum rc_measure { RC_LATENCY = 1, RC_EXCHANGE = 2, RC_BANDWIDTH = 4 };

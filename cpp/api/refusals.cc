@@ -28,7 +28,8 @@ void refuse(rc_engine* engine, const rc_request* request, const char* reason) {
 }
 
 Status refused(Session& session, const rc_request& request, Status status) {
-  const bool is_refusal = status.code() == Code::invalid || status.code() == Code::duplicate;
+  const bool is_refusal = status.code() == Code::invalid || status.code() == Code::duplicate ||
+                          status.code() == Code::failed;
   if (is_refusal) announce(session, request, status.message());
   return status;
 }

@@ -12,7 +12,8 @@ namespace rdmacoll {
 // As in rdmacoll_c.h.
 void refuse(rc_engine* engine, const rc_request* request, const char* reason);
 
-// Announces the refusal if the request is invalid or its name is in flight. Returns `status`.
+// Announces the refusal if the request is invalid, its name is in flight, or its GPU has failed.
+// Returns `status`.
 Status refused(Session& session, const rc_request& request, Status status);
 
 }  // namespace rdmacoll

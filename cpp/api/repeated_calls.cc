@@ -52,7 +52,7 @@ OperationRef RepeatedCalls::take(const rc_request& request) {
   const std::lock_guard lock(mutex_);
   Slot& slot = slot_of(request);
   const bool is_found = slot.operation != nullptr && slot.root == request.root &&
-                        is_equal(request, slot.operation->request);
+                        slot.stream == request.stream && is_equal(request, slot.operation->request);
   if (!is_found) return nullptr;
   OperationRef operation = std::move(slot.operation);
   slot.operation = nullptr;
@@ -65,6 +65,7 @@ void RepeatedCalls::keep(const rc_request& request, OperationRef operation) {
   const std::lock_guard lock(mutex_);
   Slot& slot = slot_of(request);
   slot.root = request.root;
+  slot.stream = request.stream;
   std::swap(slot.operation, operation);
 }
 

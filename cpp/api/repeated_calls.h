@@ -19,7 +19,8 @@ class RepeatedCalls {
   // callbacks of their own.
   static bool can_repeat(const rc_request& request);
 
-  // Takes the operation of an equal request, ready to run. Returns null if there is none.
+  // Takes the operation of an equal request, ready to run. Returns null if there is none. An
+  // operation on a stream needs a new order.
   OperationRef take(const rc_request& request);
   // Keeps the operation of this request, which has succeeded. It replaces another one if necessary.
   void keep(const rc_request& request, OperationRef operation);
@@ -28,7 +29,9 @@ class RepeatedCalls {
   static constexpr std::size_t kSlots = 64;
   struct Slot {
     OperationRef operation;
-    int32_t root = 0;  // as in the request; the operation has the rank in its set
+    // As in the request. The operation has the root's rank in its set, and another order.
+    int32_t root = 0;
+    uint64_t stream = 0;
   };
   Slot& slot_of(const rc_request& request);
 

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "api/device_requests.h"
 #include "base/clock.h"
 #include "base/text.h"
 
@@ -19,9 +20,8 @@ Status check_size(std::string_view what, uint32_t size, std::size_t expected) {
                             "package again.")};
 }
 
-}  // namespace
-
-Status request_from(const rc_request& from, Request& to) {
+// Everything that the session does not decide.
+Status translate(const rc_request& from, Request& to) {
   RC_RETURN_IF_ERROR(check_size("request", from.size, sizeof(rc_request)));
   to.set = static_cast<uint32_t>(from.process_set);
   to.kind = static_cast<Kind>(from.kind);
@@ -77,11 +77,18 @@ Status request_from(const rc_request& from, Request& to) {
   return {};
 }
 
-Status operation_from(const Session& session, const rc_request& from, OperationRef& operation) {
+}  // namespace
+
+Status request_from(Session& session, const rc_request& from, Request& to) {
+  RC_RETURN_IF_ERROR(translate(from, to));
+  RC_RETURN_IF_ERROR(session.resolve(JobRank(from.root), to));
+  return from.stream == 0 ? Status() : use_stream(session, from.stream, to);
+}
+
+Status operation_from(Session& session, const rc_request& from, OperationRef& operation) {
   RC_RETURN_IF_ERROR(session.usable());
   Request request;
-  RC_RETURN_IF_ERROR(request_from(from, request));
-  RC_RETURN_IF_ERROR(session.resolve(JobRank(from.root), request));
+  RC_RETURN_IF_ERROR(request_from(session, from, request));
   operation = std::make_shared<Operation>(std::move(request));
   return {};
 }

@@ -10,9 +10,10 @@
 
 namespace rdmacoll {
 
-Status request_from(const rc_request& from, Request& to);
+// For a session that is usable.
+Status request_from(Session& session, const rc_request& from, Request& to);
 // Makes an operation of `session` from the request. Fails if the session is not usable.
-Status operation_from(const Session& session, const rc_request& from, OperationRef& operation);
+Status operation_from(Session& session, const rc_request& from, OperationRef& operation);
 Status pair_plan_from(const rc_pair_plan& from, probe::Plan& to);
 
 Status plan_query_from(const rc_plan_query& from, PlanQuery& to);

@@ -17,6 +17,7 @@
 #include "bootstrap/numa.h"
 #include "compute/inline.h"
 #include "compute/workers.h"
+#include "cuda/cuda_memory.h"
 #include "memory/process_limits.h"
 
 namespace rdmacoll {
@@ -333,6 +334,7 @@ void Session::close(const std::string& cause) {
   forget_state_signal(driver_.get());
   const Nanoseconds limit = goodbye_limit(from_seconds(config_.peer_timeout_s));
   driver_->stop(cause, is_started_ ? limit : kEarlyGoodbyeLimit);
+  if (device_memory_ != nullptr) device_memory_->close();  // no waker of it calls the driver
   compute_->finish_tasks();  // memory of callbacks may be freed after close()
 }
 
@@ -341,6 +343,7 @@ Session::~Session() {
     (void)driver_.release();
     (void)engine_.release();
     (void)compute_.release();
+    (void)device_memory_.release();
     (void)fabric_.release();
     new std::shared_ptr<MemoryPool>(std::move(pool_));
     return;
@@ -349,6 +352,7 @@ Session::~Session() {
   driver_.reset();
   engine_.reset();
   compute_.reset();
+  device_memory_.reset();
   fabric_.reset();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,10 +14,15 @@
 #include "compute/compute.h"
 #include "engine/driver.h"
 #include "engine/engine.h"
+#include "memory/device_memory.h"
 #include "memory/pool.h"
 #include "settings/settings.h"
 
 namespace rdmacoll {
+
+namespace cuda {
+class CudaMemory;
+}
 
 class Session {
  public:
@@ -44,6 +50,7 @@ class Session {
   Driver& driver() { return *driver_; }
   // Sets the root as a rank of its set, and disables shared results if the settings do.
   Status resolve(JobRank root, Request& request) const;
+  SetRank rank_in(uint32_t set) const { return engine_->rank_in(set, JobRank(rank_)); }
   Status check(const Request& request) const { return engine_->check(request); }
   // As operation.refuse() in rdmacoll_c.h.
   void refuse(Request request);
@@ -57,6 +64,8 @@ class Session {
   // is copied in each run.
   std::vector<Piece> pin(const Request& request);
   void unpin(const std::vector<Piece>& pinned);
+  // Memory of GPUs. The first call opens the GPU driver. Fails if there is none. Any thread.
+  Status device_memory(DeviceMemory*& memory);
   const std::shared_ptr<MemoryPool>& pool() { return pool_; }
   const World& world() const { return world_; }  // empty before start()
   int size() const { return size_; }
@@ -84,6 +93,8 @@ class Session {
   World world_;
   std::shared_ptr<MemoryPool> pool_;  // shared with lent memory, which may outlive the session
   std::unique_ptr<Fabric> fabric_;
+  std::mutex device_memory_mutex_;
+  std::unique_ptr<cuda::CudaMemory> device_memory_;  // null until a request names a stream
   std::unique_ptr<Compute> compute_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Driver> driver_;

@@ -55,6 +55,7 @@ std::vector<Piece> Session::pin(const Request& request) {
   if (!fabric_->is_by_device()) return pinned;
   driver_->inspect([&](Engine&) {
     for (const TensorRef& tensor : request.tensors) {
+      if (tensor.gpu != kHost) continue;
       const std::size_t bytes = tensor.bytes(request.dtype);
       for (std::byte* data : {const_cast<std::byte*>(tensor.input), tensor.output}) {
         if (bytes < kPinnedBytesMin || pool_->contains(data, bytes)) continue;

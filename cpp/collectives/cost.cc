@@ -287,10 +287,11 @@ std::vector<Schedule> lowered_schedules(Algorithm algorithm, Shape shape, const 
                                         bool is_visible) {
   std::vector<Schedule> lowered;
   for (shape.rank = 0; shape.rank < shape.members(); ++shape.rank) {
-    Placement placement{.input_visible = is_visible, .output_visible = is_visible};
+    const CallerMemory memory = is_visible ? CallerMemory::visible : CallerMemory::hidden;
+    Placement placement{.input = memory, .output = memory};
     for (int peer = 0; peer < shape.members(); ++peer) {
       placement.views.push_back(shape.node_of(peer) == shape.node_of(shape.rank));
-      placement.devices.push_back(links.is_by_device && !placement.views.back());
+      placement.nics.push_back(links.is_by_device && !placement.views.back());
     }
     lowered.push_back(lower(make_schedule(algorithm, shape), placement));
   }

@@ -21,7 +21,7 @@ class Lowering {
         outputs_packed_(from.parts, false) {}
 
   Schedule run() {
-    mark_device_outputs();
+    mark_outputs_in_work();
     for (; at_ < from_.steps.size(); ++at_) {
       const Step& step = from_.steps[at_];
       rewrite(step);
@@ -35,11 +35,14 @@ class Lowering {
   }
 
  private:
-  // Marks the output parts that a device reads or writes: they live in work.
-  void mark_device_outputs() {
-    if (placement_.output_visible || placement_.output_shared) return;
+  // Marks the output parts that live in work: all parts of a GPU's memory, and the hidden parts
+  // that a NIC reads or writes.
+  void mark_outputs_in_work() {
+    if (placement_.output == CallerMemory::visible || placement_.output_shared) return;
+    const bool is_staged = placement_.output == CallerMemory::device;
     for (const Step& step : from_.steps) {
-      if (step.peer >= 0 && step.to.space == Space::output && by_device(step)) mark(step.to);
+      if (step.to.space != Space::output) continue;
+      if (is_staged ? !sends(step.verb) : step.peer >= 0 && by_nic(step)) mark(step.to);
     }
     // A slice lies in one place as a whole. All slices that share a part with it lie there too.
     for (bool grows = true; grows;) {
@@ -65,9 +68,8 @@ class Lowering {
     return true;
   }
 
-  bool by_device(const Step& step) const {
-    return !placement_.views[step.peer] && !placement_.devices.empty() &&
-           placement_.devices[step.peer];
+  bool by_nic(const Step& step) const {
+    return !placement_.views[step.peer] && !placement_.nics.empty() && placement_.nics[step.peer];
   }
 
   void rewrite(const Step& step) {
@@ -77,7 +79,7 @@ class Lowering {
       if (placement_.views[step.peer]) {
         to_.publish(step.peer, visible(step.to));
       } else {
-        to_.send(step.peer, by_device(step) ? in_pool(step.to) : moved(step.to));
+        to_.send(step.peer, by_nic(step) ? in_pool(step.to) : moved(step.to));
       }
     } else if (step.verb == Verb::receive) {
       receive(step);
@@ -109,8 +111,11 @@ class Lowering {
     });
   }
 
-  // The place of a slice of the original schedule in the lowered one.
+  // The place of a slice of the original schedule in the lowered one. Inputs of GPUs are packed.
   Slice moved(const Slice& slice) {
+    if (slice.space == Space::input && placement_.input == CallerMemory::device) {
+      return packed(slice, inputs_packed_, outputs_packed_);
+    }
     if (slice.space == Space::output && is_in_work(slice)) {
       return to_.work(slice.first_part, slice.parts);
     }
@@ -150,10 +155,11 @@ class Lowering {
   }
 
   Slice in_pool(const Slice& slice) {
-    if (slice.space == Space::input && !placement_.input_visible) {
+    if (slice.space == Space::input && placement_.input != CallerMemory::visible) {
       return packed(slice, inputs_packed_, outputs_packed_);
     }
-    const bool is_hidden = slice.space == Space::output && !placement_.output_visible &&
+    const bool is_hidden = slice.space == Space::output &&
+                           placement_.output != CallerMemory::visible &&
                            !placement_.output_shared && !is_in_work(slice);
     return is_hidden ? packed(slice, outputs_packed_, inputs_packed_) : moved(slice);
   }

@@ -2,18 +2,26 @@
 // executor, so that one ring file serves shared memory, TCP, RDMA and GPUs.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "collectives/schedule.h"
 
 namespace rdmacoll {
 
+// The memory of the callers' inputs, or of their outputs.
+enum class CallerMemory : uint8_t {
+  visible,  // host memory that peers and NICs read and write in place
+  hidden,   // host memory that only this process reaches
+  device,   // a GPU has some of it: only copies from it and into it are possible
+};
+
 struct Placement {
-  std::vector<bool> views;     // by rank: whether publish and await work with it
-  bool input_visible = true;   // peers (and devices) can read the caller's input in place
-  bool output_visible = true;  // ... and can read and write the output in place
-  std::vector<bool> devices;   // by rank: whether a device moves the bytes; empty: nowhere
-  bool output_shared = false;  // all ranks have the same output memory
+  std::vector<bool> views;  // by rank: whether publish and await work with it
+  CallerMemory input = CallerMemory::visible;
+  CallerMemory output = CallerMemory::visible;
+  std::vector<bool> nics;      // by rank: whether a NIC moves the bytes; empty: nowhere
+  bool output_shared = false;  // all ranks have the same output memory, which no GPU has
 };
 
 // Between ranks that see each other's memory, send + receive become publish + await, and reduce and
@@ -24,8 +32,11 @@ struct Placement {
 // memory. A processor that reduces into lines which a peer has read waits for each line, while a
 // long copy into such lines does not.
 //
-// A device that moves bytes counts as a viewer. Outputs that it reads or writes are made in work
-// and unpacked at the end.
+// A NIC that moves bytes counts as a viewer. Outputs that it reads or writes are made in work and
+// unpacked at the end.
+//
+// Memory of GPUs is staged. Each input is packed before its first use, and each output is made in
+// work and unpacked at the end. No other step touches such memory.
 //
 // If all outputs are the same memory, output data is not sent: a message without bytes says that
 // the data is there. This is only for algorithms in which each part of the output is written by one

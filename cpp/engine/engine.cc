@@ -20,14 +20,13 @@ Engine::Engine(EngineParts parts)
     : world_(std::move(parts.world)),
       config_(std::move(parts.config)),
       transport_(parts.transport),
-      compute_(parts.compute),
       pool_(parts.pool),
       results_(parts.pool),
       clock_(parts.clock),
       peer_timeout_(from_seconds(config_.peer_timeout_s)),
       log_(parts.log),
       tuning_(parts.tuning),
-      executor_(world_.size(), transport_, compute_, pool_),
+      executor_(world_.size(), transport_, parts.compute, pool_),
       table_(world_.workers(), pool_.size() / kEngineShare / kSetsShare) {
   std::vector<JobRank> everybody;
   for (int rank = 0; rank < world_.size(); ++rank) everybody.emplace_back(rank);
@@ -96,19 +95,24 @@ bool Engine::is_settled() const {
 
 bool Engine::take_submissions() {
   submissions_.drain(submitted_);
-  if (submitted_.empty()) return false;
+  const bool moved = !held_.empty() && release_held();
+  if (submitted_.empty()) return moved;
   for (const OperationRef& operation : submitted_) {
     begin(operation);
     operation->state.taken_at = now_.turned_at;
-    ProcessSet& set = set_of(*operation);
-    if (!now_.goes_on() || !now_.departed.ok()) {
-      end(operation, now_.goes_on() ? now_.departed : now_.failure);
-    } else {
-      set.take(operation);
-    }
+    if (!waits_for_stream(operation)) hand_over(operation);
   }
   submitted_.clear();
   return true;
+}
+
+void Engine::hand_over(const OperationRef& operation) {
+  ProcessSet& set = set_of(*operation);
+  if (!now_.goes_on() || !now_.departed.ok()) {
+    end(operation, now_.goes_on() ? now_.departed : now_.failure);
+  } else {
+    set.take(operation);
+  }
 }
 
 bool Engine::execute() {
@@ -175,9 +179,8 @@ void Engine::complete(const OperationRef& operation, const Status& status) {
   // A callback may take long, for example in TensorFlow's scheduler, while peers wait for this
   // thread. A caller that drives for its own operation runs it directly.
   const bool may_take_long = operation->request.done && !operation->is_driven_by_caller;
-  if (may_take_long && compute_.hand_over([operation, status] { operation->complete(status); })) {
-    return;
-  }
+  const auto complete = [operation, status] { operation->complete(status); };
+  if (may_take_long && executor_.compute().hand_over(complete)) return;
   operation->complete(status);
 }
 

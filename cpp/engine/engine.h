@@ -25,6 +25,7 @@
 #include "base/world.h"
 #include "collectives/choose.h"
 #include "compute/compute.h"
+#include "engine/held_operations.h"
 #include "engine/process_set.h"
 #include "engine/set_table.h"
 #include "engine/submissions.h"
@@ -66,6 +67,8 @@ class Engine final : public Sink, private SetHost {
   // The rank of a process in a set, or none if the set does not contain it.
   SetRank rank_in(uint32_t set, JobRank rank) const { return submissions_.rank_in(set, rank); }
   bool has_submissions() const { return submissions_.waiting(); }
+  // As Executor::use(). Call it before operations that need the new one are submitted.
+  void use(Compute& compute) { executor_.use(compute); }
 
   // All functions below: only for the holder of the baton.
   //
@@ -155,6 +158,10 @@ class Engine final : public Sink, private SetHost {
 
   bool advance();
   bool take_submissions();
+  bool waits_for_stream(const OperationRef& operation);
+  bool release_held();
+  void end_held(const std::vector<OperationRef>& held, const Status& status);
+  void hand_over(const OperationRef& operation);  // to its set
   bool execute();
   bool finish_operations();
   void lose(JobRank peer, const std::string& cause);
@@ -179,6 +186,9 @@ class Engine final : public Sink, private SetHost {
 
   ProcessSet& world_set() { return *sets_.front(); }
   ProcessSet* find_set(uint32_t number);
+  std::size_t in_flight(const ProcessSet& set) const {
+    return set.in_flight() + held_.count(set.number());
+  }
   // The set of an operation.
   ProcessSet& set_of(const Operation& operation) {
     const uint32_t number = operation.request.set;
@@ -190,7 +200,6 @@ class Engine final : public Sink, private SetHost {
   const World world_;
   const Config config_;
   Transport& transport_;
-  Compute& compute_;
   MemoryPool& pool_;
   SharedResults results_;
   const Clock& clock_;
@@ -200,6 +209,7 @@ class Engine final : public Sink, private SetHost {
   const Tuning tuning_;
   Situation now_;
   Submissions submissions_;
+  HeldOperations held_;
   Executor executor_;
   SetTable table_;                                 // all sets of the job, except the world
   std::vector<std::unique_ptr<ProcessSet>> sets_;  // the sets with this rank; the world is first
@@ -225,8 +235,8 @@ class Engine final : public Sink, private SetHost {
   std::set<JobRank> goodbyes_unanswered_;
   std::set<JobRank> silent_;  // peers that no longer access memory of this process
 
-  std::vector<OperationRef> submitted_, finished_;  // members to reuse their memory
-  std::unique_ptr<Timeline> timeline_;              // null: nothing is recorded
+  std::vector<OperationRef> submitted_, released_, finished_;  // members to reuse their memory
+  std::unique_ptr<Timeline> timeline_;                         // null: nothing is recorded
 
   // Totals since the start.
   SetTotals removed_;  // totals of removed sets

@@ -166,7 +166,7 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
                      field("handshakes", wire.handshakes),
                      field("registrations", wire.registrations),
                      field("engine_allocations", executor_.allocations() + sums.programs),
-                     field("bytes_copied", wire.bytes_copied + compute_.bytes_copied()),
+                     field("bytes_copied", wire.bytes_copied + executor_.compute().bytes_copied()),
                      field("bytes_reduced", executor_.reduced().bytes),
                      field("bytes_reduced_beside_sends", executor_.reduced().beside_sends),
                      field("bytes_sent", wire.bytes_sent),
@@ -194,6 +194,7 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
 std::string Engine::state() const {
   std::string text = cat("rdmacoll ", world_.describe(world_.rank), " of ", world_.size(), ": ",
                          in_flight_, " operations in flight\n");
+  if (!held_.empty()) text += cat("  waits for callers' streams: ", held_.titles(), "\n");
   for (const auto& set : sets_) text += set->state();
   text += executor_.state();
   if (!now_.goes_on()) text += cat("  failed: ", now_.failure.message(), "\n");

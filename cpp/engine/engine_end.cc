@@ -87,7 +87,7 @@ void Engine::fail(JobRank rank, Status status) {
   if (!now_.goes_on() || ended_ || (now_.leaving && in_flight_ == 0)) return;
   now_.failure = std::move(status);
   failed_at_ = clock_.now();
-  compute_.drop_waiting();
+  executor_.compute().drop_waiting();
   submissions_.close(now_.failure);
   if (!tolerates_loss_of(rank)) {
     log_.error(now_.failure.message());
@@ -184,6 +184,7 @@ Status Engine::start_failure() const {
 }
 
 void Engine::complete_undecided(const Status& status) {
+  end_held(held_.take_all(), status);
   for (const auto& set : sets_) {
     set->agreement().end_undecided(status);
     set->agreement()
@@ -224,7 +225,7 @@ void Engine::leave(const std::string& said) {
   take_submissions();
   LeavingMessage leaving{me(), false, {}, cause};
   for (const auto& set : sets_) {
-    leaving.unfinished = leaving.unfinished || set->in_flight() > 0;
+    leaving.unfinished = leaving.unfinished || in_flight(*set) > 0;
     leaving.started[set->number()] = set->agreement().started();
   }
   post_neighbours(leaving, JobRank());
@@ -292,6 +293,7 @@ void Engine::end() {
   }
   do {  // an operation may have waited behind each of them
     take_submissions();
+    end_held(held_.take_all(), status);
     for (const auto& set : sets_) set->agreement().abandon(status);
   } while (submissions_.waiting());
   outbox_.clear();

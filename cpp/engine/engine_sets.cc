@@ -74,8 +74,10 @@ Status Engine::remove_set(uint32_t number) {
   submissions_.close(number);
   take_submissions();
   if (ProcessSet* const set = find_set(number); set != nullptr) {
-    set->agreement().end_undecided(
-        {Code::invalid, cat("process set ", number, " was removed while the operation waited.")});
+    const Status removed{Code::invalid,
+                         cat("process set ", number, " was removed while the operation waited.")};
+    end_held(held_.take(number), removed);
+    set->agreement().end_undecided(removed);
     if (!now_.goes_on()) return now_.failure;
     if (!set->is_drained()) return Status::busy();
     removed_ += set->totals();
@@ -89,7 +91,7 @@ Status Engine::remove_set(uint32_t number) {
 std::size_t Engine::in_flight(uint32_t number) {
   take_submissions();
   const ProcessSet* set = find_set(number);
-  return set == nullptr ? 0 : set->in_flight();
+  return set == nullptr ? 0 : in_flight(*set);
 }
 
 ProcessSet* Engine::find_set(uint32_t number) {

@@ -7,20 +7,24 @@ namespace rdmacoll {
 namespace {
 
 constexpr Nanoseconds kFlushInterval = kMillisecond;
+// How often to ask a caller's stream that wakes nobody.
+constexpr Nanoseconds kStreamInterval = 100 * kMicrosecond;
 
 }  // namespace
 
 bool Engine::arm() {
+  if (!held_.empty()) held_.arm();
   // The last step may have released a slot, for example, so that another operation can continue.
   if (!settled_) return false;
   if (!outbox_.empty()) return false;
   if (executor_.has_steps()) return false;
-  return compute_.arm() && transport_.arm() && !submissions_.waiting();
+  return executor_.compute().arm() && transport_.arm() && !submissions_.waiting();
 }
 
 Nanoseconds Engine::next_deadline() const {
-  Nanoseconds next = std::min(transport_.next_deadline(), compute_.next_deadline());
+  Nanoseconds next = std::min(transport_.next_deadline(), executor_.compute().next_deadline());
   for (const auto& set : sets_) next = std::min(next, set->next_deadline());
+  if (held_.is_polled()) next = std::min(next, clock_.now() + kStreamInterval);
   for (const Suspect& suspect : suspects_) next = std::min(next, suspect.due);
   // The flush of the last bytes is no event, so it must be polled.
   if ((!now_.goes_on() || now_.leaving) && !ended_) {

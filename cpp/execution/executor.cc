@@ -25,7 +25,7 @@ constexpr uint64_t kPlaceAlignment = 4096;
 Executor::Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool)
     : ranks_(static_cast<std::size_t>(ranks)),
       transport_(transport),
-      compute_(compute),
+      compute_(&compute),
       pool_(pool) {
   slots_.reserve(kLanesMax);
 }
@@ -160,7 +160,7 @@ bool Executor::allocate_work(Run& run, uint64_t bytes) {
 }
 
 bool Executor::poll() {
-  bool moved = jobs_ > 0 && compute_.poll(*this);
+  bool moved = jobs_ > 0 && compute().poll(*this);
   if (!has_steps()) return moved;
   for (std::size_t i = 0; i < releases_.size();) {
     const Release& release = releases_[i];
@@ -206,7 +206,7 @@ bool Executor::issue_computes() {
     --unissued_;
     moved = true;
   }
-  return (jobs_ > 0 && compute_.poll(*this)) || moved;
+  return (jobs_ > 0 && compute().poll(*this)) || moved;
 }
 
 bool Executor::transfer(Run& run, const Step& step, uint64_t cookie) {
@@ -252,13 +252,15 @@ bool Executor::compute(Run& run, const Step& step, StepMemory& memory, uint64_t 
     look_at_views(run, step, memory);
     status = measure(memory.job, bytes);  // check the sizes, since a peer can send any view
   }
-  if (status.ok()) status = compute_.perform_at_once(memory.job, bytes);
+  if (status.ok()) {
+    status = memory.job.on_gpu ? Status::busy() : compute().perform_at_once(memory.job, bytes);
+  }
   if (!status.is_busy()) {
     count(memory.job, bytes);
     end_job(cookie, status);
     return true;
   }
-  if (!compute_.submit(memory.job).ok()) return false;
+  if (!compute().submit(memory.job).ok()) return false;
   ++jobs_;
   count(memory.job, bytes);
   return true;
@@ -364,7 +366,7 @@ void Executor::end_of_caller_memory(Slot& slot) {
 
 void Executor::halt() {
   halted_ = true;
-  while (jobs_ > 0) compute_.poll(*this);
+  while (jobs_ > 0) compute().poll(*this);
 }
 
 std::vector<OperationRef> Executor::abandon() {

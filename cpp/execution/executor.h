@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -46,6 +47,10 @@ class Executor final : public ComputeSink {
  public:
   Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool);
   ~Executor() override;
+
+  Compute& compute() const { return *compute_.load(std::memory_order_acquire); }
+  // Uses another Compute from now on, to which the earlier one belongs. From any thread.
+  void use(Compute& compute) { compute_.store(&compute, std::memory_order_release); }
 
   // open() comes before the first batch on these lanes. close() comes after the last one, when the
   // lanes are idle. Afterwards another set may use them.
@@ -197,7 +202,7 @@ class Executor final : public ComputeSink {
 
   const std::size_t ranks_;
   Transport& transport_;
-  Compute& compute_;
+  std::atomic<Compute*> compute_;
   MemoryPool& pool_;
   std::vector<Slot> slots_;  // never reallocated, since runs point to slots
   // Ready steps. Transfers are issued first, so that peers can continue while this rank computes.

@@ -7,6 +7,11 @@
 #include "memory/streaming.h"
 
 namespace rdmacoll {
+namespace {
+
+bool is_on_gpu(const Piece& piece) { return piece.gpu != kHost; }
+
+}  // namespace
 
 // Locates all operands except the views, which change in each run.
 void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) {
@@ -52,6 +57,10 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
     memory.job.divisor = head.divisor;
     memory.job.factor = head.postscale;
   }
+  const bool may_be_on_gpu =
+      head.input == CallerMemory::device || head.output == CallerMemory::device;
+  memory.job.on_gpu =
+      may_be_on_gpu && (is_any_of(memory.to, is_on_gpu) || is_any_of(memory.sources, is_on_gpu));
   const std::size_t index = program.index_of(step);
   memory.job.shown = program.turns[index].is_peer_visible;
   memory.job.past_cache = program.ends_there[index] &&

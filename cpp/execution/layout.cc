@@ -24,8 +24,8 @@ void Layout::assign_even(std::vector<Tensor> tensors, uint64_t segment_bytes, in
     if (tensor.bytes == 0) continue;
     const uint64_t end = bytes_ + tensor.bytes;
     // Inputs are only read. Piece has a single pointer type.
-    inputs_.push_back({bytes_, end, const_cast<std::byte*>(tensor.input)});
-    outputs_.push_back({bytes_, end, tensor.output});
+    inputs_.push_back({bytes_, end, const_cast<std::byte*>(tensor.input), tensor.gpu});
+    outputs_.push_back({bytes_, end, tensor.output, tensor.gpu});
     bytes_ = end;
   }
   parts_ = parts;
@@ -43,7 +43,8 @@ void Layout::assign_even(std::vector<Tensor> tensors, uint64_t segment_bytes, in
 }
 
 void Layout::assign_ragged(const Cut& cut, const std::vector<std::byte*>& inputs,
-                           const std::vector<std::byte*>& outputs, uint64_t segment_bytes) {
+                           const std::vector<std::byte*>& outputs, uint64_t segment_bytes,
+                           const std::vector<Gpu>& gpus) {
   tensors_.clear();
   ragged_.assign(1, 0);
   for (const std::vector<int64_t>& part : cut.rows) {
@@ -54,8 +55,8 @@ void Layout::assign_ragged(const Cut& cut, const std::vector<std::byte*>& inputs
     ragged_.push_back(ragged_.back() + bytes);
   }
   bytes_ = ragged_.back();
-  place(cut, cut.input, inputs, ragged_, inputs_);
-  place(cut, cut.output, outputs, ragged_, outputs_);
+  place(cut, cut.input, inputs, gpus, ragged_, inputs_);
+  place(cut, cut.output, outputs, gpus, ragged_, outputs_);
   parts_ = static_cast<int>(cut.rows.size());
   const uint64_t largest = cut.part_bytes_max;
   const uint64_t part_bytes = segment_bytes / static_cast<uint64_t>(parts_);
@@ -66,7 +67,8 @@ void Layout::assign_ragged(const Cut& cut, const std::vector<std::byte*>& inputs
 
 // Each part takes the next rows of each tensor.
 void Layout::place(const Cut& cut, const Cut::Span& parts, const std::vector<std::byte*>& tensors,
-                   const std::vector<uint64_t>& starts, Stretches& stretches) {
+                   const std::vector<Gpu>& gpus, const std::vector<uint64_t>& starts,
+                   Stretches& stretches) {
   stretches.clear();
   std::vector<std::byte*> at = tensors;
   for (int part = parts.first; part < parts.last; ++part) {
@@ -74,7 +76,7 @@ void Layout::place(const Cut& cut, const Cut::Span& parts, const std::vector<std
     for (std::size_t tensor = 0; tensor < at.size(); ++tensor) {
       const uint64_t bytes = static_cast<uint64_t>(cut.rows[part][tensor]) * cut.row_bytes[tensor];
       if (bytes == 0) continue;
-      stretches.push_back({begin, begin + bytes, at[tensor]});
+      stretches.push_back({begin, begin + bytes, at[tensor], gpus.empty() ? kHost : gpus[tensor]});
       begin += bytes;
       at[tensor] += bytes;
     }
@@ -121,7 +123,7 @@ void Layout::append(const Range& range, const Stretches& stretches, std::vector<
   for (uint64_t at = range.begin; at < range.end; ++stretch) {
     RC_ASSERT(stretch != stretches.end() && stretch->begin <= at, "no memory of this rank's");
     const uint64_t end = std::min(range.end, stretch->end);
-    pieces.push_back({stretch->data + (at - stretch->begin), end - at});
+    pieces.push_back({stretch->data + (at - stretch->begin), end - at, stretch->gpu});
     at = end;
   }
 }
@@ -137,7 +139,7 @@ void Layout::append_output(const Range& range, std::vector<Piece>& pieces) const
 std::vector<Piece> Layout::memory_of(const Stretches& stretches) {
   std::vector<Piece> memory;
   for (const Stretch& stretch : stretches) {
-    memory.push_back({stretch.data, stretch.end - stretch.begin});
+    memory.push_back({stretch.data, stretch.end - stretch.begin, stretch.gpu});
   }
   return memory;
 }

@@ -25,6 +25,7 @@ class Layout {
     const std::byte* input;
     std::byte* output;
     uint64_t bytes;
+    Gpu gpu = kHost;  // the GPU that has input and output
 
     bool operator==(const Tensor&) const = default;
   };
@@ -35,9 +36,11 @@ class Layout {
   void assign_even(std::vector<Tensor> tensors, uint64_t segment_bytes, int parts);
   // Ragged layout: inputs and outputs consist of the parts that `cut` names. The row has all parts
   // one after the other. A segment takes the same stretch of every part. `inputs` and `outputs`
-  // have one address for each tensor.
+  // have one address for each tensor. `gpus`: the GPU of each tensor; empty: host
+  // memory.
   void assign_ragged(const Cut& cut, const std::vector<std::byte*>& inputs,
-                     const std::vector<std::byte*>& outputs, uint64_t segment_bytes);
+                     const std::vector<std::byte*>& outputs, uint64_t segment_bytes,
+                     const std::vector<Gpu>& gpus = {});
 
   // Adds an empty segment to an empty row, for schedules whose messages carry no bytes.
   void have_a_segment() { segments_ = std::max(segments_, 1u); }
@@ -83,6 +86,7 @@ class Layout {
     uint64_t begin;
     uint64_t end;
     std::byte* data;
+    Gpu gpu;
   };
   using Stretches = std::vector<Stretch>;  // ordered, none is empty
 
@@ -90,7 +94,8 @@ class Layout {
   bool is_in_a_row() const { return ragged_.empty() || segments_ == 1; }
   Range ranges_of(uint32_t segment, int first, int count) const;
   static void place(const Cut& cut, const Cut::Span& parts, const std::vector<std::byte*>& tensors,
-                    const std::vector<uint64_t>& starts, Stretches& stretches);
+                    const std::vector<Gpu>& gpus, const std::vector<uint64_t>& starts,
+                    Stretches& stretches);
   static std::vector<Piece> memory_of(const Stretches& stretches);
   // The first stretch that ends after `at`.
   static Stretches::const_iterator first_after(const Stretches& stretches, uint64_t at);

@@ -16,6 +16,15 @@ Status no_memory(const Operation& operation, uint64_t bytes) {
           cat("no memory of ", bytes_text(bytes), " for the result of ", operation.label(), ".")};
 }
 
+// Memory that the operation owns, with a valid address even without bytes. The numbers of rows that
+// follow the results are for the host.
+std::shared_ptr<std::byte[]> result_memory(const Request& request, std::size_t index,
+                                           uint64_t bytes) {
+  const bool is_rows = index >= request.tensors.size();
+  if (request.result_memory && !is_rows) return request.result_memory(bytes);
+  return std::shared_ptr<std::byte[]>(new (std::nothrow) std::byte[bytes + 1]);
+}
+
 // Finds memory for one result of the operation: the caller's, or memory of the operation.
 Status make_result(Operation& operation, std::size_t index, std::vector<int64_t> dims,
                    uint64_t bytes, std::byte*& memory) {
@@ -30,8 +39,7 @@ Status make_result(Operation& operation, std::size_t index, std::vector<int64_t>
   if (operation.request.allocate) {
     memory = static_cast<std::byte*>(operation.request.allocate(dims));
   } else {
-    // a valid address even without bytes
-    result.memory.reset(new (std::nothrow) std::byte[bytes + 1]);
+    result.memory = result_memory(operation.request, index, bytes);
     memory = result.memory.get();
   }
   result.dims = std::move(dims);
@@ -235,7 +243,7 @@ void Planner::list_tensors(const Decided& decided) {
       const std::byte* input = tensor.input;
       // Only the root of a broadcast has an input. The input of other ranks is never read.
       if (request.kind == Kind::broadcast && request.root != world_.rank()) input = tensor.output;
-      tensors_.push_back({input, tensor.output, tensor.bytes(request.dtype)});
+      tensors_.push_back({input, tensor.output, tensor.bytes(request.dtype), tensor.gpu});
     }
   }
 }
@@ -305,6 +313,7 @@ Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& l
   Operation& operation = *decided.operations.front();
   const Request& request = operation.request;
   std::vector<std::byte*> inputs, outputs;
+  std::vector<Gpu> gpus;
   for (std::size_t i = 0; i < request.tensors.size(); ++i) {
     std::vector<int64_t> dims = request.tensors[i].dims;
     if (dims.empty()) dims = {1};
@@ -313,6 +322,7 @@ Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& l
     RC_RETURN_IF_ERROR(make_result(operation, i, std::move(dims), bytes, outputs.emplace_back()));
     // Inputs are only read. Piece has a single pointer type.
     inputs.push_back(const_cast<std::byte*>(request.tensors[i].input));
+    gpus.push_back(request.tensors[i].gpu);
   }
   if (request.kind == Kind::alltoall) {
     std::byte* received = nullptr;
@@ -320,80 +330,8 @@ Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& l
         make_result(operation, 1, {world_.size()}, sizeof(int64_t) * world_.size(), received));
     tell(rows_of(decided), received);
   }
-  layout.assign_ragged(cut, inputs, outputs, decided.segment_bytes);
+  layout.assign_ragged(cut, inputs, outputs, decided.segment_bytes, gpus);
   return {};
-}
-
-// ---- visibility of memory ----
-
-void Planner::refresh_topology() {
-  topology_ = {.is_known = true};
-  const JobRank me = members_[world_.rank()];
-  for (JobRank peer : members_) {
-    const bool connected = peer != me && transport_.is_connected(peer.value());
-    const Reach reach = connected ? transport_.reach(peer.value()) : Reach{};
-    topology_.views.push_back(reach.views);
-    topology_.devices.push_back(!reach.views && !reach.foreign_transfers);
-    if (topology_.devices.back()) {
-      topology_.foreign = false;
-      topology_.device_eager_bytes = std::min(topology_.device_eager_bytes, reach.eager_bytes);
-    }
-    if (!reach.views) continue;
-    topology_.is_viewed = true;
-    topology_.view_eager_bytes = std::min(topology_.view_eager_bytes, reach.eager_bytes);
-    topology_.foreign = topology_.foreign && reach.foreign_views;
-    topology_.pieces_max = std::min(topology_.pieces_max, reach.view_pieces_max);
-  }
-}
-
-// Whether peers can see this memory in place.
-bool Planner::can_see(const Piece& memory, bool is_read_in_place) const {
-  return (topology_.foreign && is_read_in_place) || pool_.contains(memory.data, memory.bytes) ||
-         (!topology_.is_viewed && transport_.is_pinned(memory));
-}
-
-void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head) {
-  if (!topology_.is_known) refresh_topology();
-  uint64_t bytes = 0;
-  for (const Layout::Tensor& tensor : tensors) bytes += tensor.bytes;
-  const bool in_place = tuning_.reads_in_place(row_of(head.kind).result, bytes);
-  const auto visible = [&](const auto& memory_of) {
-    return std::all_of(tensors.begin(), tensors.end(), [&](const Layout::Tensor& tensor) {
-      return can_see({memory_of(tensor), tensor.bytes}, in_place);
-    });
-  };
-  head.input_visible =
-      visible([](const Layout::Tensor& tensor) { return const_cast<std::byte*>(tensor.input); });
-  head.output_visible = visible([](const Layout::Tensor& tensor) { return tensor.output; });
-}
-
-void Planner::see(const Layout& layout, Recipe::Head& head) {
-  if (!topology_.is_known) refresh_topology();
-  const bool in_place = tuning_.reads_in_place(row_of(head.kind).result, layout.bytes());
-  const auto visible = [&](const std::vector<Piece>& memory) {
-    return std::all_of(memory.begin(), memory.end(),
-                       [&](const Piece& piece) { return can_see(piece, in_place); });
-  };
-  head.input_visible = visible(layout.input_memory());
-  head.output_visible = visible(layout.output_memory());
-}
-
-void Planner::add_program(Recipe& recipe) {
-  const Recipe::Head& head = recipe.head;
-  if (head.algorithm == Algorithm::none && !head.calls_roll) return;
-  if (head.calls_roll) recipe.layout.have_a_segment();
-  const Layout& layout = recipe.layout;
-  const int parts_at_once = outline_of(head).parts_at_once;
-  const bool few = layout.pieces_bound() <= topology_.pieces_max ||
-                   layout.pieces_max(parts_at_once) <= topology_.pieces_max;
-  Placement placement{topology_.views, few && head.input_visible, few && head.output_visible,
-                      topology_.devices, head.shape.shares_output};
-  // Segments that the transport copies need no visible memory. Both ends of a transfer know its
-  // size, and decide alike.
-  const uint64_t bytes = layout.segment_bytes_max();
-  if (bytes <= topology_.view_eager_bytes) placement.views.assign(placement.views.size(), false);
-  if (bytes <= topology_.device_eager_bytes) placement.devices.clear();
-  recipe.program = &programs_.prepared(head.algorithm, head.shape, placement, head.calls_roll);
 }
 
 }  // namespace rdmacoll

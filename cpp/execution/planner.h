@@ -58,12 +58,12 @@ class Planner {
   std::size_t programs() const { return programs_.made(); }
 
  private:
-  struct Topology {  // the memory that peers and devices can see
+  struct Topology {  // the memory that peers and NICs can see
     bool is_known = false;
-    std::vector<bool> views, devices;  // as in Placement
-    bool foreign = true;               // memory outside the pool is visible
-    // Transfers up to these sizes are copied by the transport, within the node and by devices.
-    std::size_t view_eager_bytes = SIZE_MAX, device_eager_bytes = SIZE_MAX;
+    std::vector<bool> views, nics;  // as in Placement
+    bool foreign = true;            // memory outside the pool is visible
+    // Transfers up to these sizes are copied by the transport, within the node and by NICs.
+    std::size_t view_eager_bytes = SIZE_MAX, nic_eager_bytes = SIZE_MAX;
     bool is_viewed = false;  // some peer reads memory in place
     std::size_t pieces_max = SIZE_MAX;
   };
@@ -92,6 +92,8 @@ class Planner {
   Status lay_out_ragged(const Decided& decided, const Cut& cut, Layout& layout) const;
   void refresh_topology();
   bool can_see(const Piece& memory, bool is_read_in_place) const;
+  template <typename Parts, typename PieceOf>
+  CallerMemory kind_of(const Parts& parts, bool is_read_in_place, PieceOf piece_of) const;
   void see(std::span<const Layout::Tensor> tensors, Recipe::Head& head);
   void see(const Layout& layout, Recipe::Head& head);
   void add_program(Recipe& recipe);

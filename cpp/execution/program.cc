@@ -110,16 +110,16 @@ Outline::Outline(const Schedule& schedule, const SetMembers& members) : parts(sc
 
 const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
                                   const Placement& placement, bool calls_roll) {
-  // The topology of connected peers does not change: views, devices and nodes. The key has whether
-  // any views or devices are used.
+  // The topology of connected peers does not change: views, NICs and nodes. The key has whether any
+  // views or NICs are used.
   const Key key{algorithm,
                 shape.root,
                 shape.prescaled,
                 shape.wide_sums,
-                placement.input_visible,
-                placement.output_visible,
+                placement.input,
+                placement.output,
                 is_any(placement.views),
-                is_any(placement.devices),
+                is_any(placement.nics),
                 calls_roll,
                 placement.output_shared};
   auto& program = programs_[key];

@@ -82,9 +82,9 @@ class Programs {
   std::size_t made() const { return programs_.size(); }
 
  private:
-  // Root, prescaled, wide sums, input visible, output visible, views, devices, roll call, output
-  // shared.
-  using Key = std::tuple<Algorithm, int, bool, bool, bool, bool, bool, bool, bool, bool>;
+  // Root, prescaled, wide sums, input, output, views, NICs, roll call, output shared.
+  using Key =
+      std::tuple<Algorithm, int, bool, bool, CallerMemory, CallerMemory, bool, bool, bool, bool>;
   const SetMembers& members_;
   std::map<Key, std::unique_ptr<Program>> programs_;
 };

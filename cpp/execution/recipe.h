@@ -23,8 +23,9 @@ struct Recipe {
     double divisor = 1.0;
     double prescale = 1.0;
     double postscale = 1.0;
-    bool input_visible = false;  // as in Placement, without the limit on pieces
-    bool output_visible = false;
+    // As in Placement, without the limit on pieces.
+    CallerMemory input = CallerMemory::hidden;
+    CallerMemory output = CallerMemory::hidden;
 
     bool operator==(const Head&) const = default;
   };

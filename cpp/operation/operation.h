@@ -13,6 +13,8 @@
 #include "base/dtype.h"
 #include "base/rank.h"
 #include "base/status.h"
+#include "memory/memory_kind.h"
+#include "memory/stream_order.h"
 #include "operation/kind.h"
 
 namespace rdmacoll {
@@ -22,6 +24,7 @@ struct TensorRef {
   std::byte* output = nullptr;
   std::vector<int64_t> dims;
   std::string label;
+  Gpu gpu = kHost;  // the GPU that has input and output, and the result of this tensor
 
   int64_t elements() const;
   uint64_t bytes(Dtype dtype) const { return static_cast<uint64_t>(elements()) * size_of(dtype); }
@@ -61,6 +64,11 @@ struct Request : Terms {
   // For kinds with KindRow::makes_result: returns memory for the next result, or null to fail. If
   // it is empty, the operation owns the results.
   std::function<void*(const std::vector<int64_t>& dims)> allocate;
+  // For tensors in memory of GPUs: makes the memory of a result that the operation owns, or null to
+  // fail. It has an address even for no bytes.
+  std::function<std::shared_ptr<std::byte[]>(uint64_t bytes)> result_memory;
+  // For tensors in memory of GPUs: the operation begins once the caller's stream has reached it.
+  std::shared_ptr<StreamOrder> order;
   // If the results are shared, receives their address and the reference that keeps them alive.
   // Otherwise `allocate` supplies the outputs that have no memory.
   std::function<void(std::size_t tensor, std::byte* memory, const std::shared_ptr<void>& hold)>

@@ -5,35 +5,41 @@
 #include <memory>
 #include <vector>
 
+#include "base/small_range.h"
 #include "compute/inline.h"
+#include "compute/job.h"
 #include "memory/pool.h"
+#include "sim/gpu.h"
 #include "transport/sim/sim_network.h"
 
 namespace rdmacoll {
 
-// Performs jobs some polls after they were submitted, in any order.
+// Performs jobs some polls after they were submitted, in any order. Jobs on GPUs always take time.
 class SlowCompute final : public Compute {
  public:
-  explicit SlowCompute(SimNetwork& network, bool slow) : network_(network), slow_(slow) {}
+  SlowCompute(SimNetwork& network, bool slow, const SimGpus& gpus)
+      : network_(network), slow_(slow), gpus_(gpus) {}
 
   Status submit(const ComputeJob& job) override {
+    RC_ASSERT(job.on_gpu == touches_gpu(job));
+    RC_ASSERT(!job.on_gpu || (is_copy(job) && job.sources[0].remote.empty()));
     jobs_.push_back(job);
     return {};
   }
   Status perform_at_once(const ComputeJob& job, std::size_t bytes) override {
+    RC_ASSERT(!touches_gpu(job));
     return slow_ ? Status::busy() : inline_.perform_at_once(job, bytes);
   }
   bool poll(ComputeSink& sink) override {
     bool any = false;
     for (std::size_t i = 0; i < jobs_.size();) {
-      if (slow_ && network_.chance(0.6)) {
+      if ((slow_ || jobs_[i].on_gpu) && network_.chance(0.6)) {
         ++i;
         continue;
       }
       const ComputeJob job = jobs_[i];
       jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
-      RC_ASSERT(inline_.submit(job).ok());
-      inline_.poll(sink);
+      perform(job, sink);
       any = true;
     }
     return any;
@@ -42,8 +48,29 @@ class SlowCompute final : public Compute {
   uint64_t bytes_copied() const override { return inline_.bytes_copied(); }
 
  private:
+  static bool touches_gpu(const ComputeJob& job) {
+    const auto is_on_gpu = [](const Piece& piece) { return piece.gpu != kHost; };
+    return is_any_of(job.to, is_on_gpu) || is_any_of(job.sources, [&](const Operand& operand) {
+             return is_any_of(operand.pieces, is_on_gpu);
+           });
+  }
+  void perform(ComputeJob job, ComputeSink& sink) {
+    std::vector<Piece> to, from;
+    Operand source;
+    if (job.on_gpu) {
+      for (const Piece& piece : job.to) to.push_back(gpus_.reachable(piece));
+      for (const Piece& piece : job.sources[0].pieces) from.push_back(gpus_.reachable(piece));
+      source.pieces = from;
+      job.to = to;
+      job.sources = {&source, 1};
+    }
+    RC_ASSERT(inline_.submit(job).ok());
+    inline_.poll(sink);
+  }
+
   SimNetwork& network_;
   bool slow_;
+  const SimGpus& gpus_;
   InlineCompute inline_;
   std::vector<ComputeJob> jobs_;
 };

@@ -11,6 +11,8 @@ namespace rdmacoll {
 namespace {
 
 constexpr Nanoseconds kStallError = 30 * kSecond;  // virtual time
+// A caller's stream takes up to this long to reach an operation.
+constexpr uint64_t kStreamWorkMax = 500 * kMicrosecond;
 
 World world_of(const SimScript& script, int rank) {
   World world{"simulation", script.epoch, rank, {}};
@@ -41,7 +43,7 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, 
       trace_(trace),
       rank_(rank),
       pool_(script.pool_bytes),
-      compute_(network, script.slow_compute) {
+      compute_(network, script.slow_compute, gpus_) {
   if (script.fault == Fault::exhaust && is_victim()) pool_.exhaust();
   network.transport(rank).use_pool(pool_);
   engine_ = std::make_unique<Engine>(EngineParts{world_of(script, rank), config_of(script),
@@ -188,6 +190,7 @@ void SimRank::submit(std::size_t index) {
     request.allocate = [](const std::vector<int64_t>&) -> void* { return nullptr; };
     for (TensorRef& tensor : request.tensors) tensor.output = nullptr;
   }
+  if (script_.is_on_gpu(rank_, index)) use_gpu(index, request);
   request.done = [this, given = task.get()](const Status& status) {
     --open_;
     if (status.ok()) check_begun(*given);
@@ -202,6 +205,14 @@ void SimRank::submit(std::size_t index) {
   }
   ++open_;
   tasks_.push_back(std::move(task));
+}
+
+// The caller's stream still computes the tensors when they are submitted.
+void SimRank::use_gpu(std::size_t index, Request& request) {
+  const auto gpu = static_cast<Gpu>(index % SimGpus::kGpus);
+  const auto work = static_cast<Nanoseconds>(network_.random()() % kStreamWorkMax);
+  request.order = std::make_shared<SimStreamOrder>(network_.clock(), network_.clock().now() + work,
+                                                   gpus_.take(request, gpu));
 }
 
 // No rank may have a result before all ranks have begun the operation.
@@ -238,6 +249,9 @@ void SimRank::check(Task& task) {
   // Overwrites the memory. A later access shows as a wrong sum, or in the sanitizer.
   for (auto& input : task.memory.inputs) std::fill(input.begin(), input.end(), std::byte{0xee});
   for (auto& output : task.memory.outputs) std::fill(output.begin(), output.end(), std::byte{0xee});
+  for (const TensorRef& tensor : task.operation->request.tensors) {
+    if (tensor.gpu != kHost) gpus_.overwrite(tensor, task.operation->request.dtype);
+  }
 }
 
 std::string SimRank::error_of(const Task& task) {
@@ -245,7 +259,7 @@ std::string SimRank::error_of(const Task& task) {
   const int ranks = script_.ranks_of(script.set);
   if (script.is_refused(ranks)) return "has succeeded without data of ranks that have joined";
   if (script.kind != Kind::join) {
-    return sim_error(script, ranks, script_.rank_in(script.set, rank_), *task.operation);
+    return sim_error(script, ranks, script_.rank_in(script.set, rank_), *task.operation, &gpus_);
   }
   int64_t last = -1;
   std::memcpy(&last, task.operation->results[0].memory.get(), sizeof last);

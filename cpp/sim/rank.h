@@ -55,6 +55,7 @@ class SimRank {
   void begin_phase();
   bool is_fault_here(std::size_t index, Fault fault) const;
   void submit(std::size_t index);
+  void use_gpu(std::size_t index, Request& request);
   void check(Task& task);
   void check_begun(const Task& task);
   std::string error_of(const Task& task);
@@ -70,6 +71,7 @@ class SimRank {
   SimTrace& trace_;
   int rank_;
   SimPool pool_;
+  SimGpus gpus_;
   SlowCompute compute_;
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<Task>> tasks_, given_back_;

@@ -64,6 +64,14 @@ struct SimSetChange {
   bool is_removed = false;  // false: added
 };
 
+// The ranks whose tensors are in memory of GPUs.
+enum class GpuUse : uint8_t {
+  none,
+  all,
+  one_rank,  // the last rank
+  some,      // each rank has some of its operations there
+};
+
 struct SimScript {
   int ranks = 1;    // ranks with data
   int servers = 0;  // servers in addition
@@ -73,6 +81,7 @@ struct SimScript {
   uint64_t segment_bytes = 0;
   uint64_t pool_bytes = 64 << 20;
   bool slow_compute = false;
+  GpuUse gpus = GpuUse::none;
   bool shares_results = false;  // for allreduce, if all ranks are on one node
   uint64_t plan_repeats = 0;
   std::vector<std::vector<int>> sets;  // process sets other than the world, numbered from 1
@@ -97,6 +106,8 @@ struct SimScript {
   // The set's rank of a rank, or -1 if the set does not contain it.
   int rank_in(std::size_t set, int rank) const;
   int ranks_of(std::size_t set) const;
+  // Whether the tensors of a rank's operation with this index in a phase are in memory of a GPU.
+  bool is_on_gpu(int rank, std::size_t index) const;
   // inserts phases
   void insert(std::size_t at, const std::vector<std::vector<SimOperation>>& more);
   // Whether other ranks may give up on a rank because they do not hear from it.

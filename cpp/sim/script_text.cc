@@ -4,6 +4,24 @@
 
 namespace rdmacoll {
 
+namespace {
+
+const char* text_of(GpuUse gpus) {
+  switch (gpus) {
+    case GpuUse::none:
+      return "";
+    case GpuUse::all:
+      return ", all on GPUs";
+    case GpuUse::one_rank:
+      return ", the last rank on GPUs";
+    case GpuUse::some:
+      return ", half of the operations on GPUs";
+  }
+  return "";
+}
+
+}  // namespace
+
 std::string SimScript::fault_text() const {
   const std::string who = victim < ranks ? cat("rank ", victim) : cat("server ", victim - ranks);
   const std::string when = cat("at ", fault_at / kMicrosecond, " us");
@@ -49,7 +67,7 @@ std::string SimScript::text() const {
       algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
       plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "", network.views ? ", views" : "",
       network.eager_bytes > 0 ? cat(", eager up to ", network.eager_bytes) : "",
-      shares_results ? ", results shared" : "",
+      shares_results ? ", results shared" : "", text_of(gpus),
       network.control_delays > 1 ? ", slow control messages" : "",
       network.pool_alone ? ", from the pool alone" : "",
       network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",

@@ -171,7 +171,8 @@ Request sim_request(const SimOperation& operation, int rank, bool in_place, SimM
   return request;
 }
 
-std::string sim_error(const SimOperation& operation, int ranks, int rank, const Operation& ended) {
+std::string sim_error(const SimOperation& operation, int ranks, int rank, const Operation& ended,
+                      const SimGpus* gpus) {
   for (std::size_t t = 0; t < operation.shapes.size(); ++t) {
     const std::vector<double> wanted = expected(operation, ranks, rank, t);
     const std::byte* got = ended.request.tensors[t].output;
@@ -181,6 +182,10 @@ std::string sim_error(const SimOperation& operation, int ranks, int rank, const 
       if (result.bytes != wanted.size() * size_of(operation.dtype)) {
         return cat(result.bytes, " bytes for ", wanted.size(), " elements");
       }
+    }
+    const Gpu gpu = ended.request.tensors[t].gpu;
+    if (gpu != kHost && !wanted.empty()) {
+      got = gpus->bytes_of(gpu, got, wanted.size() * size_of(operation.dtype));
     }
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       const double is = element(operation.dtype, got + i * size_of(operation.dtype));

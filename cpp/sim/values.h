@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "operation/operation.h"
+#include "sim/gpu.h"
 #include "sim/script.h"
 
 namespace rdmacoll {
@@ -19,7 +20,8 @@ struct SimMemory {
 // second tensor is in place, beginning with the first if `in_place`.
 Request sim_request(const SimOperation& operation, int rank, bool in_place, SimMemory& memory);
 // Checks the results of an operation that has succeeded. Returns "" if they are correct, otherwise
-// a description of the error.
-std::string sim_error(const SimOperation& operation, int ranks, int rank, const Operation& ended);
+// a description of the error. `gpus`: have the memory of the operation's tensors if a GPU has it.
+std::string sim_error(const SimOperation& operation, int ranks, int rank, const Operation& ended,
+                      const SimGpus* gpus = nullptr);
 
 }  // namespace rdmacoll

@@ -165,6 +165,7 @@ class Call:
             self.process_set,
             0,
             0,
+            0,
         )
         return scratch
 

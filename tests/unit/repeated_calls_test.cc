@@ -78,6 +78,7 @@ TEST(RepeatedCalls, are_equal_in_every_property_and_address) {
       {"name", [](Call& call) { call.request.name = "stop"; }},
       {"no name", [](Call& call) { call.request.name = nullptr; }},
       {"set", [](Call& call) { call.request.process_set = 0; }},
+      {"stream", [](Call& call) { call.request.stream = 1; }},
       {"no tensor", [](Call& call) { call.request.n_tensors = 0; }},
       {"input", [](Call& call) { call.tensor.input = call.output.data(); }},
       {"output", [](Call& call) { call.tensor.output = call.input.data(); }},

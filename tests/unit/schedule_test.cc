@@ -72,9 +72,9 @@ TEST_P(EveryAlgorithm, stays_right_when_lowered_for_any_placement) {
           for (int peer = 0; peer < ranks; ++peer) {
             placement.views.push_back(nodes[peer] == nodes[schedule.rank]);
           }
-          placement.input_visible = form & 1;
-          placement.output_visible = form & 2;
-          placement.devices.assign(ranks, form & 4);
+          placement.input = host_memory((form & 1) != 0);
+          placement.output = host_memory((form & 2) != 0);
+          placement.nics.assign(ranks, form & 4);
           lowered.push_back(lower(schedule, placement));
         }
         ASSERT_EQ(verified(row(), lowered, shape), "")
@@ -126,9 +126,9 @@ TEST(ParameterServer, stays_right_when_lowered_for_any_placement) {
         for (int peer = 0; peer < shape.members(); ++peer) {
           placement.views.push_back(nodes[peer] == nodes[schedule.rank]);
         }
-        placement.input_visible = form & 1;
-        placement.output_visible = form & 2;
-        placement.devices.assign(shape.members(), form & 4);
+        placement.input = host_memory((form & 1) != 0);
+        placement.output = host_memory((form & 2) != 0);
+        placement.nics.assign(shape.members(), form & 4);
         lowered.push_back(lower(schedule, placement));
       }
       ASSERT_EQ(verified(parameter_server(), lowered, shape), "")
@@ -180,7 +180,7 @@ TEST(Lowering, copies_nothing_that_is_visible) {
 }
 
 TEST(Lowering, packs_only_what_others_must_see) {
-  Placement placement{std::vector<bool>(2, true), false, false};
+  Placement placement{std::vector<bool>(2, true), CallerMemory::hidden, CallerMemory::hidden};
   int packs = 0, unpacks = 0;
   for (const Step& step : lower(direct_allreduce({.ranks = 2, .rank = 0}), placement).steps) {
     packs += step.verb == Verb::pack;
@@ -193,7 +193,8 @@ TEST(Lowering, packs_only_what_others_must_see) {
 // A reduction into memory that a peer has read would wait for each of the memory's cache lines.
 TEST(Lowering, makes_results_where_the_caller_wants_them) {
   for (const auto make : {direct_allreduce, ring_allreduce, halving_doubling_allreduce}) {
-    const Placement placement{std::vector<bool>(5, true), false, false};
+    const Placement placement{std::vector<bool>(5, true), CallerMemory::hidden,
+                              CallerMemory::hidden};
     for (const Step& step : lower(make({.ranks = 5, .rank = 0}), placement).steps) {
       EXPECT_FALSE(step.verb == Verb::reduce && step.to.space == Space::work);
     }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "collectives/algorithms.h"
+#include "collectives/lower.h"
 #include "collectives/verify.h"
 
 namespace rdmacoll {
@@ -20,6 +21,10 @@ inline std::vector<Schedule> schedules_of(const AlgorithmRow& row, Shape shape) 
 inline std::string verified(const AlgorithmRow& row, const std::vector<Schedule>& schedules,
                             const Shape& shape) {
   return verify(schedules, row.result, shape.root, row.is_canonical(shape));
+}
+
+inline CallerMemory host_memory(bool is_visible) {
+  return is_visible ? CallerMemory::visible : CallerMemory::hidden;
 }
 
 // Ranks that share a node when they are neighbours.

@@ -13,6 +13,7 @@
 #include "collectives/lower.h"
 #include "collectives/verify.h"
 #include "sanitized.h"
+#include "unit/schedules.h"
 
 namespace rdmacoll {
 namespace {
@@ -117,8 +118,8 @@ TEST(SharedResults, are_right_with_and_without_views) {
       std::vector<Schedule> lowered;
       for (int rank = 0; rank < ranks; ++rank) {
         const Placement placement{.views = std::vector<bool>(ranks, form & 1),
-                                  .input_visible = (form & 2) != 0,
-                                  .output_visible = (form & 4) != 0,
+                                  .input = host_memory((form & 2) != 0),
+                                  .output = host_memory((form & 4) != 0),
                                   .output_shared = true};
         lowered.push_back(lower(direct_allreduce({.ranks = ranks, .rank = rank}), placement));
         int written = 0;
@@ -142,8 +143,8 @@ TEST(SharedResults, are_written_by_servers_that_see_them) {
         std::vector<Schedule> lowered;
         for (int rank = 0; rank < ranks + servers; ++rank) {
           const Placement placement{.views = std::vector<bool>(ranks + servers, form & 1),
-                                    .input_visible = (form & 2) != 0,
-                                    .output_visible = (form & 4) != 0,
+                                    .input = host_memory((form & 2) != 0),
+                                    .output = host_memory((form & 4) != 0),
                                     .output_shared = true};
           const Shape shape{
               .ranks = ranks, .rank = rank, .servers = servers, .shares_output = true};

@@ -1,0 +1,82 @@
+#include "api/device_requests.h"
+
+#include <optional>
+#include <string>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+std::string place_of(Gpu gpu) { return gpu == kHost ? "host memory" : cat("memory of GPU ", gpu); }
+
+std::string title(const TensorRef& tensor) {
+  return tensor.label.empty() ? "a tensor" : cat("'", tensor.label, "'");
+}
+
+// Whether this rank's input is read. Callers may pass any other one.
+bool reads_input(const Request& request, const Session& session) {
+  const bool is_the_roots = request.kind == Kind::broadcast || request.kind == Kind::scatter;
+  return !is_the_roots || request.root == session.rank_in(request.set);
+}
+
+// Finds the GPU of a tensor. `gpu` stays empty if the tensor has no memory yet.
+Status find_gpu(DeviceMemory& memory, const TensorRef& tensor, bool reads_input,
+                std::optional<Gpu>& gpu) {
+  Gpu input = kHost, output = kHost;
+  const bool has_input = reads_input && tensor.input != nullptr;
+  const bool has_output = tensor.output != nullptr && !(has_input && tensor.output == tensor.input);
+  if (has_input) RC_RETURN_IF_ERROR(memory.find(tensor.input, input));
+  if (has_output) RC_RETURN_IF_ERROR(memory.find(tensor.output, output));
+  if (has_input && has_output && input != output) {
+    return {Code::invalid,
+            cat(title(tensor), " has its input in ", place_of(input), " and its output in ",
+                place_of(output), ": give both on the same device.")};
+  }
+  if (has_input) gpu = input;
+  if (has_output) gpu = output;
+  return {};
+}
+
+// Streams 1 and 2 exist on each GPU, so the memory tells which one it is.
+Status note_order(DeviceMemory& memory, uint64_t stream, Request& request) {
+  Gpu gpu = kHost;
+  for (const TensorRef& tensor : request.tensors) {
+    if (gpu == kHost) gpu = tensor.gpu;
+  }
+  if (gpu == kHost) RC_RETURN_IF_ERROR(memory.find_stream(stream, gpu));
+  return memory.order(stream, gpu, request.order);
+}
+
+}  // namespace
+
+Status use_stream(Session& session, uint64_t stream, Request& request) {
+  DeviceMemory* memory = nullptr;
+  RC_RETURN_IF_ERROR(session.device_memory(memory));
+  return use_stream(*memory, stream, reads_input(request, session), request);
+}
+
+Status use_stream(DeviceMemory& memory, uint64_t stream, bool reads_input, Request& request) {
+  if (request.shares_results) {
+    return {Code::invalid, "results in memory of a GPU are not shared: leave `shared_result` out."};
+  }
+  for (TensorRef& tensor : request.tensors) {
+    std::optional<Gpu> gpu;
+    RC_RETURN_IF_ERROR(find_gpu(memory, tensor, reads_input, gpu));
+    if (!gpu) RC_RETURN_IF_ERROR(memory.find_stream(stream, gpu.emplace()));
+    tensor.gpu = *gpu;
+  }
+  const Gpu gpu = request.tensors.empty() ? kHost : request.tensors.front().gpu;
+  if (gpu != kHost) {
+    request.result_memory = [&memory, gpu](uint64_t bytes) { return memory.allocate(gpu, bytes); };
+  }
+  return note_order(memory, stream, request);
+}
+
+Status renew_order(Session& session, uint64_t stream, Request& request) {
+  DeviceMemory* memory = nullptr;
+  RC_RETURN_IF_ERROR(session.device_memory(memory));
+  return note_order(*memory, stream, request);
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,93 @@
+// Finds the memory that peers and NICs see, and the program that fits it.
+#include <algorithm>
+
+#include "execution/planner.h"
+
+namespace rdmacoll {
+
+void Planner::refresh_topology() {
+  topology_ = {.is_known = true};
+  const JobRank me = members_[world_.rank()];
+  for (JobRank peer : members_) {
+    const bool connected = peer != me && transport_.is_connected(peer.value());
+    const Reach reach = connected ? transport_.reach(peer.value()) : Reach{};
+    topology_.views.push_back(reach.views);
+    topology_.nics.push_back(!reach.views && !reach.foreign_transfers);
+    if (topology_.nics.back()) {
+      topology_.foreign = false;
+      topology_.nic_eager_bytes = std::min(topology_.nic_eager_bytes, reach.eager_bytes);
+    }
+    if (!reach.views) continue;
+    topology_.is_viewed = true;
+    topology_.view_eager_bytes = std::min(topology_.view_eager_bytes, reach.eager_bytes);
+    topology_.foreign = topology_.foreign && reach.foreign_views;
+    topology_.pieces_max = std::min(topology_.pieces_max, reach.view_pieces_max);
+  }
+}
+
+// Whether peers can see this memory in place.
+bool Planner::can_see(const Piece& memory, bool is_read_in_place) const {
+  return (topology_.foreign && is_read_in_place) || pool_.contains(memory.data, memory.bytes) ||
+         (!topology_.is_viewed && transport_.is_pinned(memory));
+}
+
+// If a GPU has one part, all count as memory of GPUs, since one step may touch parts of several
+// tensors.
+template <typename Parts, typename PieceOf>
+CallerMemory Planner::kind_of(const Parts& parts, bool is_read_in_place, PieceOf piece_of) const {
+  CallerMemory kind = CallerMemory::visible;
+  for (const auto& part : parts) {
+    const Piece piece = piece_of(part);
+    if (piece.gpu != kHost) return CallerMemory::device;
+    if (kind == CallerMemory::visible && !can_see(piece, is_read_in_place)) {
+      kind = CallerMemory::hidden;
+    }
+  }
+  return kind;
+}
+
+void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head) {
+  if (!topology_.is_known) refresh_topology();
+  uint64_t bytes = 0;
+  for (const Layout::Tensor& tensor : tensors) bytes += tensor.bytes;
+  const bool in_place = tuning_.reads_in_place(row_of(head.kind).result, bytes);
+  const auto kind = [&](const auto& memory_of) {
+    return kind_of(tensors, in_place, [&](const Layout::Tensor& tensor) {
+      return Piece{memory_of(tensor), tensor.bytes, tensor.gpu};
+    });
+  };
+  head.input =
+      kind([](const Layout::Tensor& tensor) { return const_cast<std::byte*>(tensor.input); });
+  head.output = kind([](const Layout::Tensor& tensor) { return tensor.output; });
+}
+
+void Planner::see(const Layout& layout, Recipe::Head& head) {
+  if (!topology_.is_known) refresh_topology();
+  const bool in_place = tuning_.reads_in_place(row_of(head.kind).result, layout.bytes());
+  const auto itself = [](const Piece& piece) { return piece; };
+  head.input = kind_of(layout.input_memory(), in_place, itself);
+  head.output = kind_of(layout.output_memory(), in_place, itself);
+}
+
+void Planner::add_program(Recipe& recipe) {
+  const Recipe::Head& head = recipe.head;
+  if (head.algorithm == Algorithm::none && !head.calls_roll) return;
+  if (head.calls_roll) recipe.layout.have_a_segment();
+  const Layout& layout = recipe.layout;
+  const int parts_at_once = outline_of(head).parts_at_once;
+  const bool few = layout.pieces_bound() <= topology_.pieces_max ||
+                   layout.pieces_max(parts_at_once) <= topology_.pieces_max;
+  const auto in_few_pieces = [few](CallerMemory memory) {
+    return memory == CallerMemory::visible && !few ? CallerMemory::hidden : memory;
+  };
+  Placement placement{topology_.views, in_few_pieces(head.input), in_few_pieces(head.output),
+                      topology_.nics, head.shape.shares_output};
+  // Segments that the transport copies need no visible memory. Both ends of a transfer know its
+  // size, and decide alike.
+  const uint64_t bytes = layout.segment_bytes_max();
+  if (bytes <= topology_.view_eager_bytes) placement.views.assign(placement.views.size(), false);
+  if (bytes <= topology_.nic_eager_bytes) placement.nics.clear();
+  recipe.program = &programs_.prepared(head.algorithm, head.shape, placement, head.calls_roll);
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,92 @@
+#include "sim/gpu.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <vector>
+
+#include "base/text.h"
+#include "memory/placement.h"
+#include "memory/shared_memory.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr std::size_t kBytes = std::size_t{64} << 20;  // a GPU has this much, sparse
+constexpr std::size_t kAlignment = 256;                // as drivers align allocations
+
+}  // namespace
+
+struct SimGpus::Arena {
+  Mapping addresses;  // without access
+  Mapping bytes;      // the same memory
+  std::size_t used = 0;
+
+  Arena() {
+    Fd memory;
+    Status status = create_shared("rdmacoll-sim-gpu", kBytes, memory);
+    if (status.ok()) status = map_shared(memory.get(), kBytes, addresses);
+    if (status.ok()) status = map_shared(memory.get(), kBytes, bytes);
+    RC_ASSERT(status.ok(), status.message());
+    RC_ASSERT(::mprotect(addresses.data(), kBytes, PROT_NONE) == 0);
+  }
+};
+
+std::shared_ptr<std::byte[]> SimGpus::allocate(Gpu gpu, uint64_t bytes) {
+  std::shared_ptr<Arena>& arena = arenas_[static_cast<std::size_t>(gpu)];
+  if (arena == nullptr) arena = std::make_shared<Arena>();
+  std::byte* const memory = arena->addresses.data() + arena->used;
+  arena->used += round_up(bytes + 1, kAlignment);
+  RC_ASSERT(arena->used <= kBytes, "a simulated GPU is full");
+  return {memory, [arena](std::byte*) {}};
+}
+
+std::byte* SimGpus::bytes_of(Gpu gpu, const void* address, std::size_t bytes) const {
+  const auto number = static_cast<std::size_t>(gpu);
+  RC_ASSERT(number < arenas_.size() && arenas_[number] != nullptr, cat("no GPU ", gpu));
+  const Arena& arena = *arenas_[number];
+  const auto offset =
+      reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(arena.addresses.data());
+  RC_ASSERT(offset < kBytes && bytes <= kBytes - offset, cat("memory that GPU ", gpu, " has not"));
+  return arena.bytes.data() + offset;
+}
+
+std::function<void()> SimGpus::take(Request& request, Gpu gpu) {
+  struct Upload {
+    std::byte* into;
+    const std::byte* from;
+    std::size_t bytes;
+  };
+  std::vector<Upload> uploads;
+  for (TensorRef& tensor : request.tensors) {
+    const std::size_t bytes = tensor.bytes(request.dtype);
+    const bool is_in_place = tensor.output == tensor.input;
+    std::byte* const input = allocate(gpu, bytes).get();
+    uploads.push_back({bytes_of(gpu, input, bytes), tensor.input, bytes});
+    std::memset(uploads.back().into, 0xdd, bytes);
+    tensor.input = input;
+    if (tensor.output != nullptr) tensor.output = is_in_place ? input : allocate(gpu, bytes).get();
+    tensor.gpu = gpu;
+  }
+  request.result_memory = [this, gpu](uint64_t bytes) { return allocate(gpu, bytes); };
+  return [uploads = std::move(uploads)] {
+    for (const Upload& one : uploads) {
+      if (one.bytes > 0) std::memcpy(one.into, one.from, one.bytes);
+    }
+  };
+}
+
+void SimGpus::overwrite(const TensorRef& tensor, Dtype dtype) const {
+  const std::size_t bytes = tensor.bytes(dtype);
+  for (const std::byte* memory : {tensor.input, static_cast<const std::byte*>(tensor.output)}) {
+    if (memory != nullptr) std::memset(bytes_of(tensor.gpu, memory, bytes), 0xee, bytes);
+  }
+}
+
+Status SimStreamOrder::reached(bool& is_reached) {
+  is_reached = clock_.now() >= due_;
+  if (is_reached && work_) std::exchange(work_, nullptr)();
+  return {};
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,55 @@
+// GPUs of a simulated rank. The processor cannot access their memory at its addresses: such an
+// access ends the process, as with a real GPU. Jobs access the bytes through a second mapping.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "base/clock.h"
+#include "memory/piece.h"
+#include "memory/stream_order.h"
+#include "operation/operation.h"
+
+namespace rdmacoll {
+
+class SimGpus {
+ public:
+  static constexpr Gpu kGpus = 2;
+
+  // Never null. The memory stays until this object and the reference are gone.
+  std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes);
+  // Finds these bytes in the second mapping. They must belong to that GPU.
+  std::byte* bytes_of(Gpu gpu, const void* address, std::size_t bytes) const;
+  Piece reachable(const Piece& piece) const {
+    if (piece.gpu == kHost || piece.bytes == 0) return piece;
+    return {bytes_of(piece.gpu, piece.data, piece.bytes), piece.bytes};
+  }
+  // Moves the tensors of a request to a GPU. The contents of the inputs come with the returned
+  // function, as if a kernel on the caller's stream wrote them.
+  std::function<void()> take(Request& request, Gpu gpu);
+  // Overwrites the tensor, so that a later access shows as a wrong result.
+  void overwrite(const TensorRef& tensor, Dtype dtype) const;
+
+ private:
+  struct Arena;
+  std::array<std::shared_ptr<Arena>, kGpus> arenas_;  // null until the GPU is used
+};
+
+// The order with a stream whose work takes until `due`. `work` writes its results.
+class SimStreamOrder final : public StreamOrder {
+ public:
+  SimStreamOrder(const Clock& clock, Nanoseconds due, std::function<void()> work)
+      : clock_(clock), due_(due), work_(std::move(work)) {}
+  Status reached(bool& is_reached) override;
+
+ private:
+  const Clock& clock_;
+  const Nanoseconds due_;
+  std::function<void()> work_;
+};
+
+}  // namespace rdmacoll

@@ -1,0 +1,122 @@
+// Simulates ranks whose tensors are in memory of GPUs.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "collectives/algorithms.h"
+#include "every_kind.h"
+#include "sanitized.h"
+#include "sim/random_source.h"
+#include "sim/script.h"
+#include "sim/simulator.h"
+
+namespace rdmacoll {
+namespace {
+
+// Three times one operation of every kind. The network and the dtypes depend on the seed.
+SimScript script_of(uint64_t seed, const std::string& algorithm, GpuUse gpus) {
+  RandomSource random(seed, 20);
+  SimScript script;
+  script.gpus = gpus;
+  script.algorithm = algorithm;
+  script.ranks = static_cast<int>(random.one_of(std::array<int64_t, 5>{1, 2, 3, 5, 8}));
+  script.segment_bytes = static_cast<uint64_t>(random.one_of(std::array<int64_t, 2>{4096, 64}));
+  script.slow_compute = random.chance(0.5);
+  script.plan_repeats = random.chance(0.5) ? 1 : 0;
+  script.network.seed = seed;
+  script.network.views = random.chance(0.7);
+  script.network.node_ranks = random.chance(0.5) ? 2 : 0;
+  script.network.foreign_views = random.chance(0.5);
+  script.network.mapped = random.chance(0.5);
+  script.network.pool_alone = random.chance(0.5);
+  script.network.eager_bytes = random.chance(0.3) ? 200 : 0;
+  script.network.busy = random.chance(0.3) ? 0.2 : 0;
+  std::vector<SimOperation> phase = every_kind(script.ranks, 12, random.chance(0.5));
+  for (SimOperation& operation : phase) {
+    if (random.chance(0.3)) operation.dtype = Dtype::bfloat16;
+    if (random.chance(0.3) && row_of(operation.kind).reduces) operation.op = ReduceOp::average;
+  }
+  if (random.chance(0.3)) {
+    for (SimOperation& operation : phase) operation.name.clear();
+  }
+  script.phases.insert(script.phases.end(), 3, phase);
+  return script;
+}
+
+std::string fault_of(const SimOutcome& outcome) {
+  return cat(outcome.hang, outcome.wrong, outcome.unnamed, outcome.overslept);
+}
+
+std::string name_of(GpuUse gpus) {
+  return gpus == GpuUse::all ? "all" : gpus == GpuUse::one_rank ? "one_rank" : "some";
+}
+
+class OnGpus : public testing::TestWithParam<GpuUse> {};
+
+TEST_P(OnGpus, every_kind_is_right_with_every_algorithm) {
+  uint64_t seed = 1000;
+  for (const AlgorithmRow& row : algorithm_table()) {
+    if (row.result != AlgorithmRow::Result::sum || row.by_servers) continue;
+    for (unsigned i = 0; i < seeds(40); ++i, ++seed) {
+      const SimScript script = script_of(seed, std::string(row.name), GetParam());
+      const SimOutcome outcome = simulate(script);
+      ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
+    }
+  }
+}
+
+// The last two ranks are servers, which have no tensors.
+TEST_P(OnGpus, sums_by_servers_are_right) {
+  for (uint64_t seed = 1; seed <= seeds(40); ++seed) {
+    SimScript script = script_of(seed, "", GetParam());
+    script.servers = 2;
+    const SimOutcome outcome = simulate(script);
+    ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
+  }
+}
+
+// Ranks that have joined take part with zeros of host memory.
+TEST_P(OnGpus, sums_are_right_after_some_ranks_have_joined) {
+  for (uint64_t seed = 1; seed <= seeds(60); ++seed) {
+    SimScript script = script_of(seed, "", GetParam());
+    script.ranks = 4;
+    script.phases.clear();
+    for (int givers = 4; givers > 0; givers -= 2) {
+      std::vector<SimOperation> phase;
+      for (const char* name : {"a", "b", "c"}) {
+        phase.push_back({.name = name, .shapes = {{30}, {7}}, .givers = givers});
+      }
+      phase.push_back({.kind = Kind::join});
+      script.phases.push_back(phase);
+    }
+    const SimOutcome outcome = simulate(script);
+    ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(ranks, OnGpus,
+                         testing::Values(GpuUse::all, GpuUse::one_rank, GpuUse::some),
+                         [](const auto& info) { return name_of(info.param); });
+
+TEST(SimulatedScripts, put_tensors_of_some_seeds_into_memory_of_gpus) {
+  int by_use[4] = {};
+  int faults = 0, joins = 0;
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    const SimScript script = make_script(seed);
+    ++by_use[static_cast<int>(script.gpus)];
+    if (script.gpus == GpuUse::none) continue;
+    faults += script.fault != Fault::none ? 1 : 0;
+    for (const auto& phase : script.phases) {
+      for (const SimOperation& operation : phase) joins += operation.kind == Kind::join ? 1 : 0;
+    }
+  }
+  for (const int uses : by_use) EXPECT_GT(uses, 10);
+  EXPECT_GT(faults, 10);
+  EXPECT_GT(joins, 10);
+}
+
+}  // namespace
+}  // namespace rdmacoll
