@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 import pytest
-from pci_tree import make_tree
+from pci_tree import TREES, make_tree, record, recorded
 from test_doctor import PLAIN, found
 
 from rdmacoll import ConfigError
@@ -163,6 +163,19 @@ def test_a_recorded_machine_is_read(tmp_path: Path) -> None:
     assert len(warned) == 4
     text = "\n".join(click.unstyle(line) for line in doctor_gpu.lines(report, 80))
     assert re.search(r"GPU0 +PXB  staged/staged\n +GPU1 +PXB  staged/staged\n +GPU2 +SYS ", text)
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(TREES.glob("*.txt"))])
+def test_a_recorded_tree_is_recorded_again_as_it_is(name: str, tmp_path: Path) -> None:
+    make_tree(tmp_path, name)
+    lines = [line for line in recorded(name) if not line.startswith("#")]
+    found = list(record(tmp_path))
+    assert [set(line.split()) for line in found if "device" in line] == [
+        set(line.split()) for line in sorted(lines) if line.startswith("device")
+    ]
+    assert [line for line in found if "device" not in line] == [
+        line for line in lines if not line.startswith("device")
+    ]
 
 
 def test_a_forced_way_that_cannot_be_is_a_problem(tmp_path: Path) -> None:

@@ -62,10 +62,10 @@ PLANTED = [
         tree="k80_two_sockets",
         modules=PEERMEM,
     ),
-    Planted("acs", "Turn ACS off", pci="0000:23:00.0", tree="acs_and_iommu"),
+    Planted("acs", "Turn ACS off", pci="0000:03:00.0", tree="acs_and_iommu"),
     Planted(
         "iommu",
-        "Boot with iommu=pt",
+        "Boot with iommu=pt",  # ACS alone would not stop the module
         pci="0000:03:00.0",
         tree="acs_and_iommu",
         attributes={DMA_BUF: 0},

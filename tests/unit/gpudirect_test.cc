@@ -51,6 +51,12 @@ TEST_F(GpuDirectTest, is_read_as_a_setting) {
   EXPECT_EQ(config.nvml_library, "/x/libnvml.so");
   EXPECT_EQ(value("RDMACOLL_GPUDIRECT").value, "send:off,receive:auto");
 
+  variables() = {{"RDMACOLL_GPUDIRECT", "receive:force"}};
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(value("RDMACOLL_GPUDIRECT").warning,
+            "RDMACOLL_GPUDIRECT=receive:force has no effect: this version stages all memory of "
+            "GPUs in host memory");
+
   expect_refused("RDMACOLL_GPUDIRECT", "sometimes");
   EXPECT_EQ(read().message(),
             "RDMACOLL_GPUDIRECT=sometimes is not allowed: it takes auto, off or force, or one of "
