@@ -62,10 +62,9 @@ Obstacle missing_registration(const PolicyFacts& facts) {
   const int driver = host.driver_major;
   const bool may_have_dma_buf =
       facts.gpu.capability >= kDmaBufCapability && facts.ability.dma_buf != Known::no;
-  if (!host.sys_is_readable && host.peer_module == Known::unknown) {
-    return {Cause::no_sys,
-            "/sys and /proc/modules cannot be read here, so no peer-memory module is known",
-            "Give the container /sys and /proc of the host (read-only is enough)"};
+  if (host.peer_module == Known::unknown) {
+    return {Cause::no_sys, "/proc/modules cannot be read here, so no peer-memory module is known",
+            "Give the container /proc and /sys of the host (read-only is enough)"};
   }
   if (facts.ability.peer_memory == Known::no) {
     return {
@@ -88,7 +87,14 @@ Obstacle missing_registration(const PolicyFacts& facts) {
             "loaded"),
         "Install driver 515 or newer with NVIDIA's open kernel modules, or load nvidia_peermem"};
   }
-  if (may_have_dma_buf && facts.gpu.dma_buf != Known::yes) {
+  if (may_have_dma_buf && facts.gpu.dma_buf == Known::unknown) {
+    return {
+        Cause::no_dma_buf,
+        "CUDA's driver does not tell whether there is dma-buf, and nvidia_peermem is not loaded",
+        "Give this process libcuda.so.1 and the GPU (CUDA_VISIBLE_DEVICES), or load "
+        "nvidia_peermem"};
+  }
+  if (may_have_dma_buf && facts.gpu.dma_buf == Known::no) {
     return {Cause::no_dma_buf,
             "the GPU's driver exports no dma-buf, and nvidia_peermem is not loaded",
             "Install NVIDIA's open kernel modules on Linux 5.12 or newer, or load nvidia_peermem"};

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from cuda_sim_build import fake_driver
 from pci_tree import make_tree
 from ranks import ROOT, clean_environment
+
+from rdmacoll.cli import doctor_gpu
 
 MIB = 1 << 20
 # Attributes of the driver.
@@ -175,3 +178,20 @@ def test_facts_of_cuda_and_of_nvml_meet_by_uuid(tmp_path: Path, library: Path) -
         if report["gpus"][cell["gpu"]]["uuid"]
     }
     assert causes == {"Tesla K20c": "bar1_too_small", "Tesla K80": "none"}
+
+
+def test_the_page_of_a_k80_board_has_its_facts_and_reasons(tmp_path: Path, library: Path) -> None:
+    machine = {"gpus": [{"pci": "0000:06:00.0"}, {"pci": "0000:07:00.0"}]}
+    planted = Planted("none", "", base="k80", tree="k80_two_sockets", modules=PEERMEM, machine=machine)
+    report = report_of(planted, tmp_path, library)
+    lines = [click.unstyle(line) for line in doctor_gpu.lines(report, 80)]
+    assert all(len(line) <= 80 for line in lines)
+    page = "\n".join(lines)
+    assert "  GPU0   Tesla K80, capability 3.7, memory 11.17 GiB, BAR1 16 GiB (16 GiB free)," in page
+    assert "  GPU0   PXB  staged/direct\n  GPU1   PXB  staged/direct\n" in page
+    assert (
+        "  GPU0, GPU1 with mlx4_0:\n"
+        "    send:    staged through pinned host memory, because a NIC reads a Tesla\n"
+        "             K80's memory far slower than it writes it\n"
+    ) in page
+    assert "    receive: direct by the peer-memory module, PCIe switches only\n" in page

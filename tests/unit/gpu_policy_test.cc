@@ -256,6 +256,17 @@ TEST(GpuPolicy, names_an_unknown_capability) {
   EXPECT_THAT(decision.send.reason(), HasSubstr("the GPU's capability is not known"));
 }
 
+TEST(GpuPolicy, does_not_take_the_unknown_for_absent) {
+  PolicyFacts facts = sound();
+  facts.host.peer_module = Known::unknown;
+  EXPECT_EQ(decide(facts).receive.cause, Cause::no_sys);
+  EXPECT_THAT(decide(facts).warning, HasSubstr("/proc/modules cannot be read here"));
+  facts.host.peer_module = Known::no;
+  facts.gpu.dma_buf = Known::unknown;
+  EXPECT_EQ(decide(facts).receive.cause, Cause::no_dma_buf);
+  EXPECT_THAT(decide(facts).warning, HasSubstr("does not tell whether there is dma-buf"));
+}
+
 TEST(GpuPolicy, never_uses_dma_buf_with_a_kepler_board_or_an_old_driver) {
   PolicyFacts facts = sound();
   facts.gpu.dma_buf = Known::yes;
