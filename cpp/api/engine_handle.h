@@ -1,11 +1,13 @@
-// The definitions of rc_engine and rc_handle.
+// The definitions of rc_engine, rc_handle and rc_result.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 
 #include "api/rdmacoll_c.h"
 #include "api/repeated_calls.h"
+#include "api/retired_memory.h"
 #include "api/session.h"
 
 struct rc_engine {
@@ -13,9 +15,14 @@ struct rc_engine {
 
   const std::unique_ptr<rdmacoll::Session> session;
   rdmacoll::RepeatedCalls repeated_calls;
+  rdmacoll::RetiredMemory retired_memory;
 };
 
 struct rc_handle {
   rdmacoll::Driver* driver;
   rdmacoll::OperationRef operation;
+};
+
+struct rc_result {
+  std::shared_ptr<std::byte[]> memory;
 };

@@ -1,12 +1,15 @@
 // The functions for engines in the C interface.
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/engine_handle.h"
 #include "api/return_values.h"
 #include "api/session.h"
 #include "api/tables.h"
+#include "base/text.h"
+#include "memory/device_memory.h"
 #include "memory/pool.h"
 
 namespace rdmacoll {
@@ -126,6 +129,44 @@ int engine_timeline(rc_engine* engine, const char* path, char** error) {
   return report(status, error);
 }
 
+int32_t engine_gpu_of(rc_engine* engine, const void* memory) {
+  DeviceMemory* gpus = nullptr;
+  Gpu gpu = kHost;
+  Status status = engine->session->device_memory(gpus);
+  if (status.ok()) status = gpus->find(memory, gpu);
+  return status.ok() && gpu != kHost ? gpus->number_of(gpu) : -1;
+}
+
+int engine_gpu_allocate(rc_engine* engine, int32_t gpu, uint64_t bytes, rc_result** result,
+                        void** memory, char** error) {
+  DeviceMemory* gpus = nullptr;
+  Gpu number = kHost;
+  Status status = engine->session->usable();
+  if (status.ok()) status = engine->session->device_memory(gpus);
+  if (status.ok()) status = gpus->use(gpu, number);
+  if (!status.ok()) return report(status, error);
+  engine->retired_memory.sweep();
+  std::shared_ptr<std::byte[]> allocated = gpus->allocate(number, bytes);
+  if (allocated == nullptr) {
+    return report({Code::invalid, cat("cuda:", gpu, " has no ", bytes,
+                                      " bytes of memory left: free arrays there.")},
+                  error);
+  }
+  *memory = allocated.get();
+  *result = new rc_result{std::move(allocated)};
+  return report({}, error);
+}
+
+void engine_gpu_free(rc_engine* engine, rc_result* result, uint64_t stream) {
+  if (is_forked_child()) return;
+  const std::unique_ptr<rc_result> given(result);
+  DeviceMemory* gpus = nullptr;
+  if (stream != 0 && engine->session->device_memory(gpus).ok()) {
+    engine->retired_memory.add(*gpus, std::move(given->memory), stream);
+  }
+  engine->retired_memory.sweep();
+}
+
 }  // namespace
 
 const rc_engine_api kEngineApi{
@@ -149,6 +190,9 @@ const rc_engine_api kEngineApi{
     .set_remove = engine_set_remove,
     .set_in_flight = engine_set_in_flight,
     .timeline = engine_timeline,
+    .gpu_of = engine_gpu_of,
+    .gpu_allocate = engine_gpu_allocate,
+    .gpu_free = engine_gpu_free,
 };
 
 }  // namespace rdmacoll

@@ -110,6 +110,10 @@ const void* operation_result_at(rc_handle* handle, int32_t index, int32_t* ndim,
   return result.memory.get();
 }
 
+rc_result* operation_result_hold(rc_handle* handle, int32_t index) {
+  return new rc_result{handle->operation->results[static_cast<std::size_t>(index)].memory};
+}
+
 void operation_free(rc_handle* handle) { delete handle; }
 
 }  // namespace
@@ -127,6 +131,7 @@ const rc_operation_api kOperationApi{
     .is_done = operation_is_done,
     .result_at = operation_result_at,
     .free = operation_free,
+    .result_hold = operation_result_hold,
 };
 
 }  // namespace rdmacoll

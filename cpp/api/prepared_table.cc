@@ -14,9 +14,6 @@
 struct rc_prepared {
   rdmacoll::Prepared prepared;
 };
-struct rc_result {
-  std::shared_ptr<std::byte[]> memory;
-};
 
 namespace rdmacoll {
 namespace {

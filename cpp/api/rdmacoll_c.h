@@ -24,7 +24,7 @@ extern "C" {
 typedef struct rc_engine rc_engine;     /* the engine of one rank */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
 typedef struct rc_prepared rc_prepared; /* an operation that runs many times */
-typedef struct rc_result rc_result;     /* memory of a result of a prepared operation */
+typedef struct rc_result rc_result;     /* a reference to memory of a result */
 typedef struct rc_pair rc_pair;         /* one end of a path that is being measured */
 typedef struct rc_ps rc_ps;             /* one rank of asynchronous parameter servers */
 typedef struct rc_ps_call rc_ps_call;   /* one call of a worker to its servers */
@@ -326,6 +326,16 @@ typedef struct rc_engine_api {
    * on. An earlier file is completed. path: "" ends the recording, and the file that is written
    * already changes nothing. close ends it, too. */
   int (*timeline)(rc_engine* engine, const char* path, char** error);
+
+  /* Memory of GPUs, which have CUDA's numbers here. gpu_of returns the GPU that has this memory,
+   * or -1 for all other memory. gpu_allocate allocates memory for callers. The result is a
+   * reference to it. Free it before `free`; after close is allowed. */
+  int32_t (*gpu_of)(rc_engine* engine, const void* memory);
+  int (*gpu_allocate)(rc_engine* engine, int32_t gpu, uint64_t bytes, rc_result** result,
+                      void** memory, char** error);
+  /* Frees a reference to memory of a GPU. stream: the engine uses the memory again after the
+   * present work of this stream, numbered as in rc_request; 0: at once. */
+  void (*gpu_free)(rc_engine* engine, rc_result* result, uint64_t stream);
 } rc_engine_api;
 
 /* Operations that run once. */
@@ -379,6 +389,9 @@ typedef struct rc_operation_api {
   const void* (*result_at)(rc_handle* handle, int32_t index, int32_t* ndim, int64_t dims[8]);
   /* Allowed at any time. An unfinished operation continues. */
   void (*free)(rc_handle* handle);
+  /* A reference to the memory of result_at, which keeps it after `free`. Free it by
+   * engine.gpu_free if it is memory of a GPU, and otherwise by prepared.result_free. */
+  rc_result* (*result_hold)(rc_handle* handle, int32_t index);
 } rc_operation_api;
 
 /* Operations that one caller runs many times. */

@@ -27,6 +27,8 @@ class CudaMemory final : public DeviceMemory {
   static Status open(CudaOptions options, std::unique_ptr<CudaMemory>& memory);
   CudaMemory(const Driver& driver, CudaOptions options);
 
+  Status use(int number, Gpu& gpu) override { return gpus_->use(number, gpu); }
+  int number_of(Gpu gpu) const override { return gpus_->facts(gpu).ordinal; }
   Status find(const void* memory, Gpu& gpu) override;
   Status find_stream(uint64_t stream, Gpu& gpu) override { return orders_.find_gpu(stream, gpu); }
   Status order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) override {

@@ -15,6 +15,9 @@ namespace rdmacoll {
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
+  // Finds the GPU with this number of CUDA, and back.
+  virtual Status use(int number, Gpu& gpu) = 0;
+  virtual int number_of(Gpu gpu) const = 0;
   // Finds the GPU that has this memory. kHost: the host reads and writes it.
   virtual Status find(const void* memory, Gpu& gpu) = 0;
   // Finds the GPU of a stream. Streams have the numbers of rc_request.

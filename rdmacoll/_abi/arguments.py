@@ -223,7 +223,7 @@ def root(root_rank: Any, size: int) -> int:
     return number
 
 
-def check_has_rows(array: Array, operation: str) -> None:
+def check_has_rows(array: Any, operation: str) -> None:
     """Raises ConfigError when there is no first dimension."""
     if array.ndim == 0:
         raise ConfigError(

@@ -72,6 +72,9 @@ class Library:
         self.result_free = prepared.result_free
         self.memory_allocate = engine.memory_allocate
         self.memory_free = engine.memory_free
+        self.gpu_free = engine.gpu_free
+        self.gpu_of = engine.gpu_of
+        self.result_hold = operation.result_hold
 
     def take_text(self, address: int | None) -> str:
         """Takes a text that the library gave away, and frees the library's copy."""
@@ -252,6 +255,16 @@ class Library:
         code = self._engine.set_in_flight(engine, number, ctypes.byref(count), ctypes.byref(error))
         self._check(code, error)
         return count.value
+
+    def gpu_allocate(self, engine: int, gpu: int, size: int) -> tuple[int, int]:
+        """Memory of the GPU with this number of CUDA: (result, address). `gpu_free` frees the result.
+
+        Raises ConfigError.
+        """
+        result, memory, error = _VOID(), _VOID(), _VOID()
+        outputs = ctypes.byref(result), ctypes.byref(memory), ctypes.byref(error)
+        self._check(self._engine.gpu_allocate(engine, gpu, size, *outputs), error)
+        return result.value or 0, memory.value or 0
 
     def handle_result_at(self, handle: int, index: int) -> tuple[int, tuple[int, ...]]:
         """(address, dims) of one result that the engine made. The operation has succeeded."""

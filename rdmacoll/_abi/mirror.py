@@ -11,7 +11,7 @@ _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 ABI_VERSION = 1
-HEADER_HASH = 0x677BDCA41983E36B
+HEADER_HASH = 0xA70D1B7CD12C01BA
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -233,6 +233,20 @@ class EngineApi(ctypes.Structure):
             ),
         ),
         ("timeline", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_char_p, _ADDRESSES)),
+        ("gpu_of", ctypes.CFUNCTYPE(ctypes.c_int32, _ADDRESS, _ADDRESS)),
+        (
+            "gpu_allocate",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.c_uint64,
+                _ADDRESSES,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        ("gpu_free", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS, ctypes.c_uint64)),
     ]
 
 
@@ -282,6 +296,7 @@ class OperationApi(ctypes.Structure):
             ),
         ),
         ("free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("result_hold", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS, ctypes.c_int32)),
     ]
 
 

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from rdmacoll._abi import arguments
-from rdmacoll._abi.arguments import Array
-from rdmacoll._calls.submission import Call
+from rdmacoll._calls.submission import Call, Operand
 from rdmacoll.engine.operators import DTYPES, OPERATOR_CODES
 
 
 def reduction_call(
     kind: int,
-    sources: Sequence[Array],
-    targets: Sequence[Array],
+    sources: Sequence[Operand],
+    targets: Sequence[Operand],
     op: int,
     name: str | None,
     factors: tuple[Any, Any],

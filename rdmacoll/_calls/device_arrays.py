@@ -52,19 +52,20 @@ def dtype_named(name: str) -> Any:
 class DeviceArray(NamedTuple):
     """Memory of a GPU, as an operation takes it.
 
-    array: the caller's object. owner: keeps the memory, beside `array`. stream: the stream on which the
-    producer writes the memory, or None if the protocol does not tell it.
+    gpu: the number that CUDA gives it in this process. array: the caller's object. owner: keeps the memory,
+    beside `array`. order, library: set by `operands`, the stream of the call and the array's library.
     """
 
     address: int
     shape: tuple[int, ...]
     dtype: Any
     gpu: int
-    stream: int | None
     is_contiguous: bool
     is_read_only: bool
     array: Any
     owner: object
+    order: Any = None
+    library: Any = None
 
     @property
     def ndim(self) -> int:
@@ -82,11 +83,24 @@ class DeviceArray(NamedTuple):
 
 
 def is_on_device(value: Any) -> bool:
-    """Whether the value is an array of another library in memory of a GPU."""
+    """Whether the value is an array of another library in memory of a GPU.
+
+    TensorFlow's tensors are not: they name no stream, so numpy copies them to the host.
+    """
     if isinstance(value, (np.ndarray, np.generic, int, float, list, tuple)):
         return False
     kind = dlpack_kind(value)
-    return kind in (dlpack.CUDA, dlpack.CUDA_MANAGED) if kind else hasattr(value, "__cuda_array_interface__")
+    if kind:
+        is_ordered = not type(value).__module__.startswith("tensorflow")
+        return kind in (dlpack.CUDA, dlpack.CUDA_MANAGED) and is_ordered
+    return _has_interface(value)
+
+
+def _has_interface(value: Any) -> bool:
+    try:
+        return getattr(value, "__cuda_array_interface__", None) is not None
+    except Exception:  # a library's refusal: numpy says then why it cannot take the array either
+        return False
 
 
 def dlpack_kind(value: Any) -> int:
@@ -105,7 +119,7 @@ def read(array: Any, stream: int) -> DeviceArray:
     """
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return _from_dlpack(array, stream)
-    return _from_interface(array)
+    return read_interface(array)
 
 
 def interface_stream(array: Any) -> int | None:
@@ -131,7 +145,6 @@ def _from_dlpack(array: Any, stream: int) -> DeviceArray:
         shape=fields.dims,
         dtype=dtype_named(fields.dtype),
         gpu=fields.device_id,
-        stream=None,
         is_contiguous=dlpack.is_contiguous(fields.dims, fields.strides),
         is_read_only=fields.is_read_only,
         array=array,
@@ -153,7 +166,8 @@ def _type_of(array: Any) -> str:
     return f"{type(array).__module__}.{type(array).__qualname__}"
 
 
-def _from_interface(array: Any) -> DeviceArray:
+def read_interface(array: Any) -> DeviceArray:
+    """The array as `__cuda_array_interface__` describes it. Raises ConfigError with the cure."""
     interface = array.__cuda_array_interface__
     try:
         version = int(interface["version"])
@@ -187,7 +201,6 @@ def _from_interface(array: Any) -> DeviceArray:
         shape=dims,
         dtype=dtype,
         gpu=UNKNOWN_GPU,
-        stream=stream,
         is_contiguous=is_whole and dlpack.is_contiguous(dims, elements),
         is_read_only=bool(is_read_only),
         array=array,

@@ -9,15 +9,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Callable, NamedTuple
 
 from rdmacoll._abi import arguments
+from rdmacoll._calls import operands
 from rdmacoll._calls.refusals import announce
-from rdmacoll._calls.results import results_of
-from rdmacoll._calls.submission import Array, Call, Handle, Operation, Submit, submit_group
+from rdmacoll._calls.results import results_of, type_of
+from rdmacoll._calls.submission import Array, Call, Handle, Operand, Operation, Submit, submit_group
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError
 
 
-def _by_dtype(sources: Sequence[Array]) -> list[list[int]]:
+def _by_dtype(sources: Sequence[Operand]) -> list[list[int]]:
     """The positions of each dtype, ordered by the dtypes' names. All ranks share this order."""
     positions: dict[str, list[int]] = {}
     for position, source in enumerate(sources):
@@ -25,7 +26,7 @@ def _by_dtype(sources: Sequence[Array]) -> list[list[int]]:
     return [positions[dtype] for dtype in sorted(positions)]
 
 
-def _at(arrays: Sequence[Array], positions: Sequence[int]) -> list[Array]:
+def _at(arrays: Sequence[Operand], positions: Sequence[int]) -> list[Operand]:
     return [arrays[position] for position in positions]
 
 
@@ -36,6 +37,7 @@ class Group(NamedTuple):
     name: str | None
     process_set: int
     submit: Submit
+    stream: Any
 
 
 def _submitted(engine: Engine, calls: Sequence[Call], group: Group) -> list[Operation]:
@@ -49,17 +51,19 @@ def _submitted(engine: Engine, calls: Sequence[Call], group: Group) -> list[Oper
 
 def grouped_handle(
     arrays: Iterable[Any],
-    source_of: Callable[[Any], Array],
+    source_of: Callable[[Any, Any], Operand],
     group: Group,
-    call_of: Callable[[list[Array], str | None], Call],
+    call_of: Callable[[list[Operand], str | None], Call],
 ) -> Handle:
     """Starts `call_of(sources, name)` for the sources of each dtype, with the group's name.
 
+    `source_of` takes an array and the group's stream.
     The handle's result is the list of the engine's results, in the order of `arrays`.
     """
     engine = current()
     try:
-        sources = [source_of(array) for array in arrays]
+        sources = [source_of(array, group.stream) for array in arrays]
+        operands.check_group(sources)
         groups = _by_dtype(sources)
         calls = [call_of(_at(sources, positions), group.name) for positions in groups]
     except Exception as error:
@@ -72,7 +76,7 @@ def grouped_handle(
         for operation, positions in zip(operations, groups):
             allocated = results_of(engine, operation)
             found.update(
-                (position, allocated.array(index, sources[position].dtype))
+                (position, allocated.array(index, type_of(sources[position])))
                 for index, position in enumerate(positions)
             )
         return [found[position] for position in range(len(sources))]
@@ -84,7 +88,7 @@ def grouped_out_handle(
     arrays: Iterable[Any],
     out: Sequence[Array] | None,
     group: Group,
-    call_of: Callable[[list[Array], list[Array], str | None], Call],
+    call_of: Callable[[list[Operand], list[Operand], str | None], Call],
 ) -> Handle:
     """Like `grouped_handle`, with `call_of(sources, targets, name)`. Results go to `out` or to new arrays."""
     engine = current()
@@ -95,7 +99,7 @@ def grouped_out_handle(
         raise
     return Handle(
         _submitted(engine, calls, group),
-        lambda: [arguments.deliver(target, output) for target, output in zip(targets, outs)],
+        lambda: [operands.deliver(target, output) for target, output in zip(targets, outs)],
     )
 
 
@@ -103,8 +107,8 @@ def _with_outputs(
     arrays: list[Any],
     out: Sequence[Array] | None,
     group: Group,
-    call_of: Callable[[list[Array], list[Array], str | None], Call],
-) -> tuple[list[Call], list[Array], Sequence[Array | None]]:
+    call_of: Callable[[list[Operand], list[Operand], str | None], Call],
+) -> tuple[list[Call], list[Operand], Sequence[Array | None]]:
     """The calls, the arrays that the engine writes, and for each the caller's `out` or None."""
     if out is not None:
         out = list(out)
@@ -112,8 +116,10 @@ def _with_outputs(
             raise ConfigError(f"{len(arrays)} arrays, but {len(out)} in out.")
         arguments.check_apart(arrays, out)
     outs: Sequence[Array | None] = [None] * len(arrays) if out is None else out
-    pairs = [arguments.source_and_target(array, output) for array, output in zip(arrays, outs)]
+    pairs = [operands.source_and_target(array, output, group.stream) for array, output in zip(arrays, outs)]
     sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    operands.check_group(sources)
+    operands.check_apart(sources, targets)
     calls = [
         call_of(_at(sources, positions), _at(targets, positions), group.name)
         for positions in _by_dtype(sources)

@@ -1,16 +1,39 @@
-"""Results in memory of the engine, as numpy arrays."""
+"""Results in memory of the engine, as numpy arrays, or as arrays of a library on a GPU."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
 from rdmacoll._abi.arrays import Block, array_over
 from rdmacoll._abi.library import Library
-from rdmacoll._calls.submission import Array, Call, Handle, Operation, Submit
+from rdmacoll._calls.device_arrays import DeviceArray
+from rdmacoll._calls.gpu_array import GpuArray, GpuMemory
+from rdmacoll._calls.submission import Array, Call, Handle, Operand, Operation, Submit
 from rdmacoll._world.running_engine import Engine
+
+# The type of a result: the dtype of one in host memory, or the input on a GPU whose library it gets.
+ResultType = Union["np.dtype[Any]", DeviceArray]
+
+
+def type_of(source: Operand) -> ResultType:
+    """The type of results for this input."""
+    return source if type(source) is DeviceArray else source.dtype
+
+
+def _on_host(owner: object, address: int, dims: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    size = math.prod(dims) * dtype.itemsize
+    if size == 0:
+        return np.empty(dims, dtype)
+    return array_over(Block(owner, address, size), dims, dtype)
+
+
+def _on_gpu(engine: Engine, result: int, address: int, dims: tuple[int, ...], like: DeviceArray) -> Any:
+    """result: the library's reference to the memory."""
+    memory = GpuMemory(engine, result, like.order)
+    return like.library.adopt(GpuArray(memory, address, dims, like.dtype, like.gpu))
 
 
 class Results:
@@ -21,13 +44,13 @@ class Results:
         self._handle = handle
         engine.share(id(self))
 
-    def array(self, index: int, dtype: np.dtype[Any]) -> Array:
+    def array(self, index: int, kind: ResultType) -> Any:
         """The result with this index."""
-        address, dims = self._engine.library.handle_result_at(self._handle, index)
-        size = math.prod(dims) * dtype.itemsize
-        if size == 0:
-            return np.empty(dims, dtype)
-        return array_over(Block(self, address, size), dims, dtype)
+        library = self._engine.library
+        address, dims = library.handle_result_at(self._handle, index)
+        if isinstance(kind, DeviceArray):
+            return _on_gpu(self._engine, library.result_hold(self._handle, index), address, dims, kind)
+        return _on_host(self, address, dims, kind)
 
     def __del__(self) -> None:
         engine = self._engine
@@ -59,20 +82,19 @@ class PreparedResults:
     """
 
     def __init__(self, engine: Engine, prepared: int) -> None:
-        self._library = engine.library
+        self._engine = engine
         self._prepared = prepared
 
-    def array(self, index: int, dtype: np.dtype[Any]) -> Array:
+    def array(self, index: int, kind: ResultType) -> Any:
         """The result with this index."""
-        result, address, dims = self._library.prepared_result_at(self._prepared, index)
-        memory = _ResultMemory(self._library, result)
-        size = math.prod(dims) * dtype.itemsize
-        if size == 0:
-            return np.empty(dims, dtype)
-        return array_over(Block(memory, address, size), dims, dtype)
+        library = self._engine.library
+        result, address, dims = library.prepared_result_at(self._prepared, index)
+        if isinstance(kind, DeviceArray):
+            return _on_gpu(self._engine, result, address, dims, kind)
+        return _on_host(_ResultMemory(library, result), address, dims, kind)
 
 
 def engine_result_handle(engine: Engine, call: Call, submit: Submit) -> Handle:
     """Starts a call with one result, which the engine makes with the dtype of the input."""
     operation = submit(engine, call)
-    return Handle([operation], lambda: results_of(engine, operation).array(0, call.inputs[0].dtype))
+    return Handle([operation], lambda: results_of(engine, operation).array(0, type_of(call.inputs[0])))

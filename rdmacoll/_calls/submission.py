@@ -7,18 +7,20 @@ import ctypes
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, TypeVar, Union
 
 import numpy as np
 
 from rdmacoll._abi import arguments, fast_calls, library as abi, mirror
 from rdmacoll._abi.arguments import address_of
+from rdmacoll._calls.device_arrays import DeviceArray
 from rdmacoll._calls.refusals import announce
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current, note_failure, refusal
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 
 Array = np.ndarray[Any, Any]
+Operand = Union[Array, DeviceArray]
 _T = TypeVar("_T")
 
 # A blocked wait returns this often, so that Python's signal handlers (Ctrl-C, SIGTERM) can run.
@@ -84,13 +86,14 @@ class Call:
         "process_set",
         "root",
         "splits",
+        "stream",
     )
 
     def __init__(
         self,
         kind: int,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
+        inputs: Sequence[Operand],
+        outputs: Sequence[Operand],
         *,
         dtype: int = 0,
         op: int = 0,
@@ -112,6 +115,8 @@ class Call:
         self.name = name
         self.splits = splits  # int64, C-contiguous
         self.process_set = process_set
+        first = inputs[0] if inputs else None
+        self.stream = first.order.stream if type(first) is DeviceArray else 0  # 0: host memory
 
     def _refused(self, reason: str) -> ConfigError:
         """The error for this reason, which is also announced to the other ranks."""
@@ -126,16 +131,17 @@ class Call:
         if count > 1:
             scratch.reserve(count)
         offset = 0
+        find: Any = _device_address if self.stream else address_of
         for source, target in zip(self.inputs, self.outputs):
             shape = source.shape
             if len(shape) > abi.DIMS_MAX:
                 raise self._refused(f"an array of {len(shape)} dimensions; at most {abi.DIMS_MAX}.")
-            origin = address_of(source)
+            origin = find(source)
             mirror.TENSOR.pack_into(
                 scratch.tensors,
                 offset,
                 origin,
-                origin if target is source else address_of(target),
+                origin if target is source else find(target),
                 len(shape),
                 *shape,
                 *_PADDING[abi.DIMS_MAX - len(shape)],
@@ -165,9 +171,13 @@ class Call:
             self.process_set,
             0,
             0,
-            0,
+            self.stream,
         )
         return scratch
+
+
+def _device_address(array: DeviceArray) -> int:
+    return array.address
 
 
 def failure(engine: Engine, slot: ctypes.c_void_p) -> RdmacollError:

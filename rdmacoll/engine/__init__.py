@@ -1,7 +1,8 @@
-"""The engine for numpy arrays: no TensorFlow needed."""
+"""The engine for arrays of numpy, cupy, PyTorch, JAX and numba: no TensorFlow needed."""
 
 from __future__ import annotations
 
+from rdmacoll._calls.gpu_array import GpuArray
 from rdmacoll.engine.collectives import (
     Handle,
     PreparedAllreduce,
@@ -54,6 +55,7 @@ from rdmacoll.engine.reductions import (
 
 __all__ = [
     "Average",
+    "GpuArray",
     "Handle",
     "Max",
     "Min",

@@ -5,6 +5,13 @@ the ranks of the set, and an average divides by their number. root_rank is a ran
 Ranks match unnamed operations by their order. They match named ones by name, so their order may differ from
 rank to rank.
 
+Arrays in memory of a GPU are taken like numpy arrays: those of cupy, PyTorch, JAX and numba, and all with
+`__dlpack__` or `__cuda_array_interface__`. New results are arrays of the same library. A call begins after
+the present work of the CUDA stream `stream`, and its result is complete when it returns. stream: a stream of
+cupy or PyTorch, or a number as in DLPack (1: the legacy default stream, 2: the one of the thread, others:
+handles). Without it, the library's current stream is used. `prepare_*` keeps the stream for all runs.
+All arrays of a call are on one GPU. Other ranks may use host memory.
+
 All operations raise these errors:
 - NotInitializedError: this process is in no world
 - MismatchError: ranks disagree about shape, dtype, operator or root
@@ -19,10 +26,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rdmacoll._abi import arguments, mirror
+from rdmacoll._calls import operands
 from rdmacoll._calls.calls import reduction_call
 from rdmacoll._calls.groups import Group, grouped_out_handle
 from rdmacoll._calls.refusals import announce
-from rdmacoll._calls.submission import Array, Call, Handle, Operation, Submit, perform, performed
+from rdmacoll._calls.submission import Array, Call, Handle, Operand, Operation, Submit, perform, performed
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.operators import DTYPES, Average
@@ -38,12 +46,15 @@ def _allreduce_call(
     out: Array | None,
     factors: tuple[float, float],
     process_set: int,
+    stream: Any,
 ) -> Call:
     try:
-        if out is not None and out is array and arguments.is_plain(array):
+        source: Operand
+        target: Operand
+        if out is not None and out is array and stream is None and arguments.is_plain(array):
             source = target = out
         else:
-            source, target = arguments.source_and_target(array, out)
+            source, target = operands.source_and_target(array, out, stream)
         return reduction_call(mirror.ALLREDUCE, (source,), (target,), op, name, factors, process_set)
     except Exception as error:
         announce(engine, mirror.ALLREDUCE, (name,), process_set, error)
@@ -59,6 +70,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Array:
     """The elementwise reduction of all ranks' arrays, the same bits on every rank.
 
@@ -73,15 +85,15 @@ def allreduce(
     """
     engine = current()
     number = number_of(engine, process_set)
-    if engine.plain_calls is not None:
+    if engine.plain_calls is not None and stream is None:
         result: Array | None = engine.plain_calls.allreduce(
             engine, array, op, name, out, prescale_factor, postscale_factor, number
         )
         if result is not None:
             return result
-    call = _allreduce_call(engine, array, op, name, out, (prescale_factor, postscale_factor), number)
+    call = _allreduce_call(engine, array, op, name, out, (prescale_factor, postscale_factor), number, stream)
     perform(engine, call)
-    return arguments.deliver(call.outputs[0], out)
+    return operands.deliver(call.outputs[0], out)
 
 
 def allreduce_async(
@@ -93,12 +105,13 @@ def allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Handle:
     """Like `allreduce`, but returns at once: `wait()` gives the result."""
     engine = current()
     number = number_of(engine, process_set)
-    call = _allreduce_call(engine, array, op, name, out, (prescale_factor, postscale_factor), number)
-    return Handle([Operation(engine, call)], lambda: arguments.deliver(call.outputs[0], out))
+    call = _allreduce_call(engine, array, op, name, out, (prescale_factor, postscale_factor), number, stream)
+    return Handle([Operation(engine, call)], lambda: operands.deliver(call.outputs[0], out))
 
 
 def _grouped_allreduce(
@@ -109,13 +122,14 @@ def _grouped_allreduce(
     out: Sequence[Array] | None,
     factors: tuple[float, float],
     process_set: ProcessSet,
+    stream: Any,
 ) -> Handle:
     number = number_of(current(), process_set)
 
-    def call(sources: list[Array], targets: list[Array], name: str | None) -> Call:
+    def call(sources: list[Operand], targets: list[Operand], name: str | None) -> Call:
         return reduction_call(mirror.ALLREDUCE, sources, targets, op, name, factors, number)
 
-    return grouped_out_handle(arrays, out, Group(mirror.ALLREDUCE, name, number, submit), call)
+    return grouped_out_handle(arrays, out, Group(mirror.ALLREDUCE, name, number, submit, stream), call)
 
 
 def grouped_allreduce_async(
@@ -127,10 +141,11 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Handle:
     """Like `grouped_allreduce`, but returns at once: `wait()` gives the list of results."""
     factors = prescale_factor, postscale_factor
-    return _grouped_allreduce(Operation, arrays, op, name, out, factors, process_set)
+    return _grouped_allreduce(Operation, arrays, op, name, out, factors, process_set, stream)
 
 
 def grouped_allreduce(
@@ -142,6 +157,7 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> list[Array]:
     """The reduction of several arrays at once, cheaper than one call each.
 
@@ -150,13 +166,15 @@ def grouped_allreduce(
     with each other, nor with another position's array. Otherwise as `allreduce`.
     """
     factors = prescale_factor, postscale_factor
-    results: list[Array] = _grouped_allreduce(performed, arrays, op, name, out, factors, process_set).wait()
+    results: list[Array] = _grouped_allreduce(
+        performed, arrays, op, name, out, factors, process_set, stream
+    ).wait()
     return results
 
 
 def _broadcast_call(
-    sources: Sequence[Array],
-    targets: Sequence[Array],
+    sources: Sequence[Operand],
+    targets: Sequence[Operand],
     root_rank: int,
     name: str | None,
     engine: Engine,
@@ -174,11 +192,17 @@ def _broadcast_call(
 
 
 def _one_broadcast_call(
-    engine: Engine, array: Any, root_rank: int, name: str | None, out: Array | None, process_set: ProcessSet
+    engine: Engine,
+    array: Any,
+    root_rank: int,
+    name: str | None,
+    out: Array | None,
+    process_set: ProcessSet,
+    stream: Any,
 ) -> Call:
     number = number_of(engine, process_set)
     try:
-        source, target = arguments.source_and_target(array, out)
+        source, target = operands.source_and_target(array, out, stream)
         return _broadcast_call((source,), (target,), root_rank, name, engine, number)
     except Exception as error:
         announce(engine, mirror.BROADCAST, (name,), number, error)
@@ -192,6 +216,7 @@ def broadcast(
     out: Array | None = None,
     *,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Array:
     """The root's array, on every rank.
 
@@ -199,14 +224,14 @@ def broadcast(
     out: the array for the result, which may be `array` itself; without it a new array is made.
     """
     engine = current()
-    if engine.plain_calls is not None:
+    if engine.plain_calls is not None and stream is None:
         number = number_of(engine, process_set)
         result: Array | None = engine.plain_calls.broadcast(engine, array, root_rank, name, out, number)
         if result is not None:
             return result
-    call = _one_broadcast_call(engine, array, root_rank, name, out, process_set)
+    call = _one_broadcast_call(engine, array, root_rank, name, out, process_set, stream)
     perform(engine, call)
-    return arguments.deliver(call.outputs[0], out)
+    return operands.deliver(call.outputs[0], out)
 
 
 def broadcast_async(
@@ -216,11 +241,12 @@ def broadcast_async(
     out: Array | None = None,
     *,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Handle:
     """Like `broadcast`, but returns at once: `wait()` gives the result."""
     engine = current()
-    call = _one_broadcast_call(engine, array, root_rank, name, out, process_set)
-    return Handle([Operation(engine, call)], lambda: arguments.deliver(call.outputs[0], out))
+    call = _one_broadcast_call(engine, array, root_rank, name, out, process_set, stream)
+    return Handle([Operation(engine, call)], lambda: operands.deliver(call.outputs[0], out))
 
 
 def _grouped_broadcast(
@@ -230,14 +256,15 @@ def _grouped_broadcast(
     name: str | None,
     out: Sequence[Array] | None,
     process_set: ProcessSet,
+    stream: Any,
 ) -> Handle:
     engine = current()
     number = number_of(engine, process_set)
 
-    def call(sources: list[Array], targets: list[Array], name: str | None) -> Call:
+    def call(sources: list[Operand], targets: list[Operand], name: str | None) -> Call:
         return _broadcast_call(sources, targets, root_rank, name, engine, number)
 
-    return grouped_out_handle(arrays, out, Group(mirror.BROADCAST, name, number, submit), call)
+    return grouped_out_handle(arrays, out, Group(mirror.BROADCAST, name, number, submit, stream), call)
 
 
 def grouped_broadcast_async(
@@ -247,9 +274,10 @@ def grouped_broadcast_async(
     out: Sequence[Array] | None = None,
     *,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Handle:
     """Like `grouped_broadcast`, but returns at once: `wait()` gives the list of results."""
-    return _grouped_broadcast(Operation, arrays, root_rank, name, out, process_set)
+    return _grouped_broadcast(Operation, arrays, root_rank, name, out, process_set, stream)
 
 
 def grouped_broadcast(
@@ -259,12 +287,15 @@ def grouped_broadcast(
     out: Sequence[Array] | None = None,
     *,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> list[Array]:
     """`broadcast` of several arrays at once, one operation for each dtype: cheaper than one call each.
 
     out: as for `grouped_allreduce`; `out=arrays` is in place.
     """
-    results: list[Array] = _grouped_broadcast(performed, arrays, root_rank, name, out, process_set).wait()
+    results: list[Array] = _grouped_broadcast(
+        performed, arrays, root_rank, name, out, process_set, stream
+    ).wait()
     return results
 
 
@@ -295,6 +326,7 @@ def prepare_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> PreparedAllreduce:
     """An allreduce to be called many times on the same memory: `run = prepare_allreduce(a); run()`.
 
@@ -303,10 +335,10 @@ def prepare_allreduce(
     """
     engine = current()
     check_prepared_arrays(
-        engine, mirror.ALLREDUCE, name, process_set, "prepare_allreduce", array=array, out=out
+        engine, mirror.ALLREDUCE, name, process_set, "prepare_allreduce", stream, array=array, out=out
     )
     number = number_of(engine, process_set)
-    call = _allreduce_call(engine, array, op, name, out, (prescale_factor, postscale_factor), number)
+    call = _allreduce_call(engine, array, op, name, out, (prescale_factor, postscale_factor), number, stream)
     return prepared_into(engine, call, out)
 
 
@@ -317,6 +349,7 @@ def prepare_broadcast(
     out: Array | None = None,
     *,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> PreparedCall:
     """A broadcast to be called many times on the same memory, as with `prepare_allreduce`.
 
@@ -324,9 +357,9 @@ def prepare_broadcast(
     """
     engine = current()
     check_prepared_arrays(
-        engine, mirror.BROADCAST, name, process_set, "prepare_broadcast", array=array, out=out
+        engine, mirror.BROADCAST, name, process_set, "prepare_broadcast", stream, array=array, out=out
     )
-    call = _one_broadcast_call(engine, array, root_rank, name, out, process_set)
+    call = _one_broadcast_call(engine, array, root_rank, name, out, process_set, stream)
     return prepared_into(engine, call, out)
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from rdmacoll._abi import arguments, mirror
 from rdmacoll._abi.arguments import Array
+from rdmacoll._calls import operands
 from rdmacoll._calls.groups import Group, grouped_handle
 from rdmacoll._calls.refusals import announce
-from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, results_of
-from rdmacoll._calls.submission import Call, Handle, Operation, Submit, performed
+from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, results_of, type_of
+from rdmacoll._calls.submission import Call, Handle, Operand, Operation, Submit, performed
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.operators import DTYPES
@@ -21,34 +22,46 @@ from rdmacoll.engine.prepared import PreparedCall, check_prepared_arrays, prepar
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 
 
-def _with_rows(array: Any) -> Array:
-    source = arguments.source(array)
+def _with_rows(array: Any, stream: Any) -> Operand:
+    source = operands.source(array, stream)
     return source.reshape(1) if source.ndim == 0 else source
 
 
-def _allgather_call(engine: Engine, array: Any, name: str | None, process_set: ProcessSet) -> Call:
+def _allgather_call(
+    engine: Engine, array: Any, name: str | None, process_set: ProcessSet, stream: Any
+) -> Call:
     number = number_of(engine, process_set)
     try:
-        return _gathering_call((_with_rows(array),), name, number)
+        return _gathering_call((_with_rows(array, stream),), name, number)
     except Exception as error:
         announce(engine, mirror.ALLGATHER, (name,), number, error)
         raise
 
 
-def _gathering_call(sources: Sequence[Array], name: str | None, process_set: int) -> Call:
+def _gathering_call(sources: Sequence[Operand], name: str | None, process_set: int) -> Call:
     dtype = DTYPES.moved(sources[0].dtype)
     return Call(mirror.ALLGATHER, sources, sources, dtype=dtype, name=name, process_set=process_set)
 
 
 def allgather_async(
-    array: Any, name: str | None = None, *, process_set: ProcessSet = global_process_set
+    array: Any,
+    name: str | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Handle:
     """Like `allgather`, but returns at once: `wait()` gives the result."""
     engine = current()
-    return engine_result_handle(engine, _allgather_call(engine, array, name, process_set), Operation)
+    return engine_result_handle(engine, _allgather_call(engine, array, name, process_set, stream), Operation)
 
 
-def allgather(array: Any, name: str | None = None, *, process_set: ProcessSet = global_process_set) -> Array:
+def allgather(
+    array: Any,
+    name: str | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+    stream: Any = None,
+) -> Array:
     """All ranks' arrays, one after the other along the first dimension, by rank.
 
     The first dimension may differ from rank to rank, and be 0. The other dimensions and the dtype may not.
@@ -56,13 +69,17 @@ def allgather(array: Any, name: str | None = None, *, process_set: ProcessSet = 
     allgather([2, 3]) on rank 1 both give [1, 2, 3].
     """
     engine = current()
-    call = _allgather_call(engine, array, name, process_set)
+    call = _allgather_call(engine, array, name, process_set, stream)
     result: Array = engine_result_handle(engine, call, performed).wait()
     return result
 
 
 def prepare_allgather(
-    array: Array, name: str | None = None, *, process_set: ProcessSet = global_process_set
+    array: Array,
+    name: str | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> PreparedCall:
     """An allgather to be called many times on the same memory: `run = prepare_allgather(a); run()`.
 
@@ -71,42 +88,52 @@ def prepare_allgather(
     object at once. Otherwise as `allgather`.
     """
     engine = current()
-    check_prepared_arrays(engine, mirror.ALLGATHER, name, process_set, "prepare_allgather", array=array)
-    return prepared_result(engine, _allgather_call(engine, array, name, process_set))
+    check_prepared_arrays(
+        engine, mirror.ALLGATHER, name, process_set, "prepare_allgather", stream, array=array
+    )
+    return prepared_result(engine, _allgather_call(engine, array, name, process_set, stream))
 
 
 def _grouped_allgather(
-    submit: Submit, arrays: Sequence[Any], name: str | None, process_set: ProcessSet
+    submit: Submit, arrays: Sequence[Any], name: str | None, process_set: ProcessSet, stream: Any
 ) -> Handle:
     number = number_of(current(), process_set)
 
-    def call(sources: list[Array], name: str | None) -> Call:
+    def call(sources: list[Operand], name: str | None) -> Call:
         return _gathering_call(sources, name, number)
 
-    return grouped_handle(arrays, _with_rows, Group(mirror.ALLGATHER, name, number, submit), call)
+    return grouped_handle(arrays, _with_rows, Group(mirror.ALLGATHER, name, number, submit, stream), call)
 
 
 def grouped_allgather_async(
-    arrays: Sequence[Any], name: str | None = None, *, process_set: ProcessSet = global_process_set
+    arrays: Sequence[Any],
+    name: str | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Handle:
     """Like `grouped_allgather`, but returns at once: `wait()` gives the list of results."""
-    return _grouped_allgather(Operation, arrays, name, process_set)
+    return _grouped_allgather(Operation, arrays, name, process_set, stream)
 
 
 def grouped_allgather(
-    arrays: Sequence[Any], name: str | None = None, *, process_set: ProcessSet = global_process_set
+    arrays: Sequence[Any],
+    name: str | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> list[Array]:
     """`allgather` of several arrays at once, one operation for each dtype: cheaper than one call each."""
-    results: list[Array] = _grouped_allgather(performed, arrays, name, process_set).wait()
+    results: list[Array] = _grouped_allgather(performed, arrays, name, process_set, stream).wait()
     return results
 
 
 def _gather_call(
-    engine: Engine, array: Any, root_rank: int, name: str | None, process_set: ProcessSet
+    engine: Engine, array: Any, root_rank: int, name: str | None, process_set: ProcessSet, stream: Any
 ) -> Call:
     number = number_of(engine, process_set)
     try:
-        source = _with_rows(array)
+        source = _with_rows(array, stream)
         return Call(
             mirror.GATHER,
             (source,),
@@ -122,7 +149,7 @@ def _gather_call(
 
 
 def _gathered(engine: Engine, call: Call, results: Results | PreparedResults) -> Array | None:
-    return results.array(0, call.inputs[0].dtype) if engine.topology[0] == call.root else None
+    return results.array(0, type_of(call.inputs[0])) if engine.topology[0] == call.root else None
 
 
 def _gather(engine: Engine, call: Call, submit: Submit) -> Handle:
@@ -131,36 +158,51 @@ def _gather(engine: Engine, call: Call, submit: Submit) -> Handle:
 
 
 def gather_async(
-    array: Any, root_rank: int, name: str | None = None, *, process_set: ProcessSet = global_process_set
+    array: Any,
+    root_rank: int,
+    name: str | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Handle:
     """Like `gather`, but returns at once: `wait()` gives the result."""
     engine = current()
-    return _gather(engine, _gather_call(engine, array, root_rank, name, process_set), Operation)
+    return _gather(engine, _gather_call(engine, array, root_rank, name, process_set, stream), Operation)
 
 
 def gather(
-    array: Any, root_rank: int, name: str | None = None, *, process_set: ProcessSet = global_process_set
+    array: Any,
+    root_rank: int,
+    name: str | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Array | None:
     """At the root, all ranks' arrays, one after the other along the first dimension. Elsewhere None.
 
     Shapes as for `allgather`.
     """
     engine = current()
-    call = _gather_call(engine, array, root_rank, name, process_set)
+    call = _gather_call(engine, array, root_rank, name, process_set, stream)
     result: Array | None = _gather(engine, call, performed).wait()
     return result
 
 
 def prepare_gather(
-    array: Array, root_rank: int, name: str | None = None, *, process_set: ProcessSet = global_process_set
+    array: Array,
+    root_rank: int,
+    name: str | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> PreparedCall:
     """A gather to be called many times on the same memory, as with `prepare_allgather`.
 
     A run returns None on all ranks but the root. Otherwise as `gather`.
     """
     engine = current()
-    check_prepared_arrays(engine, mirror.GATHER, name, process_set, "prepare_gather", array=array)
-    call = _gather_call(engine, array, root_rank, name, process_set)
+    check_prepared_arrays(engine, mirror.GATHER, name, process_set, "prepare_gather", stream, array=array)
+    call = _gather_call(engine, array, root_rank, name, process_set, stream)
     return PreparedCall(engine, call, results=lambda results_of_run: _gathered(engine, call, results_of_run))
 
 
@@ -171,10 +213,11 @@ def _scatter_call(
     splits: Sequence[int] | None,
     name: str | None,
     process_set: ProcessSet,
+    stream: Any,
 ) -> Call:
     number = number_of(engine, process_set)
     try:
-        source = arguments.source(array)
+        source = operands.source(array, stream)
         arguments.check_has_rows(source, "scatter")
         root = arguments.root(root_rank, engine.topology[1])
         has_splits_at_root = splits is not None and engine.topology[0] == root
@@ -200,10 +243,11 @@ def scatter_async(
     name: str | None = None,
     *,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Handle:
     """Like `scatter`, but returns at once: `wait()` gives the result."""
     engine = current()
-    call = _scatter_call(engine, array, root_rank, splits, name, process_set)
+    call = _scatter_call(engine, array, root_rank, splits, name, process_set, stream)
     return engine_result_handle(engine, call, Operation)
 
 
@@ -214,6 +258,7 @@ def scatter(
     name: str | None = None,
     *,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Array:
     """This rank's rows of the root's array.
 
@@ -223,7 +268,7 @@ def scatter(
     Raises ConfigError as `alltoall` does.
     """
     engine = current()
-    call = _scatter_call(engine, array, root_rank, splits, name, process_set)
+    call = _scatter_call(engine, array, root_rank, splits, name, process_set, stream)
     result: Array = engine_result_handle(engine, call, performed).wait()
     return result
 
@@ -235,11 +280,12 @@ def prepare_scatter(
     name: str | None = None,
     *,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> PreparedCall:
     """A scatter to be called many times on the same memory, like `prepare_allgather`, else as `scatter`."""
     engine = current()
-    check_prepared_arrays(engine, mirror.SCATTER, name, process_set, "prepare_scatter", array=array)
-    return prepared_result(engine, _scatter_call(engine, array, root_rank, splits, name, process_set))
+    check_prepared_arrays(engine, mirror.SCATTER, name, process_set, "prepare_scatter", stream, array=array)
+    return prepared_result(engine, _scatter_call(engine, array, root_rank, splits, name, process_set, stream))
 
 
 def _alltoall_call(
@@ -248,10 +294,11 @@ def _alltoall_call(
     splits: Sequence[int] | None,
     name: str | None,
     process_set: ProcessSet,
+    stream: Any,
 ) -> Call:
     number = number_of(engine, process_set)
     try:
-        source = arguments.source(array)
+        source = operands.source(array, stream)
         arguments.check_has_rows(source, "alltoall")
         return Call(
             mirror.ALLTOALL,
@@ -268,7 +315,7 @@ def _alltoall_call(
 
 
 def _exchanged(call: Call, results: Results | PreparedResults) -> Array | tuple[Array, Array]:
-    received = results.array(0, call.inputs[0].dtype)
+    received = results.array(0, type_of(call.inputs[0]))
     return received if call.splits is None else (received, results.array(1, arguments.SPLITS))
 
 
@@ -283,10 +330,11 @@ def alltoall_async(
     name: str | None = None,
     *,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Handle:
     """Like `alltoall`, but returns at once: `wait()` gives what `alltoall` returns."""
     engine = current()
-    return _alltoall(engine, _alltoall_call(engine, array, splits, name, process_set), Operation)
+    return _alltoall(engine, _alltoall_call(engine, array, splits, name, process_set, stream), Operation)
 
 
 def alltoall(
@@ -295,6 +343,7 @@ def alltoall(
     name: str | None = None,
     *,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Array | tuple[Array, Array]:
     """Every rank sends some of its rows to each rank, and gets the rows meant for it, by rank.
 
@@ -309,7 +358,7 @@ def alltoall(
     Raises ConfigError when splits are not one for each rank, or their sum is not the first dimension.
     """
     engine = current()
-    call = _alltoall_call(engine, array, splits, name, process_set)
+    call = _alltoall_call(engine, array, splits, name, process_set, stream)
     result: Array | tuple[Array, Array] = _alltoall(engine, call, performed).wait()
     return result
 
@@ -320,6 +369,7 @@ def prepare_alltoall(
     name: str | None = None,
     *,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> PreparedCall:
     """An alltoall to be called many times on the same memory, as with `prepare_allgather`.
 
@@ -327,8 +377,8 @@ def prepare_alltoall(
     `alltoall`.
     """
     engine = current()
-    check_prepared_arrays(engine, mirror.ALLTOALL, name, process_set, "prepare_alltoall", array=array)
-    call = _alltoall_call(engine, array, splits, name, process_set)
+    check_prepared_arrays(engine, mirror.ALLTOALL, name, process_set, "prepare_alltoall", stream, array=array)
+    call = _alltoall_call(engine, array, splits, name, process_set, stream)
     return PreparedCall(engine, call, results=lambda results_of_run: _exchanged(call, results_of_run))
 
 

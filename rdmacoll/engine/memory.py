@@ -1,4 +1,4 @@
-"""Memory of the engine as numpy arrays."""
+"""Memory of the engine as arrays."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import numpy as np
 from rdmacoll._abi import arguments
 from rdmacoll._abi.arrays import Block, array_over
 from rdmacoll._base.log import Log
+from rdmacoll._calls.device_arrays import BFLOAT16
+from rdmacoll._calls.gpu_array import GpuArray, gpu_of
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.operators import DTYPES
 
 _BYTES_MAX = (1 << 63) - 1
 
@@ -33,18 +36,25 @@ class _PoolMemory:
             engine.release(id(self))
 
 
-def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+def empty(shape: int | Sequence[int], dtype: Any = np.float32, device: Any = None) -> Any:
     """An uninitialised array in memory that the engine need not copy, since the node shares it.
 
     shape: a whole number or a sequence of them. dtype: of fixed size. When the engine's pool is exhausted,
     the function logs a warning and returns an ordinary array. The memory is freed with the last array that
     refers to it. Raises ConfigError for an impossible shape or dtype, and NotInitializedError.
+
+    device: "cuda:0" or another GPU makes a `GpuArray` there. Its dtype may be "bfloat16", too. Raises
+    ConfigError if there is no such GPU, or if its memory is exhausted.
     """
     engine = current()
-    dims, kind = arguments.shape(shape), arguments.dtype(dtype)
+    dims = arguments.shape(shape)
+    kind: Any = BFLOAT16 if device is not None and dtype == "bfloat16" else arguments.dtype(dtype)
     size = math.prod(dims) * kind.itemsize
     if size > _BYTES_MAX:
         raise ConfigError(f"shape={shape!r} of {kind} are {size} bytes, more than an address can express.")
+    if device is not None:
+        DTYPES.moved(kind)
+        return GpuArray.allocate(engine, dims, kind, gpu_of(device))
     if size == 0:
         return np.empty(dims, kind)
     with engine.held() as owner:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any, Callable
 
-from rdmacoll._abi import arguments, fast_calls, library as abi
+from rdmacoll._abi import fast_calls, library as abi
+from rdmacoll._calls import operands
+from rdmacoll._calls.device_arrays import DeviceArray
 from rdmacoll._calls.refusals import announce
-from rdmacoll._calls.results import PreparedResults
+from rdmacoll._calls.results import PreparedResults, type_of
 from rdmacoll._calls.submission import SLICE_MS, Array, Call, failure
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import refusal
@@ -142,14 +144,20 @@ PreparedAllreduce = PreparedCall
 
 
 def check_prepared_arrays(
-    engine: Engine, kind: int, name: str | None, process_set: ProcessSet, operation: str, **arrays: Any
+    engine: Engine,
+    kind: int,
+    name: str | None,
+    process_set: ProcessSet,
+    operation: str,
+    stream: Any,
+    **arrays: Any,
 ) -> None:
-    """Runs `arguments.check_prepared_arrays`, and announces its ConfigError to the other ranks.
+    """Runs `operands.check_prepared_arrays`, and announces its ConfigError to the other ranks.
 
     The refused call takes the sequence number of its first run.
     """
     try:
-        arguments.check_prepared_arrays(operation, **arrays)
+        operands.check_prepared_arrays(operation, stream, **arrays)
     except ConfigError as error:
         announce(engine, kind, (name,), number_of(engine, process_set), error)
         raise
@@ -157,17 +165,19 @@ def check_prepared_arrays(
 
 def prepared_into(engine: Engine, call: Call, out: Array | None) -> PreparedCall:
     """A call whose result goes to `out`, or to the call's own array. Raises ConfigError if they overlap."""
-    if out is not None and call.outputs[0] is not out:
+    target = call.outputs[0]
+    result = target.array if isinstance(target, DeviceArray) else target
+    if out is not None and result is not out:
         error = ConfigError("array and out overlap without being the same memory.")
         announce(engine, call.kind, (call.name,), call.process_set, error)
         raise error
-    return PreparedCall(engine, call, call.outputs[0])
+    return PreparedCall(engine, call, result)
 
 
 def prepared_result(engine: Engine, call: Call) -> PreparedCall:
     """A call with one result, which the engine makes with the dtype of the input."""
     return PreparedCall(
-        engine, call, results=lambda results_of_run: results_of_run.array(0, call.inputs[0].dtype)
+        engine, call, results=lambda results_of_run: results_of_run.array(0, type_of(call.inputs[0]))
     )
 
 

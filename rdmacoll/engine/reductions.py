@@ -10,11 +10,12 @@ from typing import Any, Callable
 
 from rdmacoll._abi import arguments, mirror
 from rdmacoll._abi.arguments import Array
+from rdmacoll._calls import operands
 from rdmacoll._calls.calls import reduction_call
 from rdmacoll._calls.groups import Group, grouped_handle
 from rdmacoll._calls.refusals import announce
 from rdmacoll._calls.results import engine_result_handle
-from rdmacoll._calls.submission import Call, Handle, Operation, Submit, perform, performed
+from rdmacoll._calls.submission import Call, Handle, Operand, Operation, Submit, perform, performed
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.operators import Average
@@ -22,8 +23,8 @@ from rdmacoll.engine.prepared import PreparedCall, check_prepared_arrays, prepar
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 
 
-def _cut_by_rows(array: Any) -> Array:
-    source = arguments.source(array)
+def _cut_by_rows(array: Any, stream: Any) -> Operand:
+    source = operands.source(array, stream)
     arguments.check_has_rows(source, "reducescatter")
     return source
 
@@ -35,13 +36,16 @@ def _grouped_reducescatter(
     name: str | None,
     factors: tuple[float, float],
     process_set: ProcessSet,
+    stream: Any,
 ) -> Handle:
     number = number_of(current(), process_set)
 
-    def call(sources: list[Array], name: str | None) -> Call:
+    def call(sources: list[Operand], name: str | None) -> Call:
         return reduction_call(mirror.REDUCESCATTER, sources, sources, op, name, factors, number)
 
-    return grouped_handle(arrays, _cut_by_rows, Group(mirror.REDUCESCATTER, name, number, submit), call)
+    return grouped_handle(
+        arrays, _cut_by_rows, Group(mirror.REDUCESCATTER, name, number, submit, stream), call
+    )
 
 
 def grouped_reducescatter_async(
@@ -52,10 +56,11 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Handle:
     """Like `grouped_reducescatter`, but returns at once: `wait()` gives the list of results."""
     factors = prescale_factor, postscale_factor
-    return _grouped_reducescatter(Operation, arrays, op, name, factors, process_set)
+    return _grouped_reducescatter(Operation, arrays, op, name, factors, process_set, stream)
 
 
 def grouped_reducescatter(
@@ -66,10 +71,13 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> list[Array]:
     """`reducescatter` of several arrays at once, one operation for each dtype: cheaper than one call each."""
     factors = prescale_factor, postscale_factor
-    results: list[Array] = _grouped_reducescatter(performed, arrays, op, name, factors, process_set).wait()
+    results: list[Array] = _grouped_reducescatter(
+        performed, arrays, op, name, factors, process_set, stream
+    ).wait()
     return results
 
 
@@ -80,10 +88,11 @@ def _reducescatter_call(
     name: str | None,
     factors: tuple[float, float],
     process_set: ProcessSet,
+    stream: Any,
 ) -> Call:
     number = number_of(engine, process_set)
     try:
-        source = _cut_by_rows(array)
+        source = _cut_by_rows(array, stream)
         return reduction_call(mirror.REDUCESCATTER, (source,), (source,), op, name, factors, number)
     except Exception as error:
         announce(engine, mirror.REDUCESCATTER, (name,), number, error)
@@ -98,11 +107,12 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Handle:
     """Like `reducescatter`, but returns at once: `wait()` gives the result."""
     engine = current()
     factors = prescale_factor, postscale_factor
-    call = _reducescatter_call(engine, array, op, name, factors, process_set)
+    call = _reducescatter_call(engine, array, op, name, factors, process_set, stream)
     return engine_result_handle(engine, call, Operation)
 
 
@@ -114,6 +124,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Array:
     """This rank's rows of the reduction of all ranks' arrays.
 
@@ -123,7 +134,7 @@ def reducescatter(
     """
     engine = current()
     factors = prescale_factor, postscale_factor
-    call = _reducescatter_call(engine, array, op, name, factors, process_set)
+    call = _reducescatter_call(engine, array, op, name, factors, process_set, stream)
     result: Array = engine_result_handle(engine, call, performed).wait()
     return result
 
@@ -136,6 +147,7 @@ def prepare_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> PreparedCall:
     """A reducescatter to be called many times on the same memory, as with `prepare_allreduce`.
 
@@ -143,10 +155,10 @@ def prepare_reducescatter(
     """
     engine = current()
     check_prepared_arrays(
-        engine, mirror.REDUCESCATTER, name, process_set, "prepare_reducescatter", array=array
+        engine, mirror.REDUCESCATTER, name, process_set, "prepare_reducescatter", stream, array=array
     )
     factors = prescale_factor, postscale_factor
-    return prepared_result(engine, _reducescatter_call(engine, array, op, name, factors, process_set))
+    return prepared_result(engine, _reducescatter_call(engine, array, op, name, factors, process_set, stream))
 
 
 def _reduce_call(
@@ -158,20 +170,22 @@ def _reduce_call(
     out: Array | None,
     factors: tuple[float, float],
     process_set: ProcessSet,
+    stream: Any,
 ) -> tuple[Call, Callable[[], Array | None]]:
     """The call, and a function that returns the result once the call is done."""
     rank, size = engine.topology[:2]
     number = number_of(engine, process_set)
     try:
         root = arguments.root(root_rank, size)
-        source = target = arguments.source(array)
         if rank == root:
-            source, target = arguments.source_and_target(array, out)
+            source, target = operands.source_and_target(array, out, stream)
+        else:
+            source = target = operands.source(array, stream)
         call = reduction_call(mirror.REDUCE, (source,), (target,), op, name, factors, number, root=root)
     except Exception as error:
         announce(engine, mirror.REDUCE, (name,), number, error)
         raise
-    return call, lambda: arguments.deliver(target, out) if rank == root else None
+    return call, lambda: operands.deliver(target, out) if rank == root else None
 
 
 def reduce(
@@ -184,6 +198,7 @@ def reduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Array | None:
     """At the root, the elementwise reduction of all ranks' arrays. Elsewhere None.
 
@@ -192,7 +207,7 @@ def reduce(
     """
     engine = current()
     factors = prescale_factor, postscale_factor
-    call, result = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set)
+    call, result = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set, stream)
     perform(engine, call)
     return result()
 
@@ -207,11 +222,12 @@ def reduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> Handle:
     """Like `reduce`, but returns at once: `wait()` gives the result."""
     engine = current()
     factors = prescale_factor, postscale_factor
-    call, result = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set)
+    call, result = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set, stream)
     return Handle([Operation(engine, call)], result)
 
 
@@ -225,15 +241,18 @@ def prepare_reduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    stream: Any = None,
 ) -> PreparedCall:
     """A reduce to be called many times on the same memory, as with `prepare_allreduce`.
 
     A run returns None on all ranks but the root. Otherwise as `reduce`.
     """
     engine = current()
-    check_prepared_arrays(engine, mirror.REDUCE, name, process_set, "prepare_reduce", array=array, out=out)
+    check_prepared_arrays(
+        engine, mirror.REDUCE, name, process_set, "prepare_reduce", stream, array=array, out=out
+    )
     factors = prescale_factor, postscale_factor
-    call, _ = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set)
+    call, _ = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set, stream)
     if engine.topology[0] != root_rank:
         return PreparedCall(engine, call)
     return prepared_into(engine, call, out)

@@ -25,6 +25,11 @@ struct FakeMemory final : DeviceMemory {
   std::vector<std::string> calls;
   Status recorded;
 
+  Status use(int number, Gpu& gpu) override {
+    gpu = static_cast<Gpu>(number);
+    return {};
+  }
+  int number_of(Gpu gpu) const override { return gpu; }
   Status find(const void* memory, Gpu& gpu) override {
     const auto found = gpus.find(memory);
     gpu = found == gpus.end() ? kHost : found->second;

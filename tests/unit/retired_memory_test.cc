@@ -1,0 +1,90 @@
+// Memory of GPUs that callers have given back stays until the work of their streams is done.
+#include "api/retired_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+
+namespace rdmacoll {
+namespace {
+
+// One GPU, whose streams reach the present when `has_reached` says so.
+struct OneGpu final : DeviceMemory {
+  struct Order final : StreamOrder {
+    explicit Order(const OneGpu& gpu) : gpu(gpu) {}
+    Status reached(bool& is_reached) override {
+      is_reached = gpu.has_reached;
+      return gpu.broken;
+    }
+    const OneGpu& gpu;
+  };
+
+  bool has_reached = false;
+  Status broken, unknown_stream;
+  uint64_t stream = 0;
+
+  Status use(int, Gpu& gpu) override {
+    gpu = 0;
+    return {};
+  }
+  int number_of(Gpu) const override { return 0; }
+  Status find(const void*, Gpu& gpu) override {
+    gpu = 0;
+    return {};
+  }
+  Status find_stream(uint64_t, Gpu& gpu) override {
+    gpu = 0;
+    return {};
+  }
+  Status order(uint64_t asked, Gpu, std::shared_ptr<StreamOrder>& order) override {
+    stream = asked;
+    if (unknown_stream.ok()) order = std::make_shared<Order>(*this);
+    return unknown_stream;
+  }
+  std::shared_ptr<std::byte[]> allocate(Gpu, uint64_t bytes) override {
+    return std::make_shared<std::byte[]>(bytes);
+  }
+};
+
+class RetiredMemoryOf : public testing::Test {
+ protected:
+  std::weak_ptr<std::byte[]> retire(RetiredMemory& retired) {
+    std::shared_ptr<std::byte[]> memory = gpu_.allocate(0, 8);
+    const std::weak_ptr<std::byte[]> watched = memory;
+    retired.add(gpu_, std::move(memory), 7);
+    return watched;
+  }
+
+  OneGpu gpu_;
+};
+
+TEST_F(RetiredMemoryOf, a_stream_stays_until_its_work_is_done) {
+  RetiredMemory retired;
+  const auto watched = retire(retired);
+  EXPECT_EQ(gpu_.stream, 7u);
+  retired.sweep();
+  EXPECT_FALSE(watched.expired());
+  gpu_.has_reached = true;
+  retired.sweep();
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST_F(RetiredMemoryOf, an_unknown_stream_or_a_broken_gpu_stays_to_the_end) {
+  std::weak_ptr<std::byte[]> unknown, broken;
+  {
+    RetiredMemory retired;
+    broken = retire(retired);
+    gpu_.unknown_stream = gpu_.broken = {Code::failed, "no such stream."};
+    unknown = retire(retired);
+    gpu_.has_reached = true;
+    retired.sweep();
+    EXPECT_FALSE(unknown.expired());
+    EXPECT_FALSE(broken.expired());
+  }
+  EXPECT_TRUE(unknown.expired());
+  EXPECT_TRUE(broken.expired());
+}
+
+}  // namespace
+}  // namespace rdmacoll
