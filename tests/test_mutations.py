@@ -217,7 +217,7 @@ def test_the_copy_has_what_its_tests_include() -> None:
 
 
 def test_there_are_planted_bugs() -> None:
-    assert len(patches("rdma")) >= 16
+    assert len(patches("rdma")) >= 24
     assert len(patches("ps")) >= 11
     assert len(patches("agreement")) >= 5
     assert len(patches("gate")) >= 6

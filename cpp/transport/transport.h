@@ -62,7 +62,10 @@ struct Reach {
   std::size_t transfer_bytes_max = 0;  // limit of one Transfer
   bool foreign_transfers = true;       // memory outside the pool is sent without another copy
   std::size_t eager_bytes = 0;         // transfers up to this size do not wait for a grant
-  bool shared_pools = false;           // both ranks may access each other's pool: see pool_of()
+  // Transfers larger than eager_bytes may lie in pinned memory of GPUs.
+  bool gpu_sends = false;
+  bool gpu_receives = false;
+  bool shared_pools = false;  // both ranks may access each other's pool: see pool_of()
 };
 
 // A peer's pool as mapped in this process, and a view of it as in memory/private_view.h. `mapping`
@@ -111,6 +114,8 @@ class Transport {
   // Memory of the caller, outside the pool, whose address is stable until it is unpinned. Devices
   // send from it and write into it without another copy. pin() returns false if the devices do not.
   // Pins are counted. Transfers that are under way at the last unpin() end as they began.
+  // Memory of a GPU is pinned anew for each operation, since its owner may free it in between. The
+  // devices keep its registration.
   virtual bool pin(const Piece&) { return false; }
   virtual void unpin(const Piece&) {}
   virtual bool is_pinned(const Piece&) const { return false; }

@@ -12,6 +12,7 @@
 #include "conformance/harness.h"
 #include "transport/rdma/rdma_transport.h"
 #include "verbs_sim/fabric.h"
+#include "verbs_sim/gpus.h"
 
 namespace rdmacoll::conformance {
 
@@ -25,6 +26,7 @@ struct VerbsRank {
   std::vector<verbs_sim::AdapterModel> adapters;  // a rail each
   rdma::PeerOptions options{.peer_timeout = kNeverSilent};
   std::size_t pool_bytes = std::size_t{64} << 20;
+  verbs_sim::SimGpus* gpus = nullptr;  // outlive the fleet
 };
 
 struct VerbsFleet final : Fleet {
@@ -71,7 +73,7 @@ struct VerbsFleet final : Fleet {
   void open(const VerbsRank& rank, int world_size) {
     std::vector<std::string> names;
     for (const auto& adapter : rank.adapters) names.push_back(adapter.facts.name);
-    verbs_sim::SimVerbs& verbs = fabric.add_host(rank.adapters);
+    verbs_sim::SimVerbs& verbs = fabric.add_host(rank.adapters, rank.gpus);
     std::vector<rdma::DeviceFacts> present;
     EXPECT_TRUE(verbs.list(present).ok());
     std::vector<rdma::Rail> rails;
@@ -80,10 +82,11 @@ struct VerbsFleet final : Fleet {
     pools.emplace_back();
     status = MemoryPool::create(rank.pool_bytes, pools.back());
     EXPECT_TRUE(status.ok()) << status.message();
+    rdma::PeerOptions options = rank.options;
+    options.gpu_memory = rank.gpus;
     std::unique_ptr<RdmaTransport> transport;
-    status =
-        RdmaTransport::open(world_of(world_size, static_cast<int>(transports.size())),
-                            *pools.back(), steady_clock(), verbs, rails, rank.options, transport);
+    status = RdmaTransport::open(world_of(world_size, static_cast<int>(transports.size())),
+                                 *pools.back(), steady_clock(), verbs, rails, options, transport);
     EXPECT_TRUE(status.ok()) << status.message();
     transports.push_back(std::move(transport));
   }

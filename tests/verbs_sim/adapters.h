@@ -16,6 +16,8 @@ struct AdapterModel {
   uint32_t inline_bytes_max = 512;
   std::size_t queue_pairs_max = 1024;
   std::size_t lockable_bytes = std::numeric_limits<std::size_t>::max();  // RLIMIT_MEMLOCK
+  bool has_peer_memory = true;                                           // the kernel's module
+  bool takes_dma_bufs = true;
 };
 
 // Host and number make every address unique. Soft-RoCE: both GIDs are RoCE v2, link-local first.
@@ -26,9 +28,12 @@ AdapterModel ethernet(int host, int number = 0);
 // LIDs start anew in every subnet.
 AdapterModel infiniband(int host, int number = 0, int subnet = 0);
 
+class SimGpus;
+
 struct Adapter {
   AdapterModel model;
   int host = 0;
+  SimGpus* gpus = nullptr;          // the host's
   std::vector<bool> is_up;          // by the port's position
   bool is_broken = false;           // device fatal
   bool is_gone = false;             // removed from the machine

@@ -6,6 +6,7 @@
 
 #include "base/event.h"
 #include "base/text.h"
+#include "transport/rdma/error_texts.h"
 #include "verbs_sim/queue_pair.h"
 
 namespace rdmacoll::verbs_sim {
@@ -19,11 +20,20 @@ bool SimRegistration::holds(uint64_t address, uint64_t bytes) const {
   return address >= begin && bytes <= bytes_ && address - begin <= bytes_ - bytes;
 }
 
+std::byte* SimRegistration::access(const std::byte* address) const {
+  if (!is_of_gpu()) return const_cast<std::byte*>(address);
+  const auto at = static_cast<std::size_t>(address - memory_);
+  device_.adapter_.gpus->check(range_, at, address);
+  return device_.adapter_.gpus->access(range_, at);
+}
+
 Status SimDevice::register_memory(std::byte* memory, std::size_t bytes,
                                   std::unique_ptr<rdma::Registration>& registration) {
   RC_RETURN_IF_ERROR(gone());
   const std::size_t lockable = adapter_.model.lockable_bytes;
+  const bool is_of_gpu = adapter_.gpus != nullptr && adapter_.gpus->owns(memory);
   const int error = memory == nullptr || bytes == 0    ? EINVAL
+                    : is_of_gpu                        ? EFAULT
                     : bytes > lockable                 ? ENOMEM
                     : locked_bytes_ > lockable - bytes ? ENOMEM
                                                        : 0;
@@ -31,16 +41,51 @@ Status SimDevice::register_memory(std::byte* memory, std::size_t bytes,
     return {Code::failed, cat("registering ", bytes, " bytes on ", facts_.name, " beside ",
                               locked_bytes_, " others: ", std::strerror(error))};
   }
-  // Local and remote keys never coincide, and no key is used twice. So a mixed-up or stale key
-  // shows.
-  next_key_ += 2 + 2 * static_cast<uint32_t>(fabric_.below(8));
-  auto made = std::make_unique<SimRegistration>(*this, memory, bytes,
-                                                rdma::MemoryKeys{next_key_, next_key_ + 1});
-  registrations_[next_key_] = made.get();
   locked_bytes_ += bytes;
+  add(memory, bytes, {}, registration);
+  return {};
+}
+
+// Local and remote keys never coincide, and no key is used twice. So a mixed-up or stale key shows.
+void SimDevice::add(std::byte* memory, std::size_t bytes, SimGpus::Range range,
+                    std::unique_ptr<rdma::Registration>& registration) {
+  next_key_ += 2 + 2 * static_cast<uint32_t>(fabric_.below(8));
+  auto made = std::make_unique<SimRegistration>(
+      *this, memory, bytes, rdma::MemoryKeys{next_key_, next_key_ + 1}, std::move(range));
+  registrations_[next_key_] = made.get();
   ++fabric_.counters_.registrations;
   registration = std::move(made);
+}
+
+Status SimDevice::register_gpu_memory(std::byte* memory, std::size_t bytes,
+                                      std::unique_ptr<rdma::Registration>& registration) {
+  RC_RETURN_IF_ERROR(gone());
+  SimGpus::Range range;
+  const bool is_known = adapter_.model.has_peer_memory && adapter_.gpus != nullptr;
+  const int error = is_known ? adapter_.gpus->map(memory, bytes, range) : EFAULT;
+  if (error != 0) return rdma::gpu_memory_not_registered(facts_.name, bytes, error);
+  add(memory, bytes, std::move(range), registration);
   return {};
+}
+
+Status SimDevice::register_dma_buf(const rdma::DmaBufPart& part,
+                                   std::unique_ptr<rdma::Registration>& registration) {
+  RC_RETURN_IF_ERROR(gone());
+  RC_ASSERT(adapter_.model.takes_dma_bufs && adapter_.gpus != nullptr);
+  SimGpus::Range range;
+  const int error = adapter_.gpus->map_dma_buf(part.descriptor, part.offset, part.bytes, range);
+  if (error != 0) return rdma::dma_buf_not_registered(facts_.name, part.bytes, error);
+  add(part.memory, part.bytes, std::move(range), registration);
+  return {};
+}
+
+bool SimDevice::would_write(uint32_t key, const std::byte* memory, std::size_t bytes) const {
+  const SimRegistration* found = find_remote(key);
+  if (found == nullptr || !found->holds(reinterpret_cast<uint64_t>(memory), bytes)) return false;
+  if (!found->is_of_gpu()) return true;
+  const auto at = static_cast<std::size_t>(memory - found->memory());
+  adapter_.gpus->check(found->range(), at, memory);
+  return true;
 }
 
 void SimDevice::remove(SimRegistration& registration) {
@@ -51,7 +96,11 @@ void SimDevice::remove(SimRegistration& registration) {
             " has posted requests in the ", registration.bytes(), " bytes that are deregistered"));
   }
   registrations_.erase(registration.keys().local);
-  locked_bytes_ -= registration.bytes();
+  if (registration.is_of_gpu()) {
+    adapter_.gpus->unmap(registration.range());
+  } else {
+    locked_bytes_ -= registration.bytes();
+  }
   ++fabric_.counters_.deregistrations;
 }
 
@@ -60,13 +109,18 @@ const SimRegistration* SimDevice::find_remote(uint32_t key) const {
   return found != registrations_.end() ? found->second : nullptr;
 }
 
+const SimRegistration* SimDevice::find_local(uint32_t key) const {
+  const auto found = registrations_.find(key);
+  return found != registrations_.end() ? found->second : nullptr;
+}
+
 void SimDevice::check_local(const rdma::Sge& piece) const {
   if (piece.bytes == 0) return;
-  const auto found = registrations_.find(piece.local_key);
-  RC_ASSERT(found != registrations_.end() &&
-                found->second->holds(reinterpret_cast<uint64_t>(piece.address), piece.bytes),
-            cat(piece.bytes, " bytes at ", static_cast<const void*>(piece.address),
-                " are not in the registration of local key ", piece.local_key));
+  const SimRegistration* found = find_local(piece.local_key);
+  RC_ASSERT(
+      found != nullptr && found->holds(reinterpret_cast<uint64_t>(piece.address), piece.bytes),
+      cat(piece.bytes, " bytes at ", static_cast<const void*>(piece.address),
+          " are not in the registration of local key ", piece.local_key));
 }
 
 // ---- the device ----

@@ -9,25 +9,32 @@
 
 #include "base/fd.h"
 #include "verbs_sim/fabric.h"
+#include "verbs_sim/gpus.h"
 
 namespace rdmacoll::verbs_sim {
 
 class SimRegistration final : public rdma::Registration {
  public:
-  SimRegistration(SimDevice& device, std::byte* memory, std::size_t bytes, rdma::MemoryKeys keys)
-      : device_(device), memory_(memory), bytes_(bytes), keys_(keys) {}
+  SimRegistration(SimDevice& device, std::byte* memory, std::size_t bytes, rdma::MemoryKeys keys,
+                  SimGpus::Range range = {})
+      : device_(device), memory_(memory), bytes_(bytes), keys_(keys), range_(std::move(range)) {}
   ~SimRegistration() override;
 
   rdma::MemoryKeys keys() const override { return keys_; }
   std::byte* memory() const { return memory_; }
   std::size_t bytes() const { return bytes_; }
   bool holds(uint64_t address, uint64_t bytes) const;
+  bool is_of_gpu() const { return range_.memory != nullptr; }
+  const SimGpus::Range& range() const { return range_; }
+  // The bytes that a NIC finds at this address.
+  std::byte* access(const std::byte* address) const;
 
  private:
   SimDevice& device_;
   std::byte* const memory_;
   const std::size_t bytes_;
   const rdma::MemoryKeys keys_;
+  const SimGpus::Range range_;  // GPU memory
 };
 
 // A completion, and the requests that its poll gives back.
@@ -46,6 +53,13 @@ class SimDevice final : public rdma::Device {
   bool is_there() const override { return !adapter_.is_gone; }
   Status register_memory(std::byte* memory, std::size_t bytes,
                          std::unique_ptr<rdma::Registration>& registration) override;
+  Status register_gpu_memory(std::byte* memory, std::size_t bytes,
+                             std::unique_ptr<rdma::Registration>& registration) override;
+  bool takes_dma_bufs() override { return adapter_.model.takes_dma_bufs; }
+  Status register_dma_buf(const rdma::DmaBufPart& part,
+                          std::unique_ptr<rdma::Registration>& registration) override;
+  // Returns true if the key of remote writes reaches these bytes. Counts stale ones as an access.
+  bool would_write(uint32_t key, const std::byte* memory, std::size_t bytes) const;
   Status create_queue_pair(const rdma::QueuePairLimits& limits, int port, int gid_index,
                            int pkey_index, std::unique_ptr<rdma::QueuePair>& queue_pair) override;
   std::size_t poll(std::span<rdma::Completion> into, Status& status) override;
@@ -64,6 +78,10 @@ class SimDevice final : public rdma::Device {
   void tell(rdma::AsyncEvent event);
   void remove(SimQueuePair& queue_pair);
   void remove(SimRegistration& registration);
+  void add(std::byte* memory, std::size_t bytes, SimGpus::Range range,
+           std::unique_ptr<rdma::Registration>& registration);
+  // The registration of a local key. Null for bytes without one, as inlined ones are.
+  const SimRegistration* find_local(uint32_t key) const;
   SimQueuePair* find_queue_pair(uint32_t number) const;
   // Returns null if the key is not a current key of this device.
   const SimRegistration* find_remote(uint32_t key) const;

@@ -79,12 +79,13 @@ SimFabric::~SimFabric() {
   RC_ASSERT(devices_.empty(), cat(devices_.size(), " devices outlive their fabric"));
 }
 
-SimVerbs& SimFabric::add_host(const std::vector<AdapterModel>& adapters) {
+SimVerbs& SimFabric::add_host(const std::vector<AdapterModel>& adapters, SimGpus* gpus) {
   const int host = static_cast<int>(verbs_.size());
   for (const AdapterModel& model : adapters) {
     auto adapter = std::make_unique<Adapter>();
     adapter->model = model;
     adapter->host = host;
+    adapter->gpus = gpus;
     for (const rdma::PortFacts& port : model.facts.ports) {
       adapter->is_up.push_back(port.state == rdma::PortState::active);
     }

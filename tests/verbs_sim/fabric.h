@@ -35,7 +35,8 @@ struct FabricPolicy {
                               // event
   double full = 0;            // share of posts that take fewer requests than fit
   double acknowledgement_lost = 0.1;  // share of acknowledgements that are lost when a path dies
-  double event_lost = 0;              // share of completion events that never come
+  bool refuses_reads = false;
+  double event_lost = 0;      // share of completion events that never come
   double event_spurious = 0;  // share of arm() calls that make the channel readable without a
                               // completion
   // Without a clock, a retry takes this many steps, and a retry after RNR up to this many. With a
@@ -48,6 +49,7 @@ struct FabricCounters {
   uint64_t steps = 0;
   uint64_t sends = 0;   // arrived messages, by kind
   uint64_t writes = 0;  // with and without immediate
+  uint64_t reads = 0;
   uint64_t immediates = 0;
   uint64_t bytes_sent = 0;
   uint64_t bytes_written = 0;
@@ -108,8 +110,8 @@ class SimFabric {
   SimFabric(const SimFabric&) = delete;
   SimFabric& operator=(const SimFabric&) = delete;
 
-  // Hosts count from 0.
-  SimVerbs& add_host(const std::vector<AdapterModel>& adapters);
+  // Hosts count from 0. `gpus` outlive the host's devices.
+  SimVerbs& add_host(const std::vector<AdapterModel>& adapters, SimGpus* gpus = nullptr);
   SimVerbs& verbs(int host) { return *verbs_[static_cast<std::size_t>(host)]; }
   FabricPolicy& policy() { return policy_; }  // may change at any time
   const FabricCounters& counters() const { return counters_; }

@@ -173,7 +173,13 @@ bool SimQueuePair::uses(uint32_t local_key) const {
                      [&](const rdma::ReceiveRequest& receive) { return is_in(receive.piece); });
 }
 
-void SimQueuePair::gather(const Send& send, uint64_t at, std::span<std::byte> into) {
+std::byte* SimQueuePair::access(const rdma::Sge& piece) const {
+  const SimRegistration* registration = device_.find_local(piece.local_key);
+  if (registration == nullptr) return const_cast<std::byte*>(piece.address);
+  return registration->access(piece.address);
+}
+
+void SimQueuePair::gather(const Send& send, uint64_t at, std::span<std::byte> into) const {
   if (into.empty()) return;
   if (!send.inlined.empty()) {
     std::memmove(into.data(), send.inlined.data() + at, into.size());
@@ -186,18 +192,27 @@ void SimQueuePair::gather(const Send& send, uint64_t at, std::span<std::byte> in
     }
     const std::size_t part = std::min<std::size_t>(piece.bytes - at, into.size());
     // Both ends may be in one buffer, so the ranges may overlap.
-    std::memmove(into.data(), piece.address + at, part);
+    std::memmove(into.data(), access(piece) + at, part);
     into = into.subspan(part);
     at = 0;
     if (into.empty()) return;
   }
 }
 
-std::size_t SimQueuePair::hash_of(const Send& send) {
+void SimQueuePair::scatter(const Send& send, const std::byte* from) const {
+  for (const rdma::Sge& piece : send.pieces) {
+    std::memmove(access(piece), from, piece.bytes);
+    from += piece.bytes;
+  }
+}
+
+std::size_t SimQueuePair::hash_of(const Send& send) const {
   std::size_t hash = 0;
   if (send.request.is_inline) return hash;  // the user may have freed the memory
+  if (send.request.kind == rdma::SendKind::read) return hash;
   for (const rdma::Sge& piece : send.pieces) {
-    const std::string_view view(reinterpret_cast<const char*>(piece.address), piece.bytes);
+    if (piece.bytes == 0) continue;
+    const std::string_view view(reinterpret_cast<const char*>(access(piece)), piece.bytes);
     hash = hash * 31 + std::hash<std::string_view>{}(view);
   }
   return hash;

@@ -53,7 +53,8 @@ class SimQueuePair final : public rdma::QueuePair {
     };
     std::vector<Part> parts;
     uint64_t target = 0;
-    uint64_t receive = 0;  // send: the number of the peer's receive
+    uint32_t local_key = 0;  // send: of the peer's receive
+    uint64_t receive = 0;    // send: the number of the peer's receive
   };
   // Nothing was done from send `at` on. This send fails with `status`, and the rest is flushed.
   struct Break {
@@ -80,7 +81,8 @@ class SimQueuePair final : public rdma::QueuePair {
   bool begin(SimQueuePair& peer);
   void land(SimQueuePair& peer);
   void finish(SimQueuePair& peer);
-  bool may_write(const SimQueuePair& peer, uint64_t address, uint64_t bytes) const;
+  bool may_access(const SimQueuePair& peer, uint64_t address, uint64_t bytes) const;
+  void read(SimQueuePair& peer);
   void refuse(SimQueuePair& peer, int status);  // breaks the peer's end as well
   void receive_too_small(SimQueuePair& peer);
   void receiver_not_ready();
@@ -96,8 +98,11 @@ class SimQueuePair final : public rdma::QueuePair {
   void give_back(const QueuedCompletion& completion);
   void check_send(const rdma::SendRequest& request) const;
   bool uses(uint32_t local_key) const;
-  static void gather(const Send& send, uint64_t at, std::span<std::byte> into);
-  static std::size_t hash_of(const Send& send);
+  void gather(const Send& send, uint64_t at, std::span<std::byte> into) const;
+  void scatter(const Send& send, const std::byte* from) const;
+  std::size_t hash_of(const Send& send) const;
+  // The bytes of a local piece, as the NIC finds them.
+  std::byte* access(const rdma::Sge& piece) const;
 
   SimDevice& device_;
   SimFabric& fabric_;

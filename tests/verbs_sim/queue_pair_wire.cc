@@ -68,6 +68,7 @@ void SimQueuePair::transfer() {
   SimQueuePair* peer = fabric_.answering(*this);
   if (peer == nullptr) return wait_for_path();
   patience_.reset();
+  if (send(sends_delivered_).request.kind == rdma::SendKind::read) return read(*peer);
   if (!transfer_ && !begin(*peer)) return;
   if (!transfer_->parts.empty()) return land(*peer);
   finish(*peer);
@@ -92,8 +93,9 @@ bool SimQueuePair::begin(SimQueuePair& peer) {
       return false;
     }
     transfer.target = reinterpret_cast<uint64_t>(receive.piece.address);
+    transfer.local_key = receive.piece.local_key;
     transfer.receive = peer.receives_taken_++;
-  } else if (!may_write(peer, transfer.target, message.bytes)) {
+  } else if (!may_access(peer, transfer.target, message.bytes)) {
     refuse(peer, kRemoteAccess);
     return false;
   } else if (message.request.kind == rdma::SendKind::write_with_immediate && !peer.has_receive() &&
@@ -121,23 +123,52 @@ std::vector<SimQueuePair::Transfer::Part> SimQueuePair::cut(uint64_t bytes) {
   return parts;
 }
 
-bool SimQueuePair::may_write(const SimQueuePair& peer, uint64_t address, uint64_t bytes) const {
+bool SimQueuePair::may_access(const SimQueuePair& peer, uint64_t address, uint64_t bytes) const {
   if (bytes == 0) return true;  // the key is not checked then
   const uint32_t key = send(sends_delivered_).request.remote_key;
   const SimRegistration* registration = peer.device_.find_remote(key);
   return registration != nullptr && registration->holds(address, bytes);
 }
 
+void SimQueuePair::read(SimQueuePair& peer) {
+  const Send& message = send(sends_delivered_);
+  const uint64_t address = message.request.remote_address;
+  if (fabric_.policy_.refuses_reads || !peer.limits_.allows_reads ||
+      !may_access(peer, address, message.bytes)) {
+    return refuse(peer, kRemoteAccess);
+  }
+  const SimRegistration* from = peer.device_.find_remote(message.request.remote_key);
+  if (message.bytes > 0) {
+    // A read pushes the earlier writes of its NIC.
+    if (from->is_of_gpu()) {
+      peer.device_.adapter_.gpus->flush_by(&peer.device_.adapter_, from->range().memory->gpu);
+    }
+    scatter(message, from->access(reinterpret_cast<const std::byte*>(address)));
+  }
+  ++fabric_.counters_.reads;
+  const bool was_acknowledged = !has_work(kAcknowledgements);
+  ++sends_delivered_;
+  if (was_acknowledged) wake(kAcknowledgements);
+}
+
 void SimQueuePair::land(SimQueuePair& peer) {
   const Transfer::Part part = transfer_->parts.back();
   const Send& message = send(sends_delivered_);
   const uint64_t address = transfer_->target + part.at;
-  if (message.request.kind != rdma::SendKind::send && !may_write(peer, address, part.bytes)) {
+  if (message.request.kind != rdma::SendKind::send && !may_access(peer, address, part.bytes)) {
     return refuse(peer, kRemoteAccess);  // deregistered meanwhile
   }
   transfer_->parts.pop_back();
+  const bool is_send = message.request.kind == rdma::SendKind::send;
+  const SimRegistration* target = is_send ? peer.device_.find_local(transfer_->local_key)
+                                          : peer.device_.find_remote(message.request.remote_key);
   // The bytes are read only now, so a too early reuse of the memory shows.
-  gather(message, part.at, {reinterpret_cast<std::byte*>(address), part.bytes});
+  auto* at = reinterpret_cast<std::byte*>(address);
+  gather(message, part.at, {target->access(at), part.bytes});
+  if (!target->is_of_gpu()) return;
+  peer.device_.adapter_.gpus->note_write(&peer.device_.adapter_, target->range(),
+                                         static_cast<std::size_t>(at - target->memory()),
+                                         part.bytes);
 }
 
 void SimQueuePair::finish(SimQueuePair& peer) {

@@ -86,6 +86,21 @@ Status not_registered(const std::string& device, uint64_t bytes, int error,
                             "process?")};
 }
 
+Status gpu_memory_not_registered(const std::string& device, uint64_t bytes, int error) {
+  // The kernel takes the address for one of the process if no module knows it.
+  const char* cure = error == EFAULT || error == EINVAL
+                         ? "Load the peer-memory module (modprobe nvidia_peermem), which needs an "
+                           "InfiniBand stack with peer-memory clients."
+                         : "The BAR1 of the GPU may be full: end other programs that register it.";
+  return {Code::failed, cat(device, " does not register ", bytes_text(bytes),
+                            " of GPU memory: ", error_text(error), ". ", cure)};
+}
+
+Status dma_buf_not_registered(const std::string& device, uint64_t bytes, int error) {
+  return {Code::failed, cat(device, " does not register a dma-buf of ", bytes_text(bytes), ": ",
+                            error_text(error), ".")};
+}
+
 std::string pool_too_large(const std::string& pool, uint64_t need, const MemoryLimit& limit,
                            const std::string& cure_by_size) {
   RC_ASSERT(limit.allowed.has_value());

@@ -40,6 +40,9 @@ std::string pool_shrunk(const std::string& who, uint64_t pool, uint64_t default_
 Status not_registered(const std::string& device, uint64_t bytes, int error,
                       const MemoryLimit& limit);
 
+Status gpu_memory_not_registered(const std::string& device, uint64_t bytes, int error);
+Status dma_buf_not_registered(const std::string& device, uint64_t bytes, int error);
+
 // For the change from INIT to ready, in which the kernel resolves the path to the other end.
 Status no_path(const std::string& device, int port, const Gid& local, const Gid& remote,
                uint16_t remote_lid, int error);

@@ -43,6 +43,7 @@ bool Inbound::control(int peer, const RecordHeader& header, std::span<const std:
 Status Inbound::post_recv(const Transfer& transfer) {
   const std::size_t bytes = total_bytes(transfer.pieces);
   if (bytes <= link_.cuts.eager_bytes) {
+    check_eager(transfer.pieces);
     return expect_eager(transfer, static_cast<uint32_t>(bytes));
   }
   if (by_key_.size() >= kTransfersMax) return Status::busy();
@@ -55,9 +56,14 @@ Status Inbound::post_recv(const Transfer& transfer) {
   receiving.written = receiving.granted = 0;
   receiving.places = 0;
   receiving.is_ready = false;
+  receiving.flushes = 0;
+  receiving.landed.clear();
+  receiving.has_gpu = hold_gpu_memory(rank_state_, transfer.pieces);
   receiving.is_staged =
       !std::all_of(transfer.pieces.begin(), transfer.pieces.end(),
                    [&](const Piece& piece) { return rank_state_.slabs.contains(piece); });
+  RC_ASSERT(!receiving.has_gpu || !receiving.is_staged,
+            "memory of a GPU is received beside memory that no NIC knows");
   (receiving.is_staged ? asking_ : granting_).push(index);
   pump();
   return {};
@@ -204,7 +210,7 @@ bool Inbound::grant(uint32_t index) {
       }
       const std::size_t bytes =
           std::min({left, rank_state_.slabs.reach(address), std::size_t{link_.cuts.chunk_bytes}});
-      add_place(index, address, static_cast<uint32_t>(bytes), *keys, 0);
+      add_place(index, {piece.data + progress.within, bytes, piece.gpu}, *keys, 0);
       progress.advance(bytes);
     }
     if (places_.empty()) return false;
@@ -233,7 +239,7 @@ bool Inbound::grant_staged(uint32_t index) {
     }
     const auto bytes = static_cast<uint32_t>(
         std::min<uint64_t>({progress.bytes - granted, stages.bytes(), link_.cuts.chunk_bytes}));
-    add_place(index, stages.at(stage), bytes, stages.keys(), static_cast<uint16_t>(stage + 1));
+    add_place(index, {stages.at(stage), bytes}, stages.keys(), static_cast<uint16_t>(stage + 1));
     granted += bytes;
   }
   receiving.granted = granted;
@@ -244,20 +250,20 @@ bool Inbound::grant_staged(uint32_t index) {
 
 bool Inbound::has_slot() const { return slots_.used() < kPlacesMax; }
 
-void Inbound::add_place(uint32_t index, const std::byte* address, uint32_t bytes,
-                        const RailKeys& keys, uint16_t stage) {
+void Inbound::add_place(uint32_t index, const Piece& memory, const RailKeys& keys, uint16_t stage) {
   const uint32_t number = slots_.take();
   Slot& slot = slots_[number];
   ++slot.use;
   slot.is_granted = true;
   slot.stage = stage;
   slot.receiving = index;
-  slot.bytes = bytes;
+  slot.bytes = static_cast<uint32_t>(memory.bytes);
   // Staged data must be written in order, and one queue keeps the order.
   const uint32_t rail = stage != 0 ? 0 : next_rail_++ % static_cast<uint32_t>(link_.pairs.size());
-  places_.push_back({.address = reinterpret_cast<uint64_t>(address),
+  slot.landed = {rail, memory.gpu, memory.data + memory.bytes - 1};
+  places_.push_back({.address = reinterpret_cast<uint64_t>(memory.data),
                      .key = keys[rail].remote,
-                     .bytes = bytes,
+                     .bytes = slot.bytes,
                      .immediate = number << 16 | slot.use,
                      .rail = rail});
 }
@@ -291,13 +297,54 @@ bool Inbound::written(uint32_t immediate) {
     rank_state_.counters.bytes_copied += slot.bytes;
     --receiving.places;
   }
+  if (slot.landed.gpu != kHost) note_landed(receiving, slot.landed);
   receiving.written += slot.bytes;
-  if (receiving.written == receiving.progress.bytes) finish(slot.receiving);
+  if (receiving.written == receiving.progress.bytes) flush(slot.receiving);
   return true;
 }
 
+// ---- memory of GPUs ----
+
+void Inbound::note_landed(Receiving& receiving, const Landed& landed) {
+  for (Landed& known : receiving.landed) {
+    if (known.rail == landed.rail && known.gpu == landed.gpu) {
+      known.byte = landed.byte;
+      return;
+    }
+  }
+  receiving.landed.push_back(landed);
+}
+
+// Reports the transfer once kernels see all of it. Each NIC that wrote has to flush its writes.
+void Inbound::flush(uint32_t index) {
+  Receiving& receiving = receivings_[index];
+  for (const Landed& landed : receiving.landed) {
+    GpuMemoryFacts& facts = rank_state_.gpus->registrations.facts();
+    const WriteFlush way = facts.write_flush(landed.gpu);
+    if (way == WriteFlush::read) {
+      rank_state_.gpus->flushes.ask(landed.rail, landed.byte, *this, index);
+      ++receiving.flushes;
+      ++flushes_;
+    } else if (way == WriteFlush::call) {
+      if (Status done = facts.flush(landed.gpu); !done.ok()) return flush_failed(done.message());
+    }
+  }
+  if (receiving.flushes == 0) finish(index);
+}
+
+void Inbound::flushed(uint32_t number) {
+  --flushes_;
+  if (--receivings_[number].flushes == 0) finish(number);
+}
+
+void Inbound::flush_failed(const std::string& cause) {
+  if (link_.fault.empty()) link_.fault = cause;
+}
+
 void Inbound::finish(uint32_t index) {
-  const Progress& progress = receivings_[index].progress;
+  Receiving& receiving = receivings_[index];
+  const Progress& progress = receiving.progress;
+  if (std::exchange(receiving.has_gpu, false)) release_gpu_memory(rank_state_, progress.pieces);
   received_.push_back(progress.cookie);
   by_key_.erase(progress.lane, progress.sequence);
   receivings_.give_back(index);
@@ -317,6 +364,12 @@ void Inbound::clear() {
       rank_state_.receive_stages.free(static_cast<uint16_t>(slot.stage - 1));
     }
   }
+  for (uint32_t index = 0; index < receivings_.size(); ++index) {
+    Receiving& receiving = receivings_[index];
+    if (receiving.has_gpu) release_gpu_memory(rank_state_, receiving.progress.pieces);
+  }
+  if (rank_state_.gpus != nullptr) rank_state_.gpus->flushes.forget(*this);
+  flushes_ = 0;
   control_.clear();
   eager_.clear();
   expected_.clear();

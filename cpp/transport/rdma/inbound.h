@@ -7,7 +7,7 @@
 
 namespace rdmacoll::rdma {
 
-class Inbound {
+class Inbound final : public FlushWaiter {
  public:
   Inbound(RankState rank_state, Link& link) : rank_state_(rank_state), link_(link) {}
 
@@ -22,6 +22,9 @@ class Inbound {
   // The peer has written to a place.
   bool written(uint32_t immediate);
 
+  void flushed(uint32_t number) override;
+  void flush_failed(const std::string& cause) override;
+
   // Grants all transfers that may be granted by now.
   void pump();
   bool report(Sink& sink);  // reports received transfers
@@ -31,6 +34,7 @@ class Inbound {
   }
   bool has_transfers() const { return !by_key_.empty(); }  // larger than the eager cut
   bool has_report() const { return !received_.empty(); }
+  bool has_flushes() const { return flushes_ > 0; }     // transfers wait for flushes
   bool has_early() const { return early_.size() > 0; }  // data whose receive is not posted yet
   void clear();
 
@@ -38,6 +42,12 @@ class Inbound {
   struct Key {
     Lane lane = 0;
     uint64_t sequence = 0;
+  };
+  // The last byte that a NIC wrote to a GPU, for the flush of all of the NIC's writes.
+  struct Landed {
+    uint32_t rail = 0;
+    Gpu gpu = kHost;
+    const std::byte* byte = nullptr;
   };
   // A transfer larger than the eager cut.
   struct Receiving {
@@ -47,6 +57,9 @@ class Inbound {
     bool is_ready = false;   // the sender has confirmed that it is ready
     uint64_t granted = 0;    // staged: granted bytes
     uint32_t places = 0;     // staged: places that are not written yet
+    bool has_gpu = false;    // its memory of GPUs is held
+    uint32_t flushes = 0;    // pending ones
+    std::vector<Landed> landed;
   };
   // A granted place, by the upper half of its immediate. The lower half counts the slot's uses.
   struct Slot {
@@ -55,6 +68,7 @@ class Inbound {
     uint16_t stage = 0;  // index + 1; 0: none
     uint32_t receiving = 0;
     uint32_t bytes = 0;
+    Landed landed;  // memory of a GPU
   };
 
   Status expect_eager(const Transfer& transfer, uint32_t bytes);
@@ -65,9 +79,10 @@ class Inbound {
   bool grant_staged(uint32_t index);
   std::size_t places_that_fit() const;
   bool has_slot() const;
-  void add_place(uint32_t index, const std::byte* address, uint32_t bytes, const RailKeys& keys,
-                 uint16_t stage);
+  void add_place(uint32_t index, const Piece& memory, const RailKeys& keys, uint16_t stage);
   void send_grant(const Progress& progress, uint64_t position);
+  static void note_landed(Receiving& receiving, const Landed& landed);
+  void flush(uint32_t index);
   void finish(uint32_t index);
 
   RankState rank_state_;
@@ -91,6 +106,7 @@ class Inbound {
   SlotPool<Slot> slots_;
   std::vector<Place> places_;  // places of the grant that is being made
   uint32_t next_rail_ = 0;
+  std::size_t flushes_ = 0;
   std::vector<uint64_t> received_;  // cookies to report
 };
 

@@ -66,6 +66,7 @@ Status find_functions(void* handle, Library& library) {
   finder.need("ibv_destroy_comp_channel", library.destroy_channel, kFirstVersion);
   finder.take_if_there("_ibv_query_gid_table", library.query_gid_table);
   finder.take_if_there("ibv_is_fork_initialized", library.fork_status);
+  finder.take_if_there("ibv_reg_dmabuf_mr", library.register_dma_buf);
   if (finder.missing().empty()) return {};
   return library_missing(cat("it lacks the function ", finder.missing()));
 }

@@ -48,6 +48,8 @@ struct Library {
   ssize_t (*query_gid_table)(ibv_context* context, ibv_gid_entry* entries, size_t count,
                              uint32_t flags, size_t entry_bytes);
   ibv_fork_status (*fork_status)();
+  ibv_mr* (*register_dma_buf)(ibv_pd* domain, uint64_t offset, size_t bytes, uint64_t address,
+                              int descriptor, int access);
 
   std::string warning;  // Verbs::warning()
 };

@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <limits>
+#include <optional>
 
 #include "base/system_error.h"
 #include "base/text.h"
@@ -17,6 +18,9 @@ namespace {
 // Acknowledging takes a lock of the library, so several events are acknowledged together.
 constexpr unsigned kEventsPerAcknowledgement = 64;
 constexpr std::size_t kPolledAtOnce = 32;
+constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+// A read by a NIC makes its earlier writes to GPU memory visible.
+constexpr int kAccessOfGpuMemory = kAccess | IBV_ACCESS_REMOTE_READ;
 
 class VerbsRegistration final : public Registration {
  public:
@@ -126,9 +130,37 @@ class VerbsDevice final : public Device {
 
   Status register_memory(std::byte* memory, std::size_t bytes,
                          std::unique_ptr<Registration>& registration) override {
-    ibv_mr* region = library().register_memory(domain_, memory, bytes,
-                                               IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    ibv_mr* region = library().register_memory(domain_, memory, bytes, kAccess);
     if (region == nullptr) return not_registered(facts_.name, bytes, errno, memory_limit());
+    registration = std::make_unique<VerbsRegistration>(library(), region);
+    return {};
+  }
+
+  Status register_gpu_memory(std::byte* memory, std::size_t bytes,
+                             std::unique_ptr<Registration>& registration) override {
+    ibv_mr* region = library().register_memory(domain_, memory, bytes, kAccessOfGpuMemory);
+    if (region == nullptr) return gpu_memory_not_registered(facts_.name, bytes, errno);
+    registration = std::make_unique<VerbsRegistration>(library(), region);
+    return {};
+  }
+
+  // The kernel checks whether the driver knows dma-bufs before it looks at the descriptor.
+  bool takes_dma_bufs() override {
+    if (library().register_dma_buf == nullptr) return false;
+    if (takes_dma_bufs_) return *takes_dma_bufs_;
+    ibv_mr* region = library().register_dma_buf(domain_, 0, 0, 0, -1, 0);
+    takes_dma_bufs_ = region == nullptr && errno != EOPNOTSUPP && errno != EPROTONOSUPPORT;
+    if (region != nullptr) library().deregister_memory(region);
+    return *takes_dma_bufs_;
+  }
+
+  Status register_dma_buf(const DmaBufPart& part,
+                          std::unique_ptr<Registration>& registration) override {
+    RC_ASSERT(library().register_dma_buf != nullptr, "takes_dma_bufs() was not asked");
+    ibv_mr* region = library().register_dma_buf(domain_, part.offset, part.bytes,
+                                                reinterpret_cast<uint64_t>(part.memory),
+                                                part.descriptor, kAccessOfGpuMemory);
+    if (region == nullptr) return dma_buf_not_registered(facts_.name, part.bytes, errno);
     registration = std::make_unique<VerbsRegistration>(library(), region);
     return {};
   }
@@ -217,6 +249,7 @@ class VerbsDevice final : public Device {
   Fd channel_descriptor_;
   ibv_cq* queue_ = nullptr;
   unsigned events_taken_ = 0;
+  std::optional<bool> takes_dma_bufs_;
   std::array<ibv_wc, kPolledAtOnce> entries_{};
 };
 

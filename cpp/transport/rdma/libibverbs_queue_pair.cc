@@ -22,6 +22,8 @@ ibv_wr_opcode opcode_of(SendKind kind) {
       return IBV_WR_RDMA_WRITE;
     case SendKind::write_with_immediate:
       return IBV_WR_RDMA_WRITE_WITH_IMM;
+    case SendKind::read:
+      return IBV_WR_RDMA_READ;
   }
   return IBV_WR_SEND;
 }
@@ -81,7 +83,7 @@ class VerbsQueuePair final : public QueuePair {
                 .send_pieces = attributes.cap.max_send_sge,
                 .inline_bytes = attributes.cap.max_inline_data};
     local_.queue_pair = pair_->qp_num;
-    return initialize();
+    return initialize(limits.allows_reads);
   }
 
   End local() const override { return local_; }
@@ -177,12 +179,13 @@ class VerbsQueuePair final : public QueuePair {
                 "pinned memory is too small (ulimit -l unlimited).")};
   }
 
-  Status initialize() {
+  Status initialize(bool allows_reads) {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_INIT;
     attributes.pkey_index = static_cast<uint16_t>(place_.pkey_index);
     attributes.port_num = static_cast<uint8_t>(place_.port);
     attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+    if (allows_reads) attributes.qp_access_flags |= IBV_ACCESS_REMOTE_READ;
     const int error = library().modify_pair(
         pair_, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     if (error == 0) return {};
@@ -196,7 +199,7 @@ class VerbsQueuePair final : public QueuePair {
     attributes.qp_state = IBV_QPS_RTR;
     attributes.dest_qp_num = remote.queue_pair;
     attributes.rq_psn = remote.first_packet;
-    attributes.max_dest_rd_atomic = 1;  // nobody reads, but some devices refuse 0
+    attributes.max_dest_rd_atomic = 1;  // one read at a time; some devices refuse 0
     attributes.min_rnr_timer = path.rnr_timer;
     attributes.ah_attr.port_num = static_cast<uint8_t>(place_.port);
     attributes.ah_attr.dlid = remote.lid;

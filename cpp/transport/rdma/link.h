@@ -4,14 +4,28 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "transport/eager_budget.h"
+#include "transport/rdma/gpu_flushes.h"
 #include "transport/rdma/outbox.h"
 #include "transport/rdma/pair.h"
 #include "transport/rdma/slabs.h"
 #include "transport/rdma/stages.h"
 
 namespace rdmacoll::rdma {
+
+// Access of NICs to memory of GPUs.
+struct GpuAccess {
+  GpuAccess(GpuMemoryFacts& facts, std::span<Device* const> devices, std::span<const Rail> rails,
+            const PathSettings& path, MemoryPool& pool, Transport::Counters& counters,
+            GpuRegistrations::Say say)
+      : registrations(facts, devices, counters, std::move(say)),
+        flushes(registrations, pool, devices, rails, path, counters) {}
+
+  GpuRegistrations registrations;
+  GpuFlushes flushes;
+};
 
 // State that all connections of this rank share.
 struct RankState {
@@ -21,6 +35,7 @@ struct RankState {
   Transport::Counters& counters;
   const Clock& clock;
   double copy_speed = 0;  // speed of this processor in bytes per nanosecond, if cuts are measured
+  GpuAccess* gpus = nullptr;  // null: pieces of transfers are memory of the host
 };
 
 // Equal at both ends: the smaller of the two ranks' values.
@@ -28,6 +43,18 @@ struct Cuts {
   uint32_t eager_bytes = 0;  // transfers up to this size travel in messages, without a grant
   uint32_t chunk_bytes = 0;  // the most bytes of one write
 };
+
+// The processor copies small transfers, and cannot access memory of GPUs.
+inline void check_eager(std::span<const Piece> pieces) {
+  for (const Piece& piece : pieces) {
+    RC_ASSERT(piece.gpu == kHost, "a small transfer of GPU memory");
+  }
+}
+
+// Holds the pieces that are memory of GPUs, which the caller has pinned. Returns whether there are
+// any.
+bool hold_gpu_memory(const RankState& rank_state, std::span<const Piece> pieces);
+void release_gpu_memory(const RankState& rank_state, std::span<const Piece> pieces);
 
 struct Link {
   Outbox outbox;

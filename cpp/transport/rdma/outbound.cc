@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/text.h"
 
@@ -54,6 +55,7 @@ void Outbound::pump_control() {
 Status Outbound::post_send(const Transfer& transfer) {
   const std::size_t bytes = total_bytes(transfer.pieces);
   if (bytes <= link_.cuts.eager_bytes) {
+    check_eager(transfer.pieces);
     // Control messages go first, so that a stream of small transfers does not starve them.
     if (!control_lengths_.empty() || link_.outbox.room() < static_cast<int64_t>(bytes)) {
       return Status::busy();
@@ -76,6 +78,7 @@ Status Outbound::post_send(const Transfer& transfer) {
         cat("it granted ", sending.granted, " bytes for a transfer of ", sending.progress.bytes);
     return {};
   }
+  sending.has_gpu = hold_gpu_memory(rank_state_, transfer.pieces);
   if (sending.is_asked && !answer(index)) asked_.push(index);
   go_on(index);
   return {};
@@ -127,6 +130,7 @@ uint32_t Outbound::begin(Lane lane, uint64_t sequence) {
   sending.lane = lane;
   sending.sequence = sequence;
   sending.is_posted = sending.is_asked = sending.is_writing = sending.is_small = false;
+  sending.has_gpu = false;
   const bool is_new = by_key_.insert(lane, sequence, index);
   RC_ASSERT(is_new, cat("sequence ", sequence));
   return index;
@@ -262,7 +266,8 @@ std::size_t Outbound::gather(Sending& sending, const Place& place, std::size_t w
   for (std::size_t i = 0; i < names; ++i) {
     auto* data = static_cast<std::byte*>(named[i].iov_base);
     std::size_t left = named[i].iov_len;
-    if (!rank_state_.slabs.contains({data, left})) {
+    const bool is_of_gpu = sending.has_gpu && rank_state_.slabs.is_of_gpu(data);
+    if (!is_of_gpu && !rank_state_.slabs.contains({data, left})) {
       if (bytes > 0) return bytes;
       bytes = stage_some(sending, want, place.rail, pieces[0], stage);
       count = bytes > 0 ? 1 : 0;
@@ -311,7 +316,10 @@ void Outbound::written(const Sent& sent) {
 }
 
 void Outbound::finish(uint32_t index) {
-  const Sending& sending = sendings_[index];
+  Sending& sending = sendings_[index];
+  if (std::exchange(sending.has_gpu, false)) {
+    release_gpu_memory(rank_state_, sending.progress.pieces);
+  }
   sent_.push_back(sending.progress.cookie);
   by_key_.erase(sending.lane, sending.sequence);
   sendings_.give_back(index);
@@ -328,6 +336,10 @@ void Outbound::clear() {
   control_.clear();
   control_lengths_.clear();
   control_done_ = 0;
+  for (uint32_t index = 0; index < sendings_.size(); ++index) {
+    Sending& sending = sendings_[index];
+    if (sending.has_gpu) release_gpu_memory(rank_state_, sending.progress.pieces);
+  }
   sendings_.clear();
   by_key_.clear();
   writing_.clear();

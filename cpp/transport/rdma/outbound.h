@@ -47,6 +47,7 @@ class Outbound {
     bool is_posted = false;
     bool is_asked = false;  // the receiver waits for `ready`, or for the bytes
     bool is_small = false;
+    bool has_gpu = false;     // its memory of GPUs is held
     bool is_writing = false;  // in writing_
   };
 

@@ -29,7 +29,12 @@ struct PeerOptions {
   uint32_t queue_depth = 128;             // sends that a queue pair holds
   Nanoseconds peer_timeout = 5 * kSecond;
   PathSettings path;                // timeouts, retries, class; `mtu`, if set, limits both ends
-  bool pins_callers_memory = true;  // false: pin() registers nothing
+  bool pins_callers_memory = true;  // false: pin() registers no memory of the host
+  GpuMemoryFacts* gpu_memory = nullptr;  // null: pin() registers no memory of GPUs
+  bool sends_gpu_memory = true;          // Reach
+  bool receives_gpu_memory = true;
+  // Hears once why NICs cannot access memory of a GPU.
+  GpuRegistrations::Say say = [](const std::string&) {};
 };
 
 // The least memory of the pool that the messages of one peer take, in bytes.
@@ -107,7 +112,8 @@ class RdmaPeer {
   // end.
   Nanoseconds claim_until() const {
     if (inbound_.has_early()) return ended_at_ + kClaimTime;
-    return outbound_.has_transfers() ? ended_at_ + kAcknowledgementTime : ended_at_;
+    const bool is_awaited = outbound_.has_transfers() || inbound_.has_flushes();
+    return is_awaited ? ended_at_ + kAcknowledgementTime : ended_at_;
   }
   Status make_pairs();
   void meet(Sink& sink);

@@ -22,19 +22,10 @@ constexpr std::size_t kCompletionsPerPoll = 64;
 constexpr Nanoseconds kEventCheckInterval = kMillisecond;
 constexpr uint32_t kPollsPerClockRead = 16;
 constexpr int kEventsPerCheck = 64;
+// A registration of freed memory keeps the memory, so each check looks for some.
+constexpr std::size_t kAllocationsPerCheck = 4;
 constexpr uint32_t kCompletionsMax = 32 << 10;
 constexpr uint32_t kPollsOfAll = kCompletionsMax / kCompletionsPerPoll;
-
-// Staging buffers, both directions together, take at most the pool divided by this.
-constexpr std::size_t kStageShare = 8;
-constexpr uint32_t kStages = 16;  // in each direction
-constexpr std::size_t kStageBytesMin = 4 << 10;
-constexpr std::size_t kStageBytesMax = 1 << 20;
-
-uint32_t stage_bytes(std::size_t pool_bytes) {
-  return static_cast<uint32_t>(std::clamp(pool_bytes / kStageShare / (2 * kStages) / 4096 * 4096,
-                                          kStageBytesMin, kStageBytesMax));
-}
 
 // The source of an epoll event.
 enum class Source : uint32_t { completions, events, socket };
@@ -74,6 +65,7 @@ RdmaTransport::~RdmaTransport() {
   peers_.clear();  // queue pairs and registrations of peers go before shared ones
   send_stages_.reset();
   receive_stages_.reset();
+  gpus_.reset();
   slabs_.reset();
   devices_.clear();  // registrations go before the devices
 }
@@ -81,7 +73,8 @@ RdmaTransport::~RdmaTransport() {
 Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
   if (!epoll_) return system_error("epoll_create1", errno);
   const uint64_t wanted = uint64_t{rdma::completions_of_a_pair(options_, pool_.size())} *
-                          static_cast<uint64_t>(std::max(1, world_.size() - 1));
+                              static_cast<uint64_t>(std::max(1, world_.size() - 1)) +
+                          (options_.gpu_memory != nullptr ? rdma::GpuFlushes::kCompletions : 0);
   devices_.resize(ports_.rails.size());
   for (std::size_t rail = 0; rail < devices_.size(); ++rail) {
     Port& port = devices_[rail];
@@ -89,6 +82,7 @@ Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
         {wanted, kCompletionsMax,
          static_cast<uint64_t>(std::max(1, ports_.rails[rail].completions_max))}));
     RC_RETURN_IF_ERROR(verbs.open({ports_.rails[rail].device, port.completions_left}, port.device));
+    if (options_.gpu_memory != nullptr) port.completions_left -= rdma::GpuFlushes::kCompletions;
     ports_.devices.push_back(port.device.get());
     const std::array<std::pair<Source, int>, 2> watched = {
         {{Source::completions, port.device->completion_fd()},
@@ -101,8 +95,12 @@ Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
   const std::span<rdma::Device* const> all(ports_.devices);
   slabs_ = std::make_unique<rdma::Slabs>(pool_, all, counters_);
   for (auto* stages : {&send_stages_, &receive_stages_}) {
-    *stages =
-        std::make_unique<rdma::Stages>(pool_, all, kStages, stage_bytes(pool_.size()), counters_);
+    *stages = std::make_unique<rdma::Stages>(pool_, all, counters_);
+  }
+  if (options_.gpu_memory != nullptr) {
+    gpus_ = std::make_unique<rdma::GpuAccess>(*options_.gpu_memory, all, ports_.rails,
+                                              options_.path, pool_, counters_, options_.say);
+    slabs_->add_gpus(gpus_->registrations);
   }
   return {};
 }
@@ -120,9 +118,9 @@ void RdmaTransport::adopt(int peer, Fd socket, bool) {
 Status RdmaTransport::meet(int rank, Fd socket) {
   const uint32_t needed = rdma::completions_of_a_pair(options_, pool_.size());
   auto& slot = peers_[static_cast<std::size_t>(rank)];
-  slot = std::make_unique<RdmaPeer>(
-      world_, rank, ports_, options_, pool_,
-      rdma::RankState{*slabs_, *send_stages_, *receive_stages_, counters_, clock_, copy_speed_});
+  slot = std::make_unique<RdmaPeer>(world_, rank, ports_, options_, pool_,
+                                    rdma::RankState{*slabs_, *send_stages_, *receive_stages_,
+                                                    counters_, clock_, copy_speed_, gpus_.get()});
   epoll_event event{.events = EPOLLIN | EPOLLRDHUP,
                     .data = {.u64 = token(Source::socket, static_cast<std::size_t>(rank))}};
   Status status = watch(epoll_.get(), socket.get(), event);
@@ -157,7 +155,9 @@ Reach RdmaTransport::reach(int peer) const {
   return {.transport = "rdma",
           .transfer_bytes_max = std::size_t{1} << 40,
           .foreign_transfers = false,
-          .eager_bytes = found == nullptr ? 0 : found->eager_bytes()};
+          .eager_bytes = found == nullptr ? 0 : found->eager_bytes(),
+          .gpu_sends = gpus_ != nullptr && options_.sends_gpu_memory,
+          .gpu_receives = gpus_ != nullptr && options_.receives_gpu_memory};
 }
 
 // ---- posting ----
@@ -213,6 +213,7 @@ bool RdmaTransport::poll(Sink& sink) {
   for (const auto& [peer, cause] : failed_early_) sink.peer_failed(peer, cause);
   failed_early_.clear();
   for (std::size_t rail = 0; rail < devices_.size(); ++rail) moved |= take_completions(rail, sink);
+  if (gpus_ != nullptr) gpus_->flushes.push();
   bool has_news = moved;
   if (woken || is_connecting_ || ++polls_ >= kPollsPerClockRead) {
     polls_ = 0;
@@ -266,6 +267,9 @@ bool RdmaTransport::take_completions(std::size_t rail, Sink& sink) {
 void RdmaTransport::dispatch(std::size_t rail, const Completion& completion, Sink& sink) {
   const auto& peers = devices_[rail].peers;
   const auto found = peers.find(completion.queue_pair);
+  if (gpus_ != nullptr && gpus_->flushes.owns(rail, completion.queue_pair)) {
+    return gpus_->flushes.handle(rail, completion);
+  }
   // Completions of a closed queue pair are ignored.
   if (found != peers.end()) found->second->handle(rail, completion, sink);
 }
@@ -273,6 +277,7 @@ void RdmaTransport::dispatch(std::size_t rail, const Completion& completion, Sin
 bool RdmaTransport::check_events(Nanoseconds now, Sink& sink) {
   events_checked_at_ = now;
   bool moved = false;
+  if (gpus_ != nullptr) gpus_->registrations.sweep(kAllocationsPerCheck);
   std::array<epoll_event, kEventsPerCheck> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsPerCheck, 0);
   for (int i = 0; i < count; ++i) {
@@ -339,6 +344,7 @@ void RdmaTransport::forget_failed() {
 
 bool RdmaTransport::arm() {
   if (!failed_early_.empty()) return false;
+  if (gpus_ != nullptr && gpus_->flushes.needs_push()) return false;
   has_work_ = false;
   for (RdmaPeer* peer : live_) {
     peer->push();

@@ -32,7 +32,7 @@ class RdmaTransport final : public SocketTransport {
   Status post_send(const Transfer& transfer) override;
   Status post_recv(const Transfer& transfer) override;
   bool pin(const Piece& memory) override {
-    return options_.pins_callers_memory && slabs_->pin(memory);
+    return (options_.pins_callers_memory || memory.gpu != kHost) && slabs_->pin(memory);
   }
   void unpin(const Piece& memory) override;
   bool is_pinned(const Piece& memory) const override { return slabs_->is_pinned(memory); }
@@ -77,6 +77,7 @@ class RdmaTransport final : public SocketTransport {
   std::vector<Port> devices_;
   rdma::Ports ports_;
   std::unique_ptr<rdma::Slabs> slabs_;
+  std::unique_ptr<rdma::GpuAccess> gpus_;  // null: no NIC accesses memory of GPUs
   std::unique_ptr<rdma::Stages> send_stages_;
   std::unique_ptr<rdma::Stages> receive_stages_;
   std::vector<std::unique_ptr<rdma::RdmaPeer>> peers_;  // by rank

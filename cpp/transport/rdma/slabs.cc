@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "transport/rdma/gpu_registrations.h"
 
 namespace rdmacoll::rdma {
 namespace {
@@ -46,6 +47,7 @@ std::size_t Slabs::index(const std::byte* address) const {
 }
 
 bool Slabs::pin(const Piece& memory) {
+  if (memory.gpu != kHost) return gpus_ != nullptr && gpus_->hold(memory);
   RC_ASSERT(memory.bytes > 0 && !pool_.contains(memory.data, memory.bytes));
   Pinned& pinned = pinned_[{memory.data, memory.bytes}];
   if (pinned.pins == 0) {
@@ -61,11 +63,19 @@ bool Slabs::pin(const Piece& memory) {
 }
 
 void Slabs::unpin(const Piece& memory) {
+  if (memory.gpu != kHost) return gpus_->release(memory);
   const auto found = pinned_.find({memory.data, memory.bytes});
   RC_ASSERT(found != pinned_.end(), cat(memory.bytes, " bytes that were not pinned"));
   if (--found->second.pins > 0) return;
   unpinned_.push_back(std::move(found->second));
   pinned_.erase(found);
+}
+
+bool Slabs::is_held(const Piece& piece) const { return gpus_ != nullptr && gpus_->is_held(piece); }
+
+// No address is of the host and of a GPU.
+bool Slabs::is_of_gpu(const std::byte* address) const {
+  return gpus_ != nullptr && gpus_->knows(address);
 }
 
 // Usually this is the nearest range that begins before the piece. Pinned ranges may overlap.
@@ -88,6 +98,7 @@ const Slabs::Pinned& Slabs::holder(const std::byte* address) const {
 
 std::size_t Slabs::reach(const std::byte* address) const {
   if (!pool_.contains(address, 1)) {
+    if (is_of_gpu(address)) return gpus_->reach(address);
     const Piece& memory = holder(address).memory;
     return static_cast<std::size_t>(memory.data + memory.bytes - address);
   }
@@ -96,7 +107,9 @@ std::size_t Slabs::reach(const std::byte* address) const {
 }
 
 const RailKeys* Slabs::keys(const std::byte* address, Status& status) {
-  if (!pool_.contains(address, 1)) return &holder(address).registered->keys();
+  if (!pool_.contains(address, 1)) {
+    return is_of_gpu(address) ? &gpus_->keys(address) : &holder(address).registered->keys();
+  }
   const std::size_t at = index(address);
   auto& slab = slabs_[at];
   if (slab == nullptr) {

@@ -1,5 +1,6 @@
 // Registers the pool with the devices, slab by slab, each at its first use. So a job that touches
-// little memory pins little. It also registers memory that callers have pinned.
+// little memory pins little. It also registers memory that callers have pinned. It finds the keys
+// of all memory, that of GPUs included.
 #pragma once
 
 #include <array>
@@ -33,11 +34,16 @@ class RegisteredMemory {
   RailKeys keys_{};
 };
 
+class GpuRegistrations;
+
 class Slabs {
  public:
   // From now on the pool keeps its pages. A device would continue to write into pages that were
   // given back to the system.
   Slabs(MemoryPool& pool, std::span<Device* const> devices, Transport::Counters& counters);
+
+  // Memory of GPUs can be pinned from now on.
+  void add_gpus(GpuRegistrations& gpus) { gpus_ = &gpus; }
 
   bool contains(const Piece& piece) const {
     return pool_.contains(piece.data, piece.bytes) || is_pinned(piece);
@@ -45,7 +51,11 @@ class Slabs {
   // As in Transport.
   bool pin(const Piece& memory);
   void unpin(const Piece& memory);
-  bool is_pinned(const Piece& piece) const { return find(piece) != nullptr; }
+  bool is_pinned(const Piece& piece) const {
+    return piece.gpu == kHost ? find(piece) != nullptr : is_held(piece);
+  }
+  // Returns true if the address is of pinned memory of a GPU.
+  bool is_of_gpu(const std::byte* address) const;
   bool has_unpinned() const { return !unpinned_.empty(); }
   // Call when no transfer is under way. The devices forget the unpinned ranges.
   void forget_unpinned() { unpinned_.clear(); }
@@ -68,6 +78,7 @@ class Slabs {
   using Place = std::pair<const std::byte*, std::size_t>;  // begin and length
 
   std::size_t index(const std::byte* address) const;
+  bool is_held(const Piece& piece) const;
   // The pinned range that holds all of `piece`, or null.
   const Pinned* find(const Piece& piece) const;
   // The range that holds this byte of a transfer, even if it is unpinned by now.
@@ -76,6 +87,7 @@ class Slabs {
   MemoryPool& pool_;
   std::span<Device* const> devices_;
   Transport::Counters& counters_;
+  GpuRegistrations* gpus_ = nullptr;
   std::size_t slab_bytes_;
   std::vector<std::unique_ptr<RegisteredMemory>> slabs_;
   std::map<Place, Pinned> pinned_;

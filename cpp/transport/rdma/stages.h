@@ -11,9 +11,7 @@ namespace rdmacoll::rdma {
 
 class Stages {
  public:
-  Stages(MemoryPool& pool, std::span<Device* const> devices, uint32_t count, uint32_t bytes,
-         Transport::Counters& counters)
-      : pool_(pool), devices_(devices), count_(count), bytes_(bytes), counters_(counters) {}
+  Stages(MemoryPool& pool, std::span<Device* const> devices, Transport::Counters& counters);
   Stages(const Stages&) = delete;
   Stages& operator=(const Stages&) = delete;
   ~Stages();
@@ -31,8 +29,7 @@ class Stages {
 
   MemoryPool& pool_;
   std::span<Device* const> devices_;
-  uint32_t count_;
-  uint32_t bytes_;
+  const uint32_t bytes_;  // size of one
   Transport::Counters& counters_;
   std::byte* memory_ = nullptr;
   RegisteredMemory registered_;

@@ -36,7 +36,8 @@ struct Sge {
   uint32_t local_key = 0;
 };
 
-enum class SendKind : uint8_t { send, write, write_with_immediate };
+// A read fills the pieces from remote memory.
+enum class SendKind : uint8_t { send, write, write_with_immediate, read };
 
 struct SendRequest {
   SendKind kind = SendKind::send;
@@ -76,6 +77,7 @@ struct QueuePairLimits {
   uint32_t receives = 0;
   uint32_t send_pieces = 1;
   uint32_t inline_bytes = 0;
+  bool allows_reads = false;  // by the other end
 };
 
 // One end of a connection, as the other end needs it.
@@ -135,6 +137,14 @@ struct AsyncEvent {
   std::string text;         // the library's name of the event
 };
 
+// A part of a dma-buf.
+struct DmaBufPart {
+  int descriptor = -1;
+  uint64_t offset = 0;          // the part's first byte
+  std::byte* memory = nullptr;  // the address by which requests name its first byte
+  std::size_t bytes = 0;
+};
+
 // An open device: a protection domain and one completion queue for everything.
 class Device {
  public:
@@ -147,6 +157,14 @@ class Device {
   // Registers for local and remote writing. An error names errno's text and the bytes.
   virtual Status register_memory(std::byte* memory, std::size_t bytes,
                                  std::unique_ptr<Registration>& registration) = 0;
+  // Registers GPU memory through the kernel's peer-memory module, for remote reading as well.
+  virtual Status register_gpu_memory(std::byte* memory, std::size_t bytes,
+                                     std::unique_ptr<Registration>& registration) = 0;
+  // Returns true if the library and the kernel register dma-bufs on this device.
+  virtual bool takes_dma_bufs() = 0;
+  // As register_gpu_memory(). The descriptor may be closed afterwards.
+  virtual Status register_dma_buf(const DmaBufPart& part,
+                                  std::unique_ptr<Registration>& registration) = 0;
   // Creates it in state INIT, on `port` with the PKEY of that index.
   virtual Status create_queue_pair(const QueuePairLimits& limits, int port, int gid_index,
                                    int pkey_index, std::unique_ptr<QueuePair>& queue_pair) = 0;
