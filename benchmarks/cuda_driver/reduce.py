@@ -43,21 +43,21 @@ class Reduction:
         tile, part = THREADS * UNIT, size // rows // UNIT * UNIT
         access = UNITS if name.startswith(("sum", "copy")) and len(sources) <= 4 else WORDS
         self._parameters = Parameters(rows=rows, sources=len(sources))
-        table: list[int] = []
+        table = []
         for at in range(0, rows * part, part):
-            table += [self._parameters.tiles, part // element, access]
-            table += [address + at for address in (to, *sources)]
+            addresses = [address + at for address in (to, *sources)]
+            table.append([self._parameters.tiles, part // element, access, *addresses])
             self._parameters.tiles += -(-part // tile)
-        if len(table) <= len(self._parameters.words):
-            self._parameters.words[: len(table)] = table
+        words, inline = [word for row in table for word in row], self._parameters.words
+        if len(words) <= len(inline):
+            inline[: len(words)] = words
         else:
-            self._parameters.table = cuda.allocate(8 * len(table))
-            cuda(
-                "cuMemcpyHtoD_v2",
-                ctypes.c_uint64(self._parameters.table),
-                (ctypes.c_uint64 * len(table))(*table),
-                ctypes.c_size_t(8 * len(table)),
-            )
+            samples = [row[0] for row in table[:: -(-rows // len(inline))]]
+            inline[: len(samples)] = samples
+            self._parameters.table = cuda.allocate(8 * len(words))
+            image = (ctypes.c_uint64 * len(words))(*words)
+            size_of_image = ctypes.c_size_t(8 * len(words))
+            cuda("cuMemcpyHtoD_v2", ctypes.c_uint64(self._parameters.table), image, size_of_image)
         multiprocessors = cuda.attribute(ATTRIBUTES["multiprocessors"]) or 1
         self._blocks = min(self._parameters.tiles, BLOCKS * multiprocessors)
 

@@ -160,6 +160,16 @@ class LaunchPlanner::Rows {
 
   unsigned count() const { return static_cast<unsigned>(table_.size() / words_); }
 
+  // Copies the rows into the parameters, or samples of them if they do not fit.
+  void copy_to(Word (&words)[kInlineWords]) {
+    if (table_.size() <= kInlineWords) {
+      std::copy(table_.begin(), table_.end(), words);
+      return table_.clear();
+    }
+    const std::size_t step = (count() + kInlineWords - 1) / kInlineWords;
+    for (std::size_t i = 0; i * step < count(); ++i) words[i] = table_[i * step * words_];
+  }
+
  private:
   // Width of the destination (0) or of a source, in units of the dtype.
   std::size_t width(std::size_t i) const {
@@ -246,10 +256,7 @@ Status LaunchPlanner::prepare(const ComputeJob& job, Launch& launch) {
   parameters.rows = rows.count();
   parameters.table = 0;
   launch.blocks = static_cast<unsigned>(std::min<Word>(parameters.tiles, blocks_max_));
-  if (launch.table.size() <= kInlineWords) {
-    std::copy(launch.table.begin(), launch.table.end(), parameters.words);
-    launch.table.clear();
-  }
+  rows.copy_to(parameters.words);
   return {};
 }
 

@@ -116,12 +116,16 @@ class Job:
         self.image = bytearray(rng.bytes(UNIT_BYTES))
         self.after: list[tuple[int, bytes]] = []
         self.scale(family)
-        table = [word for count in (1 + rng.integers(30), 200, 5000) for word in self.row(int(count))]
-        self.parameters.rows = 3
-        if len(table) <= len(self.parameters.words):
-            self.parameters.words[: len(table)] = table
+        small = rng.integers(1, 30, 200 if rng.random() < 0.3 and sources < 4 else 1)
+        rows = [list(self.row(int(count))) for count in (*small, 200, 5000)]
+        table, words = [word for row in rows for word in row], self.parameters.words
+        self.parameters.rows = len(rows)
+        if len(table) <= len(words):
+            words[: len(table)] = table
         else:
             self.parameters.table = address + self.place(np.array(table, np.uint64).tobytes(), 0)
+            samples = [row[0] for row in rows[:: -(-len(rows) // len(words))]]
+            words[: len(samples)] = samples
         self.image += rng.bytes(UNIT_BYTES)
 
     def scale(self, family: str) -> None:

@@ -44,8 +44,11 @@ enum class Access : unsigned {
 //   word 4...  addresses of the sources
 //
 // A tile is kThreads units of kUnitBytes in the job's dtype. No tile belongs to two rows.
+// Rows that do not fit into the parameters are in memory that may be far from the GPU. Then the
+// parameters have samples: word i is the first tile of row i * step, where step is the number of
+// rows divided by kInlineWords and rounded up.
 struct ReduceParameters {
-  Word table = 0;  // device-readable address of the rows; 0: they are in `words`
+  Word table = 0;  // address of the rows; 0: `words` are the rows and not samples
   Word tiles = 0;  // in all rows together
   unsigned rows = 0;
   unsigned sources = 0;

@@ -1,5 +1,6 @@
 #include "cuda/kernels/play.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "compute/float_mode.h"
@@ -61,7 +62,11 @@ Played reduce(const Kernel& kernel, unsigned blocks, const ReduceParameters& giv
     }
   }
   ReduceParameters job = given;
-  job.table = address_of(table.data());
+  if (given.table == 0) {
+    std::copy(table.begin(), table.end(), job.words);
+  } else {
+    job.table = address_of(table.data());
+  }
   const FloatMode exact;
   for (unsigned block = 0; block < blocks; ++block) {
     for (unsigned thread = 0; thread < kThreads; ++thread) {

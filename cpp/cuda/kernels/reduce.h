@@ -68,14 +68,26 @@ class Reduction {
   // The last row, from `low` on, that does not begin after the tile.
   RC_INLINE unsigned index_of(Word tile, unsigned low) const {
     unsigned high = job_.rows;
+    if (job_.table != 0) {
+      const unsigned step = (job_.rows + kInlineWords - 1) / kInlineWords;
+      unsigned sample = low / step;
+      unsigned end = (job_.rows + step - 1) / step;
+      RC_ROLL
+      while (end - sample > 1) {
+        const unsigned middle = sample + (end - sample) / 2;
+        const bool is_begun = job_.words[middle] <= tile;
+        sample = is_begun ? middle : sample;
+        end = is_begun ? end : middle;
+      }
+      low = low > sample * step ? low : sample * step;
+      high = high < (sample + 1) * step ? high : (sample + 1) * step;
+    }
     RC_ROLL
     while (high - low > 1) {
       const unsigned middle = low + (high - low) / 2;
-      if (word(first_word(middle)) <= tile) {
-        low = middle;
-      } else {
-        high = middle;
-      }
+      const bool is_begun = word(first_word(middle)) <= tile;
+      low = is_begun ? middle : low;
+      high = is_begun ? high : middle;
     }
     return low;
   }
