@@ -54,6 +54,12 @@ class ComputeSink {
   virtual void computed(uint64_t cookie, const Status& status) = 0;
 };
 
+// Work on GPUs so far.
+struct GpuCounters {
+  uint64_t bytes_staged = 0;  // copied between host and GPUs
+  uint64_t kernel_launches = 0;
+};
+
 // Only the holder of the baton calls it. The spans of a job and their targets stay valid until
 // `computed`.
 class Compute {
@@ -76,6 +82,7 @@ class Compute {
   // Drops the jobs that no thread has begun, and reports them as failed.
   virtual void drop_waiting() {}
   virtual uint64_t bytes_copied() const { return bytes_copied_; }  // by jobs with one source
+  virtual GpuCounters gpu_counters() const { return {}; }
 
  protected:
   // Counts a job that is performed. Called once for each job.

@@ -74,7 +74,10 @@ class GpuCompute::Work {
   }
 
   Status perform(const ComputeJob& job, std::size_t bytes) {
-    return suits_a_kernel(job, bytes) && launch(job) ? Status() : copy(job, bytes);
+    if (!suits_a_kernel(job, bytes) || !launch(job)) return copy(job, bytes);
+    ++compute_.counters_.kernel_launches;
+    if (used_.front().second != Way::on_gpu) compute_.counters_.bytes_staged += bytes;
+    return {};
   }
 
   // Notes the end of the job on each lane that it has used. `ends`: how many.
@@ -143,7 +146,10 @@ class GpuCompute::Work {
     if (std::find(used_.begin(), used_.end(), key) == used_.end()) used_.push_back(key);
     const Driver& driver = parts_.gpus.driver();
     const Result result = enqueue(to, from, bytes, lane.stream());
-    if (result == kSuccess) return {};
+    if (result == kSuccess) {
+      if (key.second != Way::on_gpu) compute_.counters_.bytes_staged += bytes;
+      return {};
+    }
     return driver.error(
         result, cat("a copy of ", bytes_text(bytes), " on ", parts_.gpus.facts(key.first).text()));
   }

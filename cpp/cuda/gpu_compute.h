@@ -49,6 +49,7 @@ class GpuCompute final : public Compute {
   Nanoseconds next_deadline() const override;
   void drop_waiting() override { host_->drop_waiting(); }
   uint64_t bytes_copied() const override { return host_->bytes_copied() + bytes_on_gpus_; }
+  GpuCounters gpu_counters() const override { return counters_; }
 
  private:
   static constexpr std::size_t kJobsMax = 256;
@@ -77,6 +78,7 @@ class GpuCompute final : public Compute {
   std::vector<LaneKey> used_;  // lanes of the job that is submitted
   std::size_t in_flight_ = 0;  // jobs that have not ended
   uint64_t bytes_on_gpus_ = 0;
+  GpuCounters counters_;
 };
 
 }  // namespace rdmacoll::cuda

@@ -148,6 +148,7 @@ bool Engine::retry_outbox() {
 std::string Engine::metrics_json(uint64_t wakeups) const {
   const SetTotals sums = totals();
   const Transport::Counters wire = transport_.counters();
+  const GpuCounters gpus = executor_.compute().gpu_counters();
   Nanoseconds busy = busy_;
   Nanoseconds late = waited_;
   if (in_flight_ > 0) {
@@ -167,6 +168,8 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
                      field("registrations", wire.registrations),
                      field("engine_allocations", executor_.allocations() + sums.programs),
                      field("bytes_copied", wire.bytes_copied + executor_.compute().bytes_copied()),
+                     field("bytes_staged", gpus.bytes_staged),
+                     field("kernel_launches", gpus.kernel_launches),
                      field("bytes_reduced", executor_.reduced().bytes),
                      field("bytes_reduced_beside_sends", executor_.reduced().beside_sends),
                      field("bytes_sent", wire.bytes_sent),

@@ -374,6 +374,7 @@ def metrics() -> dict[str, int | float]:
     - `bytes_reduced_beside_sends`: the part of `bytes_reduced` that was reduced while this rank's data was in
       transit
     - `bytes_striped`: the part of `bytes_sent` that went over additional TCP streams
+    - `bytes_staged`: bytes copied between host memory and GPUs, by copies or by `kernel_launches`
     - `results_shared`: sums that the node stores once
     - `communication_s`: the sum of `communication_waiting_s`, for late ranks, and `communication_moving_s`
     """

@@ -39,6 +39,8 @@ TEST_F(CudaPacking, packs_and_unpacks_many_small_pieces_by_one_kernel) {
     }
   }
   EXPECT_EQ(cuda.count("cuMemcpyDtoHAsync") + cuda.count("cuMemcpyHtoDAsync"), 0);
+  EXPECT_EQ(compute->gpu_counters().kernel_launches, 4u);
+  EXPECT_EQ(compute->gpu_counters().bytes_staged, 2 * (9 + 200) * kBytes);
 }
 
 TEST_F(CudaPacking, copies_small_pieces_that_no_kernel_can) {
