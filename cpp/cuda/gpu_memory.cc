@@ -6,15 +6,15 @@ namespace rdmacoll::cuda {
 namespace {
 
 constexpr int kFlushByCall = 1;        // gpudirect_flush_options: the call of the host
-constexpr int kOrderedForOwner = 100;  // gpudirect_writes_ordering
+constexpr int kOwnerSeesWrites = 100;  // gpudirect_writes_ordering
 
-Address address_of(const void* memory) { return reinterpret_cast<Address>(memory); }
+Address driver_address(const void* memory) { return reinterpret_cast<Address>(memory); }
 
 }  // namespace
 
 // GPUs of capability 9.0 and later order writes. Their drivers all report it.
 WriteFlush write_flush_of(const GpuFacts& facts, bool has_call) {
-  if (facts.writes_ordering >= kOrderedForOwner) return WriteFlush::none;
+  if (facts.writes_ordering >= kOwnerSeesWrites) return WriteFlush::none;
   if ((facts.flush_options & kFlushByCall) != 0 && has_call) return WriteFlush::call;
   return WriteFlush::read;
 }
@@ -35,7 +35,7 @@ bool GpuMemory::find(const std::byte* address, GpuAllocation& allocation) {
                                     PointerAttribute::is_gpu_direct_rdma_capable};
   void* values[] = {&type, &is_managed, &device, &buffer, &base, &bytes, &is_capable};
   const Result result = driver.call.cuPointerGetAttributes(
-      std::size(values), reinterpret_cast<const int*>(which), values, address_of(address));
+      std::size(values), reinterpret_cast<const int*>(which), values, driver_address(address));
   const bool is_device = static_cast<MemoryType>(type) == MemoryType::device && is_managed == 0;
   if (result != kSuccess || !is_device) return false;
   allocation.begin = reinterpret_cast<std::byte*>(base);
@@ -56,7 +56,7 @@ Status GpuMemory::dma_buf(Gpu gpu, const Piece& pages, Fd& descriptor) {
   RC_RETURN_IF_ERROR(context.status());
   int fd = -1;
   RC_RETURN_IF_ERROR(
-      driver.check(driver.call.cuMemGetHandleForAddressRange(&fd, address_of(pages.data),
+      driver.check(driver.call.cuMemGetHandleForAddressRange(&fd, driver_address(pages.data),
                                                              pages.bytes, kHandleTypeDmaBuf, 0),
                    cat("cuMemGetHandleForAddressRange of ", bytes_text(pages.bytes))));
   descriptor = Fd(fd);
@@ -70,7 +70,7 @@ Status GpuMemory::set_sync_memops(const GpuAllocation& allocation) {
   const unsigned on = 1;
   return driver.check(
       driver.call.cuPointerSetAttribute(&on, static_cast<int>(PointerAttribute::sync_memops),
-                                        address_of(allocation.begin)),
+                                        driver_address(allocation.begin)),
       "cuPointerSetAttribute of SYNC_MEMOPS");
 }
 
