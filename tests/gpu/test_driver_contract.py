@@ -11,6 +11,7 @@ import mmap
 import os
 import re
 import threading
+import time
 
 import pytest
 from cuda_calls import (
@@ -44,6 +45,8 @@ from cuda_calls import (
     size_of,
 )
 
+# A stream that does not wait would have done its work by then.
+HESITATION_S = 0.05
 FLAGS = ctypes.c_uint64(0)
 
 
@@ -74,6 +77,7 @@ def test_an_event_passes_with_the_work_before_it(cuda: Cuda) -> None:
     stream, event = cuda.stream(), cuda.event()
     with cuda.blocked(stream):
         cuda("cuEventRecord", event, stream)
+        time.sleep(HESITATION_S)
         assert cuda.code("cuEventQuery", event) == NOT_READY
         assert cuda.code("cuStreamQuery", stream) == NOT_READY
     assert cuda.code("cuEventQuery", event) == 0
@@ -89,6 +93,7 @@ def test_a_stream_waits_for_the_last_record_before_the_call(cuda: Cuda) -> None:
         cuda("cuEventRecord", event, first)
         cuda.synchronize(second)  # waits for the first record only
         cuda("cuStreamWaitEvent", second, event, 0)
+        time.sleep(HESITATION_S)
         assert cuda.code("cuStreamQuery", second) == NOT_READY
     cuda.synchronize(second)
 
@@ -108,10 +113,12 @@ def test_blocking_streams_wait_for_the_legacy_stream_and_others_do_not(cuda: Cud
         cuda.fill(memory, 1, 8, blocking)
         cuda.fill(memory + 8, 1, 8, free)
         cuda.synchronize(free)
+        time.sleep(HESITATION_S)
         assert cuda.code("cuStreamQuery", blocking) == NOT_READY
     cuda.synchronize(blocking)
     with cuda.blocked(blocking):
         cuda.fill(memory, 1, 8, legacy)
+        time.sleep(HESITATION_S)
         assert cuda.code("cuStreamQuery", legacy) == NOT_READY
     cuda.synchronize(legacy)
     cuda.free(memory)

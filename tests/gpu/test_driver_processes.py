@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 
 from cuda_calls import (
-    MI,
     NOT_INITIALIZED,
     Address,
     Cuda,
@@ -43,7 +42,7 @@ os._exit(0)
 
 
 def test_another_process_opens_an_allocation_by_a_handle_of_its_begin(cuda: Cuda, library: str) -> None:
-    before, memory = cuda.allocate(1000), cuda.allocate(3 * MI)
+    before, memory = cuda.allocate(1000), cuda.allocate(1000)
     cuda.write(memory + 100, b"hello")
     handle, again = IpcHandle(), IpcHandle()
     cuda("cuIpcGetMemHandle", ctypes.byref(handle), Address(memory))
