@@ -1,0 +1,178 @@
+// The whole engine over real transports, with tensors in memory of GPUs. A fake CUDA driver plays
+// the GPUs: it ends the process if the host touches their memory, and its streams are late.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "every_kind.h"
+#include "multiprocess/device_arrays.h"
+#include "multiprocess/local_world.h"
+#include "sim/values.h"
+
+namespace rdmacoll {
+namespace {
+
+struct Setup {
+  const char* name;
+  const char* settings;
+  bool (*is_on_gpu)(int rank, std::size_t operation);
+};
+
+bool everything(int, std::size_t) { return true; }
+bool first_rank(int rank, std::size_t) { return rank == 0; }
+bool some(int rank, std::size_t operation) {
+  return (static_cast<std::size_t>(rank) + operation) % 2 == 0;
+}
+
+constexpr Setup kSetups[] = {
+    {"shm", "RDMACOLL_TRANSPORT=shm\n", everything},
+    {"shm_one_rank", "RDMACOLL_TRANSPORT=shm\n", first_rank},
+    {"shm_some_workers", "RDMACOLL_TRANSPORT=shm\nRDMACOLL_COMPUTE_WORKERS=1\n", some},
+    {"tcp", "RDMACOLL_TRANSPORT=tcp\n", everything},
+    {"tcp_one_rank", "RDMACOLL_TRANSPORT=tcp\n", first_rank},
+    {"tcp_ring_small_segments",
+     "RDMACOLL_TRANSPORT=tcp\nRDMACOLL_ALLREDUCE_ALGORITHM=ring\nRDMACOLL_SEGMENT_BYTES=4096\n",
+     some},
+};
+
+class GpuCollectives : public testing::TestWithParam<std::tuple<int, int>> {
+ protected:
+  int ranks() const { return std::get<0>(GetParam()); }
+  const Setup& setup() const { return kSetups[std::get<1>(GetParam())]; }
+  std::string settings() const { return setup().settings + fake_cuda_settings(); }
+};
+
+TEST_P(GpuCollectives, every_kind_has_its_results) {
+  LocalWorld world(ranks(), settings());
+  if (HasFatalFailure()) return;
+  for (const int64_t rows : {0, 1, 50, 2000}) {
+    const std::vector<SimOperation> kinds = every_kind(ranks(), rows, rows == 50);
+    world.each([&](int rank) {
+      DeviceCaller caller(rank % 2);
+      Session& session = world.rank(rank);
+      std::vector<SimMemory> memory(kinds.size());
+      std::vector<OperationRef> operations;
+      for (std::size_t i = 0; i < kinds.size(); ++i) {
+        Request request = sim_request(kinds[i], rank, i % 2 == 0, memory[i]);
+        const bool is_on_gpu = setup().is_on_gpu(rank, i);
+        Status status = is_on_gpu ? caller.take(session, request) : Status();
+        ASSERT_TRUE(status.ok()) << status.message();
+        operations.push_back(std::make_shared<Operation>(std::move(request)));
+        status = session.driver().submit(operations.back());
+        ASSERT_TRUE(status.ok()) << status.message();
+      }
+      for (std::size_t i = 0; i < kinds.size(); ++i) {
+        ASSERT_TRUE(session.driver().wait(*operations[i], 60 * kSecond)) << session.state();
+        ASSERT_TRUE(operations[i]->status().ok()) << operations[i]->status().message();
+        if (setup().is_on_gpu(rank, i)) caller.fetch(*operations[i]);
+        ASSERT_EQ(sim_error(kinds[i], ranks(), rank, *operations[i]), "")
+            << kinds[i].name << " of " << rows << " rows on rank " << rank;
+      }
+    });
+    if (HasFailure()) return;
+  }
+}
+
+// A plan is followed, and the prepared operation notes the stream anew in each run.
+TEST_P(GpuCollectives, repeated_sums_wait_for_their_stream_each_time) {
+  LocalWorld world(ranks(), settings());
+  if (HasFatalFailure()) return;
+  constexpr std::size_t kCount = 3000;
+  world.each([&](int rank) {
+    DeviceCaller caller(rank % 2);
+    Session& session = world.rank(rank);
+    const bool is_on_gpu = setup().is_on_gpu(rank, 0);
+    std::vector<float> mine(kCount), sum(kCount);
+    std::byte* const device = is_on_gpu ? caller.allocate(kCount * sizeof(float)) : nullptr;
+    for (int step = 0; step < 60; ++step) {
+      std::fill(mine.begin(), mine.end(), static_cast<float>(rank + step));
+      Request request = in_place(Kind::allreduce, Dtype::float32, mine, "gradient");
+      if (is_on_gpu) {
+        caller.upload(device, mine.data(), kCount * sizeof(float));
+        request.tensors[0].input = request.tensors[0].output = device;
+        const Status status = use_stream(session, caller.stream(), request);
+        ASSERT_TRUE(status.ok()) << status.message();
+      }
+      const Status status = run(session, std::move(request));
+      ASSERT_TRUE(status.ok()) << status.message();
+      if (is_on_gpu) caller.download(mine.data(), device, kCount * sizeof(float));
+      const float wanted = static_cast<float>(ranks() * (ranks() - 1) / 2 + ranks() * step);
+      ASSERT_EQ(mine, std::vector<float>(kCount, wanted)) << "step " << step;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(worlds, GpuCollectives,
+                         testing::Combine(testing::Values(1, 2, 3),
+                                          testing::Range(0, static_cast<int>(std::size(kSetups)))),
+                         [](const auto& info) {
+                           return cat(std::get<0>(info.param), "_",
+                                      kSetups[std::get<1>(info.param)].name);
+                         });
+
+TEST(GpuRequests, without_a_driver_are_refused_by_name) {
+  LocalWorld world(1, "RDMACOLL_CUDA_LIBRARY=/nowhere/libcuda.so\n");
+  std::vector<float> values(4);
+  Request request = in_place(Kind::allreduce, Dtype::float32, values);
+  const Status status = use_stream(world.rank(0), 1, request);
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_NE(status.message().find("/nowhere/libcuda.so cannot be used"), std::string::npos)
+      << status.message();
+}
+
+// The stream of one rank breaks before it reaches the operation.
+TEST(GpuRequests, of_a_broken_stream_name_the_rank) {
+  LocalWorld world(2, "RDMACOLL_TRANSPORT=tcp\n" + fake_cuda_settings());
+  world.each([&](int rank) {
+    std::vector<float> values(1000, 1.0F);
+    Request request = in_place(Kind::allreduce, Dtype::float32, values, "gradient");
+    if (rank == 1) {
+      struct Broken final : StreamOrder {
+        Status reached(bool&) override {
+          return {Code::failed, "the GPU work was cut (CUDA_ERROR_ILLEGAL_ADDRESS)."};
+        }
+      };
+      request.order = std::make_shared<Broken>();
+    }
+    const Status status = run(world.rank(rank), std::move(request));
+    EXPECT_EQ(status.code(), Code::rank_failed) << status.message();
+    EXPECT_EQ(status.detail().rank, 1);
+    EXPECT_NE(status.message().find("before allreduce 'gradient'"), std::string::npos)
+        << status.message();
+    EXPECT_NE(status.message().find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos);
+  });
+}
+
+// Shutdown ends operations that wait for a stream which never comes.
+TEST(GpuRequests, end_with_the_engine_although_their_stream_is_late) {
+  LocalWorld world(2, "RDMACOLL_TRANSPORT=shm\n");
+  struct Never final : StreamOrder {
+    Status reached(bool& is_reached) override {
+      is_reached = false;
+      return {};
+    }
+  };
+  std::vector<OperationRef> operations(2);
+  std::vector<float> values(1000, 1.0F);
+  world.each([&](int rank) {
+    Request request = in_place(Kind::allreduce, Dtype::float32, values, "gradient");
+    request.order = std::make_shared<Never>();
+    operations[rank] = std::make_shared<Operation>(std::move(request));
+    ASSERT_TRUE(world.rank(rank).driver().submit(operations[rank]).ok());
+    EXPECT_FALSE(world.rank(rank).driver().wait(*operations[rank], 20 * kMillisecond));
+    EXPECT_NE(world.rank(rank).state().find("waits for callers' streams: allreduce 'gradient'"),
+              std::string::npos)
+        << world.rank(rank).state();
+    EXPECT_EQ(world.rank(rank).in_flight(0), 1u);
+  });
+  world.close();
+  for (const OperationRef& operation : operations) {
+    ASSERT_TRUE(operation->done());
+    EXPECT_FALSE(operation->status().ok());
+  }
+}
+
+}  // namespace
+}  // namespace rdmacoll
