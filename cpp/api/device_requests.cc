@@ -8,7 +8,9 @@
 namespace rdmacoll {
 namespace {
 
-std::string place_of(Gpu gpu) { return gpu == kHost ? "host memory" : cat("memory of GPU ", gpu); }
+std::string place_of(const DeviceMemory& memory, Gpu gpu) {
+  return gpu == kHost ? "host memory" : cat("memory of cuda:", memory.number_of(gpu));
+}
 
 std::string title(const TensorRef& tensor) {
   return tensor.label.empty() ? "a tensor" : cat("'", tensor.label, "'");
@@ -30,8 +32,8 @@ Status find_gpu(DeviceMemory& memory, const TensorRef& tensor, bool reads_input,
   if (has_output) RC_RETURN_IF_ERROR(memory.find(tensor.output, output));
   if (has_input && has_output && input != output) {
     return {Code::invalid,
-            cat(title(tensor), " has its input in ", place_of(input), " and its output in ",
-                place_of(output), ": give both on the same device.")};
+            cat(title(tensor), " has its input in ", place_of(memory, input), " and its output in ",
+                place_of(memory, output), ": give both on the same device.")};
   }
   if (has_input) gpu = input;
   if (has_output) gpu = output;

@@ -14,7 +14,7 @@
 namespace rdmacoll {
 namespace {
 
-struct Setup {
+struct GpuSetup {
   const char* name;
   const char* settings;
   bool (*is_on_gpu)(int rank, std::size_t operation);
@@ -26,7 +26,7 @@ bool some(int rank, std::size_t operation) {
   return (static_cast<std::size_t>(rank) + operation) % 2 == 0;
 }
 
-constexpr Setup kSetups[] = {
+constexpr GpuSetup kSetups[] = {
     {"shm", "RDMACOLL_TRANSPORT=shm\n", everything},
     {"shm_one_rank", "RDMACOLL_TRANSPORT=shm\n", first_rank},
     {"shm_some_workers", "RDMACOLL_TRANSPORT=shm\nRDMACOLL_COMPUTE_WORKERS=1\n", some},
@@ -40,7 +40,7 @@ constexpr Setup kSetups[] = {
 class GpuCollectives : public testing::TestWithParam<std::tuple<int, int>> {
  protected:
   int ranks() const { return std::get<0>(GetParam()); }
-  const Setup& setup() const { return kSetups[std::get<1>(GetParam())]; }
+  const GpuSetup& setup() const { return kSetups[std::get<1>(GetParam())]; }
   std::string settings() const { return setup().settings + fake_cuda_settings(); }
 };
 
@@ -86,7 +86,7 @@ TEST_P(GpuCollectives, repeated_sums_wait_for_their_stream_each_time) {
     const bool is_on_gpu = setup().is_on_gpu(rank, 0);
     std::vector<float> mine(kCount), sum(kCount);
     std::byte* const device = is_on_gpu ? caller.allocate(kCount * sizeof(float)) : nullptr;
-    for (int step = 0; step < 60; ++step) {
+    for (int step = 0; step < 25; ++step) {
       std::fill(mine.begin(), mine.end(), static_cast<float>(rank + step));
       Request request = in_place(Kind::allreduce, Dtype::float32, mine, "gradient");
       if (is_on_gpu) {

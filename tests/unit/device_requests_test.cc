@@ -29,7 +29,7 @@ struct FakeMemory final : DeviceMemory {
     gpu = static_cast<Gpu>(number);
     return {};
   }
-  int number_of(Gpu gpu) const override { return gpu; }
+  int number_of(Gpu gpu) const override { return gpu + 4; }
   Status find(const void* memory, Gpu& gpu) override {
     const auto found = gpus.find(memory);
     gpu = found == gpus.end() ? kHost : found->second;
@@ -115,7 +115,7 @@ TEST_F(StreamRequests, with_input_and_output_on_different_devices_are_refused) {
   const Status status = use_stream(memory_, 1, true, request);
   EXPECT_EQ(status.code(), Code::invalid);
   EXPECT_EQ(status.message(),
-            "'gradient' has its input in memory of GPU 0 and its output in host memory: give both "
+            "'gradient' has its input in memory of cuda:4 and its output in host memory: give both "
             "on the same device.");
 }
 
