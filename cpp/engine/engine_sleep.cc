@@ -7,8 +7,6 @@ namespace rdmacoll {
 namespace {
 
 constexpr Nanoseconds kFlushInterval = kMillisecond;
-// How often to ask a caller's stream that wakes nobody.
-constexpr Nanoseconds kStreamInterval = 100 * kMicrosecond;
 
 }  // namespace
 
@@ -24,7 +22,7 @@ bool Engine::arm() {
 Nanoseconds Engine::next_deadline() const {
   Nanoseconds next = std::min(transport_.next_deadline(), executor_.compute().next_deadline());
   for (const auto& set : sets_) next = std::min(next, set->next_deadline());
-  if (held_.is_polled()) next = std::min(next, clock_.now() + kStreamInterval);
+  if (!held_.empty()) next = std::min(next, clock_.now() + held_.wait_max());
   for (const Suspect& suspect : suspects_) next = std::min(next, suspect.due);
   // The flush of the last bytes is no event, so it must be polled.
   if ((!now_.goes_on() || now_.leaving) && !ended_) {

@@ -7,12 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "operation/operation.h"
 
 namespace rdmacoll {
 
 class HeldOperations {
  public:
+  static constexpr Nanoseconds kPollInterval = 100 * kMicrosecond;
+  static constexpr Nanoseconds kFaultInterval = 10 * kMillisecond;
+
   bool empty() const { return held_.empty(); }
   // Keeps the operation if its stream has not reached it, or if it must not overtake an operation
   // that is held. Unnamed operations of a set keep their order, since they are counted. A join
@@ -31,7 +35,8 @@ class HeldOperations {
   // Before the engine sleeps: asks all streams for a wake-up. If a stream has none to give, it is
   // polled.
   void arm();
-  bool is_polled() const { return is_polled_ && !held_.empty(); }
+  // How long the engine may sleep then. A fault of a GPU keeps a promised wake-up away.
+  Nanoseconds wait_max() const { return is_polled_ ? kPollInterval : kFaultInterval; }
 
  private:
   std::vector<OperationRef> held_;  // in the order of submission

@@ -144,17 +144,17 @@ TEST(HeldOperations, are_taken_by_their_set) {
   EXPECT_TRUE(held.empty());
 }
 
-TEST(HeldOperations, are_polled_only_if_a_stream_wakes_nobody) {
+TEST(HeldOperations, are_asked_often_only_if_a_stream_wakes_nobody) {
   HeldOperations held;
   const Submitted one = submitted("one", true), other = submitted("other", true);
   EXPECT_TRUE(holds(held, one));
   EXPECT_TRUE(holds(held, other));
   one.order->wakes = true;
   held.arm();
-  EXPECT_TRUE(held.is_polled());
+  EXPECT_EQ(held.wait_max(), HeldOperations::kPollInterval);
   other.order->wakes = true;
   held.arm();
-  EXPECT_FALSE(held.is_polled());
+  EXPECT_EQ(held.wait_max(), HeldOperations::kFaultInterval);
 }
 
 }  // namespace
