@@ -29,9 +29,9 @@ function = kind(lambda _: called.append(1))
 launch_write_word(cuda, 8, 1, stream)
 assert cuda.code("cuLaunchHostFunc", stream, function, None) == 0
 assert cuda.code("cuEventRecord", event, stream) == 0
-time.sleep(0.5)
-assert cuda.code("cuEventQuery", event) == ILLEGAL_ADDRESS
 assert cuda.code("cuStreamSynchronize", stream) == ILLEGAL_ADDRESS
+assert cuda.code("cuEventQuery", event) == ILLEGAL_ADDRESS
+time.sleep(0.3)
 assert cuda.code("cuMemAlloc_v2", ctypes.byref(Address()), size_of(8)) == ILLEGAL_ADDRESS
 assert called == []
 print("done")
