@@ -51,9 +51,10 @@ std::string loaded_module(const SystemRoots& roots, Known& is_loaded) {
   return "";
 }
 
+// Finds or adds the GPU. Those without a known address are different ones.
 SystemGpu& gpu_at(std::vector<SystemGpu>& gpus, const std::string& address) {
   for (SystemGpu& each : gpus) {
-    if (each.profile.address == address) return each;
+    if (!address.empty() && each.profile.address == address) return each;
   }
   gpus.emplace_back().profile.address = address;
   return gpus.back();

@@ -186,6 +186,17 @@ TEST(GpuSystem, matches_cuda_and_nvml_by_uuid) {
   }
 }
 
+TEST(GpuSystem, keeps_gpus_without_a_known_address_apart) {
+  NvmlFacts nvml;
+  nvml.gpus.resize(2);
+  nvml.gpus[0].uuid = uuid('a');
+  nvml.gpus[1].uuid = uuid('b');
+  std::vector<SystemGpu> gpus;
+  add_nvml_facts(nvml, gpus);
+  ASSERT_EQ(gpus.size(), 2U);
+  EXPECT_EQ(gpus[0].profile.uuid, uuid('a'));
+}
+
 TEST(GpuSystem, is_told_as_json) {
   const PciTreeFolder folder(recorded("k80_two_sockets"));
   const std::string json = gpu_report_json(two_boards(folder), {});
