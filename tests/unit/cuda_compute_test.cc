@@ -191,11 +191,11 @@ TEST_F(CudaCompute, never_loses_a_wake_up) {
   std::thread gpu([&] {
     std::minstd_rand random;
     while (!ends) {
-      for (auto pause = random() % 400; pause > 0; --pause) std::this_thread::yield();
+      for (auto pause = random() % 10; pause > 0; --pause) std::this_thread::yield();
       cuda.run();
     }
   });
-  for (uint64_t step = 0; step < 500; ++step) {
+  for (uint64_t step = 0; step < 200; ++step) {
     copy({{host, 8}}, {{device, 8, first}}, step);
     for (std::size_t ended = 0; ended == 0; ended = poll().cookies.size()) {
       const int before = wakes;
