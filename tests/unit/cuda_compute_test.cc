@@ -152,7 +152,7 @@ TEST_F(CudaCompute, waits_for_the_copies_before_a_refused_one) {
   EXPECT_THAT(poll().cookies, IsEmpty());
   cuda.run();
   const Counting sink = poll();
-  EXPECT_THAT(sink.cookies, ElementsAre(1));
+  ASSERT_THAT(sink.cookies, ElementsAre(1));
   EXPECT_THAT(sink.statuses.front().message(), HasSubstr("a copy of 8 B on the GPU cuda:0"));
 }
 
