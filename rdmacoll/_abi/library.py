@@ -259,7 +259,7 @@ class Library:
     def gpu_allocate(self, engine: int, gpu: int, size: int) -> tuple[int, int]:
         """Memory of the GPU with this number of CUDA: (result, address). `gpu_free` frees the result.
 
-        Raises ConfigError.
+        Raises RdmacollError.
         """
         result, memory, error = _VOID(), _VOID(), _VOID()
         outputs = ctypes.byref(result), ctypes.byref(memory), ctypes.byref(error)

@@ -54,7 +54,7 @@ class GpuArray:
     def allocate(
         cls, engine: Engine, shape: tuple[int, ...], dtype: Any, gpu: int, order: Order | None = None
     ) -> GpuArray:
-        """A new array. Raises ConfigError if there is no such GPU, or no memory."""
+        """A new array. Raises RdmacollError if there is no such GPU, or no memory."""
         size = math.prod(shape) * int(dtype.itemsize)
         with engine.held() as held:
             result, address = engine.library.gpu_allocate(held, gpu, size)

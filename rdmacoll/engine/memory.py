@@ -44,7 +44,7 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32, device: Any = Non
     refers to it. Raises ConfigError for an impossible shape or dtype, and NotInitializedError.
 
     device: "cuda:0" or another GPU makes a `GpuArray` there. Its dtype may be "bfloat16", too. Raises
-    ConfigError if there is no such GPU, or if its memory is exhausted.
+    RdmacollError if there is no such GPU, or if its memory is exhausted.
     """
     engine = current()
     dims = arguments.shape(shape)
