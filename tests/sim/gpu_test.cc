@@ -60,7 +60,7 @@ TEST_P(OnGpus, every_kind_is_right_with_every_algorithm) {
   uint64_t seed = 1000;
   for (const AlgorithmRow& row : algorithm_table()) {
     if (row.result != AlgorithmRow::Result::sum || row.by_servers) continue;
-    for (unsigned i = 0; i < seeds(40); ++i, ++seed) {
+    for (unsigned i = 0; i < seeds(12); ++i, ++seed) {
       const SimScript script = script_of(seed, std::string(row.name), GetParam());
       const SimOutcome outcome = simulate(script);
       ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
@@ -70,7 +70,7 @@ TEST_P(OnGpus, every_kind_is_right_with_every_algorithm) {
 
 // The last two ranks are servers, which have no tensors.
 TEST_P(OnGpus, sums_by_servers_are_right) {
-  for (uint64_t seed = 1; seed <= seeds(40); ++seed) {
+  for (uint64_t seed = 1; seed <= seeds(20); ++seed) {
     SimScript script = script_of(seed, "", GetParam());
     script.servers = 2;
     const SimOutcome outcome = simulate(script);
@@ -80,7 +80,7 @@ TEST_P(OnGpus, sums_by_servers_are_right) {
 
 // Ranks that have joined take part with zeros of host memory.
 TEST_P(OnGpus, sums_are_right_after_some_ranks_have_joined) {
-  for (uint64_t seed = 1; seed <= seeds(60); ++seed) {
+  for (uint64_t seed = 1; seed <= seeds(30); ++seed) {
     SimScript script = script_of(seed, "", GetParam());
     script.ranks = 4;
     script.phases.clear();
