@@ -26,19 +26,19 @@ DescriptorRef get_descriptor(Reader& reader) {
 void put(Writer& writer, const Status& status) {
   writer.put(status.code()).put_text(status.message());
   const ErrorDetail& detail = status.detail();
-  writer.put(static_cast<int32_t>(detail.rank));
+  put(writer, detail.rank);
   writer.put_text(detail.host).put_text(detail.cause).put_text(detail.tensor);
-  writer.put_list(detail.ranks);
+  put(writer, detail.ranks);
 }
 Status get_status(Reader& reader, int ranks) {
   const auto code = reader.get<Code>();
   std::string message = reader.get_text(kTextBytesMax);
   ErrorDetail detail;
-  detail.rank = reader.get<int32_t>();
+  detail.rank = JobRank(reader.get<int32_t>());
   detail.host = reader.get_text(kTextBytesMax);
   detail.cause = reader.get_text(kTextBytesMax);
   detail.tensor = reader.get_text(kTextBytesMax);
-  detail.ranks = reader.get_list<int>(static_cast<std::size_t>(ranks));
+  detail.ranks = get_ranks<JobRank>(reader, ranks);
   if (code == Code::ok || code == Code::busy || code > Code::failed) reader.fail();
   return {code, std::move(message), std::move(detail)};
 }
@@ -170,7 +170,7 @@ FailureMessage get_failure(Reader& reader, int ranks) {
   FailureMessage message;
   message.rank = get_rank<JobRank>(reader, ranks);
   message.status = get_status(reader, ranks);
-  const JobRank named(message.status.detail().rank);  // ranks that connect later receive it, too
+  const JobRank named = message.status.detail().rank;  // ranks that connect later receive it, too
   if (named.is_none() || named.value() >= ranks) reader.fail();
   return message;
 }

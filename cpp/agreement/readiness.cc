@@ -344,16 +344,16 @@ std::string Readiness::label(const UnitKey& key, const Pending& pending) const {
 std::string Readiness::describe_ranks(const std::vector<SetRank>& ranks) const {
   if (ranks.size() == 1) return world_.describe(ranks.front());
   constexpr std::size_t kShown = 16;
-  const std::vector<int> all = numbers(ranks);
+  const std::vector<JobRank> all = numbers(ranks);
   if (all.size() <= kShown) return cat("ranks ", join(all, ", "));
-  return cat("ranks ", join(std::vector<int>(all.begin(), all.begin() + kShown), ", "), " and ",
+  return cat("ranks ", join(std::vector<JobRank>(all.begin(), all.begin() + kShown), ", "), " and ",
              all.size() - kShown, " more");
 }
 
 // The world's numbers of these ranks, for messages.
-std::vector<int> Readiness::numbers(const std::vector<SetRank>& ranks) const {
-  std::vector<int> numbers;
-  for (SetRank rank : ranks) numbers.push_back(world_.number(rank).value());
+std::vector<JobRank> Readiness::numbers(const std::vector<SetRank>& ranks) const {
+  std::vector<JobRank> numbers;
+  for (SetRank rank : ranks) numbers.push_back(world_.number(rank));
   return numbers;
 }
 

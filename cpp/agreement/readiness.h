@@ -136,7 +136,7 @@ class Readiness {
   std::string tensor(const UnitKey& key, const Pending& pending) const;
   std::string label(const UnitKey& key, const Pending& pending) const;
   std::string describe_ranks(const std::vector<SetRank>& ranks) const;
-  std::vector<int> numbers(const std::vector<SetRank>& ranks) const;
+  std::vector<JobRank> numbers(const std::vector<SetRank>& ranks) const;
 
   // Loops that are at different iterations: readiness_loops.cc.
   const UnitKey* other_iteration(const UnitKey& key, const std::vector<SetRank>& absent) const;

@@ -119,7 +119,7 @@ Status PsSession::set_up(const std::vector<int>& leaders) {
     const Member& worker = world_.members[static_cast<std::size_t>(rank - servers_)];
     Member& server = world_.members[static_cast<std::size_t>(rank)];
     if (server.host != worker.host || server.pid != worker.pid) continue;
-    server.number = rank - servers_;
+    server.number = JobRank(rank - servers_);
     is_colocated = true;
   }
   world_.servers = is_colocated ? 0 : servers_;
@@ -131,7 +131,7 @@ Status PsSession::set_up(const std::vector<int>& leaders) {
     server_ = std::make_unique<Server>(
         *fabric_, world_, *pool_,
         ServerOptions{workers, chunk_bytes(config_), staleness_, rank_ - size_ + servers_, servers_,
-                      world_.number(rank_) == rank_});
+                      world_.number(rank_) == JobRank(rank_)});
   } else {
     client_ = std::make_unique<Client>(
         *fabric_, world_, *pool_,
@@ -186,7 +186,7 @@ Status PsSession::start(const std::vector<int>& leaders, Nanoseconds timeout) {
     if (clock_.now() >= deadline) return Status::busy();
     if (!moved) sleep(hold, deadline);
   }
-  if (!client_ && world_.number(rank_) == rank_) return {};
+  if (!client_ && world_.number(rank_) == JobRank(rank_)) return {};
   return start_thread(thread_, "the thread of parameter servers", [this] { run(); });
 }
 

@@ -323,7 +323,7 @@ bool Session::blame(int rank, const std::string& sentence, const std::string& ca
   if (!usable().ok() || rank < 0 || rank >= world_.size()) return false;
   return driver_->inspect([&](Engine& engine) {
     engine.blame(world_.blaming(rank, sentence, cause));
-    return engine.failure().detail().rank == rank;
+    return engine.failure().detail().rank == JobRank(rank);
   });
 }
 

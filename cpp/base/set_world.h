@@ -28,7 +28,7 @@ class SetWorld {
   const std::string& part() const { return members_.part; }  // as in World
 
   // The rank's number in sentences and errors.
-  JobRank number(SetRank rank) const { return JobRank(members_.number(rank.value())); }
+  JobRank number(SetRank rank) const { return members_.number(rank.value()); }
   std::string describe(SetRank rank) const { return members_.describe(rank.value()); }
 
  private:

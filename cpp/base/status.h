@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/rank.h"
+
 namespace rdmacoll {
 
 enum class Code : uint8_t {
@@ -29,11 +31,11 @@ std::string_view error_name(Code code);
 
 // The data of a typed error, beside its sentence.
 struct ErrorDetail {
-  int rank = -1;
+  JobRank rank;
   std::string host;
   std::string cause;
   std::string tensor;
-  std::vector<int> ranks;
+  std::vector<JobRank> ranks;
 };
 
 // An immutable value. It is one pointer, null when ok, since every layer below a small sum returns

@@ -66,15 +66,15 @@ Oversubscription World::oversubscription(int allowed) const {
   return {.ranks = sharing, .cpus = static_cast<int>(together.size())};
 }
 
-int World::rank_of(int called) const {
+int World::rank_of(JobRank called) const {
   for (int which = 0; which < size(); ++which) {
     if (number(which) == called) return which;
   }
   return -1;
 }
 
-int World::number(int which) const {
-  return members[which].number < 0 ? which : members[which].number;
+JobRank World::number(int which) const {
+  return members[which].number.is_none() ? JobRank(which) : members[which].number;
 }
 
 std::string World::describe(int which) const {
@@ -140,13 +140,6 @@ std::vector<int> tree_subtree(int rank, int size) {
     for (int child : tree_children(subtree[next], size)) subtree.push_back(child);
   }
   return subtree;
-}
-
-int tree_child_towards(int ancestor, int rank) {
-  int below = rank;
-  while (below >= 0 && tree_parent(below) != ancestor) below = tree_parent(below);
-  RC_ASSERT(below >= 0, cat("rank ", rank, " is not below rank ", ancestor));
-  return below;
 }
 
 }  // namespace rdmacoll

@@ -15,7 +15,7 @@ struct Member {
   std::string host;
   int64_t pid = 0;
   int node = 0;         // ranks of equal node reach each other's abstract Unix sockets
-  int number = -1;      // its rank in the job, if this world is a part of one; -1: its rank here
+  JobRank number = {};  // its rank in the job, if this world is a part of one; none: its rank here
   int numa_node = -1;   // the NUMA node of its node that it is bound to; -1: none
   bool stores = false;  // an asynchronous parameter server: variables are lost with it
   int machine = -1;     // members of equal machine share its CPUs; a container may be a node
@@ -54,8 +54,8 @@ struct World {
   // Oversubscription around this rank. If a rank of the machine does not report its CPUs, all ranks
   // count, and the `allowed` CPUs of this rank.
   Oversubscription oversubscription(int allowed) const;
-  int number(int rank) const;     // the rank's number in sentences
-  int rank_of(int number) const;  // the first rank with this number, or -1
+  JobRank number(int rank) const;     // the rank's number in sentences and errors
+  int rank_of(JobRank number) const;  // the first rank with this number, or -1
   // "rank 3 (node7, pid 4711)", "server 1 (rank 5, node7, pid 4712)"
   std::string describe(int rank) const;
   // A status that blames a rank for a failure, with a sentence about it.
@@ -76,7 +76,5 @@ inline constexpr int kTreeRadix = 16;
 int tree_parent(int rank);  // -1 at the root
 std::vector<int> tree_children(int rank, int size);
 std::vector<int> tree_subtree(int rank, int size);  // rank itself and all below it, ascending
-int tree_child_towards(int ancestor,
-                       int rank);  // the child of `ancestor` whose subtree holds `rank`
 
 }  // namespace rdmacoll

@@ -166,7 +166,7 @@ Status Fabric::make_world(const std::vector<int>& leaders, World& world) const {
     world.members.push_back({.host = card.host,
                              .pid = card.pid,
                              .node = node,
-                             .number = number(rank),
+                             .number = JobRank(number(rank)),
                              .numa_node = card.numa_node,
                              .machine = machine,
                              .cpus = parse_cpu_list(card.cpus)});

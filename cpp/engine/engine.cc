@@ -118,8 +118,8 @@ void Engine::hand_over(const OperationRef& operation) {
 bool Engine::execute() {
   const bool moved = executor_.poll();
   const Status& status = executor_.status();
-  if (status.code() == Code::rank_failed && status.detail().rank != world_.rank) {
-    const JobRank peer(status.detail().rank);
+  if (status.code() == Code::rank_failed && status.detail().rank != me()) {
+    const JobRank peer = status.detail().rank;
     lose(peer, status.detail().cause);  // its memory cannot be read
     misses(peer);
   } else if (!status.ok()) {

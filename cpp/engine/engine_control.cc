@@ -13,7 +13,7 @@ void Engine::connected(int peer) {  // a rank of the job, as for all callbacks o
   log_.debug(cat("connected to ", world_.describe(peer)));
   // The peer has requested this connection. It must learn the cause, and not blame this rank.
   if (!now_.goes_on()) {
-    post(JobRank(peer), 0, FailureMessage{JobRank(now_.failure.detail().rank), now_.failure});
+    post(JobRank(peer), 0, FailureMessage{now_.failure.detail().rank, now_.failure});
   }
 }
 

@@ -51,7 +51,7 @@ void Engine::misses(JobRank peer) {
     // This rank has started a decision by a plan, and the peer never joins it. An earlier departure
     // may be the cause.
     const Status gone = now_.departed.ok() ? departure(goodbye->second) : now_.departed;
-    fail(JobRank(gone.detail().rank), gone);
+    fail(gone.detail().rank, gone);
   } else {
     // The peer waits for its peers before it goes, but only for a limited time. This rank was too
     // slow.
@@ -112,9 +112,9 @@ void Engine::fail(JobRank rank, Status status) {
 }
 
 void Engine::blame(const Status& failure) {
-  const int rank = failure.detail().rank;
+  const JobRank rank = failure.detail().rank;
   const bool has_left = !now_.departed.ok() && now_.departed.detail().rank == rank;
-  if (!has_left) fail(JobRank(rank), failure);  // otherwise all ranks know it from that rank
+  if (!has_left) fail(rank, failure);  // otherwise all ranks know it from that rank
 }
 
 // Asynchronous servers, and their workers, continue without a worker that failed.
@@ -159,7 +159,7 @@ Status Engine::departure(const LeavingMessage& message) const {
             "number of steps, or call join() where the data ends.";
   return {Code::rank_failed,
           cat(world_.describe(rank), " has left the job (", why, ")", cure),
-          {rank, member.host, cat("left the job: ", why), "", {rank}}};
+          {message.rank, member.host, cat("left the job: ", why), "", {message.rank}}};
 }
 
 void Engine::depart(const LeavingMessage& message) {
@@ -180,7 +180,7 @@ void Engine::depart(const LeavingMessage& message) {
 Status Engine::start_failure() const {
   if (!now_.goes_on() || now_.departed.ok()) return now_.failure;
   const ErrorDetail& gone = now_.departed.detail();
-  return world_.failed(gone.rank, gone.cause);
+  return world_.failed(gone.rank.value(), gone.cause);
 }
 
 void Engine::complete_undecided(const Status& status) {
@@ -197,7 +197,7 @@ bool Engine::end_if_deserted() {
   const bool is_deserted =
       std::any_of(sets_.begin(), sets_.end(), [](const auto& set) { return set->is_deserted(); });
   if (!is_deserted) return false;
-  fail(JobRank(now_.departed.detail().rank), now_.departed);
+  fail(now_.departed.detail().rank, now_.departed);
   return true;
 }
 

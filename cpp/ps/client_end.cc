@@ -22,7 +22,7 @@ Status Client::departure(int peer, const std::string& cause) const {
       cat(world_.describe(peer), " has left the job (", cause, ")", world_.loss(peer));
   const auto named = cause.find(kRank);
   if (cause.starts_with(kHeard) && named != std::string::npos) {
-    const int rank = world_.rank_of(std::atoi(cause.c_str() + named + kRank.size()));
+    const int rank = world_.rank_of(JobRank(std::atoi(cause.c_str() + named + kRank.size())));
     if (rank >= 0) {
       blamed = rank;
       sentence = cause.substr(kHeard.size());
@@ -48,7 +48,7 @@ void Client::lose(Status failure) {
 // No call ends meanwhile, since the remaining servers may still access the callers' memory.
 void Client::send_reason() {
   Request why = make(RequestKind::leave).request;
-  why.step = static_cast<uint64_t>(failure_.detail().rank);
+  why.step = static_cast<uint64_t>(failure_.detail().rank.value());
   why.text = failure_.message().substr(0, kWhyBytesMax);
   bool is_over = true;
   for (Server& server : servers_) {

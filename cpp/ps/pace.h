@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/rank.h"
+
 namespace rdmacoll::ps {
 
 class Pace {
@@ -16,10 +18,11 @@ class Pace {
   Pace(std::size_t workers, std::optional<uint64_t> staleness)
       : updates_(workers, 0), runs_(workers, true), staleness_(staleness) {}
 
-  void note(std::size_t worker, uint64_t updates) {
-    updates_[worker] = std::max(updates_[worker], updates);
+  void note(WorkerRank worker, uint64_t updates) {
+    uint64_t& known = updates_[worker.index()];
+    known = std::max(known, updates);
   }
-  void end(std::size_t worker) { runs_[worker] = false; }
+  void end(WorkerRank worker) { runs_[worker.index()] = false; }
 
   // Whether a worker with this number of updates may continue.
   bool may_go(uint64_t updates) const { return !staleness_ || updates <= slowest() + *staleness_; }

@@ -10,6 +10,8 @@
 namespace rdmacoll::ps {
 namespace {
 
+// The first worker sends the initial values.
+constexpr WorkerRank kFirstWorker{0};
 // The limit for a worker's open requests. A correct client has fewer.
 constexpr std::size_t kRequestsMax = 64;
 
@@ -38,10 +40,11 @@ Server::~Server() {
 
 bool Server::turn() {
   bool moved = transport_.poll(*this);
-  if (saving_ && !workers_[*saving_].job) saving_.reset();
+  if (!saving_.is_none() && !workers_[saving_.index()].job) saving_ = {};
   for (std::size_t i = 0; i < workers_.size(); ++i) {
-    if (saving_.value_or(i) == i) {
-      moved |= serve(i);
+    const WorkerRank which(static_cast<int>(i));
+    if (saving_.is_none() || saving_ == which) {
+      moved |= serve(which);
     } else {
       workers_[i].is_waiting = !workers_[i].requests.empty() && !workers_[i].job;
       moved |= say(workers_[i]);
@@ -72,19 +75,19 @@ void Server::overtake_jobs() {
   }
 }
 
-bool Server::serve(std::size_t index) {
-  Worker& worker = workers_[index];
+bool Server::serve(WorkerRank which) {
+  Worker& worker = workers_[which.index()];
   bool moved = false;
   if (worker.has_broken_protocol && worker.is_there) {
-    hang_up(index, "it sent an invalid request: install one version of rdmacoll everywhere");
+    hang_up(which, "it sent an invalid request: install one version of rdmacoll everywhere");
   }
-  while (worker.is_there && !worker.job && may_begin(index)) {
+  while (worker.is_there && !worker.job && may_begin(which)) {
     worker.job.emplace();
     worker.job->request = std::move(worker.requests.front());
     worker.requests.pop_front();
-    const Status begun = begin(index, *worker.job);
+    const Status begun = begin(which, *worker.job);
     if (!begun.ok()) {
-      hang_up(index, begun.message());
+      hang_up(which, begun.message());
     } else {
       end_job(worker);
     }
@@ -100,9 +103,9 @@ bool Server::serve(std::size_t index) {
   } else if (worker.job && !catch_up(*worker.job)) {
     moved = true;
   } else if (worker.job) {
-    moved |= begin_chunks(index);
+    moved |= begin_chunks(which);
     moved |= work(worker);
-    moved |= send_chunks(index);
+    moved |= send_chunks(which);
   }
   return say(worker) || moved;
 }
@@ -126,13 +129,14 @@ const StoredSpec* Server::first_unsaved(RequestKind kind) const {
 }
 
 // Requests that may not begin yet stay first in the worker's queue.
-bool Server::may_begin(std::size_t index) {
-  Worker& worker = workers_[index];
+bool Server::may_begin(WorkerRank which) {
+  Worker& worker = workers_[which.index()];
   worker.is_waiting = false;
   // A worker that reads no answers receives no more of them.
   if (worker.requests.empty() || worker.outbox.size() >= kRequestsMax) return false;
   const Request& request = worker.requests.front();
-  if (index != 0 && workers_[0].is_there && first_without_values(request) != nullptr) {
+  if (which != kFirstWorker && workers_[kFirstWorker.index()].is_there &&
+      first_without_values(request) != nullptr) {
     worker.is_waiting = true;
   } else if (needs_values(request.kind)) {
     worker.is_waiting = !pace_.may_go(request.step);
@@ -142,7 +146,7 @@ bool Server::may_begin(std::size_t index) {
 
 // An error means that no rdmacoll client sent the request. The size of its data is unknown, so the
 // connection is closed.
-Status Server::begin(std::size_t index, Job& job) {
+Status Server::begin(WorkerRank which, Job& job) {
   const Request& request = job.request;
   std::string text;
   if (request.chunk_bytes > options_.chunk_bytes_max) {
@@ -160,7 +164,7 @@ Status Server::begin(std::size_t index, Job& job) {
     job.checkpoint = std::make_unique<Checkpoint>(
         action, checkpoint_path(request.text, options_.number, options_.servers), store_,
         request.step);
-    saving_ = index;
+    saving_ = which;
     return {};
   } else if (request.kind == RequestKind::saved) {
     uint64_t number = 0;
@@ -172,15 +176,15 @@ Status Server::begin(std::size_t index, Job& job) {
     RC_RETURN_IF_ERROR(prepare(job));
     text = cat(job.steps.empty() ? 0 : *std::max_element(job.steps.begin(), job.steps.end()));
   } else if (request.kind == RequestKind::leave) {
-    workers_[index].is_there = false;
-    pace_.end(index);
+    workers_[which.index()].is_there = false;
+    pace_.end(which);
   } else {
     RC_RETURN_IF_ERROR(prepare(job));
     // The worker has counted refused updates, too.
-    if (makes_update(request.kind)) pace_.note(index, request.step + 1);
+    if (makes_update(request.kind)) pace_.note(which, request.step + 1);
     if (job.refusal.ok() && makes_update(request.kind)) ++updates_;
   }
-  if (job.refusal.ok()) answer(workers_[index], request.id, Answer::Kind::accepted, text);
+  if (job.refusal.ok()) answer(workers_[which.index()], request.id, Answer::Kind::accepted, text);
   return {};
 }
 
@@ -234,14 +238,14 @@ Status Server::refuse_values(const StoredSpec& spec, RequestKind kind) const {
     return {Code::invalid, cat("variable ", spec.name,
                                " has its initial values already: push gradients to change it.")};
   }
-  if (workers_[0].is_there) {
+  if (workers_[kFirstWorker.index()].is_there) {
     return {Code::invalid,
             cat("variable ", spec.name,
                 " has no values yet, and this worker has to send them: declare it first.")};
   }
-  return {Code::rank_failed,
-          cat("rank ", world_.number(workers_[0].rank), " has left before it gave variable ",
-              spec.name, " its initial values: its last output may say why. Start again.")};
+  return {Code::rank_failed, cat("rank ", world_.number(workers_[kFirstWorker.index()].rank),
+                                 " has left before it gave variable ", spec.name,
+                                 " its initial values: its last output may say why. Start again.")};
 }
 
 Status Server::check_rate(const Request& push, uint32_t variable) const {

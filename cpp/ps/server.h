@@ -27,7 +27,8 @@
 namespace rdmacoll::ps {
 
 struct ServerOptions {
-  std::vector<int> workers;  // by worker: its rank; the first worker sends the initial values
+  std::vector<int>
+      workers;  // by worker: its rank in the world; the first one sends the initial values
   std::size_t chunk_bytes_max = std::size_t{4} << 20;
   std::optional<uint64_t> staleness;
   int number = 0, servers = 1;  // this server's number, and their count
@@ -110,9 +111,9 @@ class Server final : public Sink {
     uint64_t sequence_there = 0, sequence_back = 0;  // sequence of the job's first chunk
   };
 
-  bool serve(std::size_t index);
-  bool may_begin(std::size_t index);
-  Status begin(std::size_t index, Job& job);
+  bool serve(WorkerRank which);
+  bool may_begin(WorkerRank which);
+  Status begin(WorkerRank which, Job& job);
   Status prepare(Job& job);
   Status refuse_values(const StoredSpec& spec, RequestKind kind) const;
   Status check_rate(const Request& push, uint32_t variable) const;
@@ -123,20 +124,20 @@ class Server final : public Sink {
   bool step_checkpoint(Worker& worker);
   void overtake_jobs();
   bool catch_up(Job& job);
-  bool begin_chunks(std::size_t index);
-  Status begin_transfer(std::size_t index, Buffer& buffer, const Chunk& chunk);
+  bool begin_chunks(WorkerRank which);
+  Status begin_transfer(WorkerRank which, Buffer& buffer, const Chunk& chunk);
   bool work(Worker& worker);
   Status work_on(Worker& worker, Buffer& buffer);
   Status fetch(Buffer& buffer, const Chunk& chunk);
   Status work_on_rows(const Job& job, const Chunk& chunk, Buffer& buffer);
-  bool send_chunks(std::size_t index);
+  bool send_chunks(WorkerRank which);
   bool end_job(Worker& worker);
   bool say(Worker& worker);
   void answer(Worker& worker, uint64_t id, Answer::Kind kind, std::string text = {},
               Code code = Code::ok);
   void take_reason(const Request& leave);
-  void hang_up(std::size_t index, const std::string& cause);
-  void lose(std::size_t index, const std::string& cause);
+  void hang_up(WorkerRank which, const std::string& cause);
+  void lose(WorkerRank which, const std::string& cause);
   void give_back(Worker& worker, Buffer& buffer);
   void release(Worker& worker);
   void free(Buffer& buffer);
@@ -151,8 +152,8 @@ class Server final : public Sink {
   std::vector<Worker> workers_;
   std::vector<std::string> losses_;
   Status failure_;
-  std::optional<std::size_t> saving_;  // the worker whose checkpoint is in progress
-  uint64_t left_ = 0;                  // elements that this worker may still catch up in this turn
+  WorkerRank saving_;  // the worker whose checkpoint is in progress
+  uint64_t left_ = 0;  // elements that this worker may still catch up in this turn
   uint64_t updates_ = 0, bytes_received_ = 0, bytes_sent_ = 0, lost_ = 0;
 };
 

@@ -7,8 +7,8 @@
 
 namespace rdmacoll::ps {
 
-bool Server::begin_chunks(std::size_t index) {
-  Worker& worker = workers_[index];
+bool Server::begin_chunks(WorkerRank which) {
+  Worker& worker = workers_[which.index()];
   Job& job = *worker.job;
   bool moved = false;
   while (job.begun < job.chunks.size()) {
@@ -22,7 +22,7 @@ bool Server::begin_chunks(std::size_t index) {
     const std::size_t bytes = std::max(found->is_view ? 0 : chunk.bytes_there, chunk.bytes_back);
     if (bytes > 0) found->data = pool_.allocate(bytes);
     // Retried in the next turn, or when another worker has freed memory.
-    if ((bytes > 0 && found->data == nullptr) || !begin_transfer(index, *found, chunk).ok()) {
+    if ((bytes > 0 && found->data == nullptr) || !begin_transfer(which, *found, chunk).ok()) {
       free(*found);
       break;
     }
@@ -32,11 +32,11 @@ bool Server::begin_chunks(std::size_t index) {
   return moved;
 }
 
-Status Server::begin_transfer(std::size_t index, Buffer& buffer, const Chunk& chunk) {
-  Worker& worker = workers_[index];
+Status Server::begin_transfer(WorkerRank which, Buffer& buffer, const Chunk& chunk) {
+  Worker& worker = workers_[which.index()];
   const uint64_t sequence = worker.sequence_there + buffer.chunk;
   const uint64_t cookie =
-      index * kWindow + static_cast<std::size_t>(&buffer - worker.buffers.data());
+      which.index() * kWindow + static_cast<std::size_t>(&buffer - worker.buffers.data());
   buffer.given = buffer.data;
   if (chunk.bytes_there == 0) {
     buffer.state = Buffer::State::received;
@@ -59,7 +59,7 @@ bool Server::work(Worker& worker) {
     moved = true;
     const Status worked = work_on(worker, buffer);
     if (worked.ok() || worked.is_busy()) continue;
-    hang_up(static_cast<std::size_t>(&worker - workers_.data()), worked.message());
+    hang_up(WorkerRank(static_cast<int>(&worker - workers_.data())), worked.message());
     return true;
   }
   return moved;
@@ -123,8 +123,8 @@ Status Server::work_on_rows(const Job& job, const Chunk& chunk, Buffer& buffer) 
   return buffer.rows_done < count ? Status::busy() : Status();
 }
 
-bool Server::send_chunks(std::size_t index) {
-  Worker& worker = workers_[index];
+bool Server::send_chunks(WorkerRank which) {
+  Worker& worker = workers_[which.index()];
   bool moved = false;
   for (std::size_t slot = 0; worker.job && slot < kWindow; ++slot) {
     Buffer& buffer = worker.buffers[slot];
@@ -134,7 +134,7 @@ bool Server::send_chunks(std::size_t index) {
                             kLaneBack,
                             worker.sequence_back + buffer.chunk,
                             {&piece, 1},
-                            index * kWindow + slot};
+                            which.index() * kWindow + slot};
     if (!transport_.post_send(transfer).ok()) continue;  // busy: in the next turn
     buffer.state = Buffer::State::sending;
     bytes_sent_ += piece.bytes;

@@ -10,27 +10,29 @@ namespace rdmacoll::ps {
 
 void Server::peer_failed(int peer, const std::string& cause) {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
-    if (workers_[i].rank == peer && workers_[i].is_there) lose(i, cause);
+    if (workers_[i].rank == peer && workers_[i].is_there)
+      lose(WorkerRank(static_cast<int>(i)), cause);
     if (workers_[i].rank == peer) release(workers_[i]);
   }
 }
 
 // Handled before the worker's open requests, which will not end.
 void Server::take_reason(const Request& leave) {
-  const int lost = leave.step > INT_MAX ? -1 : world_.rank_of(static_cast<int>(leave.step));
+  const int lost =
+      leave.step > INT_MAX ? -1 : world_.rank_of(JobRank(static_cast<int>(leave.step)));
   if (failure_.ok() && lost >= 0) failure_ = world_.blaming(lost, leave.text, leave.text);
 }
 
-void Server::hang_up(std::size_t index, const std::string& cause) {
-  transport_.fail(workers_[index].rank);
-  lose(index, cause);
+void Server::hang_up(WorkerRank which, const std::string& cause) {
+  transport_.fail(workers_[which.index()].rank);
+  lose(which, cause);
 }
 
-void Server::lose(std::size_t index, const std::string& cause) {
-  Worker& worker = workers_[index];
+void Server::lose(WorkerRank which, const std::string& cause) {
+  Worker& worker = workers_[which.index()];
   worker.is_there = false;
   worker.is_waiting = false;
-  pace_.end(index);
+  pace_.end(which);
   ++lost_;
   release(worker);
   if (!options_.reports_losses) return;
@@ -81,8 +83,8 @@ std::string Server::what_waits() const {
   for (const Worker& worker : workers_) {
     if (!worker.is_waiting || worker.requests.empty()) continue;
     waits = true;
-    if (saving_ && workers_[*saving_].job) {
-      return cat("checkpoint ", workers_[*saving_].job->request.text);
+    if (!saving_.is_none() && workers_[saving_.index()].job) {
+      return cat("checkpoint ", workers_[saving_.index()].job->request.text);
     }
     if (const StoredSpec* const spec = first_without_values(worker.requests.front())) {
       return cat("values ", spec->name);

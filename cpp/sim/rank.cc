@@ -129,7 +129,7 @@ void SimRank::act() {
 void SimRank::end_service() {
   const Status& failure = engine_->failure();
   const bool is_unharmed = script_.fault == Fault::none || script_.fault == Fault::nap;
-  const int named = failure.detail().rank;
+  const int named = failure.detail().rank.value();
   const bool is_named = script_.fault == Fault::late
                             ? is_of_previous_world(failure)
                             : !script_.hits_a_rank() || is_victim() || named == script_.victim ||
@@ -279,6 +279,7 @@ void SimRank::judge(const Task& task, const Status& status) {
 // Whether the fault explains this error.
 bool SimRank::is_expected(const Task& task, const Status& status) {
   const ErrorDetail& detail = status.detail();
+  const int named = detail.rank.value();
   const bool is_failure = status.code() == Code::rank_failed;
   const int ranks = script_.ranks_of(task.script->set);
   if (status.code() == Code::invalid && task.script->is_refused(ranks)) return true;
@@ -301,21 +302,21 @@ bool SimRank::is_expected(const Task& task, const Status& status) {
       // Ranks outside this set may have stalled in another one, and left first.
       const bool has_left = !script_.sets.empty() && is_failure;
       return (status.code() == Code::stalled || is_failure) &&
-             (!is_it || has_left || detail.ranks == std::vector<int>{script_.victim});
+             (!is_it || has_left || detail.ranks == std::vector<JobRank>{JobRank(script_.victim)});
     }
     case Fault::cut:
       failed_ = true;
-      return is_failure && (detail.rank == script_.victim || detail.rank == script_.partner);
+      return is_failure && (named == script_.victim || named == script_.partner);
     case Fault::late:
       failed_ = true;
       return is_of_previous_world(status);
     case Fault::leave:
       failed_ = true;
-      return is_failure && (is_victim() || (detail.rank == script_.victim &&
+      return is_failure && (is_victim() || (named == script_.victim &&
                                             detail.cause.find("ValueError") != std::string::npos));
     default:  // the victim may blame any rank, since it was cut off from all
       failed_ = true;
-      return is_failure && (detail.rank == script_.victim || is_victim());
+      return is_failure && (named == script_.victim || is_victim());
   }
 }
 
@@ -323,7 +324,7 @@ bool SimRank::is_expected(const Task& task, const Status& status) {
 // epoch, and the sender.
 bool SimRank::is_of_previous_world(const Status& status) const {
   const ErrorDetail& detail = status.detail();
-  return status.code() == Code::rank_failed && network_.has_come_late_from(detail.rank) &&
+  return status.code() == Code::rank_failed && network_.has_come_late_from(detail.rank.value()) &&
          detail.cause.find(cat("of epoch ", script_.epoch - 1)) != std::string::npos;
 }
 

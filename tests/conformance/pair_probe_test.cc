@@ -143,7 +143,7 @@ TEST_P(PairProbe, names_a_follower_that_dies_in_the_middle) {
     if (++turns == 3) fleet->transports[1].reset();
   });
   EXPECT_EQ(led.code(), Code::rank_failed) << led.message();
-  EXPECT_EQ(led.detail().rank, 1);
+  EXPECT_EQ(led.detail().rank, JobRank(1));
   EXPECT_NE(led.message().find("rank 1 (here"), std::string::npos) << led.message();
 }
 
@@ -159,7 +159,7 @@ TEST_P(PairProbe, names_a_leader_that_dies_in_the_middle) {
                         quick({})};
   const Status followed = probe::follow(other.player, setting);
   EXPECT_EQ(followed.code(), Code::rank_failed) << followed.message();
-  EXPECT_EQ(followed.detail().rank, 0);
+  EXPECT_EQ(followed.detail().rank, JobRank(0));
 }
 
 TEST_P(PairProbe, gives_up_on_a_peer_that_lives_and_says_nothing) {

@@ -164,7 +164,7 @@ TEST_P(ParameterServer, that_leaves_by_an_error_says_why_to_its_workers) {
     ASSERT_TRUE(run_until([&] { return !client->failure().ok(); }));
     const CallRef pushed = client->push_pull(tensors(memory));
     EXPECT_EQ(pushed->status.code(), Code::rank_failed);
-    EXPECT_EQ(pushed->status.detail().rank, 3);
+    EXPECT_EQ(pushed->status.detail().rank, JobRank(3));
     EXPECT_EQ(pushed->status.detail().cause, "left the job: ValueError: nan");
     EXPECT_THAT(pushed->status.message(),
                 testing::AllOf(testing::HasSubstr("has left the job (ValueError: nan)"),
@@ -184,7 +184,7 @@ TEST_P(ParameterServer, that_leaves_for_anothers_sake_names_that_one) {
   for (auto& client : clients) {
     ASSERT_TRUE(run_until([&] { return !client->failure().ok(); }));
     const CallRef pushed = client->push_pull(tensors(memory));
-    EXPECT_EQ(pushed->status.detail().rank, 2);
+    EXPECT_EQ(pushed->status.detail().rank, JobRank(2));
     EXPECT_EQ(pushed->status.message(), said);
   }
 }
@@ -198,7 +198,7 @@ TEST_P(ParameterServer, that_dies_is_named_by_the_workers) {
   fleet->transports[3].reset();
   const Status failed = wait(pushed);
   EXPECT_EQ(failed.code(), Code::rank_failed) << failed.message();
-  EXPECT_EQ(failed.detail().rank, 3);
+  EXPECT_EQ(failed.detail().rank, JobRank(3));
   EXPECT_THAT(failed.message(), testing::HasSubstr("the variables that it stored are lost"));
   const CallRef later = clients[0]->pull(tensors(memory));
   EXPECT_TRUE(later->is_done());
@@ -220,12 +220,12 @@ TEST_P(ParameterServer, that_dies_ends_the_others_with_its_name) {
                                       clients[1]->push_pull(tensors(more))};
   servers[1].reset();
   fleet->transports[4].reset();
-  for (const CallRef& call : calls) EXPECT_EQ(wait(call).detail().rank, 4);
+  for (const CallRef& call : calls) EXPECT_EQ(wait(call).detail().rank, JobRank(4));
   for (const std::size_t left : {0, 2}) {
     ASSERT_TRUE(run_until([&] { return !servers[left]->failure().ok(); }));
     const Status& failure = servers[left]->failure();
     EXPECT_EQ(failure.code(), Code::rank_failed);
-    EXPECT_EQ(failure.detail().rank, 4);
+    EXPECT_EQ(failure.detail().rank, JobRank(4));
     EXPECT_THAT(failure.message(), testing::StartsWith("server 1 (rank 4, here, pid"));
     const std::vector<std::string> losses = servers[left]->take_losses();
     ASSERT_GE(losses.size(), 1U);
@@ -245,7 +245,7 @@ TEST_P(ParameterServer, goes_on_without_a_worker_that_was_stopped) {
   clients[1]->was_suspended(worlds[1].was_suspended(9 * kSecond, kSecond));
   fleet->transports[2]->fail(1);
   const CallRef call = clients[1]->push_pull(tensors(memory));
-  EXPECT_EQ(wait(call).detail().rank, 1);
+  EXPECT_EQ(wait(call).detail().rank, JobRank(1));
   EXPECT_FALSE(clients[1]->is_sending_reason());
   for (int i = 0; i < 50; ++i) turn();
   for (const auto& server : servers) EXPECT_TRUE(server->failure().ok());

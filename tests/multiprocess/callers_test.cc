@@ -244,7 +244,7 @@ TEST(Limits, a_cause_of_any_length_reaches_the_others_shortened) {
       return;
     }
     const Status status = run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values));
-    EXPECT_EQ(status.detail().rank, 1);
+    EXPECT_EQ(status.detail().rank, JobRank(1));
     EXPECT_LT(status.message().size(), 3000u);
     EXPECT_NE(status.message().find("ValueError: xxx"), std::string::npos);
   });

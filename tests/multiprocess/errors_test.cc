@@ -177,7 +177,7 @@ TEST(Stalls, warn_then_fail_with_the_missing_rank) {
     if (rank == 1) return;
     const Status status = wait_for_the_others(world.rank(rank));
     EXPECT_EQ(status.code(), Code::stalled) << status.message();
-    EXPECT_EQ(status.detail().ranks, std::vector<int>{1});
+    EXPECT_EQ(status.detail().ranks, std::vector<JobRank>{JobRank(1)});
     EXPECT_EQ(status.detail().tensor, "late");
   });
 }
@@ -204,7 +204,7 @@ TEST(Departure, ends_what_others_still_submit_and_names_the_exception) {
     std::vector<float> values(4, 1.f);
     const Status status = run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values));
     EXPECT_EQ(status.code(), Code::rank_failed) << status.message();
-    EXPECT_EQ(status.detail().rank, 1);
+    EXPECT_EQ(status.detail().rank, JobRank(1));
     EXPECT_NE(status.message().find("ValueError: no more data"), std::string::npos);
   });
 }

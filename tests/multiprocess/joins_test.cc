@@ -116,7 +116,7 @@ TEST_P(Joins, refuse_what_needs_data_of_every_rank) {
       EXPECT_EQ(status.code(), Code::invalid) << status.message();
       EXPECT_THAT(status.message(), HasSubstr(cat(name_of(kind), " of int32")));
       EXPECT_THAT(status.message(), HasSubstr("needs data of rank 1"));
-      EXPECT_EQ(status.detail().ranks, std::vector<int>{1});
+      EXPECT_EQ(status.detail().ranks, std::vector<JobRank>{JobRank(1)});
     }
     for (const ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
       std::vector<int32_t> values(6, rank);
@@ -159,7 +159,7 @@ TEST_P(Joins, do_not_wait_for_ever_for_a_rank_that_does_nothing) {
     const Status status = join_status(world.rank(rank));
     EXPECT_EQ(status.code(), Code::stalled) << status.message();
     EXPECT_THAT(status.message(), HasSubstr("join was called by 2 of 3 ranks"));
-    EXPECT_EQ(status.detail().ranks, std::vector<int>{2});
+    EXPECT_EQ(status.detail().ranks, std::vector<JobRank>{JobRank(2)});
   });
 }
 
@@ -170,7 +170,7 @@ TEST_P(Joins, end_when_a_rank_leaves_without_one) {
     if (rank == 2) return world.rank(rank).close("ValueError: no more data");
     const Status status = join_status(world.rank(rank));
     EXPECT_EQ(status.code(), Code::rank_failed) << status.message();
-    EXPECT_EQ(status.detail().rank, 2);
+    EXPECT_EQ(status.detail().rank, JobRank(2));
     EXPECT_THAT(status.message(), HasSubstr("no more data"));
   });
 }

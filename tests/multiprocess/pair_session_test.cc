@@ -69,7 +69,7 @@ TEST(PairSession, whose_peer_never_comes_says_who_did_not) {
   std::string json;
   const Status waited = pair.sessions[1]->run(pair.leaders, plan(20), json);
   EXPECT_EQ(waited.code(), Code::rank_failed) << waited.message();
-  EXPECT_EQ(waited.detail().rank, kNumbers[0]);
+  EXPECT_EQ(waited.detail().rank, JobRank(kNumbers[0]));
   EXPECT_NE(waited.message().find("rank 3 ("), std::string::npos) << waited.message();
   EXPECT_NE(waited.message().find("within 0.2 s"), std::string::npos) << waited.message();
   EXPECT_EQ(json, "");

@@ -142,7 +142,7 @@ TEST_P(PlanMode, a_rank_that_stays_away_is_named) {
     if (rank == 1) return;
     for (const Status& status : step(world.rank(rank), rank, 0, kNames)) {
       EXPECT_EQ(status.code(), Code::stalled) << status.message();
-      EXPECT_EQ(status.detail().ranks, std::vector<int>{1});
+      EXPECT_EQ(status.detail().ranks, std::vector<JobRank>{JobRank(1)});
     }
   });
 }
@@ -169,7 +169,7 @@ TEST_P(PlanMode, a_stall_is_found_though_plans_come_and_go_meanwhile) {
   });
   ASSERT_TRUE(stalled->done());
   EXPECT_EQ(stalled->status().code(), Code::stalled) << stalled->status().message();
-  EXPECT_EQ(stalled->status().detail().ranks, std::vector<int>{1});
+  EXPECT_EQ(stalled->status().detail().ranks, std::vector<JobRank>{JobRank(1)});
 }
 
 TEST_P(PlanMode, a_rank_that_leaves_is_named_by_those_who_have_started) {
@@ -181,7 +181,7 @@ TEST_P(PlanMode, a_rank_that_leaves_is_named_by_those_who_have_started) {
     if (rank == 2) return world.rank(rank).close("ValueError: enough");
     for (const Status& status : step(world.rank(rank), rank, 0, kNames)) {
       EXPECT_EQ(status.code(), Code::rank_failed) << status.message();
-      EXPECT_EQ(status.detail().rank, 2) << status.message();
+      EXPECT_EQ(status.detail().rank, JobRank(2)) << status.message();
       EXPECT_NE(status.message().find("ValueError"), std::string::npos) << status.message();
     }
   });

@@ -225,7 +225,7 @@ TEST_P(ServedPlan, a_server_that_leaves_is_named_as_one) {
     const Status status =
         run(world.worker(rank), in_place(Kind::allreduce, Dtype::float32, values, "a"));
     EXPECT_EQ(status.code(), Code::rank_failed) << status.message();
-    EXPECT_EQ(status.detail().rank, 4);
+    EXPECT_EQ(status.detail().rank, JobRank(4));
     EXPECT_NE(status.message().find("server 1 (rank 4, "), std::string::npos) << status.message();
     EXPECT_NE(status.message().find("KeyboardInterrupt"), std::string::npos) << status.message();
   });

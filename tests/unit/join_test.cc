@@ -144,7 +144,7 @@ TEST_F(Joining, waits_while_others_go_on_and_no_longer) {
   EXPECT_EQ(verdicts[0].status.code(), Code::stalled);
   EXPECT_EQ(verdicts[0].iteration, kJoinIteration);
   EXPECT_EQ(verdicts[0].ranks, std::vector{SetRank(2)});
-  EXPECT_EQ(verdicts[0].status.detail().ranks, (std::vector<int>{0, 1}));
+  EXPECT_EQ(verdicts[0].status.detail().ranks, (std::vector<JobRank>{JobRank(0), JobRank(1)}));
 }
 
 TEST(JoiningBelowTheRoot, passes_everything_on_once_somebody_has_joined) {

@@ -10,7 +10,8 @@ namespace {
 constexpr uint32_t kEpoch = 3;
 
 std::vector<Message> examples() {
-  ErrorDetail detail{2, "node7", "connection reset", "layer/kernel", {2, 3}};
+  ErrorDetail detail{
+      JobRank(2), "node7", "connection reset", "layer/kernel", {JobRank(2), JobRank(3)}};
   return {
       ReadyMessage{{{{0, "descriptor"}, 5, SetRank(1), true, {{SetRank(1), {9, 0}}}, "a, b"},
                     {{4, ""}, 0, SetRank(2), false, {}}},

@@ -184,8 +184,8 @@ class Mutator {
   void visit(Status& status) {
     field("status", [this, &status] {
       ErrorDetail detail = status.detail();
-      detail.rank = edge(detail.rank);
-      detail.ranks.push_back(edge(0));
+      detail.rank = JobRank(edge(detail.rank.value()));
+      detail.ranks.push_back(JobRank(edge(0)));
       status = {static_cast<Code>(random_() % 16), status.message(), detail};
     });
   }

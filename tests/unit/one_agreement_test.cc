@@ -98,7 +98,7 @@ TEST(OneAgreement, of_the_root_names_the_rank_that_is_missing) {
   root.turn();
   ASSERT_NE(root.end_of(x), nullptr);
   EXPECT_EQ(root.end_of(x)->code(), Code::stalled);
-  EXPECT_EQ(root.end_of(x)->detail().ranks, std::vector<int>{2});
+  EXPECT_EQ(root.end_of(x)->detail().ranks, std::vector<JobRank>{JobRank(2)});
   EXPECT_THAT(root.sent<VerdictMessage>(1), SizeIs(1));
 }
 

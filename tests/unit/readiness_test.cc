@@ -163,7 +163,7 @@ TEST_F(ReadinessTree, stall_warns_once_and_then_ends_the_operation) {
   const auto verdicts = root.take_verdicts();
   ASSERT_EQ(verdicts.size(), 1u);
   EXPECT_EQ(verdicts[0].status.code(), Code::stalled);
-  EXPECT_EQ(verdicts[0].status.detail().ranks, (std::vector<int>{1, 2}));
+  EXPECT_EQ(verdicts[0].status.detail().ranks, (std::vector<JobRank>{JobRank(1), JobRank(2)}));
 }
 
 }  // namespace

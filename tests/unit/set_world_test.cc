@@ -36,8 +36,8 @@ TEST(SetMembers, know_their_ranks_in_the_job) {
 
 TEST(SetWorld, names_its_ranks_by_their_numbers_in_the_job) {
   World world{"job", 1, 1, {{"node3", 103, 0}, {"node7", 107, 0}}, " of process set 2"};
-  world.members[0].number = 3;
-  world.members[1].number = 7;
+  world.members[0].number = JobRank(3);
+  world.members[1].number = JobRank(7);
   const SetWorld set(world);
   EXPECT_EQ(set.rank(), SetRank(1));
   EXPECT_FALSE(set.is_root() || set.is_server());

@@ -135,14 +135,14 @@ void run_changed(const std::vector<Recorded>& worlds, uint64_t seed, Told& told)
   const SimOutcome outcome = simulate(script);
   ++told.changed;
   const bool is_refused = std::ranges::any_of(outcome.failures, [&](const Status& failure) {
-    return !failure.ok() && failure.detail().rank == sender &&
+    return !failure.ok() && failure.detail().rank == JobRank(sender) &&
            failure.detail().cause.starts_with("it sent");
   });
   told.refused += is_refused ? 1 : 0;
   // In a world with a fault of its own, some ranks may hear of this fault first.
   if (!is_refused || script.fault != Fault::none) return;
   for (const Status& failure : outcome.failures) {
-    if (failure.ok() || failure.detail().rank == sender) continue;
+    if (failure.ok() || failure.detail().rank == JobRank(sender)) continue;
     keep(cat(told.about, ": ", failure.message()), told.complaint);
   }
 }

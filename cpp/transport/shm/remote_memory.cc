@@ -140,7 +140,7 @@ Status RemoteMemory::failed(int error) const {
   const std::string cause = error == ESRCH    ? "it ended while its memory was read"
                             : error == EFAULT ? "the memory that it published is not there"
                                               : cat("process_vm_readv: ", std::strerror(error));
-  return {Code::rank_failed, cause, {.rank = rank_, .cause = cause}};
+  return {Code::rank_failed, cause, {.rank = JobRank(rank_), .cause = cause}};
 }
 
 }  // namespace rdmacoll::shm
