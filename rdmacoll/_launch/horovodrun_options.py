@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from rdmacoll._base.external_values import shown
+from rdmacoll._start.horovod_variables import WITHOUT_EFFECT
 from rdmacoll.engine.errors import ConfigError
 
 _NEVER_S = "1e9"
-_BY_MODEL = "the engine chooses algorithms and sizes by its model of the links"
 _LEVELS = {
     "TRACE": "debug",
     "DEBUG": "debug",
@@ -57,29 +57,30 @@ def _stall_check(is_on: bool) -> dict[str, str]:
     return {} if is_on else {"RDMACOLL_STALL_WARNING_S": _NEVER_S, "RDMACOLL_STALL_ERROR_S": _NEVER_S}
 
 
-def _row(name: str, kind: type, key: str, text: str, effect: Any, *, maximum: float | None = None) -> Tunable:
-    section, _, entry = key.partition(".")
+def _flags(name: str, kind: type) -> tuple[str, ...]:
     option = name.replace("_", "-")
-    flags = (f"--{option}/--no-{option}", name) if kind is bool else (f"--{option}", name)
-    is_reason = isinstance(effect, str)
+    return (f"--{option}/--no-{option}", name) if kind is bool else (f"--{option}", name)
+
+
+def _row(name: str, kind: type, key: str, text: str, variables: Callable[[Any], dict[str, str]]) -> Tunable:
+    section, _, entry = key.partition(".")
+    return Tunable(name, _flags(name, kind), kind, text, (section, entry), variables)
+
+
+def _ignored(name: str, kind: type, key: str, variable: str, maximum: float | None = None) -> Tunable:
+    """An option without effect, for the reason why its variable has none."""
+    section, _, entry = key.partition(".")
+    reason = WITHOUT_EFFECT[f"HOROVOD_{variable}"]
+    flags = _flags(name, kind)
     return Tunable(
-        name,
-        flags,
-        kind,
-        f"No effect: {effect}." if is_reason else text,
-        (section, entry),
-        None if is_reason else effect,
-        effect if is_reason else "",
-        maximum,
+        name, flags, kind, f"No effect: {reason}.", (section, entry), no_effect=reason, maximum=maximum
     )
 
 
 TUNABLES = (
     _row("fusion_threshold_mb", int, "params.fusion_threshold_mb", "The size of gradient buckets.", _fusion),
-    _row(
-        "cycle_time_ms", float, "params.cycle_time_ms", "", "operations start as soon as all ranks are ready"
-    ),
-    _row("cache_capacity", int, "params.cache_capacity", "", "the names of all operations are remembered"),
+    _ignored("cycle_time_ms", float, "params.cycle_time_ms", "CYCLE_TIME"),
+    _ignored("cache_capacity", int, "params.cache_capacity", "CACHE_CAPACITY"),
     _row(
         "hierarchical_allreduce",
         bool,
@@ -87,19 +88,23 @@ TUNABLES = (
         "Reduce within each node first, or let the engine choose.",
         lambda is_on: {"RDMACOLL_ALLREDUCE_ALGORITHM": "two_level" if is_on else "auto"},
     ),
-    _row("hierarchical_allgather", bool, "params.hierarchical_allgather", "", _BY_MODEL),
-    _row("torus_allreduce", bool, "params.torus_allreduce", "", _BY_MODEL),
-    _row("autotune", bool, "autotune.enabled", "", _BY_MODEL),
-    _row("autotune_log_file", str, "autotune.log_file", "", _BY_MODEL),
-    _row("autotune_warmup_samples", int, "autotune.warmup_samples", "", _BY_MODEL),
-    _row("autotune_steps_per_sample", int, "autotune.steps_per_sample", "", _BY_MODEL),
-    _row("autotune_bayes_opt_max_samples", int, "autotune.bayes_opt_max_samples", "", _BY_MODEL),
-    _row(
+    _ignored("hierarchical_allgather", bool, "params.hierarchical_allgather", "HIERARCHICAL_ALLGATHER"),
+    _ignored("torus_allreduce", bool, "params.torus_allreduce", "TORUS_ALLREDUCE"),
+    _ignored("autotune", bool, "autotune.enabled", "AUTOTUNE"),
+    _ignored("autotune_log_file", str, "autotune.log_file", "AUTOTUNE_LOG"),
+    _ignored("autotune_warmup_samples", int, "autotune.warmup_samples", "AUTOTUNE_WARMUP_SAMPLES"),
+    _ignored("autotune_steps_per_sample", int, "autotune.steps_per_sample", "AUTOTUNE_STEPS_PER_SAMPLE"),
+    _ignored(
+        "autotune_bayes_opt_max_samples",
+        int,
+        "autotune.bayes_opt_max_samples",
+        "AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+    ),
+    _ignored(
         "autotune_gaussian_process_noise",
         float,
         "autotune.gaussian_process_noise",
-        "",
-        _BY_MODEL,
+        "AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
         maximum=1.0,
     ),
     _row(
@@ -109,7 +114,7 @@ TUNABLES = (
         "Write a timeline of the operations to this file.",
         lambda path: {"HOROVOD_TIMELINE": path},
     ),
-    _row("timeline_mark_cycles", bool, "timeline.mark_cycles", "", "the engine has no cycles"),
+    _ignored("timeline_mark_cycles", bool, "timeline.mark_cycles", "TIMELINE_MARK_CYCLES"),
     _row(
         "stall_check",
         bool,
@@ -131,22 +136,10 @@ TUNABLES = (
         "Seconds until such a tensor is an error; 0: never.",
         lambda seconds: {"RDMACOLL_STALL_ERROR_S": str(seconds) if seconds else _NEVER_S},
     ),
-    _row("mpi_threads_disable", bool, "library_options.mpi_threads_disable", "", "MPI carries no data here"),
-    _row("num_nccl_streams", int, "library_options.num_nccl_streams", "", "NCCL is not used"),
-    _row(
-        "thread_affinity",
-        int,
-        "library_options.thread_affinity",
-        "",
-        "the engine binds no threads; bind ranks with taskset or numactl",
-    ),
-    _row(
-        "gloo_timeout_seconds",
-        int,
-        "library_options.gloo_timeout_seconds",
-        "",
-        "RDMACOLL_PEER_TIMEOUT_S and RDMACOLL_STALL_ERROR_S limit waits",
-    ),
+    _ignored("mpi_threads_disable", bool, "library_options.mpi_threads_disable", "MPI_THREADS_DISABLE"),
+    _ignored("num_nccl_streams", int, "library_options.num_nccl_streams", "NUM_NCCL_STREAMS"),
+    _ignored("thread_affinity", int, "library_options.thread_affinity", "THREAD_AFFINITY"),
+    _ignored("gloo_timeout_seconds", int, "library_options.gloo_timeout_seconds", "GLOO_TIMEOUT_SECONDS"),
     Tunable(
         "log_level",
         ("--log-level", "log_level"),
