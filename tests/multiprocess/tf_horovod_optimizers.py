@@ -223,6 +223,16 @@ def check_computed_gradients_are_applied_whatever_the_flags() -> None:
         same(found, of_passes(MAKE["Keras 2"], is_mean=False))
 
 
+def check_gradients_of_the_loss_are_refused_where_they_would_be_ignored() -> None:
+    optimizer = hvd.DistributedOptimizer(MAKE["Keras 2"]())
+    weight = tf.Variable([1.0])
+    error = raised(
+        ValueError,
+        lambda: optimizer._compute_gradients(lambda: weight * weight, [weight], grad_loss=[weight]),
+    )
+    assert "output_gradients" in str(error), error
+
+
 def model_of(package: Any, shared: Any, own: Any) -> Any:
     inputs = package.layers.Input((3,))
     one, other = (package.layers.Dense(2, use_bias=False) for _ in range(2))
