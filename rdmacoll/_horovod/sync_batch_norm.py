@@ -66,7 +66,12 @@ class SyncBatchNormalization(_Plain):  # type: ignore[misc]
             return super()._moments(inputs, *args, **kwargs)  # type: ignore[no-any-return]
         given = _MOMENTS.bind(self, inputs, *args, **kwargs).arguments
         axes = self._reduction_axes if _IS_KERAS_3 else given["reduction_axes"]
-        mean, variance = _joined_moments(inputs, list(axes), given.get("mask"), members)
+        count, *moments = _joined_moments(inputs, list(axes), given.get("mask"), members)
+        # Batches without rows on all ranks leave the moving statistics as they are.
+        mean, variance = (
+            tf.where(count > 0, moment, tf.reshape(tf.cast(moving, tf.float64), tf.shape(moment)))
+            for moment, moving in zip(moments, (self.moving_mean, self.moving_variance))
+        )
         if not given.get("keep_dims", False):
             mean, variance = tf.squeeze(mean, axes), tf.squeeze(variance, axes)
         return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
@@ -85,8 +90,10 @@ def _added(process_set: Any) -> ProcessSet:
     )
 
 
-def _joined_moments(inputs: Any, axes: list[int], mask: Any, process_set: ProcessSet) -> tuple[Any, Any]:
-    """Mean and variance over `axes`, which keep the size 1, as float64. mask: the positions that count.
+def _joined_moments(
+    inputs: Any, axes: list[int], mask: Any, process_set: ProcessSet
+) -> tuple[Any, Any, Any]:
+    """Count, mean and variance over `axes`, which keep the size 1, as float64. mask: the positions that count.
 
     Each rank sums differences to its own mean, so float32 loses nothing when the mean is large. The sums
     are related to zero in float64, and travel as one operation.
@@ -118,7 +125,7 @@ def _joined_moments(inputs: Any, axes: list[int], mask: Any, process_set: Proces
     )
     total, first, second = tf.unstack(ops.allreduce(sums, op=Sum, process_set=process_set), num=3)
     mean = tf.math.divide_no_nan(first, total)
-    return mean, tf.maximum(tf.math.divide_no_nan(second, total) - tf.square(mean), 0.0)
+    return total, mean, tf.maximum(tf.math.divide_no_nan(second, total) - tf.square(mean), 0.0)
 
 
 def _sum(values: Any, axes: list[int]) -> Any:

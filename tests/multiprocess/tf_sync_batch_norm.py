@@ -133,6 +133,15 @@ def check_a_rank_may_have_no_rows() -> None:
     agree(summed(results(hvd.SyncBatchNormalization(), batches([RANK], (5,), rows))), wanted, 1e-5)
 
 
+def check_batches_without_rows_leave_the_moving_statistics() -> None:
+    layer = hvd.SyncBatchNormalization(momentum=0.5)
+    before = results(layer, batches([RANK], (5,)))
+    layer(tf.zeros((0, 5)), training=True)
+    for name in ("moving_mean", "moving_variance"):
+        after = tf.convert_to_tensor(getattr(layer, name)).numpy()
+        np.testing.assert_allclose(after, before[name], 1e-6, 1e-6, err_msg=name)
+
+
 def check_masked_positions_do_not_count() -> None:
     def masks(ranks: Any) -> np.ndarray:
         return np.concatenate([value(rank, (rows_of(rank), 6), "bool", salt=3) for rank in ranks])
