@@ -68,6 +68,13 @@ OPTIMIZERS = {
     "AdagradDAOptimizer",
 }
 ONE_OF = {"Keras 3": "Adam", "Keras 2": "Adam", "Keras 2 legacy": "Adam", "v1": "AdamOptimizer"}
+# Other words than those of the row. A MultiOptimizer has no accumulation of its own. Nadam of Keras 2 counts how
+# often it is traced, which the variables for several passes change.
+OTHER_WORDS = {
+    ("fit", "Keras 3", "MultiOptimizer", "passes"): "parts",
+    ("loop", "Keras 3", "MultiOptimizer", "passes"): "parts",
+    ("fit", "Keras 2", "Nadam", "passes"): "-",
+}
 # Columns that a loop or a tape implements, whatever the optimizer: tried with one optimizer alone.
 OF_ONE: dict[tuple[str, str], tuple[str, ...]] = {
     ("loop", "optimizer"): ("accumulation", "steps_per_execution"),
@@ -108,8 +115,7 @@ def cells(rows: Iterable[Row], *, of_each: bool = False) -> list[Cell]:
         for optimizer in (OPTIMIZERS[library].split() if of_each else [ONE_OF[library]])
         for column, said in zip(COLUMNS, words)
         if optimizer == ONE_OF[library] or column not in OF_ONE.get((way, wrapper), ())
-        # A MultiOptimizer has no accumulation of its own.
-        for word in ["parts" if (optimizer, column) == ("MultiOptimizer", "passes") else said]
+        for word in [OTHER_WORDS.get((way, library, optimizer, column), said)]
         if word != "-"
     ]
 
