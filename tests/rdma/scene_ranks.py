@@ -243,7 +243,8 @@ def check_selftest() -> None:
         written = Path(folder) / "selftest.json"
         options = ["--transport", "rdma", "--algorithm", "auto", "--json", str(written)]
         command = [*mpirun_command(2), sys.executable, "-m", "rdmacoll.cli.main", "selftest", *options]
-        environ = clean_environment({"TF_RDMA_BUF_SIZE": RDMA["TF_RDMA_BUF_SIZE"]})
+        # With a level of the program, each world logs its start.
+        environ = clean_environment({"TF_RDMA_BUF_SIZE": RDMA["TF_RDMA_BUF_SIZE"], "RDMACOLL_LOG": "info"})
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stdout + done.stderr
         found = json.loads(written.read_text())
