@@ -71,11 +71,11 @@ def compute_gradients(self: Any, loss: Any, var_list: Any, tape: Any = None) -> 
 def _compute_gradients(
     self: Any, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
 ) -> list[tuple[Any, Any]]:
-    """As `compute_gradients`, by the name that legacy optimizers of Keras have. They alone take `grad_loss`."""
+    """As `compute_gradients`, by the name that legacy optimizers of Keras have. Only they take `grad_loss`."""
     if grad_loss is not None:
         raise ValueError(
-            "grad_loss is for legacy optimizers of Keras: pass it to tape.gradient() as output_gradients, and "
-            "the gradients to apply_gradients()."
+            "grad_loss is for legacy optimizers of Keras: pass it to tape.gradient() as output_gradients, "
+            "and the gradients to apply_gradients()."
         )
     return list(self.compute_gradients(loss, var_list, tape=tape))
 

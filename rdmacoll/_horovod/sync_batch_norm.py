@@ -91,7 +91,7 @@ def _added(process_set: Any) -> ProcessSet:
 
 
 def _joined_moments(inputs: Any, axes: list[int], mask: Any, process_set: ProcessSet) -> tuple[Any, Any, Any]:
-    """Count, mean and variance over `axes`, which keep the size 1, as float64. mask: the positions that count.
+    """Count, mean and variance over `axes`, which keep the size 1, as float64. mask: which positions count.
 
     Each rank sums differences to its own mean, so float32 loses nothing when the mean is large. The sums
     are related to zero in float64, and travel as one operation.

@@ -68,8 +68,8 @@ OPTIMIZERS = {
     "AdagradDAOptimizer",
 }
 ONE_OF = {"Keras 3": "Adam", "Keras 2": "Adam", "Keras 2 legacy": "Adam", "v1": "AdamOptimizer"}
-# Other words than those of the row. A MultiOptimizer has no accumulation of its own. Nadam of Keras 2 counts how
-# often it is traced, which the variables for several passes change.
+# Other words than those of the row. A MultiOptimizer has no accumulation of its own. Nadam of Keras 2 counts
+# how often it is traced, which the variables for several passes change.
 OTHER_WORDS = {
     ("fit", "Keras 3", "MultiOptimizer", "passes"): "parts",
     ("loop", "Keras 3", "MultiOptimizer", "passes"): "parts",
