@@ -39,6 +39,16 @@ tf.disable_eager_execution()
 variable = tf.get_variable("w", [3], initializer=tf.ones_initializer())
 loss = tf.reduce_sum(variable * variable)
 """
+# Arrays on a GPU of the fake driver, with an imitation of cupy.
+ON_GPU = """
+import os
+import device_array, numpy as np, rdmacoll
+from cuda_sim_build import fake_driver
+os.environ["RDMACOLL_CUDA_LIBRARY"] = str(fake_driver())
+cupy = device_array.cupy_of(os.environ["RDMACOLL_CUDA_LIBRARY"])
+rdmacoll.init()
+gradients, stream = cupy.array(np.ones(4, "float32")), device_array.new_stream()
+"""
 FITS = {"(optimizer, ...)": '(optimizer, loss="mse")', "fit(..., ": "fit(x, y, verbose=0, "}
 
 
@@ -60,6 +70,9 @@ CASES = {
     "tape = hvd.DistributedGradientTape(tape)": Case(2, KERAS + "batches = [(x, y)] * 2\n", is_slow=True),
     "rows = rdmacoll.engine.allgather(": Case(3, ""),
     "evens = rdmacoll.ProcessSet([0, 2])": Case(3, NUMPY),
+    'memory = rdmacoll.engine.empty(1000, "bfloat16", device="cuda:0")': Case(
+        2, ON_GPU, after="assert (total.get() == 2.0).all() and memory.shape == (1000,)"
+    ),
     "last = rdmacoll.join()": Case(
         2,
         KERAS
