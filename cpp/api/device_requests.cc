@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/text.h"
 
@@ -26,8 +27,11 @@ bool reads_input(const Request& request, const Session& session) {
 Status find_gpu(DeviceMemory& memory, const TensorRef& tensor, bool reads_input,
                 std::optional<Gpu>& gpu) {
   Gpu input = kHost, output = kHost;
-  const bool has_input = reads_input && tensor.input != nullptr;
-  const bool has_output = tensor.output != nullptr && !(has_input && tensor.output == tensor.input);
+  // The address of an empty tensor may be the end of other memory.
+  const bool is_empty = tensor.elements() == 0;
+  const bool has_input = reads_input && tensor.input != nullptr && !is_empty;
+  const bool has_output =
+      tensor.output != nullptr && !is_empty && !(has_input && tensor.output == tensor.input);
   if (has_input) RC_RETURN_IF_ERROR(memory.find(tensor.input, input));
   if (has_output) RC_RETURN_IF_ERROR(memory.find(tensor.output, output));
   if (has_input && has_output && input != output) {
@@ -37,6 +41,47 @@ Status find_gpu(DeviceMemory& memory, const TensorRef& tensor, bool reads_input,
   }
   if (has_input) gpu = input;
   if (has_output) gpu = output;
+  return {};
+}
+
+// Finds the GPU of each tensor. Empty ones go with the others.
+Status find_gpus(DeviceMemory& memory, uint64_t stream, bool reads_input, Request& request) {
+  std::vector<TensorRef*> empty;
+  std::optional<Gpu> first;
+  for (TensorRef& tensor : request.tensors) {
+    std::optional<Gpu> gpu;
+    RC_RETURN_IF_ERROR(find_gpu(memory, tensor, reads_input, gpu));
+    if (!gpu) {
+      empty.push_back(&tensor);
+      continue;
+    }
+    tensor.gpu = *gpu;
+    if (!first) first = gpu;
+  }
+  if (empty.empty()) return {};
+  if (!first) RC_RETURN_IF_ERROR(memory.find_stream(stream, first.emplace()));
+  for (TensorRef* tensor : empty) tensor->gpu = *first;
+  return {};
+}
+
+// Results that the engine makes lie where the tensors do.
+Status place_results(DeviceMemory& memory, Request& request) {
+  if (request.tensors.empty()) return {};
+  const Gpu gpu = request.tensors.front().gpu;
+  const bool makes_result = is_known(request.kind) && row_of(request.kind).makes_result;
+  for (const TensorRef& tensor : request.tensors) {
+    if (!makes_result || (tensor.gpu != kHost && tensor.gpu == gpu)) continue;
+    if (tensor.gpu == kHost) {
+      return {Code::invalid, cat(title(tensor), " is in managed or host memory, and results of ",
+                                 name_of(request.kind),
+                                 " would be in memory of a GPU: copy it to the GPU first.")};
+    }
+    return {Code::invalid, cat(title(tensor), " is in ", place_of(memory, tensor.gpu),
+                               ", and the first tensor in ", place_of(memory, gpu),
+                               ": make a call for each GPU.")};
+  }
+  if (gpu == kHost) return {};
+  request.result_memory = [&memory, gpu](uint64_t bytes) { return memory.allocate(gpu, bytes); };
   return {};
 }
 
@@ -62,16 +107,8 @@ Status use_stream(DeviceMemory& memory, uint64_t stream, bool reads_input, Reque
   if (request.shares_results) {
     return {Code::invalid, "results in memory of a GPU are not shared: leave `shared_result` out."};
   }
-  for (TensorRef& tensor : request.tensors) {
-    std::optional<Gpu> gpu;
-    RC_RETURN_IF_ERROR(find_gpu(memory, tensor, reads_input, gpu));
-    if (!gpu) RC_RETURN_IF_ERROR(memory.find_stream(stream, gpu.emplace()));
-    tensor.gpu = *gpu;
-  }
-  const Gpu gpu = request.tensors.empty() ? kHost : request.tensors.front().gpu;
-  if (gpu != kHost) {
-    request.result_memory = [&memory, gpu](uint64_t bytes) { return memory.allocate(gpu, bytes); };
-  }
+  RC_RETURN_IF_ERROR(find_gpus(memory, stream, reads_input, request));
+  RC_RETURN_IF_ERROR(place_results(memory, request));
   return note_order(memory, stream, request);
 }
 

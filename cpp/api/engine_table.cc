@@ -132,7 +132,8 @@ int engine_timeline(rc_engine* engine, const char* path, char** error) {
 int32_t engine_gpu_of(rc_engine* engine, const void* memory) {
   DeviceMemory* gpus = nullptr;
   Gpu gpu = kHost;
-  Status status = engine->session->device_memory(gpus);
+  Status status = engine->session->usable();
+  if (status.ok()) status = engine->session->device_memory(gpus);
   if (status.ok()) status = gpus->find(memory, gpu);
   return status.ok() && gpu != kHost ? gpus->number_of(gpu) : -1;
 }

@@ -334,8 +334,13 @@ void Session::close(const std::string& cause) {
   forget_state_signal(driver_.get());
   const Nanoseconds limit = goodbye_limit(from_seconds(config_.peer_timeout_s));
   driver_->stop(cause, is_started_ ? limit : kEarlyGoodbyeLimit);
-  if (device_memory_ != nullptr) device_memory_->close();  // no waker of it calls the driver
-  compute_->finish_tasks();  // memory of callbacks may be freed after close()
+  Compute* compute = nullptr;
+  {
+    const std::lock_guard lock(device_memory_mutex_);
+    if (device_memory_ != nullptr) device_memory_->close();  // no waker of it calls the driver
+    compute = compute_.get();
+  }
+  compute->finish_tasks();  // memory of callbacks may be freed after close()
 }
 
 Session::~Session() {

@@ -25,10 +25,13 @@ Status Lane::open() {
 Status Lane::end(uint16_t job) {
   const Driver& driver = gpus_.driver();
   EventHandle event = nullptr;
-  RC_RETURN_IF_ERROR(events_.take(gpus_.context(gpu_), event));
-  const Status status = driver.check(driver.call.cuEventRecord(event, stream_), "cuEventRecord");
-  if (!status.ok()) {
-    events_.give_back(gpus_.context(gpu_), event);
+  Status status = events_.take(gpus_.context(gpu_), event);
+  if (status.ok()) {
+    status = driver.check(driver.call.cuEventRecord(event, stream_), "cuEventRecord");
+    if (!status.ok()) events_.give_back(gpus_.context(gpu_), event);
+  }
+  if (!status.ok()) {  // the job's copies may not go on behind its end
+    driver.call.cuStreamSynchronize(stream_);
     return status;
   }
   ends_.push_back({event, job});

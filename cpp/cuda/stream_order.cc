@@ -52,11 +52,12 @@ class StreamOrders::Order final : public StreamOrder {
   bool arm() override {
     const RelaxedCapture relaxed(shared_->gpus->driver());
     shared_->sleeper->arm();
-    if (!std::exchange(is_watched_, true)) {
+    if (!is_watched_) {
       WakeStream& wake_stream = shared_->wake_streams[stream_ / 64 % kWakeStreams];
       const Status status =
           wake_stream.notify_after(*shared_->gpus, gpu_, event_, shared_->sleeper);
       if (!status.ok()) return false;
+      is_watched_ = true;
     }
     return shared_->gpus->driver().call.cuEventQuery(event_) == kNotReady;
   }

@@ -14,7 +14,7 @@ import importlib
 import operator
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,11 +28,10 @@ LEGACY_STREAM, PER_THREAD_STREAM = 1, 2
 
 
 class Order(NamedTuple):
-    """The stream that orders a call. owner: keeps the stream. is_given: the caller named it."""
+    """The stream that orders a call. owner: keeps the stream."""
 
     stream: int
     owner: object = None
-    is_given: bool = False
 
 
 def given_order(stream: Any) -> Order:
@@ -59,7 +58,7 @@ def given_order(stream: Any) -> Order:
             f"stream={stream!r} is no CUDA stream: give a stream of cupy or PyTorch, or a number as in "
             "DLPack: 1, 2, or a handle."
         )
-    return Order(number, stream, is_given=True)
+    return Order(number, stream)
 
 
 class ArrayLibrary:
@@ -117,10 +116,8 @@ class _Cupy(ArrayLibrary):
 
     @contextmanager
     def _current(self, array: Any, order: Order) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(array.device)
-            if order.is_given:
-                stack.enter_context(self._stream(order.stream))
+        # Another stream may be current when the call is waited for.
+        with array.device, self._stream(order.stream):
             yield
 
     def _stream(self, stream: int) -> Any:
@@ -159,15 +156,13 @@ class _Torch(ArrayLibrary):
 
     @contextmanager
     def _current(self, array: Any, order: Order) -> Iterator[None]:
+        # Another stream may be current when the call is waited for.
         cuda = self._module.cuda
-        with ExitStack() as stack:
-            stack.enter_context(cuda.device(array.device))
-            if order.is_given:
-                if order.stream == LEGACY_STREAM:
-                    stream = cuda.default_stream(array.device)
-                else:
-                    stream = cuda.ExternalStream(order.stream, device=array.device)
-                stack.enter_context(cuda.stream(stream))
+        if order.stream == LEGACY_STREAM:
+            stream = cuda.default_stream(array.device)
+        else:
+            stream = cuda.ExternalStream(order.stream, device=array.device)
+        with cuda.device(array.device), cuda.stream(stream):
             yield
 
     def contiguous(self, array: Any, order: Order) -> Any:
@@ -187,7 +182,9 @@ class _Jax(ArrayLibrary):
     refusal_to_write = "JAX arrays are immutable: leave out= away, and use the array that the call returns."
 
     def adopt(self, memory: Any) -> Any:
-        return importlib.import_module("jax.dlpack").from_dlpack(memory)
+        # A copy, since XLA lets go of foreign memory while its streams may still read it.
+        foreign = importlib.import_module("jax.dlpack").from_dlpack(memory)
+        return self._module.numpy.array(foreign, copy=True).block_until_ready()
 
 
 class _Numba(ArrayLibrary):

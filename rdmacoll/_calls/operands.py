@@ -123,12 +123,12 @@ def _check_target(read: DeviceArray, target: DeviceArray) -> None:
 
 
 def _new_like(read: DeviceArray) -> DeviceArray:
-    """A new array of the library of `read`, which is the caller's array."""
+    """A new array of the library of `read`, the caller's array, or memory that `deliver` gives to it."""
     library: ArrayLibrary = read.library
     array = library.empty_like(read.array, read.order)
     if array is None:
         memory = GpuArray.allocate(current(), read.shape, read.dtype, read.gpu, read.order)
-        return read._replace(address=memory.address, array=library.adopt(memory), owner=memory)
+        return read._replace(address=memory.address, array=memory, owner=memory)
     return _read_on(array, library, read.order)
 
 
@@ -136,6 +136,8 @@ def deliver(result: Operand, out: Any) -> Array:
     """The result as the caller gets it: in `out`, or as a new array of the array's library."""
     if not isinstance(result, DeviceArray):
         return arguments.deliver(result, out)
+    if out is None and isinstance(result.array, GpuArray):
+        return result.library.adopt(result.array)  # type: ignore[no-any-return]
     array: Array = result.array if out is None else out
     if array is not result.array:
         library_of(out).assign(out, result.array, result.order)
@@ -181,12 +183,13 @@ def check_group(sources: Sequence[Operand]) -> None:
 
 
 def _check_one_gpu(arrays: Sequence[DeviceArray], labels: Sequence[str]) -> None:
-    first = arrays[0].gpu
-    for one, label in zip(arrays, labels):
-        if one.gpu != first:
+    # Empty arrays may have no memory, so their GPU is unknown.
+    known = [(one.gpu, label) for one, label in zip(arrays, labels) if one.gpu != UNKNOWN_GPU]
+    for gpu, label in known:
+        if gpu != known[0][0]:
             raise ConfigError(
-                f"{labels[0]} is in memory of cuda:{first}, and {label} in memory of cuda:{one.gpu}: make a "
-                "call for each GPU."
+                f"{known[0][1]} is in memory of cuda:{known[0][0]}, and {label} in memory of cuda:{gpu}: "
+                "make a call for each GPU."
             )
 
 

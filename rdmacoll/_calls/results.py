@@ -33,7 +33,9 @@ def _on_host(owner: object, address: int, dims: tuple[int, ...], dtype: np.dtype
 def _on_gpu(engine: Engine, result: int, address: int, dims: tuple[int, ...], like: DeviceArray) -> Any:
     """result: the library's reference to the memory."""
     memory = GpuMemory(engine, result, like.order)
-    return like.library.adopt(GpuArray(memory, address, dims, like.dtype, like.gpu))
+    # An input without memory does not tell the GPU.
+    gpu = engine.library.gpu_of(engine.address, address) if math.prod(like.shape) == 0 else like.gpu
+    return like.library.adopt(GpuArray(memory, address, dims, like.dtype, gpu))
 
 
 class Results:

@@ -67,7 +67,7 @@ def memory(monkeypatch):
 )
 def test_a_stream_is_a_number_or_an_object_of_a_library(stream, handle):
     order = given_order(stream)
-    assert (order.stream, order.is_given) == (handle, True)
+    assert order.stream == handle
     assert order.owner is stream
 
 
@@ -201,6 +201,18 @@ def test_arrays_that_are_not_contiguous_are_copied_as_with_numpy(kind, request):
     assert library.log[-1][2] is target.array
 
 
+@pytest.mark.parametrize("kind", ["cupy", "torch"])
+def test_out_is_written_on_the_stream_of_the_call_whatever_is_current_later(kind, request):
+    library = request.getfixturevalue(kind)
+    columns = library.array((3, 2), strides=(1, 3))
+    of_call, later = (types.SimpleNamespace(ptr=at, cuda_stream=at) for at in (0x456, 0x789))
+    with library.using(of_call):
+        _, target = operands.source_and_target(columns, columns)
+    with library.using(later):
+        operands.deliver(target, columns)
+    assert library.log[-1][:2] == ("assign", 0x456)
+
+
 def test_out_that_overlaps_the_array_is_written_at_the_end(cupy):
     array = cupy.array((4,), address=0x9000_0000)
     for address in (0x9000_0004, 0x8FFF_FFFC):
@@ -215,8 +227,10 @@ def test_memory_of_the_engine_is_the_result_where_the_library_makes_none(jax, me
     array = jax.array((2, 3), gpu=1)
     _, target = operands.source_and_target(array, None)
     assert memory == [((2, 3), "float32", 1, 1)]
+    assert jax.adopted == []  # the operation has not written it yet
     result = operands.deliver(target, None)
     assert type(result) is jax.array
+    assert result.is_ready
     assert jax.adopted[0].address == target.address
     _, target = operands.source_and_target(Producer(Made()), None)
     assert isinstance(operands.deliver(target, None), GpuArray)

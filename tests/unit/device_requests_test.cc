@@ -119,6 +119,34 @@ TEST_F(StreamRequests, with_input_and_output_on_different_devices_are_refused) {
             "on the same device.");
 }
 
+// The end of an allocation, as an empty slice has it, is no address of this allocation.
+TEST_F(StreamRequests, with_an_empty_tensor_use_the_gpu_of_the_others) {
+  memory_.gpus = {{first_, 3}};
+  Request request = request_of(second_, nullptr, Kind::allgather);
+  request.tensors[0].dims = {0, 4};
+  request.tensors.push_back({first_, nullptr, {4}, "other"});
+  ASSERT_TRUE(use_stream(memory_, 1, true, request).ok());
+  EXPECT_EQ(request.tensors[0].gpu, 3);
+  EXPECT_EQ(request.tensors[1].gpu, 3);
+  EXPECT_EQ(memory_.calls, (std::vector<std::string>{"order 1 on 3"}));
+}
+
+TEST_F(StreamRequests, make_no_results_for_memory_that_the_host_reads) {
+  Request request = request_of(first_, nullptr, Kind::allgather);
+  EXPECT_EQ(use_stream(memory_, 1, true, request).message(),
+            "'gradient' is in managed or host memory, and results of allgather would be in memory "
+            "of a GPU: copy it to the GPU first.");
+}
+
+TEST_F(StreamRequests, make_results_on_one_gpu_only) {
+  memory_.gpus = {{first_, 0}, {second_, 1}};
+  Request request = request_of(first_, nullptr, Kind::allgather);
+  request.tensors.push_back({second_, nullptr, {4}, "other"});
+  EXPECT_EQ(use_stream(memory_, 1, true, request).message(),
+            "'other' is in memory of cuda:5, and the first tensor in memory of cuda:4: make a call "
+            "for each GPU.");
+}
+
 TEST_F(StreamRequests, do_not_share_their_results) {
   Request request = request_of(first_, nullptr);
   request.shares_results = true;

@@ -23,6 +23,7 @@ struct OneGpu final : DeviceMemory {
   bool has_reached = false;
   Status broken, unknown_stream;
   uint64_t stream = 0;
+  Gpu place = 0;
 
   Status use(int, Gpu& gpu) override {
     gpu = 0;
@@ -30,7 +31,7 @@ struct OneGpu final : DeviceMemory {
   }
   int number_of(Gpu) const override { return 0; }
   Status find(const void*, Gpu& gpu) override {
-    gpu = 0;
+    gpu = place;
     return {};
   }
   Status find_stream(uint64_t, Gpu& gpu) override {
@@ -49,10 +50,10 @@ struct OneGpu final : DeviceMemory {
 
 class RetiredMemoryOf : public testing::Test {
  protected:
-  std::weak_ptr<std::byte[]> retire(RetiredMemory& retired) {
+  std::weak_ptr<std::byte[]> retire(RetiredMemory& retired, uint64_t stream = 7) {
     std::shared_ptr<std::byte[]> memory = gpu_.allocate(0, 8);
     const std::weak_ptr<std::byte[]> watched = memory;
-    retired.add(gpu_, std::move(memory), 7);
+    retired.add(gpu_, std::move(memory), stream);
     return watched;
   }
 
@@ -68,6 +69,20 @@ TEST_F(RetiredMemoryOf, a_stream_stays_until_its_work_is_done) {
   gpu_.has_reached = true;
   retired.sweep();
   EXPECT_TRUE(watched.expired());
+}
+
+// Another thread may free the memory, and its stream 2 is another one.
+TEST_F(RetiredMemoryOf, the_stream_of_a_thread_waits_for_the_streams_of_all_threads) {
+  RetiredMemory retired;
+  (void)retire(retired, 2);
+  EXPECT_EQ(gpu_.stream, 1u);
+}
+
+TEST_F(RetiredMemoryOf, the_host_is_free_at_once) {
+  RetiredMemory retired;
+  gpu_.place = kHost;
+  EXPECT_TRUE(retire(retired, 1).expired());
+  EXPECT_EQ(gpu_.stream, 0u);
 }
 
 TEST_F(RetiredMemoryOf, an_unknown_stream_or_a_broken_gpu_stays_to_the_end) {

@@ -34,9 +34,12 @@ TEST(Status, names_the_python_classes) {
 }
 
 TEST(Status, crosses_the_boundary_as_json_with_every_field) {
-  const Status status(
-      Code::stalled, "say \"why\"\n",
-      {.rank = -1, .host = "h", .cause = "c", .tensor = "dense/kernel", .ranks = {1, 4}});
+  const Status status(Code::stalled, "say \"why\"\n",
+                      {.rank = {},
+                       .host = "h",
+                       .cause = "c",
+                       .tensor = "dense/kernel",
+                       .ranks = {JobRank(1), JobRank(4)}});
   EXPECT_EQ(status.to_json(),
             "{\"kind\": \"StalledError\", \"message\": \"say \\\"why\\\"\\n\", \"rank\": -1, "
             "\"host\": \"h\", \"cause\": \"c\", \"tensor\": \"dense/kernel\", \"ranks\": [1, 4]}");

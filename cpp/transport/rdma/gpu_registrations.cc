@@ -216,6 +216,7 @@ GpuRegistrations::Allocation& GpuRegistrations::remember(const GpuAllocation& fo
     allocation.slab_bytes = slab;
   }
   if (allocation.slab_bytes == 0) {
+    allocation.slab_bytes = kGpuPageBytes;
     set_obstacle(allocation, cat("The GPU's BAR1 has only ", bytes_text(room), " for each NIC."));
   }
   if (!allocation.obstacle.empty()) return allocation;
