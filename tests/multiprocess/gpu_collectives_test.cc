@@ -138,7 +138,7 @@ TEST(GpuRequests, of_a_broken_stream_name_the_rank) {
     }
     const Status status = run(world.rank(rank), std::move(request));
     EXPECT_EQ(status.code(), Code::rank_failed) << status.message();
-    EXPECT_EQ(status.detail().rank, 1);
+    EXPECT_EQ(status.detail().rank, JobRank(1));
     EXPECT_NE(status.message().find("before allreduce 'gradient'"), std::string::npos)
         << status.message();
     EXPECT_NE(status.message().find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos);
