@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -74,10 +75,18 @@ class Children {
 
  private:
   static constexpr time_t kLoopS = 10;  // processor time; a world that takes longer hangs
-  static constexpr rlim_t kMemory = rlim_t{4} << 30;
+  static constexpr rlim_t kMemory = rlim_t{4} << 30;  // beyond what is mapped already
+
+  // The fake CUDA driver, for example, reserves addresses that count here.
+  static rlim_t mapped() {
+    rlim_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    return pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+  }
 
   static void limit() {
-    const rlimit memory{kMemory, kMemory}, none{0, 0};
+    const rlim_t most = mapped() + kMemory;
+    const rlimit memory{most, most}, none{0, 0};
     if (!kSanitized) setrlimit(RLIMIT_AS, &memory);
     setrlimit(RLIMIT_CORE, &none);
   }
