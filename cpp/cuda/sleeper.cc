@@ -1,8 +1,43 @@
 #include "cuda/sleeper.h"
 
+#include <cstdint>
+#include <map>
 #include <utility>
 
 namespace rdmacoll::cuda {
+namespace {
+
+// The sleepers that host functions of the driver will notify. Such a function may run after the
+// engine's end, or never if the GPU has a fault.
+class Expected {
+ public:
+  void* add(std::shared_ptr<Sleeper> sleeper) {
+    const std::lock_guard lock(mutex_);
+    sleepers_.emplace(++last_, std::move(sleeper));
+    return reinterpret_cast<void*>(last_);
+  }
+  std::shared_ptr<Sleeper> take(void* number) {
+    const std::lock_guard lock(mutex_);
+    auto node = sleepers_.extract(reinterpret_cast<uintptr_t>(number));
+    return node.empty() ? nullptr : std::move(node.mapped());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<uintptr_t, std::shared_ptr<Sleeper>> sleepers_;
+  uintptr_t last_ = 0;
+};
+
+Expected& expected() {
+  static auto& all = *new Expected;  // threads of the driver may outlive static objects
+  return all;
+}
+
+void notify(void* number) {
+  if (const std::shared_ptr<Sleeper> sleeper = expected().take(number)) sleeper->notify();
+}
+
+}  // namespace
 
 void Sleeper::notify() {
   if (!is_armed_.exchange(false)) return;
@@ -30,17 +65,11 @@ Status WakeStream::notify_after(const Gpus& gpus, Gpu gpu, EventHandle event,
   RC_RETURN_IF_ERROR(scope.status());
   RC_RETURN_IF_ERROR(
       driver.check(driver.call.cuStreamWaitEvent(stream_, event, 0), "cuStreamWaitEvent"));
-  // The function may run after the engine's end, so it has a reference of its own.
-  auto reference = std::make_unique<std::shared_ptr<Sleeper>>(sleeper);
-  const auto notify = [](void* context) {
-    const std::unique_ptr<std::shared_ptr<Sleeper>> own(
-        static_cast<std::shared_ptr<Sleeper>*>(context));
-    (*own)->notify();
-  };
-  RC_RETURN_IF_ERROR(driver.check(driver.call.cuLaunchHostFunc(stream_, notify, reference.get()),
-                                  "cuLaunchHostFunc"));
-  (void)reference.release();
-  return {};
+  void* const number = expected().add(sleeper);
+  Status status =
+      driver.check(driver.call.cuLaunchHostFunc(stream_, notify, number), "cuLaunchHostFunc");
+  if (!status.ok()) (void)expected().take(number);
+  return status;
 }
 
 // The driver ends a stream after its work, and does not wait here.
