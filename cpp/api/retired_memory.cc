@@ -2,18 +2,15 @@
 
 #include <utility>
 
+#include "cuda/driver_api.h"
+
 namespace rdmacoll {
-namespace {
-
-constexpr uint64_t kLegacyStream = 1, kPerThreadStream = 2;
-
-}  // namespace
 
 void RetiredMemory::add(DeviceMemory& gpus, std::shared_ptr<std::byte[]> memory, uint64_t stream) {
   Entry entry{std::move(memory), nullptr};
   Gpu gpu = kHost;
   // Any thread may free memory, and each has its own stream 2. The legacy stream waits for all.
-  if (stream == kPerThreadStream) stream = kLegacyStream;
+  if (stream == cuda::kPerThreadStream) stream = cuda::kLegacyStream;
   Status status = gpus.find(entry.memory.get(), gpu);
   if (status.ok() && gpu == kHost) return;  // no GPU works on it
   if (status.ok()) status = gpus.order(stream, gpu, entry.order);
