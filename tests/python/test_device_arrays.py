@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import ml_dtypes
 import numpy as np
 import pytest
 from capsules import Interface, Made, Producer
@@ -85,7 +86,6 @@ def test_every_dtype_of_the_engine_has_a_code():
     assert found == set(CODES)
     bfloat16 = read(Made((5,), code=4, bits=16)).dtype
     assert (str(bfloat16), bfloat16.itemsize) == ("bfloat16", 2)
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     assert bfloat16 == np.dtype(ml_dtypes.bfloat16)
 
 
