@@ -1,12 +1,12 @@
 #include "cuda/driver.h"
 
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <map>
 #include <memory>
 #include <mutex>
 
+#include "base/runtime_library.h"
 #include "base/text.h"
 
 namespace rdmacoll::cuda {
@@ -46,26 +46,6 @@ std::string_view cure_of(Result result) {
   return "";
 }
 
-class Finder {
- public:
-  explicit Finder(void* library) : library_(library) {}
-
-  template <typename Function>
-  void need(const char* name, Function& function) {
-    take_if_there(name, function);
-    if (function == nullptr && missing_.empty()) missing_ = name;
-  }
-  template <typename Function>
-  void take_if_there(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(::dlsym(library_, name));
-  }
-  const std::string& missing() const { return missing_; }
-
- private:
-  void* library_;
-  std::string missing_;
-};
-
 Status not_opened(const std::string& library, std::string_view cause) {
   return {Code::invalid,
           cat("arrays on a GPU need NVIDIA's driver, and ", library, " cannot be used: ", cause,
@@ -74,20 +54,16 @@ Status not_opened(const std::string& library, std::string_view cause) {
 }
 
 Status load(const std::string& library, Functions& functions) {
-  void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* const cause = ::dlerror();
-    return not_opened(library, cause == nullptr ? "no cause given" : cause);
-  }
-  Finder finder(handle);
-#define RC_CUDA_NEED(name, parameters) finder.need(#name, functions.name);
-#define RC_CUDA_TAKE(name, parameters) finder.take_if_there(#name, functions.name);
+  RuntimeLibrary opened(library);
+  if (!opened.problem().empty()) return not_opened(library, opened.problem());
+#define RC_CUDA_NEED(name, parameters) opened.need(#name, functions.name);
+#define RC_CUDA_TAKE(name, parameters) opened.take_if_there(#name, functions.name);
   RC_CUDA_FUNCTIONS(RC_CUDA_NEED)
   RC_CUDA_OPTIONAL_FUNCTIONS(RC_CUDA_TAKE)
 #undef RC_CUDA_NEED
 #undef RC_CUDA_TAKE
-  if (finder.missing().empty()) return {};
-  return not_opened(library, cat("it lacks the function ", finder.missing(), " of CUDA 11.0"));
+  if (opened.missing().empty()) return {};
+  return not_opened(library, cat("it lacks the function ", opened.missing(), " of CUDA 11.0"));
 }
 
 std::string version_text(int version) { return cat(version / 1000, ".", version % 1000 / 10); }

@@ -1,9 +1,8 @@
 #include "cuda/nvml.h"
 
-#include <dlfcn.h>
-
 #include <array>
 
+#include "base/runtime_library.h"
 #include "base/text.h"
 #include "cuda/topology.h"
 
@@ -67,26 +66,15 @@ NvmlGpu gpu_of(const nvml::Functions& call, nvml::Device device) {
 }
 
 std::string load(const std::string& library, nvml::Functions& functions) {
-  // The library stays loaded: it may have threads of its own.
-  void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* const cause = ::dlerror();
-    return cause == nullptr ? "no cause given" : cause;
-  }
-  std::string missing;
-#define RC_NVML_TAKE(name, parameters) \
-  functions.name = reinterpret_cast<int(*) parameters>(::dlsym(handle, #name));
-#define RC_NVML_NEED(name, parameters) \
-  RC_NVML_TAKE(name, parameters)       \
-  if (functions.name == nullptr && missing.empty()) missing = #name;
-  using nvml::Bar1;
-  using nvml::Device;
-  using nvml::Memory;
-  using nvml::Pci;
+  RuntimeLibrary opened(library);
+  if (!opened.problem().empty()) return opened.problem();
+#define RC_NVML_NEED(name, parameters) opened.need(#name, functions.name);
+#define RC_NVML_TAKE(name, parameters) opened.take_if_there(#name, functions.name);
   RC_NVML_FUNCTIONS(RC_NVML_NEED)
   RC_NVML_OPTIONAL_FUNCTIONS(RC_NVML_TAKE)
 #undef RC_NVML_NEED
 #undef RC_NVML_TAKE
+  const std::string& missing = opened.missing();
   return missing.empty() ? "" : cat(library, " lacks the function ", missing);
 }
 

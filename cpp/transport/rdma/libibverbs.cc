@@ -1,10 +1,9 @@
 #include "transport/rdma/libibverbs.h"
 
-#include <dlfcn.h>
-
 #include <cerrno>
 #include <filesystem>
 
+#include "base/runtime_library.h"
 #include "base/system_error.h"
 #include "base/text.h"
 #include "transport/rdma/error_texts.h"
@@ -17,58 +16,40 @@ namespace {
 constexpr const char* kSymbolVersion = "IBVERBS_1.1";
 constexpr const char* kFirstVersion = "IBVERBS_1.0";
 
-class Finder {
- public:
-  explicit Finder(void* library) : library_(library) {}
-
-  template <typename Function>
-  void need(const char* name, Function& function, const char* version = kSymbolVersion) {
-    function = reinterpret_cast<Function>(::dlvsym(library_, name, version));
-    if (function == nullptr && missing_.empty()) missing_ = name;
-  }
-  template <typename Function>
-  void take_if_there(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(::dlsym(library_, name));
-  }
-  const std::string& missing() const { return missing_; }
-
- private:
-  void* library_;
-  std::string missing_;
-};
-
-Status find_functions(void* handle, Library& library) {
-  Finder finder(handle);
-  finder.need("ibv_get_device_list", library.device_list);
-  finder.need("ibv_free_device_list", library.free_device_list);
-  finder.need("ibv_open_device", library.open_device);
-  finder.need("ibv_close_device", library.close_device);
-  finder.need("ibv_query_device", library.query_device);
-  finder.need("ibv_query_port", library.query_port);
-  finder.need("ibv_query_gid", library.query_gid);
-  finder.need("ibv_query_pkey", library.query_pkey);
-  finder.need("ibv_alloc_pd", library.allocate_domain);
-  finder.need("ibv_dealloc_pd", library.free_domain);
-  finder.need("ibv_reg_mr", library.register_memory);
-  finder.need("ibv_dereg_mr", library.deregister_memory);
-  finder.need("ibv_create_cq", library.create_queue);
-  finder.need("ibv_destroy_cq", library.destroy_queue);
-  finder.need("ibv_get_cq_event", library.take_queue_event);
-  finder.need("ibv_ack_cq_events", library.acknowledge_queue_events);
-  finder.need("ibv_create_qp", library.create_pair);
-  finder.need("ibv_modify_qp", library.modify_pair);
-  finder.need("ibv_destroy_qp", library.destroy_pair);
-  finder.need("ibv_get_async_event", library.take_async_event);
-  finder.need("ibv_ack_async_event", library.acknowledge_async_event);
-  finder.need("ibv_event_type_str", library.event_text);
-  finder.need("ibv_fork_init", library.fork_init);
-  finder.need("ibv_create_comp_channel", library.create_channel, kFirstVersion);
-  finder.need("ibv_destroy_comp_channel", library.destroy_channel, kFirstVersion);
-  finder.take_if_there("_ibv_query_gid_table", library.query_gid_table);
-  finder.take_if_there("ibv_is_fork_initialized", library.fork_status);
-  finder.take_if_there("ibv_reg_dmabuf_mr", library.register_dma_buf);
-  if (finder.missing().empty()) return {};
-  return library_missing(cat("it lacks the function ", finder.missing()));
+Status find_functions(RuntimeLibrary& opened, Library& library) {
+  const auto need = [&](const char* name, auto& function, const char* version = kSymbolVersion) {
+    opened.need(name, function, version);
+  };
+  need("ibv_get_device_list", library.device_list);
+  need("ibv_free_device_list", library.free_device_list);
+  need("ibv_open_device", library.open_device);
+  need("ibv_close_device", library.close_device);
+  need("ibv_query_device", library.query_device);
+  need("ibv_query_port", library.query_port);
+  need("ibv_query_gid", library.query_gid);
+  need("ibv_query_pkey", library.query_pkey);
+  need("ibv_alloc_pd", library.allocate_domain);
+  need("ibv_dealloc_pd", library.free_domain);
+  need("ibv_reg_mr", library.register_memory);
+  need("ibv_dereg_mr", library.deregister_memory);
+  need("ibv_create_cq", library.create_queue);
+  need("ibv_destroy_cq", library.destroy_queue);
+  need("ibv_get_cq_event", library.take_queue_event);
+  need("ibv_ack_cq_events", library.acknowledge_queue_events);
+  need("ibv_create_qp", library.create_pair);
+  need("ibv_modify_qp", library.modify_pair);
+  need("ibv_destroy_qp", library.destroy_pair);
+  need("ibv_get_async_event", library.take_async_event);
+  need("ibv_ack_async_event", library.acknowledge_async_event);
+  need("ibv_event_type_str", library.event_text);
+  need("ibv_fork_init", library.fork_init);
+  need("ibv_create_comp_channel", library.create_channel, kFirstVersion);
+  need("ibv_destroy_comp_channel", library.destroy_channel, kFirstVersion);
+  opened.take_if_there("_ibv_query_gid_table", library.query_gid_table);
+  opened.take_if_there("ibv_is_fork_initialized", library.fork_status);
+  opened.take_if_there("ibv_reg_dmabuf_mr", library.register_dma_buf);
+  if (opened.missing().empty()) return {};
+  return library_missing(cat("it lacks the function ", opened.missing()));
 }
 
 // Pages that a device knows must not move when the process forks. Newer kernels ensure this
@@ -87,13 +68,9 @@ struct Loaded {
   Status status;
 
   Loaded() {
-    void* handle = ::dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) {
-      const char* cause = ::dlerror();
-      status = library_missing(cause == nullptr ? "no cause given" : cause);
-      return;
-    }
-    status = find_functions(handle, library);
+    RuntimeLibrary opened("libibverbs.so.1");
+    status = opened.problem().empty() ? find_functions(opened, library)
+                                      : library_missing(opened.problem());
     if (status.ok()) library.warning = prepare_for_forks(library);
   }
 };
