@@ -32,7 +32,7 @@ PUNCTUAL = ("conformance", "multiprocess")
 # Allowed skips of GoogleTest: name -> reason.
 ALLOWED_SKIPS: dict[str, str] = {}
 LIMIT_S = 1800  # limit of a silence in the output, long because of other load
-_PASSED = re.compile(r"^\[ RUN      \] |^\[       OK \] |^\[-+\] ")
+_PASSED = re.compile(r"^\[ RUN      \] |^\[       OK \] |^\[-+\] |^$")
 
 
 def cores() -> int:

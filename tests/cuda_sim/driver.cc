@@ -8,17 +8,24 @@
 namespace rdmacoll::cuda_sim {
 namespace {
 
-// Writes the counters when the process ends: CUDA_SIM_LOG=PREFIX makes PREFIX.<process id>.json.
+// Writes the counters: CUDA_SIM_LOG=PREFIX makes PREFIX.<process id>.json.
 void write_counters() {
   const char* prefix = std::getenv("CUDA_SIM_LOG");
   Driver& all = driver();
-  if (!prefix || all.process != getpid()) return;
+  if (!prefix) return;
   const std::string name = std::string(prefix) + "." + std::to_string(getpid()) + ".json";
   const std::lock_guard lock(all.mutex);
   if (std::FILE* file = std::fopen(name.c_str(), "w")) {
     std::fputs(all.counters().c_str(), file);
     std::fclose(file);
   }
+}
+
+// A sanitizer looks for leaks after this, and may crash if it meets threads at work.
+void end_with_process() {
+  if (driver().process != getpid()) return;
+  driver().scheduler.end();
+  write_counters();
 }
 
 }  // namespace
@@ -67,7 +74,7 @@ Call::Call(const char* name, Needs needs)
   if (!driver_.machine) {
     driver_.machine = machine_of_environment();
     driver_.process = getpid();
-    std::atexit(write_counters);
+    std::atexit(end_with_process);
   }
   driver_.log.count(std::string("calls ") + name_);
   refusal_ = check(needs);

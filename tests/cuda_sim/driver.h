@@ -67,7 +67,7 @@ struct Driver {
   std::string counters() const { return log.json(live_counts()); }
 };
 
-// Never destroyed, since its threads run until the process ends.
+// Never destroyed, since callers may use it until the process ends.
 Driver& driver();
 
 // The conditions of a call.

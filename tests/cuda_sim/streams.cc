@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <thread>
 
 #include "cuda_sim/contexts.h"
 
@@ -45,10 +44,18 @@ std::shared_ptr<Stream> Scheduler::create(Context* context, bool is_blocking) {
 }
 
 void Scheduler::start() {
-  if (has_started_) return;
-  has_started_ = true;
-  std::thread([this] { work(); }).detach();
-  std::thread([this] { call_host_functions(); }).detach();
+  if (!threads_.empty() || has_ended_) return;
+  threads_.emplace_back([this] { work(); });
+  threads_.emplace_back([this] { call_host_functions(); });
+}
+
+void Scheduler::end() {
+  {
+    const std::lock_guard lock(mutex_);
+    has_ended_ = true;
+    changed_.notify_all();
+  }
+  for (std::thread& thread : threads_) thread.join();
 }
 
 void Scheduler::submit(Stream& stream, Work work) {
@@ -59,7 +66,7 @@ void Scheduler::submit(Stream& stream, Work work) {
 }
 
 void Scheduler::wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& condition) {
-  changed_.wait(lock, condition);
+  changed_.wait(lock, [&] { return has_ended_ || condition(); });
 }
 
 bool Scheduler::is_ready(const Stream& stream) const {
@@ -116,7 +123,8 @@ void Scheduler::work() {
   block_signals();
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return !is_held_ && !ready().empty(); });
+    changed_.wait(lock, [&] { return has_ended_ || (!is_held_ && !ready().empty()); });
+    if (has_ended_) return;
     if (delay_us_ > 0 && random_() % 4 == 0) {
       const auto delay = std::chrono::microseconds(random_() % static_cast<unsigned>(delay_us_));
       lock.unlock();
@@ -133,7 +141,8 @@ void Scheduler::call_host_functions() {
   is_in_host_function = true;
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return !host_streams_.empty(); });
+    changed_.wait(lock, [&] { return has_ended_ || !host_streams_.empty(); });
+    if (has_ended_) return;
     const std::shared_ptr<Stream> stream = host_streams_.front();
     host_streams_.pop_front();
     if (stream->queue.empty()) continue;  // dropped meanwhile

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "cuda/driver_api.h"
@@ -65,7 +66,7 @@ class Scheduler {
 
   std::shared_ptr<Stream> create(Context* context, bool is_blocking);
   void submit(Stream& stream, Work work);
-  // Blocks until the condition holds. It is looked at after each piece of work.
+  // Blocks until the condition holds, or end() is called. It is looked at after each piece of work.
   void wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& condition);
   // Drops the queued work of a context, without calling its host functions.
   void drop(Context* context);
@@ -77,6 +78,8 @@ class Scheduler {
   // false if none is ready.
   void hold(bool is_held);
   bool step();
+  // Ends the driver's threads. Call without the lock, when the process exits.
+  void end();
   std::size_t queued() const;
   std::size_t live() const;
 
@@ -96,7 +99,8 @@ class Scheduler {
   int delay_us_;
   uint64_t next_number_ = 1;
   bool is_held_ = false;
-  bool has_started_ = false;
+  std::vector<std::thread> threads_;
+  bool has_ended_ = false;
 };
 
 // Says whether the calling thread runs a host function.
