@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 from collections.abc import Iterator
 
 import pytest
 from cuda_calls import Cuda
 from cuda_sim_build import fake_driver
-
-REAL = "libcuda.so.1"
+from places import REAL, has_real
 
 
 def drivers() -> list[object]:
     fakes: list[object] = ["fake k80", "fake h100"]
-    try:
-        ctypes.CDLL(REAL)
-    except OSError:
-        return fakes
-    return [*fakes, pytest.param(REAL, marks=pytest.mark.gpu)]
+    return [*fakes, pytest.param(REAL, marks=pytest.mark.gpu)] if has_real() else fakes
 
 
 @pytest.fixture(scope="module", params=drivers())

@@ -1,8 +1,8 @@
 """Runs a program on numpy arrays with its arrays in GPU memory: device_collectives.py PROGRAM ARGUMENTS
 
-Each function of `rdmacoll.engine` copies its arrays to the GPU first, as arrays of the imitated cupy, and its
-results back to the host. The variable DEVICE_RANKS names the ranks that do so ("0,2"); the others use host
-memory.
+Each function of `rdmacoll.engine` copies its arrays to the GPU first, and its results back to the host. The
+arrays there are those of cupy, or of the imitated one (tests/gpu_arrays.py). The variable DEVICE_RANKS names
+the ranks that do so ("0,2"); the others use host memory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import device_array
+import gpu_arrays
 import numpy as np
-from device_array import DeviceArray
 
 import rdmacoll
 from rdmacoll import engine
@@ -32,7 +31,6 @@ _OPERATIONS = (
     "scatter",
     "alltoall",
 )
-_COUNTS = {"calls": 0}
 
 
 def _is_taken(value: Any) -> bool:
@@ -42,6 +40,7 @@ def _is_taken(value: Any) -> bool:
         and value.dtype.name in CODES
         and min((0, *value.strides)) >= 0
         and not isinstance(value, np.ma.MaskedArray)
+        and gpu_arrays.takes(value.dtype)
     )
 
 
@@ -51,19 +50,13 @@ def _to_device(value: Any) -> Any:
         return [_to_device(one) for one in value]
     if not _is_taken(value):
         return value
-    if value.flags.c_contiguous:
-        return device_array.array(value)
-    reach = sum((dim - 1) * stride for dim, stride in zip(value.shape, value.strides)) + value.dtype.itemsize
-    memory = device_array.empty(reach, np.uint8)
-    array = DeviceArray(memory, memory._address, value.shape, value.dtype, value.strides)
-    array[...] = value
-    return array
+    return gpu_arrays.cupy().array(value) if value.flags.c_contiguous else gpu_arrays.strided(value)
 
 
 def _to_host(value: Any, outs: dict[int, np.ndarray[Any, Any]]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_to_host(one, outs) for one in value)
-    if not isinstance(value, DeviceArray):
+    if not isinstance(value, gpu_arrays.cupy().ndarray):
         return value
     host = value.get()
     if id(value) not in outs:
@@ -103,7 +96,6 @@ def _wrapped(name: str, function: Any) -> Any:
                 outs[id(target)] = host
                 targets.append(target)
             options["out"] = targets if is_group else targets[0]
-        _COUNTS["calls"] += 1
         result = function(device, *arguments, **options)
         return _Handle(result, outs, options) if name.endswith("_async") else _to_host(result, outs)
 
@@ -119,7 +111,7 @@ def _enter() -> None:
 
 
 def main() -> None:
-    device_array.cupy_of(os.environ["RDMACOLL_CUDA_LIBRARY"])
+    gpu_arrays.cupy()
     program, *arguments = sys.argv[1:]
     path = Path(__file__).with_name(program)
     sys.argv = [str(path), *arguments]

@@ -1,0 +1,62 @@
+"""Places of tests of ranks: a CUDA driver, and the library whose arrays the ranks have on it."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import secrets
+from dataclasses import dataclass, field
+
+import pytest
+from cuda_sim_build import fake_driver
+from rank_program import program
+from ranks import run
+
+REAL = "libcuda.so.1"
+LIBRARIES = ("cupy", "torch", "jax", "numba")
+
+
+def has_real() -> bool:
+    """Whether this machine has the library of NVIDIA's driver."""
+    try:
+        ctypes.CDLL(REAL)
+    except OSError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Place:
+    """A driver, and the library whose arrays the ranks use."""
+
+    arrays: str
+    is_real: bool
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        """The variables for ranks on this driver."""
+        environ = {"GPU_ARRAYS": self.arrays, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **extra}
+        if self.is_real:
+            return environ
+        seed = str(secrets.randbits(24))
+        print("CUDA_SIM_SEED", seed)
+        fake = {"CUDA_SIM_SEED": seed, "CUDA_SIM_DELAY_US": "50", "CUDA_SIM_MACHINE": "h100"}
+        return {"RDMACOLL_CUDA_LIBRARY": str(fake_driver()), **fake, **environ}
+
+
+def installed() -> list[str]:
+    """The libraries of arrays that this machine has, if it has a driver."""
+    return [name for name in LIBRARIES if has_real() and importlib.util.find_spec(name)]
+
+
+def places(is_fake_slow: bool = False) -> list[object]:
+    """The fake driver, and that of this machine with the imitated cupy and with the real one."""
+    fake = pytest.param(Place("imitated", False), id="fake", marks=[pytest.mark.slow] if is_fake_slow else [])
+    arrays = ["imitated", *(name for name in installed() if name == "cupy")] if has_real() else []
+    return [fake, *(pytest.param(Place(name, True), id=name, marks=pytest.mark.gpu) for name in arrays)]
+
+
+def run_body(place: Place, body: str, size: int = 2, **extra: str) -> None:
+    """Runs the body on ranks that share the GPU."""
+    found = run(program(body), size, env=place.environment(**extra), deadline_s=200).succeeded()
+    assert [entry["error"] for entry in found] == [None] * size, found
