@@ -1,13 +1,14 @@
 # setup: everything that is needed; train: the first example on NP ranks, judged; test, test-all: the checks;
-# suite: one suite of C++ tests; test-rdma: the checks that need RDMA devices; wheel, check-wheel: a release, and whether
-# it is fit to be one; docs: the site of the documents.
+# suite: one suite of C++ tests; test-rdma: the checks that need RDMA devices; test-gpu: those that need a GPU; wheel,
+# check-wheel: a release, and whether it is fit to be one; docs: the site of the documents.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := setup
 # Recipes share apt's and pip's locks. Installing and compiling run side by side by setup's own recipe.
 .NOTPARALLEL:
-.PHONY: setup system setup-rdma guest-kernel native suite train test test-all test-rdma peers wheel check-wheel docs clean
+.PHONY: setup system setup-rdma guest-kernel native suite train test test-all test-rdma test-gpu peers wheel check-wheel \
+  docs clean
 
 NP ?= 2
 ARGS ?=
@@ -136,6 +137,11 @@ test-all: guest-kernel setup
 # In a guest kernel with soft-RoCE, which is built once; or on a device of this machine: DEVICE=mlx5_0.
 test-rdma: setup setup-rdma
 	RDMACOLL_TEST_DEVICE=$(DEVICE) $(PYTHON) -m pytest -m rdma tests/rdma $(ARGS)
+
+# On the GPU of this machine, which the ranks share. It builds and installs nothing: PYTHON=python3 with numpy and pytest
+# will do, and each of cupy, PyTorch, JAX and numba that it has is used. GPU_JSON=path writes the table.
+test-gpu:
+	$(PYTHON) -m pytest -m gpu tests/gpu $(ARGS)
 
 $(RELEASE_STAMP): release/requirements.txt | $(REQUIREMENTS_STAMP)
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r release/requirements.txt

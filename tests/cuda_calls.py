@@ -67,6 +67,18 @@ class Cuda:
             self.library.cuGetErrorName(code, ctypes.byref(text))
             raise CudaError(name, code, (text.value or b"?").decode())
 
+    def version(self) -> str:
+        """The newest CUDA that the driver has, as "12.4"."""
+        number = ctypes.c_int()
+        self("cuDriverGetVersion", ctypes.byref(number))
+        return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+    def free_bytes(self) -> int:
+        """The free memory of the GPU of the current context."""
+        free, total = size_of(), size_of()
+        self("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return int(free.value)
+
     def has(self, name: str) -> bool:
         return hasattr(self.library, name)
 
@@ -139,6 +151,13 @@ class Cuda:
         finally:
             libc.sem_post(semaphore)
             self.synchronize(stream)
+
+
+def name_of(cuda: Cuda, gpu: int = 0) -> str:
+    """The name of a GPU."""
+    text = ctypes.create_string_buffer(100)
+    cuda("cuDeviceGetName", text, 100, gpu)
+    return text.value.decode()
 
 
 def counters(cuda: Cuda) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 
 import pytest
+import table
 from cuda_calls import Cuda
 from cuda_sim_build import fake_driver
 from places import REAL, has_real
@@ -36,3 +38,27 @@ def cuda(library: str) -> Iterator[Cuda]:
     made = Cuda(library)
     yield made
     made.close()
+
+
+ON_A_GPU: pytest.StashKey[set[str]] = pytest.StashKey()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.markexpr == "gpu" and not has_real():
+        raise pytest.UsageError(f"{REAL} cannot be opened: these tests need a GPU of NVIDIA and its driver.")
+    config.stash[ON_A_GPU] = {item.nodeid for item in items if item.get_closest_marker("gpu")}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints what was tested on a real GPU. The variable GPU_JSON names a file for the same as JSON."""
+    chosen = terminalreporter.config.stash.get(ON_A_GPU, set())
+    everything = [one for found in terminalreporter.stats.values() for one in found]
+    reports = [one for one in everything if isinstance(one, pytest.TestReport) and one.nodeid in chosen]
+    if not reports:
+        return
+    found = table.rows(reports)
+    terminalreporter.section(f"tested on {table.card()['gpu']}")
+    for line in table.lines(found):
+        terminalreporter.write_line(line)
+    if os.environ.get("GPU_JSON"):
+        table.write(os.environ["GPU_JSON"], found, reports)

@@ -8,6 +8,7 @@ import secrets
 from dataclasses import dataclass, field
 
 import pytest
+from cuda_calls import Address, Cuda, CudaError, IpcHandle, run as run_alone
 from cuda_sim_build import fake_driver
 from rank_program import program
 from ranks import run
@@ -60,3 +61,26 @@ def run_body(place: Place, body: str, size: int = 2, **extra: str) -> None:
     """Runs the body on ranks that share the GPU."""
     found = run(program(body), size, env=place.environment(**extra), deadline_s=200).succeeded()
     assert [entry["error"] for entry in found] == [None] * size, found
+
+
+def skip_without_ipc(library: str) -> None:
+    """Skips the test, with the reason, where a sandbox keeps processes from sharing memory of a GPU."""
+    if library != REAL:
+        return
+    try:
+        cuda, handle = Cuda(library), IpcHandle()
+        memory = cuda.allocate(1000)
+        cuda("cuIpcGetMemHandle", ctypes.byref(handle), Address(memory))
+        program = f"""
+cuda = Cuda(library)
+handle = IpcHandle.from_buffer_copy(bytes.fromhex({bytes(handle).hex()!r}))
+cuda("cuIpcOpenMemHandle_v2", ctypes.byref(Address()), handle, 1)
+"""
+        done = run_alone(library, program)
+        cuda.free(memory)
+        cuda.close()
+        refusal = done.stderr.strip().splitlines()[-1] if done.returncode else ""
+    except CudaError as error:
+        refusal = str(error)
+    if refusal:
+        pytest.skip(f"this sandbox forbids CUDA IPC: {refusal}")

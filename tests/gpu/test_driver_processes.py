@@ -11,6 +11,7 @@ from cuda_calls import (
     IpcHandle,
     run,
 )
+from places import skip_without_ipc
 
 
 def test_the_cpu_dies_on_device_memory(library: str) -> None:
@@ -42,6 +43,7 @@ os._exit(0)
 
 
 def test_another_process_opens_an_allocation_by_a_handle_of_its_begin(cuda: Cuda, library: str) -> None:
+    skip_without_ipc(library)
     before, memory = cuda.allocate(1000), cuda.allocate(1000)
     cuda.write(memory + 100, b"hello")
     handle, again = IpcHandle(), IpcHandle()
