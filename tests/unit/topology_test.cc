@@ -128,8 +128,8 @@ TEST(Topology, tells_a_flat_tree_of_a_virtual_machine) {
   EXPECT_TRUE(way.is_flat);
   EXPECT_EQ(way.distance, Distance::unknown);
 
-  PciTreeFolder folder;
-  folder.add("device pci0000:00/0000:00:06.0 vendor=0x10de class=0x030200 numa=-1");
+  PciTreeFolder folder(recorded("h200_virtual_machine"));
+  EXPECT_EQ(PciTree(folder.path()).nvidia_gpus(), std::vector<std::string>{"0000:00:06.0"});
   folder.add("device pci0000:00/0000:00:07.0 vendor=0x15b3 class=0x020700 numa=-1");
   folder.add("nic mlx5_0 pci0000:00/0000:00:07.0");
   const PciTree firecracker(folder.path());
