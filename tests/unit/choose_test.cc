@@ -136,7 +136,7 @@ class Chosen : public testing::TestWithParam<std::tuple<Place, Kind>> {
 
 // No cut may show as a jump.
 TEST_P(Chosen, takes_longer_for_more_and_no_more_than_that) {
-  if (kSanitized && place_.ranks > 16) return;
+  if (kSanitized && place_.ranks > 8) return;
   for (const LinkModel& links : {kDeviceLinks, kSocketLinks}) {
     double before = 0;
     for (uint64_t bytes = kLeast; bytes <= kMost; bytes *= 2) {
@@ -154,7 +154,7 @@ TEST_P(Chosen, takes_longer_for_more_and_no_more_than_that) {
 
 // Within a node the cuts come from measurements and not from the model.
 TEST_P(Chosen, is_hardly_slower_than_any_other) {
-  if (place_.nodes == 1 || (kSanitized && place_.ranks > 16)) return;
+  if (place_.nodes == 1 || (kSanitized && place_.ranks > 8)) return;
   for (const LinkModel& links : {kDeviceLinks, kSocketLinks}) {
     for (uint64_t bytes = kLeast; bytes <= kMost; bytes *= 8) {
       expect_best(bytes, links, tolerance().most_lost);
@@ -167,7 +167,7 @@ TEST_P(Chosen, is_hardly_slower_than_any_other) {
 TEST_P(Chosen, takes_no_longer_for_a_group_than_for_its_tensors_one_after_the_other) {
   const bool has_groups = result_ == Result::sum || result_ == Result::root_value ||
                           result_ == Result::concatenation || result_ == Result::own_sum;
-  if (!has_groups || (kSanitized && place_.ranks > 16)) return;
+  if (!has_groups || (kSanitized && place_.ranks > 8)) return;
   for (const LinkModel& links : {kDeviceLinks, kSocketLinks}) {
     for (uint64_t bytes = kLeast; bytes <= kMost / 8; bytes *= 2) {
       const double single = time_of(choice(bytes, links).algorithm, bytes, links);
@@ -183,7 +183,7 @@ TEST_P(Chosen, takes_no_longer_for_a_group_than_for_its_tensors_one_after_the_ot
 // rounds are between neighbours makes use of nodes, too.
 TEST_P(Chosen, takes_no_longer_by_node_than_flat) {
   if (result_ != Result::sum || !spread_.shares_nodes) return;
-  if (kSanitized && place_.ranks > 16) return;
+  if (kSanitized && place_.ranks > 8) return;
   for (const LinkModel& links : {kDeviceLinks, kSocketLinks}) {
     for (uint64_t bytes = kLeast; bytes <= kMost; bytes *= 2) {
       expect_best(bytes, links, tolerance().most_lost_by_node);
