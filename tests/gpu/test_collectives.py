@@ -27,7 +27,7 @@ def run_numpy_program(place: Place, size: int, **extra: str) -> None:
 
 
 @pytest.mark.parametrize("place", places(is_fake_slow=True))
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, 4], ids=["two", "four"])
 def test_collectives_of_ranks_that_share_a_gpu_equal_numpy(place: Place, size: int) -> None:
     run_numpy_program(place, size)
 

@@ -1,0 +1,36 @@
+"""The measurement of ranks that share a GPU checks its results, and tells each of its ratios."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from places import Place, places
+from ranks import ROOT, clean_environment
+
+RATIOS = {
+    "staged": {"broadcast, GPU to host", "broadcast, host to GPU", "broadcast, GPU to GPU"},
+    "gradients": {"allreduce, 161 arrays, 0 MB", "allreduce, 161 arrays, 2 MB"},
+    "small": {"allreduce of 8 B, GPU"},
+}
+
+
+@pytest.mark.parametrize("place", [place for place in places() if "cupy" not in str(place)])
+@pytest.mark.parametrize("part", RATIOS)
+def test_the_measurement_has_its_ratios(place: Place, part: str, tmp_path: Path) -> None:
+    path, scale = tmp_path / "found.json", "0.02" if place.is_real else "0.001"
+    command = [sys.executable, "benchmarks/gpu.py", "--only", part, "--scale", scale, "--json", str(path)]
+    environ = clean_environment(place.environment())
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(path.read_text())
+    assert found["gpu"].startswith("NVIDIA") or place.is_real
+    with_ratio = {row["measured"] for row in found["rows"] if "ratio" in row}
+    if place.is_real:  # its arrays are larger
+        assert len(with_ratio) == len(RATIOS[part])
+    else:
+        assert with_ratio == RATIOS[part]
+    assert all(row["value"] > 0 for row in found["rows"])
