@@ -11,11 +11,10 @@ from typing import Any
 import click
 import numpy as np
 
-from rdmacoll import engine
 from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._world import world
 from rdmacoll.benchmarks import judge
-from rdmacoll.cli import measure
+from rdmacoll.cli import bench_memory, measure
 from rdmacoll.cli.bench_kinds import KINDS, Kind
 from rdmacoll.cli.report import Findings, command, note_world_of_one, parse_bytes, print_line
 
@@ -112,7 +111,7 @@ def _command(kind: Kind) -> click.Command:
     @click.option("--turns", default=7, show_default=True, type=click.IntRange(min=1))
     @click.option("--burst", default=0.05, show_default=True, help="Seconds that one turn measures.")
     @click.option("--peers", default="", help="openmpi: the same calls through mpi4py, turn by turn.")
-    @click.option("--memory", type=click.Choice(["numpy", "engine"]), default="numpy", show_default=True)
+    @click.option("--memory", type=click.Choice(bench_memory.NAMES), default="numpy", show_default=True)
     @command(f"bench {kind.name}")
     def run(**options: Any) -> Findings:
         return _measured(kind, _Options(**options))
@@ -132,14 +131,17 @@ def _measured(kind: Kind, options: _Options) -> Findings:
             f"--turns {options.turns} with --peers: at least {_PEER_TURNS_MIN}, since the ratio is a median "
             "of interleaved turns."
         )
+    if peer_names and options.memory == "cuda":
+        raise click.UsageError("--peers with --memory cuda: peers are measured on host memory.")
     world.init()
+    memory = bench_memory.memory_named(options.memory)
     ranks = world.size()
     note_world_of_one(f"rdmacoll bench {kind.name}")
     contestants: list[measure.Contestant] = [measure.OurContestant()]
     contestants += [measure.MpiContestant(name, "Open MPI") for name in peer_names]
     transport = world.describe().get("transport")
     print_line(
-        f"{counted(ranks, 'rank')}, {os.cpu_count()} cores, transport {transport}, {options.memory} memory"
+        f"{counted(ranks, 'rank')}, {os.cpu_count()} cores, transport {transport}, {memory.label} memory"
     )
     peer_titles = "".join(f" {c.name:>10} {'ratio':>6}" for c in contestants[1:])
     print_line(_HEADER + peer_titles)
@@ -147,9 +149,8 @@ def _measured(kind: Kind, options: _Options) -> Findings:
     rows, ratios = [], {c.name: {} for c in contestants[1:]}  # type: ignore[var-annotated]
     for count in _counts(kind, sizes, ranks):
         size = count * _DTYPE.itemsize
-        allocate = engine.empty if options.memory == "engine" else np.empty
         cells = measure.interleaved(
-            contestants, kind, count, allocate, turns=options.turns, burst_s=options.burst
+            contestants, kind, count, memory, turns=options.turns, burst_s=options.burst
         )
         row = _row(kind, size, cells[0], ranks)
         row.update(transport=transport, peers={}, ratio={})

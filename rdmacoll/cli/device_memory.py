@@ -1,4 +1,4 @@
-"""Memory of a GPU for measurements: its values as the host has them, and the speed of plain copies."""
+"""Memory of a GPU for measurements and tests: values in and out, and the speed of plain copies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rdmacoll import engine
+from rdmacoll._world import world
+from rdmacoll.cli.references import dtype_of
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 
 _REPEATS = 5
@@ -31,23 +34,27 @@ class OnDevice(Protocol):
 
 
 class Gpu:
-    """The first GPU of this process, through CUDA's driver. Its primary context is current in this thread.
+    """A GPU, through CUDA's driver. Its primary context is current in this thread.
 
     Raises ConfigError if there is no driver, and RdmacollError for a call that the driver refuses.
     """
 
-    def __init__(self, library: str) -> None:
-        """library: the value of RDMACOLL_CUDA_LIBRARY."""
+    def __init__(self, library: str, place: int = 0) -> None:
+        """library: the value of RDMACOLL_CUDA_LIBRARY. place: GPUs are dealt to places in turn."""
         try:
             self._library = ctypes.CDLL(library)
         except OSError as error:
             raise ConfigError(
-                f"--memory cuda needs NVIDIA's driver: {error}. Start it on a machine with a GPU, or name "
+                f"memory of a GPU needs NVIDIA's driver: {error}. Start it on a machine with a GPU, or name "
                 "the library by RDMACOLL_CUDA_LIBRARY."
             ) from None
         self("cuInit", 0)
-        context = ctypes.c_void_p()
-        self("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        count, context = ctypes.c_int(), ctypes.c_void_p()
+        self("cuDeviceGetCount", ctypes.byref(count))
+        if count.value == 0:
+            raise ConfigError("NVIDIA's driver shows no GPU: look at CUDA_VISIBLE_DEVICES.")
+        self.number = place % count.value
+        self("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.number)
         self("cuCtxSetCurrent", context)
         self.stream = ctypes.c_void_p()  # waits for no other stream
         self("cuStreamCreate", ctypes.byref(self.stream), 1)
@@ -65,7 +72,7 @@ class Gpu:
     def name(self) -> str:
         """The GPU's name."""
         text = ctypes.create_string_buffer(100)
-        self("cuDeviceGetName", text, 100, 0)
+        self("cuDeviceGetName", text, 100, self.number)
         return text.value.decode()
 
     def allocate(self, size: int) -> int:
@@ -78,9 +85,14 @@ class Gpu:
         """Frees memory of the GPU."""
         self("cuMemFree_v2", ctypes.c_uint64(address))
 
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
+        """A new array of the engine's in memory of this GPU."""
+        kind = "bfloat16" if np.dtype(dtype).name == "bfloat16" else dtype
+        return engine.empty(shape, kind, device=f"cuda:{self.number}")
+
     def put(self, array: OnDevice, values: np.ndarray[Any, Any]) -> None:
         """Copies values to the array. They have its dtype and as many elements."""
-        values = np.ascontiguousarray(values, array.dtype)
+        values = np.ascontiguousarray(values, dtype_of(array.dtype.name))
         if values.nbytes:
             source = ctypes.c_void_p(values.ctypes.data)
             self("cuMemcpyHtoD_v2", ctypes.c_uint64(array.address), source, ctypes.c_size_t(values.nbytes))
@@ -89,7 +101,7 @@ class Gpu:
     def get(self, array: OnDevice) -> np.ndarray[Any, Any]:
         """The values of the array, behind all work on it."""
         self.synchronize()
-        values = np.empty(array.shape, array.dtype)
+        values = np.empty(array.shape, dtype_of(array.dtype.name))
         if values.nbytes:
             target = ctypes.c_void_p(values.ctypes.data)
             self("cuMemcpyDtoH_v2", target, ctypes.c_uint64(array.address), ctypes.c_size_t(values.nbytes))
@@ -147,3 +159,8 @@ class Gpu:
             self("cuStreamSynchronize", self.stream)
             times.append(time.perf_counter() - begin)
         return min(times[1:])
+
+
+def gpu_of_rank() -> Gpu:
+    """The GPU of this rank of the world: the ranks of a node have them in turn."""
+    return Gpu(world.current().values.text("RDMACOLL_CUDA_LIBRARY"), world.local_rank())

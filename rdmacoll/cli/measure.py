@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from rdmacoll._start import bootstrap
 from rdmacoll._world import world
 from rdmacoll.benchmarks.team_rank.values import fill
 from rdmacoll.cli.bench_kinds import Array, Kind, RankOfWorld, Run
+from rdmacoll.cli.bench_memory import HostMemory, Memory
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import Max, Sum
 
@@ -76,14 +77,14 @@ class Cell:
     wrong: int = 0
 
 
-def check(kind: Kind, run: Run, input_array: Array, turn: int) -> int:
+def check(entry: Entry, turn: int) -> int:
     """Calls once with the values of this turn. Returns the number of wrong results on this rank."""
     values = []
     for rank in range(world.size()):
-        values.append(np.empty_like(input_array))
+        values.append(np.empty(entry.input_array.shape, entry.input_array.dtype))
         fill(values[-1], rank, turn)
-    input_array[:] = values[world.rank()]
-    return _differ(run(), kind.expected(values, rank_of_world()))
+    entry.memory.put(entry.input_array, values[world.rank()])
+    return _differ(entry.memory.get(entry.run()), entry.kind.expected(values, rank_of_world()))
 
 
 def _differ(got: Array | None, expected: Array | None) -> int:
@@ -96,24 +97,26 @@ def _slowest(seconds: float) -> float:
     return float(engine.allreduce(np.array([seconds]), Max)[0])
 
 
-def timed(run: Run, input_array: Array, calls: int) -> tuple[float, int]:
+def timed(entry: Entry, calls: int) -> tuple[float, int]:
     """Times a burst of calls on zeros, which must stay zeros. Returns (seconds per call at the slowest
     rank, wrong values on this rank)."""
-    input_array[:] = 0
-    result: Array | None = None
+    entry.memory.put(entry.input_array, 0.0)
+    result, run = None, entry.run
     engine.barrier()
     begin = time.perf_counter()
     for _ in range(calls):
         result = run()
+    entry.memory.finish()
     seconds = (time.perf_counter() - begin) / calls
-    return _slowest(seconds), 0 if result is None else int(np.count_nonzero(result))
+    values = entry.memory.get(result)
+    return _slowest(seconds), 0 if values is None else int(np.count_nonzero(values))
 
 
-def _calls_for(run: Run, input_array: Array, burst_s: float) -> int:
-    input_array[:] = 0
+def _calls_for(entry: Entry, burst_s: float) -> int:
+    entry.memory.put(entry.input_array, 0.0)
     for _ in range(_WARM_UP_CALLS):
-        run()
-    per_call, _ = timed(run, input_array, 5)
+        entry.run()
+    per_call, _ = timed(entry, 5)
     return max(2, min(_CALLS_MAX, int(burst_s / max(per_call, 1e-7))))
 
 
@@ -123,35 +126,36 @@ class Entry:
 
     kind: Kind
     run: Run
-    input_array: Array
+    input_array: Any
+    memory: Memory = field(default_factory=HostMemory)
 
 
 def interleaved(
     contestants: list[Contestant],
     kind: Kind,
     count: int,
-    allocate: Callable[[int, np.dtype[Any]], Array],
+    memory: Memory,
     *,
     turns: int,
     burst_s: float,
 ) -> list[Cell]:
     """Lets all contestants take turns on one input of `count` elements. burst_s: seconds."""
-    input_array = allocate(kind.input_elements(count, rank_of_world()), np.dtype(np.float32))
+    input_array = memory.allocate(kind.input_elements(count, rank_of_world()), np.dtype(np.float32))
     runs = [contestant.prepare(kind, input_array, count) for contestant in contestants]
-    return take_turns([Entry(kind, run, input_array) for run in runs], turns=turns, burst_s=burst_s)
+    return take_turns([Entry(kind, run, input_array, memory) for run in runs], turns=turns, burst_s=burst_s)
 
 
 def take_turns(entries: list[Entry], *, turns: int, burst_s: float) -> list[Cell]:
     """Measures a burst of each entry in each turn. The order alternates. Wrong values are summed over the
     ranks."""
     cells = [Cell() for _ in entries]
-    counts = [_calls_for(entry.run, entry.input_array, burst_s) for entry in entries]
+    counts = [_calls_for(entry, burst_s) for entry in entries]
     for turn in range(turns):
         order = range(len(entries)) if turn % 2 == 0 else reversed(range(len(entries)))
         for number in order:
             entry, cell = entries[number], cells[number]
-            cell.wrong += check(entry.kind, entry.run, entry.input_array, turn)
-            seconds, wrong = timed(entry.run, entry.input_array, counts[number])
+            cell.wrong += check(entry, turn)
+            seconds, wrong = timed(entry, counts[number])
             cell.seconds.append(seconds)
             cell.wrong += wrong
     wrong_everywhere = engine.allreduce(np.array([cell.wrong for cell in cells], np.int64), Sum)

@@ -1,0 +1,81 @@
+"""The memory in which a benchmark has its arrays: of the host, or of a GPU."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Protocol
+
+import numpy as np
+
+from rdmacoll import engine
+from rdmacoll.cli.bench_kinds import Array
+from rdmacoll.cli.device_memory import gpu_of_rank
+
+NAMES = ("numpy", "engine", "cuda")
+
+
+class Memory(Protocol):
+    """Where the arrays of a benchmark are."""
+
+    label: str
+
+    def allocate(self, count: int, dtype: np.dtype[Any]) -> Any:
+        """A new array of `count` elements."""
+
+    def put(self, array: Any, values: Array | float) -> None:
+        """Writes values to the array."""
+
+    def get(self, array: Any) -> Array | None:
+        """The values of a result. None: this rank has no result."""
+
+    def finish(self) -> None:
+        """Waits for work that calls have begun. Part of a measured time."""
+
+
+class HostMemory:
+    """Arrays of numpy, from `allocate`."""
+
+    def __init__(self, label: str = "numpy", allocate: Callable[..., Array] = np.empty) -> None:
+        self.label = label
+        self.allocate = allocate
+
+    def put(self, array: Array, values: Array | float) -> None:
+        """Writes values to the array."""
+        array[:] = values
+
+    def get(self, array: Array | None) -> Array | None:
+        """The array itself."""
+        return array
+
+    def finish(self) -> None:
+        """Calls return when they are done."""
+
+
+class CudaMemory:
+    """Arrays of the engine's on the GPU of this rank."""
+
+    def __init__(self) -> None:
+        self.gpu = gpu_of_rank()
+        self.label = f"cuda ({self.gpu.name})"
+
+    def allocate(self, count: int, dtype: np.dtype[Any]) -> Any:
+        """A new array of `count` elements."""
+        return self.gpu.empty(count, dtype)
+
+    def put(self, array: Any, values: Array | float) -> None:
+        """Copies values to the array."""
+        self.gpu.put(array, np.broadcast_to(values, array.shape))
+
+    def get(self, array: Any) -> Array | None:
+        """Copies a result to the host."""
+        return None if array is None else self.gpu.get(array)
+
+    def finish(self) -> None:
+        """Waits for the GPU."""
+        self.gpu.synchronize()
+
+
+def memory_named(name: str) -> Memory:
+    """The memory of one of NAMES. Raises ConfigError if there is no GPU."""
+    if name == "cuda":
+        return CudaMemory()
+    return HostMemory("engine", engine.empty) if name == "engine" else HostMemory()
