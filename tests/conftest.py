@@ -26,6 +26,7 @@ ALLOWED_SKIPS = {
     "needs Debian's pyverbs": "a machine with RDMA devices need not be one of Debian's",
     "needs Open MPI 4": "each launcher has its own option by which it goes on without a process",
     "forbids CUDA IPC": "a sandbox need not let processes share memory of a GPU",
+    "needs click and rich": "tests of arrays on a GPU run where numpy and pytest alone are installed",
     "needs Python 3.12": "older ones tell of no exception that nobody catches, if it is SystemExit",
 }
 

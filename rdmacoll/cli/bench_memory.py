@@ -14,7 +14,7 @@ NAMES = ("numpy", "engine", "cuda")
 
 
 class Memory(Protocol):
-    """Where the arrays of a benchmark are."""
+    """Makes, fills and reads the arrays of a benchmark."""
 
     label: str
 

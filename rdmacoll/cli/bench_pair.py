@@ -11,7 +11,7 @@ import click
 from rdmacoll._abi.mirror import BANDWIDTH, EXCHANGE, LATENCY
 from rdmacoll._base.text import bytes_text
 from rdmacoll._world import pairs
-from rdmacoll.cli import transport_option
+from rdmacoll.cli import bench_pair_memory, transport_option
 from rdmacoll.cli.report import Findings, command, parse_bytes, print_line
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 
@@ -65,15 +65,29 @@ def _row_line(row: dict[str, Any]) -> str:
 @click.option(
     "--timeout", default=600.0, show_default=True, type=click.FloatRange(1, 86400), help="Seconds, for all."
 )
+@click.option(
+    "--memory",
+    type=click.Choice(["host", "cuda"]),
+    default="host",
+    show_default=True,
+    help="cuda: host to host, host to GPU and GPU to GPU.",
+)
 @command("bench pair")
-def pair(*, transport: str | None, sizes: str, repeat: int, burst: float, timeout: float) -> Findings:
+def pair(
+    *, transport: str | None, sizes: str, repeat: int, burst: float, timeout: float, memory: str
+) -> Findings:
     """Measures the path between two ranks: mpirun -np 2 rdmacoll bench pair.
 
     latency is half of a ping-pong (the median; min and max of all rounds), exchange the time until both
     ranks, who send at once, have the other's data. forward, back and both are streams with several
     transfers in flight: from rank 0 to rank 1, the other way, and both at once (their sum). GB are 10^9
     bytes.
+
+    With --memory cuda, transfers are broadcasts, one after another. "of copies" compares their bandwidth
+    with that of the pinned copies to and from the GPU that they need, which is measured in the same run.
     """
+    if memory == "cuda":
+        return bench_pair_memory.measured(transport, sizes_of(sizes), repeat, burst)
     test = pairs.Test(
         {"transport": transport},
         LATENCY | EXCHANGE | BANDWIDTH,

@@ -8,11 +8,11 @@ from typing import Any, Callable
 import click
 import numpy as np
 
-from rdmacoll import engine
 from rdmacoll._abi.library import load
 from rdmacoll._base.text import counted
 from rdmacoll._world import world
-from rdmacoll.cli import references, selftest_sets, transport_option
+from rdmacoll.cli import references, selftest_memory, selftest_sets, transport_option
+from rdmacoll.cli.device_memory import gpu_of_rank
 from rdmacoll.cli.report import Findings, command, note_world_of_one, print_line
 from rdmacoll.cli.selftest_results import Results, everywhere
 from rdmacoll.engine.errors import ConfigError, RdmacollError
@@ -40,7 +40,7 @@ def _allreduces(label: str, seed: int, results: Results, canonical: bool) -> Non
             for op in ReduceOp:
                 if not is_reducible(dtype.name, op):
                     continue
-                got = engine.allreduce(arrays[me], op)
+                got = results.engine.allreduce(arrays[me], op)
                 wrong = references.wrong_values(got, arrays, op)
                 problem = f"{wrong} of {size} values" if wrong else ""
                 if canonical and op is ReduceOp.SUM and dtype.name in FLOATS and not problem:
@@ -56,11 +56,11 @@ def _moves(label: str, seed: int, results: Results) -> None:
         for size in SIZES:
             root = (seed + size) % count
             arrays = [references.data_of(rank, (size,), dtype, seed) for rank in range(count)]
-            got = engine.broadcast(arrays[me], root)
+            got = results.engine.broadcast(arrays[me], root)
             problem = "" if got.tobytes() == arrays[root].tobytes() else "not the root's values"
             results.add(f"broadcast {dtype.name} {size} {label}", everywhere(problem, got))
             ragged = [references.data_of(rank, (rank + 1, size), dtype, seed) for rank in range(count)]
-            gathered = engine.allgather(ragged[me])
+            gathered = results.engine.allgather(ragged[me])
             right = np.concatenate(ragged)
             problem = "" if gathered.tobytes() == right.tobytes() else "not all ranks' values"
             problem = problem or ("" if gathered.shape == right.shape else "the shape is wrong")
@@ -77,12 +77,12 @@ def _parts(label: str, seed: int, results: Results, canonical: bool) -> None:
             own_rows = references.rows_of(size, me, count)
             cases: dict[str, tuple[Any, Any]] = {
                 "gather": (
-                    engine.gather(arrays[me], root),
+                    results.engine.gather(arrays[me], root),
                     np.concatenate(arrays) if me == root else None,
                 ),
-                "scatter": (engine.scatter(arrays[me], root), arrays[root][own_rows]),
+                "scatter": (results.engine.scatter(arrays[me], root), arrays[root][own_rows]),
                 "grouped_allgather": (
-                    np.concatenate(engine.grouped_allgather([arrays[me], arrays[me][:1]])),
+                    np.concatenate(results.engine.grouped_allgather([arrays[me], arrays[me][:1]])),
                     np.concatenate([*arrays, *[array[:1] for array in arrays]]),
                 ),
             }
@@ -90,7 +90,7 @@ def _parts(label: str, seed: int, results: Results, canonical: bool) -> None:
                 [(rank + peer + seed) % 3 * size // 3 for peer in range(count)] for rank in range(count)
             ]
             sources = [references.data_of(rank, (sum(splits[rank]), 2), dtype, seed) for rank in range(count)]
-            exchanged, received = engine.alltoall(sources[me], splits[me])
+            exchanged, received = results.engine.alltoall(sources[me], splits[me])
             begins = [sum(splits[rank][:me]) for rank in range(count)]
             cases["alltoall"] = (
                 exchanged,
@@ -113,9 +113,9 @@ def _part_sums(
 ) -> None:
     me, count = world.rank(), world.size()
     own_rows = references.rows_of(len(arrays[me]), me, count)
-    part = engine.reducescatter(arrays[me], ReduceOp.SUM)
-    (grouped,) = engine.grouped_reducescatter([arrays[me]], ReduceOp.SUM)
-    reduced = engine.reduce(arrays[me], root, ReduceOp.SUM)
+    part = results.engine.reducescatter(arrays[me], ReduceOp.SUM)
+    (grouped,) = results.engine.grouped_reducescatter([arrays[me]], ReduceOp.SUM)
+    reduced = results.engine.reduce(arrays[me], root, ReduceOp.SUM)
     found = {
         "reducescatter": (part, [array[own_rows] for array in arrays]),
         "grouped_reducescatter": (grouped, [array[own_rows] for array in arrays]),
@@ -137,7 +137,7 @@ def _grouped(label: str, seed: int, results: Results) -> None:
     shapes = [(3,), (), (0,), (1000, 7), (65_537,), (2, 2, 2)]
     kinds = [np.dtype(name) for name in ("float32", "float32", "float64", "float32", "float32", "int32")]
     lists = [[references.data_of(rank, s, d, seed) for s, d in zip(shapes, kinds)] for rank in range(count)]
-    got = engine.grouped_allreduce(lists[me], ReduceOp.SUM)
+    got = results.engine.grouped_allreduce(lists[me], ReduceOp.SUM)
     for position, result in enumerate(got):
         arrays = [lists[rank][position] for rank in range(count)]
         wrong = references.wrong_values(result, arrays, ReduceOp.SUM)
@@ -173,8 +173,15 @@ def _in_world(label: str, settings: dict[str, Any], results: Results, body: Call
     show_default=True,
     help="Only this one; may be given several times.",
 )
+@click.option(
+    "--memory",
+    type=click.Choice(selftest_memory.NAMES),
+    default="host",
+    show_default=True,
+    help="Of the arrays. cuda: of a GPU, by turns among the ranks of a node.",
+)
 @command("selftest")
-def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, ...]) -> Findings:
+def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, ...], memory: str) -> Findings:
     """Compares all collectives with numpy. Start it like a program: mpirun -np 4 rdmacoll selftest."""
     world.init()
     if world.current().servers:
@@ -182,7 +189,8 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
             "rdmacoll selftest begins many worlds, and parameter servers end with their first: unset "
             "RDMACOLL_MODE."
         )
-    results = Results()
+    gpu = gpu_of_rank() if memory == "cuda" else None
+    results = Results() if gpu is None else Results(selftest_memory.EngineOnGpu(gpu))
     note_world_of_one("rdmacoll selftest")
     # The first world logs how it was started; the others do not repeat it.
     log = {} if world.current().values.is_set("RDMACOLL_LOG") else {"log": "error"}
@@ -226,7 +234,7 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
     failed = len(results.failures)
     if is_rank_0:
         counts = f"{results.cases} cases, {failed} failed, {len(results.skipped)} skipped"
-        print_line(f"{counts}, {counted(count, 'rank')}")
+        print_line(f"{counts}, {counted(count, 'rank')}" + (f", memory of {gpu.name}" if gpu else ""))
         for skipped in results.skipped:
             print_line(f"  skipped {skipped['case']}: {skipped['reason']}")
         for failure in results.failures[:FAILURES_SHOWN]:
@@ -235,6 +243,8 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
     return {
         "ok": failed == 0,
         "ranks": count,
+        "memory": memory,
+        "gpu": gpu.name if gpu else None,
         "cases": results.cases,
         "failed": failed,
         "failures": results.failures[:FAILURES_SHOWN],

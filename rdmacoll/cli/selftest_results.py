@@ -11,9 +11,13 @@ from rdmacoll.cli import references
 
 
 class Results:
-    """Counts cases. A case is one operation whose result every rank has compared."""
+    """Counts cases. A case is one operation whose result every rank has compared.
 
-    def __init__(self) -> None:
+    engine: has the functions of `rdmacoll.engine`, whose results are compared.
+    """
+
+    def __init__(self, engine: Any = engine) -> None:
+        self.engine = engine
         self.cases = 0
         self.failures: list[dict[str, str]] = []
         self.skipped: list[dict[str, str]] = []

@@ -45,8 +45,8 @@ def _concurrent_sums(
     own_sets = [one for one in sets if one.included()]
     sums, broadcasts = {}, {}
     for one in own_sets[:: -1 if me % 2 else 1]:  # each rank has its own order
-        sums[one] = engine.allreduce_async(data[me], ReduceOp.SUM, process_set=one)
-        broadcasts[one] = engine.broadcast_async(data[me], one.ranks[-1], process_set=one)
+        sums[one] = results.engine.allreduce_async(data[me], ReduceOp.SUM, process_set=one)
+        broadcasts[one] = results.engine.broadcast_async(data[me], one.ranks[-1], process_set=one)
     for one in sets:
         sum_problem = broadcast_problem = ""
         if one in own_sets:
@@ -62,11 +62,11 @@ def _parts(one: engine.ProcessSet, size: int, case: str, seed: int, results: Res
     if one.included():
         me = world.rank()
         ragged = [references.data_of(rank, (rank + 1, size), _FLOAT32, seed) for rank in one.ranks]
-        gathered = engine.allgather(ragged[one.rank()], process_set=one)
+        gathered = results.engine.allgather(ragged[one.rank()], process_set=one)
         if gathered.tobytes() != np.concatenate(ragged).tobytes():
             found["allgather"] = "not all ranks' values"
         sources = {rank: references.data_of(rank, (one.size(), size), _FLOAT32, seed) for rank in one.ranks}
-        got, _ = engine.alltoall(sources[me], [1] * one.size(), process_set=one)
+        got, _ = results.engine.alltoall(sources[me], [1] * one.size(), process_set=one)
         if got.tobytes() != np.stack([sources[rank][one.rank()] for rank in one.ranks]).tobytes():
             found["alltoall"] = "other values than the inputs"
     for name, problem in found.items():
@@ -80,8 +80,9 @@ def _joins(case: str, seed: int, results: Results, canonical: bool) -> None:
     for step in range(me + 1):
         data = [references.data_of(rank, (1000,), _FLOAT32, seed + step) for rank in range(count)]
         sources = [array if rank >= step else np.zeros_like(array) for rank, array in enumerate(data)]
-        problem = problem or _sum_problem(engine.allreduce(data[me], ReduceOp.SUM), sources, canonical)
-    last = engine.join()
+        got = results.engine.allreduce(data[me], ReduceOp.SUM)
+        problem = problem or _sum_problem(got, sources, canonical)
+    last = results.engine.join()
     if last != count - 1:
         problem = problem or f"rank {last} was the last to join, not rank {count - 1}"
     results.add(f"join {case}", everywhere(problem))
@@ -91,10 +92,10 @@ def run(case: str, seed: int, results: Results, canonical: bool) -> None:
     """Adds the cases of this file to `results`. Every rank of the world calls it. canonical: sums are
     compared bit by bit with the canonical order."""
     _joins(case, seed, results, canonical)
-    sets = [engine.add_process_set(ranks) for ranks in _sets_of(world.size())]
+    sets = [results.engine.add_process_set(ranks) for ranks in _sets_of(world.size())]
     for size in SIZES:
         _concurrent_sums(sets, size, f"{size} {case}", seed, results, canonical)
         for one in sets:
             _parts(one, size, f"{size} {case}", seed, results)
     for one in sets:
-        engine.remove_process_set(one)
+        results.engine.remove_process_set(one)
