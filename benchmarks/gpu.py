@@ -1,6 +1,6 @@
 """Measures allreduces and broadcasts of arrays in GPU memory, of two ranks that share the first GPU.
 
-    python3 benchmarks/gpu.py [--only staged|gradients|small] [--scale 1] [--json FILE]
+    python3 benchmarks/gpu.py [--only staged|gradients|small] [--mps] [--scale 1] [--json FILE]
 
 It starts its ranks itself, and needs numpy, the driver, and the libraries in rdmacoll/lib. Every call is
 checked before it is timed. Each part has ranks of its own. The ratios:
@@ -19,13 +19,15 @@ import argparse
 import json
 import math
 import os
+import shutil
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ sys.path.insert(0, str(ROOT))
 RANKS = 2
 TURNS = 7
 DEADLINE_S = 150
+MPS = "nvidia-cuda-mps-control"
 GOALS = {"staged": 0.90, "gradients": 2.5, "small": 1.0}
 
 
@@ -223,8 +226,11 @@ def _be_a_rank(part: str, scale: float, path: str) -> None:
     rdmacoll.shutdown()
 
 
-def _run_part(part: str, scale: float, folder: Path) -> dict[str, Any]:
-    """Runs a part on ranks of its own. Raises SystemExit with their output if one of them fails."""
+def _run_part(part: str, scale: float, folder: Path, settings: dict[str, str]) -> dict[str, Any]:
+    """Runs a part on ranks of its own. Returns their rows, or the output of ranks that failed.
+
+    settings: further variables of the ranks.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -234,7 +240,7 @@ def _run_part(part: str, scale: float, folder: Path) -> dict[str, Any]:
         request = {"RANK": str(rank), "SIZE": str(RANKS), "RENDEZVOUS": address}
         environ = {**os.environ, **{f"RDMACOLL_{name}": value for name, value in request.items()}}
         environ.setdefault("RDMACOLL_SECRET_FILE", str(folder / "secret"))
-        environ["PYTHONPATH"] = str(ROOT)
+        environ.update(PYTHONPATH=str(ROOT), **settings)
         output = (folder / f"{part}-{rank}.txt").open("wb")
         processes.append(
             subprocess.Popen([*command, "--json", str(path)], env=environ, stdout=output, stderr=output)
@@ -253,6 +259,19 @@ def _run_part(part: str, scale: float, folder: Path) -> dict[str, Any]:
     return found
 
 
+@contextmanager
+def _mps(folder: Path) -> Iterator[dict[str, str]]:
+    """Runs NVIDIA's Multi-Process Service, by which kernels of ranks run at once. Yields its variables."""
+    folder.mkdir()
+    settings = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
+    environ = {**os.environ, **settings}
+    subprocess.run([MPS, "-d"], env=environ, check=True, timeout=20)
+    try:
+        yield settings
+    finally:
+        subprocess.run([MPS], input=b"quit\n", env=environ, check=False, timeout=20)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -261,6 +280,7 @@ def main() -> int:
         "--only", choices=PARTS, action="append", help="this part; may be given several times"
     )
     parser.add_argument("--scale", type=float, default=1.0, help="of sizes and numbers of calls")
+    parser.add_argument("--mps", action="store_true", help="the gradients once more, by NVIDIA's MPS")
     parser.add_argument("--json", default="")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -270,18 +290,29 @@ def main() -> int:
     results: dict[str, Any] = {"gpu": "", "ranks": RANKS, "cores": os.cpu_count(), "rows": [], "failed": []}
     with tempfile.TemporaryDirectory() as folder:
         for part in options.only or PARTS:
-            found = _run_part(part, options.scale, Path(folder))
-            results["gpu"] = found.get("gpu") or results["gpu"]
-            results["rows"] += found["rows"]
-            results["failed"] += [found["failed"]] if "failed" in found else []
+            _add(results, _run_part(part, options.scale, Path(folder), {}))
+        if options.mps and shutil.which(MPS):
+            with _mps(Path(folder) / "mps") as settings:
+                found = _run_part("gradients", options.scale, Path(folder), settings)
             for row in found["rows"]:
-                _print_row(row)
-            for text in results["failed"][-1:] if "failed" in found else []:
-                print(text)
+                row["measured"] += ", MPS"
+            _add(results, found)
+        elif options.mps:
+            print(f"without {MPS}, which is not here")
     print(f"{RANKS} ranks on {results['gpu'] or 'no GPU'}, {results['cores']} cores")
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
     return 1 if results["failed"] else 0
+
+
+def _add(results: dict[str, Any], found: dict[str, Any]) -> None:
+    results["gpu"] = found.get("gpu") or results["gpu"]
+    results["rows"] += found["rows"]
+    for row in found["rows"]:
+        _print_row(row)
+    if "failed" in found:
+        results["failed"].append(found["failed"])
+        print(found["failed"])
 
 
 def _print_row(row: dict[str, Any]) -> None:
