@@ -1,4 +1,4 @@
-"""Planted bugs of training, in Python: the test that a patch names detects each of them."""
+"""Planted bugs in Python, of training and of arrays on a GPU: the test that a patch names detects each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 from suites import ROOT
 
-PATCHES = sorted((ROOT / "tests" / "mutations" / "training").glob("*.patch"))
+PATCHES = [
+    patch
+    for kind in ("training", "arrays")
+    for patch in sorted((ROOT / "tests" / "mutations" / kind).glob("*.patch"))
+]
 
 
 def finder_of(patch: Path) -> str:
@@ -36,6 +40,7 @@ def run_finder(finder: str, tree: Path, *patches: Path) -> tuple[int, str]:
         left_out = shutil.ignore_patterns("__pycache__", "lib", "mutations")
         shutil.copytree(ROOT / name, tree / name, ignore=left_out)
     (tree / "rdmacoll" / "lib").symlink_to(ROOT / "rdmacoll" / "lib")
+    (tree / "cpp").symlink_to(ROOT / "cpp")  # the fake CUDA driver is built from it
     shutil.copy(ROOT / "pyproject.toml", tree)
     # git applies patches to the copy, not to a repository around it.
     environ = {**os.environ, "PYTHONPATH": str(tree), "GIT_CEILING_DIRECTORIES": str(tree.parent)}
@@ -57,6 +62,6 @@ def test_without_a_planted_bug_its_test_passes(finder: str, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
-def test_a_planted_bug_of_training_is_found(patch: Path, tmp_path: Path) -> None:
+def test_a_planted_bug_in_python_is_found(patch: Path, tmp_path: Path) -> None:
     code, output = run_finder(finder_of(patch), tmp_path, patch)
     assert code == pytest.ExitCode.TESTS_FAILED, output

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from places import Place, places
-from ranks import ROOT, run
+from ranks import ROOT, clean_environment, run
 
+PROGRAM = """
+import numpy as np
+import rdmacoll
+from rdmacoll.cli.device_memory import gpu_of_rank
+rdmacoll.init()
+gpu = gpu_of_rank()
+array = gpu.empty(100, np.float32)
+gpu.put(array, np.full(100, rdmacoll.rank() + 1))
+total = gpu.get(rdmacoll.engine.allreduce(array, rdmacoll.Sum))
+assert (total == total[0]).all()
+print("sum", float(total[0]), flush=True)
+rdmacoll.shutdown()
+"""
 COMMANDS = ROOT / "rdmacoll" / "cli" / "main.py"
 
 
@@ -19,10 +34,15 @@ def own_places(is_fake_slow: bool = False) -> list[object]:
     return [place for place in places(is_fake_slow) if "cupy" not in str(place)]
 
 
-def run_command(place: Place, path: Path, *words: str) -> tuple[dict[str, Any], str]:
-    """Runs a command on two ranks. Returns what it wrote as JSON, and what rank 0 printed."""
+def skip_without_commands() -> None:
+    """Skips the test where the packages of the command line are missing, as `make test-gpu` allows."""
     if not all(importlib.util.find_spec(name) for name in ("click", "rich")):
         pytest.skip("needs click and rich")
+
+
+def run_command(place: Place, path: Path, *words: str) -> tuple[dict[str, Any], str]:
+    """Runs a command on two ranks. Returns what it wrote as JSON, and what rank 0 printed."""
+    skip_without_commands()
     arguments = [*words, "--json", str(path)]
     environ = place.environment(COLUMNS="200")
     outcome = run(COMMANDS, 2, arguments=arguments, env=environ, deadline_s=200)
@@ -62,3 +82,15 @@ def test_selftest_compares_arrays_on_a_gpu_with_numpy(place: Place, tmp_path: Pa
     assert (found["failed"], found["memory"]) == (0, "cuda")
     assert found["cases"] > 1000
     assert f"memory of {found['gpu']}" in output
+
+
+@pytest.mark.parametrize("place", own_places())
+def test_rdmacoll_run_starts_ranks_that_share_a_gpu(place: Place, tmp_path: Path) -> None:
+    skip_without_commands()
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(COMMANDS), "run", "-np", "2", sys.executable, str(program)]
+    environ = clean_environment(place.environment())
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("sum 3.0") == 2, done.stdout
