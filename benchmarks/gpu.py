@@ -210,6 +210,7 @@ def small(rank: Rank, scale: float) -> list[dict[str, Any]]:
 
 
 PARTS = {"staged": staged, "gradients": gradients, "small": small}
+WAYS_OF = {"staged": ("",), "gradients": ("", "IPC"), "small": ("", "IPC", "IPC always")}
 
 
 def _row(part: str, what: str, value: float, unit: str) -> dict[str, Any]:
@@ -289,14 +290,16 @@ def main() -> int:
         return 0
     results: dict[str, Any] = {"gpu": "", "ranks": RANKS, "cores": os.cpu_count(), "rows": [], "failed": []}
     with tempfile.TemporaryDirectory() as folder:
+        ways = _ways()
         for part in options.only or PARTS:
-            _add(results, _run_part(part, options.scale, Path(folder), {}))
+            for way, settings in ways.items():
+                if way in WAYS_OF[part]:
+                    _add(results, _run_part(part, options.scale, Path(folder), settings), way)
         if options.mps and shutil.which(MPS):
+            way, known = list(ways.items())[:2][-1]
             with _mps(Path(folder) / "mps") as settings:
-                found = _run_part("gradients", options.scale, Path(folder), settings)
-            for row in found["rows"]:
-                row["measured"] += ", MPS"
-            _add(results, found)
+                found = _run_part("gradients", options.scale, Path(folder), {**known, **settings})
+            _add(results, found, f"{way} MPS".strip())
         elif options.mps:
             print(f"without {MPS}, which is not here")
     print(f"{RANKS} ranks on {results['gpu'] or 'no GPU'}, {results['cores']} cores")
@@ -305,8 +308,20 @@ def main() -> int:
     return 1 if results["failed"] else 0
 
 
-def _add(results: dict[str, Any], found: dict[str, Any]) -> None:
+def _ways() -> dict[str, dict[str, str]]:
+    """The ways of data between ranks of a node, with their settings: those that the library has."""
+    from rdmacoll._abi.library import load
+
+    if "RDMACOLL_CUDA_IPC" not in {row["name"] for row in load().settings()}:
+        return {"": {}}
+    values = {"": "off", "IPC": "auto", "IPC always": "always"}
+    return {way: {"RDMACOLL_CUDA_IPC": value} for way, value in values.items()}
+
+
+def _add(results: dict[str, Any], found: dict[str, Any], way: str) -> None:
     results["gpu"] = found.get("gpu") or results["gpu"]
+    for row in found["rows"]:
+        row["way"] = way
     results["rows"] += found["rows"]
     for row in found["rows"]:
         _print_row(row)
@@ -318,8 +333,9 @@ def _add(results: dict[str, Any], found: dict[str, Any]) -> None:
 def _print_row(row: dict[str, Any]) -> None:
     ratio = f"{row['ratio']:8.2f} of {GOALS[row['part']]:.2f}" if "ratio" in row else ""
     end = {True: ", met", False: ", missed"}.get(row.get("met"), "")
+    measured = ", ".join(filter(None, (row["measured"], row["way"])))
     print(
-        f"{row['part']:<10} {row['measured']:<58} {row['value']:>10.2f} {row['unit']:<5}{ratio}{end}",
+        f"{row['part']:<10} {measured:<58} {row['value']:>10.2f} {row['unit']:<5}{ratio}{end}",
         flush=True,
     )
 
