@@ -334,7 +334,7 @@ std::string describe_treatment(const Descriptor& d) {
   if (row_of(d.kind).has_root) text += cat(", root ", d.root);
   if (d.prescale != 1.0) text += cat(", prescale ", d.prescale);
   if (d.postscale != 1.0) text += cat(", postscale ", d.postscale);
-  if (d.shares_results) text += ", results shared (a TensorFlow operation)";
+  if (d.shares_results) text += ", results shared in host memory (a TensorFlow operation)";
   if (!d.group.empty()) text += cat(", the first of a group of ", d.group);
   return text;
 }

@@ -8,6 +8,7 @@
 #include "tensorflow/attachment.h"
 #include "tensorflow/attributes.h"
 #include "tensorflow/error_text.h"
+#include "tensorflow/gpu_kernels.h"
 #include "tensorflow/waiting.h"
 
 namespace rdmacoll::tensorflow {
@@ -36,9 +37,9 @@ std::string reason_of(TF_Status* status, std::string_view& kind) {
 
 }  // namespace
 
-void* Kernel::create_kernel(TF_OpKernelConstruction* construction, rc_kind kind) {
+void* Kernel::create_kernel(TF_OpKernelConstruction* construction, rc_kind kind, bool is_on_gpu) {
   const OwnedStatus status(TF_NewStatus());
-  std::unique_ptr<Kernel> kernel(new Kernel(kind));
+  std::unique_ptr<Kernel> kernel(new Kernel(kind, is_on_gpu));
   kernel->read_attributes(construction, status.get());
   if (TF_GetCode(status.get()) == TF_OK) {
     kernel->find_place(construction);
@@ -146,6 +147,7 @@ bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* s
   if (has_splits && !collect_splits(context, static_cast<int>(inputs), pending, status)) {
     return false;
   }
+  if (is_on_gpu_ && !find_stream(context, pending, status)) return false;
   pending.requested = 0;
   pending.bytes = 0;
   pending.tensors.assign(inputs, {});
@@ -154,13 +156,24 @@ bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* s
     if (!collect_input(context, static_cast<int>(i), pending, status)) return false;
     if (i < labels_.size()) pending.tensors[i].label = labels_[i].c_str();
   }
+  // Ranks must agree. Another rank may have this tensor on its GPU, so nobody shares then.
   pending.is_placed = kind_ == RC_ALLREDUCE && pending.bytes >= kPlacedBytesMin &&
-                      is_one_node(topology_of(pending));
+                      !has_gpu_kernels() && is_one_node(topology_of(pending));
   if (pending.is_placed || makes_result()) return true;
   for (std::size_t i = 0; i < inputs; ++i) {
     if (!make_output(context, static_cast<int>(i), pending, status)) return false;
   }
   return true;
+}
+
+// A request without a stream would give addresses of a GPU to processors.
+bool Kernel::find_stream(TF_OpKernelContext* context, Pending& pending, TF_Status* status) const {
+  pending.stream = stream_of(context);
+  if (pending.stream != 0) return true;
+  set_error(status, error_json("ConfigError",
+                               "TensorFlow has no CUDA stream for this op on a GPU: place the op "
+                               "on the CPU."));
+  return false;
 }
 
 bool Kernel::collect_splits(TF_OpKernelContext* context, int index, Pending& pending,
@@ -249,13 +262,15 @@ std::string Kernel::submit(Pending& pending) {
   request.n_splits = static_cast<int32_t>(pending.splits.size());
   request.done = &Kernel::on_done;
   request.context = &pending;
+  request.stream = pending.stream;
 
   if (pending.api == nullptr) {
     return error_json("NotInitializedError", "rdmacoll is not running: call rdmacoll.init() first");
   }
   // If other operations are in flight, the engine's thread is awake already, and they may take
-  // long.
-  const bool drives = pending.bytes <= kDrivenBytesMax && Waiting::instance().now() == 1;
+  // long. So may the work of a GPU before this operation.
+  const bool drives =
+      !is_on_gpu_ && pending.bytes <= kDrivenBytesMax && Waiting::instance().now() == 1;
   char* error = nullptr;
   const rc_operation_api& api = *pending.api->operation;
   const int refused = drives ? api.submit_and_drive(pending.engine, &request, &error)

@@ -24,10 +24,11 @@ class Kernel {
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
-  // The three entry points that TensorFlow calls. The op's name determines `kind`.
-  template <rc_kind kKind>
+  // The three entry points that TensorFlow calls. The op's name determines `kind`. The device
+  // determines whether the tensors are in memory of a GPU.
+  template <rc_kind kKind, bool kIsOnGpu = false>
   static void* create(TF_OpKernelConstruction* construction) {
-    return create_kernel(construction, kKind);
+    return create_kernel(construction, kKind, kIsOnGpu);
   }
   static void compute(void* kernel, TF_OpKernelContext* context,
                       TF_AsyncOpKernelDoneCallback* done);
@@ -42,7 +43,8 @@ class Kernel {
     const rc_api* api = nullptr;
     rc_engine* engine = nullptr;
     Done done;
-    uint32_t round = 0;  // from Waiting
+    uint32_t round = 0;   // from Waiting
+    uint64_t stream = 0;  // the CUDA stream of tensors on a GPU
     std::size_t bytes = 0;
     bool is_placed = false;                 // the engine chooses the memory of its outputs
     std::atomic<bool> one_has_left{false};  // set by compute() or the engine's callback
@@ -61,13 +63,14 @@ class Kernel {
     int32_t rank = 0, size = 1, local_rank = 0, local_size = 1, node = 0, nodes = 1;
   };
 
-  explicit Kernel(rc_kind kind) : kind_(kind) {}
+  Kernel(rc_kind kind, bool is_on_gpu) : kind_(kind), is_on_gpu_(is_on_gpu) {}
 
-  static void* create_kernel(TF_OpKernelConstruction* construction, rc_kind kind);
+  static void* create_kernel(TF_OpKernelConstruction* construction, rc_kind kind, bool is_on_gpu);
   void read_attributes(TF_OpKernelConstruction* construction, TF_Status* status);
   void find_place(TF_OpKernelConstruction* construction);
   void find_name();
   bool collect(TF_OpKernelContext* context, Pending& pending, TF_Status* status);
+  bool find_stream(TF_OpKernelContext* context, Pending& pending, TF_Status* status) const;
   bool collect_splits(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
   bool collect_input(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
   bool make_output(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
@@ -101,6 +104,7 @@ class Kernel {
   static void leave(Pending* pending);
 
   const rc_kind kind_;
+  const bool is_on_gpu_;
   TF_DataType type_ = TF_FLOAT;
   int32_t dtype_ = 0;
   int32_t reduce_op_ = 0;

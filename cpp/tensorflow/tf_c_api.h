@@ -100,6 +100,8 @@ TF_KernelBuilder* TF_NewAsyncKernelBuilder(const char* op, const char* device,
                                            void (*compute)(void*, TF_OpKernelContext*,
                                                            TF_AsyncOpKernelDoneCallback*),
                                            void (*destroy)(void*));
+void TF_KernelBuilder_TypeConstraint(TF_KernelBuilder*, const char* attribute, TF_DataType,
+                                     TF_Status*);
 void TF_RegisterKernelBuilder(const char* name, TF_KernelBuilder*, TF_Status*);
 void TF_RunAsyncOpKernelDoneCallback(TF_AsyncOpKernelDoneCallback*);
 

@@ -16,6 +16,7 @@ from rdmacoll.cli.bench_record import record
 from rdmacoll.cli.bench_rpc import COMMANDS as RPC_COMMANDS
 from rdmacoll.cli.bench_step import step
 from rdmacoll.cli.bench_training import training
+from rdmacoll.cli.build_gpu_op import build_gpu_op
 from rdmacoll.cli.checks import sim, verify_schedules
 from rdmacoll.cli.config import config
 from rdmacoll.cli.doctor import doctor
@@ -49,6 +50,7 @@ for benchmark in (pair, consistency, compare, peers_command, step, overhead, rec
 commands.add_command(bench)
 commands.add_command(run)
 commands.add_command(serve)
+commands.add_command(build_gpu_op)
 
 
 def main() -> None:

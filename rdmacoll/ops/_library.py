@@ -15,6 +15,7 @@ from rdmacoll._abi import library
 from rdmacoll._base.once import once
 from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from
+from rdmacoll.ops import _gpu_op
 from rdmacoll.ops._interrupts import SignalWatcher
 
 # Without this, AutoGraph replaces exceptions by one of its own, unless their class is one of Python's.
@@ -54,6 +55,8 @@ def _load() -> Any:
     problem = shared.rc_tf_problem()
     if problem is not None:
         raise ConfigError(f"TensorFlow {tf.__version__}: {problem.decode()}.")
+    if tf.test.is_built_with_cuda():
+        _gpu_op.register(shared)
     table = library.load().table_address
 
     def attach(engine: int) -> None:

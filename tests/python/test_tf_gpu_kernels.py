@@ -1,0 +1,134 @@
+"""TensorFlow's kernels for GPUs on the fake CUDA driver: a host access to device memory would crash.
+
+tests/tf_sim stands for TensorFlow, so its kernels are ours and its memory is the fake GPU's.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cuda_sim_build import fake_driver
+from rank_program import program
+from ranks import run
+from tf_sim_ops import framework
+
+BEGIN = f"""
+import device_array, tf_sim_ops
+cupy = device_array.cupy_of(os.environ["RDMACOLL_CUDA_LIBRARY"])
+sim = {str(framework())!r}
+def start(**options):
+    return tf_sim_ops.Ops(sim, cupy, **options)
+def error_of(run):
+    try:
+        run.outputs()
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError("no error")
+"""
+
+
+def run_body(body: str, size: int = 2, after: str = "") -> None:
+    seed = str(int.from_bytes(os.urandom(3), "big"))
+    print("CUDA_SIM_SEED", seed)
+    environ = {
+        "RDMACOLL_CUDA_LIBRARY": str(fake_driver()),
+        "CUDA_SIM_SEED": seed,
+        "CUDA_SIM_DELAY_US": "50",
+        "CUDA_SIM_MACHINE": "h100x2",
+    }
+    found = run(program(BEGIN + body, after=after), size, env=environ, deadline_s=300).succeeded()
+    assert [entry["error"] for entry in found] == [None] * size, found
+
+
+def test_sums_and_broadcasts_are_right_in_the_order_of_the_stream():
+    run_body("""
+ops = start()
+for dtype in (np.float16, np.float32, np.float64, np.complex64):
+    for turn, count in enumerate((1, 5000, 100000)):             # the last one would be shared on the host
+        values = [np.full((count,), me + turn, dtype), np.empty((0, 3), dtype), np.ones((2, 3), dtype)]
+        for in_place in (False, True):
+            arrays = [cupy.array(one) for one in values]          # arrive late, on the current stream
+            found = ops.run("RdmacollAllreduce", arrays, in_place).outputs()
+            assert (found[0] == size * turn + size * (size - 1) / 2).all(), (dtype, count, in_place)
+            assert (found[2] == size).all()
+            assert in_place or (arrays[0].get() == values[0]).all()
+            assert [one.shape for one in found] == [one.shape for one in values]
+            found = ops.run("RdmacollBroadcast", [cupy.array(values[0])], in_place, root_rank=1).outputs()
+            assert (found[0] == 1 + turn).all()
+""")
+
+
+def test_several_streams_and_named_ops_run_at_once():
+    run_body("""
+ops = start()
+runs = []
+for number in range(6):
+    with device_array.new_stream():
+        array = cupy.array(np.full(3000, float(number + me), np.float32))
+        runs.append(ops.run("RdmacollAllreduce", [array], number % 2 == 0, tensor_name=f"gradient {number}"))
+for number, one in reversed(list(enumerate(runs))):
+    assert (one.outputs()[0] == size * number + 1).all()
+""")
+
+
+def test_a_rank_on_the_host_and_one_on_a_gpu_agree_on_large_sums():
+    run_body("""
+ops = start()
+for turn in range(3):
+    values = np.full(200000, float(me + turn), np.float32)
+    array = values if me == turn % 2 else cupy.array(values)
+    assert (ops.run("RdmacollAllreduce", [array]).outputs()[0] == 2 * turn + 1).all()
+values = np.full(200000, float(me + 2), np.float32)
+if me == 0:                                                      # without TensorFlow
+    assert (engine.allreduce(values, rdmacoll.Sum, name="g") == 5).all()
+else:
+    assert (ops.run("RdmacollAllreduce", [cupy.array(values)], tensor_name="g").outputs()[0] == 5).all()
+""")
+
+
+def test_a_rank_without_kernels_for_gpus_that_shares_results_is_named():
+    run_body("""
+ops = start(has_gpu_kernels=me == 1)
+values = np.full(200000, float(me), np.float32)
+text = error_of(ops.run("RdmacollAllreduce", [cupy.array(values) if me else values]))
+assert text.startswith("MismatchError") and "results shared in host memory" in text, text
+engine.barrier()
+""")
+
+
+def test_errors_end_the_op_with_their_text():
+    run_body("""
+ops = start()
+array = cupy.array(np.ones(10 + me, np.float32))
+assert error_of(ops.run("RdmacollAllreduce", [array])).startswith("MismatchError")
+assert "no CUDA stream" in error_of(ops.run("RdmacollAllreduce", [array], stream=0))
+host = np.ones(10, np.float32)
+total = ops.run("RdmacollAllreduce", [cupy.array(host)]).outputs()[0]   # later ops still match
+assert (total == size).all()
+""")
+
+
+def test_an_op_after_the_end_fails_and_does_not_wait():
+    run_body(
+        "ops = start()\narray = cupy.array(np.ones(10, np.float32))",
+        after="""
+rdmacoll.shutdown()
+assert error_of(ops.run("RdmacollAllreduce", [array])).startswith("NotInitializedError")
+""",
+    )
+
+
+def test_other_ops_have_no_kernel_for_gpus():
+    run_body(
+        """
+ops = start()
+for op in ("RdmacollAllgather", "RdmacollReducescatter", "RdmacollReduce", "RdmacollPsPush"):
+    try:
+        ops.run(op, [cupy.array(np.ones(3, np.float32))])
+    except AssertionError as error:
+        assert "no kernel" in str(error)
+    else:
+        raise AssertionError(f"found a kernel for {op}")
+""",
+        1,
+    )

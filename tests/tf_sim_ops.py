@@ -1,0 +1,132 @@
+"""Runs the kernels of librdmacoll_tf.so without TensorFlow, on memory of the fake CUDA driver or of the host.
+
+tests/tf_sim stands for TensorFlow's own library. It must be loaded before TensorFlow would be.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import struct
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rdmacoll._abi import library
+from rdmacoll._world import world
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "tests" / "tf_sim"
+OPTIONS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-Wl,-soname,libtensorflow_framework.so.2")
+# TensorFlow's numbers of dtypes.
+TYPES = {"float32": 1, "float64": 2, "int32": 3, "complex64": 8, "bfloat16": 14, "float16": 19}
+
+_ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint64)
+_VOID = ctypes.c_void_p
+
+
+def framework() -> Path:
+    """The library, built if its sources are new."""
+    sources = sorted(SOURCES.glob("*.cc"))
+    header = ROOT / "cpp" / "tensorflow" / "tf_c_api.h"
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*sources, header)))
+    path = ROOT / "build" / "tf_sim" / f"framework-{digest.hexdigest()[:16]}.so"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{os.getpid()}")
+        command = ["g++", *OPTIONS, f"-I{ROOT / 'cpp'}", *map(str, sources), "-o", str(draft)]
+        subprocess.run(command, check=True)
+        draft.rename(path)
+    return path
+
+
+def _address(array: Any) -> int:
+    is_on_host = isinstance(array, np.ndarray)
+    return int((array.__array_interface__ if is_on_host else array.__cuda_array_interface__)["data"][0])
+
+
+class Ops:
+    """The op library of this process, attached to the running engine. has_gpu_kernels: it was built for
+    TensorFlow, too."""
+
+    def __init__(self, sim: str, cupy: Any, *, has_gpu_kernels: bool = True) -> None:
+        self._sim = ctypes.CDLL(sim, mode=ctypes.RTLD_GLOBAL)
+        ops = ctypes.CDLL(str(library.library_path().with_name("librdmacoll_tf.so")))
+        for name in ("builder", "construction", "create", "context", "output"):
+            getattr(self._sim, f"tf_sim_{name}").restype = _VOID
+        self._sim.tf_sim_error.restype = ops.rc_tf_problem.restype = ctypes.c_char_p
+        ops.rc_tf_register_gpu_kernels.restype = ctypes.c_char_p
+        assert ops.rc_tf_problem() is None
+        assert self._find("RdmacollAllreduce", "GPU", "float32") is None, "registered without the library"
+        if has_gpu_kernels:
+            assert ops.rc_tf_register_gpu_kernels(self._sim.tf_sim_stream_of) is None
+        table = _VOID(library.load().table_address)
+        world.on_change(lambda engine: ops.rc_tf_attach(table, _VOID(engine)))
+        self._cupy = cupy
+
+    def _find(self, op: str, device: str, dtype: str) -> int | None:
+        found: int | None = self._sim.tf_sim_builder(op.encode(), device.encode(), TYPES[dtype])
+        return found
+
+    def run(self, op: str, arrays: list[Any], in_place: bool = False, **options: Any) -> Run:
+        """Begins an op on arrays of one dtype, on the current stream. It changes arrays of numpy in place."""
+        dtype = arrays[0].dtype
+        builder = self._find(op, "CPU" if isinstance(arrays[0], np.ndarray) else "GPU", dtype.name)
+        assert builder is not None, f"no kernel for {op} of {dtype}"
+        return Run(self._sim, _VOID(builder), self._cupy, arrays, in_place, options)
+
+
+class Run:
+    """One op in flight."""
+
+    def __init__(
+        self, sim: Any, builder: Any, cupy: Any, arrays: list[Any], in_place: bool, options: dict[str, Any]
+    ) -> None:
+        self._sim, self._builder, self._cupy, self._inputs = sim, builder, cupy, arrays
+        self._made: list[Any] = []
+        one = struct.unpack("<q", struct.pack("<d", 1.0))[0]
+        numbers = {"op": 0, "root_rank": 0, "prescale_bits": one, "postscale_bits": one, "process_set": 0}
+        dtype = TYPES[arrays[0].dtype.name]
+        construction = _VOID(sim.tf_sim_construction(dtype))
+        for name, value in {**numbers, **options}.items():
+            if isinstance(value, str):
+                sim.tf_sim_set_text(construction, name.encode(), value.encode())
+            else:
+                sim.tf_sim_set_number(construction, name.encode(), ctypes.c_int64(value))
+        self._kernel = _VOID(sim.tf_sim_create(builder, construction))
+        self._allocate = _ALLOCATE(self._make)
+        stream = options.get("stream", cupy.cuda.get_current_stream().ptr)
+        self._context = _VOID(sim.tf_sim_context(ctypes.c_uint64(stream), self._allocate))
+        for array in arrays:
+            dims = (ctypes.c_int64 * 8)(*array.shape)
+            address = _VOID(_address(array))
+            may_be_reused = in_place or isinstance(array, np.ndarray)
+            size = ctypes.c_uint64(array.nbytes)
+            sim.tf_sim_add_input(self._context, dtype, len(array.shape), dims, address, size, may_be_reused)
+        sim.tf_sim_compute(builder, self._kernel, self._context)
+
+    def _make(self, size: int) -> int:
+        self._made.append(self._cupy.empty((size,), np.uint8))
+        return int(self._made[-1].__cuda_array_interface__["data"][0])
+
+    def outputs(self, deadline_s: float = 60) -> list[np.ndarray[Any, Any]]:
+        """Waits for the end. Returns the results' values, or raises RuntimeError with the error's text."""
+        assert self._sim.tf_sim_wait(self._context, ctypes.c_double(deadline_s)), "the op has not ended"
+        error = self._sim.tf_sim_error(self._context).decode()
+        addresses = [self._sim.tf_sim_output(self._context, index) for index in range(len(self._inputs))]
+        self._sim.tf_sim_destroy(self._builder, self._kernel)
+        self._sim.tf_sim_free_context(self._context)
+        if error:
+            raise RuntimeError(error)
+        return [self._values(array, address) for array, address in zip(self._inputs, addresses)]
+
+    def _values(self, like: Any, address: int | None) -> np.ndarray[Any, Any]:
+        for array in (like, *self._made):
+            if _address(array) == address:
+                values: np.ndarray[Any, Any] = array if isinstance(array, np.ndarray) else array.get()
+                return values.view(like.dtype).reshape(like.shape)
+        assert like.nbytes == 0, f"a result is at {address}, which nobody allocated"
+        return np.empty(like.shape, like.dtype)
