@@ -47,7 +47,8 @@ bool add_object(PyObject* module, const char* name, PyObject* object) {
 PyObject* make_module() {
   Ref module(PyModule_Create(&definition));
   const bool is_complete = module && add_object(module.get(), "Run", make_run_type()) &&
-                           add_object(module.get(), "Calls", make_calls_type());
+                           add_object(module.get(), "Calls", make_calls_type()) &&
+                           add_object(module.get(), "CAPSULE_DESTRUCTOR", capsule_destructor());
   return is_complete ? module.release() : nullptr;
 }
 

@@ -10,6 +10,7 @@ import ctypes
 import math
 from typing import Any, NamedTuple
 
+from rdmacoll._abi import fast_calls
 from rdmacoll._abi.library import DIMS_MAX
 from rdmacoll.engine.errors import ConfigError
 
@@ -73,6 +74,7 @@ _is_valid = _capsule_function("PyCapsule_IsValid", ctypes.c_int, ctypes.py_objec
 _pointer = _capsule_function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 _rename = _capsule_function("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
 _new = _capsule_function("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_clear_error = _capsule_function("PyErr_Clear", None)
 # The same functions in a destructor. A `py_object` would revive the capsule there.
 _is_valid_at = _capsule_function("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 _pointer_at = _capsule_function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
@@ -179,12 +181,15 @@ def _return_export(managed: int) -> None:
 
 
 def _return_unused(capsule: int) -> None:
+    _clear_error()  # a consumer's refusal, which would fail the calls below; code in C can keep it
     for name in (_NAME, _VERSIONED_NAME):
         if _is_valid_at(capsule, name):
             _return_export(_pointer_at(capsule, name))
 
 
 _delete, _destroy = _Deleter(_return_export), _Deleter(_return_unused)
+_own_destructor = ctypes.cast(_destroy, ctypes.c_void_p)
+_destructor = ctypes.c_void_p(fast_calls.CAPSULE_DESTRUCTOR or _own_destructor.value)
 
 # Capsules keep the addresses of names, and consumers those of functions. They may outlive this module.
 for _kept in (_NAME, _USED_NAME, _VERSIONED_NAME, _USED_VERSIONED_NAME, _delete, _destroy):
@@ -211,7 +216,7 @@ def export(
     _exported[managed_address] = (managed, shape, strides, owner)
     name = _VERSIONED_NAME if is_versioned else _NAME
     try:
-        return _new(managed_address, name, ctypes.cast(_destroy, ctypes.c_void_p))
+        return _new(managed_address, name, _destructor)
     except BaseException:
         _return_export(managed_address)
         raise

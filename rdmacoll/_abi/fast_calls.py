@@ -24,6 +24,8 @@ def _extension() -> Any:
 _MODULE = _extension()
 # The base class of prepared calls that run without Python code, or None.
 RUN: Any = _MODULE and _MODULE.Run
+# The address of a destructor of DLPack capsules (rdmacoll/_abi/dlpack.py), or None.
+CAPSULE_DESTRUCTOR: Any = getattr(_MODULE, "CAPSULE_DESTRUCTOR", None)
 
 
 def connect(table_address: int) -> bool:

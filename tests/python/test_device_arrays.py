@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -227,8 +228,6 @@ def test_exported_memory_comes_back_as_it_was(is_versioned):
         pass
 
     owner = Owner()
-    import weakref
-
     watched = weakref.ref(owner)
     capsule = dlpack.export(owner, 0x7000_0000, (2, 0, 5), "bfloat16", 2, is_versioned=is_versioned)
     del owner
@@ -243,9 +242,33 @@ def test_exported_memory_comes_back_as_it_was(is_versioned):
     assert not dlpack._exported
 
 
-def test_an_exported_capsule_that_nobody_takes_frees_its_memory():
-    import weakref
+@pytest.mark.parametrize("is_versioned", [False, True])
+@pytest.mark.parametrize("has_extension", [False, True])
+def test_a_refused_capsule_frees_its_memory_and_keeps_the_error(monkeypatch, is_versioned, has_extension):
+    class Owner:
+        pass
 
+    class Lender:
+        owner = Owner()
+
+        def __dlpack_device__(self):
+            return dlpack.CUDA, 0
+
+        def __dlpack__(self, **_):
+            return dlpack.export(self.owner, 0x7000_0000, (3,), "float32", 0, is_versioned=is_versioned)
+
+    if not has_extension:
+        monkeypatch.setattr(dlpack, "_destructor", dlpack._own_destructor)
+    watched = weakref.ref(Lender.owner)
+    # Code in Python frees the memory, but cannot keep the error.
+    with pytest.raises(RuntimeError if has_extension else SystemError):
+        np.from_dlpack(Lender())
+    del Lender.owner
+    assert watched() is None
+    assert not dlpack._exported
+
+
+def test_an_exported_capsule_that_nobody_takes_frees_its_memory():
     class Owner:
         pass
 
