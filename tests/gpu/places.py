@@ -50,6 +50,11 @@ def installed() -> list[str]:
     return [name for name in LIBRARIES if has_real() and importlib.util.find_spec(name)]
 
 
+def own_places(is_fake_slow: bool = False) -> list[object]:
+    """The drivers alone, for programs whose arrays belong to the engine or to themselves."""
+    return [place for place in places(is_fake_slow) if "cupy" not in str(place)]
+
+
 def places(is_fake_slow: bool = False) -> list[object]:
     """The fake driver, and that of this machine with the imitated cupy and with the real one."""
     fake = pytest.param(Place("imitated", False), id="fake", marks=[pytest.mark.slow] if is_fake_slow else [])

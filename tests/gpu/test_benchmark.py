@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from places import Place, places
+from places import Place, own_places
 from ranks import ROOT, clean_environment
 
 RATIOS = {
@@ -18,9 +18,7 @@ RATIOS = {
 }
 
 
-@pytest.mark.parametrize("place", [place for place in places() if "cupy" not in str(place)])
-@pytest.mark.parametrize("part", RATIOS)
-def test_the_measurement_has_its_ratios(place: Place, part: str, tmp_path: Path) -> None:
+def check_part(place: Place, part: str, tmp_path: Path) -> None:
     path, scale = tmp_path / "found.json", "0.02" if place.is_real else "0.001"
     command = [sys.executable, "benchmarks/gpu.py", "--only", part, "--scale", scale, "--json", str(path)]
     environ = clean_environment(place.environment())
@@ -34,3 +32,14 @@ def test_the_measurement_has_its_ratios(place: Place, part: str, tmp_path: Path)
     else:
         assert with_ratio == RATIOS[part]
     assert all(row["value"] > 0 for row in found["rows"])
+
+
+@pytest.mark.parametrize("place", own_places())
+def test_the_measurement_of_small_allreduces_has_its_ratio(place: Place, tmp_path: Path) -> None:
+    check_part(place, "small", tmp_path)
+
+
+@pytest.mark.parametrize("place", own_places(is_fake_slow=True))
+@pytest.mark.parametrize("part", ["staged", "gradients"])
+def test_the_measurement_of_large_transfers_has_its_ratios(place: Place, part: str, tmp_path: Path) -> None:
+    check_part(place, part, tmp_path)

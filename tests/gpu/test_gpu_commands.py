@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import Place, places
+from places import Place, own_places
 from ranks import ROOT, clean_environment, run
 
 PROGRAM = """
@@ -27,11 +27,6 @@ print("sum", float(total[0]), flush=True)
 rdmacoll.shutdown()
 """
 COMMANDS = ROOT / "rdmacoll" / "cli" / "main.py"
-
-
-def own_places(is_fake_slow: bool = False) -> list[object]:
-    """The drivers alone, since the commands have arrays of the engine."""
-    return [place for place in places(is_fake_slow) if "cupy" not in str(place)]
 
 
 def skip_without_commands() -> None:

@@ -6,8 +6,8 @@ import pytest
 from places import Place, places, run_body
 
 # In each turn the stream is busy at first, and then writes the input. A copy behind it reads the result,
-# and later work overwrites both arrays. In the first turn, a host function holds the stream up meanwhile. In
-# others, the host waits for the stream at the end only.
+# and later work overwrites both arrays. The host waits for the stream at the end only. In the last turn a
+# host function holds the stream up until the call has begun. Earlier calls may load kernels, which waits.
 ORDER = """
 import contextlib, os
 import gpu_arrays
@@ -28,12 +28,12 @@ for kind, stream in streams.items():
         at, read, written = 4 * size, gpu_arrays.address(array), gpu_arrays.address(out)
         for turn in range(TURNS):
             keep = [gpu_arrays.address(one) for one in copies[3 * turn : 3 * turn + 3]]
-            with cuda.blocked(stream) if turn == 0 else contextlib.nullcontext():
+            with cuda.blocked(stream) if turn == TURNS - 1 else contextlib.nullcontext():
                 busy.enqueue(stream)
                 cuda.copy(read, gpu_arrays.address(inputs[turn]), at, stream)
                 handle = engine.allreduce_async(array, rdmacoll.Sum, out=out, stream=stream.value)
                 early[kind] += cuda.code("cuStreamQuery", stream) != 0  # the call has not waited for it
-                if turn == 0:
+                if turn == TURNS - 1:
                     time.sleep(0.05)
                     assert not handle.done()
             assert handle.wait() is out
