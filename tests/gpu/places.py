@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import secrets
 from dataclasses import dataclass, field
 
@@ -35,8 +36,9 @@ class Place:
     settings: dict[str, str] = field(default_factory=dict)
 
     def environment(self, **extra: str) -> dict[str, str]:
-        """The variables for ranks on this driver."""
+        """The variables for ranks on this driver. The variable GPU_SETTINGS has further ones."""
         environ = {"GPU_ARRAYS": self.arrays, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **extra}
+        environ.update(word.split("=", 1) for word in os.environ.get("GPU_SETTINGS", "").split())
         if self.is_real:
             return environ
         seed = str(secrets.randbits(24))
