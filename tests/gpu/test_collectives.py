@@ -12,6 +12,7 @@ from rdmacoll.cli.references import dtype_of
 from rdmacoll.engine.operators import CODES
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "device_collectives.py"
+PLANS = {"RDMACOLL_PLAN_REPEATS": "2"}  # operations that repeat twice become a plan
 
 
 def run_numpy_program(place: Place, size: int, **extra: str) -> None:
@@ -40,3 +41,16 @@ def test_collectives_over_tcp_equal_numpy(place: Place) -> None:
 @pytest.mark.parametrize("place", places(is_fake_slow=True))
 def test_ranks_with_host_memory_and_with_gpu_memory_have_the_bits_of_canonical_order(place: Place) -> None:
     run_numpy_program(place, 2, DEVICE_RANKS="1", RDMACOLL_ORDER="canonical")
+
+
+@pytest.mark.parametrize("place", places(is_fake_slow=True))
+def test_process_sets_on_a_gpu_keep_their_promises(place: Place) -> None:
+    seed = str(secrets.randbits(24))
+    print("seed", seed)
+    arguments = ["process_sets.py", seed, "3"]
+    run(PROGRAM, 3, arguments=arguments, env=place.environment(**PLANS), deadline_s=300).succeeded()
+
+
+@pytest.mark.parametrize("place", places(is_fake_slow=True))
+def test_ranks_that_join_give_zeros_to_arrays_on_a_gpu(place: Place) -> None:
+    run(PROGRAM, 3, arguments=["joins.py"], env=place.environment(**PLANS), deadline_s=300).succeeded()
