@@ -237,8 +237,8 @@ def empty(shape: Any, dtype: Any = np.float32, gpu: int | None = None) -> Device
     return DeviceArray(memory, memory.address, dims, kind, gpu=gpu)
 
 
-def array(values: Any, gpu: int = 0) -> DeviceArray:
-    """The values in new memory, copied there on the current stream."""
+def array(values: Any, gpu: int | None = None) -> DeviceArray:
+    """The values in new memory of the current GPU, copied there on the current stream."""
     host = np.asarray(values)
     return empty(host.shape, host.dtype, gpu).set(host)
 

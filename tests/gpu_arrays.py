@@ -56,7 +56,9 @@ def strided(values: Any) -> Any:
         array = library.ndarray(values.shape, values.dtype, memory.data, values.strides)
         array[...] = library.asarray(values)
         return array
-    array = library.ndarray(memory, memory._address, values.shape, values.dtype, values.strides)
+    array = library.ndarray(
+        memory, memory._address, values.shape, values.dtype, values.strides, memory.device.id
+    )
     array[...] = values
     return array
 

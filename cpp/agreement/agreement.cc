@@ -68,7 +68,8 @@ bool Agreement::collect_ready() {
   if (!tree_.is_root() || !plan_mode_.is_in_log()) return false;
   for (ReadyUnit& unit : readiness_.take_ready()) {
     if (plan_mode_.take_ready(unit)) continue;
-    if (const SetRank rank = log_.offer(std::move(unit)); !rank.is_none()) {
+    const bool on_gpu = undecided_.is_on_gpu(unit.key);
+    if (const SetRank rank = log_.offer(std::move(unit), on_gpu); !rank.is_none()) {
       host_.broken_protocol(rank, "numbers of rows that do not fit its operation");
       break;
     }

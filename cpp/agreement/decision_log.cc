@@ -21,8 +21,8 @@ DecisionLog::DecisionLog(const SetWorld& world, DescriptorTable& table, Rules ru
   spread_ = Spread({.ranks = world.size(), .rank = world.rank().value(), .nodes = nodes});
 }
 
-SetRank DecisionLog::offer(ReadyUnit unit) {
-  Offer offer{std::move(unit), {}, 0, 0, 0, false};
+SetRank DecisionLog::offer(ReadyUnit unit, bool on_gpu) {
+  Offer offer{std::move(unit), {}, 0, 0, 0, false, on_gpu};
   const bool readable = decode_descriptor(offer.unit.descriptor, offer.descriptor);
   RC_ASSERT(readable, "a descriptor that all ranks gave cannot be read");
   offer.bytes = offer.descriptor.bytes();
@@ -80,8 +80,10 @@ Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes, bool one_node) c
   // takes precedence, and ends the batch instead.
   const bool is_batch = bytes > offer.bytes && rules_.forced.empty();
   const bool is_canonical = rules_.canonical || is_batch;
-  return {world_.size(),        one_node, bytes,         is_wide,       is_canonical, rules_.forced,
-          rules_.segment_bytes, spread_,  offer.is_even, rules_.servers};
+  const bool on_gpus = offer.on_gpu && rules_.shares_gpus;
+  return {
+      world_.size(),        one_node, bytes,         is_wide,        is_canonical, rules_.forced,
+      rules_.segment_bytes, spread_,  offer.is_even, rules_.servers, on_gpus};
 }
 
 Choice DecisionLog::choose(const Offer& offer, uint64_t bytes, bool one_node) const {

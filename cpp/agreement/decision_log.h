@@ -24,6 +24,7 @@ class DecisionLog {
     std::vector<Forced> forced;
     std::optional<uint64_t> segment_bytes;
     int servers = 0;
+    bool shares_gpus = false;  // ranks of a node read each other's memory on GPUs
     uint64_t segment_bytes_max = UINT64_MAX;
     // Operations up to fuse_unit_bytes share a batch of at most fuse_batch_bytes.
     uint64_t fuse_unit_bytes = 64 << 10;
@@ -31,9 +32,9 @@ class DecisionLog {
   };
   DecisionLog(const SetWorld& world, DescriptorTable& table, Rules rules);
 
-  // Root: appends an operation that became ready. Returns the first rank whose row counts do not
-  // fit the operation, or none.
-  SetRank offer(ReadyUnit unit);
+  // Root: appends an operation that became ready. `on_gpu`: the root's tensors lie on a GPU.
+  // Returns the first rank whose row counts do not fit the operation, or none.
+  SetRank offer(ReadyUnit unit, bool on_gpu = false);
   // Root: the next decision, and the descriptor numbers that must be sent before it.
   struct Formed {
     std::vector<InternMessage> interns;
@@ -59,6 +60,7 @@ class DecisionLog {
     uint64_t cut_bytes;  // the bytes that are cut in segments, of the rank that has most
     int64_t most_rows;   // as in Decision
     bool is_even;        // alltoall: all pairs exchange the same number of rows
+    bool on_gpu;
   };
   uint64_t cut_bytes_of(const Offer& offer) const;
   bool fuses(const Offer& offer, uint64_t bytes, bool one_node) const;

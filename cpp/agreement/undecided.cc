@@ -12,6 +12,13 @@ const UnitKey& Undecided::join_key() {
   return kJoin;
 }
 
+bool Undecided::is_on_gpu(const UnitKey& key) const {
+  const auto found = all_.find(key);
+  if (found == all_.end()) return false;
+  const std::vector<TensorRef>& tensors = found->second->request.tensors;
+  return !tensors.empty() && tensors.front().gpu != kHost;
+}
+
 OperationRef Undecided::take(const UnitKey& key) {
   auto taken = all_.extract(key);
   return taken.empty() ? nullptr : std::move(taken.mapped());

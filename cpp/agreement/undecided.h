@@ -37,7 +37,8 @@ class Undecided {
   bool empty() const { return all_.empty(); }
   bool has_joined() const { return all_.contains(join_key()); }
   void add(const OperationRef& operation) { all_[key_of(*operation)] = operation; }
-  OperationRef take(const UnitKey& key);  // null if there is none
+  OperationRef take(const UnitKey& key);     // null if there is none
+  bool is_on_gpu(const UnitKey& key) const;  // has tensors on a GPU
 
   // Adds the operation, or the join, to the readiness of this rank.
   void announce(const OperationRef& operation);

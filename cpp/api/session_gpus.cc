@@ -14,7 +14,7 @@ Status Session::device_memory(DeviceMemory*& memory) {
     auto compute = std::make_unique<cuda::GpuCompute>(std::move(compute_), clock_);
     compute->open(opened->parts());
     compute_ = std::move(compute);
-    engine_->use(*compute_);
+    engine_->use(*compute_, opened->work());
     device_memory_ = std::move(opened);
   }
   memory = device_memory_.get();

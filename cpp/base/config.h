@@ -14,6 +14,9 @@
 
 namespace rdmacoll {
 
+// RDMACOLL_CUDA_IPC: whether ranks of a node read arrays on GPUs from each other.
+enum class CudaIpc : uint8_t { automatic, off, always };
+
 // Parsed and checked values. An empty optional means automatic.
 struct Config {
   std::vector<std::string> transports;  // RDMACOLL_TRANSPORT; empty = auto
@@ -70,6 +73,7 @@ struct Config {
   std::optional<double> spin_us;              // RDMACOLL_SPIN_US; automatic
   std::string cuda_library = "libcuda.so.1";  // RDMACOLL_CUDA_LIBRARY
   GpuDirectSetting gpudirect;                 // RDMACOLL_GPUDIRECT
+  CudaIpc cuda_ipc = CudaIpc::off;            // RDMACOLL_CUDA_IPC
   std::string nvml_library = "libnvidia-ml.so.1";  // RDMACOLL_NVML_LIBRARY
   LogLevel log_level = LogLevel::warning;
 

@@ -39,6 +39,8 @@ class Fabric::StateRecorder final : public Sink {
     fabric_.set_state(peer, State::failed);
     sink_.peer_failed(peer, cause);
   }
+  void answered(int peer, const std::string& refusal) override { sink_.answered(peer, refusal); }
+  GpuWork* gpu_work() override { return sink_.gpu_work(); }
 
  private:
   Fabric& fabric_;
@@ -169,6 +171,21 @@ Status Fabric::await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) {
 Status Fabric::release(int peer, Lane lane, uint64_t sequence) {
   Transport* to = connected(peer);
   return to != nullptr ? to->release(peer, lane, sequence) : answer_unconnected(peer);
+}
+
+GpuViews Fabric::gpu_views(int peer, Gpu gpu) const {
+  const Transport* to = connected(peer);
+  return to != nullptr ? to->gpu_views(peer, gpu) : GpuViews::no;
+}
+
+void Fabric::offer(int peer, Gpu gpu, const GpuSlab& slab, GpuWork& work) {
+  Transport* to = connected(peer);
+  if (to != nullptr) to->offer(peer, gpu, slab, work);
+}
+
+void Fabric::stop_views(int peer) {
+  Transport* to = connected(peer);
+  if (to != nullptr) to->stop_views(peer);
 }
 
 // Progress.

@@ -155,6 +155,7 @@ bool is_cut_for_caches(Algorithm algorithm, const Tuning& tuning, uint64_t bytes
 
 uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts& facts) {
   if (facts.segment_bytes) return *facts.segment_bytes;
+  if (facts.on_gpus && facts.one_node) return tuning.segment_bytes_gpus;
   const uint64_t usual =
       facts.one_node ? tuning.segment_bytes_shared : tuning.segment_bytes_network;
   const int shares =

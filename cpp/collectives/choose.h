@@ -75,6 +75,8 @@ struct Tuning {
   uint64_t whole_bytes_shared = 1 << 20;
   uint64_t packed_segment_bytes_rank = 128 << 10;
   uint64_t segment_bytes_shared = 4 << 20;
+  // Each step of a segment on GPUs costs the start of a kernel and its way to the peer.
+  uint64_t segment_bytes_gpus = 32 << 20;
   uint64_t segment_bytes_network = 4 << 20;
   uint64_t segment_bytes_stages = 512 << 10;  // between nodes, with stages that overlap
   uint64_t segment_bytes_rank = 4 << 20;      // ... at most, for each rank's share of a sum
@@ -123,6 +125,7 @@ struct Facts {
   Spread spread = {};
   bool is_even = false;  // exchange: all parts of all ranks have one size
   int servers = 0;       // separate servers, which make all sums
+  bool on_gpus = false;  // the ranks of the node read and sum each other's data on GPUs
 };
 
 struct Choice {

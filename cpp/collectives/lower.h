@@ -12,7 +12,7 @@ namespace rdmacoll {
 // The memory of the callers' inputs, or of their outputs.
 enum class CallerMemory : uint8_t {
   visible,  // host memory that peers and NICs read and write in place
-  hidden,   // host memory that only this process reaches
+  hidden,   // memory that only this process reaches, where it reaches the work memory, too
   device,   // a GPU has some of it: only copies from it and into it are possible
 };
 
@@ -35,8 +35,11 @@ struct Placement {
 // A NIC that moves bytes counts as a viewer. Outputs that it reads or writes are made in work and
 // unpacked at the end.
 //
-// Memory of GPUs is staged. Each input is packed before its first use, and each output is made in
-// work and unpacked at the end. No other step touches such memory.
+// Work memory lies on the host, or on a GPU (Recipe::on_gpu). There, kernels reach the callers'
+// memory of that GPU, which is hidden.
+//
+// With work memory on the host, memory of GPUs is staged. Each input is packed before its first
+// use, and each output is made in work and unpacked at the end. No other step touches such memory.
 //
 // If all outputs are the same memory, output data is not sent: a message without bytes says that
 // the data is there. This is only for algorithms in which each part of the output is written by one

@@ -41,9 +41,10 @@ struct ComputeJob {
   bool wide = false;        // `to` is float32 in a job of 16-bit floats: a partial sum
   bool mixes = false;       // `to` or an operand is wide, or `prescale` is not 1
   double prescale = 1.0;    // 16-bit operands are first multiplied by it, in float32
-  // Some of the pieces are memory of GPUs; others may be host memory. Such a job copies: it has one
-  // source in local pieces, and leaves bits untouched. It is submitted, never performed at once.
+  // Some of the pieces are memory of GPUs, of this rank or of peers. Others may be host memory.
+  // Such a job is submitted, never performed at once.
   bool on_gpu = false;
+  bool views_gpu = false;  // as on_gpu, because of a peer's pieces, which change in each run
 
   std::size_t width() const { return wide ? 2 : 1; }  // width of `to`
 };
@@ -56,7 +57,8 @@ class ComputeSink {
 
 // Work on GPUs so far.
 struct GpuCounters {
-  uint64_t bytes_staged = 0;  // copied between host and GPUs
+  uint64_t bytes_staged = 0;        // copied between host and GPUs
+  uint64_t bytes_between_gpus = 0;  // read from work memory of other ranks on GPUs
   uint64_t kernel_launches = 0;
 };
 

@@ -20,7 +20,8 @@ CudaMemory::CudaMemory(const Driver& driver, CudaOptions options)
       kinds_(*gpus_, options.log),
       orders_(gpus_, events_, sleeper_),
       pinned_(*gpus_, options.pool, options.log),
-      parts_{*gpus_, *events_, pinned_, options.pool, sleeper_, options.log} {}
+      work_(gpus_, options.log),
+      parts_{*gpus_, *events_, pinned_, options.pool, *device_pool_, sleeper_, options.log} {}
 
 Status CudaMemory::find(const void* memory, Gpu& gpu) {
   MemoryPlace place;

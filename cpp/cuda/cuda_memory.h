@@ -11,6 +11,7 @@
 #include "cuda/memory_kinds.h"
 #include "cuda/pinned_pool.h"
 #include "cuda/stream_order.h"
+#include "cuda/work_memory.h"
 #include "memory/device_memory.h"
 
 namespace rdmacoll::cuda {
@@ -38,6 +39,7 @@ class CudaMemory final : public DeviceMemory {
   std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes) override;
 
   const GpuParts& parts() const { return parts_; }
+  GpuWork& work() { return work_; }
   // Call it before the waker ends. The driver may have calls of it in store.
   void close() { sleeper_->close(); }
 
@@ -50,6 +52,7 @@ class CudaMemory final : public DeviceMemory {
   MemoryKinds kinds_;
   StreamOrders orders_;
   PinnedPool pinned_;
+  WorkMemory work_;
   const GpuParts parts_;
 };
 

@@ -46,19 +46,34 @@ bool suits_a_kernel(const ComputeJob& job, std::size_t bytes) {
 // The only GPU among the pieces, or kHost if there are several.
 Gpu only_gpu(const ComputeJob& job) {
   Gpu gpu = kHost;
-  for (const std::span<const Piece> pieces : {job.to, job.sources.front().pieces}) {
+  bool is_only = true;
+  const auto look = [&](std::span<const Piece> pieces) {
     for (const Piece& piece : pieces) {
-      if (piece.gpu == kHost) continue;
-      if (gpu != kHost && piece.gpu != gpu) return kHost;
-      gpu = piece.gpu;
+      is_only = is_only && (piece.gpu == kHost || gpu == kHost || piece.gpu == gpu);
+      if (piece.gpu != kHost) gpu = piece.gpu;
     }
-  }
-  return gpu;
+  };
+  look(job.to);
+  for (const Operand& source : job.sources) look(source.pieces);
+  return is_only ? gpu : kHost;
 }
 
-bool are_on_host(std::span<const Piece> pieces) {
+// The GPU that performs a job with memory of several GPUs: if possible the one that has the result.
+Gpu main_gpu(const ComputeJob& job) {
+  for (const Piece& piece : job.to) {
+    if (piece.gpu != kHost) return piece.gpu;
+  }
+  for (const Operand& source : job.sources) {
+    for (const Piece& piece : source.pieces) {
+      if (piece.gpu != kHost) return piece.gpu;
+    }
+  }
+  return kHost;
+}
+
+bool are_on(Gpu gpu, std::span<const Piece> pieces) {
   return std::all_of(pieces.begin(), pieces.end(),
-                     [](const Piece& piece) { return piece.gpu == kHost; });
+                     [gpu](const Piece& piece) { return piece.gpu == gpu; });
 }
 
 Address address_of(const std::byte* memory) { return reinterpret_cast<Address>(memory); }
@@ -74,10 +89,8 @@ class GpuCompute::Work {
   }
 
   Status perform(const ComputeJob& job, std::size_t bytes) {
-    if (!suits_a_kernel(job, bytes) || !launch(job)) return copy(job, bytes);
-    ++compute_.counters_.kernel_launches;
-    if (used_.front().second != Way::on_gpu) compute_.counters_.bytes_staged += bytes;
-    return {};
+    if (!is_copy(job)) return launch(job, bytes) ? Status() : bring_and_launch(job, bytes);
+    return suits_a_kernel(job, bytes) && launch(job, bytes) ? Status() : copy(job, bytes);
   }
 
   // Notes the end of the job on each lane that it has used. `ends`: how many.
@@ -102,25 +115,74 @@ class GpuCompute::Work {
     return scope_->status();
   }
 
+  void use(const LaneKey& key) {
+    if (std::find(used_.begin(), used_.end(), key) == used_.end()) used_.push_back(key);
+  }
+
   // False: the GPU cannot perform the job by a kernel.
-  bool launch(const ComputeJob& job) {
+  bool launch(const ComputeJob& job, std::size_t bytes) {
     const Gpu gpu = only_gpu(job);
     if (gpu == kHost || !enter(gpu).ok()) return false;
-    const LaneKey key{gpu, are_on_host(job.to)                       ? Way::to_host
-                           : are_on_host(job.sources.front().pieces) ? Way::to_gpu
-                                                                     : Way::on_gpu};
+    const bool is_to_host = is_copy(job) && are_on(kHost, job.to);
+    const bool is_to_gpu = is_copy(job) && are_on(kHost, job.sources.front().pieces);
+    const LaneKey key{gpu, is_to_host ? Way::to_host : is_to_gpu ? Way::to_gpu : Way::on_gpu};
     Lane& lane = compute_.lane(key);
     if (!lane.open().ok()) return false;
     if (!compute_.kernels(gpu).launch(job, lane.stream(), compute_.tables_[job_])) return false;
-    used_.push_back(key);
+    use(key);
+    ++compute_.counters_.kernel_launches;
+    if (key.second != Way::on_gpu) compute_.counters_.bytes_staged += bytes;
     return true;
   }
 
-  Status copy(const ComputeJob& job, std::size_t bytes) {
-    Side to(job.to), from(job.sources.front().pieces);
+  // Brings all operands to one GPU, and the result back from there.
+  Status bring_and_launch(const ComputeJob& job, std::size_t bytes) {
+    const LaneKey key{main_gpu(job), Way::on_gpu};
+    std::vector<Operand> operands(job.sources.begin(), job.sources.end());
+    std::vector<Piece> copies(operands.size() + 1);  // not moved any more
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      Operand& operand = operands[i];
+      if (are_on(key.first, operand.pieces)) continue;
+      RC_RETURN_IF_ERROR(lend(key.first, bytes * operand.width(), copies[i]));
+      const std::span<const Piece> there(&copies[i], 1);
+      RC_RETURN_IF_ERROR(copy(there, operand.pieces, &key));
+      operand.pieces = there;
+    }
+    ComputeJob there = job;
+    there.sources = operands;
+    if (!are_on(key.first, job.to)) {
+      RC_RETURN_IF_ERROR(lend(key.first, bytes * job.width(), copies.back()));
+      there.to = std::span<const Piece>(&copies.back(), 1);
+    }
+    if (!launch(there, bytes)) {
+      return {Code::failed,
+              cat("no kernel for ", name_of(job.op), " of ", name_of(job.dtype), " starts on ",
+                  parts_.gpus.facts(key.first).text(), ". Set RDMACOLL_CUDA_IPC=off.")};
+    }
+    return there.to.data() == job.to.data() ? Status() : copy(job.to, there.to, &key);
+  }
+
+  // Memory of a GPU until the job ends.
+  Status lend(Gpu gpu, std::size_t bytes, Piece& piece) {
+    std::shared_ptr<std::byte[]> memory;
+    RC_RETURN_IF_ERROR(parts_.results.allocate(gpu, bytes, memory));
+    piece = {memory.get(), bytes, gpu};
+    compute_.slots_[job_].kept.push_back(std::move(memory));
+    return {};
+  }
+
+  Status copy(const ComputeJob& job, std::size_t) {
+    return copy(job.to, job.sources.front().pieces, nullptr);
+  }
+
+  // `lane`: for all parts of the copy. Null: one for each direction.
+  Status copy(std::span<const Piece> into, std::span<const Piece> source, const LaneKey* lane) {
+    Side to(into), from(source);
+    const std::size_t bytes = total_bytes(into);
     for (std::size_t done = 0; done < bytes;) {
-      const std::size_t run = std::min({to.run(), from.run(), reach(to), reach(from)});
-      RC_RETURN_IF_ERROR(copy_run(to, from, run));
+      const std::size_t run =
+          std::min({to.run(), from.run(), reach(to), reach(from), bytes - done});
+      RC_RETURN_IF_ERROR(copy_run(to, from, run, lane));
       to.skip(run);
       from.skip(run);
       done += run;
@@ -132,22 +194,24 @@ class GpuCompute::Work {
     return side.gpu() == kHost ? parts_.pinned.reach(side.data()) : SIZE_MAX;
   }
 
-  Status copy_run(const Side& to, const Side& from, std::size_t bytes) {
+  Status copy_run(const Side& to, const Side& from, std::size_t bytes, const LaneKey* fixed) {
     if (to.gpu() == kHost && from.gpu() == kHost) {
       std::memcpy(to.data(), from.data(), bytes);
       return {};
     }
-    const LaneKey key = to.gpu() == kHost     ? LaneKey{from.gpu(), Way::to_host}
+    const LaneKey key = fixed != nullptr      ? *fixed
+                        : to.gpu() == kHost   ? LaneKey{from.gpu(), Way::to_host}
                         : from.gpu() == kHost ? LaneKey{to.gpu(), Way::to_gpu}
                                               : LaneKey{to.gpu(), Way::on_gpu};
     RC_RETURN_IF_ERROR(enter(key.first));
     Lane& lane = compute_.lane(key);
     RC_RETURN_IF_ERROR(lane.open());
-    if (std::find(used_.begin(), used_.end(), key) == used_.end()) used_.push_back(key);
+    use(key);
     const Driver& driver = parts_.gpus.driver();
     const Result result = enqueue(to, from, bytes, lane.stream());
     if (result == kSuccess) {
-      if (key.second != Way::on_gpu) compute_.counters_.bytes_staged += bytes;
+      const bool is_staged = to.gpu() == kHost || from.gpu() == kHost;
+      if (is_staged) compute_.counters_.bytes_staged += bytes;
       return {};
     }
     return driver.error(
@@ -197,20 +261,57 @@ GpuKernels& GpuCompute::kernels(Gpu gpu) {
       .first->second;
 }
 
+// Turns views into pieces of this process. They stay as long as the job that is submitted.
+Status GpuCompute::localize(const ComputeJob& job, Slot& slot) {
+  local_.job = job;
+  local_.operands.assign(job.sources.begin(), job.sources.end());
+  local_.pieces.resize(std::max(local_.pieces.size(), local_.operands.size()));
+  for (std::size_t i = 0; i < local_.operands.size(); ++i) {
+    Operand& operand = local_.operands[i];
+    if (!operand.pieces.empty() || operand.remote.empty()) continue;
+    RC_RETURN_IF_ERROR(read(operand, slot, local_.pieces[i]));
+    operand.pieces = local_.pieces[i];
+    operand.remote = {};
+  }
+  local_.job.sources = local_.operands;
+  return {};
+}
+
+// Memory that is not mapped is read into the pool.
+Status GpuCompute::read(const Operand& view, Slot& slot, std::vector<Piece>& pieces) {
+  pieces.clear();
+  std::size_t bytes = 0;
+  bool is_mapped = true;
+  for (const RemotePiece& piece : view.remote) {
+    pieces.push_back({const_cast<std::byte*>(piece.mapped), piece.bytes, piece.gpu});
+    bytes += piece.bytes;
+    is_mapped = is_mapped && piece.mapped != nullptr;
+    if (piece.gpu != kHost) counters_.bytes_between_gpus += piece.bytes;
+  }
+  if (is_mapped) return {};
+  RC_ASSERT(view.reader != nullptr, "a view that cannot be read");
+  MemoryPool& pool = parts_.load(std::memory_order_relaxed)->pool;
+  std::byte* const memory = pool.allocate(bytes);
+  if (memory == nullptr) return pool_exhausted(pool, bytes);
+  slot.kept.emplace_back(memory, [&pool](void* data) { pool.free(static_cast<std::byte*>(data)); });
+  pieces.assign(1, {memory, bytes});
+  return view.reader->read(view.remote, 0, memory, bytes);
+}
+
 Status GpuCompute::submit(const ComputeJob& job) {
-  if (!job.on_gpu) return host_->submit(job);
+  if (!job.on_gpu && !job.views_gpu) return host_->submit(job);
   const GpuParts* const parts = parts_.load(std::memory_order_acquire);
-  RC_ASSERT(parts != nullptr && is_copy(job) && job.sources.front().remote.empty(),
-            "a job that the GPU does not perform");
+  RC_ASSERT(parts != nullptr, "a job on a GPU that is not open");
   if (free_.empty()) return Status::busy();
   const uint16_t index = free_.back();
   free_.pop_back();
   Slot& slot = slots_[index];
-  slot = {job.cookie};
+  slot.cookie = job.cookie;
   std::size_t bytes = 0;
   slot.status = measure(job, bytes);
+  if (slot.status.ok()) slot.status = localize(job, slot);
   Work work(*this, *parts, index);
-  if (slot.status.ok()) slot.status = work.perform(job, bytes);
+  if (slot.status.ok()) slot.status = work.perform(local_.job, bytes);
   // After an error, too: copies before it may still use the memory.
   const Status noted = work.end(slot.ends);
   if (slot.status.ok()) slot.status = noted;

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "compute/compute.h"
+#include "cuda/device_pool.h"
 #include "cuda/gpu_kernels.h"
 #include "cuda/lane.h"
 #include "cuda/pinned_pool.h"
@@ -26,6 +27,7 @@ struct GpuParts {
   EventPool& events;
   PinnedPool& pinned;
   MemoryPool& pool;
+  DevicePool& results;
   std::shared_ptr<Sleeper> sleeper;
   Log log;
 };
@@ -58,12 +60,21 @@ class GpuCompute final : public Compute {
   struct Slot {
     uint64_t cookie = 0;
     Status status;
-    std::size_t ends = 0;  // lanes on which the job has not ended
+    std::size_t ends = 0;                     // lanes on which the job has not ended
+    std::vector<std::shared_ptr<void>> kept;  // memory of the job alone
+  };
+  // A job whose operands are pieces of this process, with the memory that they need.
+  struct LocalJob {
+    ComputeJob job;
+    std::vector<Operand> operands;
+    std::vector<std::vector<Piece>> pieces;  // by operand, of those that are views
   };
   class Work;
 
   Lane& lane(const LaneKey& key);
   GpuKernels& kernels(Gpu gpu);
+  Status localize(const ComputeJob& job, Slot& slot);
+  Status read(const Operand& view, Slot& slot, std::vector<Piece>& pieces);
   bool end_jobs();
 
   const std::unique_ptr<Compute> host_;
@@ -76,6 +87,7 @@ class GpuCompute final : public Compute {
   std::vector<uint16_t> free_;
   std::vector<uint16_t> ended_, reported_;
   std::vector<LaneKey> used_;  // lanes of the job that is submitted
+  LocalJob local_;             // the job that is submitted
   std::size_t in_flight_ = 0;  // jobs that have not ended
   uint64_t bytes_on_gpus_ = 0;
   GpuCounters counters_;

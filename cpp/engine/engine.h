@@ -67,8 +67,12 @@ class Engine final : public Sink, private SetHost {
   // The rank of a process in a set, or none if the set does not contain it.
   SetRank rank_in(uint32_t set, JobRank rank) const { return submissions_.rank_in(set, rank); }
   bool has_submissions() const { return submissions_.waiting(); }
-  // As Executor::use(). Call it before operations that need the new one are submitted.
-  void use(Compute& compute) { executor_.use(compute); }
+  // As Executor::use(), with the work memory on GPUs. Call it before operations that need the new
+  // ones are submitted.
+  void use(Compute& compute, GpuWork& work) {
+    gpu_work_.store(&work, std::memory_order_release);
+    executor_.use(compute);
+  }
 
   // All functions below: only for the holder of the baton.
   //
@@ -136,6 +140,8 @@ class Engine final : public Sink, private SetHost {
   void control(int peer, std::span<const std::byte> message) override;
   void hear(JobRank peer, std::span<const std::byte> message, bool is_whole);
   void peer_failed(int peer, const std::string& cause) override;
+  void answered(int peer, const std::string& refusal) override;
+  GpuWork* gpu_work() override { return gpu_work_.load(std::memory_order_acquire); }
 
   void handle(JobRank peer, FailureMessage& message);
   void handle(JobRank peer, LeavingMessage& message);
@@ -210,6 +216,7 @@ class Engine final : public Sink, private SetHost {
   Situation now_;
   Submissions submissions_;
   HeldOperations held_;
+  std::atomic<GpuWork*> gpu_work_{nullptr};  // null: no GPU was used
   Executor executor_;
   SetTable table_;                                 // all sets of the job, except the world
   std::vector<std::unique_ptr<ProcessSet>> sets_;  // the sets with this rank; the world is first
@@ -246,6 +253,7 @@ class Engine final : public Sink, private SetHost {
   uint64_t payload_bytes_ = 0;
   std::size_t in_flight_ = 0;
   bool polling_ = false;
+  bool has_warned_of_gpus_ = false;
   bool settled_ = false;  // the last progress() moved nothing
   SuspensionDetector suspension_;
   // A turn without progress for this long, with operations in flight, counts as waiting.

@@ -1,5 +1,6 @@
 // The engine's control messages, metrics and state.
 #include <algorithm>
+#include <utility>
 
 #include "base/text.h"
 #include "engine/engine.h"
@@ -15,6 +16,13 @@ void Engine::connected(int peer) {  // a rank of the job, as for all callbacks o
   if (!now_.goes_on()) {
     post(JobRank(peer), 0, FailureMessage{now_.failure.detail().rank, now_.failure});
   }
+}
+
+void Engine::answered(int peer, const std::string& refusal) {
+  for (const auto& set : sets_) set->connected();
+  if (refusal.empty() || std::exchange(has_warned_of_gpus_, true)) return;
+  log_.warning(cat("Arrays on GPUs go through host memory between this rank and ",
+                   world_.describe(peer), ", which does not reach this rank's GPU: ", refusal));
 }
 
 void Engine::control(int peer, std::span<const std::byte> bytes) {
@@ -169,6 +177,7 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
                      field("engine_allocations", executor_.allocations() + sums.programs),
                      field("bytes_copied", wire.bytes_copied + executor_.compute().bytes_copied()),
                      field("bytes_staged", gpus.bytes_staged),
+                     field("bytes_between_gpus", gpus.bytes_between_gpus),
                      field("kernel_launches", gpus.kernel_launches),
                      field("bytes_reduced", executor_.reduced().bytes),
                      field("bytes_reduced_beside_sends", executor_.reduced().beside_sends),

@@ -249,6 +249,7 @@ bool Engine::answer_goodbyes() {
   const std::size_t waiting = goodbyes_to_answer_.size();
   std::erase_if(goodbyes_to_answer_, [&](JobRank peer) {
     if (!has_ended_all(said_goodbye_[peer])) return false;
+    transport_.stop_views(peer.value());
     post(peer, 0, FarewellMessage{});
     return true;
   });

@@ -53,7 +53,7 @@ void Engine::make_set(uint32_t number, const SetMembers& members, const Lanes& l
   SetHost& host = *this;
   sets_.push_back(std::make_unique<ProcessSet>(
       SetParts{number, world_, SetWorld(world_of(world_, number, members)), members, servers, lanes,
-               segment, config_, tuning_, transport_, pool_, results_, executor_, log_},
+               segment, config_, tuning_, transport_, pool_, gpu_work_, results_, executor_, log_},
       host, now_));
 }
 

@@ -4,6 +4,7 @@
 // another.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -60,6 +61,7 @@ struct SetParts {
   const Tuning& tuning;
   Transport& transport;
   MemoryPool& pool;
+  const std::atomic<GpuWork*>& gpu_work;
   SharedResults& results;
   Executor& executor;
   Log log;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/small_range.h"
 #include "compute/job.h"
-#include "memory/placement.h"
 
 namespace rdmacoll {
 namespace {
@@ -13,20 +13,15 @@ namespace {
 // this thread.
 constexpr uint64_t kComputeBytesPerPoll = 1 << 20;
 
-// In each lane, memory that peers read rotates through this many bytes of places, if the pool has
-// room. When a place is used again, its lines have left the second-level caches, so writing it
-// takes no lines away from a reader. The size was measured
-// (docs/measurements/2026-11-25-measured-otherwise.md).
-constexpr uint64_t kTurnedBytes = 512 << 10;
-constexpr uint64_t kPlaceAlignment = 4096;
-
 }  // namespace
 
-Executor::Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool)
+Executor::Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool,
+                   const std::atomic<GpuWork*>& gpu_work)
     : ranks_(static_cast<std::size_t>(ranks)),
       transport_(transport),
       compute_(&compute),
-      pool_(pool) {
+      pool_(pool),
+      gpu_work_(gpu_work) {
   slots_.reserve(kLanesMax);
 }
 
@@ -49,6 +44,7 @@ void Executor::close(const Lanes& lanes) {
   for (std::size_t i = lanes.first; i < lanes.first + lanes.count; ++i) {
     for (Run& run : slots_[i].runs) {
       if (run.allocation != nullptr) pool_.free(run.allocation);
+      drop_gpu_memory(run);
       run = {};
     }
     slots_[i].batch = {};
@@ -83,7 +79,10 @@ Status Executor::start(Slot& slot) {
     slot.busy = false;
     return {};
   }
-  unissued_ += segments * recipe.program->schedule.steps.size();
+  const bool is_on_gpu = recipe.on_gpu != nullptr && take_gpu_memory(slot);
+  slot.program = is_on_gpu ? recipe.on_gpu : recipe.program;
+  slot.gpu = is_on_gpu ? recipe.head.gpu : kHost;
+  unissued_ += segments * slot.program->schedule.steps.size();
   return fill(slot);
 }
 
@@ -97,12 +96,13 @@ Status Executor::fill(Slot& slot) {
 
 Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
   const Layout& layout = layout_of(slot);
-  const Program& program = *slot.batch.recipe->program;
+  const Program& program = *slot.program;
   const Schedule& schedule = program.schedule;
-  const uint64_t images = (schedule.uses_work ? 1 : 0) + (schedule.uses_sums ? kWide : 0);
-  const uint64_t bytes =
-      images * layout.segment_bytes_max() + program.scratch_parts * layout.part_bytes_max();
-  RC_RETURN_IF_ERROR(place_work(run, program, layout.segments(), bytes));
+  if (run.program != &program || run.gpu != slot.gpu) {
+    for (StepMemory& memory : run.memory) memory.is_located = false;
+  }
+  run.gpu = slot.gpu;
+  RC_RETURN_IF_ERROR(place_work(run, program, layout.segments(), work_bytes(slot, program)));
   if (run.memory.size() < schedule.steps.size()) {
     run.memory.resize(schedule.steps.size());
     run.views.resize(schedule.steps.size());
@@ -122,41 +122,6 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
   if (program.has_views) run.readers = program.readers;
   for (const uint16_t step : program.first) make_ready(program, cookie(slot.lane, index, step));
   return {};
-}
-
-// Only batches of one segment rotate their places. Several segments already use several places.
-Status Executor::place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes) {
-  const bool takes_turns = program.has_peer_visible_writes && segments == 1 && bytes > 0;
-  const uint64_t place = round_up(bytes, kPlaceAlignment);
-  const uint64_t turned = std::max(place, kTurnedBytes);
-  if (takes_turns && turned > run.work_bytes && pool_.used() + turned <= pool_.size() / 4) {
-    if (allocate_work(run, turned)) pool_.touch(run.allocation, turned + kAwayFromArrays);
-  }
-  if (bytes > run.work_bytes) {
-    if (run.allocation != nullptr) pool_.free(std::exchange(run.allocation, nullptr));
-    run.work_bytes = 0;
-    if (!allocate_work(run, bytes)) return pool_exhausted(pool_, bytes);
-  }
-  if (run.allocation == nullptr) return {};  // the program needs no work memory
-  std::byte* work = run.allocation + kAwayFromArrays;
-  if (takes_turns && place <= run.work_bytes) {
-    work += run.turn++ % (std::min(run.work_bytes, turned) / place) * place;
-  }
-  if (work == run.work) return {};
-  run.work = work;
-  for (StepMemory& memory : run.memory) memory.is_located = false;
-  return {};
-}
-
-// Replaces the allocation of the run.
-bool Executor::allocate_work(Run& run, uint64_t bytes) {
-  std::byte* allocation = pool_.allocate(bytes + kAwayFromArrays);
-  if (allocation == nullptr) return false;
-  if (run.allocation != nullptr) pool_.free(run.allocation);
-  run.allocation = allocation;
-  run.work_bytes = bytes;
-  ++allocations_;
-  return true;
 }
 
 bool Executor::poll() {
@@ -253,7 +218,8 @@ bool Executor::compute(Run& run, const Step& step, StepMemory& memory, uint64_t 
     status = measure(memory.job, bytes);  // check the sizes, since a peer can send any view
   }
   if (status.ok()) {
-    status = memory.job.on_gpu ? Status::busy() : compute().perform_at_once(memory.job, bytes);
+    const bool on_gpu = memory.job.on_gpu || memory.job.views_gpu;
+    status = on_gpu ? Status::busy() : compute().perform_at_once(memory.job, bytes);
   }
   if (!status.is_busy()) {
     count(memory.job, bytes);
@@ -273,11 +239,14 @@ void Executor::count(const ComputeJob& job, uint64_t bytes) {
 }
 
 void Executor::look_at_views(const Run& run, const Step& step, StepMemory& memory) {
+  const auto is_on_gpu = [](const RemotePiece& piece) { return piece.gpu != kHost; };
+  memory.job.views_gpu = false;
   const std::span<const Slice> sources = program_of(run).schedule.sources_of(step);
   for (std::size_t i = 0; i < sources.size(); ++i) {
     if (sources[i].space != Space::view) continue;
     const Seen& seen = run.views[sources[i].slot];
     memory.operands[i].remote = seen.pieces;
+    memory.job.views_gpu = memory.job.views_gpu || is_any_of(seen.pieces, is_on_gpu);
     memory.operands[i].reader = seen.reader;
   }
 }

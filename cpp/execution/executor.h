@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "compute/compute.h"
 #include "execution/recipe.h"
+#include "memory/gpu_work.h"
 #include "memory/pool.h"
 #include "operation/operation.h"
 #include "transport/queues.h"
@@ -45,7 +46,9 @@ struct Lanes {
 
 class Executor final : public ComputeSink {
  public:
-  Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool);
+  // `gpu_work`: null until a GPU is used.
+  Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool,
+           const std::atomic<GpuWork*>& gpu_work);
   ~Executor() override;
 
   Compute& compute() const { return *compute_.load(std::memory_order_acquire); }
@@ -140,14 +143,20 @@ class Executor final : public ComputeSink {
     std::vector<Seen> views;
     std::vector<StepMemory> memory;
     std::byte* allocation = nullptr;
-    std::byte* work = nullptr;  // position in the allocation
+    std::byte* work = nullptr;  // position in the allocation, or in the GPU's
+    Gpu gpu = kHost;            // the GPU that has `work`
     uint64_t work_bytes = 0;    // size of the work memory in the allocation
-    uint64_t turn = 0;          // counts segments, to rotate through the places
+    std::byte* gpu_allocation = nullptr;
+    Gpu gpu_of_allocation = kHost;
+    uint64_t gpu_bytes = 0;
+    uint64_t turn = 0;  // counts segments, to rotate through the places
   };
   struct Slot {
     Lane lane = 0;  // equals its index
     bool busy = false;
     Batch batch;
+    const Program* program = nullptr;  // the one of the recipe that runs
+    Gpu gpu = kHost;                   // the GPU that has its work memory
     uint32_t next_segment = 0;
     uint32_t segments_left = 0;         // segments until the slot is free
     uint32_t caller_segments_left = 0;  // segments until the operations are done
@@ -174,8 +183,13 @@ class Executor final : public ComputeSink {
   Status start(Slot& slot);
   Status fill(Slot& slot);  // starts segments while a run is free
   Status begin(Slot& slot, Run& run, std::size_t index);
+  static uint64_t work_bytes(const Slot& slot, const Program& program);
+  bool take_gpu_memory(Slot& slot);
+  bool take_gpu_memory(Slot& slot, GpuWork& work, uint64_t bytes);
+  void drop_gpu_memory(Run& run);
   Status place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes);
   bool allocate_work(Run& run, uint64_t bytes);
+  static void move_work(Run& run, std::byte* work);
   void make_ready(const Program& program, uint64_t cookie) {
     (program.turns[cookie & 0xffff].computes ? computes_ : transfers_).push(cookie);
   }
@@ -204,6 +218,7 @@ class Executor final : public ComputeSink {
   Transport& transport_;
   std::atomic<Compute*> compute_;
   MemoryPool& pool_;
+  const std::atomic<GpuWork*>& gpu_work_;
   std::vector<Slot> slots_;  // never reallocated, since runs point to slots
   // Ready steps. Transfers are issued first, so that peers can continue while this rank computes.
   RingQueue<uint64_t> transfers_, computes_;

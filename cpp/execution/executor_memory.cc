@@ -1,13 +1,21 @@
-// Finds the memory of steps, and the sequences of their transfers.
+// Takes work memory, and finds the memory of steps and the sequences of their transfers.
 #include <algorithm>
 
 #include "base/small_range.h"
 #include "compute/job.h"
 #include "execution/executor.h"
+#include "memory/placement.h"
 #include "memory/streaming.h"
 
 namespace rdmacoll {
 namespace {
+
+// In each lane, memory that peers read rotates through this many bytes of places, if the pool has
+// room. When a place is used again, its lines have left the second-level caches, so writing it
+// takes no lines away from a reader. The size was measured
+// (docs/measurements/2026-11-25-measured-otherwise.md).
+constexpr uint64_t kTurnedBytes = 512 << 10;
+constexpr uint64_t kPlaceAlignment = 4096;
 
 bool is_on_gpu(const Piece& piece) { return piece.gpu != kHost; }
 
@@ -58,7 +66,7 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
     memory.job.factor = head.postscale;
   }
   const bool may_be_on_gpu =
-      head.input == CallerMemory::device || head.output == CallerMemory::device;
+      run.gpu != kHost || head.input == CallerMemory::device || head.output == CallerMemory::device;
   memory.job.on_gpu =
       may_be_on_gpu && (is_any_of(memory.to, is_on_gpu) || is_any_of(memory.sources, is_on_gpu));
   const std::size_t index = program.index_of(step);
@@ -104,6 +112,94 @@ uint64_t Executor::slice_bytes(const Run& run, const Slice& slice) const {
          static_cast<uint64_t>(width(slice));
 }
 
+// Only batches of one segment rotate their places. Several segments already use several places.
+Status Executor::place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes) {
+  if (run.gpu != kHost) {
+    move_work(run, run.gpu_allocation);
+    return {};
+  }
+  const bool takes_turns = program.has_peer_visible_writes && segments == 1 && bytes > 0;
+  const uint64_t place = round_up(bytes, kPlaceAlignment);
+  const uint64_t turned = std::max(place, kTurnedBytes);
+  if (takes_turns && turned > run.work_bytes && pool_.used() + turned <= pool_.size() / 4) {
+    if (allocate_work(run, turned)) pool_.touch(run.allocation, turned + kAwayFromArrays);
+  }
+  if (bytes > run.work_bytes) {
+    if (run.allocation != nullptr) pool_.free(std::exchange(run.allocation, nullptr));
+    run.work_bytes = 0;
+    if (!allocate_work(run, bytes)) return pool_exhausted(pool_, bytes);
+  }
+  if (run.allocation == nullptr) return {};  // the program needs no work memory
+  std::byte* work = run.allocation + kAwayFromArrays;
+  if (takes_turns && place <= run.work_bytes) {
+    work += run.turn++ % (std::min(run.work_bytes, turned) / place) * place;
+  }
+  move_work(run, work);
+  return {};
+}
+
+void Executor::move_work(Run& run, std::byte* work) {
+  if (work == run.work) return;
+  run.work = work;
+  for (StepMemory& memory : run.memory) memory.is_located = false;
+}
+
+// Replaces the allocation of the run.
+bool Executor::allocate_work(Run& run, uint64_t bytes) {
+  std::byte* allocation = pool_.allocate(bytes + kAwayFromArrays);
+  if (allocation == nullptr) return false;
+  if (run.allocation != nullptr) pool_.free(run.allocation);
+  run.allocation = allocation;
+  run.work_bytes = bytes;
+  ++allocations_;
+  return true;
+}
+
+uint64_t Executor::work_bytes(const Slot& slot, const Program& program) {
+  const Layout& layout = layout_of(slot);
+  const Schedule& schedule = program.schedule;
+  const uint64_t images = (schedule.uses_work ? 1 : 0) + (schedule.uses_sums ? kWide : 0);
+  return images * layout.segment_bytes_max() + program.scratch_parts * layout.part_bytes_max();
+}
+
+// Takes work memory on the recipe's GPU for all segments in flight. Idle slots give theirs up
+// first.
+bool Executor::take_gpu_memory(Slot& slot) {
+  const Recipe& recipe = *slot.batch.recipe;
+  GpuWork& work = *gpu_work_.load(std::memory_order_acquire);
+  const uint64_t bytes = work_bytes(slot, *recipe.on_gpu);
+  if (take_gpu_memory(slot, work, bytes)) return true;
+  for (Slot& other : slots_) {
+    if (other.busy && &other != &slot) continue;
+    for (Run& run : other.runs) drop_gpu_memory(run);
+  }
+  return take_gpu_memory(slot, work, bytes);
+}
+
+bool Executor::take_gpu_memory(Slot& slot, GpuWork& work, uint64_t bytes) {
+  const Gpu gpu = slot.batch.recipe->head.gpu;
+  const std::size_t runs = std::min<std::size_t>(slot.runs.size(), layout_of(slot).segments());
+  for (std::size_t i = 0; i < runs; ++i) {
+    Run& run = slot.runs[i];
+    if (run.gpu_of_allocation == gpu && bytes <= run.gpu_bytes) continue;
+    drop_gpu_memory(run);
+    run.gpu_allocation = work.allocate(gpu, bytes);
+    if (run.gpu_allocation == nullptr) return false;
+    run.gpu_of_allocation = gpu;
+    run.gpu_bytes = bytes;
+    ++allocations_;
+  }
+  return true;
+}
+
+void Executor::drop_gpu_memory(Run& run) {
+  if (run.gpu_allocation == nullptr) return;
+  gpu_work_.load(std::memory_order_acquire)->free(run.gpu_of_allocation, run.gpu_allocation);
+  run.gpu_allocation = nullptr;
+  run.gpu_of_allocation = kHost;
+  run.gpu_bytes = 0;
+}
+
 void Executor::locate(const Run& run, const Slice& slice, uint64_t bytes,
                       std::vector<Piece>& pieces) const {
   if (bytes == 0) return;
@@ -130,7 +226,7 @@ void Executor::locate(const Run& run, const Slice& slice, uint64_t bytes,
       uint64_t before = uses_work ? schedule.parts : 0;
       if (schedule.uses_sums) before += uint64_t{kWide} * schedule.parts;
       for (int i = 0; i < slice.slot; ++i) before += schedule.scratch[i];
-      pieces.push_back({run.work + before * layout.part_bytes_max(), bytes});
+      pieces.push_back({run.work + before * layout.part_bytes_max(), bytes, run.gpu});
       return;
     }
     case Space::view:
@@ -145,7 +241,7 @@ void Executor::locate_in_image(const Run& run, const Slice& slice, std::byte* im
   int part = slice.first_part;
   layout.each_range(run.segment, slice.first_part, slice.parts, [&](const Range& range) {
     std::byte* data = image + layout.image_offset(run.segment, part++) * times;
-    if (range.bytes() > 0) pieces.push_back({data, range.bytes() * times});
+    if (range.bytes() > 0) pieces.push_back({data, range.bytes() * times, run.gpu});
   });
 }
 

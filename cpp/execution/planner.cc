@@ -67,17 +67,18 @@ Status misfit(const Operation& operation) {
 
 }  // namespace
 
-Planner::Planner(const SetWorld& world, const SetMembers& members, int servers,
-                 Transport& transport, MemoryPool& pool, const Tuning& tuning)
-    : world_(world),
-      members_(members),
-      servers_(servers),
-      nodes_(world.nodes()),
-      numa_nodes_(world.numa_nodes()),
-      transport_(transport),
-      pool_(pool),
-      tuning_(tuning),
-      programs_(members) {}
+Planner::Planner(const PlannerParts& parts)
+    : world_(parts.world),
+      members_(parts.members),
+      servers_(parts.servers),
+      nodes_(world_.nodes()),
+      numa_nodes_(world_.numa_nodes()),
+      transport_(parts.transport),
+      pool_(parts.pool),
+      gpu_work_(parts.gpu_work),
+      tuning_(parts.tuning),
+      cuda_ipc_(parts.cuda_ipc),
+      programs_(members_) {}
 
 Shape Planner::shape_of(const Decided& decided, bool shares_results) const {
   const Request& request = decided.operations.front()->request;
@@ -146,7 +147,7 @@ bool Planner::connect(const Decided& decided) {
     requested_.insert(peer);
     all = false;
   }
-  return all;
+  return all && is_offered(decided);
 }
 
 Status Planner::prepare(Decided& decided, const SharedPlace& place, Batch& batch) {
@@ -161,6 +162,7 @@ Status Planner::prepare(Decided& decided, const SharedPlace& place, Batch& batch
     return {};
   }
   Recipe::Head head = head_of(decided, place.is_shared());
+  head.gpu = gpu_of_work(decided);
   if (!row_of(head.kind).makes_result) {
     for (const OperationRef& operation : decided.operations) {
       RC_RETURN_IF_ERROR(place_results(*operation, place));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <set>
 #include <span>
@@ -10,12 +11,14 @@
 
 #include "agreement/decided.h"
 #include "agreement/messages.h"
+#include "base/config.h"
 #include "base/set_world.h"
 #include "base/status.h"
 #include "collectives/algorithms.h"
 #include "collectives/choose.h"
 #include "execution/executor.h"
 #include "execution/program.h"
+#include "memory/gpu_work.h"
 #include "memory/pool.h"
 #include "memory/shared_results.h"
 #include "transport/transport.h"
@@ -30,15 +33,24 @@ struct SharedPlace {
   bool is_shared() const { return block.shared != nullptr; }
 };
 
+struct PlannerParts {
+  const SetWorld& world;
+  const SetMembers& members;
+  int servers = 0;
+  Transport& transport;
+  MemoryPool& pool;
+  const std::atomic<GpuWork*>& gpu_work;  // null until a GPU is used
+  // Decides which batches are copied into shared memory, and which are read in the caller's memory.
+  const Tuning& tuning;
+  CudaIpc cuda_ipc = CudaIpc::off;
+};
+
 class Planner {
  public:
-  // `tuning`: decides which batches are copied into shared memory, and
-  // which are read in the caller's memory.
-  Planner(const SetWorld& world, const SetMembers& members, int servers, Transport& transport,
-          MemoryPool& pool, const Tuning& tuning);
+  explicit Planner(const PlannerParts& parts);
 
-  // Returns whether all peers of the schedule are connected. Otherwise requests the missing
-  // connections.
+  // Returns whether all peers of the schedule are connected, and know the work memory of this
+  // rank's GPU. Otherwise requests the missing connections.
   bool connect(const Decided& decided);
   // The ranks that the schedule sends to or receives from.
   const std::vector<JobRank>& peers_of(const Decided& decided);
@@ -48,7 +60,8 @@ class Planner {
   // Builds the batch, once all peers are connected. Results of unknown size are allocated here.
   // Moves the operations into the batch unless an error is returned.
   Status prepare(Decided& decided, const SharedPlace& place, Batch& batch);
-  // A peer has connected, so the visibility of memory may have changed.
+  // A peer has connected, or has answered an offer of memory on a GPU. So the visibility of memory
+  // may have changed.
   void connected() {
     topology_.is_known = false;
     ++topology_version_;
@@ -91,6 +104,9 @@ class Planner {
   Status cut_exchange(const Decided& decided, const Descriptor& descriptor, Cut& cut) const;
   Status lay_out_ragged(const Decided& decided, const Cut& cut, Layout& layout) const;
   void refresh_topology();
+  Gpu only_gpu(std::span<const OperationRef> operations) const;
+  bool is_offered(const Decided& decided);
+  Gpu gpu_of_work(const Decided& decided);
   bool can_see(const Piece& memory, bool is_read_in_place) const;
   template <typename Parts, typename PieceOf>
   CallerMemory kind_of(const Parts& parts, bool is_read_in_place, PieceOf piece_of) const;
@@ -105,7 +121,9 @@ class Planner {
   std::vector<int> numa_nodes_;
   Transport& transport_;
   MemoryPool& pool_;
+  const std::atomic<GpuWork*>& gpu_work_;
   const Tuning& tuning_;
+  const CudaIpc cuda_ipc_;
   Programs programs_;
   std::set<JobRank> requested_;
   // by algorithm, root and roll call

@@ -19,10 +19,56 @@ void Planner::refresh_topology() {
     }
     if (!reach.views) continue;
     topology_.is_viewed = true;
-    topology_.view_eager_bytes = std::min(topology_.view_eager_bytes, reach.eager_bytes);
+    const std::size_t eager_bytes = cuda_ipc_ == CudaIpc::always ? 0 : reach.eager_bytes;
+    topology_.view_eager_bytes = std::min(topology_.view_eager_bytes, eager_bytes);
     topology_.foreign = topology_.foreign && reach.foreign_views;
     topology_.pieces_max = std::min(topology_.pieces_max, reach.view_pieces_max);
   }
+}
+
+// The GPU that has all tensors of the operations. kHost: there is none, or there are several.
+Gpu Planner::only_gpu(std::span<const OperationRef> operations) const {
+  Gpu gpu = kHost;
+  for (const OperationRef& operation : operations) {
+    for (const TensorRef& tensor : operation->request.tensors) {
+      if (tensor.gpu == kHost || (gpu != kHost && tensor.gpu != gpu)) return kHost;
+      gpu = tensor.gpu;
+    }
+  }
+  return gpu;
+}
+
+// Offers this rank's work memory on a GPU to the peers of the decision. Returns false while some
+// have not answered. Peers that never used a GPU answer at once.
+bool Planner::is_offered(const Decided& decided) {
+  GpuWork* const work = gpu_work_.load(std::memory_order_acquire);
+  if (work == nullptr || cuda_ipc_ == CudaIpc::off) return true;
+  const Gpu gpu = only_gpu(decided.operations);
+  if (gpu == kHost) return true;
+  const std::vector<JobRank>& peers = peers_of(decided);
+  const auto has_views = [&](JobRank peer) { return transport_.reach(peer.value()).views; };
+  if (!std::ranges::all_of(peers, has_views)) return true;
+  bool have_answered = true;
+  for (JobRank peer : peers) {
+    const GpuViews views = transport_.gpu_views(peer.value(), gpu);
+    if (views != GpuViews::not_offered && views != GpuViews::asked) continue;
+    GpuSlab slab;
+    if (views == GpuViews::not_offered && !work->find_slab(gpu, slab).ok()) return true;
+    if (views == GpuViews::not_offered) transport_.offer(peer.value(), gpu, slab, *work);
+    have_answered = false;
+  }
+  return have_answered;
+}
+
+// The GPU whose work memory serves the decision. kHost: host memory does.
+Gpu Planner::gpu_of_work(const Decided& decided) {
+  const Gpu gpu = cuda_ipc_ == CudaIpc::off ? kHost : only_gpu(decided.operations);
+  if (gpu == kHost) return kHost;
+  const std::vector<JobRank>& peers = peers_of(decided);
+  const auto is_reader = [&](JobRank peer) {
+    return transport_.gpu_views(peer.value(), gpu) == GpuViews::yes;
+  };
+  return !peers.empty() && std::ranges::all_of(peers, is_reader) ? gpu : kHost;
 }
 
 // Whether peers can see this memory in place.
@@ -88,6 +134,13 @@ void Planner::add_program(Recipe& recipe) {
   if (bytes <= topology_.view_eager_bytes) placement.views.assign(placement.views.size(), false);
   if (bytes <= topology_.nic_eager_bytes) placement.nics.clear();
   recipe.program = &programs_.prepared(head.algorithm, head.shape, placement, head.calls_roll);
+  const bool is_viewed = std::ranges::find(placement.views, true) != placement.views.end();
+  if (head.gpu == kHost || !is_viewed || placement.output_shared) return;
+  const GpuWork& work = *gpu_work_.load(std::memory_order_acquire);
+  if (cuda_ipc_ != CudaIpc::always && layout.bytes() < work.bytes_min(head.gpu)) return;
+  // Kernels and peers reach the work memory, and this rank's kernels the callers' memory.
+  placement.input = placement.output = CallerMemory::hidden;
+  recipe.on_gpu = &programs_.prepared(head.algorithm, head.shape, placement, head.calls_roll);
 }
 
 }  // namespace rdmacoll

@@ -26,6 +26,8 @@ struct Recipe {
     // As in Placement, without the limit on pieces.
     CallerMemory input = CallerMemory::hidden;
     CallerMemory output = CallerMemory::hidden;
+    // The GPU that has all inputs and outputs, if all peers read its work memory. Else kHost.
+    Gpu gpu = kHost;
 
     bool operator==(const Head&) const = default;
   };
@@ -34,6 +36,8 @@ struct Recipe {
   RowsRef rows;  // the rows of its decision
   Layout layout;
   const Program* program = nullptr;  // null if no data moves
+  // The program whose work memory is on head.gpu. It runs unless there is no room. Null: none.
+  const Program* on_gpu = nullptr;
 };
 
 using RecipeRef = std::shared_ptr<const Recipe>;

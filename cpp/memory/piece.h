@@ -25,6 +25,7 @@ struct RemotePiece {
   const std::byte* mapped = nullptr;
   uint64_t address = 0;
   std::size_t bytes = 0;
+  Gpu gpu = kHost;  // the GPU of this process that reaches it, if it is memory of a GPU
 };
 
 // Reads a peer's memory in one copy. Thread-safe: compute workers call it.

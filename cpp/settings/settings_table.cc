@@ -269,6 +269,15 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_CUDA_LIBRARY", "", "libcuda.so.1", Unit::text, Scope::rank, "a name or a path",
      "The library of the CUDA driver, which is opened when the first array on a GPU comes.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.cuda_library = value.text; }},
+    {"RDMACOLL_CUDA_IPC", "", "off", Unit::choice, Scope::world, "auto, off or always",
+     "Within a node, ranks read arrays on GPUs from each other (CUDA IPC), and GPUs sum them: auto "
+     "does so with large arrays, always with small ones too; off stages them in host memory.",
+     0, 0,
+     [](Config& config, const ParsedValue& value) {
+       config.cuda_ipc = value.text == "auto"     ? CudaIpc::automatic
+                         : value.text == "always" ? CudaIpc::always
+                                                  : CudaIpc::off;
+     }},
     {"RDMACOLL_TIMELINE", "HOROVOD_TIMELINE", "none", Unit::text, Scope::rank,
      "a path, DYNAMIC or none",
      "The file to which rank 0 writes each operation with its times, in Chrome's trace format. "

@@ -31,6 +31,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/wire.h"
+#include "memory/gpu_work.h"
 #include "memory/piece.h"
 
 namespace rdmacoll {
@@ -68,6 +69,14 @@ struct Reach {
   bool shared_pools = false;  // both ranks may access each other's pool: see pool_of()
 };
 
+// Whether a peer reads this rank's work memory on a GPU in place.
+enum class GpuViews : uint8_t {
+  not_offered,
+  asked,  // the peer has yet to answer
+  yes,
+  no,  // the peer cannot, or has used no GPU so far: then a yes may follow
+};
+
 // A peer's pool as mapped in this process, and a view of it as in memory/private_view.h. `mapping`
 // keeps both mapped.
 struct PeerPool {
@@ -88,6 +97,10 @@ class Sink {
   virtual void control(int peer, std::span<const std::byte> message) = 0;
   // Called once per peer. `cause`: "connection reset by peer", "silent for 5000 ms (...", ...
   virtual void peer_failed(int peer, const std::string& cause) = 0;
+  // The peer has answered an offer of memory on a GPU. `refusal`: why it cannot read it, or "".
+  virtual void answered(int /*peer*/, const std::string& /*refusal*/) {}
+  // The work memory on GPUs of this rank. Null: this rank has used no GPU.
+  virtual GpuWork* gpu_work() { return nullptr; }
 };
 
 class Transport {
@@ -110,6 +123,14 @@ class Transport {
   virtual Status publish(const Transfer& transfer);
   virtual Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie);
   virtual Status release(int peer, Lane lane, uint64_t sequence);
+
+  // Work memory on GPUs, which peers of the node read in place: its pieces may be published once
+  // gpu_views() is yes. Sink::answered follows an offer. A transport without such views need not
+  // override these.
+  virtual GpuViews gpu_views(int /*peer*/, Gpu) const { return GpuViews::no; }
+  virtual void offer(int /*peer*/, Gpu, const GpuSlab&, GpuWork&) {}
+  // This rank reads no view of the peer any more. The peer may free its memory on GPUs.
+  virtual void stop_views(int /*peer*/) {}
 
   // Memory of the caller, outside the pool, whose address is stable until it is unpinned. Devices
   // send from it and write into it without another copy. pin() returns false if the devices do not.

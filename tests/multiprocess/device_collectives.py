@@ -2,7 +2,8 @@
 
 Each function of `rdmacoll.engine` copies its arrays to the GPU first, and its results back to the host. The
 arrays there are those of cupy, or of the imitated one (tests/gpu_arrays.py). The variable DEVICE_RANKS names
-the ranks that do so ("0,2"); the others use host memory.
+the ranks that do so ("0,2"); the others use host memory. With GPU_OF_EACH_RANK=1, ranks with an odd number
+use the second GPU.
 """
 
 from __future__ import annotations
@@ -119,6 +120,8 @@ def main() -> None:
 
     def begin(*given: Any, **options: Any) -> None:
         init(*given, **options)
+        if os.environ.get("GPU_OF_EACH_RANK") == "1":
+            gpu_arrays.cupy().cuda.Device(rdmacoll.rank() % 2).__enter__()
         ranks = os.environ.get("DEVICE_RANKS")
         if ranks is None or str(rdmacoll.rank()) in ranks.split(","):
             _enter()

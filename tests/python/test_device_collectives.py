@@ -8,7 +8,7 @@ import pytest
 from cuda_sim_build import fake_driver
 from marks import slow
 from rank_program import program
-from ranks import ROOT, run
+from ranks import ROOT, Outcome, run
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "device_collectives.py"
 
@@ -25,11 +25,13 @@ def environment(**extra: str) -> dict[str, str]:
     }
 
 
-def run_body(body: str, size: int = 2, **extra: str) -> None:
+def run_body(body: str, size: int = 2, **extra: str) -> Outcome:
     """Runs the body on ranks that have the imitated cupy as `cupy`."""
     begin = 'import device_array\ncupy = device_array.cupy_of(os.environ["RDMACOLL_CUDA_LIBRARY"])\n'
-    found = run(program(begin + body), size, env=environment(**extra), deadline_s=300).succeeded()
+    outcome = run(program(begin + body), size, env=environment(**extra), deadline_s=300)
+    found = outcome.succeeded()
     assert [entry["error"] for entry in found] == [None] * size, found
+    return outcome
 
 
 def run_numpy_program(size: int, **extra: str) -> None:

@@ -44,14 +44,16 @@ class CudaCompute : public ::testing::Test {
     events = std::make_unique<EventPool>(cuda.driver());
     pinned = std::make_unique<PinnedPool>(*gpus, *pool, Log(LogLevel::warning, 0));
     sleeper = std::make_shared<Sleeper>([this] { wake(); });
+    results = std::make_shared<DevicePool>(gpus);
     parts = std::make_unique<GpuParts>(
-        GpuParts{*gpus, *events, *pinned, *pool, sleeper, Log(LogLevel::warning, 0)});
+        GpuParts{*gpus, *events, *pinned, *pool, *results, sleeper, Log(LogLevel::warning, 0)});
     compute = std::make_unique<GpuCompute>(std::make_unique<InlineCompute>(), clock);
     compute->open(*parts);
   }
   void stop() {
     compute.reset();
     parts.reset();
+    results.reset();
     pinned.reset();
     events.reset();
   }
@@ -97,6 +99,7 @@ class CudaCompute : public ::testing::Test {
   std::unique_ptr<EventPool> events;
   std::unique_ptr<PinnedPool> pinned;
   std::shared_ptr<Sleeper> sleeper;
+  std::shared_ptr<DevicePool> results;
   std::unique_ptr<GpuParts> parts;
   std::unique_ptr<GpuCompute> compute;
   std::list<Job> jobs;

@@ -175,6 +175,9 @@ Status Incoming::fill(Arrival& arrival, const RecordHeader& header, const std::b
     }
     RemotePiece piece;
     RC_RETURN_IF_ERROR(remote_.locate(record, piece));
+    if (piece.gpu != kHost && header.traffic == Traffic::transfer) {
+      return nonsense("a transfer that lies on a GPU");
+    }
     arrival.pieces.push_back(piece);
     arrival.bytes += piece.bytes;
     arrival.mapped = arrival.mapped && piece.mapped != nullptr;

@@ -13,8 +13,6 @@ namespace {
 constexpr std::size_t kEagerBytes = 64 * 1024;
 constexpr std::size_t kEagerBytesMax = 1024 * 1024;
 static_assert(kEagerBytes <= kStagedBytesMax);
-// The smallest fragment of a control message, unless it is the last one.
-constexpr std::size_t kControlFragmentMin = 1024;
 
 }  // namespace
 
@@ -40,6 +38,7 @@ void Outgoing::close() {
   granted_.clear();
   releases_.clear();
   grants_.clear();
+  notes_.clear();
   control_.clear();
   outstanding_ = 0;
   waiting_ = 0;
@@ -70,58 +69,6 @@ void Outgoing::ring_behind_fence() {
   ring_bell();
 }
 
-// ---- control ----------------------------------------------------------------------------------
-
-void Outgoing::write_control(std::byte* place, std::span<const std::byte> bytes, uint32_t total,
-                             uint64_t offset) {
-  if (!bytes.empty()) std::memcpy(place, bytes.data(), bytes.size());
-  RecordHeader record = header(RecordKind::control, {.sequence = control_number_}, bytes.size());
-  record.count = total;
-  record.extra = offset;
-  commit(record);
-  if (offset + bytes.size() == total) ++control_number_;
-}
-
-Status Outgoing::post_control(std::span<const std::byte> message) {
-  RC_ASSERT(message.size() <= kControlBytesMax, cat("a control message of ", message.size()));
-  if (!control_.empty()) return Status::busy();
-  if (message.size() > kControlFragmentMax) {
-    control_.assign(message.begin(), message.end());
-    control_done_ = 0;
-    flush_control();
-  } else {
-    std::byte* place = ring_.reserve(message.size());
-    if (place == nullptr) return Status::busy();
-    write_control(place, message, static_cast<uint32_t>(message.size()), 0);
-  }
-  ++counters_.control_messages;
-  counters_.bytes_sent += message.size();
-  return {};
-}
-
-bool Outgoing::flush_control() {
-  bool moved = false;
-  while (!control_.empty()) {
-    const std::size_t left = control_.size() - control_done_;
-    const std::size_t bytes = std::min(left, ring_.room());
-    const std::size_t wanted = std::max(bytes, std::min(left, kControlFragmentMin));
-    std::byte* place = ring_.reserve(wanted);  // if refused, we are woken when there is room
-    if (place == nullptr) break;
-    if (wanted > bytes) continue;  // room has appeared meanwhile: look again
-    const auto rest = std::span(control_).subspan(control_done_, bytes);
-    write_control(place, rest, static_cast<uint32_t>(control_.size()), control_done_);
-    control_done_ += bytes;
-    if (control_done_ == control_.size()) control_.clear();
-    moved = true;
-  }
-  return moved;
-}
-
-void Outgoing::heartbeat() {
-  if (ring_.room() == 0 || ring_.reserve(0) == nullptr) return;
-  commit(header(RecordKind::heartbeat, {}, 0));
-}
-
 // ---- publications and sends -------------------------------------------------------------------
 
 Outgoing::Encoded Outgoing::encode(std::span<const Piece> pieces) {
@@ -131,10 +78,11 @@ Outgoing::Encoded Outgoing::encode(std::span<const Piece> pieces) {
   for (const Piece& piece : pieces) {
     if (piece.bytes == 0) continue;
     encoded.bytes += piece.bytes;
-    const bool in_pool = pool_.contains(piece.data, piece.bytes);
-    encoded.in_pool = encoded.in_pool && in_pool;
-    const uint64_t flag = in_pool ? kInPool : 0;
-    if (piece.data == end && (wire_.back().bytes & kInPool) == flag) {
+    const bool on_gpu = piece.gpu != kHost;
+    const bool in_pool = !on_gpu && pool_.contains(piece.data, piece.bytes);
+    encoded.in_pool = encoded.in_pool && (in_pool || on_gpu);
+    const uint64_t flag = in_pool ? kInPool : on_gpu ? kOnGpu : 0;
+    if (piece.data == end && (wire_.back().bytes & (kInPool | kOnGpu)) == flag) {
       wire_.back().bytes += piece.bytes;
     } else {
       const uint64_t address = in_pool ? static_cast<uint64_t>(piece.data - pool_.base())
@@ -354,6 +302,7 @@ void Outgoing::release_when_possible(const Key& key) {
 bool Outgoing::flush(Sink& sink) {
   bool moved = ring_.accepts_again();
   moved |= flush_control();
+  moved |= flush_notes();
 
   bool written = write_answers(RecordKind::release, releases_);
   written |= write_answers(RecordKind::grant, grants_);
@@ -390,7 +339,7 @@ bool Outgoing::arm() {
 
 bool Outgoing::finished() const {
   return !must_recheck_sleep_ && outstanding_ == 0 && staged_.empty() && releases_.empty() &&
-         grants_.empty() && control_.empty();
+         grants_.empty() && control_.empty() && notes_.empty();
 }
 
 }  // namespace rdmacoll::shm

@@ -48,6 +48,9 @@ class Outgoing {
   Status grant(const Key& key);
   void release_when_possible(const Key& key);
   void grant_when_possible(const Key& key);
+  // A record about memory of GPUs. It is written as soon as the ring has room, and before all later
+  // control messages.
+  void note(RecordKind kind, uint32_t count, uint64_t extra, std::span<const std::byte> payload);
   void heartbeat();  // does nothing if the ring is full, since unread records prove liveness
 
   // Handle an answer of the peer.
@@ -56,7 +59,7 @@ class Outgoing {
 
   bool has_work() const {
     return must_recheck_sleep_ || ring_.refused() || !staged_.empty() || !releases_.empty() ||
-           !grants_.empty() || !granted_.empty() || !control_.empty();
+           !grants_.empty() || !granted_.empty() || !control_.empty() || !notes_.empty();
   }
   bool awaits_grants() const { return waiting_ > 0; }
   // Writes delayed records and reports completions. Returns true if anything moved.
@@ -85,10 +88,16 @@ class Outgoing {
     std::vector<PieceRecord> list;  // in state published, when the list is too long for a record
   };
   enum class Staged { done, ring_full, no_memory };
+  struct Note {
+    RecordKind kind{};
+    uint32_t count = 0;
+    uint64_t extra = 0;
+    std::vector<std::byte> payload;
+  };
 
   struct Encoded {
     std::size_t bytes = 0;
-    bool in_pool = true;
+    bool in_pool = true;  // or on a GPU: the peer needs no other memory
   };
   Encoded encode(std::span<const Piece> pieces);  // result in wire_
   // Reads the peer's count of claims only when the last known count does not suffice.
@@ -106,6 +115,7 @@ class Outgoing {
   void write_control(std::byte* place, std::span<const std::byte> bytes, uint32_t total,
                      uint64_t offset);
   bool flush_control();
+  bool flush_notes();
   void commit(const RecordHeader& header, bool past_cache = false);
   RecordHeader header(RecordKind kind, const Key& key, std::size_t bytes) const;
 
@@ -132,6 +142,7 @@ class Outgoing {
   std::vector<Key> granted_;        // sends that may be staged now
   std::vector<Key> releases_;       // releases to be written
   std::vector<Key> grants_;         // grants of small offered transfers, to be written
+  std::vector<Note> notes_;         // to be written
   std::vector<std::byte> control_;  // the unsent rest of a large message
   std::size_t control_done_ = 0;
   uint64_t control_number_ = 0;

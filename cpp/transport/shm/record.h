@@ -24,8 +24,11 @@ enum class RecordKind : uint8_t {
   release,      // the peer has read them
   grant,        // a receive is posted (only between ranks that need staging)
   heartbeat,
-  data,   // a whole small transfer: no grant, no release
-  offer,  // a small transfer that waits for its grant, since the eager budget is used up
+  data,        // a whole small transfer: no grant, no release
+  offer,       // a small transfer that waits for its grant, since the eager budget is used up
+  gpu_offer,   // `count`: number of a GPU; payload: its GpuSlab
+  gpu_answer,  // `count`: as in the offer; `extra`: a GpuAnswer; payload: why not
+  gpu_closed,  // the sender reads none of these slabs any more
 };
 
 // Transfers and views are matched in separate number spaces.
@@ -52,6 +55,12 @@ struct PieceRecord {
   uint64_t bytes = 0;  // kInPool is or'ed in
 };
 inline constexpr uint64_t kInPool = uint64_t{1} << 63;
+// Likewise for memory of a GPU that was offered. `address` is the publisher's.
+inline constexpr uint64_t kOnGpu = uint64_t{1} << 62;
+
+enum class GpuAnswer : uint64_t { yes = 1, no, later };
+inline constexpr std::size_t kRefusalBytesMax = 1024;
+inline constexpr std::size_t kGpusMax = 64;  // maximum of one peer
 
 inline constexpr std::size_t kPiecesMax = 128;
 static_assert(sizeof(RecordHeader) + kPiecesMax * sizeof(PieceRecord) <= kRecordBytesMax);

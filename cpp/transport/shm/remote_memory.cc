@@ -56,7 +56,7 @@ bool RemoteMemory::probe(std::span<const int64_t> pids, uint64_t address, uint64
 }
 
 Status RemoteMemory::locate(const PieceRecord& record, RemotePiece& piece) const {
-  const uint64_t bytes = record.bytes & ~kInPool;
+  const uint64_t bytes = record.bytes & ~(kInPool | kOnGpu);
   if (bytes > kTransferBytesMax) {
     return Status(Code::failed, cat("published a piece of ", bytes, " bytes"));
   }
@@ -68,9 +68,22 @@ Status RemoteMemory::locate(const PieceRecord& record, RemotePiece& piece) const
     piece = {pool_->shared.data() + record.address, pool_base_ + record.address, bytes};
     return {};
   }
+  if ((record.bytes & kOnGpu) != 0) return locate_on_gpu(record.address, bytes, piece);
   if (!one_copy_) return Status(Code::failed, "published memory that we may not read");
   piece = {nullptr, record.address, bytes};
   return {};
+}
+
+Status RemoteMemory::locate_on_gpu(uint64_t address, uint64_t bytes, RemotePiece& piece) const {
+  for (const OnGpu& memory : on_gpus_) {
+    if (address < memory.begin || address - memory.begin > memory.bytes) continue;
+    const uint64_t offset = address - memory.begin;
+    if (bytes > memory.bytes - offset) continue;
+    piece = {memory.mapped + offset, address, bytes, memory.gpu};
+    return {};
+  }
+  return Status(Code::failed,
+                cat("published ", bytes, " bytes on a GPU that are not in the memory it offered"));
 }
 
 Status RemoteMemory::read(std::span<const RemotePiece> from, std::size_t skip, std::byte* into,

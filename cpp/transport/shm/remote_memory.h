@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "base/fd.h"
 #include "base/status.h"
@@ -31,6 +33,17 @@ class RemoteMemory final : public RemoteReader {
   // name another process in our pid namespace, so only the value proves it.
   bool probe(std::span<const int64_t> pids, uint64_t address, uint64_t value);
 
+  // Memory on a GPU that is mapped at `mapped` for the GPU of this process.
+  struct OnGpu {
+    uint64_t begin = 0;  // in the peer's process
+    uint64_t bytes = 0;
+    std::byte* mapped = nullptr;
+    Gpu gpu = kHost;
+  };
+  void add(const OnGpu& memory) { on_gpus_.push_back(memory); }
+  std::size_t gpu_slabs() const { return on_gpus_.size(); }
+  std::vector<OnGpu> take_gpu_memory() { return std::exchange(on_gpus_, {}); }
+
   // Call when both sides can read each other.
   void allow_one_copy() { one_copy_ = true; }
   bool one_copy() const { return one_copy_; }
@@ -47,6 +60,7 @@ class RemoteMemory final : public RemoteReader {
  private:
   Status read_vector(std::span<const RemotePiece> from, std::size_t skip, std::byte* into,
                      std::size_t bytes) const;
+  Status locate_on_gpu(uint64_t address, uint64_t bytes, RemotePiece& piece) const;
   // The engine makes a sentence of the cause.
   Status failed(int error) const;
 
@@ -54,6 +68,7 @@ class RemoteMemory final : public RemoteReader {
   int64_t pid_ = 0;
   uint64_t pool_base_ = 0;
   std::shared_ptr<const PoolMapping> pool_ = std::make_shared<const PoolMapping>();
+  std::vector<OnGpu> on_gpus_;
   bool one_copy_ = false;
   std::atomic<bool> gone_ = false;
 };

@@ -241,6 +241,12 @@ Status ShmPeer::handle(const RecordHeader& header, const std::byte* payload, Sin
       return incoming_.data(header, payload, sink);
     case RecordKind::offer:
       return incoming_.offered(header);
+    case RecordKind::gpu_offer:
+      return offered(header, payload, sink);
+    case RecordKind::gpu_answer:
+      return answered(header, payload, sink);
+    case RecordKind::gpu_closed:
+      return closed(header);
   }
   return Status(Code::failed, cat("it sent a record of kind ", static_cast<int>(header.kind)));
 }

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -59,6 +62,11 @@ class ShmPeer {
   bool arm();
   Nanoseconds next_deadline() const { return liveness_.next_deadline(); }
 
+  // Memory on GPUs, as in Transport.
+  GpuViews gpu_views(Gpu gpu) const;
+  void offer(Gpu gpu, const GpuSlab& slab, GpuWork& work);
+  void stop_views();
+
   // Ends the connection: no later call sends or reads. Mappings stay until destruction.
   void close();
   void fail(Sink& sink, const std::string& cause);
@@ -73,6 +81,16 @@ class ShmPeer {
   bool work(Sink& sink);
   Status drain(Sink& sink);
   Status handle(const RecordHeader& header, const std::byte* payload, Sink& sink);
+  Status offered(const RecordHeader& header, const std::byte* payload, Sink& sink);
+  Status answered(const RecordHeader& header, const std::byte* payload, Sink& sink);
+  Status closed(const RecordHeader& header);
+  void open_offered(GpuWork& work);
+  void answer(uint32_t gpu, GpuAnswer answer, std::string_view refusal);
+
+  struct Offered {  // by the peer, and not open yet
+    uint32_t gpu = 0;
+    GpuSlab slab;
+  };
 
   RankState rank_state_;
   const int rank_;
@@ -92,6 +110,10 @@ class ShmPeer {
   Outgoing outgoing_;
   Incoming incoming_;
   Liveness liveness_;
+  std::map<Gpu, GpuViews> offers_;  // by this rank
+  std::vector<Offered> offered_;
+  GpuWork* opener_ = nullptr;  // has opened memory of the peer
+  GpuWork* owner_ = nullptr;   // has the memory that was offered to the peer
 };
 
 }  // namespace rdmacoll::shm

@@ -1,0 +1,103 @@
+#include "cuda/small_arrays.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "cuda/kernel_library.h"
+
+namespace rdmacoll::cuda {
+namespace {
+
+// An allreduce of two ranks waits for so many kernels one after the other, or for two copies.
+constexpr int64_t kKernelsInARow = 4;
+constexpr int64_t kCopiesInARow = 2;
+// The host's sums take about as long as the copies beside them.
+constexpr double kShareOfSums = 2.0;
+constexpr uint64_t kBytesMin = 4 << 10;
+constexpr uint64_t kBytesMax = 1 << 20;
+constexpr int kRuns = 8;
+
+// The objects of the driver that a measurement needs. Their end releases them.
+struct Means {
+  const Functions& call;
+  ModuleHandle module = nullptr;
+  FunctionHandle kernel = nullptr;
+  StreamHandle stream = nullptr;
+  void* host = nullptr;
+
+  explicit Means(const Functions& functions) : call(functions) {}
+  Means(const Means&) = delete;
+  Means& operator=(const Means&) = delete;
+  ~Means() {
+    if (stream != nullptr) call.cuStreamDestroy_v2(stream);
+    if (host != nullptr) call.cuMemFreeHost(host);
+    if (module != nullptr) call.cuModuleUnload(module);
+  }
+};
+
+Status take(const Driver& driver, Means& means) {
+  const Functions& call = driver.call;
+  const Kernel& kernel = kernels()[static_cast<std::size_t>(write_word_kernel())];
+  RC_RETURN_IF_ERROR(driver.check(call.cuModuleLoadData(&means.module, kernel.ptx),
+                                  cat("loading the kernel ", kernel.name)));
+  RC_RETURN_IF_ERROR(driver.check(
+      call.cuModuleGetFunction(&means.kernel, means.module, std::string(kernel.name).c_str()),
+      cat("cuModuleGetFunction of ", kernel.name)));
+  RC_RETURN_IF_ERROR(
+      driver.check(call.cuMemHostAlloc(&means.host, kLargeCopyBytes, 0), "cuMemHostAlloc"));
+  return driver.check(call.cuStreamCreate(&means.stream, kStreamNonBlocking), "cuStreamCreate");
+}
+
+// The shortest of several runs. `start` returns what the driver says.
+template <typename Start>
+Status shortest(const Driver& driver, const Means& means, Start start, int64_t& shortest) {
+  const SteadyClock clock;
+  shortest = std::numeric_limits<int64_t>::max();
+  for (int run = 0; run < kRuns; ++run) {
+    const Nanoseconds begin = clock.now();
+    Result result = start();
+    if (result == kSuccess) result = driver.call.cuStreamSynchronize(means.stream);
+    RC_RETURN_IF_ERROR(driver.check(result, "measuring the GPU's start of work"));
+    shortest = std::min<int64_t>(shortest, clock.now() - begin);
+  }
+  return {};
+}
+
+}  // namespace
+
+uint64_t bytes_summed_on_gpus(const StartCosts& costs) {
+  const int64_t saved = kKernelsInARow * costs.kernel - kCopiesInARow * costs.small_copy;
+  const int64_t moved = costs.large_copy - costs.small_copy;
+  if (saved <= 0) return kBytesMin;
+  if (moved <= 0) return kBytesMax;
+  const double byte = static_cast<double>(kCopiesInARow * moved) * kShareOfSums / kLargeCopyBytes;
+  return static_cast<uint64_t>(
+      std::clamp<double>(static_cast<double>(saved) / byte, kBytesMin, kBytesMax));
+}
+
+Status measure(const Gpus& gpus, Gpu gpu, Address memory, StartCosts& costs) {
+  const Driver& driver = gpus.driver();
+  const Functions& call = driver.call;
+  const ScopedContext scope(gpus, gpu);
+  RC_RETURN_IF_ERROR(scope.status());
+  Means means(call);
+  RC_RETURN_IF_ERROR(take(driver, means));
+  WriteWordParameters job{.address = memory, .value = 1};
+  const auto launch = [&] {
+    void* parameters[] = {&job};
+    return call.cuLaunchKernel(means.kernel, 1, 1, 1, 1, 1, 1, 0, means.stream, parameters,
+                               nullptr);
+  };
+  const auto copy = [&](std::size_t bytes) {
+    return
+        [&, bytes] { return call.cuMemcpyDtoHAsync_v2(means.host, memory, bytes, means.stream); };
+  };
+  RC_RETURN_IF_ERROR(shortest(driver, means, launch, costs.kernel));
+  RC_RETURN_IF_ERROR(shortest(driver, means, copy(8), costs.small_copy));
+  return shortest(driver, means, copy(kLargeCopyBytes), costs.large_copy);
+}
+
+}  // namespace rdmacoll::cuda

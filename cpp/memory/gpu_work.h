@@ -1,0 +1,50 @@
+// Work memory on GPUs, which the ranks of a node read from each other. The interface hides the
+// GPU's driver from engine and transports.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/status.h"
+#include "memory/memory_kind.h"
+
+namespace rdmacoll {
+
+// The work memory of one rank on one GPU, as it travels to another rank.
+struct GpuSlab {
+  std::array<std::byte, 64> handle{};  // CUDA IPC; opened in other processes only
+  std::array<char, 48> uuid{};         // the GPU's, with a zero byte at the end
+  uint64_t process = 0;                // a random number of the owner's process
+  uint64_t begin = 0;                  // the address in the owner's process
+  uint64_t bytes = 0;
+
+  bool operator==(const GpuSlab&) const = default;
+};
+
+// Call only while holding the engine's baton.
+class GpuWork {
+ public:
+  virtual ~GpuWork() = default;
+
+  // Finds the slab of a GPU, which is made at its first use. The error of the first try is the
+  // answer to all later ones.
+  virtual Status find_slab(Gpu gpu, GpuSlab& slab) = 0;
+  // Bytes of the batches from which on the slab of a GPU is worth its kernels (measured).
+  virtual uint64_t bytes_min(Gpu gpu) const = 0;
+  // Allocates memory of the slab, or returns null if it has no room.
+  virtual std::byte* allocate(Gpu gpu, uint64_t bytes) = 0;
+  virtual void free(Gpu gpu, std::byte* memory) = 0;
+
+  // Maps the slab of a peer for a GPU of this process, whose kernels then reach it. Fails if no GPU
+  // is in use, or none can reach it.
+  virtual Status open(const GpuSlab& slab, std::byte*& memory, Gpu& gpu) = 0;
+  // No work may use the memory any more.
+  virtual void close(std::byte* memory) = 0;
+  virtual bool is_in_use() const = 0;  // a GPU is in use, so open() may succeed
+  // Counts the peers that may have slabs of this rank open: 1 more, or 1 less. While there are any,
+  // the slabs are not freed.
+  virtual void count_readers(int change) = 0;
+};
+
+}  // namespace rdmacoll

@@ -1,0 +1,152 @@
+"""Collectives of ranks of a node whose GPUs read each other's memory (CUDA IPC), on the fake CUDA driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from marks import slow
+from rank_program import program, wait_done
+from ranks import Run
+from test_device_collectives import environment, run_body, run_numpy_program
+
+COUNT = """
+def metrics():
+    found = rdmacoll.metrics()
+    return {name: found[name] for name in ("bytes_staged", "bytes_between_gpus", "kernel_launches")}
+def grown(before):
+    return {name: value - before[name] for name, value in metrics().items()}
+"""
+
+
+def test_ranks_on_one_gpu_sum_large_arrays_there_and_not_in_host_memory():
+    run_body(
+        COUNT
+        + """
+values = np.arange(300_000, dtype=np.float32) % 977
+array = cupy.array(values + me)
+before = metrics()
+assert (engine.allreduce(array, rdmacoll.Sum).get() == 2 * values + 1).all()
+found = grown(before)
+assert found["bytes_staged"] == 0 and found["kernel_launches"] > 0, found
+assert found["bytes_between_gpus"] == array.nbytes, found   # a half of the input, and a half of the sum
+for turn in range(20):
+    array.set(values + me + turn)
+    assert engine.allreduce(array, rdmacoll.Sum, out=array) is array
+    assert (array.get() == 2 * values + 1 + 2 * turn).all()
+assert metrics()["bytes_staged"] == before["bytes_staged"], metrics()
+""",
+        RDMACOLL_CUDA_IPC="auto",
+    )
+
+
+@pytest.mark.parametrize("size", [2, slow(3), slow(5)])
+def test_collectives_over_memory_of_gpus_equal_numpy(size):
+    run_numpy_program(size, RDMACOLL_CUDA_IPC="always")
+
+
+@pytest.mark.slow
+def test_ranks_on_host_memory_among_ranks_on_gpus_equal_numpy():
+    run_numpy_program(3, DEVICE_RANKS="0,2", RDMACOLL_CUDA_IPC="always")
+
+
+@pytest.mark.slow
+def test_canonical_order_on_gpus_has_the_bits_of_host_memory():
+    run_numpy_program(3, RDMACOLL_CUDA_IPC="always", RDMACOLL_ORDER="canonical")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["k80", "h100x2"])
+def test_collectives_of_ranks_with_a_gpu_each_equal_numpy(machine):
+    run_numpy_program(2, RDMACOLL_CUDA_IPC="always", CUDA_SIM_MACHINE=machine, GPU_OF_EACH_RANK="1")
+
+
+def machine(tmp_path: Path, **facts: object) -> str:
+    """The path of a description of a machine for the fake driver: h100x2, but for these facts."""
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps({"base": "h100x2", **facts}))
+    return str(path)
+
+
+STAGED = (
+    COUNT
+    + """
+before = metrics()
+array = cupy.array(np.full(300_000, me + 1.0, np.float32))
+for _ in range(3):
+    assert (engine.allreduce(array, rdmacoll.Sum).get() == 3).all()
+found = grown(before)
+assert found["bytes_staged"] > 0 and found["bytes_between_gpus"] == 0, found
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("failures", "reason"),
+    [
+        ({"cuIpcGetMemHandle": 801}, "cuIpcGetMemHandle"),
+        ({"cuIpcOpenMemHandle_v2": 801}, "by CUDA IPC"),
+        ({"cuModuleLoadData": 222}, "loading the kernel"),
+    ],
+)
+def test_what_a_driver_refuses_is_staged_and_said_once(tmp_path, failures, reason):
+    outcome = run_body(
+        STAGED, CUDA_SIM_MACHINE=machine(tmp_path, failures=failures), RDMACOLL_CUDA_IPC="always"
+    )
+    for rank in outcome.ranks:
+        said = [line for line in rank.output.splitlines() if "go through host memory" in line]
+        assert len(said) == 1, rank.output
+        assert reason in said[0], rank.output
+
+
+def test_gpus_without_access_to_each_other_are_staged(tmp_path):
+    body = "device_array.Device(me).__enter__()\n" + STAGED
+    lonely = machine(tmp_path, gpus=[{"peers": []}, {"peers": []}])
+    outcome = run_body(body, CUDA_SIM_MACHINE=lonely, RDMACOLL_CUDA_IPC="always")
+    assert all("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED" in rank.output for rank in outcome.ranks), outcome.text()
+
+
+def test_a_rank_that_uses_a_gpu_later_is_read_from_then_on():
+    run_body(
+        COUNT
+        + """
+host = np.full(300_000, me + 1.0, np.float32)
+array = cupy.array(host) if me == 0 else None
+for _ in range(3):
+    total = engine.allreduce(array if me == 0 else host, rdmacoll.Sum)
+    assert ((total.get() if me == 0 else total) == 3).all()
+array = cupy.array(host)
+engine.allreduce(array, rdmacoll.Sum)       # rank 1 learns of the memory of rank 0, and the other way round
+engine.barrier()
+before = metrics()
+for _ in range(3):
+    assert (engine.allreduce(array, rdmacoll.Sum).get() == 3).all()
+    total = engine.allreduce(array if me == 0 else host, rdmacoll.Sum)
+    assert ((total.get() if me == 0 else total) == 3).all()
+found = grown(before)
+assert found["bytes_between_gpus"] >= 3 * host.nbytes, found
+""",
+        RDMACOLL_CUDA_IPC="always",
+    )
+
+
+def test_a_rank_killed_during_a_sum_on_gpus_is_named():
+    body = """
+import device_array
+cupy = device_array.cupy_of(os.environ["RDMACOLL_CUDA_LIBRARY"])
+big = cupy.array(np.ones(1_000_000, np.float32))
+while True:
+    engine.allreduce(big, rdmacoll.Sum)
+"""
+    env = environment(RDMACOLL_CUDA_IPC="always")
+    with Run(program(body, after="sys.exit(3)"), 3, env=env) as started:
+        started.wait_for_reports(range(3))
+        time.sleep(3)
+        os.kill(started.pid(1), signal.SIGKILL)
+        for entry in wait_done(started, (0, 2), 25):
+            assert entry["error"] == "RankFailedError", entry
+            assert entry["attributes"]["rank"] == 1, entry
