@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from places import Place, places, run_body
+from rank_program import program
 from ranks import run
 
 # Each array is larger than the memory through which it is staged.
@@ -52,6 +53,16 @@ assert (total.get() == size * np.arange(1000.0) + size * (size - 1) / 2).all()
 """
 
 
+KILLED = """
+import gpu_arrays
+array = gpu_arrays.cupy().array(np.full(300_000, me, np.float32))
+for turn in range(2000):
+    if me == 1 and turn == 30:
+        os.kill(os.getpid(), signal.SIGKILL)
+    engine.allreduce(array, rdmacoll.Max, out=array)
+"""
+
+
 @pytest.mark.parametrize("place", places())
 def test_large_arrays_are_staged_in_parts(place: Place) -> None:
     run_body(place, LARGE)
@@ -63,10 +74,16 @@ def test_what_cannot_be_done_is_refused_by_name(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", places())
+def test_a_rank_that_is_killed_is_named_to_those_that_wait_for_a_gpu(place: Place) -> None:
+    found = run(program(KILLED), 2, env=place.environment(), deadline_s=100).reports[0]
+    assert (found["error"], found["attributes"]["rank"]) == ("RankFailedError", 1), found
+
+
+@pytest.mark.parametrize("place", places())
 def test_starts_and_stops_leave_no_descriptor_thread_or_memory_of_the_gpu(place: Place) -> None:
-    program = Path(__file__).with_name("starts_and_stops.py")
+    path = Path(__file__).with_name("starts_and_stops.py")
     turns = 50 if place.is_real else 4
-    found = run(program, 2, arguments=[str(turns)], env=place.environment(), deadline_s=200).succeeded()
+    found = run(path, 2, arguments=[str(turns)], env=place.environment(), deadline_s=200).succeeded()
     for counts in found:
         assert len(counts) == turns
         assert counts == [counts[0]] * turns
