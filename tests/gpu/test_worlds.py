@@ -62,6 +62,17 @@ for turn in range(2000):
     engine.allreduce(array, rdmacoll.Max, out=array)
 """
 
+ILLEGAL = """
+import gpu_arrays
+from cuda_calls import launch_write_word
+cupy, cuda = gpu_arrays.cupy(), gpu_arrays.calls()
+array, stream = cupy.array(np.arange(1000.0)), cuda.stream()
+engine.allreduce(array, stream=stream.value)
+if me == 1:
+    launch_write_word(cuda, 8, 1, stream)
+engine.allreduce(array, stream=stream.value)
+"""
+
 
 @pytest.mark.parametrize("place", places())
 def test_large_arrays_are_staged_in_parts(place: Place) -> None:
@@ -77,6 +88,15 @@ def test_what_cannot_be_done_is_refused_by_name(place: Place) -> None:
 def test_a_rank_that_is_killed_is_named_to_those_that_wait_for_a_gpu(place: Place) -> None:
     found = run(program(KILLED), 2, env=place.environment(), deadline_s=100).reports[0]
     assert (found["error"], found["attributes"]["rank"]) == ("RankFailedError", 1), found
+
+
+@pytest.mark.parametrize("place", places())
+def test_a_kernel_of_the_program_that_fails_is_named_to_all_ranks(place: Place) -> None:
+    # The process ends at once, since nothing more can be done on its GPU.
+    body = program(ILLEGAL, after="os._exit(0)")
+    for found in run(body, 2, env=place.environment(), deadline_s=100).succeeded():
+        assert (found["error"], found["attributes"]["rank"]) == ("RankFailedError", 1), found
+        assert "CUDA_ERROR_ILLEGAL_ADDRESS" in found["text"]
 
 
 @pytest.mark.parametrize("place", places())
