@@ -127,7 +127,10 @@ def _new_like(read: DeviceArray) -> DeviceArray:
     library: ArrayLibrary = read.library
     array = library.empty_like(read.array, read.order)
     if array is None:
-        memory = GpuArray.allocate(current(), read.shape, read.dtype, read.gpu, read.order)
+        if read.gpu == UNKNOWN_GPU:  # an array without elements and memory, and so is the result
+            memory = GpuArray(None, 0, read.shape, read.dtype, 0)
+        else:
+            memory = GpuArray.allocate(current(), read.shape, read.dtype, read.gpu, read.order)
         return read._replace(address=memory.address, array=memory, owner=memory)
     return _read_on(array, library, read.order)
 

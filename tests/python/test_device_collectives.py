@@ -116,6 +116,26 @@ for total, rows, turn in kept:
 """)
 
 
+def test_arrays_without_elements_and_without_an_address_are_taken():
+    run_body("""
+class Bare:                       # as numba's: one protocol, and no address for no elements
+    def __init__(self, *shape):
+        memory = {"data": (0, False), "strides": None, "stream": None}
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": "<f4", "version": 3, **memory}
+for shape in (0,), (0, 3):
+    for call in engine.allreduce, engine.allgather, engine.reducescatter, engine.alltoall:
+        assert call(Bare(*shape)).shape == shape
+    assert engine.broadcast(Bare(*shape), 1).shape == shape
+    array = Bare(*shape)
+    assert engine.allreduce(array, out=array) is array
+    assert [one.shape for one in engine.grouped_allreduce([Bare(2, 0), array])] == [(2, 0), shape]
+full = cupy.array(np.ones(3, np.float32))
+device_array.get_current_stream().synchronize()
+found = engine.grouped_allreduce([full, Bare(0)], rdmacoll.Sum, stream=1)
+assert found[0].get().tolist() == [size] * 3 and found[1].shape == (0,)
+""")
+
+
 def test_memory_of_the_engine_on_a_gpu_is_adopted_and_reduced_in_place():
     run_body("""
 for dtype in "float32", "bfloat16", "int8":
