@@ -70,7 +70,7 @@ array, stream = cupy.array(np.arange(1000.0)), cuda.stream()
 engine.allreduce(array, stream=stream.value)
 if me == 1:
     launch_write_word(cuda, 8, 1, stream)
-engine.allreduce(array, stream=stream.value)
+engine.allreduce(array, out=array, stream=stream.value)
 """
 
 
@@ -94,9 +94,10 @@ def test_a_rank_that_is_killed_is_named_to_those_that_wait_for_a_gpu(place: Plac
 def test_a_kernel_of_the_program_that_fails_is_named_to_all_ranks(place: Place) -> None:
     # The process ends at once, since nothing more can be done on its GPU.
     body = program(ILLEGAL, after="os._exit(0)")
-    for found in run(body, 2, env=place.environment(), deadline_s=100).succeeded():
-        assert (found["error"], found["attributes"]["rank"]) == ("RankFailedError", 1), found
-        assert "CUDA_ERROR_ILLEGAL_ADDRESS" in found["text"]
+    other, own = run(body, 2, env=place.environment(), deadline_s=100).succeeded()
+    assert (other["error"], other["attributes"]["rank"]) == ("RankFailedError", 1), other
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in other["text"]
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in own["text"]
 
 
 @pytest.mark.parametrize("place", places())
