@@ -21,6 +21,7 @@ from card import behaviour, describe
 from costs import calls, pinning, staging
 from driver import Cuda, DriverError
 from sums import reduction, shared_card
+from waits import small_copies, waits
 
 HERE = Path(__file__).resolve().parent
 
@@ -28,6 +29,8 @@ PARTS: dict[str, Callable[[Cuda, Any], Any]] = {
     "gpu": describe,
     "behaviour": behaviour,
     "calls, us": calls,
+    "small copies, us": small_copies,
+    "calls beside a running kernel, ms": waits,
     "pinning, ms": pinning,
     "staging, GB/s": staging,
     "reduction": reduction,

@@ -32,13 +32,18 @@ class Parameters(ctypes.Structure):
     )
 
 
+def ptx_of(name: str) -> bytes:
+    """Returns the PTX of a kernel of the library."""
+    text = (PTX / f"{name}.inc").read_text(encoding="utf-8")
+    (ptx,) = re.findall(r'R"ptx\((.*)\)ptx"', text, re.DOTALL)
+    return str(ptx).encode()
+
+
 class Reduction:
     """A reduction of whole arrays of `size` bytes by the library's kernel `name`."""
 
     def __init__(self, cuda: Cuda, name: str, to: int, sources: list[int], size: int, rows: int = 1) -> None:
-        text = (PTX / f"{name}.inc").read_text(encoding="utf-8")
-        (ptx,) = re.findall(r'R"ptx\((.*)\)ptx"', text, re.DOTALL)
-        self._cuda, self._name = cuda, cuda.load(name, ptx.encode())
+        self._cuda, self._name = cuda, cuda.load(name, ptx_of(name))
         element = ELEMENTS[name.partition("_")[2]]
         tile, part = THREADS * UNIT, size // rows // UNIT * UNIT
         access = UNITS if name.startswith(("sum", "copy")) and len(sources) <= 4 else WORDS
