@@ -228,9 +228,10 @@ void Driver::wake_waiting_caller() {
 // Releases the baton.
 void Driver::leave() {
   if (engine_.needs_driver()) {
-    // Arms the engine like a sleeper, so that later events ring the bell.
+    // Arms the engine like a sleeper, so that later events ring the bell. The engine thread may
+    // sleep already, until a deadline that was found before there was work on a GPU.
     thread_wanted_.store(true, std::memory_order_seq_cst);
-    if (!fall_asleep()) ring();
+    if (!fall_asleep() || engine_.waits_for_gpu()) ring();
     give_baton();
     if (callers_.load() == 0) wake_thread();
     return;

@@ -94,6 +94,9 @@ class Engine final : public Sink, private SetHost {
   // Whether progress() must run soon although no caller waits. True if work is pending here, or if
   // peers wait for this rank. False if this rank waits for peers only.
   bool needs_driver() const;
+  // Whether a sleeper must look at the streams of GPUs from time to time, since a faulty GPU wakes
+  // nobody.
+  bool waits_for_gpu() const;
 
   // Adds a process set. Every rank of the job, member or not, makes the same calls of add_set() and
   // remove_set() in the same order. Ranks submit to a new set only after all have added it. A set

@@ -11,7 +11,7 @@ constexpr Nanoseconds kFlushInterval = kMillisecond;
 }  // namespace
 
 bool Engine::arm() {
-  if (!held_.empty()) held_.arm();
+  if (!held_.empty() && !held_.arm()) return false;
   // The last step may have released a slot, for example, so that another operation can continue.
   if (!settled_) return false;
   if (!outbox_.empty()) return false;
@@ -35,6 +35,10 @@ bool Engine::needs_driver() const {
   if (ended_) return false;
   return in_flight_ > 0 || submissions_.waiting() || !outbox_.empty() || executor_.has_to_issue() ||
          transport_.needs_poll() || now_.leaving || !now_.goes_on();
+}
+
+bool Engine::waits_for_gpu() const {
+  return !held_.empty() || executor_.compute().next_deadline() != kNever;
 }
 
 bool Engine::started() const {

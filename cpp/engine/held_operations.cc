@@ -88,12 +88,18 @@ std::string HeldOperations::titles() const {
   return join(labels, ", ");
 }
 
-void HeldOperations::arm() {
+bool HeldOperations::arm() {
   is_polled_ = false;
-  for (const OperationRef& operation : held_) {
-    StreamOrder* const order = operation->request.order.get();
-    if (order != nullptr && !order->arm()) is_polled_ = true;
+  for (std::size_t i = 0; i < held_.size(); ++i) {
+    Operation& operation = *held_[i];
+    if (follows_one(operation, std::span(held_).first(i))) continue;
+    StreamOrder* const order = operation.request.order.get();
+    if (order != nullptr && order->arm()) continue;
+    bool is_reached = false;
+    if (!ask(operation, is_reached).ok() || is_reached) return false;
+    is_polled_ = true;
   }
+  return true;
 }
 
 }  // namespace rdmacoll

@@ -33,8 +33,8 @@ class HeldOperations {
   std::string titles() const;             // the labels of all operations
 
   // Before the engine sleeps: asks all streams for a wake-up. If a stream has none to give, it is
-  // polled.
-  void arm();
+  // polled. False: an operation waits no more, or its stream has failed.
+  bool arm();
   // How long the engine may sleep then. A fault of a GPU keeps a promised wake-up away.
   Nanoseconds wait_max() const { return is_polled_ ? kPollInterval : kFaultInterval; }
 

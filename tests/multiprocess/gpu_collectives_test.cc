@@ -2,8 +2,10 @@
 // the GPUs: it ends the process if the host touches their memory, and its streams are late.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "every_kind.h"
@@ -143,6 +145,33 @@ TEST(GpuRequests, of_a_broken_stream_name_the_rank) {
         << status.message();
     EXPECT_NE(status.message().find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos);
   });
+}
+
+// The thread of the engine sleeps until its next deadline, which comes much later than the event.
+TEST(GpuRequests, whose_event_passes_while_their_caller_leaves_are_not_forgotten) {
+  LocalWorld world(1, "RDMACOLL_TRANSPORT=shm\n");
+  struct PassesOnceArmedTwice final : StreamOrder {
+    int armed = 0;
+    Status reached(bool& is_reached) override {
+      is_reached = armed > 1;
+      return {};
+    }
+    bool arm() override { return ++armed < 2; }
+  };
+  Driver& driver = world.rank(0).driver();
+  for (int turn = 0; turn < 3; ++turn) {
+    std::vector<float> values(1000, 1.0F);
+    Request request = in_place(Kind::allreduce, Dtype::float32, values, "gradient");
+    request.order = std::make_shared<PassesOnceArmedTwice>();
+    const auto operation = std::make_shared<Operation>(std::move(request));
+    ASSERT_TRUE(driver.submit_and_wait(operation, 5 * kMillisecond).ok());
+    const SteadyClock clock;
+    for (const Nanoseconds begin = clock.now(); clock.now() < begin + 5 * kSecond;) {
+      if (operation->done()) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_TRUE(operation->done()) << world.rank(0).state();
+  }
 }
 
 // Shutdown ends operations that wait for a stream which never comes.

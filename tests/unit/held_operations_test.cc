@@ -12,6 +12,7 @@ namespace {
 struct FakeOrder final : StreamOrder {
   bool is_done = false;
   bool wakes = false;
+  bool passes_when_armed = false;
   int asked = 0;
   Status status;
 
@@ -20,7 +21,10 @@ struct FakeOrder final : StreamOrder {
     is_reached = is_done;
     return status;
   }
-  bool arm() override { return wakes; }
+  bool arm() override {
+    is_done |= passes_when_armed;
+    return wakes;
+  }
 };
 
 struct Submitted {
@@ -150,11 +154,25 @@ TEST(HeldOperations, are_asked_often_only_if_a_stream_wakes_nobody) {
   EXPECT_TRUE(holds(held, one));
   EXPECT_TRUE(holds(held, other));
   one.order->wakes = true;
-  held.arm();
+  EXPECT_TRUE(held.arm());
   EXPECT_EQ(held.wait_max(), HeldOperations::kPollInterval);
   other.order->wakes = true;
-  held.arm();
+  EXPECT_TRUE(held.arm());
   EXPECT_EQ(held.wait_max(), HeldOperations::kFaultInterval);
+}
+
+TEST(HeldOperations, keep_the_engine_awake_if_a_stream_passes_or_fails_when_it_is_armed) {
+  HeldOperations held;
+  const Submitted one = submitted("one", true), other = submitted("other", true);
+  EXPECT_TRUE(holds(held, one));
+  EXPECT_TRUE(holds(held, other));
+  one.order->wakes = true;
+  other.order->passes_when_armed = true;
+  EXPECT_FALSE(held.arm());
+  EXPECT_EQ(released(held), std::vector{other.operation});
+  one.order->wakes = false;
+  one.order->status = {Code::failed, "illegal address (CUDA_ERROR_ILLEGAL_ADDRESS)."};
+  EXPECT_FALSE(held.arm());
 }
 
 }  // namespace
