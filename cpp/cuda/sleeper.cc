@@ -80,4 +80,33 @@ void WakeStream::close() {
   if (scope.status().ok()) gpus->driver().call.cuStreamDestroy_v2(stream_);
 }
 
+Status WakeStreams::notify_after(const Key& key, const Gpus& gpus, EventHandle event,
+                                 const std::shared_ptr<Sleeper>& sleeper) {
+  const Gpu gpu = std::get<Gpu>(key);
+  const std::lock_guard lock(mutex_);
+  Used& used = used_[key];
+  if (used.stream == nullptr) {
+    std::vector<std::unique_ptr<WakeStream>>& idle = idle_[gpu];
+    if (idle.empty()) idle.push_back(std::make_unique<WakeStream>());
+    used.stream = std::move(idle.back());
+    idle.pop_back();
+  }
+  ++used.events;
+  const Status status = used.stream->notify_after(gpus, gpu, event, sleeper);
+  if (!status.ok()) leave(key);
+  return status;
+}
+
+void WakeStreams::release(const Key& key) {
+  const std::lock_guard lock(mutex_);
+  leave(key);
+}
+
+void WakeStreams::leave(const Key& key) {
+  const auto found = used_.find(key);
+  if (--found->second.events > 0) return;
+  idle_[std::get<Gpu>(key)].push_back(std::move(found->second.stream));
+  used_.erase(found);
+}
+
 }  // namespace rdmacoll::cuda

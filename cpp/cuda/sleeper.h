@@ -2,9 +2,14 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
+#include <tuple>
+#include <vector>
 
 #include "cuda/gpus.h"
 
@@ -45,6 +50,33 @@ class WakeStream {
   const Gpus* gpus_ = nullptr;  // null: there is no stream yet
   Gpu gpu_ = kHost;
   StreamHandle stream_ = nullptr;
+};
+
+// Wake streams for events on callers' streams. Events of one stream share a wake stream, since they
+// pass in their order. Other streams have one of their own, so none delays another's wake-up. Any
+// thread may call it.
+class WakeStreams {
+ public:
+  // The stream's number, its GPU, and for the stream that each thread has, the thread.
+  using Key = std::tuple<uint64_t, Gpu, std::thread::id>;
+
+  // As WakeStream::notify_after(), for an event on the stream `key`. After success, call release()
+  // once the event has passed or is not needed.
+  Status notify_after(const Key& key, const Gpus& gpus, EventHandle event,
+                      const std::shared_ptr<Sleeper>& sleeper);
+  void release(const Key& key);
+
+ private:
+  struct Used {
+    std::unique_ptr<WakeStream> stream;
+    int events = 0;
+  };
+
+  void leave(const Key& key);
+
+  std::mutex mutex_;
+  std::map<Key, Used> used_;
+  std::map<Gpu, std::vector<std::unique_ptr<WakeStream>>> idle_;
 };
 
 }  // namespace rdmacoll::cuda

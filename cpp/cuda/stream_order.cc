@@ -1,6 +1,8 @@
 #include "cuda/stream_order.h"
 
 #include <ios>
+#include <thread>
+#include <tuple>
 #include <utility>
 
 #include "base/text.h"
@@ -35,8 +37,15 @@ class StreamOrders::Order final : public StreamOrder {
  public:
   Order(std::shared_ptr<Shared> shared, uint64_t stream, Gpu gpu, ContextHandle context,
         EventHandle event)
-      : shared_(std::move(shared)), stream_(stream), gpu_(gpu), context_(context), event_(event) {}
-  ~Order() override { shared_->events->give_back(context_, event_); }
+      : shared_(std::move(shared)),
+        key_(stream, gpu,
+             stream == kPerThreadStream ? std::this_thread::get_id() : std::thread::id()),
+        context_(context),
+        event_(event) {}
+  ~Order() override {
+    if (is_watched_) shared_->wake_streams.release(key_);
+    shared_->events->give_back(context_, event_);
+  }
 
   Status reached(bool& is_reached) override {
     const Driver& driver = shared_->gpus->driver();
@@ -44,8 +53,8 @@ class StreamOrders::Order final : public StreamOrder {
     const Result result = driver.call.cuEventQuery(event_);
     is_reached = result == kSuccess;
     if (result == kSuccess || result == kNotReady) return {};
-    return driver.error(result,
-                        cat("work on ", title(stream_), " of ", shared_->gpus->facts(gpu_).text()));
+    return driver.error(result, cat("work on ", title(std::get<uint64_t>(key_)), " of ",
+                                    shared_->gpus->facts(std::get<Gpu>(key_)).text()));
   }
 
   // The sleeper is armed before the last look at the event. Otherwise the event could pass between.
@@ -53,9 +62,8 @@ class StreamOrders::Order final : public StreamOrder {
     const RelaxedCapture relaxed(shared_->gpus->driver());
     shared_->sleeper->arm();
     if (!is_watched_) {
-      WakeStream& wake_stream = shared_->wake_streams[stream_ / 64 % kWakeStreams];
       const Status status =
-          wake_stream.notify_after(*shared_->gpus, gpu_, event_, shared_->sleeper);
+          shared_->wake_streams.notify_after(key_, *shared_->gpus, event_, shared_->sleeper);
       if (!status.ok()) return false;
       is_watched_ = true;
     }
@@ -64,8 +72,7 @@ class StreamOrders::Order final : public StreamOrder {
 
  private:
   const std::shared_ptr<Shared> shared_;
-  const uint64_t stream_;
-  const Gpu gpu_;
+  const WakeStreams::Key key_;
   const ContextHandle context_;
   const EventHandle event_;
   bool is_watched_ = false;

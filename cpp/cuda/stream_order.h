@@ -2,7 +2,6 @@
 // an event.
 #pragma once
 
-#include <array>
 #include <memory>
 
 #include "cuda/event_pool.h"
@@ -26,13 +25,11 @@ class StreamOrders {
 
  private:
   class Order;
-  // Orders of different streams should not wait for each other here.
-  static constexpr std::size_t kWakeStreams = 4;
   struct Shared {  // outlives the engine with the last order
     std::shared_ptr<Gpus> gpus;
     std::shared_ptr<EventPool> events;
     std::shared_ptr<Sleeper> sleeper;
-    std::array<WakeStream, kWakeStreams> wake_streams;
+    WakeStreams wake_streams;
   };
 
   Status find_context(uint64_t stream, Gpu gpu, ContextHandle& context) const;

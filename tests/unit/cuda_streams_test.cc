@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <vector>
 
 #include "cuda/stream_order.h"
 #include "unit/scripted_cuda.h"
@@ -146,6 +147,31 @@ TEST_F(CudaStreamOrder, wakes_the_engine_once_when_it_is_reached) {
   EXPECT_EQ(wakes, 1);
   EXPECT_TRUE(is_reached(*order));
   EXPECT_EQ(cuda.count("cuLaunchHostFunc"), 1);
+}
+
+TEST_F(CudaStreamOrder, wakes_the_engine_beside_streams_that_are_still_busy) {
+  constexpr int kStreams = 12;
+  std::vector<StreamHandle> streams;
+  for (int i = 0; i < kStreams; ++i) streams.push_back(cuda.stream_of_caller());
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::shared_ptr<StreamOrder>> stream_orders;
+    for (const StreamHandle stream : streams) {
+      cuda.stream(stream)->queue.push_back({"long kernel", [] { return false; }});
+      stream_orders.push_back(record(number_of(stream)));
+      EXPECT_TRUE(stream_orders.back()->arm());
+    }
+    cuda.run();
+    EXPECT_EQ(wakes, 0);
+    for (int i = kStreams; i-- > 0;) {
+      for (const auto& order : stream_orders) order->arm();
+      cuda.stream(streams[i])->queue.pop_front();
+      cuda.run();
+      EXPECT_EQ(wakes, 1) << i;
+      EXPECT_TRUE(is_reached(*stream_orders[i]));
+      wakes = 0;
+    }
+  }
+  EXPECT_EQ(cuda.count("cuStreamCreate"), kStreams) << "wake streams are used again";
 }
 
 TEST_F(CudaStreamOrder, wakes_the_engine_if_it_is_reached_after_the_last_look) {
