@@ -118,4 +118,8 @@ Status renew_order(Session& session, uint64_t stream, Request& request) {
   return note_order(*memory, stream, request);
 }
 
+bool may_be_pinned(const Request& request, const TensorRef& tensor) {
+  return tensor.gpu == kHost && request.order == nullptr;
+}
+
 }  // namespace rdmacoll

@@ -17,4 +17,8 @@ Status use_stream(DeviceMemory& memory, uint64_t stream, bool reads_input, Reque
 // For the next run of an operation with the same memory.
 Status renew_order(Session& session, uint64_t stream, Request& request);
 
+// Whether a NIC may keep the pages of a tensor's memory: not those of a GPU, nor managed memory,
+// whose pages move between host and GPU. Only requests with a stream have either.
+bool may_be_pinned(const Request& request, const TensorRef& tensor);
+
 }  // namespace rdmacoll

@@ -7,7 +7,6 @@
 
 #include "api/rdmacoll_c.h"
 #include "api/repeated_calls.h"
-#include "api/retired_memory.h"
 #include "api/session.h"
 
 struct rc_engine {
@@ -15,7 +14,6 @@ struct rc_engine {
 
   const std::unique_ptr<rdmacoll::Session> session;
   rdmacoll::RepeatedCalls repeated_calls;
-  rdmacoll::RetiredMemory retired_memory;
 };
 
 struct rc_handle {

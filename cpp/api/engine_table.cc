@@ -146,7 +146,6 @@ int engine_gpu_allocate(rc_engine* engine, int32_t gpu, uint64_t bytes, rc_resul
   if (status.ok()) status = engine->session->device_memory(gpus);
   if (status.ok()) status = gpus->use(gpu, number);
   if (!status.ok()) return report(status, error);
-  engine->retired_memory.sweep();
   std::shared_ptr<std::byte[]> allocated = gpus->allocate(number, bytes);
   if (allocated == nullptr) {
     return report({Code::invalid, cat("cuda:", gpu, " has no ", bytes,
@@ -163,9 +162,8 @@ void engine_gpu_free(rc_engine* engine, rc_result* result, uint64_t stream) {
   const std::unique_ptr<rc_result> given(result);
   DeviceMemory* gpus = nullptr;
   if (stream != 0 && engine->session->device_memory(gpus).ok()) {
-    engine->retired_memory.add(*gpus, std::move(given->memory), stream);
+    gpus->retire(std::move(given->memory), stream);
   }
-  engine->retired_memory.sweep();
 }
 
 }  // namespace

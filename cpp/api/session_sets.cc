@@ -2,6 +2,7 @@
 #include <chrono>
 #include <thread>
 
+#include "api/device_requests.h"
 #include "api/session.h"
 
 namespace rdmacoll {
@@ -55,7 +56,7 @@ std::vector<Piece> Session::pin(const Request& request) {
   if (!fabric_->is_by_device()) return pinned;
   driver_->inspect([&](Engine&) {
     for (const TensorRef& tensor : request.tensors) {
-      if (tensor.gpu != kHost) continue;
+      if (!may_be_pinned(request, tensor)) continue;
       const std::size_t bytes = tensor.bytes(request.dtype);
       for (std::byte* data : {const_cast<std::byte*>(tensor.input), tensor.output}) {
         if (bytes < kPinnedBytesMin || pool_->contains(data, bytes)) continue;

@@ -10,6 +10,7 @@
 #include "cuda/gpu_compute.h"
 #include "cuda/memory_kinds.h"
 #include "cuda/pinned_pool.h"
+#include "cuda/retired_memory.h"
 #include "cuda/stream_order.h"
 #include "cuda/work_memory.h"
 #include "memory/device_memory.h"
@@ -32,11 +33,11 @@ class CudaMemory final : public DeviceMemory {
   int number_of(Gpu gpu) const override { return gpus_->facts(gpu).ordinal; }
   Status find(const void* memory, Gpu& gpu) override;
   Status find_stream(uint64_t stream, Gpu& gpu) override { return orders_.find_gpu(stream, gpu); }
-  Status order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) override {
-    return orders_.record(stream, gpu, order);
-  }
+  // At its first call for a GPU it also loads kernels there.
+  Status order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) override;
   // Logs the reason if there is no memory.
   std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes) override;
+  void retire(std::shared_ptr<std::byte[]> memory, uint64_t stream) override;
 
   const GpuParts& parts() const { return parts_; }
   GpuWork& work() { return work_; }
@@ -50,7 +51,9 @@ class CudaMemory final : public DeviceMemory {
   const std::shared_ptr<Sleeper> sleeper_;
   const std::shared_ptr<DevicePool> device_pool_;
   MemoryKinds kinds_;
+  GpuModules modules_;
   StreamOrders orders_;
+  RetiredMemory retired_;
   PinnedPool pinned_;
   WorkMemory work_;
   const GpuParts parts_;

@@ -103,6 +103,7 @@ enum class DeviceAttribute : int {
   capability_major = 75,
   capability_minor = 76,
   managed_memory = 83,
+  concurrent_managed_access = 89,
   multi_gpu_board = 84,
   multi_gpu_board_group = 85,
   host_register = 99,

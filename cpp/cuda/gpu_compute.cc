@@ -257,7 +257,7 @@ Lane& GpuCompute::lane(const LaneKey& key) {
 
 GpuKernels& GpuCompute::kernels(Gpu gpu) {
   const GpuParts& parts = *parts_.load(std::memory_order_relaxed);
-  return kernels_.try_emplace(gpu, parts.gpus, gpu, parts.pinned, parts.pool, parts.log)
+  return kernels_.try_emplace(gpu, parts.gpus, gpu, parts.modules, parts.pinned, parts.pool)
       .first->second;
 }
 
@@ -342,6 +342,7 @@ bool GpuCompute::poll(ComputeSink& sink) {
   reported_.swap(ended_);
   for (const uint16_t index : reported_) {
     const Slot ended = std::exchange(slots_[index], {});
+    tables_[index].trim();
     free_.push_back(index);
     --in_flight_;
     sink.computed(ended.cookie, ended.status);

@@ -25,11 +25,11 @@ namespace rdmacoll::cuda {
 struct GpuParts {
   const Gpus& gpus;
   EventPool& events;
+  GpuModules& modules;
   PinnedPool& pinned;
   MemoryPool& pool;
   DevicePool& results;
   std::shared_ptr<Sleeper> sleeper;
-  Log log;
 };
 
 class GpuCompute final : public Compute {

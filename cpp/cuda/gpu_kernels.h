@@ -1,11 +1,10 @@
-// The device kernels on one GPU. Each is loaded at its first use, when the driver compiles it.
+// Launches of the device kernels on one GPU.
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <optional>
 
-#include "base/log.h"
+#include "cuda/gpu_modules.h"
 #include "cuda/gpus.h"
 #include "cuda/kernel_library.h"
 #include "cuda/pinned_pool.h"
@@ -25,9 +24,15 @@ class LaunchTable {
   bool reserve(MemoryPool& pool, std::size_t bytes) {
     return bytes <= bytes_ || resize(&pool, bytes);
   }
+  // Once the launch has ended: gives the memory of a large table back, which few jobs need.
+  void trim() {
+    if (bytes_ > kKeptBytes) resize(nullptr, 0);
+  }
   std::byte* memory() const { return memory_; }
 
  private:
+  static constexpr std::size_t kKeptBytes = 16 << 10;
+
   bool resize(MemoryPool* pool, std::size_t bytes);
 
   MemoryPool* pool_ = nullptr;
@@ -38,8 +43,7 @@ class LaunchTable {
 // For the holder of the baton, with the GPU's context as the current one.
 class GpuKernels final : private DeviceAddresses {
  public:
-  GpuKernels(const Gpus& gpus, Gpu gpu, PinnedPool& pinned, MemoryPool& pool, Log log);
-  ~GpuKernels() override;
+  GpuKernels(const Gpus& gpus, Gpu gpu, GpuModules& modules, PinnedPool& pinned, MemoryPool& pool);
   GpuKernels(const GpuKernels&) = delete;
   GpuKernels& operator=(const GpuKernels&) = delete;
 
@@ -48,25 +52,18 @@ class GpuKernels final : private DeviceAddresses {
   bool launch(const ComputeJob& job, StreamHandle stream, LaunchTable& table);
 
  private:
-  struct Loaded {
-    ModuleHandle module = nullptr;
-    FunctionHandle function = nullptr;
-  };
-
   Word of(const std::byte* memory) const override;
   bool reaches(std::span<const Piece> pieces);
-  FunctionHandle function(int kernel);
   bool place_table(LaunchTable& table);
 
   const Gpus& gpus_;
   const Gpu gpu_;
+  GpuModules& modules_;
   PinnedPool& pinned_;
   MemoryPool& pool_;
-  const Log log_;
   LaunchPlanner planner_;
   Launch launch_;                         // its memory is used again
   std::optional<std::ptrdiff_t> offset_;  // from addresses of the pool to those of the GPU
-  std::map<int, Loaded> loaded_;
 };
 
 }  // namespace rdmacoll::cuda

@@ -225,6 +225,7 @@ class LaunchPlanner::Rows {
 };
 
 std::span<const Kernel> kernels() { return kKernels; }
+std::array<int, 2> copy_kernels() { return {kCopyBytes, kCopyPairs}; }
 int write_word_kernel() { return kWriteWord; }
 
 Status LaunchPlanner::prepare(const ComputeJob& job, Launch& launch) {

@@ -1,6 +1,7 @@
 // The device kernels of the library, and how a ComputeJob becomes one launch of one of them.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <string_view>
@@ -21,6 +22,8 @@ struct Kernel {
 
 // All kernels. A launch names one by its index here.
 std::span<const Kernel> kernels();
+// The kernels of jobs that copy.
+std::array<int, 2> copy_kernels();
 // The kernel write_word, whose argument is WriteWordParameters. It runs in one thread.
 int write_word_kernel();
 

@@ -7,9 +7,22 @@ namespace {
 
 constexpr const char* kManagedNote =
     "an array lies in managed memory (cudaMallocManaged), which rdmacoll treats as host memory: "
-    "its "
-    "pages move to the host and back in each step. Allocate it with cudaMalloc to keep it on the "
-    "GPU.";
+    "its pages move to the host and back in each step. Allocate it with cudaMalloc to keep it on "
+    "the GPU.";
+constexpr const char* kUnsharedNote =
+    "an array lies in managed memory (cudaMallocManaged), which the processor cannot touch on this "
+    "GPU while kernels run. rdmacoll copies it like other memory of the GPU. Allocate it with "
+    "cudaMalloc.";
+
+// Whether the processor may touch managed memory of a GPU while kernels run there. Older GPUs end
+// the process then.
+bool is_managed_memory_shared(const Driver& driver, int ordinal) {
+  DeviceNumber device = 0;
+  int is_shared = 0;
+  const auto which = static_cast<int>(DeviceAttribute::concurrent_managed_access);
+  return driver.call.cuDeviceGet(&device, ordinal) == kSuccess &&
+         driver.call.cuDeviceGetAttribute(&is_shared, which, device) == kSuccess && is_shared != 0;
+}
 
 }  // namespace
 
@@ -32,13 +45,16 @@ Status MemoryKinds::look(const void* memory, MemoryPlace& place) {
   // The driver refuses memory that it does not know, or says nothing about it.
   if (result == kInvalidValue) return {};
   RC_RETURN_IF_ERROR(driver.check(result, "cuPointerGetAttributes"));
-  if (is_managed != 0) {
+  const bool is_shared = is_managed != 0 && is_managed_memory_shared(driver, device);
+  if (is_managed != 0 && !has_logged_managed_.exchange(true)) {
+    log_.warning(is_shared ? kManagedNote : kUnsharedNote);
+  }
+  if (is_shared) {
     place.kind = MemoryKind::managed;
-    if (!has_logged_managed_.exchange(true)) log_.warning(kManagedNote);
     return {};
   }
   if (static_cast<MemoryType>(type) == MemoryType::host) place.kind = MemoryKind::pinned;
-  if (static_cast<MemoryType>(type) != MemoryType::device) return {};
+  if (static_cast<MemoryType>(type) != MemoryType::device && is_managed == 0) return {};
   place = {MemoryKind::device, kHost, buffer, base, bytes};
   return gpus_.use(device, place.gpu);
 }

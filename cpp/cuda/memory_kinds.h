@@ -24,7 +24,8 @@ class MemoryKinds {
   MemoryKinds(Gpus& gpus, Log log) : gpus_(gpus), log_(log) {}
 
   // Finds the place of an address. Device memory makes its GPU a used one. No other memory makes a
-  // context. Managed memory counts as host memory, which is logged once. Any thread may call it.
+  // context. Managed memory counts as host memory, if the GPU shares it with the processor while
+  // kernels run, and else as device memory. This is logged once. Any thread may call it.
   Status look(const void* memory, MemoryPlace& place);
 
  private:

@@ -27,6 +27,8 @@ class DeviceMemory {
   // Allocates memory of a GPU for a result, with an address even for no bytes. Null: there is none.
   // The memory may outlive this object.
   virtual std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes) = 0;
+  // Takes memory back, whose next owner gets it once the present work of the stream is done.
+  virtual void retire(std::shared_ptr<std::byte[]> memory, uint64_t stream) = 0;
 };
 
 }  // namespace rdmacoll

@@ -44,7 +44,8 @@ GpuFacts common(const char* name, int place) {
   for (const auto which :
        {DeviceAttribute::compute_mode, DeviceAttribute::multi_gpu_board,
         DeviceAttribute::multi_gpu_board_group, DeviceAttribute::gpudirect_writes_ordering,
-        DeviceAttribute::memory_pools, DeviceAttribute::virtual_memory}) {
+        DeviceAttribute::memory_pools, DeviceAttribute::virtual_memory,
+        DeviceAttribute::concurrent_managed_access}) {
     set(gpu, which, 0);
   }
   return gpu;
@@ -77,6 +78,7 @@ GpuFacts h100(int place) {
   set(gpu, DeviceAttribute::virtual_memory, 1);
   set(gpu, DeviceAttribute::gpudirect_writes_ordering, 100);
   set(gpu, DeviceAttribute::dma_buf, 1);
+  set(gpu, DeviceAttribute::concurrent_managed_access, 1);
   set(gpu, DeviceAttribute::ipc_events, 1);
   set_capability(gpu, 9, 0);
   return gpu;

@@ -178,6 +178,11 @@ bool Scheduler::has_work(const Context* context) const {
   });
 }
 
+bool Scheduler::runs_host_function(const Context* context) const {
+  return std::any_of(streams_.begin(), streams_.end(),
+                     [&](const auto& one) { return one->context == context && one->is_busy; });
+}
+
 bool Scheduler::touches(Span span) const {
   for (const auto& stream : streams_) {
     for (const Work& work : stream->queue) {

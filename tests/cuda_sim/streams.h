@@ -73,6 +73,8 @@ class Scheduler {
   // Forgets the context's streams.
   void forget(const Context* context);
   bool has_work(const Context* context) const;
+  // Whether a host function runs on a stream of the context.
+  bool runs_host_function(const Context* context) const;
   bool touches(Span span) const;
   // Stops the driver's thread, or lets it go on. `step` carries out one piece meanwhile and returns
   // false if none is ready.

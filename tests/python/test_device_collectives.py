@@ -78,6 +78,19 @@ for turn in range(30):
 """)
 
 
+def test_the_engine_waits_for_no_work_on_other_streams_of_the_caller():
+    run_body("""
+engine.allreduce(cupy.array(np.ones(4)))    # the first use of the GPU
+busy, other = device_array.new_stream(), device_array.new_stream()
+with device_array._gpu(0).current() as cuda, cuda.blocked(device_array.Handle(busy.ptr)), other:
+    values = [cupy.array(np.full(3, float(me + part))) for part in range(40)]
+    totals = engine.grouped_allreduce(values, op=rdmacoll.Sum)
+    assert [total.get()[2] for total in totals] == [size * part + size * (size - 1) / 2 for part in range(40)]
+    rows = engine.allgather(values[1])
+    assert rows.get().tolist() == [rank + 1.0 for rank in range(size) for _ in range(3)]
+""")
+
+
 def test_a_prepared_call_is_ordered_by_its_stream_in_each_run():
     run_body("""
 array, out = cupy.empty(5000, np.float64), cupy.empty(5000, np.float64)

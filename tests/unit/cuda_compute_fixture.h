@@ -43,10 +43,11 @@ class CudaCompute : public ::testing::Test {
   void start() {
     events = std::make_unique<EventPool>(cuda.driver());
     pinned = std::make_unique<PinnedPool>(*gpus, *pool, Log(LogLevel::warning, 0));
+    modules = std::make_unique<GpuModules>(*gpus, Log(LogLevel::warning, 0));
     sleeper = std::make_shared<Sleeper>([this] { wake(); });
     results = std::make_shared<DevicePool>(gpus);
     parts = std::make_unique<GpuParts>(
-        GpuParts{*gpus, *events, *pinned, *pool, *results, sleeper, Log(LogLevel::warning, 0)});
+        GpuParts{*gpus, *events, *modules, *pinned, *pool, *results, sleeper});
     compute = std::make_unique<GpuCompute>(std::make_unique<InlineCompute>(), clock);
     compute->open(*parts);
   }
@@ -55,6 +56,7 @@ class CudaCompute : public ::testing::Test {
     parts.reset();
     results.reset();
     pinned.reset();
+    modules.reset();
     events.reset();
   }
   void wake() {
@@ -97,6 +99,7 @@ class CudaCompute : public ::testing::Test {
   std::shared_ptr<Gpus> gpus = std::make_shared<Gpus>(cuda.driver());
   std::unique_ptr<MemoryPool> pool;
   std::unique_ptr<EventPool> events;
+  std::unique_ptr<GpuModules> modules;
   std::unique_ptr<PinnedPool> pinned;
   std::shared_ptr<Sleeper> sleeper;
   std::shared_ptr<DevicePool> results;

@@ -193,6 +193,24 @@ TEST(CudaMemoryKinds, of_managed_memory_are_noted_once) {
   EXPECT_THAT(said, HasSubstr("managed memory"));
 }
 
+// The processor may not touch it while kernels run.
+TEST(CudaMemoryKinds, of_managed_memory_of_an_old_gpu_are_those_of_the_gpu) {
+  ScriptedCuda cuda(2);
+  cuda.devices[1].shares_managed_memory = false;
+  Gpus gpus(cuda.driver());
+  MemoryKinds kinds(gpus, Log(LogLevel::warning, 0));
+  std::byte* const managed = cuda.place(64, 1, MemoryType::unified, true);
+  MemoryPlace place;
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(kinds.look(managed + 8, place).ok());
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(place.kind, MemoryKind::device);
+  EXPECT_EQ(gpus.facts(place.gpu).ordinal, 1);
+  EXPECT_EQ(place.base, reinterpret_cast<Address>(managed));
+  EXPECT_THAT(said, HasSubstr("cannot touch on this GPU while kernels run"));
+  EXPECT_EQ(said.find("managed memory"), said.rfind("managed memory"));
+}
+
 TEST(CudaMemoryKinds, pass_on_an_error_of_the_driver) {
   ScriptedCuda cuda;
   Gpus gpus(cuda.driver());

@@ -104,6 +104,31 @@ TEST_F(CudaMemoryOfGpus, that_is_kept_goes_back_before_there_is_too_little) {
   EXPECT_NE(memory->allocate(gpu, 4 << 20), nullptr);
 }
 
+// On the thread of the program, since the driver may wait for kernels that run.
+TEST_F(CudaMemoryOfGpus, has_its_kernels_before_the_engine_needs_them) {
+  const Gpu first = use(0), second = use(1);
+  std::shared_ptr<StreamOrder> order;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(memory->order(kLegacyStream, first, order).ok());
+  EXPECT_EQ(cuda.count("cuModuleLoadData"), 2);
+  ASSERT_TRUE(memory->order(kLegacyStream, second, order).ok());
+  EXPECT_EQ(cuda.count("cuModuleLoadData"), 4);
+}
+
+TEST_F(CudaMemoryOfGpus, that_is_retired_is_given_to_the_next_owner_once_its_work_is_done) {
+  const Gpu gpu = use(0);
+  auto result = memory->allocate(gpu, 100);
+  std::byte* const address = result.get();
+  Stream& legacy = cuda.default_stream(kLegacyStream);
+  legacy.is_capturing = true;  // as yet, nobody knows when its work will be done
+  memory->retire(std::move(result), kLegacyStream);
+  EXPECT_NE(memory->allocate(gpu, 100).get(), address);
+  legacy.is_capturing = false;
+  auto other = memory->allocate(gpu, 100);
+  EXPECT_NE(other.get(), address);
+  cuda.run();
+  EXPECT_EQ(memory->allocate(gpu, 100).get(), address);
+}
+
 TEST_F(CudaMemoryOfGpus, leaves_nothing_behind_after_many_starts) {
   std::byte* const device = cuda.place(64);
   const SteadyClock clock;

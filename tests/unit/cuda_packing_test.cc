@@ -1,6 +1,9 @@
 // Jobs with many small pieces in memory of GPUs.
 #include <cstring>
+#include <future>
 #include <random>
+#include <thread>
+#include <utility>
 
 #include "unit/cuda_compute_fixture.h"
 
@@ -41,6 +44,45 @@ TEST_F(CudaPacking, packs_and_unpacks_many_small_pieces_by_one_kernel) {
   EXPECT_EQ(cuda.count("cuMemcpyDtoHAsync") + cuda.count("cuMemcpyHtoDAsync"), 0);
   EXPECT_EQ(compute->gpu_counters().kernel_launches, 4u);
   EXPECT_EQ(compute->gpu_counters().bytes_staged, 2 * (9 + 200) * kBytes);
+}
+
+TEST_F(CudaPacking, gives_large_tables_back_to_the_pool) {
+  constexpr std::size_t kCount = 2000, kBytes = 8;
+  std::byte* const device = cuda.place(kCount * (kBytes + 3));
+  std::byte* const host = pool->allocate(kCount * kBytes);
+  const uint64_t before = pool->used();
+  for (int i = 0; i < 3; ++i) {
+    copy({{host, kCount * kBytes}}, cut(device, kCount, kBytes, first));
+    EXPECT_GT(pool->used(), before);
+    EXPECT_EQ(finish().cookies.size(), 1u);
+    EXPECT_EQ(pool->used(), before);
+  }
+  EXPECT_EQ(cuda.count("cuLaunchKernel"), 3);
+}
+
+// The driver may compile for long, and wait for kernels that run.
+TEST_F(CudaPacking, copies_small_pieces_while_another_thread_loads_the_kernel) {
+  std::byte* const device = cuda.place(20 * 11);
+  std::byte* const host = pool->allocate(20 * 8);
+  std::promise<void> has_begun, may_end;
+  cuda.while_loading = [&, is_first = true]() mutable {
+    if (!std::exchange(is_first, false)) return;
+    has_begun.set_value();
+    may_end.get_future().wait();
+  };
+  std::thread loader([this] { modules->prepare(first); });
+  has_begun.get_future().wait();
+  device[11] = std::byte{7};
+  copy({{host, 20 * 8}}, cut(device, 20, 8, first));
+  EXPECT_EQ(finish().cookies.size(), 1u);
+  EXPECT_EQ(host[8], std::byte{7});
+  may_end.set_value();
+  loader.join();
+  EXPECT_EQ(cuda.count("cuLaunchKernel"), 0);
+  copy({{host, 20 * 8}}, cut(device, 20, 8, first));
+  EXPECT_EQ(finish().cookies.size(), 1u);
+  EXPECT_EQ(cuda.count("cuLaunchKernel"), 1);
+  EXPECT_EQ(cuda.count("cuModuleLoadData"), 2);
 }
 
 TEST_F(CudaPacking, copies_small_pieces_that_no_kernel_can) {

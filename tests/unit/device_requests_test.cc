@@ -49,6 +49,9 @@ struct FakeMemory final : DeviceMemory {
     calls.push_back("allocate " + std::to_string(bytes) + " on " + std::to_string(gpu));
     return std::make_shared<std::byte[]>(bytes);
   }
+  void retire(std::shared_ptr<std::byte[]>, uint64_t stream) override {
+    calls.push_back("retire on " + std::to_string(stream));
+  }
 };
 
 class StreamRequests : public testing::Test {
@@ -100,6 +103,16 @@ TEST_F(StreamRequests, in_memory_that_the_host_reads_wait_for_the_stream_all_the
   EXPECT_NE(request.order, nullptr);
   EXPECT_FALSE(request.result_memory);
   EXPECT_EQ(memory_.calls, (std::vector<std::string>{"stream 1", "order 1 on 1"}));
+}
+
+// Managed memory, whose pages move.
+TEST_F(StreamRequests, have_no_memory_that_a_nic_may_keep) {
+  memory_.gpus = {{second_, 2}};
+  Request request = request_of(first_, first_);
+  EXPECT_TRUE(may_be_pinned(request, request.tensors[0]));
+  request.tensors.push_back({second_, second_, {4}, "other"});
+  ASSERT_TRUE(use_stream(memory_, 1, true, request).ok());
+  for (const TensorRef& tensor : request.tensors) EXPECT_FALSE(may_be_pinned(request, tensor));
 }
 
 TEST_F(StreamRequests, of_a_broadcast_ignore_inputs_that_are_not_read) {

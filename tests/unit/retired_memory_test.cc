@@ -1,12 +1,12 @@
 // Memory of GPUs that callers have given back stays until the work of their streams is done.
-#include "api/retired_memory.h"
+#include "cuda/retired_memory.h"
 
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <utility>
 
-namespace rdmacoll {
+namespace rdmacoll::cuda {
 namespace {
 
 // One GPU, whose streams reach the present when `has_reached` says so.
@@ -46,6 +46,7 @@ struct OneGpu final : DeviceMemory {
   std::shared_ptr<std::byte[]> allocate(Gpu, uint64_t bytes) override {
     return std::make_shared<std::byte[]>(bytes);
   }
+  void retire(std::shared_ptr<std::byte[]>, uint64_t) override {}
 };
 
 class RetiredMemoryOf : public testing::Test {
@@ -64,10 +65,10 @@ TEST_F(RetiredMemoryOf, a_stream_stays_until_its_work_is_done) {
   RetiredMemory retired;
   const auto watched = retire(retired);
   EXPECT_EQ(gpu_.stream, 7u);
-  retired.sweep();
+  retired.sweep(gpu_);
   EXPECT_FALSE(watched.expired());
   gpu_.has_reached = true;
-  retired.sweep();
+  retired.sweep(gpu_);
   EXPECT_TRUE(watched.expired());
 }
 
@@ -85,6 +86,24 @@ TEST_F(RetiredMemoryOf, the_host_is_free_at_once) {
   EXPECT_EQ(gpu_.stream, 0u);
 }
 
+TEST_F(RetiredMemoryOf, a_captured_stream_stays_until_the_work_after_the_capture_is_done) {
+  RetiredMemory retired;
+  gpu_.unknown_stream = {Code::invalid, "the stream is captured."};
+  const auto watched = retire(retired);
+  gpu_.has_reached = true;
+  retired.sweep(gpu_);
+  EXPECT_FALSE(watched.expired());
+  gpu_.unknown_stream = {};
+  gpu_.has_reached = false;
+  gpu_.stream = 0;
+  retired.sweep(gpu_);
+  EXPECT_EQ(gpu_.stream, 7u);
+  EXPECT_FALSE(watched.expired());
+  gpu_.has_reached = true;
+  retired.sweep(gpu_);
+  EXPECT_TRUE(watched.expired());
+}
+
 TEST_F(RetiredMemoryOf, an_unknown_stream_or_a_broken_gpu_stays_to_the_end) {
   std::weak_ptr<std::byte[]> unknown, broken;
   {
@@ -93,7 +112,7 @@ TEST_F(RetiredMemoryOf, an_unknown_stream_or_a_broken_gpu_stays_to_the_end) {
     gpu_.unknown_stream = gpu_.broken = {Code::failed, "no such stream."};
     unknown = retire(retired);
     gpu_.has_reached = true;
-    retired.sweep();
+    retired.sweep(gpu_);
     EXPECT_FALSE(unknown.expired());
     EXPECT_FALSE(broken.expired());
   }
@@ -102,4 +121,4 @@ TEST_F(RetiredMemoryOf, an_unknown_stream_or_a_broken_gpu_stays_to_the_end) {
 }
 
 }  // namespace
-}  // namespace rdmacoll
+}  // namespace rdmacoll::cuda

@@ -55,6 +55,7 @@ struct Device {
   unsigned char uuid = 0;  // every byte of it
   unsigned char part = 0;  // if not 0, this is a part of a GPU (MIG)
   int compute_mode = kComputeModeDefault;
+  bool shares_managed_memory = true;
 };
 
 // One at a time. Its functions are those of `driver()`.
@@ -93,7 +94,8 @@ class ScriptedCuda {
   std::vector<std::string> misuse;
   std::map<std::string, int> calls;
   std::map<void*, std::size_t> pinned;
-  std::function<void()> after_query;  // runs once, after the next look at an event
+  std::function<void()> while_loading;  // runs in each load of a module
+  std::function<void()> after_query;    // runs once, after the next look at an event
   int live_events = 0;
   int live_streams = 0;
 

@@ -1,4 +1,5 @@
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "base/text.h"
@@ -92,19 +93,16 @@ void fill_devices(Functions& f) {
     return kSuccess;
   };
   f.cuDeviceGetAttribute = [](int* value, int attribute, DeviceNumber device) -> Result {
-    switch (static_cast<DeviceAttribute>(attribute)) {
-      case DeviceAttribute::capability_major:
-        *value = 3;
-        return kSuccess;
-      case DeviceAttribute::capability_minor:
-        *value = 7;
-        return kSuccess;
-      case DeviceAttribute::compute_mode:
-        *value = the().devices.at(device - 100).compute_mode;
-        return kSuccess;
-      default:
-        return kInvalidValue;
-    }
+    const Device& found = the().devices.at(device - 100);
+    const std::map<DeviceAttribute, int> known = {
+        {DeviceAttribute::capability_major, 3},
+        {DeviceAttribute::capability_minor, 7},
+        {DeviceAttribute::compute_mode, found.compute_mode},
+        {DeviceAttribute::concurrent_managed_access, found.shares_managed_memory ? 1 : 0}};
+    const auto entry = known.find(static_cast<DeviceAttribute>(attribute));
+    if (entry == known.end()) return kInvalidValue;
+    *value = entry->second;
+    return kSuccess;
   };
 }
 
@@ -349,6 +347,7 @@ void fill_kernels(Functions& f) {
   };
   // A module stands for its kernel.
   f.cuModuleLoadData = [](ModuleHandle* module, const void* image) -> Result {
+    if (the().while_loading) the().while_loading();
     CALLED("cuModuleLoadData");
     for (const Kernel& kernel : kernels()) {
       if (kernel.ptx == image)

@@ -9,25 +9,29 @@
 
 #include "memory/device_memory.h"
 
-namespace rdmacoll {
+namespace rdmacoll::cuda {
 
 // Any thread may call it.
 class RetiredMemory {
  public:
   // Keeps the memory until the work is done that the stream has now. If that cannot be found out,
-  // the memory is kept as long as this object.
+  // sweep() asks again.
   void add(DeviceMemory& gpus, std::shared_ptr<std::byte[]> memory, uint64_t stream);
   // Lets go of memory whose work is done. Another owner may get it then.
-  void sweep();
+  void sweep(DeviceMemory& gpus);
 
  private:
   struct Entry {
     std::shared_ptr<std::byte[]> memory;
-    std::shared_ptr<StreamOrder> order;  // null: unknown
+    uint64_t stream = 0;
+    Gpu gpu = kHost;
+    std::shared_ptr<StreamOrder> order;  // null: unknown, while the stream is captured
   };
+
+  static bool has_ended(DeviceMemory& gpus, Entry& entry);
 
   std::mutex mutex_;
   std::vector<Entry> entries_;
 };
 
-}  // namespace rdmacoll
+}  // namespace rdmacoll::cuda
