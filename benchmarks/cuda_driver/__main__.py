@@ -19,7 +19,7 @@ from typing import Any
 
 from card import behaviour, describe
 from costs import calls, pinning, staging
-from driver import Cuda, DriverError
+from driver import Cuda, CudaError
 from sums import reduction, shared_card
 from waits import small_copies, waits
 
@@ -49,7 +49,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         cuda = Cuda(options.library, options.gpu, options.ptx)
-    except (OSError, DriverError) as error:
+    except (OSError, CudaError) as error:
         print(f"no GPU can be measured here: {error}", file=sys.stderr)
         return 1
     start = {

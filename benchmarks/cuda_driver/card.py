@@ -19,7 +19,7 @@ from driver import (
     POINTER,
     RDMA_CAPABLE,
     Cuda,
-    DriverError,
+    CudaError,
 )
 
 
@@ -27,10 +27,10 @@ def describe(cuda: Cuda, _: Any) -> dict[str, Any]:
     """Returns the GPU's facts from the driver and from NVML, and its place in the PCIe tree."""
     name, total, version = ctypes.create_string_buffer(96), ctypes.c_size_t(), ctypes.c_int()
     address = ctypes.create_string_buffer(32)
-    cuda("cuDeviceGetName", name, 96, cuda.device)
-    cuda("cuDeviceTotalMem_v2", ctypes.byref(total), cuda.device)
+    cuda("cuDeviceGetName", name, 96, cuda.gpu)
+    cuda("cuDeviceTotalMem_v2", ctypes.byref(total), cuda.gpu)
     cuda("cuDriverGetVersion", ctypes.byref(version))
-    cuda("cuDeviceGetPCIBusId", address, 32, cuda.device)
+    cuda("cuDeviceGetPCIBusId", address, 32, cuda.gpu)
     place = Path("/sys/bus/pci/devices") / address.value.decode().lower()
     facts: dict[str, Any] = {"name": name.value.decode(), "bytes": total.value, "cuda": version.value}
     facts |= {key: cuda.attribute(number) for key, number in ATTRIBUTES.items()}
@@ -51,7 +51,7 @@ def _nvml(cuda: Cuda) -> tuple[list[int] | str, str]:
         return str(error), "?"
     nvml.nvmlInit_v2()
     uuid, handle = ctypes.create_string_buffer(16), ctypes.c_void_p()
-    cuda("cuDeviceGetUuid", uuid, cuda.device)
+    cuda("cuDeviceGetUuid", uuid, cuda.gpu)
     digits = uuid.raw.hex()
     text = "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
     if nvml.nvmlDeviceGetHandleByUUID(text.encode(), ctypes.byref(handle)) != 0:
@@ -161,7 +161,7 @@ def _dma_buf(cuda: Cuda, address: int, size: int) -> str:
             1,
             ctypes.c_ulonglong(0),
         )
-    except (DriverError, AttributeError) as error:
+    except (CudaError, AttributeError) as error:
         return str(error)
     os.close(descriptor.value)
     return "yes"

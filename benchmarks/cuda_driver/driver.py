@@ -1,17 +1,27 @@
-"""Calls the CUDA driver API through ctypes, for one GPU, and checks each call."""
+"""Kernels and times of one GPU, over the calls of the driver that tests/cuda_calls.py makes."""
 
 from __future__ import annotations
 
 import ctypes
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MI = 1 << 20
-POINTER = ctypes.c_uint64
+# The tests of the driver make the same calls.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
+import cuda_calls
+
+POINTER = cuda_calls.Address
+MI = cuda_calls.MI
+NOT_READY = cuda_calls.NOT_READY
+MEMORY_TYPE, BUFFER_ID = cuda_calls.MEMORY_TYPE, cuda_calls.BUFFER_ID
+IPC_CAPABLE, RDMA_CAPABLE = cuda_calls.IPC_CAPABLE, cuda_calls.RDMA_CAPABLE
+CudaError = cuda_calls.CudaError
+ReduceParameters = cuda_calls.ReduceParameters
 # CUdevice_attribute
 ATTRIBUTES = {
     "multiprocessors": 16,
@@ -33,28 +43,17 @@ ATTRIBUTES = {
     "virtual_memory": 102,
     "ipc_events": 125,
 }
-# CUpointer_attribute
-MEMORY_TYPE, BUFFER_ID, IPC_CAPABLE, RDMA_CAPABLE, MEMPOOL = 2, 7, 10, 15, 17
 
 
-class DriverError(Exception):
-    """A call that the driver refused."""
-
-
-class Cuda:
-    """libcuda with the primary context of one GPU. A call raises DriverError if the driver refuses it."""
+class Cuda(cuda_calls.Cuda):
+    """libcuda with the primary context of one GPU, and the benchmark's kernels."""
 
     def __init__(self, library: str, index: int, ptx: str) -> None:
-        self._library = ctypes.CDLL(library)
-        self("cuInit", 0)
-        device = ctypes.c_int()
-        self("cuDeviceGet", ctypes.byref(device), index)
-        self.device = device.value
-        context = ctypes.c_void_p()
+        super().__init__(library, None)
+        self.gpu = index
         begin = time.perf_counter()
-        self("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
-        self("cuCtxSetCurrent", context)
-        self.context = context
+        self("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), index)
+        self("cuCtxSetCurrent", self.context)
         self.context_ms = 1e3 * (time.perf_counter() - begin)
         self.module_load_ms: dict[str, float] = {}
         self._functions: dict[str, ctypes.c_void_p] = {}
@@ -75,54 +74,6 @@ class Cuda:
             self._functions[name] = function
         return name
 
-    def code(self, name: str, *arguments: Any) -> int:
-        """Calls the driver and returns its result code unchecked."""
-        return int(getattr(self._library, name)(*arguments))
-
-    def __call__(self, name: str, *arguments: Any) -> None:
-        code = self.code(name, *arguments)
-        if code != 0:
-            text = ctypes.c_char_p()
-            self._library.cuGetErrorName(code, ctypes.byref(text))
-            raise DriverError(f"{name}: {(text.value or b'?').decode()} ({code})")
-
-    def attribute(self, number: int) -> int | None:
-        """Returns a device attribute, or None if this driver does not know the attribute."""
-        value = ctypes.c_int()
-        refused = self.code("cuDeviceGetAttribute", ctypes.byref(value), number, self.device)
-        return None if refused else value.value
-
-    def pointer_attribute(self, number: int, address: int) -> int | None:
-        """Returns a pointer attribute, or None if the driver refuses to answer for this address."""
-        value = ctypes.c_uint64()
-        refused = self.code("cuPointerGetAttribute", ctypes.byref(value), number, POINTER(address))
-        return None if refused else value.value
-
-    def allocate(self, size: int) -> int:
-        address = POINTER()
-        self("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
-        return address.value
-
-    def free(self, *addresses: int) -> None:
-        for address in addresses:
-            self("cuMemFree_v2", POINTER(address))
-
-    def pinned(self, size: int, flags: int = 2) -> int:
-        """Allocates page-locked host memory. Flag 2 maps it for the GPU."""
-        address = ctypes.c_void_p()
-        self("cuMemHostAlloc", ctypes.byref(address), ctypes.c_size_t(size), flags)
-        return int(address.value or 0)
-
-    def stream(self) -> ctypes.c_void_p:
-        stream = ctypes.c_void_p()
-        self("cuStreamCreate", ctypes.byref(stream), 1)  # non-blocking
-        return stream
-
-    def event(self, flags: int = 2) -> ctypes.c_void_p:
-        event = ctypes.c_void_p()
-        self("cuEventCreate", ctypes.byref(event), flags)  # 2: without timing
-        return event
-
     def launch(self, name: str, stream: Any, blocks: int, threads: int, *arguments: Any) -> None:
         if name not in self._functions:
             function = ctypes.c_void_p()
@@ -133,6 +84,11 @@ class Cuda:
         )
         function = self._functions[name]
         self("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, stream, addresses, None)
+
+    def timed_event(self) -> ctypes.c_void_p:
+        event = ctypes.c_void_p()
+        self("cuEventCreate", ctypes.byref(event), 0)
+        return event
 
     def fill(self, address: int, word: int, size: int) -> None:
         self("cuMemsetD32_v2", POINTER(address), word, ctypes.c_size_t(size // 4))
@@ -145,7 +101,7 @@ class Cuda:
     def gpu_us(self, stream: Any, work: Callable[[], None], repeats: int) -> float:
         """Returns the median time of `work` on the GPU in microseconds, measured by events."""
         times = []
-        begin, end = self.event(0), self.event(0)
+        begin, end = self.timed_event(), self.timed_event()
         work()
         for _ in range(repeats):
             self("cuEventRecord", begin, stream)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from driver import ATTRIBUTES, Cuda
+from driver import ATTRIBUTES, Cuda, ReduceParameters
 
 PTX = Path(__file__).resolve().parent.parent.parent / "cpp" / "cuda" / "kernels" / "ptx"
 # The launch that cpp/cuda/kernel_library.h plans: threads of a block, blocks of a multiprocessor, and the
@@ -15,21 +15,6 @@ PTX = Path(__file__).resolve().parent.parent.parent / "cpp" / "cuda" / "kernels"
 THREADS, BLOCKS, UNIT = 256, 32, 16
 UNITS, WORDS = 0, 1  # Access
 ELEMENTS = {"bytes": 1, "float16": 2, "bfloat16": 2, "float32": 4}
-
-
-class Parameters(ctypes.Structure):
-    """ReduceParameters of cpp/cuda/kernels/parameters.h."""
-
-    _fields_ = (
-        ("table", ctypes.c_uint64),
-        ("tiles", ctypes.c_uint64),
-        ("rows", ctypes.c_uint32),
-        ("sources", ctypes.c_uint32),
-        ("op", ctypes.c_uint32),
-        ("finish", ctypes.c_uint32),
-        ("scales", ctypes.c_double * 4),
-        ("words", ctypes.c_uint64 * 112),
-    )
 
 
 def ptx_of(name: str) -> bytes:
@@ -47,7 +32,7 @@ class Reduction:
         element = ELEMENTS[name.partition("_")[2]]
         tile, part = THREADS * UNIT, size // rows // UNIT * UNIT
         access = UNITS if name.startswith(("sum", "copy")) and len(sources) <= 4 else WORDS
-        self._parameters = Parameters(rows=rows, sources=len(sources))
+        self._parameters = ReduceParameters(rows=rows, sources=len(sources))
         table = []
         for at in range(0, rows * part, part):
             addresses = [address + at for address in (to, *sources)]

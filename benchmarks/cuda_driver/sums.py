@@ -10,12 +10,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from driver import (
-    MI,
-    POINTER,
-    Cuda,
-    DriverError,
-)
+from driver import MI, POINTER, Cuda
 from reduce import UNIT, Reduction
 
 ROWS = 161  # as many arrays as the gradients of ResNet-50
@@ -55,7 +50,7 @@ def reduction(cuda: Cuda, _: Any) -> dict[str, Any]:
         part = size // rows // UNIT * UNIT
         for at in (0, part * rows // 2 // 64 * 64, part * rows - 64):
             if set(cuda.words(arrays[0] + at, 16)) != {_word(dtype, sources * (sources + 1) // 2)}:
-                raise DriverError(f"wrong results of {name} with {sources} sources in {rows} rows at {at}")
+                raise RuntimeError(f"wrong results of {name} with {sources} sources in {rows} rows at {at}")
         used = (sources + 1) * part * rows
         speed = used / cuda.gpu_us(stream, lambda one=job: one.launch(stream), 20) / 1e3
         found[f"{name}, {sources} sources, {rows} rows"] = {
@@ -92,10 +87,10 @@ def shared_card(cuda: Cuda, options: Any) -> dict[str, Any]:
         ends.append(mine)
 
     def answers() -> list[Any]:
-        found = [end.recv() if end.poll(60) else DriverError("a process is silent") for end in ends]
+        found = [end.recv() if end.poll(60) else RuntimeError("a process is silent") for end in ends]
         for one in found:
             if isinstance(one, str):
-                raise DriverError(one)
+                raise RuntimeError(one)
         return found
 
     try:

@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from driver import MI, POINTER, Cuda, host_us
+from driver import MI, NOT_READY, POINTER, Cuda, host_us
 from reduce import Reduction, ptx_of
 
 SPIN_CYCLES = 200_000_000  # about 0.1 s
 SETTLES_S = 0.003  # until the kernel runs
 SLAB = 16 * MI
 SMALL = (8, 256, 4096)
-NOT_READY = 600
 
 
 def waits(cuda: Cuda, _: Any) -> dict[str, dict[str, Any]]:
@@ -82,9 +81,9 @@ def waits(cuda: Cuda, _: Any) -> dict[str, dict[str, Any]]:
             "cuLaunchHostFunc", other, ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p), None
         ),
         "the primary context, retained": lambda: cuda(
-            "cuDevicePrimaryCtxRetain", ctypes.byref(ctypes.c_void_p()), cuda.device
+            "cuDevicePrimaryCtxRetain", ctypes.byref(ctypes.c_void_p()), cuda.gpu
         ),
-        "the primary context, released": lambda: cuda("cuDevicePrimaryCtxRelease_v2", cuda.device),
+        "the primary context, released": lambda: cuda("cuDevicePrimaryCtxRelease_v2", cuda.gpu),
     }
     alone = {name: _ms(call) for name, call in calls.items()}
     cuda("cuStreamSynchronize", other)
@@ -114,7 +113,7 @@ def small_copies(cuda: Cuda, _: Any) -> dict[str, dict[str, float]]:
     is polled has passed: by the copy engines, and by a kernel that reaches pinned memory itself.
     """
     stream, event = cuda.stream(), cuda.event()
-    device, pinned = cuda.allocate(MI), cuda.pinned(MI, 3)
+    device, pinned = cuda.allocate(MI), cuda.pinned(MI)
     mapped = POINTER()
     cuda("cuMemHostGetDevicePointer_v2", ctypes.byref(mapped), ctypes.c_void_p(pinned), 0)
     name = cuda.load("copy_bytes", ptx_of("copy_bytes"))

@@ -89,26 +89,18 @@ Allocation* Memory::allocate(int gpu, std::size_t bytes, bool is_pooled) {
   used_[gpu] += taken;
   std::byte* const store = space.store + (address - space.base);
   std::memset(store, 0xcd, std::min(bytes, kGarbage));
-  return insert({.address = address,
-                 .bytes = bytes,
-                 .taken = taken,
-                 .gpu = gpu,
-                 .owner = gpu,
-                 .store = store,
-                 .is_pooled = is_pooled});
+  Allocation* const made = insert({address, bytes, taken, gpu, gpu, 0, store});
+  made->is_pooled = is_pooled;
+  return made;
 }
 
 Allocation* Memory::allocate_managed(int gpu, std::size_t bytes) {
   const std::size_t taken = round_up(bytes, 4096);
   auto* const store = static_cast<std::byte*>(
       map_pages(taken, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1));
-  return insert({.address = reinterpret_cast<Address>(store),
-                 .bytes = bytes,
-                 .taken = taken,
-                 .gpu = gpu,
-                 .owner = gpu,
-                 .store = store,
-                 .is_managed = true});
+  Allocation* const made = insert({address_of(store), bytes, taken, gpu, gpu, 0, store});
+  made->is_managed = true;
+  return made;
 }
 
 Allocation* Memory::import(int gpu, std::byte* store, std::size_t bytes) {
@@ -117,13 +109,9 @@ Allocation* Memory::import(int gpu, std::byte* store, std::size_t bytes) {
   const Address begin = space.base + space.bytes, end = space.base + space.reserved;
   const Address address = find_gap(begin, end, taken, kChunk);
   if (address == 0) return nullptr;
-  return insert({.address = address,
-                 .bytes = bytes,
-                 .taken = taken,
-                 .gpu = gpu,
-                 .owner = gpu,
-                 .store = store,
-                 .is_imported = true});
+  Allocation* const made = insert({address, bytes, taken, gpu, gpu, 0, store});
+  made->is_imported = true;
+  return made;
 }
 
 void Memory::release(Address address) {
