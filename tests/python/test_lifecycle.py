@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+from cuda_sim_build import fake_driver
+from marks import slow
 from ranks import ROOT, run, run_python
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "starts_and_stops.py"
@@ -30,6 +34,25 @@ def test_starts_and_stops_under_mpirun_leave_nothing_behind():
 def test_1000_starts_and_stops_leave_nothing_behind(transport):
     outcome = run(PROGRAM, 2, arguments=["1000"], env={"RDMACOLL_TRANSPORT": transport}, deadline_s=1200)
     check_constant(outcome.succeeded())
+
+
+@pytest.mark.parametrize(("turns", "deadline_s"), [(30, 120), slow(1000, 1800)])
+def test_starts_and_stops_with_gpu_memory_leave_nothing_behind(turns, deadline_s):
+    seed = str(int.from_bytes(os.urandom(3), "big"))
+    print("CUDA_SIM_SEED", seed)
+    env = {
+        "RDMACOLL_CUDA_LIBRARY": str(fake_driver()),
+        "CUDA_SIM_SEED": seed,
+        "CUDA_SIM_DELAY_US": "50",
+        "CUDA_SIM_MACHINE": "h100x2",
+    }
+    program = PROGRAM.with_name("device_starts.py")
+    found = run(program, 2, arguments=[str(turns)], env=env, deadline_s=deadline_s).succeeded()
+    check_constant(found)
+    for before, after in found:
+        of_driver = {name for name in before if " " in name}
+        assert len(of_driver) >= 8
+        assert {name: after[name] for name in of_driver} == {name: before[name] for name in of_driver}
 
 
 @pytest.mark.parametrize(
