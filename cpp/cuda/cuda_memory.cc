@@ -28,6 +28,7 @@ Status CudaMemory::find(const void* memory, Gpu& gpu) {
   MemoryPlace place;
   RC_RETURN_IF_ERROR(kinds_.look(memory, place));
   gpu = place.gpu;
+  if (gpu != kHost) modules_.prepare(gpu);
   return {};
 }
 

@@ -31,9 +31,9 @@ class CudaMemory final : public DeviceMemory {
 
   Status use(int number, Gpu& gpu) override { return gpus_->use(number, gpu); }
   int number_of(Gpu gpu) const override { return gpus_->facts(gpu).ordinal; }
+  // At the first call for a GPU, this function and order() load kernels there.
   Status find(const void* memory, Gpu& gpu) override;
   Status find_stream(uint64_t stream, Gpu& gpu) override { return orders_.find_gpu(stream, gpu); }
-  // At its first call for a GPU it also loads kernels there.
   Status order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) override;
   // Logs the reason if there is no memory.
   std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes) override;

@@ -16,7 +16,8 @@ GpuModules::~GpuModules() {
 }
 
 void GpuModules::prepare(Gpu gpu) {
-  if (are_prepared_[static_cast<std::size_t>(gpu)].exchange(true)) return;
+  std::atomic<bool>& is_prepared = are_prepared_[static_cast<std::size_t>(gpu)];
+  if (is_prepared.load(std::memory_order_relaxed) || is_prepared.exchange(true)) return;
   for (const int kernel : copy_kernels()) (void)find(gpu, kernel);
 }
 

@@ -106,11 +106,14 @@ TEST_F(CudaMemoryOfGpus, that_is_kept_goes_back_before_there_is_too_little) {
 
 // On the thread of the program, since the driver may wait for kernels that run.
 TEST_F(CudaMemoryOfGpus, has_its_kernels_before_the_engine_needs_them) {
-  const Gpu first = use(0), second = use(1);
-  std::shared_ptr<StreamOrder> order;
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(memory->order(kLegacyStream, first, order).ok());
+  const Gpu first = use(0);
   EXPECT_EQ(cuda.count("cuModuleLoadData"), 2);
-  ASSERT_TRUE(memory->order(kLegacyStream, second, order).ok());
+  Gpu second = kHost;
+  ASSERT_TRUE(memory->use(1, second).ok());
+  std::shared_ptr<StreamOrder> order;
+  for (const Gpu gpu : {first, second, second}) {
+    ASSERT_TRUE(memory->order(kLegacyStream, gpu, order).ok());
+  }
   EXPECT_EQ(cuda.count("cuModuleLoadData"), 4);
 }
 
