@@ -9,8 +9,8 @@ Arrays in memory of a GPU are taken like numpy arrays: those of cupy, PyTorch, J
 `__dlpack__` or `__cuda_array_interface__`. New results are arrays of the same library. A call begins after
 the present work of the CUDA stream `stream`, and its result is complete when it returns. stream: a stream of
 cupy or PyTorch, or a number as in DLPack (1: the legacy default stream, 2: the one of the thread, others:
-handles). Without it, the library's current stream is used. `prepare_*` keeps the stream for all runs. A stream
-that is given as a number must outlive the results of its calls, since their memory is given back on it.
+handles). Without it, the library's current stream is used. `prepare_*` keeps the stream for all runs. A
+stream that is given as a number must outlive the results of its calls: their memory is given back on it.
 All arrays of a call are on one GPU. Other ranks may use host memory.
 
 All operations raise these errors:
