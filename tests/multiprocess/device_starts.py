@@ -23,7 +23,7 @@ STREAMS: list[device_array.Stream] = []
 
 
 def live() -> dict[str, int]:
-    """What the driver and the process hold, once the engine's work on streams is done."""
+    """Returns the counts of all that the driver and the process hold, once no stream has work."""
     cuda = device_array._gpu(0).cuda
     end = time.monotonic() + LIMIT_S
     while counters(cuda)["queued"] and time.monotonic() < end:
