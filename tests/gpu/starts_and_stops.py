@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
 
 import gpu_arrays
 import numpy as np
@@ -14,6 +15,15 @@ import rdmacoll
 from rdmacoll import engine
 
 WARM_UP = 4
+
+
+def threads() -> int:
+    """The least number of threads within 20 ms: /proc shows one that was joined for a moment more."""
+    found = []
+    for _ in range(5):
+        found.append(len(os.listdir("/proc/self/task")))
+        time.sleep(0.005)
+    return min(found)
 
 
 def once(turn: int, source: object) -> dict[str, int]:
@@ -38,7 +48,7 @@ def once(turn: int, source: object) -> dict[str, int]:
     return {
         "free memory of the GPU": free,
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "threads": len(os.listdir("/proc/self/task")),
+        "threads": threads(),
     }
 
 
