@@ -1,4 +1,4 @@
-"""Planted bugs in Python, of training and of arrays on a GPU: the test that a patch names detects each."""
+"""Planted bugs in Python and in TensorFlow's ops: the test that a patch names detects each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 from suites import ROOT
+from tf_sim_ops import framework
+
+from rdmacoll._abi.mirror import HEADER_HASH
 
 PATCHES = [
     patch
-    for kind in ("training", "arrays")
+    for kind in ("training", "arrays", "tensorflow")
     for patch in sorted((ROOT / "tests" / "mutations" / kind).glob("*.patch"))
 ]
 
@@ -39,18 +42,36 @@ def run_finder(finder: str, tree: Path, *patches: Path) -> tuple[int, str]:
     for name in ("rdmacoll", "tests"):
         left_out = shutil.ignore_patterns("__pycache__", "lib", "mutations")
         shutil.copytree(ROOT / name, tree / name, ignore=left_out)
-    (tree / "rdmacoll" / "lib").symlink_to(ROOT / "rdmacoll" / "lib")
-    (tree / "cpp").symlink_to(ROOT / "cpp")  # the fake CUDA driver is built from it
+    shutil.copytree(ROOT / "rdmacoll" / "lib", tree / "rdmacoll" / "lib")
+    shutil.copytree(ROOT / "cpp", tree / "cpp")  # the fake CUDA driver is built from it
     shutil.copy(ROOT / "pyproject.toml", tree)
     # git applies patches to the copy, not to a repository around it.
     environ = {**os.environ, "PYTHONPATH": str(tree), "GIT_CEILING_DIRECTORIES": str(tree.parent)}
     for patch in patches:
         subprocess.run(["git", "apply", str(patch)], cwd=tree, env=environ, check=True, timeout=60)
+    if any("+++ b/cpp/tensorflow/" in patch.read_text() for patch in patches):
+        build_ops(tree, environ)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", finder]
     result = subprocess.run(
         command, cwd=tree, env=environ, capture_output=True, text=True, timeout=900, check=False
     )
     return result.returncode, result.stdout[-4000:] + result.stderr[-4000:]
+
+
+def build_ops(tree: Path, environ: dict[str, str]) -> None:
+    """Builds the op library of a tree, beside its engine."""
+    folder, objects = tree / "cpp" / "tensorflow", []
+    options = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", f"-DRC_HEADER_HASH={HEADER_HASH:#x}ull"]
+    compiler = [*(["ccache"] if shutil.which("ccache") else []), "g++", f"-I{tree / 'cpp'}", *options]
+    environ = {**environ, "CCACHE_BASEDIR": str(tree), "CCACHE_NOHASHDIR": "1"}
+    for source in sorted(folder.glob("*.cc")):
+        if source.name != "framework_stub.cc":
+            objects.append(str(tree / f"{source.stem}.o"))
+            command = [*compiler, "-c", str(source), "-o", objects[-1]]
+            subprocess.run(command, cwd=tree, env=environ, check=True, timeout=900)
+    library = tree / "rdmacoll" / "lib" / "librdmacoll_tf.so"
+    command = ["g++", "-shared", *objects, str(framework()), "-o", str(library)]
+    subprocess.run(command, cwd=tree, check=True, timeout=300)
 
 
 @pytest.mark.slow
@@ -62,6 +83,6 @@ def test_without_a_planted_bug_its_test_passes(finder: str, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
-def test_a_planted_bug_in_python_is_found(patch: Path, tmp_path: Path) -> None:
+def test_a_planted_bug_is_found_by_its_test(patch: Path, tmp_path: Path) -> None:
     code, output = run_finder(finder_of(patch), tmp_path, patch)
     assert code == pytest.ExitCode.TESTS_FAILED, output

@@ -71,42 +71,61 @@ class Ops:
         found: int | None = self._sim.tf_sim_builder(op.encode(), device.encode(), TYPES[dtype])
         return found
 
-    def run(self, op: str, arrays: list[Any], in_place: bool = False, **options: Any) -> Run:
+    def node(self, op: str, dtype: Any, device: str = "GPU", **options: Any) -> Node:
+        """A node of a graph, whose kernel runs many times. options: its attributes."""
+        name = np.dtype(dtype).name
+        builder = self._find(op, device, name)
+        assert builder is not None, f"no kernel for {op} of {name}"
+        return Node(self._sim, _VOID(builder), self._cupy, TYPES[name], options)
+
+    def run(
+        self, op: str, arrays: list[Any], in_place: bool = False, stream: int | None = None, **options: Any
+    ) -> Run:
         """Begins an op on arrays of one dtype, on the current stream. It changes arrays of numpy in place."""
-        dtype = arrays[0].dtype
-        builder = self._find(op, "CPU" if isinstance(arrays[0], np.ndarray) else "GPU", dtype.name)
-        assert builder is not None, f"no kernel for {op} of {dtype}"
-        return Run(self._sim, _VOID(builder), self._cupy, arrays, in_place, options)
+        device = "CPU" if isinstance(arrays[0], np.ndarray) else "GPU"
+        return self.node(op, arrays[0].dtype, device, **options).run(arrays, in_place, stream)
 
 
-class Run:
-    """One op in flight."""
+class Node:
+    """A kernel. It ends with this object and its runs."""
 
-    def __init__(
-        self, sim: Any, builder: Any, cupy: Any, arrays: list[Any], in_place: bool, options: dict[str, Any]
-    ) -> None:
-        self._sim, self._builder, self._cupy, self._inputs = sim, builder, cupy, arrays
-        self._made: list[Any] = []
+    def __init__(self, sim: Any, builder: Any, cupy: Any, dtype: int, options: dict[str, Any]) -> None:
+        self.sim, self.builder, self.cupy, self.dtype = sim, builder, cupy, dtype
         one = struct.unpack("<q", struct.pack("<d", 1.0))[0]
         numbers = {"op": 0, "root_rank": 0, "prescale_bits": one, "postscale_bits": one, "process_set": 0}
-        dtype = TYPES[arrays[0].dtype.name]
         construction = _VOID(sim.tf_sim_construction(dtype))
         for name, value in {**numbers, **options}.items():
             if isinstance(value, str):
                 sim.tf_sim_set_text(construction, name.encode(), value.encode())
             else:
                 sim.tf_sim_set_number(construction, name.encode(), ctypes.c_int64(value))
-        self._kernel = _VOID(sim.tf_sim_create(builder, construction))
+        self.kernel = _VOID(sim.tf_sim_create(builder, construction))
+
+    def run(self, arrays: list[Any], in_place: bool = False, stream: int | None = None) -> Run:
+        """Begins a run on the current stream. stream: the one that TensorFlow would give."""
+        return Run(self, arrays, in_place, stream)
+
+    def __del__(self) -> None:
+        self.sim.tf_sim_destroy(self.builder, self.kernel)
+
+
+class Run:
+    """One op in flight."""
+
+    def __init__(self, node: Node, arrays: list[Any], in_place: bool, stream: int | None) -> None:
+        self._node, self._sim, self._cupy, self._inputs = node, node.sim, node.cupy, arrays
+        self._made: list[Any] = []
         self._allocate = _ALLOCATE(self._make)
-        stream = options.get("stream", cupy.cuda.get_current_stream().ptr)
-        self._context = _VOID(sim.tf_sim_context(ctypes.c_uint64(stream), self._allocate))
+        current = self._cupy.cuda.get_current_stream().ptr if stream is None else stream
+        self._context = _VOID(self._sim.tf_sim_context(ctypes.c_uint64(current), self._allocate))
         for array in arrays:
             dims = (ctypes.c_int64 * 8)(*array.shape)
-            address = _VOID(_address(array))
+            memory = _VOID(_address(array)), ctypes.c_uint64(array.nbytes)
             may_be_reused = in_place or isinstance(array, np.ndarray)
-            size = ctypes.c_uint64(array.nbytes)
-            sim.tf_sim_add_input(self._context, dtype, len(array.shape), dims, address, size, may_be_reused)
-        sim.tf_sim_compute(builder, self._kernel, self._context)
+            self._sim.tf_sim_add_input(
+                self._context, node.dtype, len(array.shape), dims, *memory, may_be_reused
+            )
+        self._sim.tf_sim_compute(node.builder, node.kernel, self._context)
 
     def _make(self, size: int) -> int:
         self._made.append(self._cupy.empty((size,), np.uint8))
@@ -117,7 +136,6 @@ class Run:
         assert self._sim.tf_sim_wait(self._context, ctypes.c_double(deadline_s)), "the op has not ended"
         error = self._sim.tf_sim_error(self._context).decode()
         addresses = [self._sim.tf_sim_output(self._context, index) for index in range(len(self._inputs))]
-        self._sim.tf_sim_destroy(self._builder, self._kernel)
         self._sim.tf_sim_free_context(self._context)
         if error:
             raise RuntimeError(error)

@@ -58,6 +58,15 @@ for dtype in (np.float16, np.float32, np.float64, np.complex64):
 """)
 
 
+def test_a_kernel_runs_many_times_and_never_takes_memory_of_the_host():
+    run_body("""
+node = start().node("RdmacollAllreduce", np.float32, tensor_name="gradient")
+for turn in range(6):                 # a kernel on the host would lend memory from the second run on
+    array = cupy.array(np.full(50000, me + turn, np.float32))
+    assert (node.run([array], in_place=turn == 4).outputs()[0] == size * turn + 1).all()
+""")
+
+
 def test_several_streams_and_named_ops_run_at_once():
     run_body("""
 ops = start()

@@ -142,7 +142,8 @@ void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction* construction
 }
 
 int TF_NumInputs(TF_OpKernelContext* context) { return static_cast<int>(context->inputs.size()); }
-void TF_GetInput(TF_OpKernelContext* context, int index, TF_Tensor** tensor, TF_Status*) {
+void TF_GetInput(TF_OpKernelContext* context, int index, TF_Tensor** tensor, TF_Status* status) {
+  set(status, TF_OK, "");
   *tensor = new TF_Tensor(context->inputs[index].tensor);
 }
 TF_Tensor* TF_ForwardInputOrAllocateOutput(TF_OpKernelContext* context, const int* candidates, int,
