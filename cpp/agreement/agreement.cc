@@ -79,9 +79,9 @@ bool Agreement::collect_ready() {
 
 // Decisions that cannot start are postponed. Meanwhile more operations may become ready and share
 // a batch.
-bool Agreement::decide(bool one_node) {
+bool Agreement::decide(bool one_node, bool shares_gpus) {
   if (!queue_.incomplete().empty() || !decided().empty()) return false;
-  auto formed = log_.form(one_node);
+  auto formed = log_.form(one_node, shares_gpus);
   if (!formed) return false;
   if (formed->is_cut_short) host_.segments_are_short(formed->decision.segment_bytes);
   for (const InternMessage& intern : formed->interns) {

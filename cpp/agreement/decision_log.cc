@@ -80,7 +80,7 @@ Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes, bool one_node) c
   // takes precedence, and ends the batch instead.
   const bool is_batch = bytes > offer.bytes && rules_.forced.empty();
   const bool is_canonical = rules_.canonical || is_batch;
-  const bool on_gpus = offer.on_gpu && rules_.shares_gpus;
+  const bool on_gpus = offer.on_gpu && shares_gpus_;
   return {
       world_.size(),        one_node, bytes,         is_wide,        is_canonical, rules_.forced,
       rules_.segment_bytes, spread_,  offer.is_even, rules_.servers, on_gpus};
@@ -91,8 +91,19 @@ Choice DecisionLog::choose(const Offer& offer, uint64_t bytes, bool one_node) co
                           facts_of(offer, bytes, one_node));
 }
 
-std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
+// The wide sums (float32) of 16-bit floats take twice the memory. Segments on GPUs fit one at a
+// time into the pool of a rank that has to stage them.
+uint64_t DecisionLog::segment_bytes_max(const Offer& offer) const {
+  const Descriptor& what = offer.descriptor;
+  const bool is_wide = has_wide_sums(what.kind, what.dtype, what.op);
+  const uint64_t most = rules_.segment_bytes_max / (is_wide ? kWide : 1);
+  const bool on_gpus = offer.on_gpu && shares_gpus_ && most <= UINT64_MAX / kSegmentsInFlight;
+  return on_gpus ? most * kSegmentsInFlight : most;
+}
+
+std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node, bool shares_gpus) {
   if (offered_.empty()) return std::nullopt;
+  shares_gpus_ = shares_gpus;
   Formed formed;
   formed.decision.sequence = formed_++;
   const Offer first = std::move(offered_.front());
@@ -120,12 +131,9 @@ std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
   }
   const Choice choice = choose(first, bytes, one_node);
   formed.decision.algorithm = choice.algorithm;
-  // The wide sums (float32) of 16-bit floats take twice the memory.
-  const Descriptor& what = first.descriptor;
-  const bool is_wide = has_wide_sums(what.kind, what.dtype, what.op);
-  formed.decision.segment_bytes =
-      std::max(std::min(choice.segment_bytes, rules_.segment_bytes_max / (is_wide ? kWide : 1)),
-               segment_bytes_min(cut_bytes, shares_of(row_of(what.kind), world_.size())));
+  formed.decision.segment_bytes = std::max(
+      std::min(choice.segment_bytes, segment_bytes_max(first)),
+      segment_bytes_min(cut_bytes, shares_of(row_of(first.descriptor.kind), world_.size())));
   formed.is_cut_short = bytes > formed.decision.segment_bytes &&
                         choice.segment_bytes / kCutShort >= formed.decision.segment_bytes;
   formed.decision.rows = first.unit.rows;

@@ -24,7 +24,6 @@ class DecisionLog {
     std::vector<Forced> forced;
     std::optional<uint64_t> segment_bytes;
     int servers = 0;
-    bool shares_gpus = false;  // ranks of a node read each other's memory on GPUs
     uint64_t segment_bytes_max = UINT64_MAX;
     // Operations up to fuse_unit_bytes share a batch of at most fuse_batch_bytes.
     uint64_t fuse_unit_bytes = 64 << 10;
@@ -41,7 +40,7 @@ class DecisionLog {
     Decision decision;
     bool is_cut_short = false;  // the pool allows only a small part of the best segment size
   };
-  std::optional<Formed> form(bool one_node);
+  std::optional<Formed> form(bool one_node, bool shares_gpus = false);
   bool waiting() const { return !offered_.empty(); }
 
   // All ranks. Returns false if the sequence has a gap.
@@ -63,6 +62,7 @@ class DecisionLog {
     bool on_gpu;
   };
   uint64_t cut_bytes_of(const Offer& offer) const;
+  uint64_t segment_bytes_max(const Offer& offer) const;
   bool fuses(const Offer& offer, uint64_t bytes, bool one_node) const;
   bool may_share(const Offer& a, const Offer& b) const;
   Facts facts_of(const Offer& offer, uint64_t bytes, bool one_node) const;
@@ -72,6 +72,7 @@ class DecisionLog {
   Spread spread_;
   DescriptorTable& table_;
   Rules rules_;
+  bool shares_gpus_ = false;  // as in form()
   std::deque<Offer> offered_;
   uint64_t formed_ = 0;
   uint64_t accepted_ = 0;

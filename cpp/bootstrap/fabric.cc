@@ -173,14 +173,14 @@ Status Fabric::release(int peer, Lane lane, uint64_t sequence) {
   return to != nullptr ? to->release(peer, lane, sequence) : answer_unconnected(peer);
 }
 
-GpuViews Fabric::gpu_views(int peer, Gpu gpu) const {
+GpuViews Fabric::gpu_views(int peer, const GpuSlab& slab) const {
   const Transport* to = connected(peer);
-  return to != nullptr ? to->gpu_views(peer, gpu) : GpuViews::no;
+  return to != nullptr ? to->gpu_views(peer, slab) : GpuViews::no;
 }
 
-void Fabric::offer(int peer, Gpu gpu, const GpuSlab& slab, GpuWork& work) {
+void Fabric::offer(int peer, const GpuSlab& slab, GpuWork& work) {
   Transport* to = connected(peer);
-  if (to != nullptr) to->offer(peer, gpu, slab, work);
+  if (to != nullptr) to->offer(peer, slab, work);
 }
 
 void Fabric::stop_views(int peer) {

@@ -76,7 +76,7 @@ struct Tuning {
   uint64_t packed_segment_bytes_rank = 128 << 10;
   uint64_t segment_bytes_shared = 4 << 20;
   // Each step of a segment on GPUs costs the start of a kernel and its way to the peer.
-  uint64_t segment_bytes_gpus = 32 << 20;
+  uint64_t segment_bytes_gpus = 64 << 20;
   uint64_t segment_bytes_network = 4 << 20;
   uint64_t segment_bytes_stages = 512 << 10;  // between nodes, with stages that overlap
   uint64_t segment_bytes_rank = 4 << 20;      // ... at most, for each rank's share of a sum

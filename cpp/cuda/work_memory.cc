@@ -13,12 +13,11 @@
 namespace rdmacoll::cuda {
 namespace {
 
-// A slab takes this share of the GPU's memory, within these bounds. It is halved while the GPU has
-// no room for it.
-constexpr std::size_t kShareOfGpu = 64;
-constexpr std::size_t kSlabBytesMin = std::size_t{16} << 20;
-constexpr std::size_t kSlabBytesMax = std::size_t{1} << 30;
-constexpr std::size_t kSlabUnit = std::size_t{2} << 20;
+// The first slab is small. A larger one is added for larger batches, until all slabs have this
+// share of the GPU's memory.
+constexpr uint64_t kFirstSlabBytes = uint64_t{64} << 20;
+constexpr uint64_t kShareOfGpu = 16;
+constexpr uint64_t kSlabUnit = uint64_t{2} << 20;
 // Kernels read and write 16 bytes at once, and copies lines of 128.
 constexpr uint64_t kAlignment = 256;
 
@@ -36,84 +35,112 @@ WorkMemory::~WorkMemory() {
   const Driver& driver = gpus_->driver();
   if (driver.is_forked_child()) return;
   while (!opened_.empty()) close(opened_.begin()->first);
-  for (const auto& [gpu, slab] : slabs_) {
-    if (!slab.status.ok() || readers_ > 0) continue;
+  for (const auto& [gpu, memory] : memory_) {
     const ScopedContext scope(*gpus_, gpu);
-    if (scope.status().ok()) driver.call.cuMemFree_v2(slab.description.begin);
+    if (readers_ > 0 || !scope.status().ok()) continue;
+    for (const Slab& slab : memory.slabs) driver.call.cuMemFree_v2(slab.description.begin);
   }
 }
 
-Status WorkMemory::find_slab(Gpu gpu, GpuSlab& slab) {
-  const auto [entry, is_new] = slabs_.try_emplace(gpu);
-  Slab& found = entry->second;
-  if (is_new) {
-    found.status = make(gpu, found);
-    if (!found.status.ok()) {
+uint64_t WorkMemory::bytes_max(Gpu gpu) const {
+  return std::max(kFirstSlabBytes, gpus_->facts(gpu).bytes / kShareOfGpu);
+}
+
+int WorkMemory::prepare(Gpu gpu, uint64_t bytes) {
+  OfGpu& memory = memory_[gpu];
+  const auto suffices = [bytes](const Slab& slab) { return slab.description.bytes >= bytes; };
+  if (!memory.is_full && std::none_of(memory.slabs.begin(), memory.slabs.end(), suffices)) {
+    const uint64_t wanted = round_up(std::max(bytes, kFirstSlabBytes), kSlabUnit);
+    const uint64_t left = bytes_max(gpu) - memory.bytes;
+    memory.is_full = wanted >= left;
+    const Status status = add_slab(gpu, memory, std::min(wanted, left / kSlabUnit * kSlabUnit));
+    memory.is_full = memory.is_full || !status.ok();
+    if (!status.ok() && memory.slabs.empty()) {
       log_.warning(cat("Arrays on ", gpus_->facts(gpu).text(),
-                       " go through host memory within a node: ", found.status.message()));
+                       " go through host memory within a node: ", status.message()));
     }
   }
-  slab = found.description;
-  return found.status;
+  return static_cast<int>(memory.slabs.size());
 }
 
-Status WorkMemory::make(Gpu gpu, Slab& slab) {
+Status WorkMemory::add_slab(Gpu gpu, OfGpu& memory, uint64_t bytes) {
+  if (bytes == 0) return {};
   const Driver& driver = gpus_->driver();
   const ScopedContext scope(*gpus_, gpu);
   RC_RETURN_IF_ERROR(scope.status());
-  std::size_t bytes = round_up(
-      std::clamp(gpus_->facts(gpu).bytes / kShareOfGpu, kSlabBytesMin, kSlabBytesMax), kSlabUnit);
   Address address = 0;
-  Result result = driver.call.cuMemAlloc_v2(&address, bytes);
-  while (result == kOutOfMemory && bytes / 2 >= kSlabBytesMin) {
-    result = driver.call.cuMemAlloc_v2(&address, bytes /= 2);
-  }
-  RC_RETURN_IF_ERROR(driver.check(result, cat("cuMemAlloc of ", bytes_text(bytes))));
+  RC_RETURN_IF_ERROR(driver.check(driver.call.cuMemAlloc_v2(&address, bytes),
+                                  cat("cuMemAlloc of ", bytes_text(bytes))));
+  Slab slab;
   slab.description.begin = address;
   slab.description.bytes = bytes;
   slab.free[0] = bytes;
-  const Status status = describe(gpu, slab);
-  if (!status.ok()) driver.call.cuMemFree_v2(address);
-  return status;
-}
-
-// Sums need kernels, which a driver may not be able to compile.
-Status WorkMemory::describe(Gpu gpu, Slab& slab) {
-  const Driver& driver = gpus_->driver();
-  GpuSlab& made = slab.description;
-  StartCosts costs;
-  RC_RETURN_IF_ERROR(measure(*gpus_, gpu, made.begin, costs));
-  slab.bytes_min = bytes_summed_on_gpus(costs);
-  MemoryHandle handle{};
-  RC_RETURN_IF_ERROR(
-      driver.check(driver.call.cuIpcGetMemHandle(&handle, made.begin), "cuIpcGetMemHandle"));
-  std::memcpy(made.handle.data(), handle.bytes, sizeof handle.bytes);
-  const std::string& uuid = gpus_->facts(gpu).uuid;
-  std::memcpy(made.uuid.data(), uuid.data(), std::min(uuid.size(), made.uuid.size() - 1));
-  made.process = number_of_process();
+  const Status status = describe(gpu, memory, slab.description);
+  if (!status.ok()) {
+    driver.call.cuMemFree_v2(address);
+    return status;
+  }
+  memory.slabs.push_back(std::move(slab));
+  memory.bytes += bytes;
   return {};
 }
 
+// Sums need kernels, which a driver may not be able to compile.
+Status WorkMemory::describe(Gpu gpu, OfGpu& memory, GpuSlab& slab) {
+  const Driver& driver = gpus_->driver();
+  if (memory.slabs.empty()) {
+    StartCosts costs;
+    RC_RETURN_IF_ERROR(measure(*gpus_, gpu, slab.begin, costs));
+    memory.bytes_min = bytes_summed_on_gpus(costs);
+  }
+  MemoryHandle handle{};
+  RC_RETURN_IF_ERROR(
+      driver.check(driver.call.cuIpcGetMemHandle(&handle, slab.begin), "cuIpcGetMemHandle"));
+  std::memcpy(slab.handle.data(), handle.bytes, sizeof handle.bytes);
+  const std::string& uuid = gpus_->facts(gpu).uuid;
+  std::memcpy(slab.uuid.data(), uuid.data(), std::min(uuid.size(), slab.uuid.size() - 1));
+  slab.process = number_of_process();
+  return {};
+}
+
+void WorkMemory::enable(Gpu gpu) {
+  for (Slab& slab : memory_.at(gpu).slabs) slab.is_enabled = true;
+}
+
 std::byte* WorkMemory::allocate(Gpu gpu, uint64_t bytes) {
-  const auto found = slabs_.find(gpu);
-  if (found == slabs_.end() || !found->second.status.ok()) return nullptr;
-  Slab& slab = found->second;
   const uint64_t wanted = round_up(std::max<uint64_t>(bytes, 1), kAlignment);
-  for (auto& [begin, length] : slab.free) {
-    if (length < wanted) continue;
-    const uint64_t offset = begin, rest = length - wanted;
-    slab.free.erase(offset);
-    if (rest > 0) slab.free[offset + wanted] = rest;
-    slab.live[offset] = wanted;
-    return reinterpret_cast<std::byte*>(slab.description.begin + offset);
+  for (Slab& slab : memory_.at(gpu).slabs) {
+    std::byte* const memory = slab.is_enabled ? take(slab, wanted) : nullptr;
+    if (memory != nullptr) return memory;
   }
   return nullptr;
 }
 
+std::byte* WorkMemory::take(Slab& slab, uint64_t bytes) {
+  const auto found = std::find_if(slab.free.begin(), slab.free.end(),
+                                  [bytes](const auto& hole) { return hole.second >= bytes; });
+  if (found == slab.free.end()) return nullptr;
+  const auto [offset, length] = *found;
+  slab.free.erase(found);
+  if (length > bytes) slab.free[offset + bytes] = length - bytes;
+  slab.live[offset] = bytes;
+  return reinterpret_cast<std::byte*>(slab.description.begin + offset);
+}
+
 void WorkMemory::free(Gpu gpu, std::byte* memory) {
-  Slab& slab = slabs_.at(gpu);
-  const auto found = slab.live.find(reinterpret_cast<uint64_t>(memory) - slab.description.begin);
-  RC_ASSERT(found != slab.live.end(), "freed memory is not of this slab");
+  const auto address = reinterpret_cast<uint64_t>(memory);
+  for (Slab& slab : memory_.at(gpu).slabs) {
+    const uint64_t begin = slab.description.begin;
+    if (address >= begin && address - begin < slab.description.bytes) {
+      return give_back(slab, address - begin);
+    }
+  }
+  RC_ASSERT(false, "freed memory is not of a slab");
+}
+
+void WorkMemory::give_back(Slab& slab, uint64_t offset) {
+  const auto found = slab.live.find(offset);
+  RC_ASSERT(found != slab.live.end(), cat("nothing is allocated at offset ", offset));
   auto [begin, length] = *found;
   slab.live.erase(found);
   const auto after = slab.free.find(begin + length);

@@ -1,4 +1,4 @@
-// Work memory on GPUs: one slab on each GPU that is used, which peers of the node map by CUDA IPC.
+// Work memory on GPUs: slabs on each GPU that is used, which peers of the node map by CUDA IPC.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "cuda/gpus.h"
@@ -21,8 +22,12 @@ class WorkMemory final : public GpuWork {
   WorkMemory(const WorkMemory&) = delete;
   WorkMemory& operator=(const WorkMemory&) = delete;
 
-  Status find_slab(Gpu gpu, GpuSlab& slab) override;
-  uint64_t bytes_min(Gpu gpu) const override { return slabs_.at(gpu).bytes_min; }
+  int prepare(Gpu gpu, uint64_t bytes) override;
+  const GpuSlab& slab(Gpu gpu, int number) const override {
+    return memory_.at(gpu).slabs.at(static_cast<std::size_t>(number)).description;
+  }
+  void enable(Gpu gpu) override;
+  uint64_t bytes_min(Gpu gpu) const override { return memory_.at(gpu).bytes_min; }
   std::byte* allocate(Gpu gpu, uint64_t bytes) override;
   void free(Gpu gpu, std::byte* memory) override;
   Status open(const GpuSlab& slab, std::byte*& memory, Gpu& gpu) override;
@@ -32,21 +37,29 @@ class WorkMemory final : public GpuWork {
 
  private:
   struct Slab {
-    Status status;
     GpuSlab description;
-    uint64_t bytes_min = 0;
+    bool is_enabled = false;
     std::map<uint64_t, uint64_t> free;  // begin and bytes of each hole, as offsets
     std::map<uint64_t, uint64_t> live;
   };
+  struct OfGpu {
+    std::vector<Slab> slabs;
+    uint64_t bytes_min = 0;
+    uint64_t bytes = 0;    // sum over the slabs
+    bool is_full = false;  // no further slab fits
+  };
 
-  Status make(Gpu gpu, Slab& slab);
-  Status describe(Gpu gpu, Slab& slab);
+  uint64_t bytes_max(Gpu gpu) const;
+  Status add_slab(Gpu gpu, OfGpu& memory, uint64_t bytes);
+  Status describe(Gpu gpu, OfGpu& memory, GpuSlab& slab);
+  static std::byte* take(Slab& slab, uint64_t bytes);
+  static void give_back(Slab& slab, uint64_t offset);
   Status open(const GpuSlab& slab, Gpu gpu, Address& address);
   Status reach(const GpuSlab& slab, Gpu gpu);
 
   const std::shared_ptr<Gpus> gpus_;
   const Log log_;
-  std::map<Gpu, Slab> slabs_;
+  std::map<Gpu, OfGpu> memory_;
   std::map<std::byte*, Gpu> opened_;  // memory of other processes
   int readers_ = 0;
 };

@@ -280,7 +280,9 @@ void Engine::end() {
   submissions_.close(status);
   executor_.halt();
   for (int peer = 0; peer < world_.size(); ++peer) {
-    if (peer != world_.rank) transport_.fail(peer);
+    if (peer == world_.rank) continue;
+    transport_.stop_views(peer);
+    transport_.fail(peer);
   }
   // With a suspect, or with ranks that have not caught up, a sum is not reliable.
   executor_.take_finished(finished_);

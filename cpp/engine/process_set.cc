@@ -21,7 +21,6 @@ Agreement::Rules rules_of(const SetParts& parts) {
   log.tuning = parts.tuning;
   log.segment_bytes_max = parts.segment_bytes_max;
   log.servers = parts.servers;
-  log.shares_gpus = config.cuda_ipc != CudaIpc::off;
   // Colocated servers have no ranks: every worker serves a part.
   if (config.has_servers && config.is_colocated) log.forced.push_back({Algorithm::direct});
   log.canonical = config.canonical;
@@ -63,7 +62,7 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
       neighbours_(neighbours_of(world_, members_)),
       agreement_(world_, rules_of(parts), *this, now_, log_),
       planner_({world_, members_, parts.servers, transport_, pool_, parts.gpu_work, parts.tuning,
-                parts.config.cuda_ipc}),
+                parts.config.cuda_ipc, parts.segment_bytes_max}),
       places_({number_, job_, world_, members_,
                parts.servers > 0 ? job_.local_size() == job_.size() : world_.is_one_node(),
                transport_, pool_, results_, host_, now_}),
@@ -106,7 +105,9 @@ bool ProcessSet::decide() {
   if (!agreement_.collect_ready()) return false;
   const bool one_node = is_one_node();
   bool moved = false;
-  for (; has_room() && agreement_.decide(one_node); moved = true) start_batches();
+  for (; has_room() && agreement_.decide(one_node, planner_.shares_gpus()); moved = true) {
+    start_batches();
+  }
   if (moved) agreement_.start_plan();
   return moved;
 }

@@ -12,6 +12,8 @@ namespace {
 // Bytes reduced between two polls of the transport. Peers wait for answers, and a job may run on
 // this thread.
 constexpr uint64_t kComputeBytesPerPoll = 1 << 20;
+// A job on a GPU takes the processor as long as so many bytes would.
+constexpr uint64_t kGpuJobBytes = 64 << 10;
 
 }  // namespace
 
@@ -82,12 +84,13 @@ Status Executor::start(Slot& slot) {
   const bool is_on_gpu = recipe.on_gpu != nullptr && take_gpu_memory(slot);
   slot.program = is_on_gpu ? recipe.on_gpu : recipe.program;
   slot.gpu = is_on_gpu ? recipe.head.gpu : kHost;
+  if (!is_on_gpu) slot.runs_at_once = static_cast<std::size_t>(recipe.segments_at_once);
   unissued_ += segments * slot.program->schedule.steps.size();
   return fill(slot);
 }
 
 Status Executor::fill(Slot& slot) {
-  for (std::size_t i = 0; i < slot.runs.size(); ++i) {
+  for (std::size_t i = 0; i < slot.runs_at_once; ++i) {
     if (slot.next_segment == layout_of(slot).segments()) break;
     if (slot.runs[i].left == 0) RC_RETURN_IF_ERROR(begin(slot, slot.runs[i], i));
   }
@@ -164,10 +167,11 @@ bool Executor::issue_computes() {
     const Step& step = step_of(next);
     StepMemory& memory = run.memory[next & 0xffff];
     if (!std::exchange(memory.is_located, true)) locate_job(run, step, memory);
+    const bool is_on_gpu = memory.job.on_gpu;
     const uint64_t step_bytes = memory.bytes;  // compute() may reuse the run for another segment
     if (!compute(run, step, memory, next)) break;
     computes_.pop();  // steps that became ready meanwhile are behind it
-    bytes += step_bytes;
+    bytes += is_on_gpu ? kGpuJobBytes : step_bytes;
     --unissued_;
     moved = true;
   }

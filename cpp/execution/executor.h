@@ -3,7 +3,6 @@
 // bytes only through Transport, and computes only through Compute.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <limits>
@@ -161,7 +160,9 @@ class Executor final : public ComputeSink {
     uint32_t segments_left = 0;         // segments until the slot is free
     uint32_t caller_segments_left = 0;  // segments until the operations are done
     std::vector<uint64_t> out, in;      // by peer: the first sequence of this batch
-    std::array<Run, kSegmentsInFlight> runs;
+    // With work memory on a GPU, more segments are in flight: two processes take turns there.
+    std::vector<Run> runs = std::vector<Run>(kSegmentsInFlight);
+    std::size_t runs_at_once = kSegmentsInFlight;
   };
   struct Release {
     int peer;
@@ -169,6 +170,7 @@ class Executor final : public ComputeSink {
     uint64_t sequence;
   };
 
+  static constexpr std::size_t kRunsMax = 128;
   static constexpr uint64_t cookie(std::size_t slot, std::size_t run, std::size_t step) {
     return slot << 24 | run << 16 | step;
   }
@@ -185,7 +187,7 @@ class Executor final : public ComputeSink {
   Status begin(Slot& slot, Run& run, std::size_t index);
   static uint64_t work_bytes(const Slot& slot, const Program& program);
   bool take_gpu_memory(Slot& slot);
-  bool take_gpu_memory(Slot& slot, GpuWork& work, uint64_t bytes);
+  std::size_t take_gpu_memory(Slot& slot, std::size_t runs, uint64_t bytes);
   void drop_gpu_memory(Run& run);
   Status place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes);
   bool allocate_work(Run& run, uint64_t bytes);

@@ -162,34 +162,38 @@ uint64_t Executor::work_bytes(const Slot& slot, const Program& program) {
   return images * layout.segment_bytes_max() + program.scratch_parts * layout.part_bytes_max();
 }
 
-// Takes work memory on the recipe's GPU for all segments in flight. Idle slots give theirs up
-// first.
+// Takes work memory on the recipe's GPU for as many segments as there is room. Idle slots give
+// theirs up if there is too little. False: there is none.
 bool Executor::take_gpu_memory(Slot& slot) {
-  const Recipe& recipe = *slot.batch.recipe;
-  GpuWork& work = *gpu_work_.load(std::memory_order_acquire);
-  const uint64_t bytes = work_bytes(slot, *recipe.on_gpu);
-  if (take_gpu_memory(slot, work, bytes)) return true;
-  for (Slot& other : slots_) {
-    if (other.busy && &other != &slot) continue;
-    for (Run& run : other.runs) drop_gpu_memory(run);
+  const uint64_t bytes = work_bytes(slot, *slot.batch.recipe->on_gpu);
+  const std::size_t wanted = std::min<std::size_t>(kRunsMax, layout_of(slot).segments());
+  slot.runs_at_once = take_gpu_memory(slot, wanted, bytes);
+  if (slot.runs_at_once < wanted) {
+    for (Slot& other : slots_) {
+      if (other.busy && &other != &slot) continue;
+      for (Run& run : other.runs) drop_gpu_memory(run);
+    }
+    slot.runs_at_once = take_gpu_memory(slot, wanted, bytes);
   }
-  return take_gpu_memory(slot, work, bytes);
+  return slot.runs_at_once > 0;
 }
 
-bool Executor::take_gpu_memory(Slot& slot, GpuWork& work, uint64_t bytes) {
+// Returns for how many runs there is room.
+std::size_t Executor::take_gpu_memory(Slot& slot, std::size_t runs, uint64_t bytes) {
   const Gpu gpu = slot.batch.recipe->head.gpu;
-  const std::size_t runs = std::min<std::size_t>(slot.runs.size(), layout_of(slot).segments());
+  GpuWork& work = *gpu_work_.load(std::memory_order_acquire);
+  if (slot.runs.size() < runs) slot.runs.resize(runs);
   for (std::size_t i = 0; i < runs; ++i) {
     Run& run = slot.runs[i];
     if (run.gpu_of_allocation == gpu && bytes <= run.gpu_bytes) continue;
     drop_gpu_memory(run);
     run.gpu_allocation = work.allocate(gpu, bytes);
-    if (run.gpu_allocation == nullptr) return false;
+    if (run.gpu_allocation == nullptr) return i;
     run.gpu_of_allocation = gpu;
     run.gpu_bytes = bytes;
     ++allocations_;
   }
-  return true;
+  return runs;
 }
 
 void Executor::drop_gpu_memory(Run& run) {

@@ -78,6 +78,7 @@ Planner::Planner(const PlannerParts& parts)
       gpu_work_(parts.gpu_work),
       tuning_(parts.tuning),
       cuda_ipc_(parts.cuda_ipc),
+      segment_bytes_max_(parts.segment_bytes_max),
       programs_(members_) {}
 
 Shape Planner::shape_of(const Decided& decided, bool shares_results) const {

@@ -43,6 +43,7 @@ struct PlannerParts {
   // Decides which batches are copied into shared memory, and which are read in the caller's memory.
   const Tuning& tuning;
   CudaIpc cuda_ipc = CudaIpc::off;
+  uint64_t segment_bytes_max = UINT64_MAX;  // so that several segments fit into the pool
 };
 
 class Planner {
@@ -66,6 +67,8 @@ class Planner {
     topology_.is_known = false;
     ++topology_version_;
   }
+  // Whether the last operation on a GPU was served by work memory there.
+  bool shares_gpus() const { return shares_gpus_; }
   // peers that a schedule needed before they were connected
   const std::set<JobRank>& requested_peers() const { return requested_; }
   std::size_t programs() const { return programs_.made(); }
@@ -105,6 +108,7 @@ class Planner {
   Status lay_out_ragged(const Decided& decided, const Cut& cut, Layout& layout) const;
   void refresh_topology();
   Gpu only_gpu(std::span<const OperationRef> operations) const;
+  uint64_t bytes_in_flight(std::span<const OperationRef> operations) const;
   bool is_offered(const Decided& decided);
   Gpu gpu_of_work(const Decided& decided);
   bool can_see(const Piece& memory, bool is_read_in_place) const;
@@ -124,6 +128,8 @@ class Planner {
   const std::atomic<GpuWork*>& gpu_work_;
   const Tuning& tuning_;
   const CudaIpc cuda_ipc_;
+  const uint64_t segment_bytes_max_;
+  bool shares_gpus_ = false;
   Programs programs_;
   std::set<JobRank> requested_;
   // by algorithm, root and roll call

@@ -38,6 +38,16 @@ Gpu Planner::only_gpu(std::span<const OperationRef> operations) const {
   return gpu;
 }
 
+// Bytes of work memory with which all segments of the operations are in flight.
+uint64_t Planner::bytes_in_flight(std::span<const OperationRef> operations) const {
+  uint64_t bytes = 0;
+  for (const OperationRef& operation : operations) {
+    const bool has_all = row_of(operation->request.kind).makes_result;
+    bytes += operation->request.bytes() * static_cast<uint64_t>(has_all ? world_.size() : 1);
+  }
+  return bytes;
+}
+
 // Offers this rank's work memory on a GPU to the peers of the decision. Returns false while some
 // have not answered. Peers that never used a GPU answer at once.
 bool Planner::is_offered(const Decided& decided) {
@@ -47,15 +57,16 @@ bool Planner::is_offered(const Decided& decided) {
   if (gpu == kHost) return true;
   const std::vector<JobRank>& peers = peers_of(decided);
   const auto has_views = [&](JobRank peer) { return transport_.reach(peer.value()).views; };
-  if (!std::ranges::all_of(peers, has_views)) return true;
+  if (peers.empty() || !std::ranges::all_of(peers, has_views)) return true;
+  const int slabs = work->prepare(gpu, bytes_in_flight(decided.operations));
   bool have_answered = true;
   for (JobRank peer : peers) {
-    const GpuViews views = transport_.gpu_views(peer.value(), gpu);
-    if (views != GpuViews::not_offered && views != GpuViews::asked) continue;
-    GpuSlab slab;
-    if (views == GpuViews::not_offered && !work->find_slab(gpu, slab).ok()) return true;
-    if (views == GpuViews::not_offered) transport_.offer(peer.value(), gpu, slab, *work);
-    have_answered = false;
+    for (int number = 0; number < slabs; ++number) {
+      const GpuSlab& slab = work->slab(gpu, number);
+      const GpuViews views = transport_.gpu_views(peer.value(), slab);
+      if (views == GpuViews::not_offered) transport_.offer(peer.value(), slab, *work);
+      have_answered = have_answered && (views == GpuViews::yes || views == GpuViews::no);
+    }
   }
   return have_answered;
 }
@@ -63,12 +74,20 @@ bool Planner::is_offered(const Decided& decided) {
 // The GPU whose work memory serves the decision. kHost: host memory does.
 Gpu Planner::gpu_of_work(const Decided& decided) {
   const Gpu gpu = cuda_ipc_ == CudaIpc::off ? kHost : only_gpu(decided.operations);
-  if (gpu == kHost) return kHost;
+  GpuWork* const work = gpu_work_.load(std::memory_order_acquire);
+  if (gpu == kHost || work == nullptr) return kHost;
   const std::vector<JobRank>& peers = peers_of(decided);
-  const auto is_reader = [&](JobRank peer) {
-    return transport_.gpu_views(peer.value(), gpu) == GpuViews::yes;
-  };
-  return !peers.empty() && std::ranges::all_of(peers, is_reader) ? gpu : kHost;
+  const int slabs = peers.empty() ? 0 : work->prepare(gpu, 0);
+  shares_gpus_ = slabs > 0;
+  for (JobRank peer : peers) {
+    for (int number = 0; number < slabs; ++number) {
+      const GpuViews views = transport_.gpu_views(peer.value(), work->slab(gpu, number));
+      shares_gpus_ = shares_gpus_ && views == GpuViews::yes;
+    }
+  }
+  if (!shares_gpus_) return kHost;
+  work->enable(gpu);
+  return gpu;
 }
 
 // Whether peers can see this memory in place.
@@ -134,6 +153,8 @@ void Planner::add_program(Recipe& recipe) {
   if (bytes <= topology_.view_eager_bytes) placement.views.assign(placement.views.size(), false);
   if (bytes <= topology_.nic_eager_bytes) placement.nics.clear();
   recipe.program = &programs_.prepared(head.algorithm, head.shape, placement, head.calls_roll);
+  // Segments for GPUs may be longer than the pool allows for several at once.
+  recipe.segments_at_once = head.segment_bytes > segment_bytes_max_ ? 1 : kSegmentsInFlight;
   const bool is_viewed = std::ranges::find(placement.views, true) != placement.views.end();
   if (head.gpu == kHost || !is_viewed || placement.output_shared) return;
   const GpuWork& work = *gpu_work_.load(std::memory_order_acquire);

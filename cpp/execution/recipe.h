@@ -38,6 +38,7 @@ struct Recipe {
   const Program* program = nullptr;  // null if no data moves
   // The program whose work memory is on head.gpu. It runs unless there is no room. Null: none.
   const Program* on_gpu = nullptr;
+  int segments_at_once = kSegmentsInFlight;  // with work memory on the host
 };
 
 using RecipeRef = std::shared_ptr<const Recipe>;

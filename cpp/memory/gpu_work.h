@@ -1,5 +1,5 @@
-// Work memory on GPUs, which the ranks of a node read from each other. The interface hides the
-// GPU's driver from engine and transports.
+// Work memory on GPUs, in slabs which the ranks of a node read from each other. The interface hides
+// the GPU's driver from engine and transports.
 #pragma once
 
 #include <array>
@@ -27,12 +27,15 @@ class GpuWork {
  public:
   virtual ~GpuWork() = default;
 
-  // Finds the slab of a GPU, which is made at its first use. The error of the first try is the
-  // answer to all later ones.
-  virtual Status find_slab(Gpu gpu, GpuSlab& slab) = 0;
+  // Makes a slab for batches of `bytes`, unless there is one, or the GPU has no room. Returns how
+  // many slabs the GPU has. 0: none, and the reason was logged.
+  virtual int prepare(Gpu gpu, uint64_t bytes) = 0;
+  virtual const GpuSlab& slab(Gpu gpu, int number) const = 0;
+  // All peers of an operation have opened all slabs of the GPU. allocate() takes only such slabs.
+  virtual void enable(Gpu gpu) = 0;
   // Bytes of the batches from which on the slab of a GPU is worth its kernels (measured).
   virtual uint64_t bytes_min(Gpu gpu) const = 0;
-  // Allocates memory of the slab, or returns null if it has no room.
+  // Allocates memory of a slab, or returns null if there is no room.
   virtual std::byte* allocate(Gpu gpu, uint64_t bytes) = 0;
   virtual void free(Gpu gpu, std::byte* memory) = 0;
 

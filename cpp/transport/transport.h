@@ -127,8 +127,8 @@ class Transport {
   // Work memory on GPUs, which peers of the node read in place: its pieces may be published once
   // gpu_views() is yes. Sink::answered follows an offer. A transport without such views need not
   // override these.
-  virtual GpuViews gpu_views(int /*peer*/, Gpu) const { return GpuViews::no; }
-  virtual void offer(int /*peer*/, Gpu, const GpuSlab&, GpuWork&) {}
+  virtual GpuViews gpu_views(int /*peer*/, const GpuSlab&) const { return GpuViews::no; }
+  virtual void offer(int /*peer*/, const GpuSlab&, GpuWork&) {}
   // This rank reads no view of the peer any more. The peer may free its memory on GPUs.
   virtual void stop_views(int /*peer*/) {}
 

@@ -44,6 +44,30 @@ assert metrics()["bytes_staged"] == before["bytes_staged"], metrics()
     )
 
 
+def test_gradients_of_many_arrays_are_summed_in_long_segments_on_gpus():
+    run_body(
+        COUNT
+        + """
+rng = np.random.default_rng(5)
+sizes = rng.integers(1, 900_000, 60)            # 108 MB, so that a larger slab is added
+hosts = [rng.integers(-99, 99, size).astype(np.float32) for size in sizes]
+arrays = [cupy.array(host * (me + 1)) for host in hosts]
+engine.allreduce(cupy.array(hosts[0]), rdmacoll.Sum)
+before = metrics()
+for turn in range(3):
+    totals = engine.grouped_allreduce(arrays, rdmacoll.Sum)
+    for host, total in zip(hosts, totals):
+        assert (total.get() == host * 3).all()
+found = grown(before)
+assert found["bytes_staged"] == 0, found
+assert found["bytes_between_gpus"] == 3 * sum(host.nbytes for host in hosts), found
+assert found["kernel_launches"] < 200, found
+""",
+        RDMACOLL_CUDA_IPC="auto",
+        CUDA_SIM_DELAY_US="10",
+    )
+
+
 @pytest.mark.parametrize("size", [2, slow(3), slow(5)])
 def test_collectives_over_memory_of_gpus_equal_numpy(size):
     run_numpy_program(size, RDMACOLL_CUDA_IPC="always")

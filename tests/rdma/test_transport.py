@@ -40,5 +40,5 @@ if not REAL_DEVICES:
     ) -> None:
         program = builds.wait("sanitize") / suite
         named = ",".join(devices)
-        passed = suite_passes(program, pattern, timeout_s=1500, kernel="qemu", RDMACOLL_TEST_DEVICES=named)
+        passed = suite_passes(program, pattern, timeout_s=400, kernel="qemu", RDMACOLL_TEST_DEVICES=named)
         assert passed >= least

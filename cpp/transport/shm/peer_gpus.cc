@@ -12,62 +12,61 @@ Status nonsense() { return Status(Code::failed, "it sent nonsense about its memo
 
 }  // namespace
 
-GpuViews ShmPeer::gpu_views(Gpu gpu) const {
-  const auto found = offers_.find(gpu);
+GpuViews ShmPeer::gpu_views(const GpuSlab& slab) const {
+  const auto found = offers_.find(slab.begin);
   return found == offers_.end() ? GpuViews::not_offered : found->second;
 }
 
-void ShmPeer::offer(Gpu gpu, const GpuSlab& slab, GpuWork& work) {
+void ShmPeer::offer(const GpuSlab& slab, GpuWork& work) {
   open_offered(work);
-  if (!offers_.try_emplace(gpu, GpuViews::asked).second) return;
+  if (!offers_.try_emplace(slab.begin, GpuViews::asked).second) return;
   owner_ = &work;
   work.count_readers(1);
-  outgoing_.note(RecordKind::gpu_offer, static_cast<uint32_t>(gpu), 0,
-                 std::as_bytes(std::span(&slab, 1)));
+  outgoing_.note(RecordKind::gpu_offer, 0, 0, std::as_bytes(std::span(&slab, 1)));
 }
 
 // An offer that is not open yet stays until this rank uses a GPU.
 Status ShmPeer::offered(const RecordHeader& header, const std::byte* payload, Sink& sink) {
-  Offered& offered = offered_.emplace_back();
-  offered.gpu = header.count;
+  GpuSlab slab;
   const bool is_known =
-      header.bytes == sizeof offered.slab && offered_.size() + remote_.gpu_slabs() <= kGpusMax;
+      header.bytes == sizeof slab && offered_.size() + remote_.gpu_slabs() < kGpuSlabsMax;
   if (!is_known) return nonsense();
-  std::memcpy(&offered.slab, payload, sizeof offered.slab);
-  offered.slab.uuid.back() = 0;
+  std::memcpy(&slab, payload, sizeof slab);
+  slab.uuid.back() = 0;
+  offered_.push_back(slab);
   GpuWork* const work = sink.gpu_work();
   if (work != nullptr && work->is_in_use()) {
     open_offered(*work);
   } else {
-    answer(offered.gpu, GpuAnswer::later, "");
+    answer(slab, GpuAnswer::later, "");
   }
   return {};
 }
 
 void ShmPeer::open_offered(GpuWork& work) {
-  for (const Offered& offered : std::exchange(offered_, {})) {
-    RemoteMemory::OnGpu memory{offered.slab.begin, offered.slab.bytes, nullptr, kHost};
-    const Status opened = work.open(offered.slab, memory.mapped, memory.gpu);
+  for (const GpuSlab& slab : std::exchange(offered_, {})) {
+    RemoteMemory::OnGpu memory{slab.begin, slab.bytes, nullptr, kHost};
+    const Status opened = work.open(slab, memory.mapped, memory.gpu);
     if (opened.ok()) {
       opener_ = &work;
       remote_.add(memory);
-      answer(offered.gpu, GpuAnswer::yes, "");
+      answer(slab, GpuAnswer::yes, "");
     } else {
-      answer(offered.gpu, GpuAnswer::no, opened.message());
+      answer(slab, GpuAnswer::no, opened.message());
     }
   }
 }
 
-void ShmPeer::answer(uint32_t gpu, GpuAnswer answer, std::string_view refusal) {
+void ShmPeer::answer(const GpuSlab& slab, GpuAnswer answer, std::string_view refusal) {
   const std::string_view text = refusal.substr(0, kRefusalBytesMax);
-  outgoing_.note(RecordKind::gpu_answer, gpu, static_cast<uint64_t>(answer),
+  outgoing_.note(RecordKind::gpu_answer, static_cast<uint32_t>(answer), slab.begin,
                  std::as_bytes(std::span(text)));
 }
 
 Status ShmPeer::answered(const RecordHeader& header, const std::byte* payload, Sink& sink) {
-  const auto found = offers_.find(static_cast<Gpu>(header.count));
+  const auto found = offers_.find(header.extra);
   if (found == offers_.end() || header.bytes > kRefusalBytesMax) return nonsense();
-  const auto answer = static_cast<GpuAnswer>(header.extra);
+  const auto answer = static_cast<GpuAnswer>(header.count);
   found->second = answer == GpuAnswer::yes ? GpuViews::yes : GpuViews::no;
   if (answer == GpuAnswer::no) owner_->count_readers(-1);
   sink.answered(rank_, std::string(reinterpret_cast<const char*>(payload), header.bytes));
@@ -83,7 +82,7 @@ void ShmPeer::stop_views() {
 
 Status ShmPeer::closed(const RecordHeader& header) {
   if (owner_ == nullptr || header.count > offers_.size()) return nonsense();
-  for (auto& [gpu, views] : offers_) views = GpuViews::no;
+  for (auto& [begin, views] : offers_) views = GpuViews::no;
   owner_->count_readers(-static_cast<int>(header.count));
   return {};
 }

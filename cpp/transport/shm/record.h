@@ -26,8 +26,8 @@ enum class RecordKind : uint8_t {
   heartbeat,
   data,        // a whole small transfer: no grant, no release
   offer,       // a small transfer that waits for its grant, since the eager budget is used up
-  gpu_offer,   // `count`: number of a GPU; payload: its GpuSlab
-  gpu_answer,  // `count`: as in the offer; `extra`: a GpuAnswer; payload: why not
+  gpu_offer,   // payload: a GpuSlab
+  gpu_answer,  // `extra`: the slab's begin; `count`: a GpuAnswer; payload: why not
   gpu_closed,  // the sender reads none of these slabs any more
 };
 
@@ -58,9 +58,9 @@ inline constexpr uint64_t kInPool = uint64_t{1} << 63;
 // Likewise for memory of a GPU that was offered. `address` is the publisher's.
 inline constexpr uint64_t kOnGpu = uint64_t{1} << 62;
 
-enum class GpuAnswer : uint64_t { yes = 1, no, later };
+enum class GpuAnswer : uint32_t { yes = 1, no, later };
 inline constexpr std::size_t kRefusalBytesMax = 1024;
-inline constexpr std::size_t kGpusMax = 64;  // maximum of one peer
+inline constexpr std::size_t kGpuSlabsMax = 1024;  // maximum of one peer
 
 inline constexpr std::size_t kPiecesMax = 128;
 static_assert(sizeof(RecordHeader) + kPiecesMax * sizeof(PieceRecord) <= kRecordBytesMax);

@@ -63,8 +63,8 @@ class ShmPeer {
   Nanoseconds next_deadline() const { return liveness_.next_deadline(); }
 
   // Memory on GPUs, as in Transport.
-  GpuViews gpu_views(Gpu gpu) const;
-  void offer(Gpu gpu, const GpuSlab& slab, GpuWork& work);
+  GpuViews gpu_views(const GpuSlab& slab) const;
+  void offer(const GpuSlab& slab, GpuWork& work);
   void stop_views();
 
   // Ends the connection: no later call sends or reads. Mappings stay until destruction.
@@ -85,12 +85,7 @@ class ShmPeer {
   Status answered(const RecordHeader& header, const std::byte* payload, Sink& sink);
   Status closed(const RecordHeader& header);
   void open_offered(GpuWork& work);
-  void answer(uint32_t gpu, GpuAnswer answer, std::string_view refusal);
-
-  struct Offered {  // by the peer, and not open yet
-    uint32_t gpu = 0;
-    GpuSlab slab;
-  };
+  void answer(const GpuSlab& slab, GpuAnswer answer, std::string_view refusal);
 
   RankState rank_state_;
   const int rank_;
@@ -110,10 +105,10 @@ class ShmPeer {
   Outgoing outgoing_;
   Incoming incoming_;
   Liveness liveness_;
-  std::map<Gpu, GpuViews> offers_;  // by this rank
-  std::vector<Offered> offered_;
-  GpuWork* opener_ = nullptr;  // has opened memory of the peer
-  GpuWork* owner_ = nullptr;   // has the memory that was offered to the peer
+  std::map<uint64_t, GpuViews> offers_;  // by the begin of this rank's slab
+  std::vector<GpuSlab> offered_;         // by the peer, and not open yet
+  GpuWork* opener_ = nullptr;            // has opened memory of the peer
+  GpuWork* owner_ = nullptr;             // has the memory that was offered to the peer
 };
 
 }  // namespace rdmacoll::shm

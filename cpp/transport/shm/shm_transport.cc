@@ -132,19 +132,18 @@ Status ShmTransport::release(int peer, Lane lane, uint64_t sequence) {
   return from == nullptr ? Status() : from->incoming().release(lane, sequence);
 }
 
-GpuViews ShmTransport::gpu_views(int peer, Gpu gpu) const {
+GpuViews ShmTransport::gpu_views(int peer, const GpuSlab& slab) const {
   const auto& slot = peers_.at(static_cast<std::size_t>(peer));
-  return slot == nullptr || !slot->connected() ? GpuViews::no : slot->gpu_views(gpu);
+  return slot == nullptr || !slot->connected() ? GpuViews::no : slot->gpu_views(slab);
 }
 
-void ShmTransport::offer(int peer, Gpu gpu, const GpuSlab& slab, GpuWork& work) {
+void ShmTransport::offer(int peer, const GpuSlab& slab, GpuWork& work) {
   ShmPeer* to = usable(peer);
-  if (to != nullptr) to->offer(gpu, slab, work);
+  if (to != nullptr) to->offer(slab, work);
 }
 
 void ShmTransport::stop_views(int peer) {
-  ShmPeer* to = usable(peer);
-  if (to != nullptr) to->stop_views();
+  if (is_connected(peer)) peers_[static_cast<std::size_t>(peer)]->stop_views();
 }
 
 bool ShmTransport::poll(Sink& sink) {

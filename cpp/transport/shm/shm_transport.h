@@ -49,8 +49,8 @@ class ShmTransport final : public SocketTransport {
   Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) override;
   Status release(int peer, Lane lane, uint64_t sequence) override;
 
-  GpuViews gpu_views(int peer, Gpu gpu) const override;
-  void offer(int peer, Gpu gpu, const GpuSlab& slab, GpuWork& work) override;
+  GpuViews gpu_views(int peer, const GpuSlab& slab) const override;
+  void offer(int peer, const GpuSlab& slab, GpuWork& work) override;
   void stop_views(int peer) override;
 
   bool poll(Sink& sink) override;
