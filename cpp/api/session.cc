@@ -332,6 +332,9 @@ void Session::close(const std::string& cause) {
   closed_ = true;
   if (driver_ == nullptr) return;
   forget_state_signal(driver_.get());
+  if (const std::string summary = rank_ == 0 ? gpu_summary() : ""; !summary.empty()) {
+    log_.info(cat("this rank", summary, "."));
+  }
   const Nanoseconds limit = goodbye_limit(from_seconds(config_.peer_timeout_s));
   driver_->stop(cause, is_started_ ? limit : kEarlyGoodbyeLimit);
   Compute* compute = nullptr;
@@ -376,15 +379,16 @@ std::string Session::metrics() {
   return driver_->inspect([wakeups](Engine& engine) { return engine.metrics_json(wakeups); });
 }
 
-std::string Session::describe() const {
+std::string Session::describe() {
   const std::string transport = fabric_->transport_name();
   std::vector<std::string> nodes;  // by worker
   for (const int node : world_.of_workers().nodes()) nodes.push_back(cat(node));
-  return cat("{\"transport\": ", json_quote(transport), ", \"determinism\": \"",
-             config_.canonical ? "canonical" : "run", "\", \"servers\": ", world_.servers,
-             ", \"is_server\": ", world_.is_server(rank_) ? "true" : "false", ", \"summary\": ",
-             json_quote(cat("rank ", rank_, " of ", world_.size(), " over ", transport)),
-             ", \"nodes\": [", join(nodes, ", "), "]}");
+  return cat(
+      "{\"transport\": ", json_quote(transport), ", \"determinism\": \"",
+      config_.canonical ? "canonical" : "run", "\", \"servers\": ", world_.servers,
+      ", \"is_server\": ", world_.is_server(rank_) ? "true" : "false", ", \"summary\": ",
+      json_quote(cat("rank ", rank_, " of ", world_.size(), " over ", transport, gpu_summary())),
+      ", \"nodes\": [", join(nodes, ", "), "]}");
 }
 
 std::string Session::state() {

@@ -72,7 +72,7 @@ class Session {
   // As engine.topology() in rdmacoll_c.h.
   void topology(int32_t out[6]) const;
   std::string metrics();
-  std::string describe() const;
+  std::string describe();
   std::string state();
 
  private:
@@ -81,6 +81,8 @@ class Session {
   void log_waiting();
   LinkModel links_between_nodes() const;
   void log_transport() const;
+  Status check_forced_way() const;
+  std::string gpu_summary();
   std::unique_ptr<Compute> make_compute(int cores, const LinkModel& links) const;
   DriverOptions driver_options(const Oversubscription& oversubscription, int cores) const;
 

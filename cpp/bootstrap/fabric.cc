@@ -60,6 +60,14 @@ bool Fabric::is_by_device() const {
   });
 }
 
+std::vector<std::string> Fabric::nics() const {
+  std::vector<std::string> names;
+  for (const TransportChoice::Entry& entry : choice_.entries()) {
+    if (entry.is_used) append(names, entry.provider->nics());
+  }
+  return names;
+}
+
 std::vector<std::string> Fabric::ports() const {
   std::vector<std::string> texts;
   for (const TransportChoice::Entry& entry : choice_.entries()) {
@@ -205,6 +213,17 @@ bool Fabric::is_pinned(const Piece& memory) const {
   return is_any_of(transports_, [&](const auto& one) { return one->is_pinned(memory); });
 }
 
+void Fabric::use_gpus(const GpuMemoryForNics& gpus) {
+  for (const auto& one : transports_) one->use_gpus(gpus);
+}
+
+GpuWays Fabric::gpu_ways(Gpu gpu) const {
+  for (const auto& one : transports_) {
+    if (const GpuWays ways = one->gpu_ways(gpu); ways.any()) return ways;
+  }
+  return {};
+}
+
 bool Fabric::poll(Sink& sink) {
   if (peers_.empty()) return false;
   StateRecorder recorder(*this, sink);
@@ -259,6 +278,8 @@ Transport::Counters Fabric::counters() const {
     sum.bytes_striped += counters.bytes_striped;
     sum.bytes_received += counters.bytes_received;
     sum.bytes_copied += counters.bytes_copied;
+    sum.gpu_bytes_sent += counters.gpu_bytes_sent;
+    sum.gpu_bytes_received += counters.gpu_bytes_received;
     sum.doorbells += counters.doorbells;
   }
   sum.handshakes = handshakes_;  // a transport's later exchanges with its peer do not count

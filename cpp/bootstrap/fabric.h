@@ -75,6 +75,8 @@ class Fabric final : public Transport {
   bool shares_memory() const;
   // After begin(): a device moves data of some pairs, and accesses pinned memory only.
   bool is_by_device() const;
+  // After begin(): the names of these devices.
+  std::vector<std::string> nics() const;
   // After begin(): the ports of devices that are in use, for display.
   std::vector<std::string> ports() const;
   // After begin(): the rate of a node's links to other nodes, in Gbit/s; 0: unknown, or no other
@@ -101,6 +103,8 @@ class Fabric final : public Transport {
   bool pin(const Piece& memory) override;
   void unpin(const Piece& memory) override;
   bool is_pinned(const Piece& memory) const override;
+  void use_gpus(const GpuMemoryForNics& gpus) override;
+  GpuWays gpu_ways(Gpu gpu) const override;
   bool poll(Sink& sink) override;
   bool arm() override;
   int wait_handle() const override { return epoll_.get(); }

@@ -35,14 +35,20 @@ class Lowering {
   }
 
  private:
-  // Marks the output parts that live in work: all parts of a GPU's memory, and the hidden parts
-  // that a NIC reads or writes.
+  // Marks the output parts that live in work: hidden parts that a NIC reads or writes, and parts
+  // of a GPU's memory that anything else than a NIC with direct access does.
   void mark_outputs_in_work() {
     if (placement_.output == CallerMemory::visible || placement_.output_shared) return;
-    const bool is_staged = placement_.output == CallerMemory::device;
+    const bool is_of_gpu = placement_.output == CallerMemory::device;
     for (const Step& step : from_.steps) {
-      if (step.to.space != Space::output) continue;
-      if (is_staged ? !sends(step.verb) : step.peer >= 0 && by_nic(step)) mark(step.to);
+      const bool is_by_nic = step.peer >= 0 && by_nic(step);
+      if (step.to.space == Space::output &&
+          (is_of_gpu ? !is_by_nic || !is_direct(step.verb) : is_by_nic)) {
+        mark(step.to);
+      }
+      for (const Slice& source : from_.sources_of(step)) {
+        if (is_of_gpu && source.space == Space::output) mark(source);
+      }
     }
     // A slice lies in one place as a whole. All slices that share a part with it lie there too.
     for (bool grows = true; grows;) {
@@ -68,6 +74,10 @@ class Lowering {
     return true;
   }
 
+  bool is_direct(Verb verb) const {
+    return sends(verb) ? placement_.direct.reads_output : placement_.direct.writes_output;
+  }
+
   bool by_nic(const Step& step) const {
     return !placement_.views[step.peer] && !placement_.nics.empty() && placement_.nics[step.peer];
   }
@@ -79,7 +89,7 @@ class Lowering {
       if (placement_.views[step.peer]) {
         to_.publish(step.peer, visible(step.to));
       } else {
-        to_.send(step.peer, by_nic(step) ? in_pool(step.to) : moved(step.to));
+        to_.send(step.peer, by_nic(step) ? for_nic(step.to) : moved(step.to));
       }
     } else if (step.verb == Verb::receive) {
       receive(step);
@@ -152,6 +162,16 @@ class Lowering {
       return copy;
     }
     return in_pool(slice);
+  }
+
+  // The same data, in memory that a NIC can send.
+  Slice for_nic(const Slice& slice) {
+    const bool is_direct_input = slice.space == Space::input &&
+                                 placement_.input == CallerMemory::device &&
+                                 placement_.direct.reads_input;
+    const bool is_direct_output = slice.space == Space::output &&
+                                  placement_.output == CallerMemory::device && !is_in_work(slice);
+    return is_direct_input || is_direct_output ? slice : in_pool(slice);
   }
 
   Slice in_pool(const Slice& slice) {

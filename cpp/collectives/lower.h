@@ -2,6 +2,7 @@
 // executor, so that one ring file serves shared memory, TCP, RDMA and GPUs.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -16,12 +17,22 @@ enum class CallerMemory : uint8_t {
   device,   // a GPU has some of it: only copies from it and into it are possible
 };
 
+// The access of NICs to callers' memory on GPUs (GPUDirect RDMA).
+struct DirectAccess {
+  bool reads_input = false;
+  bool reads_output = false;
+  bool writes_output = false;
+
+  auto operator<=>(const DirectAccess&) const = default;
+};
+
 struct Placement {
   std::vector<bool> views;  // by rank: whether publish and await work with it
   CallerMemory input = CallerMemory::visible;
   CallerMemory output = CallerMemory::visible;
   std::vector<bool> nics;      // by rank: whether a NIC moves the bytes; empty: nowhere
   bool output_shared = false;  // all ranks have the same output memory, which no GPU has
+  DirectAccess direct = {};    // for memory that is `device`
 };
 
 // Between ranks that see each other's memory, send + receive become publish + await, and reduce and
@@ -39,7 +50,9 @@ struct Placement {
 // memory of that GPU, which is hidden.
 //
 // With work memory on the host, memory of GPUs is staged. Each input is packed before its first
-// use, and each output is made in work and unpacked at the end. No other step touches such memory.
+// use, and each output is made in work and unpacked at the end. Only
+// NICs with direct access touch such memory in other steps: they send inputs, and they receive and
+// pass on outputs that no processor reads or writes.
 //
 // If all outputs are the same memory, output data is not sent: a message without bytes says that
 // the data is there. This is only for algorithms in which each part of the output is written by one

@@ -3,6 +3,21 @@
 #include <utility>
 
 namespace rdmacoll::cuda {
+namespace {
+
+// Reads the machine only if NICs carry data, since this takes a while.
+std::shared_ptr<GpuMemory> open_gpu_memory(const Driver& driver, const CudaOptions& options,
+                                           const std::shared_ptr<Gpus>& gpus) {
+  if (options.nics.empty()) return nullptr;
+  GpuSystem system =
+      read_gpu_system({.cuda_library = options.library, .nvml_library = options.nvml_library});
+  // Neither /sys nor NVML may show the GPUs in a container.
+  if (system.gpus.empty()) (void)add_cuda_facts(driver, system.gpus);
+  return std::make_shared<GpuMemory>(
+      gpus, direct_ways(std::move(system), options.gpudirect, options.nics));
+}
+
+}  // namespace
 
 Status CudaMemory::open(CudaOptions options, std::unique_ptr<CudaMemory>& memory) {
   const Driver* driver = nullptr;
@@ -17,6 +32,7 @@ CudaMemory::CudaMemory(const Driver& driver, CudaOptions options)
       events_(std::make_shared<EventPool>(driver)),
       sleeper_(std::make_shared<Sleeper>(std::move(options.wake))),
       device_pool_(std::make_shared<DevicePool>(gpus_)),
+      gpu_memory_(open_gpu_memory(driver, options, gpus_)),
       kinds_(*gpus_, options.log),
       modules_(*gpus_, options.log),
       orders_(gpus_, events_, sleeper_),
@@ -28,8 +44,9 @@ Status CudaMemory::find(const void* memory, Gpu& gpu) {
   MemoryPlace place;
   RC_RETURN_IF_ERROR(kinds_.look(memory, place));
   gpu = place.gpu;
-  if (gpu != kHost) modules_.prepare(gpu);
-  return {};
+  if (gpu == kHost) return {};
+  modules_.prepare(gpu);
+  return gpu_memory_ == nullptr ? Status() : gpu_memory_->admit(gpu, log_);
 }
 
 Status CudaMemory::order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) {

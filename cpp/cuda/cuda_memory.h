@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "cuda/device_pool.h"
 #include "cuda/gpu_compute.h"
+#include "cuda/gpu_memory.h"
 #include "cuda/memory_kinds.h"
 #include "cuda/pinned_pool.h"
 #include "cuda/retired_memory.h"
@@ -22,6 +23,10 @@ struct CudaOptions {
   MemoryPool& pool;     // outlives all here
   Log log;
   std::function<void()> wake;  // wakes the sleeping engine, from any thread
+  // For the direct way. Without NICs there is none.
+  std::vector<std::string> nics;  // NICs that carry data of the job
+  GpuDirectSetting gpudirect;
+  std::string nvml_library;
 };
 
 class CudaMemory final : public DeviceMemory {
@@ -41,6 +46,8 @@ class CudaMemory final : public DeviceMemory {
 
   const GpuParts& parts() const { return parts_; }
   GpuWork& work() { return work_; }
+  // Facts for NICs, which may outlive this object. Null without NICs.
+  const std::shared_ptr<GpuMemory>& memory_for_nics() const { return gpu_memory_; }
   // Call it before the waker ends. The driver may have calls of it in store.
   void close() { sleeper_->close(); }
 
@@ -50,6 +57,7 @@ class CudaMemory final : public DeviceMemory {
   const std::shared_ptr<EventPool> events_;
   const std::shared_ptr<Sleeper> sleeper_;
   const std::shared_ptr<DevicePool> device_pool_;
+  const std::shared_ptr<GpuMemory> gpu_memory_;
   MemoryKinds kinds_;
   GpuModules modules_;
   StreamOrders orders_;

@@ -5,22 +5,36 @@
 namespace rdmacoll::cuda {
 namespace {
 
-constexpr int kFlushByCall = 1;        // gpudirect_flush_options: the call of the host
-constexpr int kOwnerSeesWrites = 100;  // gpudirect_writes_ordering
-
 Address driver_address(const void* memory) { return reinterpret_cast<Address>(memory); }
 
 }  // namespace
 
-// GPUs of capability 9.0 and later order writes. Their drivers all report it.
-WriteFlush write_flush_of(const GpuFacts& facts, bool has_call) {
-  if (facts.writes_ordering >= kOwnerSeesWrites) return WriteFlush::none;
-  if ((facts.flush_options & kFlushByCall) != 0 && has_call) return WriteFlush::call;
-  return WriteFlush::read;
+Status GpuMemory::admit(Gpu gpu, const Log& log) {
+  const DirectWay* found = way(gpu);
+  if (found == nullptr) return {};
+  if (!found->warning.empty() && !is_warned_[static_cast<std::size_t>(gpu)].exchange(true)) {
+    log.warning(found->warning);
+  }
+  return found->status;
+}
+
+std::string GpuMemory::summary() const {
+  std::vector<std::string> texts;
+  for (Gpu gpu = 0; gpu < gpus_->size(); ++gpu) {
+    const DirectWay* found = way(gpu);
+    texts.push_back(cat("cuda:", gpus_->facts(gpu).ordinal, " ",
+                        found == nullptr ? DirectWay{}.text() : found->text()));
+  }
+  return join(texts, "; ");
+}
+
+GpuWays GpuMemory::ways(Gpu gpu) const {
+  const DirectWay* found = way(gpu);
+  return found == nullptr ? GpuWays{} : found->ways;
 }
 
 bool GpuMemory::find(const std::byte* address, GpuAllocation& allocation) {
-  const Driver& driver = gpus_.driver();
+  const Driver& driver = gpus_->driver();
   unsigned type = 0, is_managed = 0, is_capable = 0;
   int device = 0;
   unsigned long long buffer = 0;
@@ -41,18 +55,18 @@ bool GpuMemory::find(const std::byte* address, GpuAllocation& allocation) {
   allocation.begin = reinterpret_cast<std::byte*>(base);
   allocation.bytes = bytes;
   allocation.buffer_id = buffer;
-  if (!gpus_.use(device, allocation.gpu).ok()) return false;
-  allocation.is_capable = is_capable != 0 && gpus_.facts(allocation.gpu).has_gpudirect;
+  if (!gpus_->use(device, allocation.gpu).ok()) return false;
+  allocation.is_capable = is_capable != 0 && gpus_->facts(allocation.gpu).has_gpudirect;
   return true;
 }
 
 Status GpuMemory::dma_buf(Gpu gpu, const Piece& pages, Fd& descriptor) {
-  const Driver& driver = gpus_.driver();
-  const GpuFacts& facts = gpus_.facts(gpu);
+  const Driver& driver = gpus_->driver();
+  const GpuFacts& facts = gpus_->facts(gpu);
   if (!facts.has_dma_buf || driver.call.cuMemGetHandleForAddressRange == nullptr) {
     return {Code::failed, cat("The driver gives no dma-buf of memory of ", facts.text(), ".")};
   }
-  const ScopedContext context(gpus_, gpu);
+  const ScopedContext context(*gpus_, gpu);
   RC_RETURN_IF_ERROR(context.status());
   int fd = -1;
   RC_RETURN_IF_ERROR(
@@ -64,8 +78,8 @@ Status GpuMemory::dma_buf(Gpu gpu, const Piece& pages, Fd& descriptor) {
 }
 
 Status GpuMemory::set_sync_memops(const GpuAllocation& allocation) {
-  const Driver& driver = gpus_.driver();
-  const ScopedContext context(gpus_, allocation.gpu);
+  const Driver& driver = gpus_->driver();
+  const ScopedContext context(*gpus_, allocation.gpu);
   RC_RETURN_IF_ERROR(context.status());
   const unsigned on = 1;
   return driver.check(
@@ -75,20 +89,20 @@ Status GpuMemory::set_sync_memops(const GpuAllocation& allocation) {
 }
 
 uint64_t GpuMemory::registrable_bytes(Gpu gpu) {
-  for (auto next = static_cast<Gpu>(bar1_.size()); next <= gpu; ++next) {
-    bar1_.push_back(bar1_of_(gpus_.facts(next).uuid));
-  }
-  return bar1_[static_cast<std::size_t>(gpu)];
+  const DirectWay* found = way(gpu);
+  return found == nullptr ? 0 : found->registrable_bytes;
 }
 
 WriteFlush GpuMemory::write_flush(Gpu gpu) {
-  const bool has_call = gpus_.driver().call.cuFlushGPUDirectRDMAWrites != nullptr;
-  return write_flush_of(gpus_.facts(gpu), has_call);
+  const GpuFacts& facts = gpus_->facts(gpu);
+  const bool has_call = gpus_->driver().call.cuFlushGPUDirectRDMAWrites != nullptr;
+  return write_flush_of(facts.capability, facts.writes_ordering,
+                        has_call ? facts.flush_options : std::nullopt);
 }
 
 Status GpuMemory::flush(Gpu gpu) {
-  const Driver& driver = gpus_.driver();
-  const ScopedContext context(gpus_, gpu);
+  const Driver& driver = gpus_->driver();
+  const ScopedContext context(*gpus_, gpu);
   RC_RETURN_IF_ERROR(context.status());
   return driver.check(driver.call.cuFlushGPUDirectRDMAWrites(kFlushCurrentDevice, kFlushToOwner),
                       "cuFlushGPUDirectRDMAWrites");

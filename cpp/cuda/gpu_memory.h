@@ -1,26 +1,34 @@
 // Facts about GPU memory that NICs need, from the CUDA driver.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/log.h"
+#include "cuda/direct_ways.h"
 #include "cuda/gpus.h"
 #include "memory/gpu_memory_facts.h"
 
 namespace rdmacoll::cuda {
 
-// `has_call`: the driver has cuFlushGPUDirectRDMAWrites.
-WriteFlush write_flush_of(const GpuFacts& facts, bool has_call);
-
 class GpuMemory final : public GpuMemoryFacts {
  public:
-  // Returns the bytes of BAR1 of the GPU with this UUID that registrations may take, or 0.
-  using Bar1Of = std::function<uint64_t(const std::string& uuid)>;
+  // `ways`: a GPU that is missing there has no direct way.
+  GpuMemory(std::shared_ptr<Gpus> gpus, std::vector<DirectWay> ways)
+      : gpus_(std::move(gpus)), ways_(std::move(ways)) {}
 
-  GpuMemory(Gpus& gpus, Bar1Of bar1_of) : gpus_(gpus), bar1_of_(std::move(bar1_of)) {}
+  // Call it when a GPU is used, from any thread. Logs the warning of a lost direct way once for
+  // each GPU. An error if the setting forces what cannot be.
+  Status admit(Gpu gpu, const Log& log);
+  // The ways of the GPUs that are used: "cuda:0 send staged, receive direct".
+  std::string summary() const;
 
+  GpuWays ways(Gpu gpu) const override;
+  std::string text(Gpu gpu) const override { return gpus_->facts(gpu).text(); }
   bool find(const std::byte* address, GpuAllocation& allocation) override;
   Status dma_buf(Gpu gpu, const Piece& pages, Fd& descriptor) override;
   Status set_sync_memops(const GpuAllocation& allocation) override;
@@ -29,9 +37,11 @@ class GpuMemory final : public GpuMemoryFacts {
   Status flush(Gpu gpu) override;
 
  private:
-  Gpus& gpus_;
-  const Bar1Of bar1_of_;
-  std::vector<uint64_t> bar1_;  // by GPU, as far as known
+  const DirectWay* way(Gpu gpu) const { return find_way(ways_, gpus_->facts(gpu)); }
+
+  const std::shared_ptr<Gpus> gpus_;
+  const std::vector<DirectWay> ways_;
+  std::array<std::atomic<bool>, Gpus::kGpusMax> is_warned_{};
 };
 
 }  // namespace rdmacoll::cuda

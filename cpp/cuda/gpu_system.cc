@@ -8,13 +8,12 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/small_range.h"
 #include "base/text.h"
 #include "cuda/gpus.h"
 
 namespace rdmacoll::cuda {
 namespace {
-
-constexpr int kVersionWithFlush = 11'030;  // CUDA 11.3 has the attributes of flushes
 
 std::string content(const std::string& path) {
   std::ifstream stream(path);
@@ -69,7 +68,7 @@ GpuProfile& same_gpu(const GpuFacts& facts, std::vector<SystemGpu>& gpus) {
   return gpu_at(gpus, pci_address(facts.pci)).profile;
 }
 
-void add_cuda(const Driver& driver, const GpuFacts& facts, std::vector<SystemGpu>& gpus) {
+void add_cuda(const GpuFacts& facts, std::vector<SystemGpu>& gpus) {
   GpuProfile& profile = same_gpu(facts, gpus);
   profile.name = facts.name;
   if (profile.uuid.empty()) profile.uuid = facts.uuid;
@@ -79,7 +78,6 @@ void add_cuda(const Driver& driver, const GpuFacts& facts, std::vector<SystemGpu
   profile.is_mig = profile.is_mig || facts.uuid.starts_with("MIG-");
   profile.gpudirect = facts.has_gpudirect ? Known::yes : Known::no;
   profile.dma_buf = facts.has_dma_buf ? Known::yes : Known::no;
-  if (driver.version() < kVersionWithFlush) return;
   profile.writes_ordering = facts.writes_ordering;
   profile.flush_options = facts.flush_options;
 }
@@ -88,6 +86,20 @@ Status read_cuda(const std::string& library, std::vector<SystemGpu>& gpus) {
   const Driver* driver = nullptr;
   RC_RETURN_IF_ERROR(Driver::open(library, driver));
   return add_cuda_facts(*driver, gpus);
+}
+
+// One NIC that can do what the setting forces is enough, since the job may use that one.
+void forgive_other_nics(const GpuSystem& system, std::vector<Cell>& cells) {
+  for (std::size_t gpu = 0; gpu < system.gpus.size(); ++gpu) {
+    const auto can = [&](const Cell& cell) {
+      return cell.gpu == gpu && system.nics[cell.nic].is_active && cell.decision.status.ok();
+    };
+    const bool has_one = is_any_of(cells, can);
+    for (Cell& cell : cells) {
+      if (cell.gpu != gpu || (!has_one && system.nics[cell.nic].is_active)) continue;
+      cell.decision.status = {};
+    }
+  }
 }
 
 std::string nearer_nic(const std::vector<Cell>& cells, const GpuSystem& system, const Cell& cell) {
@@ -124,7 +136,7 @@ Status add_cuda_facts(const Driver& driver, std::vector<SystemGpu>& gpus) {
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     GpuFacts facts;
     RC_RETURN_IF_ERROR(read_facts(driver, ordinal, facts));
-    add_cuda(driver, facts, gpus);
+    add_cuda(facts, gpus);
   }
   return {};
 }
@@ -161,7 +173,8 @@ GpuSystem read_gpu_system(const SystemRoots& roots) {
   return system;
 }
 
-std::vector<Cell> decide_all(const GpuSystem& system, const GpuDirectSetting& setting) {
+std::vector<Cell> decide_all(const GpuSystem& system, const GpuDirectSetting& setting,
+                             std::span<const std::string> used) {
   std::vector<Cell> cells;
   for (std::size_t gpu = 0; gpu < system.gpus.size(); ++gpu) {
     for (std::size_t nic = 0; nic < system.nics.size(); ++nic) {
@@ -183,7 +196,15 @@ std::vector<Cell> decide_all(const GpuSystem& system, const GpuDirectSetting& se
     facts.host.sys_is_readable = !gpu.place.root.empty() && !nic.place.root.empty();
     facts.setting = setting;
     facts.nearer_nic = nearer_nic(cells, system, cell);
+    facts.is_used = !used.empty();
     cell.decision = decide(facts);
+  }
+  if (used.empty()) {
+    forgive_other_nics(system, cells);
+  } else {
+    std::erase_if(cells, [&](const Cell& cell) {
+      return std::find(used.begin(), used.end(), system.nics[cell.nic].name) == used.end();
+    });
   }
   return cells;
 }

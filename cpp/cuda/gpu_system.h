@@ -1,6 +1,7 @@
 // The GPUs and NICs of this machine, and the decision for each pair of them.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,8 +54,11 @@ struct Cell {
   Decision decision;
 };
 
-// Pure. GPU by GPU, and NIC by NIC.
-std::vector<Cell> decide_all(const GpuSystem& system, const GpuDirectSetting& setting);
+// Pure. GPU by GPU, and NIC by NIC. `used`: the names of the NICs that a job uses, which alone are
+// decided then. Empty: a job may use any of them, so a forced way that one NIC has is no error at
+// the others.
+std::vector<Cell> decide_all(const GpuSystem& system, const GpuDirectSetting& setting,
+                             std::span<const std::string> used = {});
 
 // The warnings of direct ways that are expected and lost: at most one for each GPU.
 std::vector<std::string> warnings_of(const GpuSystem& system, const std::vector<Cell>& cells);

@@ -9,6 +9,8 @@
 namespace rdmacoll::cuda {
 namespace {
 
+constexpr int kVersionWithFlush = 11'030;  // CUDA 11.3 has the attributes of flushes
+
 std::string uuid_text(std::string_view prefix, const Uuid& uuid) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text(prefix);
@@ -72,6 +74,7 @@ Status read_facts(const Driver& driver, int ordinal, GpuFacts& facts) {
   facts.compute_mode = read(DeviceAttribute::compute_mode);
   facts.has_gpudirect = read(DeviceAttribute::gpudirect_rdma) != 0;
   facts.has_dma_buf = read(DeviceAttribute::dma_buf) != 0;
+  if (driver.version() < kVersionWithFlush) return {};
   facts.flush_options = read(DeviceAttribute::gpudirect_flush_options);
   facts.writes_ordering = read(DeviceAttribute::gpudirect_writes_ordering);
   return {};

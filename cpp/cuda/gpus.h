@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "cuda/driver.h"
@@ -25,8 +26,9 @@ struct GpuFacts {
   int compute_mode = kComputeModeDefault;
   bool has_gpudirect = false;
   bool has_dma_buf = false;
-  int flush_options = 0;    // as the attribute gpudirect_flush_options
-  int writes_ordering = 0;  // as the attribute gpudirect_writes_ordering
+  // As the attributes of these names. Empty: the driver is too old to tell.
+  std::optional<int> flush_options;
+  std::optional<int> writes_ordering;
 
   std::string text() const;  // "the GPU cuda:0 (Tesla K80, GPU-12345678-...)"
 };

@@ -135,13 +135,14 @@ Obstacle hard_obstacle(const PolicyFacts& facts) {
             "an IOMMU translates addresses, which the peer-memory module does not know",
             "Boot with iommu=pt, or turn the IOMMU off in the firmware"};
   }
-  if (!gpu.bar1_bytes) return {};
-  // The driver reserves a part of it, which also counts as free.
-  const uint64_t usable = std::min(gpu.bar1_free.value_or(*gpu.bar1_bytes),
-                                   *gpu.bar1_bytes - std::min(*gpu.bar1_bytes, kBar1Reserved));
-  if (usable >= facts.registered_bytes) return {};
+  const std::optional<uint64_t> usable = usable_bar1(gpu);
+  if (!usable) {
+    return {Cause::bar1_unknown, "NVML does not tell the size of BAR1, which bounds registrations",
+            "Give this process libnvidia-ml.so.1 (RDMACOLL_NVML_LIBRARY)"};
+  }
+  if (*usable >= facts.registered_bytes) return {};
   return {Cause::bar1_too_small,
-          cat("BAR1 has ", bytes_text(usable), " free, and ", bytes_text(facts.registered_bytes),
+          cat("BAR1 has ", bytes_text(*usable), " free, and ", bytes_text(facts.registered_bytes),
               " are to be registered"),
           "Turn on above-4G decoding in the firmware, and Resizable BAR where there is one"};
 }
@@ -209,7 +210,7 @@ DirectionDecision decide_automatically(const PolicyFacts& facts, Direction direc
       direction == Direction::send ? facts.send_rates : facts.receive_rates;
   const GpuProfile& gpu = facts.gpu;
   const PciWay& way = facts.way;
-  const bool is_expected = facts.nearer_nic.empty();
+  const bool is_expected = facts.is_used || facts.nearer_nic.empty();
   Obstacle hard = hard_obstacle(facts);
   if (hard.cause == Cause::software_nic || hard.cause == Cause::gpu_unsupported) {
     return staged(std::move(hard), false);
@@ -270,7 +271,7 @@ DirectionDecision decide_direction(const PolicyFacts& facts, Direction direction
     const bool is_loss = decide_automatically(facts, direction).way != Way::staged;
     return staged({Cause::turned_off, cat(setting, " turns the direct way off"),
                    cat("Unset RDMACOLL_GPUDIRECT")},
-                  is_loss && facts.nearer_nic.empty());
+                  is_loss && (facts.is_used || facts.nearer_nic.empty()));
   }
   Obstacle hard = hard_obstacle(facts);
   if (hard.cause == Cause::none) {
@@ -284,13 +285,6 @@ DirectionDecision decide_direction(const PolicyFacts& facts, Direction direction
                                   ". ", hard.change, ", or set RDMACOLL_GPUDIRECT=auto."));
   }
   return staged(std::move(hard), false);
-}
-
-Flush flush_of(const GpuProfile& gpu) {
-  const bool is_ordered = gpu.writes_ordering ? *gpu.writes_ordering >= kOrderedForOwner
-                                              : gpu.capability >= kOrderedWrites;
-  if (is_ordered) return Flush::none;
-  return (gpu.flush_options.value_or(0) & kFlushByDriver) != 0 ? Flush::by_driver : Flush::by_read;
 }
 
 std::string warning_of(const PolicyFacts& facts, const Decision& decision) {
@@ -311,6 +305,21 @@ std::string warning_of(const PolicyFacts& facts, const Decision& decision) {
 
 }  // namespace
 
+// The driver reserves a part of it, which also counts as free.
+std::optional<uint64_t> usable_bar1(const GpuProfile& gpu) {
+  if (!gpu.bar1_bytes) return {};
+  return std::min(gpu.bar1_free.value_or(*gpu.bar1_bytes),
+                  *gpu.bar1_bytes - std::min(*gpu.bar1_bytes, kBar1Reserved));
+}
+
+WriteFlush write_flush_of(int capability, std::optional<int> writes_ordering,
+                          std::optional<int> flush_options) {
+  const bool is_ordered =
+      writes_ordering ? *writes_ordering >= kOrderedForOwner : capability >= kOrderedWrites;
+  if (is_ordered) return WriteFlush::none;
+  return (flush_options.value_or(0) & kFlushByDriver) != 0 ? WriteFlush::call : WriteFlush::read;
+}
+
 std::string DirectionDecision::reason() const {
   if (way == Way::dma_buf) return cat("direct by dma-buf, ", why);
   if (way == Way::peer_memory) return cat("direct by the peer-memory module, ", why);
@@ -321,7 +330,10 @@ Decision decide(const PolicyFacts& facts) {
   Decision decision;
   decision.send = decide_direction(facts, Direction::send, decision.status);
   decision.receive = decide_direction(facts, Direction::receive, decision.status);
-  if (decision.receive.way != Way::staged) decision.flush = flush_of(facts.gpu);
+  if (decision.receive.way != Way::staged) {
+    decision.flush =
+        write_flush_of(facts.gpu.capability, facts.gpu.writes_ordering, facts.gpu.flush_options);
+  }
   decision.warning = warning_of(facts, decision);
   return decision;
 }

@@ -10,6 +10,7 @@
 #include "base/gpudirect.h"
 #include "base/status.h"
 #include "cuda/topology.h"
+#include "memory/gpu_memory_facts.h"
 
 namespace rdmacoll::cuda {
 
@@ -66,7 +67,15 @@ struct PolicyFacts {
   MeasuredRates receive_rates;
   GpuDirectSetting setting;
   std::string nearer_nic;  // a usable NIC that is nearer to this GPU; "": there is none
+  bool is_used = false;    // the job sends through this NIC, even if another one is nearer
 };
+
+// The bytes of BAR1 that registrations may take. Empty: not known.
+std::optional<uint64_t> usable_bar1(const GpuProfile& gpu);
+
+// The flush by the driver's attributes, and by the capability if they are not known.
+WriteFlush write_flush_of(int capability, std::optional<int> writes_ordering,
+                          std::optional<int> flush_options);
 
 enum class Way : uint8_t { staged, peer_memory, dma_buf };
 std::string_view text(Way way);  // "staged"
@@ -89,6 +98,7 @@ enum class Cause : uint8_t {
   nic_unsupported,
   flat_tree,
   unknown_distance,
+  bar1_unknown,
   // Nothing is lost.
   software_nic,
   gpu_unsupported,
@@ -109,16 +119,14 @@ struct DirectionDecision {
   std::string reason() const;
 };
 
-// Before a kernel reads data that a NIC wrote.
-enum class Flush : uint8_t { none, by_driver, by_read };
-std::string_view text(Flush flush);
+std::string_view text(WriteFlush flush);  // "driver"
 
 struct Decision {
-  DirectionDecision send;     // the NIC reads GPU memory
-  DirectionDecision receive;  // the NIC writes GPU memory
-  Flush flush = Flush::none;  // after a direct receive
-  std::string warning;        // cause and cure of a lost direct way; "": nothing is lost
-  Status status;              // an error if the setting forces what cannot be
+  DirectionDecision send;               // the NIC reads GPU memory
+  DirectionDecision receive;            // the NIC writes GPU memory
+  WriteFlush flush = WriteFlush::none;  // after a direct receive
+  std::string warning;                  // cause and cure of a lost direct way; "": nothing is lost
+  Status status;                        // an error if the setting forces what cannot be
 };
 
 Decision decide(const PolicyFacts& facts);

@@ -51,20 +51,20 @@ std::string_view text(Way way) {
   return "";
 }
 
-std::string_view text(Flush flush) {
+std::string_view text(WriteFlush flush) {
   switch (flush) {
-    case Flush::none:
+    case WriteFlush::none:
       return "none";
-    case Flush::by_driver:
+    case WriteFlush::call:
       return "driver";
-    case Flush::by_read:
+    case WriteFlush::read:
       return "read";
   }
   return "";
 }
 
 std::string_view text(Cause cause) {
-  constexpr std::array<std::string_view, 20> kNames = {"none",
+  constexpr std::array<std::string_view, 21> kNames = {"none",
                                                        "module_missing",
                                                        "bar1_too_small",
                                                        "far_socket",
@@ -79,6 +79,7 @@ std::string_view text(Cause cause) {
                                                        "nic_unsupported",
                                                        "flat_tree",
                                                        "unknown_distance",
+                                                       "bar1_unknown",
                                                        "software_nic",
                                                        "gpu_unsupported",
                                                        "slow_reads",

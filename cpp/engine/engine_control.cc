@@ -178,6 +178,8 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
                      field("bytes_copied", wire.bytes_copied + executor_.compute().bytes_copied()),
                      field("bytes_staged", gpus.bytes_staged),
                      field("bytes_between_gpus", gpus.bytes_between_gpus),
+                     field("bytes_direct_sent", wire.gpu_bytes_sent),
+                     field("bytes_direct_received", wire.gpu_bytes_received),
                      field("kernel_launches", gpus.kernel_launches),
                      field("bytes_reduced", executor_.reduced().bytes),
                      field("bytes_reduced_beside_sends", executor_.reduced().beside_sends),

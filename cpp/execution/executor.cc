@@ -335,6 +335,7 @@ void Executor::end_of_caller_memory(Slot& slot) {
   has_viewed_ |= program != nullptr && program->has_views;
   for (OperationRef& operation : slot.batch.operations) finished_.push_back(std::move(operation));
   slot.batch.operations.clear();
+  slot.batch.pinned.release();
 }
 
 void Executor::halt() {

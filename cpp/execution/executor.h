@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "compute/compute.h"
+#include "execution/pinned_memory.h"
 #include "execution/recipe.h"
 #include "memory/gpu_work.h"
 #include "memory/pool.h"
@@ -27,6 +28,7 @@ struct Batch {
   uint64_t sequence = 0;
   std::vector<OperationRef> operations;
   RecipeRef recipe;
+  PinnedMemory pinned = {};  // until the callers' memory is free again
 };
 
 // A batch occupies a slot. Slots equal lanes, so batches in flight never share a sequence space.

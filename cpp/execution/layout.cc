@@ -112,6 +112,17 @@ uint64_t Layout::slice_bytes(uint32_t segment, int first, int count) const {
   return bytes;
 }
 
+uint64_t Layout::part_bytes_min() const {
+  uint64_t least = part_bytes_max_;
+  for (uint32_t segment = 0; segment < segments_; ++segment) {
+    for (int part = 0; part < parts_; ++part) {
+      const uint64_t bytes = range(segment, part).bytes();
+      if (bytes > 0) least = std::min(least, bytes);
+    }
+  }
+  return least;
+}
+
 uint64_t Layout::image_offset(uint32_t segment, int part) const {
   if (!is_in_a_row()) return part_bytes_max_ * static_cast<uint64_t>(part);
   return range(segment, part).begin - segment * segment_bytes_;

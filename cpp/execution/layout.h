@@ -60,6 +60,7 @@ class Layout {
   uint64_t image_offset(uint32_t segment, int part) const;
   // the maximum over all segments and parts
   uint64_t part_bytes_max() const { return part_bytes_max_; }
+  uint64_t part_bytes_min() const;  // ... and the minimum, without empty parts
   uint64_t segment_bytes_max() const { return part_bytes_max_ * parts_; }
 
   // Appends the memory that backs a range. All of the range must have memory.

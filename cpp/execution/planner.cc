@@ -123,7 +123,8 @@ bool Planner::is_recipe_of(const Operation& operation, Algorithm algorithm, uint
                            const RowsRef& rows, bool is_planned) const {
   if (operation.caches.topology_version != topology_version_) return false;
   const Recipe::Head& head = operation.caches.recipe->head;
-  return head.algorithm == algorithm && head.segment_bytes == segment_bytes &&
+  return !head.is_pinned_by_run && head.algorithm == algorithm &&
+         head.segment_bytes == segment_bytes &&
          head.calls_roll == calls_roll(operation, algorithm, is_planned) &&
          operation.caches.recipe->rows == rows;
 }
@@ -169,14 +170,14 @@ Status Planner::prepare(Decided& decided, const SharedPlace& place, Batch& batch
       RC_RETURN_IF_ERROR(place_results(*operation, place));
     }
     list_tensors(decided);
-    see(tensors_, head);
+    see(tensors_, head, batch);
     RecipeRef& last = recipes_[index_of(tensors_)];
     const bool is_same =
         last != nullptr && last->head == head && last->layout.tensors() == tensors_;
     if (!is_same) last = even_recipe(head);
     batch.recipe = last;
   } else {
-    RC_RETURN_IF_ERROR(ragged_recipe(decided, head, batch.recipe));
+    RC_RETURN_IF_ERROR(ragged_recipe(decided, head, batch));
   }
   if (decided.operations.size() == 1) {
     decided.operations.front()->caches.recipe = batch.recipe;
@@ -261,7 +262,7 @@ RecipeRef Planner::even_recipe(const Recipe::Head& head) {
 }
 
 // For operations whose results have new memory in each run.
-Status Planner::ragged_recipe(const Decided& decided, const Recipe::Head& head, RecipeRef& made) {
+Status Planner::ragged_recipe(const Decided& decided, const Recipe::Head& head, Batch& batch) {
   auto recipe = std::make_shared<Recipe>();
   recipe->head = head;
   recipe->rows = decided.rows;
@@ -272,9 +273,9 @@ Status Planner::ragged_recipe(const Decided& decided, const Recipe::Head& head, 
     cut.rows.resize(static_cast<std::size_t>(outline_of(head).parts), {decided.most_rows});
   }
   RC_RETURN_IF_ERROR(lay_out_ragged(decided, cut, recipe->layout));
-  see(recipe->layout, recipe->head);
+  see(recipe->layout, recipe->head, batch);
   add_program(*recipe);
-  made = std::move(recipe);
+  batch.recipe = std::move(recipe);
   return {};
 }
 

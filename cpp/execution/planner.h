@@ -80,6 +80,8 @@ class Planner {
     bool foreign = true;            // memory outside the pool is visible
     // Transfers up to these sizes are copied by the transport, within the node and by NICs.
     std::size_t view_eager_bytes = SIZE_MAX, nic_eager_bytes = SIZE_MAX;
+    std::size_t nic_eager_bytes_max = 0;  // the largest of the latter sizes
+    bool has_nics = false;
     bool is_viewed = false;  // some peer reads memory in place
     std::size_t pieces_max = SIZE_MAX;
   };
@@ -102,7 +104,7 @@ class Planner {
   void list_tensors(const Decided& decided);
   static std::size_t index_of(std::span<const Layout::Tensor> tensors);
   RecipeRef even_recipe(const Recipe::Head& head);
-  Status ragged_recipe(const Decided& decided, const Recipe::Head& head, RecipeRef& made);
+  Status ragged_recipe(const Decided& decided, const Recipe::Head& head, Batch& batch);
   Status cut_rows(const Decided& decided, Cut& cut) const;
   Status cut_exchange(const Decided& decided, const Descriptor& descriptor, Cut& cut) const;
   Status lay_out_ragged(const Decided& decided, const Cut& cut, Layout& layout) const;
@@ -114,8 +116,11 @@ class Planner {
   bool can_see(const Piece& memory, bool is_read_in_place) const;
   template <typename Parts, typename PieceOf>
   CallerMemory kind_of(const Parts& parts, bool is_read_in_place, PieceOf piece_of) const;
-  void see(std::span<const Layout::Tensor> tensors, Recipe::Head& head);
-  void see(const Layout& layout, Recipe::Head& head);
+  void see(std::span<const Layout::Tensor> tensors, Recipe::Head& head, Batch& batch);
+  void see(const Layout& layout, Recipe::Head& head, Batch& batch);
+  GpuWays gpu_ways(std::span<const Piece> memory) const;
+  void pin(const std::vector<Piece>& inputs, const std::vector<Piece>& outputs, Recipe::Head& head,
+           Batch& batch);
   void add_program(Recipe& recipe);
 
   const SetWorld& world_;

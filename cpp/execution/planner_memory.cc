@@ -4,6 +4,28 @@
 #include "execution/planner.h"
 
 namespace rdmacoll {
+namespace {
+
+// NICs access larger tensors on GPUs themselves. A smaller one costs them more than its copy.
+constexpr std::size_t kDirectBytesMin = 32 << 10;
+
+// The pieces without empty ones. Those that follow each other in memory are one.
+std::vector<Piece> joined(const std::vector<Piece>& pieces) {
+  std::vector<Piece> all;
+  for (const Piece& piece : pieces) {
+    if (piece.bytes == 0) continue;
+    const bool follows = !all.empty() && all.back().gpu == piece.gpu &&
+                         all.back().data + all.back().bytes == piece.data;
+    if (follows) {
+      all.back().bytes += piece.bytes;
+    } else {
+      all.push_back(piece);
+    }
+  }
+  return all;
+}
+
+}  // namespace
 
 void Planner::refresh_topology() {
   topology_ = {.is_known = true};
@@ -15,7 +37,9 @@ void Planner::refresh_topology() {
     topology_.nics.push_back(!reach.views && !reach.foreign_transfers);
     if (topology_.nics.back()) {
       topology_.foreign = false;
+      topology_.has_nics = true;
       topology_.nic_eager_bytes = std::min(topology_.nic_eager_bytes, reach.eager_bytes);
+      topology_.nic_eager_bytes_max = std::max(topology_.nic_eager_bytes_max, reach.eager_bytes);
     }
     if (!reach.views) continue;
     topology_.is_viewed = true;
@@ -111,7 +135,7 @@ CallerMemory Planner::kind_of(const Parts& parts, bool is_read_in_place, PieceOf
   return kind;
 }
 
-void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head) {
+void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head, Batch& batch) {
   if (!topology_.is_known) refresh_topology();
   uint64_t bytes = 0;
   for (const Layout::Tensor& tensor : tensors) bytes += tensor.bytes;
@@ -124,14 +148,51 @@ void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head) {
   head.input =
       kind([](const Layout::Tensor& tensor) { return const_cast<std::byte*>(tensor.input); });
   head.output = kind([](const Layout::Tensor& tensor) { return tensor.output; });
+  const bool is_of_gpu = head.input == CallerMemory::device || head.output == CallerMemory::device;
+  if (!is_of_gpu || !topology_.has_nics || bytes <= topology_.nic_eager_bytes_max) return;
+  std::vector<Piece> inputs, outputs;
+  for (const Layout::Tensor& tensor : tensors) {
+    if (tensor.bytes == 0) continue;
+    inputs.push_back({const_cast<std::byte*>(tensor.input), tensor.bytes, tensor.gpu});
+    outputs.push_back({tensor.output, tensor.bytes, tensor.gpu});
+  }
+  pin(inputs, outputs, head, batch);
 }
 
-void Planner::see(const Layout& layout, Recipe::Head& head) {
+void Planner::see(const Layout& layout, Recipe::Head& head, Batch& batch) {
   if (!topology_.is_known) refresh_topology();
   const bool in_place = tuning_.reads_in_place(row_of(head.kind).result, layout.bytes());
   const auto itself = [](const Piece& piece) { return piece; };
   head.input = kind_of(layout.input_memory(), in_place, itself);
   head.output = kind_of(layout.output_memory(), in_place, itself);
+  const bool is_of_gpu = head.input == CallerMemory::device || head.output == CallerMemory::device;
+  if (!is_of_gpu || !topology_.has_nics || layout.bytes() <= topology_.nic_eager_bytes_max) return;
+  pin(joined(layout.input_memory()), joined(layout.output_memory()), head, batch);
+}
+
+// The directions in which NICs may access all of this memory themselves.
+GpuWays Planner::gpu_ways(std::span<const Piece> memory) const {
+  GpuWays all{.sends = !memory.empty(), .receives = !memory.empty()};
+  GpuWays ways;
+  Gpu asked = kHost;
+  for (const Piece& piece : memory) {
+    if (piece.gpu == kHost || piece.data == nullptr || piece.bytes < kDirectBytesMin) return {};
+    if (piece.gpu != asked) ways = transport_.gpu_ways(asked = piece.gpu);
+    all = {.sends = all.sends && ways.sends, .receives = all.receives && ways.receives};
+    if (!all.any()) return {};
+  }
+  return all;
+}
+
+// Memory of GPUs is pinned in each run, since its owner may have freed it since the last one.
+void Planner::pin(const std::vector<Piece>& inputs, const std::vector<Piece>& outputs,
+                  Recipe::Head& head, Batch& batch) {
+  const bool may_read = gpu_ways(inputs).sends;
+  const GpuWays of_outputs = gpu_ways(outputs);
+  head.is_pinned_by_run = may_read || of_outputs.receives;
+  head.direct.reads_input = may_read && batch.pinned.add(transport_, inputs);
+  head.direct.writes_output = of_outputs.receives && batch.pinned.add(transport_, outputs);
+  head.direct.reads_output = head.direct.writes_output && of_outputs.sends;
 }
 
 void Planner::add_program(Recipe& recipe) {
@@ -152,6 +213,10 @@ void Planner::add_program(Recipe& recipe) {
   const uint64_t bytes = layout.segment_bytes_max();
   if (bytes <= topology_.view_eager_bytes) placement.views.assign(placement.views.size(), false);
   if (bytes <= topology_.nic_eager_bytes) placement.nics.clear();
+  // The processor copies small transfers, and cannot access memory of GPUs.
+  if (head.direct != DirectAccess{} && layout.part_bytes_min() > topology_.nic_eager_bytes_max) {
+    placement.direct = head.direct;
+  }
   recipe.program = &programs_.prepared(head.algorithm, head.shape, placement, head.calls_roll);
   // Segments for GPUs may be longer than the pool allows for several at once.
   recipe.segments_at_once = head.segment_bytes > segment_bytes_max_ ? 1 : kSegmentsInFlight;
@@ -161,6 +226,7 @@ void Planner::add_program(Recipe& recipe) {
   if (cuda_ipc_ != CudaIpc::always && layout.bytes() < work.bytes_min(head.gpu)) return;
   // Kernels and peers reach the work memory, and this rank's kernels the callers' memory.
   placement.input = placement.output = CallerMemory::hidden;
+  placement.direct = {};
   recipe.on_gpu = &programs_.prepared(head.algorithm, head.shape, placement, head.calls_roll);
 }
 

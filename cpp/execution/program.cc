@@ -121,7 +121,8 @@ const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
                 is_any(placement.views),
                 is_any(placement.nics),
                 calls_roll,
-                placement.output_shared};
+                placement.output_shared,
+                placement.direct};
   auto& program = programs_[key];
   if (program == nullptr) {
     Schedule lowered = lower(make_schedule(algorithm, shape), placement);

@@ -82,9 +82,10 @@ class Programs {
   std::size_t made() const { return programs_.size(); }
 
  private:
-  // Root, prescaled, wide sums, input, output, views, NICs, roll call, output shared.
-  using Key =
-      std::tuple<Algorithm, int, bool, bool, CallerMemory, CallerMemory, bool, bool, bool, bool>;
+  // Root, prescaled, wide sums, input, output, views, NICs, roll call, output shared, direct
+  // access.
+  using Key = std::tuple<Algorithm, int, bool, bool, CallerMemory, CallerMemory, bool, bool, bool,
+                         bool, DirectAccess>;
   const SetMembers& members_;
   std::map<Key, std::unique_ptr<Program>> programs_;
 };

@@ -28,6 +28,8 @@ struct Recipe {
     CallerMemory output = CallerMemory::hidden;
     // The GPU that has all inputs and outputs, if all peers read its work memory. Else kHost.
     Gpu gpu = kHost;
+    DirectAccess direct;            // as in Placement
+    bool is_pinned_by_run = false;  // NICs may have direct access, which each run asks for
 
     bool operator==(const Head&) const = default;
   };

@@ -4,6 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
 
 #include "base/fd.h"
 #include "base/status.h"
@@ -23,6 +26,15 @@ struct GpuAllocation {
   bool operator==(const GpuAllocation&) const = default;
 };
 
+// The directions in which NICs access memory of a GPU.
+struct GpuWays {
+  bool sends = false;     // they read it
+  bool receives = false;  // they write it
+
+  bool any() const { return sends || receives; }
+  bool operator==(const GpuWays&) const = default;
+};
+
 // The means that makes a NIC's writes visible to kernels of a GPU.
 enum class WriteFlush : uint8_t {
   none,  // the GPU orders writes itself
@@ -34,6 +46,10 @@ enum class WriteFlush : uint8_t {
 class GpuMemoryFacts {
  public:
   virtual ~GpuMemoryFacts() = default;
+  // The directions that are decided for this GPU and all NICs of the job.
+  virtual GpuWays ways(Gpu gpu) const = 0;
+  // The GPU in sentences: "the GPU cuda:0 (Tesla K80, GPU-12345678-...)".
+  virtual std::string text(Gpu gpu) const = 0;
   // Finds the allocation that holds the byte at `address`. Returns false if no GPU memory is there.
   virtual bool find(const std::byte* address, GpuAllocation& allocation) = 0;
   // Makes a descriptor of these pages of the host's page size. An error: the driver has none, and
@@ -48,6 +64,13 @@ class GpuMemoryFacts {
   virtual WriteFlush write_flush(Gpu gpu) = 0;
   // Makes all earlier writes of all NICs visible to kernels of this GPU.
   virtual Status flush(Gpu gpu) = 0;
+};
+
+// Memory of GPUs for a transport whose NICs access it.
+struct GpuMemoryForNics {
+  std::shared_ptr<GpuMemoryFacts> facts;
+  // Hears once why NICs cannot access memory of a GPU.
+  std::function<void(const std::string&)> say = [](const std::string&) {};
 };
 
 }  // namespace rdmacoll

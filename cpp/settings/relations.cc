@@ -56,12 +56,6 @@ Status check_relations(Config& config, std::vector<SettingValue>& values) {
     RC_RETURN_IF_ERROR(row.make()->check_settings(
         config, {.is_named = is_named, .is_allowed = config.allows(row.name), .text = given}));
   }
-  const GpuDirectMode forced = GpuDirectMode::force;
-  if (config.gpudirect.send == forced || config.gpudirect.receive == forced) {
-    value_of("RDMACOLL_GPUDIRECT").warning =
-        cat(value_of("RDMACOLL_GPUDIRECT").given,
-            " has no effect: this version stages all memory of GPUs in host memory");
-  }
   config.pool_is_given = was_set("RDMACOLL_BUF_SIZE");
   constexpr uint64_t kGiB = uint64_t{1} << 30;
   if (config.pool_bytes % kGiB != 0) {

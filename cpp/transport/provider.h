@@ -115,6 +115,8 @@ class TransportProvider {
                       std::unique_ptr<SocketTransport>& transport) = 0;
   // The ports of devices that carry the data, for display.
   virtual std::vector<std::string> ports() const { return {}; }
+  // The names of these devices.
+  virtual std::vector<std::string> nics() const { return {}; }
   // The rate of these ports in Gbit/s; 0: unknown. none: it uses the interface that TCP uses.
   virtual std::optional<double> port_gbit_per_s() const { return std::nullopt; }
   // Lines about the choice of ports, and about settings that it does not follow to the letter. One

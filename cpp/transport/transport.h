@@ -31,6 +31,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/wire.h"
+#include "memory/gpu_memory_facts.h"
 #include "memory/gpu_work.h"
 #include "memory/piece.h"
 
@@ -63,10 +64,7 @@ struct Reach {
   std::size_t transfer_bytes_max = 0;  // limit of one Transfer
   bool foreign_transfers = true;       // memory outside the pool is sent without another copy
   std::size_t eager_bytes = 0;         // transfers up to this size do not wait for a grant
-  // Transfers larger than eager_bytes may lie in pinned memory of GPUs.
-  bool gpu_sends = false;
-  bool gpu_receives = false;
-  bool shared_pools = false;  // both ranks may access each other's pool: see pool_of()
+  bool shared_pools = false;           // both ranks may access each other's pool: see pool_of()
 };
 
 // Whether a peer reads this rank's work memory on a GPU in place.
@@ -141,6 +139,12 @@ class Transport {
   virtual void unpin(const Piece&) {}
   virtual bool is_pinned(const Piece&) const { return false; }
 
+  // From now on NICs may access memory of GPUs. Called once.
+  virtual void use_gpus(const GpuMemoryForNics&) {}
+  // How NICs access memory of this GPU. Transfers larger than eager_bytes may lie there, where it
+  // is pinned.
+  virtual GpuWays gpu_ways(Gpu) const { return {}; }
+
   // Reports events into `sink`, which must not call back into the transport. Returns whether
   // anything was reported or moved.
   virtual bool poll(Sink& sink) = 0;
@@ -168,6 +172,9 @@ class Transport {
     uint64_t bytes_striped = 0;  // the part of bytes_sent that further streams to a peer carried
     uint64_t bytes_received = 0;
     uint64_t bytes_copied = 0;  // by the transport itself, without copies by compute
+    // The parts of the bytes that NICs read from memory of GPUs, and wrote there.
+    uint64_t gpu_bytes_sent = 0;
+    uint64_t gpu_bytes_received = 0;
     uint64_t doorbells = 0;
   };
   virtual Counters counters() const = 0;

@@ -376,6 +376,7 @@ def metrics() -> dict[str, int | float]:
     - `bytes_striped`: the part of `bytes_sent` that went over additional TCP streams
     - `bytes_staged`: bytes copied between host memory and GPUs, by copies or by `kernel_launches`
     - `bytes_between_gpus`: bytes that GPUs read from the memory on GPUs of other ranks of the node
+    - `bytes_direct_sent`, `bytes_direct_received`: bytes that NICs read from memory of GPUs, and wrote there
     - `results_shared`: sums that the node stores once
     - `communication_s`: the sum of `communication_waiting_s`, for late ranks, and `communication_moving_s`
     """

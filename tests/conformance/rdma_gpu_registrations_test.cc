@@ -4,74 +4,13 @@
 #include <random>
 
 #include "base/text.h"
-#include "transport/rdma/gpu_registrations.h"
-#include "verbs_sim/device.h"
+#include "conformance/gpu_registrations_fixture.h"
 
 namespace rdmacoll::rdma {
 namespace {
 
-using testing::HasSubstr;
-using verbs_sim::ethernet;
-using verbs_sim::GpuModel;
-
 constexpr std::size_t kPage = kGpuPageBytes;
-constexpr Gpu kGpu = 0;
-
-class RdmaGpuRegistrations : public testing::Test {
- protected:
-  void make(GpuModel gpu = {}, int nics = 1, bool has_peer_memory = true,
-            bool takes_dma_bufs = true) {
-    gpus_ = std::make_unique<verbs_sim::SimGpus>(std::vector<GpuModel>{gpu, {}});
-    std::vector<verbs_sim::AdapterModel> adapters;
-    for (int i = 0; i < nics; ++i) {
-      adapters.push_back(ethernet(0, i));
-      adapters.back().has_peer_memory = has_peer_memory;
-      adapters.back().takes_dma_bufs = takes_dma_bufs;
-    }
-    verbs_sim::SimVerbs& verbs = fabric_.add_host(adapters, gpus_.get());
-    for (const auto& adapter : adapters) {
-      nics_.emplace_back();
-      ASSERT_TRUE(verbs.open({adapter.facts.name, 4}, nics_.back()).ok());
-      devices_.push_back(nics_.back().get());
-    }
-    registrations_ = std::make_unique<GpuRegistrations>(
-        *gpus_, devices_, transport_counters_,
-        [this](const std::string& sentence) { said_.push_back(sentence); });
-  }
-  // Lets each NIC write to the memory, as peers that have its keys do.
-  ::testing::AssertionResult is_reached(const Piece& memory) {
-    for (std::size_t done = 0; done < memory.bytes;) {
-      std::byte* at = memory.data + done;
-      const std::size_t bytes = std::min(memory.bytes - done, registrations_->reach(at));
-      for (std::size_t rail = 0; rail < devices_.size(); ++rail) {
-        const auto& device = static_cast<const verbs_sim::SimDevice&>(*devices_[rail]);
-        if (!device.would_write(registrations_->keys(at)[rail].remote, at, bytes)) {
-          return ::testing::AssertionFailure() << "NIC " << rail << " has no key";
-        }
-      }
-      done += bytes;
-    }
-    const uint64_t stale = gpus_->counters().stale_accesses;
-    if (stale == 0) return ::testing::AssertionSuccess();
-    return ::testing::AssertionFailure() << stale << " accesses to other memory";
-  }
-  bool use(const Piece& memory) {
-    if (!registrations_->hold(memory)) return false;
-    EXPECT_TRUE(is_reached(memory));
-    registrations_->release(memory);
-    return true;
-  }
-  std::byte* allocate(std::size_t bytes) { return gpus_->allocate(kGpu, bytes); }
-  uint64_t registered() const { return registrations_->counters().registrations; }
-
-  std::unique_ptr<verbs_sim::SimGpus> gpus_;
-  verbs_sim::SimFabric fabric_{{.seed = 3}};
-  std::vector<std::unique_ptr<Device>> nics_;
-  std::vector<Device*> devices_;
-  Transport::Counters transport_counters_;
-  std::vector<std::string> said_;
-  std::unique_ptr<GpuRegistrations> registrations_;
-};
+constexpr Gpu kGpu = kTestGpu;
 
 TEST_F(RdmaGpuRegistrations, an_allocation_is_registered_once_as_a_whole_with_each_nic) {
   make({}, 2);
@@ -190,56 +129,6 @@ TEST_F(RdmaGpuRegistrations, an_allocation_larger_than_bar1_is_registered_in_sla
   EXPECT_FALSE(registrations_->hold({memory, 40 * kPage})) << "both NICs together need more";
   EXPECT_EQ(gpus_->counters().bar1_refusals, 0u);
   EXPECT_EQ(gpus_->counters().sync_memops, 1u);
-}
-
-TEST_F(RdmaGpuRegistrations, memory_that_cannot_be_registered_is_said_once_and_tried_once) {
-  make({}, 1, false, false);
-  std::byte* memory = allocate(kPage);
-  for (int i = 0; i < 5; ++i) EXPECT_FALSE(registrations_->hold({memory, kPage}));
-  EXPECT_EQ(said_.size(), 1u);
-  EXPECT_THAT(said_[0], HasSubstr("modprobe nvidia_peermem"));
-  EXPECT_THAT(said_[0], HasSubstr("takes no dma-buf"));
-  EXPECT_EQ(gpus_->counters().sync_memops, 1u) << "tried once";
-  gpus_->free(memory);
-  EXPECT_FALSE(registrations_->hold({allocate(kPage), kPage}));
-  EXPECT_EQ(gpus_->counters().sync_memops, 2u) << "other memory is tried";
-  EXPECT_EQ(said_.size(), 1u);
-}
-
-TEST_F(RdmaGpuRegistrations, memory_is_refused_by_its_attributes_before_any_try) {
-  make();
-  std::byte* memory = gpus_->allocate(kGpu, kPage, false);
-  EXPECT_FALSE(registrations_->hold({memory, kPage}));
-  EXPECT_EQ(gpus_->counters().dma_bufs, 0u);
-  ASSERT_EQ(said_.size(), 1u);
-  EXPECT_THAT(said_[0], HasSubstr("Allocate it with cudaMalloc"));
-  gpus_->free(memory);
-  ASSERT_EQ(allocate(kPage), memory);
-  EXPECT_TRUE(use({memory, kPage}));
-}
-
-TEST_F(RdmaGpuRegistrations, an_unknown_or_tiny_bar1_is_never_guessed) {
-  make({.is_bar1_known = false});
-  EXPECT_FALSE(registrations_->hold({allocate(kPage), kPage}));
-  EXPECT_THAT(said_.at(0), HasSubstr("BAR1 is unknown"));
-  std::byte* there = gpus_->allocate(1, kPage);
-  gpus_->model(1).bar1_bytes = kPage - 1;
-  EXPECT_FALSE(registrations_->hold({there, kPage}));
-  EXPECT_EQ(said_.size(), 2u);
-}
-
-TEST_F(RdmaGpuRegistrations, either_way_alone_is_enough) {
-  for (const auto& [module, gives, takes] :
-       {std::tuple(true, false, true), std::tuple(true, true, false),
-        std::tuple(false, true, true)}) {
-    SCOPED_TRACE(cat(module, gives, takes));
-    nics_.clear();
-    devices_.clear();
-    make({.gives_dma_bufs = gives}, 1, module, takes);
-    EXPECT_TRUE(use({allocate(kPage), kPage}));
-    EXPECT_TRUE(said_.empty());
-    registrations_.reset();
-  }
 }
 
 TEST_F(RdmaGpuRegistrations, memory_freed_while_it_is_held_is_not_registered_until_its_release) {

@@ -1,4 +1,6 @@
 // Memory of GPUs that NICs read and write where it lies.
+#include <sys/mman.h>
+
 #include "conformance/verbs_fleet.h"
 
 namespace rdmacoll::conformance {
@@ -92,7 +94,7 @@ TEST_F(RdmaGpu, memory_of_gpus_is_sent_and_written_without_a_copy) {
   transfer(0, arrays_[0], arrays_[1]);
   transfer(1, part(1, 777, 500'000), part(0, 1, 500'000));
   EXPECT_EQ(copied(), 0u);
-  EXPECT_TRUE(at(0).reach(1).gpu_sends && at(0).reach(1).gpu_receives);
+  EXPECT_TRUE(at(0).gpu_ways(kGpu).sends && at(0).gpu_ways(kGpu).receives);
   EXPECT_EQ(fleet_->fabric.counters().changed_under_way, 0u);
 }
 
@@ -130,7 +132,35 @@ TEST_F(RdmaGpu, many_transfers_share_the_flushes_of_a_nic) {
   }
   ASSERT_TRUE(fleet_->poll_until([&] { return fleet_->sink(1).received_cookies.size() == 30; }));
   EXPECT_EQ(seen, 30u);
-  EXPECT_GT(fleet_->fabric.counters().reads, 0u);
+  const uint64_t reads = fleet_->fabric.counters().reads;
+  EXPECT_GE(reads, 2u) << "each NIC has written";
+  EXPECT_LE(reads, 30u) << "each NIC has fewer flushes than transfers";
+}
+
+// The host may get an address that memory of a GPU had. A registration of that memory is not used.
+TEST_F(RdmaGpu, memory_of_the_host_at_an_address_that_a_gpu_had_is_sent) {
+  make();
+  transfer(0, arrays_[0], arrays_[1]);
+  gpus_[0]->free(arrays_[0].data);
+  const Piece host{arrays_[0].data, kBytes};
+  void* const mapped = ::mmap(host.data, host.bytes, PROT_READ | PROT_WRITE,
+                              MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_EQ(mapped, host.data);
+  paint({host.data, host.bytes}, 77);
+  ASSERT_TRUE(at(1).pin(arrays_[1]));
+  fleet_->sink(1).on_received = [](uint64_t) {};
+  for (const bool is_pinned : {false, true}) {
+    if (is_pinned) {
+      ASSERT_TRUE(at(0).pin(host));
+    }
+    const uint64_t cookie = ++cookie_;
+    fleet_->offer([&] { return at(1).post_recv({0, 0, cookie, {&arrays_[1], 1}, cookie}); });
+    fleet_->offer([&] { return at(0).post_send({1, 0, cookie, {&host, 1}, cookie}); });
+    finish(0, cookie);
+    EXPECT_TRUE(sees(1, arrays_[1], 77));
+  }
+  at(0).unpin(host);
+  at(1).unpin(arrays_[1]);
 }
 
 TEST_F(RdmaGpu, pieces_of_two_gpus_and_of_the_host_share_a_transfer) {

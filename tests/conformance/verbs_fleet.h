@@ -82,12 +82,12 @@ struct VerbsFleet final : Fleet {
     pools.emplace_back();
     status = MemoryPool::create(rank.pool_bytes, pools.back());
     EXPECT_TRUE(status.ok()) << status.message();
-    rdma::PeerOptions options = rank.options;
-    options.gpu_memory = rank.gpus;
     std::unique_ptr<RdmaTransport> transport;
-    status = RdmaTransport::open(world_of(world_size, static_cast<int>(transports.size())),
-                                 *pools.back(), steady_clock(), verbs, rails, options, transport);
+    status =
+        RdmaTransport::open(world_of(world_size, static_cast<int>(transports.size())),
+                            *pools.back(), steady_clock(), verbs, rails, rank.options, transport);
     EXPECT_TRUE(status.ok()) << status.message();
+    if (rank.gpus != nullptr) transport->use_gpus({{std::shared_ptr<void>(), rank.gpus}});
     transports.push_back(std::move(transport));
   }
 };

@@ -124,6 +124,44 @@ TEST(GpuRequests, without_a_driver_are_refused_by_name) {
       << status.message();
 }
 
+TEST(GpuRequests, are_refused_if_a_direct_way_is_forced_where_no_nic_moves_data) {
+  const auto refusal = [](const std::string& transport, const std::string& setting) {
+    LocalWorld world(2, cat("RDMACOLL_TRANSPORT=", transport, "\nRDMACOLL_GPUDIRECT=", setting,
+                            "\n", fake_cuda_settings()));
+    std::string message;
+    world.each([&](int rank) {
+      DeviceCaller caller(rank);
+      std::vector<float> values(4);
+      Request request = in_place(Kind::allreduce, Dtype::float32, values);
+      const Status status = caller.take(world.rank(rank), request);
+      if (rank == 0) message = status.message();
+    });
+    return message;
+  };
+  EXPECT_NE(refusal("tcp", "send:force")
+                .find("RDMACOLL_GPUDIRECT=send:force,receive:auto, but data "
+                      "goes over tcp, which no NIC moves by itself."),
+            std::string::npos);
+  EXPECT_EQ(refusal("shm", "force"), "") << "memory of one node";
+  EXPECT_EQ(refusal("tcp", "off"), "");
+}
+
+TEST(GpuRequests, are_summarized) {
+  LocalWorld world(2, "RDMACOLL_TRANSPORT=tcp\n" + fake_cuda_settings());
+  EXPECT_EQ(world.rank(0).describe().find("memory of GPUs"), std::string::npos);
+  world.each([&](int rank) {
+    DeviceCaller caller(rank);
+    std::vector<float> values(1 << 18);
+    Request request = in_place(Kind::allreduce, Dtype::float32, values, "gradient");
+    ASSERT_TRUE(caller.take(world.rank(rank), request).ok());
+    ASSERT_TRUE(run(world.rank(rank), std::move(request)).ok());
+  });
+  EXPECT_NE(world.rank(0).describe().find(
+                "over tcp, memory of GPUs: 0 B sent and 0 B received direct, 2 MiB staged"),
+            std::string::npos)
+      << world.rank(0).describe();
+}
+
 // The stream of one rank breaks before it reaches the operation.
 TEST(GpuRequests, of_a_broken_stream_name_the_rank) {
   LocalWorld world(2, "RDMACOLL_TRANSPORT=tcp\n" + fake_cuda_settings());

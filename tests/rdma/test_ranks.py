@@ -6,6 +6,7 @@ Checks that share a guest are in one test, since the guest's start and TensorFlo
 from __future__ import annotations
 
 import pytest
+from cuda_sim_build import fake_driver
 
 from rdma.conftest import REAL_DEVICES, Player
 
@@ -18,6 +19,11 @@ def test_all_collectives_of_two_ranks_equal_numpy(play: Player) -> None:
 
 def test_memory_of_prepared_calls_is_reached_where_it_lies(play: Player) -> None:
     play("scene_ranks", "check_prepared_memory_is_not_copied", timeout_s=120)
+
+
+def test_arrays_in_memory_of_gpus_are_staged(play: Player) -> None:
+    fake_driver()  # a guest compiles slowly
+    play("scene_gpu", timeout_s=400)
 
 
 def test_a_small_pool_serves_large_tensors(play: Player) -> None:

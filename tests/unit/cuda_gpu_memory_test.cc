@@ -6,39 +6,26 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "cuda/cuda_memory.h"
 #include "cuda/gpu_memory.h"
+#include "memory/pool.h"
 
 namespace rdmacoll::cuda {
 namespace {
 
 using ::testing::HasSubstr;
 
-TEST(CudaGpuMemoryPolicy, writes_of_nics_are_flushed_as_the_attributes_say) {
-  struct Row {
-    int ordering, options;
-    bool has_call;
-    WriteFlush way;
-  };
-  for (const Row& row : {Row{0, 0, true, WriteFlush::read}, Row{0, 1, true, WriteFlush::call},
-                         Row{0, 1, false, WriteFlush::read}, Row{0, 2, true, WriteFlush::read},
-                         Row{100, 1, true, WriteFlush::none}, Row{200, 0, false, WriteFlush::none},
-                         Row{0, 0, false, WriteFlush::read}}) {
-    GpuFacts facts;
-    facts.writes_ordering = row.ordering;
-    facts.flush_options = row.options;
-    EXPECT_EQ(write_flush_of(facts, row.has_call), row.way)
-        << row.ordering << " " << row.options << " " << row.has_call;
-  }
-}
-
 // The driver lies beside this program.
 class CudaGpuMemory : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     ::setenv("CUDA_SIM_MACHINE", "k80", 0);
-    const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-    const Status status = Driver::open((folder / "libcuda_sim.so").string(), driver_);
+    const Status status = Driver::open(library(), driver_);
     ASSERT_TRUE(status.ok()) << status.message();
+  }
+  static std::string library() {
+    const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+    return (folder / "libcuda_sim.so").string();
   }
   void SetUp() override {
     ASSERT_TRUE(gpus_.use(0, gpu_).ok());
@@ -60,13 +47,22 @@ class CudaGpuMemory : public testing::Test {
 
   static constexpr std::size_t kBytes = 1 << 20;
   static const Driver* driver_;
-  Gpus gpus_{*driver_};
+  // The way of the first GPU of the driver.
+  static std::vector<DirectWay> ways() {
+    GpuFacts facts;
+    EXPECT_TRUE(read_facts(*driver_, 0, facts).ok());
+    return {{.uuid = facts.uuid,
+             .address = {},
+             .ways = {.sends = false, .receives = true},
+             .registrable_bytes = 12345,
+             .warning = "The direct way is lost.",
+             .status = {Code::invalid, "It cannot be forced."}}};
+  }
+
+  const std::shared_ptr<Gpus> shared_ = std::make_shared<Gpus>(*driver_);
+  Gpus& gpus_ = *shared_;
   Gpu gpu_ = kHost;
-  int asked_ = 0;
-  GpuMemory memory_{gpus_, [this](const std::string& uuid) {
-                      EXPECT_THAT(uuid, HasSubstr("GPU-"));
-                      return ++asked_ > 0 ? uint64_t{12345} : 0;
-                    }};
+  GpuMemory memory_{shared_, ways()};
   std::byte* array_ = nullptr;
 };
 const Driver* CudaGpuMemory::driver_ = nullptr;
@@ -133,10 +129,10 @@ Functions DmaBufDriver::real;
 TEST_F(CudaGpuMemory, gives_descriptors_or_says_why_there_is_none) {
   DmaBufDriver with(driver_->call);
   ASSERT_TRUE(with.driver.initialize().ok());
-  Gpus gpus(with.driver);
+  const auto gpus = std::make_shared<Gpus>(with.driver);
   Gpu gpu = kHost;
-  ASSERT_TRUE(gpus.use(0, gpu).ok());
-  GpuMemory memory(gpus, [](const std::string&) { return 0; });
+  ASSERT_TRUE(gpus->use(0, gpu).ok());
+  GpuMemory memory(gpus, {});
   Fd descriptor, none;
   const Status made = memory.dma_buf(gpu, {array_, 65536}, descriptor);
   EXPECT_TRUE(made.ok()) << made.message();
@@ -147,22 +143,85 @@ TEST_F(CudaGpuMemory, gives_descriptors_or_says_why_there_is_none) {
   functions.cuMemGetHandleForAddressRange = nullptr;
   Driver without(functions);
   ASSERT_TRUE(without.initialize().ok());
-  Gpus others(without);
-  ASSERT_TRUE(others.use(0, gpu).ok());
-  GpuMemory old(others, [](const std::string&) { return 0; });
+  const auto others = std::make_shared<Gpus>(without);
+  ASSERT_TRUE(others->use(0, gpu).ok());
+  GpuMemory old(others, {});
   EXPECT_THAT(old.dma_buf(gpu, {array_, 65536}, none).message(),
               HasSubstr("The driver gives no dma-buf of memory of the GPU cuda:0"));
 }
 
-TEST_F(CudaGpuMemory, leaves_the_caller_s_context_and_asks_for_the_bar1_once) {
-  EXPECT_EQ(memory_.registrable_bytes(gpu_), 12345u);
-  EXPECT_EQ(memory_.registrable_bytes(gpu_), 12345u);
-  EXPECT_EQ(asked_, 1);
-  EXPECT_EQ(memory_.write_flush(gpu_), write_flush_of(gpus_.facts(gpu_), true));
+TEST_F(CudaGpuMemory, leaves_the_caller_s_context) {
+  const GpuFacts& facts = gpus_.facts(gpu_);
+  EXPECT_EQ(memory_.write_flush(gpu_),
+            write_flush_of(facts.capability, facts.writes_ordering, facts.flush_options));
   EXPECT_TRUE(memory_.flush(gpu_).ok());
   ContextHandle now = nullptr;
   EXPECT_EQ(driver_->call.cuCtxGetCurrent(&now), kSuccess);
   EXPECT_EQ(now, nullptr);
+}
+
+TEST_F(CudaGpuMemory, a_driver_without_the_call_flushes_by_reads) {
+  Functions functions = driver_->call;
+  functions.cuFlushGPUDirectRDMAWrites = nullptr;
+  Driver without(functions);
+  ASSERT_TRUE(without.initialize().ok());
+  const auto gpus = std::make_shared<Gpus>(without);
+  Gpu gpu = kHost;
+  ASSERT_TRUE(gpus->use(0, gpu).ok());
+  EXPECT_EQ(GpuMemory(gpus, {}).write_flush(gpu), WriteFlush::read) << "a Tesla K80";
+}
+
+TEST_F(CudaGpuMemory, has_the_ways_that_were_decided) {
+  EXPECT_EQ(memory_.ways(gpu_), (GpuWays{.sends = false, .receives = true}));
+  EXPECT_EQ(memory_.registrable_bytes(gpu_), 12345u);
+  EXPECT_EQ(memory_.summary(), "cuda:0 send staged, receive direct");
+  const GpuMemory other(shared_, {});
+  EXPECT_EQ(other.ways(gpu_), GpuWays{});
+  EXPECT_EQ(other.summary(), "cuda:0 send staged, receive staged");
+}
+
+TEST_F(CudaGpuMemory, warns_of_a_lost_way_once_and_refuses_what_cannot_be_forced_each_time) {
+  testing::internal::CaptureStderr();
+  const Log log(LogLevel::warning, 0);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(memory_.admit(gpu_, log).message(), "It cannot be forced.");
+  }
+  const std::string logged = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(logged, HasSubstr("The direct way is lost."));
+  EXPECT_EQ(logged.find("The direct way", logged.find("The direct way") + 1), std::string::npos);
+  EXPECT_TRUE(GpuMemory(shared_, {}).admit(gpu_, log).ok());
+}
+
+// The job uses a NIC that this machine does not have.
+TEST_F(CudaGpuMemory, is_decided_for_the_nics_of_the_job_when_a_gpu_is_first_used) {
+  std::unique_ptr<MemoryPool> pool;
+  ASSERT_TRUE(MemoryPool::create(1 << 20, pool).ok());
+  const auto open = [&](std::vector<std::string> nics, const char* setting) {
+    std::unique_ptr<CudaMemory> opened;
+    const Status status = CudaMemory::open({.library = library(),
+                                            .pool = *pool,
+                                            .log = Log::silent(0),
+                                            .wake = [] {},
+                                            .nics = std::move(nics),
+                                            .gpudirect = gpudirect_from(setting).value(),
+                                            .nvml_library = library()},
+                                           opened);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return opened;
+  };
+  Gpu gpu = kHost;
+  const auto without = open({}, "force");
+  EXPECT_TRUE(without->find(array_, gpu).ok());
+  EXPECT_EQ(without->memory_for_nics(), nullptr);
+  const auto automatic = open({"mlx5_9"}, "auto");
+  EXPECT_TRUE(automatic->find(array_, gpu).ok());
+  EXPECT_EQ(automatic->memory_for_nics()->summary(), "cuda:0 send staged, receive staged");
+  const auto forced = open({"mlx5_9"}, "receive:force");
+  const Status refused = forced->find(array_, gpu);
+  EXPECT_EQ(refused.code(), Code::invalid);
+  EXPECT_THAT(refused.message(), HasSubstr("mlx5_9 cannot write the memory of Tesla K80 (GPU-"));
+  std::byte of_host{};
+  EXPECT_TRUE(forced->find(&of_host, gpu).ok());
 }
 
 }  // namespace

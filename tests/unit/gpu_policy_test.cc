@@ -245,7 +245,20 @@ TEST(GpuPolicy, needs_a_part_of_bar1_that_the_driver_has_not_reserved) {
   facts.gpu.bar1_bytes = facts.gpu.bar1_free = 16 << 20;
   EXPECT_EQ(decide(facts).receive.cause, Cause::bar1_too_small);
   facts.gpu.bar1_bytes = facts.gpu.bar1_free = {};  // not known
-  EXPECT_EQ(decide(facts).receive.way, Way::peer_memory);
+  EXPECT_EQ(decide(facts).receive.cause, Cause::bar1_unknown) << "registrations guess no size";
+  EXPECT_THAT(decide(facts).warning, HasSubstr("Give this process libnvidia-ml.so.1"));
+}
+
+TEST(GpuPolicy, warns_of_a_nic_that_the_job_uses_even_if_another_one_is_nearer) {
+  PolicyFacts facts = sound();
+  facts.way.distance = Distance::sys;
+  facts.nearer_nic = "mlx5_1";
+  EXPECT_EQ(decide(facts).warning, "");
+  facts.is_used = true;
+  EXPECT_THAT(decide(facts).warning, HasSubstr("Use mlx5_1, which is nearer"));
+  facts.setting = {GpuDirectMode::off, GpuDirectMode::off};
+  facts.way.distance = Distance::pix;
+  EXPECT_THAT(decide(facts).warning, HasSubstr("turns the direct way off"));
 }
 
 TEST(GpuPolicy, names_an_unknown_capability) {
@@ -283,12 +296,12 @@ TEST(GpuPolicy, flushes_by_the_attributes_and_otherwise_below_capability_9) {
     int capability;
     std::optional<int> ordering;
     std::optional<int> options;
-    Flush expected;
+    WriteFlush expected;
   };
-  for (const Case& each : {Case{80, {}, {}, Flush::by_read}, Case{80, {}, 1, Flush::by_driver},
-                           Case{80, {}, 2, Flush::by_read}, Case{90, {}, {}, Flush::none},
-                           Case{90, 0, 1, Flush::by_driver}, Case{80, 100, 1, Flush::none},
-                           Case{80, 200, 0, Flush::none}, Case{90, 0, 0, Flush::by_read}}) {
+  for (const Case& each : {Case{80, {}, {}, WriteFlush::read}, Case{80, {}, 1, WriteFlush::call},
+                           Case{80, {}, 2, WriteFlush::read}, Case{90, {}, {}, WriteFlush::none},
+                           Case{90, 0, 1, WriteFlush::call}, Case{80, 100, 1, WriteFlush::none},
+                           Case{80, 200, 0, WriteFlush::none}, Case{90, 0, 0, WriteFlush::read}}) {
     PolicyFacts facts = sound();
     facts.gpu.capability = each.capability;
     facts.gpu.writes_ordering = each.ordering;
@@ -296,7 +309,7 @@ TEST(GpuPolicy, flushes_by_the_attributes_and_otherwise_below_capability_9) {
     EXPECT_EQ(decide(facts).flush, each.expected)
         << each.capability << " " << each.ordering.value_or(-1);
     facts.setting.receive = GpuDirectMode::off;
-    EXPECT_EQ(decide(facts).flush, Flush::none) << "nothing is written by a NIC";
+    EXPECT_EQ(decide(facts).flush, WriteFlush::none) << "nothing is written by a NIC";
   }
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/text.h"
+#include "cuda/direct_ways.h"
 #include "cuda/gpu_report.h"
 #include "unit/pci_tree_folder.h"
 #include "unit/scripted_cuda.h"
@@ -66,7 +67,7 @@ TEST(GpuSystem, decides_for_each_pair) {
   const std::vector<Cell> cells = decide_all(system, {});
   EXPECT_THAT(shown(cells), ElementsAre("PXB slow_reads peer_memory", "PXB slow_reads peer_memory",
                                         "SYS slow_reads staged", "SYS slow_reads staged"));
-  EXPECT_EQ(cells[0].decision.flush, Flush::by_read);
+  EXPECT_EQ(cells[0].decision.flush, WriteFlush::read);
   // The board at the other socket loses its direct way. Each of its GPUs is named.
   EXPECT_THAT(
       warnings_of(system, cells),
@@ -102,6 +103,111 @@ TEST(GpuSystem, warns_once_for_each_gpu_and_not_where_a_nearer_nic_is_direct) {
   system.nics[0].is_active = system.nics[1].is_active = false;
   EXPECT_THAT(warnings_of(system, decide_all(system, {})),
               ElementsAre(HasSubstr("mlx5_2 does not read and write"), HasSubstr("mlx5_2")));
+}
+
+TEST(GpuSystem, forgives_a_nic_that_cannot_what_is_forced_if_another_one_can) {
+  const PciTreeFolder folder(recorded("dgx1_v100"));
+  GpuSystem system = machine(folder);
+  for (SystemGpu& gpu : system.gpus) gpu.profile = k80(gpu.profile.address);
+  system.host = {.peer_module = Known::yes, .driver_major = 470};
+  const GpuDirectSetting forced{GpuDirectMode::force, GpuDirectMode::force};
+  const auto errors = [&](std::span<const std::string> used) {
+    std::vector<std::string> texts;
+    for (const Cell& cell : decide_all(system, forced, used)) {
+      if (!cell.decision.status.ok()) texts.push_back(cell.decision.status.message());
+    }
+    return texts;
+  };
+  EXPECT_THAT(errors({}), IsEmpty()) << "the device in software cannot";
+  const std::vector<std::string> software{system.nics.back().name};
+  ASSERT_TRUE(system.nics.back().is_software);
+  EXPECT_THAT(errors(software), ElementsAre(HasSubstr("is a device in software"),
+                                            HasSubstr("is a device in software")))
+      << "of each GPU";
+  system.host.peer_module = Known::no;
+  EXPECT_EQ(errors({}).size(), 2 * system.nics.size()) << "none can";
+}
+
+// Ways of a job that uses the NICs of these names.
+std::vector<DirectWay> ways_of_job(const GpuSystem& system, std::vector<std::string> nics,
+                                   const GpuDirectSetting& setting = {}) {
+  return direct_ways(system, setting, nics);
+}
+
+TEST(GpuDirectWays, are_direct_if_all_nics_of_the_job_are) {
+  const PciTreeFolder folder(recorded("dgx1_v100"));
+  GpuSystem system = machine(folder);
+  for (SystemGpu& gpu : system.gpus) {
+    gpu.profile = k80(gpu.profile.address);
+    gpu.profile.capability = 70;
+    gpu.profile.has_nvlink = true;
+  }
+  system.host = {.peer_module = Known::yes, .driver_major = 470};
+  const GpuWays both{.sends = true, .receives = true};
+  std::vector<DirectWay> ways = ways_of_job(system, {"mlx5_0"});
+  ASSERT_EQ(ways.size(), system.gpus.size());
+  EXPECT_EQ(ways[0].ways, both);
+  EXPECT_EQ(ways[0].warning, "");
+  EXPECT_EQ(ways[0].registrable_bytes, (16ULL << 30) - (32 << 20));
+
+  ways = ways_of_job(system, {"mlx5_0", "mlx5_1"});
+  EXPECT_EQ(ways[0].ways, GpuWays{});
+  EXPECT_THAT(ways[0].warning, HasSubstr("each transfer also uses mlx5_1"));
+  EXPECT_THAT(ways[0].warning, HasSubstr("Set RDMACOLL_DEVICE=mlx5_0."));
+
+  ways = ways_of_job(system, {"mlx5_2"});
+  EXPECT_EQ(ways[0].ways, GpuWays{});
+  EXPECT_THAT(ways[0].warning, HasSubstr("at different sockets (SYS). Use mlx5_0"));
+  EXPECT_TRUE(ways_of_job(system, {}).empty());
+}
+
+TEST(GpuDirectWays, follow_the_setting_in_each_direction) {
+  const PciTreeFolder folder(recorded("hgx_h100"));
+  GpuSystem system = machine(folder);
+  for (SystemGpu& gpu : system.gpus) {
+    gpu.profile = k80(gpu.profile.address);
+    gpu.profile.capability = 90;
+  }
+  system.host = {.peer_module = Known::yes, .driver_major = 535};
+  const std::vector<std::string> nic{system.nics.front().name};
+  const auto ways = [&](const char* text) {
+    return direct_ways(system, gpudirect_from(text).value(), nic).front();
+  };
+  EXPECT_EQ(ways("auto").ways, (GpuWays{.sends = true, .receives = true}));
+  EXPECT_EQ(ways("off").ways, GpuWays{});
+  EXPECT_THAT(ways("off").warning, HasSubstr("turns the direct way off"));
+  EXPECT_EQ(ways("send:off").ways, (GpuWays{.sends = false, .receives = true}));
+  EXPECT_EQ(ways("send:off").text(), "send staged, receive direct");
+  EXPECT_EQ(ways("receive:off").ways, (GpuWays{.sends = true, .receives = false}));
+  EXPECT_EQ(ways("force").ways, (GpuWays{.sends = true, .receives = true}));
+  EXPECT_TRUE(ways("force").status.ok());
+  system.host.peer_module = Known::no;
+  EXPECT_EQ(ways("force").ways, GpuWays{});
+  EXPECT_EQ(ways("force").status.code(), Code::invalid);
+  EXPECT_THAT(ways("receive:force").status.message(), HasSubstr("cannot write the memory of"));
+}
+
+TEST(GpuDirectWays, of_a_nic_that_no_tree_shows_are_lost_with_a_warning) {
+  GpuSystem system;
+  system.gpus.emplace_back().profile = k80("0000:06:00.0");
+  system.host = {.peer_module = Known::yes, .driver_major = 470};
+  const DirectWay way = ways_of_job(system, {"mlx5_7"}).front();
+  EXPECT_EQ(way.ways, GpuWays{});
+  EXPECT_THAT(way.warning, HasSubstr("mlx5_7 does not write"));
+  EXPECT_THAT(way.warning, HasSubstr("shows no PCIe tree in /sys"));
+}
+
+TEST(GpuDirectWays, are_found_by_the_uuid_or_by_the_address) {
+  const std::vector<DirectWay> ways = {{.uuid = "GPU-a", .address = "0000:0a:00.0"},
+                                       {.uuid = "GPU-b", .address = "0000:0b:00.0"}};
+  GpuFacts facts;
+  facts.uuid = "GPU-b";
+  facts.pci = "0000:0a:00.0";
+  EXPECT_EQ(find_way(ways, facts), &ways[1]);
+  facts.uuid = "MIG-c";
+  EXPECT_EQ(find_way(ways, facts), &ways[0]) << "a part of a GPU";
+  facts.pci = "0000:0c:00.0";
+  EXPECT_EQ(find_way(ways, facts), nullptr);
 }
 
 TEST(GpuSystem, finds_gpus_in_the_tree_that_no_library_tells) {

@@ -53,9 +53,8 @@ TEST_F(GpuDirectTest, is_read_as_a_setting) {
 
   variables() = {{"RDMACOLL_GPUDIRECT", "receive:force"}};
   ASSERT_TRUE(read().ok());
-  EXPECT_EQ(value("RDMACOLL_GPUDIRECT").warning,
-            "RDMACOLL_GPUDIRECT=receive:force has no effect: this version stages all memory of "
-            "GPUs in host memory");
+  EXPECT_EQ(config.gpudirect, (GpuDirectSetting{kAuto, GpuDirectMode::force}));
+  EXPECT_EQ(value("RDMACOLL_GPUDIRECT").warning, "");
 
   expect_refused("RDMACOLL_GPUDIRECT", "sometimes");
   EXPECT_EQ(read().message(),

@@ -86,6 +86,61 @@ TEST_P(EveryAlgorithm, stays_right_when_lowered_for_any_placement) {
   }
 }
 
+// The steps that touch callers' memory on GPUs, where NICs access it as `direct` says.
+std::string misuse_of_gpus(const Schedule& schedule, const Placement& placement) {
+  const auto is_callers = [](const Slice& slice) {
+    return slice.space == Space::input || slice.space == Space::output;
+  };
+  for (const Step& step : schedule.steps) {
+    bool touches = is_callers(step.to);
+    for (const Slice& source : schedule.sources_of(step)) touches |= is_callers(source);
+    if (!touches || step.verb == Verb::pack || step.verb == Verb::unpack) continue;
+    const bool is_input = step.to.space == Space::input;
+    const bool is_right = (step.verb == Verb::send && (is_input ? placement.direct.reads_input
+                                                                : placement.direct.reads_output)) ||
+                          (step.verb == Verb::receive && placement.direct.writes_output);
+    if (!is_right || placement.views[step.peer] || !placement.nics[step.peer]) {
+      return to_text(schedule);
+    }
+  }
+  return "";
+}
+
+TEST_P(EveryAlgorithm, stays_right_when_nics_access_memory_of_gpus) {
+  for (int ranks = 1; ranks <= 9; ++ranks) {
+    for (int per_node : {1, 2, 3, ranks}) {
+      const std::vector<int> nodes = nodes_of(ranks, per_node);
+      for (int form = 0; form < (is_sum(row().result) ? 32 : 16); ++form) {
+        const bool other = form & 8;
+        const Shape shape{.ranks = ranks,
+                          .root = other ? ranks / 2 : 0,
+                          .prescaled = other && is_sum(row().result),
+                          .nodes = nodes,
+                          .wide_sums = (form & 16) != 0};
+        std::vector<Schedule> lowered;
+        for (const Schedule& schedule : schedules_of(row(), shape)) {
+          Placement placement;
+          for (int peer = 0; peer < ranks; ++peer) {
+            placement.views.push_back(nodes[peer] == nodes[schedule.rank]);
+            placement.nics.push_back(!placement.views.back());
+          }
+          placement.input = placement.output = CallerMemory::device;
+          const bool writes = (form & 2) != 0;
+          placement.direct = {.reads_input = (form & 1) != 0,
+                              .reads_output = writes && (form & 4) != 0,
+                              .writes_output = writes};
+          lowered.push_back(lower(schedule, placement));
+          ASSERT_EQ(misuse_of_gpus(lowered.back(), placement), "") << row().name << " " << form;
+        }
+        ASSERT_EQ(verified(row(), lowered, shape), "")
+            << row().name << ", " << ranks << " ranks, " << per_node << " a node, form " << form
+            << "\n"
+            << to_text(lowered[0]);
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(table, EveryAlgorithm,
                          testing::Range(0, static_cast<int>(algorithm_table().size())),
                          [](const auto& info) {

@@ -146,6 +146,7 @@ bool SimGpus::find(const std::byte* address, GpuAllocation& allocation) {
 
 // The pages may have other allocations, too.
 Status SimGpus::dma_buf(Gpu gpu, const Piece& pages, Fd& descriptor) {
+  ++counters_.dma_bufs;
   const std::byte* begin = pages.data;
   RC_ASSERT((begin - arena_) % 4096 == 0 && pages.bytes % 4096 == 0, "parts of pages");
   DmaBuf buf{.begin = begin, .bytes = pages.bytes};
@@ -158,7 +159,6 @@ Status SimGpus::dma_buf(Gpu gpu, const Piece& pages, Fd& descriptor) {
   if (buf.memories.empty() || !model(gpu).gives_dma_bufs) {
     return {Code::failed, "The driver gives no dma-buf."};
   }
-  ++counters_.dma_bufs;
   descriptor = Fd(::memfd_create("dma-buf", MFD_CLOEXEC));
   buf.inode = inode_of(descriptor.get());
   dma_bufs_[descriptor.get()] = std::move(buf);
@@ -196,7 +196,8 @@ Status SimGpus::flush(Gpu gpu) {
 // ---- a NIC ----
 
 bool SimGpus::owns(const std::byte* address) const {
-  return address >= arena_ && address < arena_ + kArenaBytes;
+  const std::byte* begin = nullptr;
+  return holder(address, &begin) != nullptr;
 }
 
 int SimGpus::charge(Range& range, std::size_t pages) {

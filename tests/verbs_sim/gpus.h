@@ -10,6 +10,7 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "memory/gpu_memory_facts.h"
@@ -21,11 +22,12 @@ struct GpuModel {
   bool is_bar1_known = true;
   bool gives_dma_bufs = true;
   WriteFlush write_flush = WriteFlush::read;
+  GpuWays ways = {.sends = true, .receives = true};
 };
 
 struct GpuCounters {
   uint64_t finds = 0;
-  uint64_t dma_bufs = 0;
+  uint64_t dma_bufs = 0;        // descriptors that were asked for
   uint64_t flushes = 0;         // by a call
   uint64_t sync_memops = 0;     // calls of set_sync_memops
   uint64_t stale_accesses = 0;  // by NICs, to other memory than is at the address
@@ -80,6 +82,8 @@ class SimGpus final : public GpuMemoryFacts {
   std::vector<std::byte> read(const std::byte* from, std::size_t bytes) const;
 
   // ---- the driver ----
+  GpuWays ways(Gpu gpu) const override { return models_[static_cast<std::size_t>(gpu)].ways; }
+  std::string text(Gpu gpu) const override { return "GPU " + std::to_string(gpu); }
   bool find(const std::byte* address, GpuAllocation& allocation) override;
   Status dma_buf(Gpu gpu, const Piece& pages, Fd& descriptor) override;
   Status set_sync_memops(const GpuAllocation& allocation) override;

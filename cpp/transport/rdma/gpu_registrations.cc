@@ -14,6 +14,8 @@ namespace {
 // into slabs of the other share, so that several arrays of it fit.
 constexpr uint64_t kWholeShare = 2;
 constexpr uint64_t kSlabShare = 8;
+// The most holds that are refused between two tries to register an allocation.
+constexpr uint32_t kSkipsMax = 4096;
 // Allocations to look at when a new one comes. Freed memory goes this much faster than it comes.
 constexpr std::size_t kSweptPerAllocation = 4;
 
@@ -56,15 +58,21 @@ bool GpuRegistrations::hold(const Piece& memory) {
   const uint64_t registrations = counters_.registrations;
   Allocation* allocation = current(memory.data);
   bool is_held = allocation != nullptr && allocation->obstacle.empty() && allocation->holds(memory);
-  if (is_held) {
+  if (is_held && allocation->skips > 0) {
+    --allocation->skips;
+    is_held = false;
+  }
+  const std::size_t first = is_held ? allocation->index(memory.data) : 0;
+  const std::size_t last = is_held ? allocation->index(memory.data + memory.bytes - 1) : 0;
+  if (is_held && may_fit(*allocation, first, last)) {
     ++allocation->held_slabs;  // making room must not forget it
-    const std::size_t first = allocation->index(memory.data);
-    const std::size_t last = allocation->index(memory.data + memory.bytes - 1);
     std::size_t next = first;
     while (next <= last && hold(*allocation, next)) ++next;
     is_held = next > last;
     while (!is_held && next-- > first) release(allocation->slabs.at(next));
     --allocation->held_slabs;
+  } else {
+    is_held = false;
   }
   if (!is_held) {
     ++counters_.refusals;
@@ -74,25 +82,52 @@ bool GpuRegistrations::hold(const Piece& memory) {
   return is_held;
 }
 
+// Whether the slabs fit beside all others that are held. If not, making room for them would drop
+// registrations for nothing.
+bool GpuRegistrations::may_fit(Allocation& allocation, std::size_t first, std::size_t last) {
+  const Gpu gpu = allocation.facts.gpu;
+  uint64_t cost = 0;
+  for (std::size_t index = first; index <= last; ++index) {
+    const auto found = allocation.slabs.find(index);
+    const bool counts = found == allocation.slabs.end() || found->second.holds == 0;
+    if (counts) cost += cost_of(allocation, index);
+  }
+  const uint64_t most = facts_.registrable_bytes(gpu);
+  if (cost > most) {
+    say_staged(gpu, cat("An array takes more of the GPU's BAR1 than its ", bytes_text(most),
+                        ". Turn on above-4G decoding in the firmware, and Resizable BAR where "
+                        "there is one."));
+  }
+  return gpus_[gpu].held_bytes + cost <= most;
+}
+
+uint64_t GpuRegistrations::cost_of(const Allocation& allocation, std::size_t index) const {
+  return uint64_t{pages_of(allocation.part(index)).bytes} * devices_.size();
+}
+
 bool GpuRegistrations::hold(Allocation& allocation, std::size_t index) {
+  OfGpu& gpu = gpus_[allocation.facts.gpu];
   const auto found = allocation.slabs.find(index);
   if (found != allocation.slabs.end()) {
     Slab& slab = found->second;
     if (slab.holds++ == 0) {
-      gpus_[allocation.facts.gpu].idle.erase(slab.idle);
+      gpu.idle.erase(slab.idle);
+      gpu.held_bytes += slab.cost;
       ++allocation.held_slabs;
     }
     return true;
   }
   Slab slab{.allocation = &allocation, .index = index, .holds = 1};
-  const std::size_t pages = pages_of(allocation.part(index)).bytes;
-  slab.cost = uint64_t{pages} * devices_.size();
+  slab.cost = cost_of(allocation, index);
   if (!make_room(allocation.facts.gpu, slab.cost)) return false;
   if (Status opened = open(slab); !opened.ok()) {
-    set_obstacle(allocation, opened.message());
+    say_staged(allocation.facts.gpu, opened.message());
+    allocation.skips = std::min(kSkipsMax, uint32_t{1} << std::min(allocation.failures++, 30u));
     return false;
   }
-  gpus_[allocation.facts.gpu].registered_bytes += slab.cost;
+  allocation.failures = 0;
+  gpu.registered_bytes += slab.cost;
+  gpu.held_bytes += slab.cost;
   ++counters_.registrations;
   ++allocation.held_slabs;
   allocation.slabs.emplace(index, std::move(slab));
@@ -121,8 +156,9 @@ void GpuRegistrations::release(Slab& slab) {
   RC_ASSERT(slab.holds > 0);
   if (--slab.holds > 0) return;
   --slab.allocation->held_slabs;
-  Idle& idle = gpus_[slab.allocation->facts.gpu].idle;
-  slab.idle = idle.insert(idle.end(), &slab);
+  OfGpu& gpu = gpus_[slab.allocation->facts.gpu];
+  gpu.held_bytes -= slab.cost;
+  slab.idle = gpu.idle.insert(gpu.idle.end(), &slab);
 }
 
 bool GpuRegistrations::is_held(const Piece& memory) const {
@@ -228,8 +264,12 @@ GpuRegistrations::Allocation& GpuRegistrations::remember(const GpuAllocation& fo
 
 void GpuRegistrations::set_obstacle(Allocation& allocation, const std::string& why) {
   allocation.obstacle = why;
+  say_staged(allocation.facts.gpu, why);
+}
+
+void GpuRegistrations::say_staged(Gpu gpu, const std::string& why) {
   const std::string sentence =
-      cat("memory of GPU ", allocation.facts.gpu, " is staged through the host. ", why);
+      cat("memory of ", facts_.text(gpu), " is staged through the host. ", why);
   if (said_.insert(sentence).second) say_(sentence);
 }
 

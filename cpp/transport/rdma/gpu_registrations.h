@@ -43,7 +43,8 @@ class GpuRegistrations {
 
   // Registers the memory, which lies in one allocation, until release(). Holds are counted. Returns
   // false if NICs cannot access it now. A reason that holds for the allocation's whole life is
-  // remembered.
+  // remembered. A registration that fails is tried again ever more rarely, since other processes
+  // may give BAR1 back.
   bool hold(const Piece& memory);
   // Holds memory once more that is held.
   void hold_again(const Piece& memory);
@@ -61,8 +62,10 @@ class GpuRegistrations {
   void sweep(std::size_t count);
 
   GpuMemoryFacts& facts() const { return facts_; }
-  // Returns true if the address is of an allocation that has registrations.
-  bool knows(const std::byte* address) const { return find(address) != nullptr; }
+  // Returns true if the byte at the address is held. Other addresses may be the host's by now.
+  bool is_held(const std::byte* address) const {
+    return is_held(Piece{const_cast<std::byte*>(address), 1});
+  }
   const Counters& counters() const { return counters_; }
   // Bytes of a GPU's BAR1 that the registrations take.
   uint64_t registered_bytes(Gpu gpu) const;
@@ -86,7 +89,9 @@ class GpuRegistrations {
     std::size_t slab_bytes = 0;
     std::map<std::size_t, Slab> slabs;
     uint32_t held_slabs = 0;
-    std::string obstacle;  // why NICs cannot access it, or ""
+    std::string obstacle;   // why NICs never access it, or ""
+    uint32_t failures = 0;  // registrations that failed, one after the other
+    uint32_t skips = 0;     // holds that are refused until the next try
 
     const std::byte* end() const { return facts.begin + facts.bytes; }
     bool holds(const Piece& piece) const {
@@ -97,6 +102,7 @@ class GpuRegistrations {
   };
   struct OfGpu {
     uint64_t registered_bytes = 0;
+    uint64_t held_bytes = 0;  // the part of held slabs
     Idle idle;
   };
   using Allocations = std::map<const std::byte*, Allocation>;  // by the first byte
@@ -104,6 +110,8 @@ class GpuRegistrations {
   Allocation* current(const std::byte* address);
   bool forget(const std::byte* begin, const std::byte* end);
   Allocation& remember(const GpuAllocation& found);
+  bool may_fit(Allocation& allocation, std::size_t first, std::size_t last);
+  uint64_t cost_of(const Allocation& allocation, std::size_t index) const;
   bool hold(Allocation& allocation, std::size_t index);
   void release(Slab& slab);
   Status open(Slab& slab);
@@ -113,6 +121,7 @@ class GpuRegistrations {
   void evict(Slab& slab);
   Allocations::iterator drop(Allocations::iterator at);
   void set_obstacle(Allocation& allocation, const std::string& why);
+  void say_staged(Gpu gpu, const std::string& why);
   const Allocation* find(const std::byte* address) const;
   const Slab& slab_of(const std::byte* address) const;
 

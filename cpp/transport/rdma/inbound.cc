@@ -58,7 +58,9 @@ Status Inbound::post_recv(const Transfer& transfer) {
   receiving.is_ready = false;
   receiving.flushes = 0;
   receiving.landed.clear();
-  receiving.has_gpu = hold_gpu_memory(rank_state_, transfer.pieces);
+  const uint64_t of_gpus = hold_gpu_memory(rank_state_, transfer.pieces);
+  receiving.has_gpu = of_gpus > 0;
+  rank_state_.counters.gpu_bytes_received += of_gpus;
   receiving.is_staged =
       !std::all_of(transfer.pieces.begin(), transfer.pieces.end(),
                    [&](const Piece& piece) { return rank_state_.slabs.contains(piece); });

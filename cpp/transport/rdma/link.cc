@@ -4,15 +4,15 @@
 
 namespace rdmacoll::rdma {
 
-bool hold_gpu_memory(const RankState& rank_state, std::span<const Piece> pieces) {
-  bool has_gpu = false;
+uint64_t hold_gpu_memory(const RankState& rank_state, std::span<const Piece> pieces) {
+  uint64_t bytes = 0;
   for (const Piece& piece : pieces) {
     if (piece.gpu == kHost || piece.bytes == 0) continue;
     RC_ASSERT(rank_state.gpus != nullptr, cat("memory of GPU ", piece.gpu, " is not pinned"));
     rank_state.gpus->registrations.hold_again(piece);
-    has_gpu = true;
+    bytes += piece.bytes;
   }
-  return has_gpu;
+  return bytes;
 }
 
 void release_gpu_memory(const RankState& rank_state, std::span<const Piece> pieces) {

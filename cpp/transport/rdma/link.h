@@ -17,12 +17,14 @@ namespace rdmacoll::rdma {
 
 // Access of NICs to memory of GPUs.
 struct GpuAccess {
-  GpuAccess(GpuMemoryFacts& facts, std::span<Device* const> devices, std::span<const Rail> rails,
-            const PathSettings& path, MemoryPool& pool, Transport::Counters& counters,
-            GpuRegistrations::Say say)
-      : registrations(facts, devices, counters, std::move(say)),
+  GpuAccess(const GpuMemoryForNics& gpus, std::span<Device* const> devices,
+            std::span<const Rail> rails, const PathSettings& path, MemoryPool& pool,
+            Transport::Counters& counters)
+      : facts(gpus.facts),
+        registrations(*facts, devices, counters, gpus.say),
         flushes(registrations, pool, devices, rails, path, counters) {}
 
+  const std::shared_ptr<GpuMemoryFacts> facts;
   GpuRegistrations registrations;
   GpuFlushes flushes;
 };
@@ -35,7 +37,7 @@ struct RankState {
   Transport::Counters& counters;
   const Clock& clock;
   double copy_speed = 0;  // speed of this processor in bytes per nanosecond, if cuts are measured
-  GpuAccess* gpus = nullptr;  // null: pieces of transfers are memory of the host
+  const std::unique_ptr<GpuAccess>& gpus;  // null: pieces of transfers are memory of the host
 };
 
 // Equal at both ends: the smaller of the two ranks' values.
@@ -51,9 +53,8 @@ inline void check_eager(std::span<const Piece> pieces) {
   }
 }
 
-// Holds the pieces that are memory of GPUs, which the caller has pinned. Returns whether there are
-// any.
-bool hold_gpu_memory(const RankState& rank_state, std::span<const Piece> pieces);
+// Holds the pieces that are memory of GPUs, which the caller has pinned. Returns their bytes.
+uint64_t hold_gpu_memory(const RankState& rank_state, std::span<const Piece> pieces);
 void release_gpu_memory(const RankState& rank_state, std::span<const Piece> pieces);
 
 struct Link {

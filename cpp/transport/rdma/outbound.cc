@@ -78,7 +78,9 @@ Status Outbound::post_send(const Transfer& transfer) {
         cat("it granted ", sending.granted, " bytes for a transfer of ", sending.progress.bytes);
     return {};
   }
-  sending.has_gpu = hold_gpu_memory(rank_state_, transfer.pieces);
+  const uint64_t of_gpus = hold_gpu_memory(rank_state_, transfer.pieces);
+  sending.has_gpu = of_gpus > 0;
+  rank_state_.counters.gpu_bytes_sent += of_gpus;
   if (sending.is_asked && !answer(index)) asked_.push(index);
   go_on(index);
   return {};

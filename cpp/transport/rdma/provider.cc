@@ -48,6 +48,12 @@ Status RdmaProvider::open(const TransportOptions& options,
   return {};
 }
 
+std::vector<std::string> RdmaProvider::nics() const {
+  std::vector<std::string> names;
+  for (const rdma::Rail& rail : ability_.rails) names.push_back(rail.device);
+  return names;
+}
+
 std::vector<std::string> RdmaProvider::ports() const {
   std::vector<std::string> texts;
   for (const rdma::Rail& rail : ability_.rails) texts.push_back(rail.text());

@@ -31,6 +31,7 @@ class RdmaProvider final : public TransportProvider {
   bool is_by_device() const override { return true; }
   Status open(const TransportOptions& options,
               std::unique_ptr<SocketTransport>& transport) override;
+  std::vector<std::string> nics() const override;
   std::vector<std::string> ports() const override;
   std::optional<double> port_gbit_per_s() const override;
   std::vector<std::string> choices() const override;

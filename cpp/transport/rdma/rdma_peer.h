@@ -30,11 +30,6 @@ struct PeerOptions {
   Nanoseconds peer_timeout = 5 * kSecond;
   PathSettings path;                // timeouts, retries, class; `mtu`, if set, limits both ends
   bool pins_callers_memory = true;  // false: pin() registers no memory of the host
-  GpuMemoryFacts* gpu_memory = nullptr;  // null: pin() registers no memory of GPUs
-  bool sends_gpu_memory = true;          // Reach
-  bool receives_gpu_memory = true;
-  // Hears once why NICs cannot access memory of a GPU.
-  GpuRegistrations::Say say = [](const std::string&) {};
 };
 
 // The least memory of the pool that the messages of one peer take, in bytes.

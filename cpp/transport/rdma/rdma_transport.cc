@@ -74,7 +74,7 @@ Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
   if (!epoll_) return system_error("epoll_create1", errno);
   const uint64_t wanted = uint64_t{rdma::completions_of_a_pair(options_, pool_.size())} *
                               static_cast<uint64_t>(std::max(1, world_.size() - 1)) +
-                          (options_.gpu_memory != nullptr ? rdma::GpuFlushes::kCompletions : 0);
+                          rdma::GpuFlushes::kCompletions;
   devices_.resize(ports_.rails.size());
   for (std::size_t rail = 0; rail < devices_.size(); ++rail) {
     Port& port = devices_[rail];
@@ -82,7 +82,8 @@ Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
         {wanted, kCompletionsMax,
          static_cast<uint64_t>(std::max(1, ports_.rails[rail].completions_max))}));
     RC_RETURN_IF_ERROR(verbs.open({ports_.rails[rail].device, port.completions_left}, port.device));
-    if (options_.gpu_memory != nullptr) port.completions_left -= rdma::GpuFlushes::kCompletions;
+    // For memory of GPUs, which may come later.
+    port.completions_left -= std::min(port.completions_left, rdma::GpuFlushes::kCompletions);
     ports_.devices.push_back(port.device.get());
     const std::array<std::pair<Source, int>, 2> watched = {
         {{Source::completions, port.device->completion_fd()},
@@ -97,12 +98,18 @@ Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
   for (auto* stages : {&send_stages_, &receive_stages_}) {
     *stages = std::make_unique<rdma::Stages>(pool_, all, counters_);
   }
-  if (options_.gpu_memory != nullptr) {
-    gpus_ = std::make_unique<rdma::GpuAccess>(*options_.gpu_memory, all, ports_.rails,
-                                              options_.path, pool_, counters_, options_.say);
-    slabs_->add_gpus(gpus_->registrations);
-  }
   return {};
+}
+
+void RdmaTransport::use_gpus(const GpuMemoryForNics& gpus) {
+  RC_ASSERT(gpus_ == nullptr);
+  gpus_ = std::make_unique<rdma::GpuAccess>(gpus, ports_.devices, ports_.rails, options_.path,
+                                            pool_, counters_);
+  slabs_->add_gpus(gpus_->registrations);
+}
+
+GpuWays RdmaTransport::gpu_ways(Gpu gpu) const {
+  return gpus_ == nullptr ? GpuWays{} : gpus_->facts->ways(gpu);
 }
 
 // ---- handshake ----
@@ -120,7 +127,7 @@ Status RdmaTransport::meet(int rank, Fd socket) {
   auto& slot = peers_[static_cast<std::size_t>(rank)];
   slot = std::make_unique<RdmaPeer>(world_, rank, ports_, options_, pool_,
                                     rdma::RankState{*slabs_, *send_stages_, *receive_stages_,
-                                                    counters_, clock_, copy_speed_, gpus_.get()});
+                                                    counters_, clock_, copy_speed_, gpus_});
   epoll_event event{.events = EPOLLIN | EPOLLRDHUP,
                     .data = {.u64 = token(Source::socket, static_cast<std::size_t>(rank))}};
   Status status = watch(epoll_.get(), socket.get(), event);
@@ -155,9 +162,7 @@ Reach RdmaTransport::reach(int peer) const {
   return {.transport = "rdma",
           .transfer_bytes_max = std::size_t{1} << 40,
           .foreign_transfers = false,
-          .eager_bytes = found == nullptr ? 0 : found->eager_bytes(),
-          .gpu_sends = gpus_ != nullptr && options_.sends_gpu_memory,
-          .gpu_receives = gpus_ != nullptr && options_.receives_gpu_memory};
+          .eager_bytes = found == nullptr ? 0 : found->eager_bytes()};
 }
 
 // ---- posting ----

@@ -36,6 +36,8 @@ class RdmaTransport final : public SocketTransport {
   }
   void unpin(const Piece& memory) override;
   bool is_pinned(const Piece& memory) const override { return slabs_->is_pinned(memory); }
+  void use_gpus(const GpuMemoryForNics& gpus) override;
+  GpuWays gpu_ways(Gpu gpu) const override;
   bool poll(Sink& sink) override;
   bool arm() override;
   int wait_handle() const override { return epoll_.get(); }

@@ -73,9 +73,9 @@ void Slabs::unpin(const Piece& memory) {
 
 bool Slabs::is_held(const Piece& piece) const { return gpus_ != nullptr && gpus_->is_held(piece); }
 
-// No address is of the host and of a GPU.
+// Callers free memory of GPUs, and the host may then get its address. So only held memory counts.
 bool Slabs::is_of_gpu(const std::byte* address) const {
-  return gpus_ != nullptr && gpus_->knows(address);
+  return gpus_ != nullptr && gpus_->is_held(address);
 }
 
 // Usually this is the nearest range that begins before the piece. Pinned ranges may overlap.

@@ -1,0 +1,88 @@
+#include "cuda/direct_ways.h"
+
+#include <algorithm>
+
+#include "base/small_range.h"
+#include "base/text.h"
+
+namespace rdmacoll::cuda {
+namespace {
+
+// A container may show no /sys. A NIC that is not found there has a place that is not known.
+void add_missing_nics(std::span<const std::string> nics, GpuSystem& system) {
+  for (const std::string& name : nics) {
+    if (is_any_of(system.nics, [&](const NicPlace& nic) { return nic.name == name; })) continue;
+    NicPlace& nic = system.nics.emplace_back();
+    nic.name = name;
+    nic.is_active = true;
+  }
+}
+
+bool is_direct(const DirectionDecision& direction) { return direction.way != Way::staged; }
+
+// One NIC without a direct way takes it from the others.
+std::string warning_of_mixture(const GpuSystem& system, const std::vector<Cell>& cells,
+                               const SystemGpu& gpu) {
+  const auto can = [](const Cell& cell) {
+    return is_direct(cell.decision.send) || is_direct(cell.decision.receive);
+  };
+  const auto direct = std::find_if(cells.begin(), cells.end(), can);
+  const auto staged = std::find_if_not(cells.begin(), cells.end(), can);
+  if (direct == cells.end() || staged == cells.end()) return "";
+  const std::string& name = system.nics[direct->nic].name;
+  return cat(name, " does not access the memory of ", gpu.profile.name, " (", gpu.profile.uuid,
+             ") itself, because each transfer also uses ", system.nics[staged->nic].name,
+             ", which cannot: ", staged->decision.receive.why, ". Set RDMACOLL_DEVICE=", name, ".");
+}
+
+DirectWay way_of(const GpuSystem& system, const SystemGpu& gpu, const std::vector<Cell>& cells) {
+  DirectWay way{.uuid = gpu.profile.uuid,
+                .address = gpu.profile.address,
+                .ways = {.sends = !cells.empty(), .receives = !cells.empty()},
+                .registrable_bytes = usable_bar1(gpu.profile).value_or(0),
+                .warning = {},
+                .status = {}};
+  for (const Cell& cell : cells) {
+    const Decision& decision = cell.decision;
+    way.ways.sends = way.ways.sends && is_direct(decision.send);
+    way.ways.receives = way.ways.receives && is_direct(decision.receive);
+    if (way.warning.empty()) way.warning = decision.warning;
+    if (way.status.ok()) way.status = decision.status;
+  }
+  if (way.warning.empty()) way.warning = warning_of_mixture(system, cells, gpu);
+  return way;
+}
+
+}  // namespace
+
+std::string DirectWay::text() const {
+  return cat("send ", ways.sends ? "direct" : "staged", ", receive ",
+             ways.receives ? "direct" : "staged");
+}
+
+std::vector<DirectWay> direct_ways(GpuSystem system, const GpuDirectSetting& setting,
+                                   std::span<const std::string> nics) {
+  if (nics.empty()) return {};
+  add_missing_nics(nics, system);
+  const std::vector<Cell> all = decide_all(system, setting, nics);
+  std::vector<DirectWay> ways;
+  for (std::size_t gpu = 0; gpu < system.gpus.size(); ++gpu) {
+    std::vector<Cell> cells;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(cells),
+                 [&](const Cell& cell) { return cell.gpu == gpu; });
+    ways.push_back(way_of(system, system.gpus[gpu], cells));
+  }
+  return ways;
+}
+
+const DirectWay* find_way(std::span<const DirectWay> ways, const GpuFacts& gpu) {
+  for (const DirectWay& way : ways) {
+    if (way.uuid == gpu.uuid) return &way;
+  }
+  for (const DirectWay& way : ways) {
+    if (!way.address.empty() && way.address == pci_address(gpu.pci)) return &way;
+  }
+  return nullptr;
+}
+
+}  // namespace rdmacoll::cuda
