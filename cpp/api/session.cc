@@ -274,7 +274,7 @@ DriverOptions Session::driver_options(const Oversubscription& oversubscription, 
   if (shares) options.thread_spin = 0;
   if (config_.spin_us) {
     options.caller_spin = static_cast<Nanoseconds>(*config_.spin_us * kMicrosecond);
-    options.op_spin = options.thread_spin = options.caller_spin;
+    options.op_spin = options.thread_spin = options.gpu_spin = options.caller_spin;
   }
   return options;
 }

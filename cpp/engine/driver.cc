@@ -128,7 +128,7 @@ void Driver::ring() { rdmacoll::ring(wake_fd_); }
 
 Status Driver::submit_and_wait(const OperationRef& operation, Nanoseconds timeout,
                                LongWait* long_wait) {
-  Limits limits{.timeout = timeout, .spin = options_.caller_spin, .long_wait = long_wait};
+  Limits limits = limits_of(*operation, timeout, long_wait);
   Status status;
   callers_.fetch_add(1, std::memory_order_seq_cst);
   if (insisting_.load() == 0 && try_baton()) {
@@ -164,7 +164,7 @@ Status Driver::submit_and_drive(const OperationRef& operation) {
 bool Driver::wait(Operation& operation, Nanoseconds timeout, LongWait* long_wait) {
   if (operation.done()) return true;
   callers_.fetch_add(1, std::memory_order_seq_cst);
-  Limits limits{.timeout = timeout, .spin = options_.caller_spin, .long_wait = long_wait};
+  Limits limits = limits_of(operation, timeout, long_wait);
   visit(operation, limits);
   end_visit();
   return operation.done();
@@ -361,7 +361,7 @@ void Driver::drive(Done done, Limits& limits) {
     if (moved) continue;
     if (idle_since == 0) idle_since = now;
     // Starts and ends insist. Their waits say nothing about later waits.
-    const bool learns = limits.idle == Idle::sleeps && !limits.insists;
+    const bool learns = limits.learns && limits.idle == Idle::sleeps && !limits.insists;
     if (now - idle_since < (learns ? spin_policy_.spin() : limits.spin)) {
       relax(options_.yield || now - idle_since > kSpinAlone);
       continue;

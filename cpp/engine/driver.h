@@ -26,6 +26,9 @@ struct DriverOptions {
   // for less if polling was in vain. The engine thread shares its core with the training.
   Nanoseconds caller_spin = 100 * kMicrosecond;
   Nanoseconds thread_spin = 10 * kMicrosecond;
+  // For a caller with arrays on a GPU. To sleep, it needs a host function of the GPU's driver
+  // behind each step, which takes longer than the steps of a small operation.
+  Nanoseconds gpu_spin = 2 * kMillisecond;
   // How long a thread that submits a small TensorFlow op drives it. The thread has other ops to
   // run.
   Nanoseconds op_spin = 100 * kMicrosecond;
@@ -106,6 +109,7 @@ class Driver {
     Nanoseconds spin = 0;
     Idle idle = Idle::sleeps;
     bool insists = false;
+    bool learns = true;  // whether earlier waits shorten the polling
     LongWait* long_wait = nullptr;
     Nanoseconds since = kNever;  // when the first check of the limits was made
 
@@ -115,6 +119,14 @@ class Driver {
     }
     Nanoseconds deadline() const { return timeout == kNever ? kNever : since + timeout; }
   };
+  Limits limits_of(const Operation& operation, Nanoseconds timeout, LongWait* long_wait) const {
+    const std::vector<TensorRef>& tensors = operation.request.tensors;
+    const bool is_on_gpu = !tensors.empty() && tensors.front().gpu != kHost;
+    return {.timeout = timeout,
+            .spin = is_on_gpu ? options_.gpu_spin : options_.caller_spin,
+            .learns = !is_on_gpu,
+            .long_wait = long_wait};
+  }
   template <typename Done>
   void drive(Done done, Limits& limits);
   template <typename Done>

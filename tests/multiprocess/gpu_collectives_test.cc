@@ -212,6 +212,41 @@ TEST(GpuRequests, whose_event_passes_while_their_caller_leaves_are_not_forgotten
   }
 }
 
+// The wait is short, and a sleep would cost more than it.
+TEST(GpuRequests, whose_stream_is_soon_done_are_waited_for_awake) {
+  LocalWorld world(1, "RDMACOLL_TRANSPORT=shm\n" + fake_cuda_settings());
+  struct PassesSoon final : StreamOrder {
+    explicit PassesSoon(std::shared_ptr<StreamOrder> own) : order(std::move(own)) {}
+    Status reached(bool& is_reached) override {
+      const Status status = order->reached(is_reached);
+      is_reached = is_reached && clock.now() >= due;
+      return status;
+    }
+    bool arm() override {
+      ++armed;
+      return false;
+    }
+    const std::shared_ptr<StreamOrder> order;
+    const SteadyClock clock;
+    const Nanoseconds due = clock.now() + kMillisecond;
+    int armed = 0;
+  };
+  DeviceCaller caller(0);
+  std::byte* const device = caller.allocate(sizeof(float));
+  std::vector<float> values(1);
+  for (int turn = 0; turn < 20; ++turn) {
+    caller.upload(device, values.data(), sizeof(float));
+    Request request = in_place(Kind::allreduce, Dtype::float32, values, "gradient");
+    request.tensors[0].input = request.tensors[0].output = device;
+    ASSERT_TRUE(use_stream(world.rank(0), caller.stream(), request).ok());
+    caller.synchronize();
+    const auto order = std::make_shared<PassesSoon>(request.order);
+    request.order = order;
+    ASSERT_TRUE(run(world.rank(0), std::move(request)).ok());
+    EXPECT_EQ(order->armed, 0) << "turn " << turn;
+  }
+}
+
 // Shutdown ends operations that wait for a stream which never comes.
 TEST(GpuRequests, end_with_the_engine_although_their_stream_is_late) {
   LocalWorld world(2, "RDMACOLL_TRANSPORT=shm\n");

@@ -204,7 +204,7 @@ TEST(CudaMemoryKinds, of_managed_memory_of_an_old_gpu_are_those_of_the_gpu) {
   testing::internal::CaptureStderr();
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(kinds.look(managed + 8, place).ok());
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(place.kind, MemoryKind::device);
+  ASSERT_EQ(place.kind, MemoryKind::device);
   EXPECT_EQ(gpus.facts(place.gpu).ordinal, 1);
   EXPECT_EQ(place.base, reinterpret_cast<Address>(managed));
   EXPECT_THAT(said, HasSubstr("cannot touch on this GPU while kernels run"));
