@@ -1,4 +1,4 @@
-"""Runs the kernels of librdmacoll_tf.so without TensorFlow, on memory of the fake CUDA driver or of the host.
+"""Runs the kernels of librdmacoll_tf.so without TensorFlow, on memory of a GPU or of the host.
 
 tests/tf_sim stands for TensorFlow's own library. It must be loaded before TensorFlow would be.
 """
@@ -26,6 +26,7 @@ TYPES = {"float32": 1, "float64": 2, "int32": 3, "complex64": 8, "bfloat16": 14,
 
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint64)
 _VOID = ctypes.c_void_p
+_LEGACY_STREAM = 1  # the number of the default stream
 
 
 def framework() -> Path:
@@ -116,7 +117,7 @@ class Run:
         self._node, self._sim, self._cupy, self._inputs = node, node.sim, node.cupy, arrays
         self._made: list[Any] = []
         self._allocate = _ALLOCATE(self._make)
-        current = self._cupy.cuda.get_current_stream().ptr if stream is None else stream
+        current = self._cupy.cuda.get_current_stream().ptr or _LEGACY_STREAM if stream is None else stream
         self._context = _VOID(self._sim.tf_sim_context(ctypes.c_uint64(current), self._allocate))
         for array in arrays:
             dims = (ctypes.c_int64 * 8)(*array.shape)

@@ -56,6 +56,7 @@ def test_the_wheel_is_for_every_python_3_and_this_platform(wheel):
     assert "rdmacoll/lib/fast_calls.abi3.so" in names
     assert "rdmacoll/_world/world.py" in names
     assert "rdmacoll/ops/__init__.py" in names
+    assert "rdmacoll/ops/gpu_stream.cc" in names  # for `rdmacoll build-gpu-op`
     assert "rdmacoll/py.typed" in names
     assert not [name for name in names if name.startswith(("tests", "cpp", "build"))]
     assert wheel.stat().st_size < 10e6

@@ -16,7 +16,7 @@ from ranks import ROOT, command_line
 from test_tf_versions import old_python  # noqa: F401 (a fixture)
 
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.ops import _gpu_op
+from rdmacoll.ops import _gpu_op, _library, _sessions
 
 DTYPES = ["bfloat16", "complex128", "complex64", "float16", "float32", "float64"]
 OTHER = ROOT / "cpp" / "tensorflow" / "kernel.cc"  # a source with headers that are not TensorFlow's
@@ -79,6 +79,17 @@ def test_a_library_that_does_not_fit_is_not_loaded(built, cache, monkeypatch, ca
     (cache / f"{_gpu_op.key()}-broken.so").write_bytes(b"broken")
     assert not _gpu_op.register(None)
     assert "cannot be loaded" in capfd.readouterr().err
+
+
+def test_only_a_tensorflow_with_cuda_loads_it(library, monkeypatch):
+    loads = []
+    monkeypatch.setattr(_gpu_op, "register", loads.append)
+    monkeypatch.setattr(_library.world, "on_change", lambda listener: None)
+    monkeypatch.setattr(_sessions, "raise_typed_errors", lambda: None)
+    for has_cuda in (False, True):
+        monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda answer=has_cuda: answer)
+        _library._load.__wrapped__()
+        assert len(loads) == has_cuda
 
 
 def test_the_key_changes_with_tensorflow_and_rdmacoll(monkeypatch):

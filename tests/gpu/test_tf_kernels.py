@@ -1,23 +1,21 @@
-"""TensorFlow's kernels for GPUs on the fake CUDA driver: a host access to device memory would crash.
+"""TensorFlow's kernels for GPUs, on the fake CUDA driver and on a real one. TensorFlow is not needed.
 
-tests/tf_sim stands for TensorFlow, so its kernels are ours and its memory is the fake GPU's.
+tests/tf_sim stands for it. On the fake driver a host access to memory of the GPU would crash.
 """
 
 from __future__ import annotations
 
-import os
-
-from cuda_sim_build import fake_driver
+import pytest
+from places import Place, places, run_body
 from rank_program import program
 from ranks import run
 from tf_sim_ops import framework
 
 BEGIN = f"""
-import device_array, tf_sim_ops
-cupy = device_array.cupy_of(os.environ["RDMACOLL_CUDA_LIBRARY"])
-sim = {str(framework())!r}
+import gpu_arrays, tf_sim_ops
+cupy = gpu_arrays.cupy()
 def start(**options):
-    return tf_sim_ops.Ops(sim, cupy, **options)
+    return tf_sim_ops.Ops({str(framework())!r}, cupy, **options)
 def error_of(run):
     try:
         run.outputs()
@@ -27,24 +25,19 @@ def error_of(run):
 """
 
 
-def run_body(body: str, size: int = 2, after: str = "") -> None:
-    seed = str(int.from_bytes(os.urandom(3), "big"))
-    print("CUDA_SIM_SEED", seed)
-    environ = {
-        "RDMACOLL_CUDA_LIBRARY": str(fake_driver()),
-        "CUDA_SIM_SEED": seed,
-        "CUDA_SIM_DELAY_US": "50",
-        "CUDA_SIM_MACHINE": "h100x2",
-    }
-    found = run(program(BEGIN + body, after=after), size, env=environ, deadline_s=300).succeeded()
-    assert [entry["error"] for entry in found] == [None] * size, found
+@pytest.fixture(params=places())
+def place(request: pytest.FixtureRequest) -> Place:
+    return request.param  # type: ignore[no-any-return]
 
 
-def test_sums_and_broadcasts_are_right_in_the_order_of_the_stream():
-    run_body("""
+def test_sums_and_broadcasts_are_right_in_the_order_of_the_stream(place):
+    run_body(
+        place,
+        BEGIN
+        + """
 ops = start()
 for dtype in (np.float16, np.float32, np.float64, np.complex64):
-    for turn, count in enumerate((1, 5000, 100000)):             # the last one would be shared on the host
+    for turn, count in enumerate((1, 5000, 1000000)):            # the last one would be shared on the host
         values = [np.full((count,), me + turn, dtype), np.empty((0, 3), dtype), np.ones((2, 3), dtype)]
         for in_place in (False, True):
             arrays = [cupy.array(one) for one in values]          # arrive late, on the current stream
@@ -55,33 +48,45 @@ for dtype in (np.float16, np.float32, np.float64, np.complex64):
             assert [one.shape for one in found] == [one.shape for one in values]
             found = ops.run("RdmacollBroadcast", [cupy.array(values[0])], in_place, root_rank=1).outputs()
             assert (found[0] == 1 + turn).all()
-""")
+""",
+    )
 
 
-def test_a_kernel_runs_many_times_and_never_takes_memory_of_the_host():
-    run_body("""
+def test_a_kernel_runs_many_times_and_never_takes_memory_of_the_host(place):
+    run_body(
+        place,
+        BEGIN
+        + """
 node = start().node("RdmacollAllreduce", np.float32, tensor_name="gradient")
 for turn in range(6):                 # a kernel on the host would lend memory from the second run on
     array = cupy.array(np.full(50000, me + turn, np.float32))
     assert (node.run([array], in_place=turn == 4).outputs()[0] == size * turn + 1).all()
-""")
+""",
+    )
 
 
-def test_several_streams_and_named_ops_run_at_once():
-    run_body("""
-ops = start()
+def test_several_streams_and_named_ops_run_at_once(place):
+    run_body(
+        place,
+        BEGIN
+        + """
+ops, cuda = start(), gpu_arrays.calls()
 runs = []
 for number in range(6):
-    with device_array.new_stream():
+    with cupy.cuda.ExternalStream(cuda.stream(1).value):
         array = cupy.array(np.full(3000, float(number + me), np.float32))
         runs.append(ops.run("RdmacollAllreduce", [array], number % 2 == 0, tensor_name=f"gradient {number}"))
 for number, one in reversed(list(enumerate(runs))):
     assert (one.outputs()[0] == size * number + 1).all()
-""")
+""",
+    )
 
 
-def test_a_rank_on_the_host_and_one_on_a_gpu_agree_on_large_sums():
-    run_body("""
+def test_a_rank_on_the_host_and_one_on_a_gpu_agree_on_large_sums(place):
+    run_body(
+        place,
+        BEGIN
+        + """
 ops = start()
 for turn in range(3):
     values = np.full(200000, float(me + turn), np.float32)
@@ -92,21 +97,29 @@ if me == 0:                                                      # without Tenso
     assert (engine.allreduce(values, rdmacoll.Sum, name="g") == 5).all()
 else:
     assert (ops.run("RdmacollAllreduce", [cupy.array(values)], tensor_name="g").outputs()[0] == 5).all()
-""")
+""",
+    )
 
 
-def test_a_rank_without_kernels_for_gpus_that_shares_results_is_named():
-    run_body("""
+def test_a_rank_without_kernels_for_gpus_that_shares_results_is_named(place):
+    run_body(
+        place,
+        BEGIN
+        + """
 ops = start(has_gpu_kernels=me == 1)
 values = np.full(200000, float(me), np.float32)
 text = error_of(ops.run("RdmacollAllreduce", [cupy.array(values) if me else values]))
 assert text.startswith("MismatchError") and "results shared in host memory" in text, text
 engine.barrier()
-""")
+""",
+    )
 
 
-def test_errors_end_the_op_with_their_text():
-    run_body("""
+def test_errors_end_the_op_with_their_text(place):
+    run_body(
+        place,
+        BEGIN
+        + """
 ops = start()
 array = cupy.array(np.ones(10 + me, np.float32))
 assert error_of(ops.run("RdmacollAllreduce", [array])).startswith("MismatchError")
@@ -114,22 +127,24 @@ assert "no CUDA stream" in error_of(ops.run("RdmacollAllreduce", [array], stream
 host = np.ones(10, np.float32)
 total = ops.run("RdmacollAllreduce", [cupy.array(host)]).outputs()[0]   # later ops still match
 assert (total == size).all()
-""")
-
-
-def test_an_op_after_the_end_fails_and_does_not_wait():
-    run_body(
-        "ops = start()\narray = cupy.array(np.ones(10, np.float32))",
-        after="""
-rdmacoll.shutdown()
-assert error_of(ops.run("RdmacollAllreduce", [array])).startswith("NotInitializedError")
 """,
     )
 
 
-def test_other_ops_have_no_kernel_for_gpus():
+def test_an_op_after_the_end_fails_and_does_not_wait(place):
+    after = """
+rdmacoll.shutdown()
+assert error_of(ops.run("RdmacollAllreduce", [array])).startswith("NotInitializedError")
+"""
+    body = BEGIN + "ops = start()\narray = cupy.array(np.ones(10, np.float32))"
+    run(program(body, after=after), 2, env=place.environment(), deadline_s=200).succeeded()
+
+
+def test_other_ops_have_no_kernel_for_gpus(place):
     run_body(
-        """
+        place,
+        BEGIN
+        + """
 ops = start()
 for op in ("RdmacollAllgather", "RdmacollReducescatter", "RdmacollReduce", "RdmacollPsPush"):
     try:
