@@ -83,6 +83,9 @@ bool is_for_one_shot(const Tuning& tuning, const Facts& facts) {
 }
 
 Preference by_size_in_node(const Tuning& tuning, const Facts& facts) {
+  if (facts.on_gpus && facts.ranks == 2) {
+    return {Algorithm::one_shot, "two ranks with GPUs: neither waits twice for the other's turn"};
+  }
   if (is_for_one_shot(tuning, facts)) {
     return {Algorithm::one_shot, "small, few ranks of a node: one round"};
   }

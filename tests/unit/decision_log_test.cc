@@ -95,6 +95,25 @@ TEST_F(Decisions, a_pool_that_cuts_segments_short_is_noticed) {
   }
 }
 
+// A rank that has to stage such a segment has room for one of them.
+TEST_F(Decisions, data_that_ranks_share_on_gpus_is_cut_in_longer_segments) {
+  const SetWorld pair = set_world(0, 2);
+  DecisionLog::Rules rules;
+  rules.segment_bytes_max = uint64_t{2} << 20;
+  DecisionLog log(pair, table_, rules);
+  log.offer(unit("gradients", 1 << 22), true);
+  const auto shared = log.form(true, true);
+  EXPECT_EQ(shared->decision.segment_bytes, rules.segment_bytes_max * kSegmentsInFlight);
+  EXPECT_EQ(shared->decision.algorithm, Algorithm::one_shot);
+  log.offer(unit("on_the_host", 1 << 22));
+  log.offer(unit("on_a_gpu_that_is_staged", 1 << 22), true);
+  for (const bool shares_gpus : {true, false}) {
+    const auto other = log.form(true, shares_gpus);
+    EXPECT_LE(other->decision.segment_bytes, rules.segment_bytes_max);
+    EXPECT_EQ(other->decision.algorithm, Algorithm::direct);
+  }
+}
+
 // The other ranks accept no more segments than the gate allows. Small segments may be a setting.
 TEST_F(Decisions, long_operations_have_no_more_segments_than_other_ranks_accept) {
   struct Case {
