@@ -134,7 +134,7 @@ def measured_model(hosts: Hosts, ranks: int, volume: int) -> tuple[Model, dict[s
     found = {key: sum(report[key] for report in reports) / ranks for key in reports[0]}
     overhead = _OVERHEAD_SHARE * found["one_way_us"]
     link = Link(found["one_way_us"] - 2 * overhead, overhead, overhead / 4, found["bytes_per_us"])
-    model = Model(link, is_by_device=False, copy_bytes_per_us=found["copy"], reduce_bytes_per_us=found["sum"])
+    model = Model(link, via_nic=False, copy_bytes_per_us=found["copy"], reduce_bytes_per_us=found["sum"])
     return model, found
 
 

@@ -97,18 +97,18 @@ std::string_view why_not_cheapest(const PlanQuery& query, const Tuning& tuning, 
   if (cheapest == Algorithm::bruck_alltoall && !facts.is_even) {
     return "it takes parts of one size, and these bytes do not divide by the ranks";
   }
-  Link usual = usual_links(query.links.is_by_device).network;
+  Link usual = usual_links(query.links.via_nic).network;
   usual.bytes_per_us = query.links.network.bytes_per_us;
   if (query.links.network != usual) {
     return "the cuts between algorithms are made for the usual latency";
   }
   if (cheapest == Algorithm::direct && facts.ranks > tuning.direct_ranks_at_once &&
       facts.bytes > tuning.direct_bytes_at_once) {
-    return query.links.is_by_device
+    return query.links.via_nic
                ? "more send to one port at once than the model knows of"
                : "measured: so many hosts that send to one at once take up to five times as long";
   }
-  if (cheapest == Algorithm::direct && !query.links.is_by_device &&
+  if (cheapest == Algorithm::direct && !query.links.via_nic &&
       facts.bytes > tuning.direct_bytes_network) {
     return "measured: between hosts a ring took 3 to 40% less than direct for as much";
   }
@@ -126,8 +126,7 @@ Status plan_json(const PlanQuery& given, const Config& config, std::string& json
   PlanQuery query = given;
   if (!given.has_rate && config.link_gbit) {
     const auto gbit = static_cast<double>(*config.link_gbit);
-    query.links.network.bytes_per_us =
-        usual_links(given.links.is_by_device, gbit).network.bytes_per_us;
+    query.links.network.bytes_per_us = usual_links(given.links.via_nic, gbit).network.bytes_per_us;
   }
   const std::vector<int> nodes = nodes_of(query);
   const bool is_wide = has_wide_sums(query.kind, query.dtype, ReduceOp::sum);
@@ -155,7 +154,7 @@ Status plan_json(const PlanQuery& given, const Config& config, std::string& json
   // Devices need pinned memory. Otherwise peers read the caller's memory if this is worth a system
   // call.
   const bool is_visible = tuning.reads_in_place(rdmacoll::row_of(query.kind).result, query.bytes) &&
-                          (facts.one_node || !query.links.is_by_device);
+                          (facts.one_node || !query.links.via_nic);
   const bool adds = is_sum(rdmacoll::row_of(query.kind).result);
   std::vector<std::string> costs;
   std::map<double, Algorithm> by_time;

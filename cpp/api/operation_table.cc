@@ -73,7 +73,7 @@ int operation_call(rc_engine* engine, const rc_request* request, int64_t timeout
   Status status = session.usable();
   // Devices know the memory of a recipe, which may not be registered any more.
   const bool can_repeat =
-      status.ok() && RepeatedCalls::can_repeat(*request) && !session.fabric().is_by_device();
+      status.ok() && RepeatedCalls::can_repeat(*request) && !session.fabric().via_nic();
   if (can_repeat) operation = engine->repeated_calls.take(*request);
   if (operation != nullptr && request->stream != 0) status = reuse(session, *request, operation);
   if (status.ok() && operation == nullptr) status = operation_from(session, *request, operation);

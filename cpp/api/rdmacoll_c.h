@@ -209,7 +209,7 @@ typedef struct rc_plan_query {
   uint64_t bytes;
   int32_t rank;          /* the rank whose schedule is shown */
   const char* algorithm; /* the algorithm whose schedule is shown; NULL: the chosen one */
-  int32_t is_by_device;  /* the network between nodes accesses pinned memory only */
+  int32_t via_nic;       /* the network between nodes accesses pinned memory only */
   double latency_us;     /* latency of this network; 0: the usual one */
   double gbit_per_s;     /* rate of this network; 0: the usual one */
   int32_t servers;       /* parameter servers in addition to the ranks; 0: none */
@@ -230,8 +230,8 @@ typedef struct rc_scale_query {
   int32_t rack_nodes; /* nodes that share uplinks; 0: one rack has all nodes */
   rc_link node, network;
   double uplink_bytes_per_us;
-  int32_t is_by_device; /* the network between nodes accesses pinned memory only */
-  double step_us;       /* fixed time of a copy or a sum */
+  int32_t via_nic; /* the network between nodes accesses pinned memory only */
+  double step_us;  /* fixed time of a copy or a sum */
   double copy_bytes_per_us, reduce_bytes_per_us;
   const char* algorithm;  /* NULL: the engine chooses */
   int32_t operations;     /* operations in a step */
@@ -526,7 +526,7 @@ typedef struct rc_tools_api {
   int (*devices)(const char* arguments, char** json, char** error);
 
   /* Returns the transports in order of preference: [{"name", "title": the name in sentences,
-   * "shares_memory": whether it connects ranks of one node only, "is_by_device": whether devices
+   * "shares_memory": whether it connects ranks of one node only, "via_nic": whether devices
    * move the data}]. */
   char* (*transports)(void);
 

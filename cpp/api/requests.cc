@@ -117,8 +117,8 @@ Status scale_from(const rc_scale_query& from, ScaleQuery& to) {
                   .network = link(from.network),
                   .rack_nodes = from.rack_nodes,
                   .uplink_bytes_per_us = from.uplink_bytes_per_us,
-                  .eager_bytes = usual_links(from.is_by_device != 0).eager_bytes,
-                  .is_by_device = from.is_by_device != 0,
+                  .eager_bytes = usual_links(from.via_nic != 0).eager_bytes,
+                  .via_nic = from.via_nic != 0,
                   .step_us = from.step_us,
                   .copy_bytes_per_us = from.copy_bytes_per_us,
                   .reduce_bytes_per_us = from.reduce_bytes_per_us},
@@ -137,7 +137,7 @@ Status plan_query_from(const rc_plan_query& from, PlanQuery& to) {
         .bytes = from.bytes,
         .rank = from.rank,
         .algorithm = from.algorithm == nullptr ? "" : from.algorithm,
-        .links = usual_links(from.is_by_device != 0, from.gbit_per_s),
+        .links = usual_links(from.via_nic != 0, from.gbit_per_s),
         .servers = from.servers};
   if (from.dtype != nullptr) {
     const std::optional<Dtype> dtype = dtype_from(from.dtype);

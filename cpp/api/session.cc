@@ -35,7 +35,7 @@ constexpr Nanoseconds kSpinInCrowdedNode = 50 * kMicrosecond;
 constexpr Nanoseconds kSpinBetweenNodes = 300 * kMicrosecond;
 // Arming a device's queue takes system calls in addition to the wake-up. So waits within a large
 // sum are polled. Callers yield if ranks share cores.
-constexpr Nanoseconds kSpinOnDevices = 2 * kMillisecond;
+constexpr Nanoseconds kSpinOnNics = 2 * kMillisecond;
 
 // One thread can sum the data of slower links. Workers help once this much data has accumulated.
 constexpr double kBytesPerUsOfAThread = 3200;
@@ -237,7 +237,7 @@ Status Session::set_up(const std::vector<int>& leaders) {
 LinkModel Session::links_between_nodes() const {
   const double gbit =
       config_.link_gbit ? static_cast<double>(*config_.link_gbit) : fabric_->link_gbit_per_s();
-  return usual_links(fabric_->is_by_device(), gbit);
+  return usual_links(fabric_->via_nic(), gbit);
 }
 
 void Session::log_transport() const {
@@ -266,7 +266,7 @@ DriverOptions Session::driver_options(const Oversubscription& oversubscription, 
   const bool shares = options.yield || cores == 1;
   if (!fabric_->shares_memory()) {
     options.op_spin = kSpinBetweenNodes;
-    options.caller_spin = fabric_->is_by_device() ? kSpinOnDevices : kSpinBetweenNodes;
+    options.caller_spin = fabric_->via_nic() ? kSpinOnNics : kSpinBetweenNodes;
   } else {
     options.op_spin = shares ? kSpinInCrowdedNode : kSpinInNode;
     options.caller_spin = options.yield ? kSpinInCrowdedNode : kSpinInNode;

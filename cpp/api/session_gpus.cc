@@ -16,7 +16,7 @@ Status Session::check_forced_way() const {
   const GpuDirectSetting& setting = config_.gpudirect;
   const bool is_forced =
       setting.send == GpuDirectMode::force || setting.receive == GpuDirectMode::force;
-  if (!is_forced || world_.size() == 1 || fabric_->is_by_device() || fabric_->shares_memory()) {
+  if (!is_forced || world_.size() == 1 || fabric_->via_nic() || fabric_->shares_memory()) {
     return {};
   }
   return {Code::invalid, cat("RDMACOLL_GPUDIRECT=", setting.text(), ", but data goes over ",

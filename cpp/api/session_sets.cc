@@ -53,7 +53,7 @@ Status Session::set_timeline(const std::string& path) {
 
 std::vector<Piece> Session::pin(const Request& request) {
   std::vector<Piece> pinned;
-  if (!fabric_->is_by_device()) return pinned;
+  if (!fabric_->via_nic()) return pinned;
   driver_->inspect([&](Engine&) {
     for (const TensorRef& tensor : request.tensors) {
       if (!may_be_pinned(request, tensor)) continue;

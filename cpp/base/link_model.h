@@ -23,7 +23,7 @@ struct LinkModel {
   int rack_nodes = 0;              // 0: all nodes are in one rack
   double uplink_bytes_per_us = 1;  // rate of a rack's uplink, in each direction
   uint64_t eager_bytes = 0;        // transfers between nodes up to here go without a grant
-  bool is_by_device = false;       // the network accesses pinned memory only (RDMA)
+  bool via_nic = false;            // the network accesses pinned memory only (RDMA)
   double step_us = 0;              // fixed cost of any copy or reduction, beside its bytes
   double copy_bytes_per_us = 1;
   double reduce_bytes_per_us = 1;  // for each source but the first
@@ -31,15 +31,15 @@ struct LinkModel {
 
 // Usual figures: a node of today, and its links to other nodes, by device or by socket.
 inline constexpr Link kNodeLink{.latency_us = 0.3, .overhead_us = 0.2, .bytes_per_us = 10'000};
-inline constexpr LinkModel kDeviceLinks{
+inline constexpr LinkModel kNicLinks{
     .node = kNodeLink,
     .network = {.latency_us = 1.2, .overhead_us = 0.3, .gap_us = 0.1, .bytes_per_us = 12'000},
     .eager_bytes = 8 << 10,
-    .is_by_device = true,
+    .via_nic = true,
     .step_us = 0.1,
     .copy_bytes_per_us = 12'000,
     .reduce_bytes_per_us = 8'000};
-inline constexpr double kDeviceLinksGbit = 100;
+inline constexpr double kNicLinksGbit = 100;
 inline constexpr LinkModel kSocketLinks{
     .node = kNodeLink,
     .network = {.latency_us = 15, .overhead_us = 4, .gap_us = 1, .bytes_per_us = 1'150},
@@ -49,12 +49,12 @@ inline constexpr LinkModel kSocketLinks{
     .reduce_bytes_per_us = 8'000};
 inline constexpr double kSocketLinksGbit = 10;
 
-// The usual links. `is_by_device`: as TransportProvider::is_by_device(). `gbit`: the rate of a
+// The usual links. `via_nic`: as TransportProvider::via_nic(). `gbit`: the rate of a
 // node's port in Gbit/s; 0: the usual one.
-inline LinkModel usual_links(bool is_by_device, double gbit = 0) {
-  LinkModel links = is_by_device ? kDeviceLinks : kSocketLinks;
+inline LinkModel usual_links(bool via_nic, double gbit = 0) {
+  LinkModel links = via_nic ? kNicLinks : kSocketLinks;
   if (gbit > 0) {
-    links.network.bytes_per_us *= gbit / (is_by_device ? kDeviceLinksGbit : kSocketLinksGbit);
+    links.network.bytes_per_us *= gbit / (via_nic ? kNicLinksGbit : kSocketLinksGbit);
   }
   return links;
 }

@@ -54,9 +54,9 @@ bool Fabric::shares_memory() const {
          });
 }
 
-bool Fabric::is_by_device() const {
+bool Fabric::via_nic() const {
   return is_any_of(choice_.entries(), [](const TransportChoice::Entry& entry) {
-    return entry.is_used && entry.provider->is_by_device();
+    return entry.is_used && entry.provider->via_nic();
   });
 }
 

@@ -74,7 +74,7 @@ class Fabric final : public Transport {
   // After begin(): all pairs of this world share memory. False in a world of one.
   bool shares_memory() const;
   // After begin(): a device moves data of some pairs, and accesses pinned memory only.
-  bool is_by_device() const;
+  bool via_nic() const;
   // After begin(): the names of these devices.
   std::vector<std::string> nics() const;
   // After begin(): the ports of devices that are in use, for display.

@@ -23,7 +23,7 @@ std::string transports_json(const std::vector<TransportRow>& rows) {
     const std::unique_ptr<TransportProvider> provider = row.make();
     items.push_back(cat("{\"name\": ", json_quote(row.name), ", \"title\": ", json_quote(row.title),
                         ", \"shares_memory\": ", text(provider->shares_memory()),
-                        ", \"is_by_device\": ", text(provider->is_by_device()), "}"));
+                        ", \"via_nic\": ", text(provider->via_nic()), "}"));
   }
   return cat("[", join(items, ", "), "]");
 }

@@ -291,7 +291,7 @@ std::vector<Schedule> lowered_schedules(Algorithm algorithm, Shape shape, const 
     Placement placement{.input = memory, .output = memory};
     for (int peer = 0; peer < shape.members(); ++peer) {
       placement.views.push_back(shape.node_of(peer) == shape.node_of(shape.rank));
-      placement.nics.push_back(links.is_by_device && !placement.views.back());
+      placement.nics.push_back(links.via_nic && !placement.views.back());
     }
     lowered.push_back(lower(make_schedule(algorithm, shape), placement));
   }

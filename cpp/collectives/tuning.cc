@@ -39,10 +39,10 @@ Tuning socket_tuning() {
 // A cut at which bytes cost as much as rounds moves with the rate of the links. It moves by powers
 // of two, as cuts are powers of two.
 Tuning tuning_for(const LinkModel& links) {
-  Tuning tuning = links.is_by_device ? Tuning{} : socket_tuning();
-  const Link usual = usual_links(links.is_by_device).network;
+  Tuning tuning = links.via_nic ? Tuning{} : socket_tuning();
+  const Link usual = usual_links(links.via_nic).network;
   const double rate = links.network.bytes_per_us / usual.bytes_per_us;
-  const int fastest = links.is_by_device ? 1 : 2;  // beyond, bytes cost the processor's time
+  const int fastest = links.via_nic ? 1 : 2;  // beyond, bytes cost the processor's time
   const int power = std::clamp(static_cast<int>(std::lround(std::log2(rate))), -4, fastest);
   const auto scale = [power](uint64_t& cut) { cut = power < 0 ? cut >> -power : cut << power; };
   for (uint64_t* cut :
@@ -51,7 +51,7 @@ Tuning tuning_for(const LinkModel& links) {
     scale(*cut);
   }
   if (power < 0) tuning.direct_bytes_pair >>= -power;
-  if (!links.is_by_device) scale(tuning.direct_bytes_network);
+  if (!links.via_nic) scale(tuning.direct_bytes_network);
   return tuning;
 }
 

@@ -23,7 +23,7 @@ SimPolicy policy_of(const ScaleQuery& query) {
   policy.links = query.links;
   policy.moves_bytes = query.moves_bytes();
   policy.node_ranks = query.node_ranks;
-  policy.pool_alone = query.links.is_by_device;
+  policy.pool_alone = query.links.via_nic;
   policy.eager_bytes = query.links.eager_bytes;
   policy.peer_timeout = kStepMax;
   return policy;

@@ -110,7 +110,7 @@ class TransportProvider {
   // The two ranks share memory: no network lies between them.
   virtual bool shares_memory() const { return false; }
   // A device accesses pinned memory only.
-  virtual bool is_by_device() const { return false; }
+  virtual bool via_nic() const { return false; }
   virtual Status open(const TransportOptions& options,
                       std::unique_ptr<SocketTransport>& transport) = 0;
   // The ports of devices that carry the data, for display.

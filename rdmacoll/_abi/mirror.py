@@ -11,7 +11,7 @@ _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 ABI_VERSION = 1
-HEADER_HASH = 0xA70D1B7CD12C01BA
+HEADER_HASH = 0x1A0D606375FDD967
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -116,7 +116,7 @@ class PlanQuery(ctypes.Structure):
         ("bytes", ctypes.c_uint64),
         ("rank", ctypes.c_int32),
         ("algorithm", ctypes.c_char_p),
-        ("is_by_device", ctypes.c_int32),
+        ("via_nic", ctypes.c_int32),
         ("latency_us", ctypes.c_double),
         ("gbit_per_s", ctypes.c_double),
         ("servers", ctypes.c_int32),
@@ -146,7 +146,7 @@ class ScaleQuery(ctypes.Structure):
         ("node", Link),
         ("network", Link),
         ("uplink_bytes_per_us", ctypes.c_double),
-        ("is_by_device", ctypes.c_int32),
+        ("via_nic", ctypes.c_int32),
         ("step_us", ctypes.c_double),
         ("copy_bytes_per_us", ctypes.c_double),
         ("reduce_bytes_per_us", ctypes.c_double),

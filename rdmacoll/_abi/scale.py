@@ -29,7 +29,7 @@ class Model:
     """Links within a node and between nodes, and a processor's rates."""
 
     network: Link
-    is_by_device: bool
+    via_nic: bool
     node: Link = Link(0.3, 0.2, 0.0, 10_000)
     rack_nodes: int = 0  # 0: all nodes are in one rack
     oversubscription: float = 1.0  # the send rate of all nodes of a rack, divided by its uplink's rate
@@ -46,11 +46,11 @@ class Model:
 # TCP over Ethernet carries 1448 of the 1538 bytes of a full frame.
 _TCP_SHARE = 1448 / 1538
 PRESETS = {
-    "1gbit": Model(Link(30, 8, 2, 125 * _TCP_SHARE), is_by_device=False),
-    "10gbit": Model(Link(15, 4, 1, 1250 * _TCP_SHARE), is_by_device=False),
-    "25gbit": Model(Link(2, 0.4, 0.1, 3_000), is_by_device=True),
-    "100gbit": Model(Link(1.2, 0.3, 0.1, 12_000), is_by_device=True),
-    "200gbit": Model(Link(1.2, 0.3, 0.1, 24_000), is_by_device=True),
+    "1gbit": Model(Link(30, 8, 2, 125 * _TCP_SHARE), via_nic=False),
+    "10gbit": Model(Link(15, 4, 1, 1250 * _TCP_SHARE), via_nic=False),
+    "25gbit": Model(Link(2, 0.4, 0.1, 3_000), via_nic=True),
+    "100gbit": Model(Link(1.2, 0.3, 0.1, 12_000), via_nic=True),
+    "200gbit": Model(Link(1.2, 0.3, 0.1, 24_000), via_nic=True),
 }
 
 
@@ -98,7 +98,7 @@ def simulate(
         _link(model.node),
         _link(model.network),
         model.uplink_bytes_per_us,
-        int(model.is_by_device),
+        int(model.via_nic),
         model.step_us,
         model.copy_bytes_per_us,
         model.reduce_bytes_per_us,

@@ -94,7 +94,7 @@ def plan(
         dtype=dtype,
         rank=rank,
         algorithm=algorithm,
-        is_by_device=network == "rdma",
+        via_nic=network == "rdma",
         latency_us=latency_us,
         gbit_per_s=gbit,
         servers=servers,

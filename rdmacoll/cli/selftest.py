@@ -197,7 +197,7 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
     is_rank_0 = world.rank() == 0
     count, nodes = world.size(), world.cross_size()
     rows = {row["name"]: row for row in load().transports()}
-    for transport in transports or [name for name, row in rows.items() if not row["is_by_device"]]:
+    for transport in transports or [name for name, row in rows.items() if not row["via_nic"]]:
         if rows[transport]["shares_memory"] and nodes > 1:
             results.skip(f"transport {transport}", f"the {count} ranks are on {nodes} nodes")
             continue

@@ -104,7 +104,7 @@ def test_transports_are_listed_with_their_properties() -> None:
     rows = {row["name"]: row for row in load().transports()}
     assert list(rows) == ["shm", "rdma", "tcp"]
     assert [row["shares_memory"] for row in rows.values()] == [True, False, False]
-    assert [row["is_by_device"] for row in rows.values()] == [False, True, False]
+    assert [row["via_nic"] for row in rows.values()] == [False, True, False]
 
 
 @pytest.mark.parametrize("purpose", PURPOSES)

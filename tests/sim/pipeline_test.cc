@@ -14,7 +14,7 @@ constexpr double kInfinite = 1e12;
 LinkModel only_link(double latency_us, double bytes_per_us) {
   return {.node = {.bytes_per_us = kInfinite},
           .network = {.latency_us = latency_us, .bytes_per_us = bytes_per_us},
-          .is_by_device = true,
+          .via_nic = true,
           .copy_bytes_per_us = kInfinite,
           .reduce_bytes_per_us = kInfinite};
 }

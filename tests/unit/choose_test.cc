@@ -104,7 +104,7 @@ class Chosen : public testing::TestWithParam<std::tuple<Place, Kind>> {
   Shape shape() const { return {.ranks = place_.ranks, .nodes = nodes_, .wide_sums = wide_}; }
   const Tolerance& tolerance() const { return wide_ ? kOfWide : kUsual; }
   double time_of(Algorithm algorithm, uint64_t bytes, const LinkModel& links) {
-    auto& schedules = schedules_[{algorithm, links.is_by_device}];
+    auto& schedules = schedules_[{algorithm, links.via_nic}];
     if (schedules.empty()) schedules = lowered_schedules(algorithm, shape(), links, false);
     const uint64_t row = row_bytes(result_, schedules.front(), bytes);
     return cost_of(schedules, nodes_, links, row,
@@ -137,7 +137,7 @@ class Chosen : public testing::TestWithParam<std::tuple<Place, Kind>> {
 // No cut may show as a jump.
 TEST_P(Chosen, takes_longer_for_more_and_no_more_than_that) {
   if (kSanitized && place_.ranks > 8) return;
-  for (const LinkModel& links : {kDeviceLinks, kSocketLinks}) {
+  for (const LinkModel& links : {kNicLinks, kSocketLinks}) {
     double before = 0;
     for (uint64_t bytes = kLeast; bytes <= kMost; bytes *= 2) {
       const double here = time_of(choice(bytes, links).algorithm, bytes, links);
@@ -155,7 +155,7 @@ TEST_P(Chosen, takes_longer_for_more_and_no_more_than_that) {
 // Within a node the cuts come from measurements and not from the model.
 TEST_P(Chosen, is_hardly_slower_than_any_other) {
   if (place_.nodes == 1 || (kSanitized && place_.ranks > 8)) return;
-  for (const LinkModel& links : {kDeviceLinks, kSocketLinks}) {
+  for (const LinkModel& links : {kNicLinks, kSocketLinks}) {
     for (uint64_t bytes = kLeast; bytes <= kMost; bytes *= 8) {
       expect_best(bytes, links, tolerance().most_lost);
     }
@@ -168,7 +168,7 @@ TEST_P(Chosen, takes_no_longer_for_a_group_than_for_its_tensors_one_after_the_ot
   const bool has_groups = result_ == Result::sum || result_ == Result::root_value ||
                           result_ == Result::concatenation || result_ == Result::own_sum;
   if (!has_groups || (kSanitized && place_.ranks > 8)) return;
-  for (const LinkModel& links : {kDeviceLinks, kSocketLinks}) {
+  for (const LinkModel& links : {kNicLinks, kSocketLinks}) {
     for (uint64_t bytes = kLeast; bytes <= kMost / 8; bytes *= 2) {
       const double single = time_of(choice(bytes, links).algorithm, bytes, links);
       const double group = time_of(choice(8 * bytes, links).algorithm, 8 * bytes, links);
@@ -184,7 +184,7 @@ TEST_P(Chosen, takes_no_longer_for_a_group_than_for_its_tensors_one_after_the_ot
 TEST_P(Chosen, takes_no_longer_by_node_than_flat) {
   if (result_ != Result::sum || !spread_.shares_nodes) return;
   if (kSanitized && place_.ranks > 8) return;
-  for (const LinkModel& links : {kDeviceLinks, kSocketLinks}) {
+  for (const LinkModel& links : {kNicLinks, kSocketLinks}) {
     for (uint64_t bytes = kLeast; bytes <= kMost; bytes *= 2) {
       expect_best(bytes, links, tolerance().most_lost_by_node);
     }
@@ -194,7 +194,7 @@ TEST_P(Chosen, takes_no_longer_by_node_than_flat) {
 // Links that are slower than the usual ones.
 TEST_P(Chosen, is_hardly_slower_over_slow_links) {
   if (place_.nodes == 1 || result_ != Result::sum || wide_ || kSanitized) return;
-  LinkModel slow_tcp = kSocketLinks, slow_rdma = kDeviceLinks;
+  LinkModel slow_tcp = kSocketLinks, slow_rdma = kNicLinks;
   slow_tcp.network.bytes_per_us /= 10;
   slow_rdma.network.bytes_per_us /= 4;
   for (const LinkModel& links : {slow_tcp, slow_rdma}) {

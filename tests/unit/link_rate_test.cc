@@ -62,8 +62,8 @@ TEST(LinkRate, moves_where_a_ring_begins_over_tcp) {
   EXPECT_EQ(chosen(kSocketLinks, 1, 512 << 10), Algorithm::direct);
   EXPECT_EQ(chosen(kSocketLinks, 1, 1 << 20), Algorithm::ring);
   for (const double times : {0.25, 1.0, 2.0}) {
-    EXPECT_EQ(chosen(kDeviceLinks, times, 1 << 20), Algorithm::direct) << times;
-    EXPECT_EQ(chosen(kDeviceLinks, times, 2 << 20), Algorithm::ring) << times;
+    EXPECT_EQ(chosen(kNicLinks, times, 1 << 20), Algorithm::direct) << times;
+    EXPECT_EQ(chosen(kNicLinks, times, 2 << 20), Algorithm::ring) << times;
   }
 }
 
@@ -71,7 +71,7 @@ TEST(LinkRate, moves_where_a_ring_begins_over_tcp) {
 // the jumps.
 TEST(LinkRate, moves_the_cuts) {
   EXPECT_EQ(tuning_for(kSocketLinks).doubling_bytes_port, socket_tuning().doubling_bytes_port);
-  EXPECT_EQ(tuning_for(kDeviceLinks).doubling_bytes_port, Tuning().doubling_bytes_port);
+  EXPECT_EQ(tuning_for(kNicLinks).doubling_bytes_port, Tuning().doubling_bytes_port);
   const std::vector<int> nodes = even_nodes(4, 2);
   const Shape shape{.ranks = 4, .nodes = nodes};
   const auto chosen = [&](double gbit, uint64_t bytes) {

@@ -53,7 +53,7 @@ TEST(ToyTransport, carries_messages_and_data_where_it_alone_is_allowed) {
 
 TEST(ToyTransport, is_listed_for_commands) {
   EXPECT_EQ(transports_json({toy::row()}),
-            R"([{"name": "toy", "title": "TOY", "shares_memory": false, "is_by_device": false}])");
+            R"([{"name": "toy", "title": "TOY", "shares_memory": false, "via_nic": false}])");
 }
 
 TEST(ToyTransport, without_its_row_is_no_way_between_ranks) {

@@ -28,7 +28,7 @@ class RdmaProvider final : public TransportProvider {
   std::string_view how_to_turn_off() const override {
     return "TF_RDMA_ENABLED=false says that TCP is meant.";
   }
-  bool is_by_device() const override { return true; }
+  bool via_nic() const override { return true; }
   Status open(const TransportOptions& options,
               std::unique_ptr<SocketTransport>& transport) override;
   std::vector<std::string> nics() const override;

@@ -108,7 +108,7 @@ void SimNetwork::end_chunk(int from, int to, double bytes) {
 // Reports sends whose memory is free again. A device reads memory until the last byte has left. The
 // kernel has copied the bytes that TCP has in flight.
 void SimNetwork::take_over(int from, int to) {
-  const bool is_by_socket = !policy_.links->is_by_device && !ports_->is_near(from, to);
+  const bool is_by_socket = !policy_.links->via_nic && !ports_->is_near(from, to);
   double held = 0;
   for (Message& message : messages_[{from, to}]) {
     held += message.bytes;
