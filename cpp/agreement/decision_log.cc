@@ -81,9 +81,10 @@ Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes, bool one_node) c
   const bool is_batch = bytes > offer.bytes && rules_.forced.empty();
   const bool is_canonical = rules_.canonical || is_batch;
   const bool on_gpus = offer.on_gpu && shares_gpus_;
+  const bool stages_gpus = offer.on_gpu && !shares_gpus_;
   return {
       world_.size(),        one_node, bytes,         is_wide,        is_canonical, rules_.forced,
-      rules_.segment_bytes, spread_,  offer.is_even, rules_.servers, on_gpus};
+      rules_.segment_bytes, spread_,  offer.is_even, rules_.servers, on_gpus,      stages_gpus};
 }
 
 Choice DecisionLog::choose(const Offer& offer, uint64_t bytes, bool one_node) const {

@@ -165,7 +165,10 @@ uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts
       algorithm == Algorithm::parameter_server && facts.servers > 0 ? facts.servers : facts.ranks;
   const uint64_t of_shares = tuning.segment_bytes_rank * static_cast<uint64_t>(shares);
   if (facts.one_node && is_cut_for_caches(algorithm, tuning, facts.bytes)) {
-    return tuning.packed_segment_bytes_rank * static_cast<uint64_t>(facts.ranks);
+    const uint64_t cached = tuning.packed_segment_bytes_rank * static_cast<uint64_t>(facts.ranks);
+    if (!facts.stages_gpus) return cached;
+    // Each copy from or to a GPU has a fixed cost.
+    return std::max(cached, std::min(facts.bytes / kSegmentsInFlight, tuning.segment_bytes_shared));
   }
   switch (algorithm) {
     case Algorithm::binomial_broadcast:

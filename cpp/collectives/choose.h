@@ -123,9 +123,10 @@ struct Facts {
   std::span<const Forced> forced = {};
   std::optional<uint64_t> segment_bytes;  // RDMACOLL_SEGMENT_BYTES
   Spread spread = {};
-  bool is_even = false;  // exchange: all parts of all ranks have one size
-  int servers = 0;       // separate servers, which make all sums
-  bool on_gpus = false;  // the ranks of the node read and sum each other's data on GPUs
+  bool is_even = false;      // exchange: all parts of all ranks have one size
+  int servers = 0;           // separate servers, which make all sums
+  bool on_gpus = false;      // the ranks of the node read and sum each other's data on GPUs
+  bool stages_gpus = false;  // tensors on GPUs are copied through host memory
 };
 
 struct Choice {
