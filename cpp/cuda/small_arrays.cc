@@ -16,7 +16,7 @@ constexpr int64_t kKernelsInARow = 4;
 constexpr int64_t kCopiesInARow = 2;
 // The host's sums take about as long as the copies beside them.
 constexpr double kShareOfSums = 2.0;
-constexpr uint64_t kBytesMin = 4 << 10;
+constexpr uint64_t kSmallBytesMin = 4 << 10;
 constexpr uint64_t kBytesMax = 1 << 20;
 constexpr int kRuns = 8;
 
@@ -71,11 +71,11 @@ Status shortest(const Driver& driver, const Means& means, Start start, int64_t& 
 uint64_t bytes_summed_on_gpus(const StartCosts& costs) {
   const int64_t saved = kKernelsInARow * costs.kernel - kCopiesInARow * costs.small_copy;
   const int64_t moved = costs.large_copy - costs.small_copy;
-  if (saved <= 0) return kBytesMin;
+  if (saved <= 0) return kSmallBytesMin;
   if (moved <= 0) return kBytesMax;
   const double byte = static_cast<double>(kCopiesInARow * moved) * kShareOfSums / kLargeCopyBytes;
   return static_cast<uint64_t>(
-      std::clamp<double>(static_cast<double>(saved) / byte, kBytesMin, kBytesMax));
+      std::clamp<double>(static_cast<double>(saved) / byte, kSmallBytesMin, kBytesMax));
 }
 
 Status measure(const Gpus& gpus, Gpu gpu, Address memory, StartCosts& costs) {
