@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _CURE = "wrap the tape of each of its gradients, or the optimizer alone"
 
 
+@not_converted
 def note(
     gradients: Sequence[Any], variables: Sequence[Any], process_set: ProcessSet, *, is_early: bool
 ) -> None:
@@ -42,11 +43,13 @@ def note(
     mark_reduced(gradients, variables, number_of(world.current(), process_set), is_early=is_early)
 
 
+@not_converted
 def forget(variables: Sequence[Any], process_set: ProcessSet) -> None:
     """Forgets the gradients of these variables, since an optimizer has applied them."""
     take(variables, number_of(world.current(), process_set))
 
 
+@not_converted
 def states(gradients: Sequence[Any], variables: Sequence[Any], process_set: ProcessSet) -> list[Origin]:
     """The origin of each gradient. None counts as reduced."""
     number = number_of(world.current(), process_set)

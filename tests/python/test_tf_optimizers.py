@@ -42,8 +42,8 @@ loop       tape       Keras 2 legacy  same   same   same     same   same   same 
 loop       tape       v1              same   same   same     -      same   same   same    same   xla    tape
 Session    optimizer  v1              same   same   same     same   same   same   same    -      xla    same
 Monitored  optimizer  v1              same   -      same     same   same   same   same    -      xla    same
-fit        none       Keras 3         apart  apart  apart    apart  apart  apart  apart   apart  apart  -
-fit        none       Keras 2         apart  apart  unknown  apart  apart  apart  apart   apart  apart  -
+fit        none       Keras 3         plain  plain  plain    plain  plain  plain  plain   plain  plain  -
+fit        none       Keras 2         plain  plain  unknown  plain  plain  plain  plain   plain  plain  -
 loop       none       Keras 2         apart  apart  apart    apart  apart  apart  apart   apart  apart  -
 loop       none       v1              apart  apart  apart    -      apart  apart  apart   apart  apart  -
 Session    none       v1              apart  apart  apart    apart  apart  apart  apart   -      apart  -
@@ -52,6 +52,7 @@ Session    none       v1              apart  apart  apart    apart  apart  apart
 OUTCOMES = {
     "same": "same",
     "apart": "ranks differ",
+    "plain": "ConfigError: the first batch of fit has reduced no gradient of model ",
     "unknown": "TypeError: ",  # Keras 2 knows no gradient_accumulation_steps: accumulate in a loop
     "xla": "ConfigError: a collective cannot be compiled by XLA, and this function is traced with "
     "jit_compile=True. Leave jit_compile off where you call rdmacoll. ",
