@@ -160,6 +160,9 @@ TEST_F(CudaLibrary, waits_for_the_caller_s_stream_and_wakes_the_engine) {
   const auto wait = [](void* flag) {
     while (!static_cast<std::atomic<bool>*>(flag)->load()) usleep(100);
   };
+  // The first one loads kernels, and this waits for the work of all streams.
+  std::shared_ptr<StreamOrder> first;
+  ASSERT_TRUE(memory->order(kLegacyStream, gpu, first).ok());
   for (const uint64_t number : {reinterpret_cast<uint64_t>(stream), uint64_t{kLegacyStream}}) {
     may_go = false;
     ASSERT_EQ(driver->call.cuLaunchHostFunc(reinterpret_cast<StreamHandle>(number), wait, &may_go),
