@@ -111,7 +111,13 @@ def _command(kind: Kind) -> click.Command:
     @click.option("--turns", default=7, show_default=True, type=click.IntRange(min=1))
     @click.option("--burst", default=0.05, show_default=True, help="Seconds that one turn measures.")
     @click.option("--peers", default="", help="openmpi: the same calls through mpi4py, turn by turn.")
-    @click.option("--memory", type=click.Choice(bench_memory.NAMES), default="numpy", show_default=True)
+    @click.option(
+        "--memory",
+        type=click.Choice(bench_memory.NAMES),
+        default="numpy",
+        show_default=True,
+        help="The memory of the arrays. cuda: a GPU.",
+    )
     @command(f"bench {kind.name}")
     def run(**options: Any) -> Findings:
         return _measured(kind, _Options(**options))

@@ -178,7 +178,7 @@ def _in_world(label: str, settings: dict[str, Any], results: Results, body: Call
     type=click.Choice(selftest_memory.NAMES),
     default="host",
     show_default=True,
-    help="Of the arrays. cuda: of a GPU, by turns among the ranks of a node.",
+    help="The memory of the arrays. cuda: the GPUs of a node, which its ranks take in turn.",
 )
 @command("selftest")
 def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, ...], memory: str) -> Findings:

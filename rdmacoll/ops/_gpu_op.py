@@ -25,7 +25,7 @@ _COMPILERS = ("g++", "c++", "clang++")
 _BUILD_LIMIT_S = 600
 _MEANWHILE = "Until then TensorFlow copies gradients of a GPU through host memory."
 
-# Keeps what TensorFlow calls: a library must stay loaded.
+# The loaded libraries, which TensorFlow calls: a library must stay loaded.
 _loaded: list[Any] = []
 
 
@@ -47,10 +47,11 @@ def build(compiler: str | None = None) -> tuple[Path, bool]:
     """Builds the library if the cache has none of this compiler. Returns its path, and whether it was built.
     compiler: its command; None: the first one that is there. Raises ConfigError if it cannot be built."""
     _check_tensorflow()
-    command = _find_compiler() if compiler is None else shlex.split(compiler)
+    command = _find_compiler() if compiler is None else _words_of(compiler)
     version = _version_of(command)
     path = _folder() / f"{key()}-{hashlib.sha256(version.encode()).hexdigest()[:8]}.so"
     if path.exists():
+        path.touch()  # find() takes the newest
         return path, False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,6 +133,13 @@ def _find_compiler() -> list[str]:
         "There is no C++ compiler: install g++ (apt-get install g++), or name one by --compiler. "
         f"{_MEANWHILE}"
     )
+
+
+def _words_of(compiler: str) -> list[str]:
+    try:
+        return shlex.split(compiler)
+    except ValueError as error:
+        raise ConfigError(f"--compiler {compiler} is no command ({error}): name a C++ compiler.") from None
 
 
 def _version_of(compiler: list[str]) -> str:

@@ -194,11 +194,13 @@ std::byte* Memory::translate(Address address, std::size_t bytes, int& gpu) {
     return is_there && found->holds(address, bytes) ? found->store + (address - found->address)
                                                     : nullptr;
   }
-  if (const Pinned* found = find_pinned(address)) {
-    gpu = -1;
-    return found->holds(address, bytes) ? reinterpret_cast<std::byte*>(address) : nullptr;
-  }
-  return nullptr;
+  // Memory of the host may have been pinned in several parts.
+  const Pinned* part = find_pinned(address);
+  if (part == nullptr) return nullptr;
+  gpu = -1;
+  const Address last = address + std::max<std::size_t>(bytes, 1) - 1;
+  while (part != nullptr && !part->holds(last, 1)) part = find_pinned(part->address + part->bytes);
+  return part != nullptr ? reinterpret_cast<std::byte*>(address) : nullptr;
 }
 
 bool Memory::is_device_address(Address address) const {

@@ -90,4 +90,5 @@ cuda("cuIpcOpenMemHandle_v2", ctypes.byref(Address()), handle, 1)
     except CudaError as error:
         refusal = str(error)
     if refusal:
+        assert "cuIpc" in refusal, refusal
         pytest.skip(f"this sandbox forbids CUDA IPC: {refusal}")

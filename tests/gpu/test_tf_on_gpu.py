@@ -11,7 +11,10 @@ from rank_program import program
 from ranks import run
 from tf_sim_ops import framework
 
-BEGIN = f"""
+
+def begin() -> str:
+    """The begin of each program. It needs a library that g++ compiles."""
+    return f"""
 import gpu_arrays, tf_sim_ops
 cupy = gpu_arrays.cupy()
 def start(**options):
@@ -33,7 +36,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 def test_sums_and_broadcasts_are_right_in_the_order_of_the_stream(place):
     run_body(
         place,
-        BEGIN
+        begin()
         + """
 ops = start()
 for dtype in (np.float16, np.float32, np.float64, np.complex64):
@@ -55,7 +58,7 @@ for dtype in (np.float16, np.float32, np.float64, np.complex64):
 def test_a_kernel_runs_many_times_and_never_takes_memory_of_the_host(place):
     run_body(
         place,
-        BEGIN
+        begin()
         + """
 node = start().node("RdmacollAllreduce", np.float32, tensor_name="gradient")
 for turn in range(6):                 # a kernel on the host would lend memory from the second run on
@@ -68,7 +71,7 @@ for turn in range(6):                 # a kernel on the host would lend memory f
 def test_several_streams_and_named_ops_run_at_once(place):
     run_body(
         place,
-        BEGIN
+        begin()
         + """
 ops, cuda = start(), gpu_arrays.calls()
 runs = []
@@ -85,7 +88,7 @@ for number, one in reversed(list(enumerate(runs))):
 def test_a_rank_on_the_host_and_one_on_a_gpu_agree_on_large_sums(place):
     run_body(
         place,
-        BEGIN
+        begin()
         + """
 ops = start()
 for turn in range(3):
@@ -104,7 +107,7 @@ else:
 def test_a_rank_without_kernels_for_gpus_that_shares_results_is_named(place):
     run_body(
         place,
-        BEGIN
+        begin()
         + """
 ops = start(has_gpu_kernels=me == 1)
 values = np.full(200000, float(me), np.float32)
@@ -118,7 +121,7 @@ engine.barrier()
 def test_errors_end_the_op_with_their_text(place):
     run_body(
         place,
-        BEGIN
+        begin()
         + """
 ops = start()
 array = cupy.array(np.ones(10 + me, np.float32))
@@ -136,14 +139,14 @@ def test_an_op_after_the_end_fails_and_does_not_wait(place):
 rdmacoll.shutdown()
 assert error_of(ops.run("RdmacollAllreduce", [array])).startswith("NotInitializedError")
 """
-    body = BEGIN + "ops = start()\narray = cupy.array(np.ones(10, np.float32))"
+    body = begin() + "ops = start()\narray = cupy.array(np.ones(10, np.float32))"
     run(program(body, after=after), 2, env=place.environment(), deadline_s=200).succeeded()
 
 
 def test_other_ops_have_no_kernel_for_gpus(place):
     run_body(
         place,
-        BEGIN
+        begin()
         + """
 ops = start()
 for op in ("RdmacollAllgather", "RdmacollReducescatter", "RdmacollReduce", "RdmacollPsPush"):

@@ -104,6 +104,15 @@ for turn in range(20):
 """)
 
 
+def test_many_small_arrays_are_packed_across_the_parts_in_which_the_pool_is_pinned():
+    run_body("""
+arrays = [cupy.array(np.full(size, float(me), np.float32)) for size in (64, 3000, 250_000) * 25]
+for turn in range(3):
+    engine.grouped_allreduce(arrays, rdmacoll.Sum, out=arrays)
+assert all((array.get() == 2 ** turn).all() for array in arrays)
+""")
+
+
 def test_a_library_that_writes_no_arrays_gets_memory_of_the_engine():
     run_body("""
 class Lent:
