@@ -14,7 +14,7 @@ namespace rdmacoll {
 enum class CallerMemory : uint8_t {
   visible,  // host memory that peers and NICs read and write in place
   hidden,   // memory that only this process reaches, where it reaches the work memory, too
-  device,   // a GPU has some of it: only copies from it and into it are possible
+  device,   // a GPU has some of it: processors cannot reach it, and NICs may (DirectAccess)
 };
 
 // The access of NICs to callers' memory on GPUs (GPUDirect RDMA).
