@@ -6,6 +6,13 @@
 
 namespace rdmacoll::cuda {
 
+Result load_kernel(const Functions& call, const Kernel& kernel, ModuleHandle& module,
+                   FunctionHandle& function) {
+  const Result result = call.cuModuleLoadData(&module, kernel.ptx);
+  if (result != kSuccess) return result;
+  return call.cuModuleGetFunction(&function, module, std::string(kernel.name).c_str());
+}
+
 GpuModules::~GpuModules() {
   if (gpus_.driver().is_forked_child()) return;
   for (const auto& [key, loaded] : loaded_) {
@@ -37,11 +44,7 @@ void GpuModules::load(Gpu gpu, const Kernel& kernel, Loaded& loaded) const {
   const Driver& driver = gpus_.driver();
   const ScopedContext scope(gpus_, gpu);
   if (!scope.status().ok()) return;
-  Result result = driver.call.cuModuleLoadData(&loaded.module, kernel.ptx);
-  if (result == kSuccess) {
-    result = driver.call.cuModuleGetFunction(&loaded.function, loaded.module,
-                                             std::string(kernel.name).c_str());
-  }
+  const Result result = load_kernel(driver.call, kernel, loaded.module, loaded.function);
   if (result == kSuccess) return;
   loaded.function = nullptr;
   log_.warning(cat(

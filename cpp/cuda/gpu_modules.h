@@ -14,6 +14,10 @@
 
 namespace rdmacoll::cuda {
 
+// The current context gets the module, also after an error at the function.
+Result load_kernel(const Functions& call, const Kernel& kernel, ModuleHandle& module,
+                   FunctionHandle& function);
+
 // Any thread may call it.
 class GpuModules {
  public:

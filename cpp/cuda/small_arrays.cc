@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "cuda/gpu_modules.h"
 #include "cuda/kernel_library.h"
 
 namespace rdmacoll::cuda {
@@ -21,45 +21,42 @@ constexpr uint64_t kBytesMax = 1 << 20;
 constexpr int kRuns = 8;
 
 // The objects of the driver that a measurement needs. Their end releases them.
-struct Means {
+struct ProbeObjects {
   const Functions& call;
   ModuleHandle module = nullptr;
   FunctionHandle kernel = nullptr;
   StreamHandle stream = nullptr;
   void* host = nullptr;
 
-  explicit Means(const Functions& functions) : call(functions) {}
-  Means(const Means&) = delete;
-  Means& operator=(const Means&) = delete;
-  ~Means() {
+  explicit ProbeObjects(const Functions& functions) : call(functions) {}
+  ProbeObjects(const ProbeObjects&) = delete;
+  ProbeObjects& operator=(const ProbeObjects&) = delete;
+  ~ProbeObjects() {
     if (stream != nullptr) call.cuStreamDestroy_v2(stream);
     if (host != nullptr) call.cuMemFreeHost(host);
     if (module != nullptr) call.cuModuleUnload(module);
   }
 };
 
-Status take(const Driver& driver, Means& means) {
+Status create(const Driver& driver, ProbeObjects& objects) {
   const Functions& call = driver.call;
   const Kernel& kernel = kernels()[static_cast<std::size_t>(write_word_kernel())];
-  RC_RETURN_IF_ERROR(driver.check(call.cuModuleLoadData(&means.module, kernel.ptx),
+  RC_RETURN_IF_ERROR(driver.check(load_kernel(call, kernel, objects.module, objects.kernel),
                                   cat("loading the kernel ", kernel.name)));
-  RC_RETURN_IF_ERROR(driver.check(
-      call.cuModuleGetFunction(&means.kernel, means.module, std::string(kernel.name).c_str()),
-      cat("cuModuleGetFunction of ", kernel.name)));
   RC_RETURN_IF_ERROR(
-      driver.check(call.cuMemHostAlloc(&means.host, kLargeCopyBytes, 0), "cuMemHostAlloc"));
-  return driver.check(call.cuStreamCreate(&means.stream, kStreamNonBlocking), "cuStreamCreate");
+      driver.check(call.cuMemHostAlloc(&objects.host, kLargeCopyBytes, 0), "cuMemHostAlloc"));
+  return driver.check(call.cuStreamCreate(&objects.stream, kStreamNonBlocking), "cuStreamCreate");
 }
 
 // The shortest of several runs. `start` returns what the driver says.
 template <typename Start>
-Status shortest(const Driver& driver, const Means& means, Start start, int64_t& shortest) {
+Status shortest(const Driver& driver, const ProbeObjects& objects, Start start, int64_t& shortest) {
   const SteadyClock clock;
   shortest = std::numeric_limits<int64_t>::max();
   for (int run = 0; run < kRuns; ++run) {
     const Nanoseconds begin = clock.now();
     Result result = start();
-    if (result == kSuccess) result = driver.call.cuStreamSynchronize(means.stream);
+    if (result == kSuccess) result = driver.call.cuStreamSynchronize(objects.stream);
     RC_RETURN_IF_ERROR(driver.check(result, "measuring the GPU's start of work"));
     shortest = std::min<int64_t>(shortest, clock.now() - begin);
   }
@@ -83,21 +80,22 @@ Status measure(const Gpus& gpus, Gpu gpu, Address memory, StartCosts& costs) {
   const Functions& call = driver.call;
   const ScopedContext scope(gpus, gpu);
   RC_RETURN_IF_ERROR(scope.status());
-  Means means(call);
-  RC_RETURN_IF_ERROR(take(driver, means));
+  ProbeObjects objects(call);
+  RC_RETURN_IF_ERROR(create(driver, objects));
   WriteWordParameters job{.address = memory, .value = 1};
   const auto launch = [&] {
     void* parameters[] = {&job};
-    return call.cuLaunchKernel(means.kernel, 1, 1, 1, 1, 1, 1, 0, means.stream, parameters,
+    return call.cuLaunchKernel(objects.kernel, 1, 1, 1, 1, 1, 1, 0, objects.stream, parameters,
                                nullptr);
   };
   const auto copy = [&](std::size_t bytes) {
-    return
-        [&, bytes] { return call.cuMemcpyDtoHAsync_v2(means.host, memory, bytes, means.stream); };
+    return [&, bytes] {
+      return call.cuMemcpyDtoHAsync_v2(objects.host, memory, bytes, objects.stream);
+    };
   };
-  RC_RETURN_IF_ERROR(shortest(driver, means, launch, costs.kernel));
-  RC_RETURN_IF_ERROR(shortest(driver, means, copy(8), costs.small_copy));
-  return shortest(driver, means, copy(kLargeCopyBytes), costs.large_copy);
+  RC_RETURN_IF_ERROR(shortest(driver, objects, launch, costs.kernel));
+  RC_RETURN_IF_ERROR(shortest(driver, objects, copy(8), costs.small_copy));
+  return shortest(driver, objects, copy(kLargeCopyBytes), costs.large_copy);
 }
 
 }  // namespace rdmacoll::cuda

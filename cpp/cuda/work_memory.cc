@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -71,10 +72,9 @@ Status WorkMemory::add_slab(Gpu gpu, OfGpu& memory, uint64_t bytes) {
   Address address = 0;
   RC_RETURN_IF_ERROR(driver.check(driver.call.cuMemAlloc_v2(&address, bytes),
                                   cat("cuMemAlloc of ", bytes_text(bytes))));
-  Slab slab;
+  Slab slab{.free = FreeExtents(bytes)};
   slab.description.begin = address;
   slab.description.bytes = bytes;
-  slab.free[0] = bytes;
   const Status status = describe(gpu, memory, slab.description);
   if (!status.ok()) {
     driver.call.cuMemFree_v2(address);
@@ -117,14 +117,10 @@ std::byte* WorkMemory::allocate(Gpu gpu, uint64_t bytes) {
 }
 
 std::byte* WorkMemory::take(Slab& slab, uint64_t bytes) {
-  const auto found = std::find_if(slab.free.begin(), slab.free.end(),
-                                  [bytes](const auto& hole) { return hole.second >= bytes; });
-  if (found == slab.free.end()) return nullptr;
-  const auto [offset, length] = *found;
-  slab.free.erase(found);
-  if (length > bytes) slab.free[offset + bytes] = length - bytes;
-  slab.live[offset] = bytes;
-  return reinterpret_cast<std::byte*>(slab.description.begin + offset);
+  const std::optional<std::size_t> offset = slab.free.take(bytes, kAlignment);
+  if (!offset) return nullptr;
+  slab.live[*offset] = bytes;
+  return reinterpret_cast<std::byte*>(slab.description.begin + *offset);
 }
 
 void WorkMemory::free(Gpu gpu, std::byte* memory) {
@@ -141,22 +137,8 @@ void WorkMemory::free(Gpu gpu, std::byte* memory) {
 void WorkMemory::give_back(Slab& slab, uint64_t offset) {
   const auto found = slab.live.find(offset);
   RC_ASSERT(found != slab.live.end(), cat("nothing is allocated at offset ", offset));
-  auto [begin, length] = *found;
+  slab.free.give_back(offset, found->second);
   slab.live.erase(found);
-  const auto after = slab.free.find(begin + length);
-  if (after != slab.free.end()) {
-    length += after->second;
-    slab.free.erase(after);
-  }
-  const auto next = slab.free.lower_bound(begin);
-  if (next != slab.free.begin()) {
-    const auto before = std::prev(next);
-    if (before->first + before->second == begin) {
-      before->second += length;
-      return;
-    }
-  }
-  slab.free[begin] = length;
 }
 
 // The slab's own GPU reads it fastest. Other GPUs need access to it as peers.

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "cuda/gpus.h"
+#include "memory/free_extents.h"
 #include "memory/gpu_work.h"
 
 namespace rdmacoll::cuda {
@@ -37,10 +38,10 @@ class WorkMemory final : public GpuWork {
 
  private:
   struct Slab {
-    GpuSlab description;
+    GpuSlab description = {};
     bool is_enabled = false;
-    std::map<uint64_t, uint64_t> free;  // begin and bytes of each hole, as offsets
-    std::map<uint64_t, uint64_t> live;
+    FreeExtents free;
+    std::map<uint64_t, uint64_t> live;  // bytes by offset
   };
   struct OfGpu {
     std::vector<Slab> slabs;

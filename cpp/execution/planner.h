@@ -116,6 +116,7 @@ class Planner {
   bool can_see(const Piece& memory, bool is_read_in_place) const;
   template <typename Parts, typename PieceOf>
   CallerMemory kind_of(const Parts& parts, bool is_read_in_place, PieceOf piece_of) const;
+  bool suits_nics(const Recipe::Head& head, uint64_t bytes) const;
   void see(std::span<const Layout::Tensor> tensors, Recipe::Head& head, Batch& batch);
   void see(const Layout& layout, Recipe::Head& head, Batch& batch);
   GpuWays gpu_ways(std::span<const Piece> memory) const;

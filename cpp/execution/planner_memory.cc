@@ -135,6 +135,12 @@ CallerMemory Planner::kind_of(const Parts& parts, bool is_read_in_place, PieceOf
   return kind;
 }
 
+// Whether NICs may be worth their access to memory of GPUs.
+bool Planner::suits_nics(const Recipe::Head& head, uint64_t bytes) const {
+  const bool is_of_gpu = head.input == CallerMemory::device || head.output == CallerMemory::device;
+  return is_of_gpu && topology_.has_nics && bytes > topology_.nic_eager_bytes_max;
+}
+
 void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head, Batch& batch) {
   if (!topology_.is_known) refresh_topology();
   uint64_t bytes = 0;
@@ -148,8 +154,7 @@ void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head, B
   head.input =
       kind([](const Layout::Tensor& tensor) { return const_cast<std::byte*>(tensor.input); });
   head.output = kind([](const Layout::Tensor& tensor) { return tensor.output; });
-  const bool is_of_gpu = head.input == CallerMemory::device || head.output == CallerMemory::device;
-  if (!is_of_gpu || !topology_.has_nics || bytes <= topology_.nic_eager_bytes_max) return;
+  if (!suits_nics(head, bytes)) return;
   std::vector<Piece> inputs, outputs;
   for (const Layout::Tensor& tensor : tensors) {
     if (tensor.bytes == 0) continue;
@@ -165,8 +170,7 @@ void Planner::see(const Layout& layout, Recipe::Head& head, Batch& batch) {
   const auto itself = [](const Piece& piece) { return piece; };
   head.input = kind_of(layout.input_memory(), in_place, itself);
   head.output = kind_of(layout.output_memory(), in_place, itself);
-  const bool is_of_gpu = head.input == CallerMemory::device || head.output == CallerMemory::device;
-  if (!is_of_gpu || !topology_.has_nics || layout.bytes() <= topology_.nic_eager_bytes_max) return;
+  if (!suits_nics(head, layout.bytes())) return;
   pin(joined(layout.input_memory()), joined(layout.output_memory()), head, batch);
 }
 

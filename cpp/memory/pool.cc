@@ -8,8 +8,10 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "base/text.h"
+#include "memory/free_extents.h"
 #include "memory/placement.h"
 #include "memory/private_view.h"
 
@@ -22,7 +24,6 @@ constexpr std::size_t kLineBytes = 64;
 // the call costs more than the memory.
 constexpr std::size_t kGiveBackBytes = std::size_t{1} << 20;
 
-// Extents are offsets into the arena. No two extents in `free_` touch.
 class Arena final : public MemoryPool {
  public:
   Arena(Fd fd, PoolMapping mapping)
@@ -31,7 +32,7 @@ class Arena final : public MemoryPool {
         base_(mapping_->shared.data()),
         bytes_(mapping_->shared.bytes()),
         owner_(::getpid()),
-        free_{{0, bytes_}} {}
+        free_(bytes_) {}
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
@@ -48,7 +49,7 @@ class Arena final : public MemoryPool {
     const std::lock_guard lock(mutex_);
     RC_ASSERT(used_ == 0 && bytes <= bytes_ && bytes >= kPageBytes, cat(bytes, " of ", bytes_));
     bytes_ = bytes / kPageBytes * kPageBytes;
-    free_ = {{0, bytes_}};
+    free_ = FreeExtents(bytes_);
   }
 
   bool contains(const void* memory, std::size_t bytes) const override {
@@ -81,7 +82,7 @@ class Arena final : public MemoryPool {
   std::size_t bytes_;  // constant once something is allocated
   const pid_t owner_;
   mutable std::mutex mutex_;
-  std::map<std::size_t, std::size_t> free_;
+  FreeExtents free_;
   struct Piece {
     std::size_t bytes;
     bool is_lent;
@@ -99,21 +100,13 @@ std::byte* Arena::take(std::size_t bytes, bool is_lent) {
   const std::size_t wanted = bytes == 0 ? kLineBytes : round_up(bytes, unit);
   const std::lock_guard lock(mutex_);
   if (is_lent && lent_ + wanted > bytes_ / 2) return nullptr;
-  for (auto extent = free_.begin(); extent != free_.end(); ++extent) {
-    const auto [offset, length] = *extent;
-    const std::size_t first = round_up(offset, unit);
-    if (first - offset > length || wanted > length - (first - offset)) continue;
-    const std::size_t end = offset + length;
-    free_.erase(extent);
-    if (first > offset) free_[offset] = first - offset;
-    if (first + wanted < end) free_[first + wanted] = end - first - wanted;
-    live_[first] = {wanted, is_lent};
-    used_ += wanted;
-    if (is_lent) lent_ += wanted;
-    kept_ -= std::min(kept_, wanted);
-    return base_ + first;
-  }
-  return nullptr;
+  const std::optional<std::size_t> first = free_.take(wanted, unit);
+  if (!first) return nullptr;
+  live_[*first] = {wanted, is_lent};
+  used_ += wanted;
+  if (is_lent) lent_ += wanted;
+  kept_ -= std::min(kept_, wanted);
+  return base_ + *first;
 }
 
 void Arena::free(std::byte* memory) {
@@ -123,7 +116,7 @@ void Arena::free(std::byte* memory) {
   const auto found = live_.find(static_cast<std::size_t>(memory - base_));
   RC_ASSERT(found != live_.end(), cat("nothing is allocated at offset ", memory - base_));
   const std::size_t offset = found->first;
-  std::size_t length = found->second.bytes;
+  const std::size_t length = found->second.bytes;
   if (found->second.is_lent) lent_ -= length;
   live_.erase(found);
   used_ -= length;
@@ -133,20 +126,7 @@ void Arena::free(std::byte* memory) {
   } else {
     kept_ += length;
   }
-  const auto after = free_.find(offset + length);
-  if (after != free_.end()) {
-    length += after->second;
-    free_.erase(after);
-  }
-  const auto next = free_.lower_bound(offset);
-  if (next != free_.begin()) {
-    const auto before = std::prev(next);
-    if (before->first + before->second == offset) {
-      before->second += length;
-      return;
-    }
-  }
-  free_[offset] = length;
+  free_.give_back(offset, length);
 }
 
 void Arena::give_back(std::size_t offset, std::size_t bytes) {
