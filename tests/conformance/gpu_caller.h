@@ -12,6 +12,7 @@
 
 #include "compute/inline.h"
 #include "compute/job.h"
+#include "fetched_results.h"
 #include "operation/operation.h"
 #include "verbs_sim/gpus.h"
 
@@ -106,20 +107,10 @@ class GpuCaller {
       return std::shared_ptr<std::byte[]>(memory, [&gpus](std::byte* freed) { gpus.free(freed); });
     };
   }
-  // Replaces the results of an operation that has ended by copies in host memory.
   void fetch(Operation& operation) {
-    Request& request = operation.request;
-    for (std::size_t i = 0; i < request.tensors.size(); ++i) {
-      TensorRef& tensor = request.tensors[i];
-      if (row_of(request.kind).makes_result) {
-        Operation::Result& result = operation.results[i];
-        result.memory = fetched(result.memory.get(), result.bytes);
-      } else {
-        kept_.push_back(fetched(tensor.output, tensor.bytes(request.dtype)));
-        tensor.output = kept_.back().get();
-      }
-      tensor.gpu = kHost;
-    }
+    fetch_results(operation, kept_, [this](const std::byte* memory, std::size_t bytes) {
+      return fetched(memory, bytes);
+    });
   }
 
  private:

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "cuda/driver.h"
 #include "cuda_sim/library.h"
+#include "fetched_results.h"
 
 namespace rdmacoll {
 
@@ -76,20 +77,10 @@ class DeviceCaller {
     }
     return use_stream(session, stream(), request);
   }
-  // Replaces the results of an operation that has ended by copies in host memory.
   void fetch(Operation& operation) {
-    Request& request = operation.request;
-    for (std::size_t i = 0; i < request.tensors.size(); ++i) {
-      TensorRef& tensor = request.tensors[i];
-      if (row_of(request.kind).makes_result) {
-        Operation::Result& result = operation.results[i];
-        result.memory = fetched(result.memory.get(), result.bytes);
-      } else {
-        kept_.push_back(fetched(tensor.output, tensor.bytes(request.dtype)));
-        tensor.output = kept_.back().get();
-      }
-      tensor.gpu = kHost;
-    }
+    fetch_results(operation, kept_, [this](const std::byte* memory, std::size_t bytes) {
+      return fetched(memory, bytes);
+    });
   }
   // The stream still copies when it returns.
   void upload(std::byte* into, const void* from, std::size_t bytes) {

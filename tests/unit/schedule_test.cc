@@ -18,6 +18,16 @@ namespace {
 class EveryAlgorithm : public testing::TestWithParam<int> {
  protected:
   const AlgorithmRow& row() const { return algorithm_table()[GetParam()]; }
+  // The shape of the tests of lowering. The bits 8 and 16 of `form` choose it.
+  Shape shape_of(const std::vector<int>& nodes, int form) const {
+    const int ranks = static_cast<int>(nodes.size());
+    const bool other = form & 8;
+    return {.ranks = ranks,
+            .root = other ? ranks / 2 : 0,
+            .prescaled = other && is_sum(row().result),
+            .nodes = nodes,
+            .wide_sums = (form & 16) != 0};
+  }
 };
 
 TEST_P(EveryAlgorithm, is_right_for_any_number_of_ranks) {
@@ -60,12 +70,7 @@ TEST_P(EveryAlgorithm, stays_right_when_lowered_for_any_placement) {
     for (int per_node : {1, 2, 3, ranks}) {
       const std::vector<int> nodes = nodes_of(ranks, per_node);
       for (int form = 0; form < (is_sum(row().result) ? 32 : 16); ++form) {
-        const bool other = form & 8;
-        const Shape shape{.ranks = ranks,
-                          .root = other ? ranks / 2 : 0,
-                          .prescaled = other && is_sum(row().result),
-                          .nodes = nodes,
-                          .wide_sums = (form & 16) != 0};
+        const Shape shape = shape_of(nodes, form);
         std::vector<Schedule> lowered;
         for (const Schedule& schedule : schedules_of(row(), shape)) {
           Placement placement;
@@ -111,12 +116,7 @@ TEST_P(EveryAlgorithm, stays_right_when_nics_access_memory_of_gpus) {
     for (int per_node : {1, 2, 3, ranks}) {
       const std::vector<int> nodes = nodes_of(ranks, per_node);
       for (int form = 0; form < (is_sum(row().result) ? 32 : 16); ++form) {
-        const bool other = form & 8;
-        const Shape shape{.ranks = ranks,
-                          .root = other ? ranks / 2 : 0,
-                          .prescaled = other && is_sum(row().result),
-                          .nodes = nodes,
-                          .wide_sums = (form & 16) != 0};
+        const Shape shape = shape_of(nodes, form);
         std::vector<Schedule> lowered;
         for (const Schedule& schedule : schedules_of(row(), shape)) {
           Placement placement;
