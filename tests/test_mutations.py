@@ -33,7 +33,7 @@ SOURCES = (
 TESTS = {
     "rdma": ("conformance_tests", "Rdma*:*/verbs_*"),
     "ps": ("conformance_tests", "*/ParameterServer*"),
-    "agreement": ("unit_tests", "AgreementOfRanks*"),
+    "agreement": ("unit_tests", "AgreementOfRanks*:Decisions*:Plans*:TrialsOfSums*"),
     "gate": ("unit_tests", "AgreementOfRanks.bears_*"),
     "kernels": ("unit_tests", "CudaKernels*"),
     "cuda": ("unit_tests", "Cuda*-CudaKernels*"),

@@ -79,9 +79,9 @@ bool Agreement::collect_ready() {
 
 // Decisions that cannot start are postponed. Meanwhile more operations may become ready and share
 // a batch.
-bool Agreement::decide(bool one_node, bool shares_gpus) {
+bool Agreement::decide(const Visibility& visibility) {
   if (!queue_.incomplete().empty() || !decided().empty()) return false;
-  auto formed = log_.form(one_node, shares_gpus);
+  auto formed = log_.form(visibility, now_.turned_at);
   if (!formed) return false;
   if (formed->is_cut_short) host_.segments_are_short(formed->decision.segment_bytes);
   for (const InternMessage& intern : formed->interns) {
@@ -89,7 +89,7 @@ bool Agreement::decide(bool one_node, bool shares_gpus) {
     tree_.post_servers(intern);
   }
   tree_.post_decision(formed->decision);
-  plan_mode_.note(formed->decision);
+  plan_mode_.note(formed->decision, formed->is_trial);
   obey(queue_.agreed_of(std::move(formed->decision)));
   return true;
 }
@@ -131,7 +131,11 @@ bool Agreement::gather() {
 }
 
 void Agreement::ended(const Operation& operation, bool is_agreed) {
-  if (tree_.is_root()) readiness_.ended(key_of(operation));
+  if (tree_.is_root()) {
+    readiness_.ended(key_of(operation));
+    const bool has_run = is_agreed && operation.request.kind == Kind::allreduce;
+    if (has_run) log_.has_run(operation.state.sequence, now_.turned_at);
+  }
   names_.ended(operation, is_agreed);
   plan_mode_.ended(operation);
 }

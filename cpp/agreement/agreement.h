@@ -89,9 +89,8 @@ class Agreement {
   bool pass_readiness();  // sends readiness up, and verdicts down
   // Root, outside plans: takes what has become ready. Returns whether decide() has something to do.
   bool collect_ready();
-  // Root: makes one decision, unless an earlier one has not begun. `one_node`: all ranks see each
-  // other's memory. `shares_gpus`: also their memory on GPUs.
-  bool decide(bool one_node, bool shares_gpus = false);
+  // Root: makes one decision, unless an earlier one has not begun.
+  bool decide(const Visibility& visibility);
   // Root, after decisions: begins a plan if their order has repeated.
   void start_plan() { plan_mode_.start(); }
   // Takes the plan's next decision, if its operations are here.

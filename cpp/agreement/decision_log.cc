@@ -57,12 +57,12 @@ uint64_t DecisionLog::cut_bytes_of(const Offer& offer) const {
 
 // Only sums in canonical order, alone and in a batch of `bytes`, may share a batch. Otherwise the
 // bits of a result would depend on timing.
-bool DecisionLog::fuses(const Offer& offer, uint64_t bytes, bool one_node) const {
+bool DecisionLog::fuses(const Offer& offer, uint64_t bytes) const {
   if (offer.descriptor.kind != Kind::allreduce || offer.bytes > rules_.fuse_unit_bytes ||
       bytes > rules_.fuse_batch_bytes) {
     return false;
   }
-  const Facts facts = facts_of(offer, bytes, one_node);
+  const Facts facts = facts_of(offer, bytes);
   return adds_in_canonical_order(rdmacoll::choose(AlgorithmRow::Result::sum, rules_.tuning, facts),
                                  facts);
 }
@@ -73,23 +73,49 @@ bool DecisionLog::may_share(const Offer& a, const Offer& b) const {
          x.postscale == y.postscale;
 }
 
-Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes, bool one_node) const {
+Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes) const {
   const Descriptor& what = offer.descriptor;
   const bool is_wide = has_wide_sums(what.kind, what.dtype, what.op);
   // More bytes than this offer mean a batch, which requires the canonical order. A forced algorithm
   // takes precedence, and ends the batch instead.
   const bool is_batch = bytes > offer.bytes && rules_.forced.empty();
   const bool is_canonical = rules_.canonical || is_batch;
-  const bool on_gpus = offer.on_gpu && shares_gpus_;
-  const bool stages_gpus = offer.on_gpu && !shares_gpus_;
-  return {
-      world_.size(),        one_node, bytes,         is_wide,        is_canonical, rules_.forced,
-      rules_.segment_bytes, spread_,  offer.is_even, rules_.servers, on_gpus,      stages_gpus};
+  const bool on_gpus = offer.on_gpu && visibility_.gpus;
+  const bool stages_gpus = offer.on_gpu && !visibility_.gpus;
+  return {.ranks = world_.size(),
+          .one_node = visibility_.one_node,
+          .bytes = bytes,
+          .wide_sums = is_wide,
+          .canonical = is_canonical,
+          .forced = rules_.forced,
+          .segment_bytes = rules_.segment_bytes,
+          .spread = spread_,
+          .is_even = offer.is_even,
+          .servers = rules_.servers,
+          .on_gpus = on_gpus,
+          .stages_gpus = stages_gpus};
 }
 
-Choice DecisionLog::choose(const Offer& offer, uint64_t bytes, bool one_node) const {
-  return rdmacoll::choose(row_of(offer.descriptor.kind).result, rules_.tuning,
-                          facts_of(offer, bytes, one_node));
+Choice DecisionLog::choose(const Offer& offer, uint64_t bytes, bool in_place) const {
+  Facts facts = facts_of(offer, bytes);
+  facts.in_place = in_place;
+  return rdmacoll::choose(row_of(offer.descriptor.kind).result, rules_.tuning, facts);
+}
+
+// Trials must not change the order of additions, nor take part in what several nodes or GPUs do.
+Trials::Way DecisionLog::way_of(const Offer& offer, uint64_t bytes, uint64_t sequence,
+                                Nanoseconds now) {
+  const KindRow& kind = row_of(offer.descriptor.kind);
+  const bool is_usual = rules_.tuning.reads_in_place(kind.result, bytes);
+  const bool may_try = rules_.tries_ways && offer.descriptor.kind == Kind::allreduce &&
+                       bytes >= rules_.tuning.trial_bytes && visibility_.one_node &&
+                       visibility_.callers && !offer.on_gpu && rules_.servers == 0;
+  if (!may_try) return {is_usual};
+  for (const bool in_place : {false, true}) {
+    const Choice choice = choose(offer, bytes, in_place);
+    if (!adds_in_canonical_order(choice, facts_of(offer, bytes))) return {is_usual};
+  }
+  return trials_.next(sequence, bytes, now);
 }
 
 // The wide sums (float32) of 16-bit floats take twice the memory. Segments on GPUs fit one at a
@@ -98,13 +124,14 @@ uint64_t DecisionLog::segment_bytes_max(const Offer& offer) const {
   const Descriptor& what = offer.descriptor;
   const bool is_wide = has_wide_sums(what.kind, what.dtype, what.op);
   const uint64_t most = rules_.segment_bytes_max / (is_wide ? kWide : 1);
-  const bool on_gpus = offer.on_gpu && shares_gpus_ && most <= UINT64_MAX / kSegmentsInFlight;
+  const bool on_gpus = offer.on_gpu && visibility_.gpus && most <= UINT64_MAX / kSegmentsInFlight;
   return on_gpus ? most * kSegmentsInFlight : most;
 }
 
-std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node, bool shares_gpus) {
+std::optional<DecisionLog::Formed> DecisionLog::form(const Visibility& visibility,
+                                                     Nanoseconds now) {
   if (offered_.empty()) return std::nullopt;
-  shares_gpus_ = shares_gpus;
+  visibility_ = visibility;
   Formed formed;
   formed.decision.sequence = formed_++;
   const Offer first = std::move(offered_.front());
@@ -121,16 +148,22 @@ std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node, bool shares_
     cut_bytes += offer.cut_bytes;
   };
   take(first);
-  while (!offered_.empty() && fuses(first, first.bytes, one_node)) {
+  while (!offered_.empty() && fuses(first, first.bytes)) {
     const Offer& next = offered_.front();
-    if (!fuses(next, next.bytes, one_node) || !may_share(first, next) ||
-        !fuses(first, bytes + next.bytes, one_node)) {
+    if (!fuses(next, next.bytes) || !may_share(first, next) || !fuses(first, bytes + next.bytes)) {
       break;
     }
     take(next);
     offered_.pop_front();
   }
-  const Choice choice = choose(first, bytes, one_node);
+  // A rank sends and receives its share of what an alltoall moves.
+  const bool is_exchange = first.descriptor.kind == Kind::alltoall;
+  const uint64_t bytes_of_rank =
+      is_exchange ? 2 * bytes / static_cast<uint64_t>(world_.size()) : bytes;
+  const Trials::Way way = way_of(first, bytes_of_rank, formed.decision.sequence, now);
+  const Choice choice = choose(first, bytes, way.in_place);
+  formed.is_trial = way.is_trial;
+  formed.decision.in_place = way.in_place;
   formed.decision.algorithm = choice.algorithm;
   formed.decision.segment_bytes = std::max(
       std::min(choice.segment_bytes, segment_bytes_max(first)),

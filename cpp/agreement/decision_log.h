@@ -10,16 +10,26 @@
 #include "agreement/descriptor_table.h"
 #include "agreement/messages.h"
 #include "agreement/readiness.h"
+#include "agreement/trials.h"
+#include "base/clock.h"
 #include "base/set_world.h"
 #include "collectives/choose.h"
 #include "operation/operation.h"
 
 namespace rdmacoll {
 
+// The memory of each other that the ranks of a set see.
+struct Visibility {
+  bool one_node = false;  // the pools of all
+  bool callers = false;   // also the callers' memory, which a system call reads
+  bool gpus = false;      // also the work memory on GPUs
+};
+
 class DecisionLog {
  public:
   struct Rules {
     Tuning tuning;
+    bool tries_ways = false;  // whether Trials decide how large sums move within a node
     bool canonical = false;
     std::vector<Forced> forced;
     std::optional<uint64_t> segment_bytes;
@@ -38,10 +48,13 @@ class DecisionLog {
   struct Formed {
     std::vector<InternMessage> interns;
     Decision decision;
+    bool is_trial = false;      // as in Trials::Way
     bool is_cut_short = false;  // the pool allows only a small part of the best segment size
   };
-  std::optional<Formed> form(bool one_node, bool shares_gpus = false);
+  std::optional<Formed> form(const Visibility& visibility, Nanoseconds now = 0);
   bool waiting() const { return !offered_.empty(); }
+  // Root: an operation of the decision has run on this rank.
+  void has_run(uint64_t sequence, Nanoseconds now) { trials_.ended(sequence, now); }
 
   // All ranks. Returns false if the sequence has a gap.
   bool accept(const Decision& decision) { return decision.sequence == accepted_++; }
@@ -63,16 +76,18 @@ class DecisionLog {
   };
   uint64_t cut_bytes_of(const Offer& offer) const;
   uint64_t segment_bytes_max(const Offer& offer) const;
-  bool fuses(const Offer& offer, uint64_t bytes, bool one_node) const;
+  bool fuses(const Offer& offer, uint64_t bytes) const;
   bool may_share(const Offer& a, const Offer& b) const;
-  Facts facts_of(const Offer& offer, uint64_t bytes, bool one_node) const;
-  Choice choose(const Offer& offer, uint64_t bytes, bool one_node) const;
+  Facts facts_of(const Offer& offer, uint64_t bytes) const;
+  Choice choose(const Offer& offer, uint64_t bytes, bool in_place) const;
+  Trials::Way way_of(const Offer& offer, uint64_t bytes, uint64_t sequence, Nanoseconds now);
 
   const SetWorld& world_;
   Spread spread_;
   DescriptorTable& table_;
   Rules rules_;
-  bool shares_gpus_ = false;  // as in form()
+  Visibility visibility_;  // as in form()
+  Trials trials_;
   std::deque<Offer> offered_;
   uint64_t formed_ = 0;
   uint64_t accepted_ = 0;

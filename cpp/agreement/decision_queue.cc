@@ -48,6 +48,7 @@ bool DecisionQueue::take_operations(const Agreed& agreed) {
   Decided& decided = decided_.emplace_back(Decided{decision.sequence,
                                                    decision.algorithm,
                                                    decision.segment_bytes,
+                                                   decision.in_place,
                                                    agreed.rows,
                                                    decision.most_rows,
                                                    agreed.is_planned,

@@ -122,6 +122,7 @@ void get_rows(Reader& reader, int ranks, Rows& rows, int64_t& most_rows) {
 
 void put(Writer& writer, const Decision& decision) {
   writer.put(decision.sequence).put(decision.algorithm).put(decision.segment_bytes);
+  writer.put(decision.in_place);
   writer.put(static_cast<uint32_t>(decision.units.size()));
   for (const DecisionUnit& unit : decision.units) {
     put(writer, unit.descriptor);
@@ -134,6 +135,7 @@ Decision get_decision(Reader& reader, int ranks) {
   decision.sequence = reader.get<uint64_t>();
   decision.algorithm = reader.get<Algorithm>();
   decision.segment_bytes = reader.get<uint64_t>();
+  decision.in_place = reader.get<uint8_t>() != 0;
   const auto count = reader.get<uint32_t>();
   if (count == 0 || count > kRecordsMax || !is_known(decision.algorithm)) {
     reader.fail();
@@ -203,7 +205,7 @@ void put(Writer& writer, const PlanMessage& message) {
   writer.put(message.era).put(message.start).put(message.first_number);
   writer.put(static_cast<uint32_t>(message.decisions.size()));
   for (const PlannedDecision& decision : message.decisions) {
-    writer.put(decision.algorithm).put(decision.segment_bytes);
+    writer.put(decision.algorithm).put(decision.segment_bytes).put(decision.in_place);
     writer.put(static_cast<uint32_t>(decision.units.size()));
     for (const PlannedUnit& unit : decision.units) {
       writer.put(unit.descriptor).put(unit.numbered).put(unit.iteration);
@@ -222,6 +224,7 @@ PlanMessage get_plan(Reader& reader, int ranks) {
     PlannedDecision& decision = message.decisions.emplace_back();
     decision.algorithm = reader.get<Algorithm>();
     decision.segment_bytes = reader.get<uint64_t>();
+    decision.in_place = reader.get<uint8_t>() != 0;
     const auto units = reader.get<uint32_t>();
     if (units == 0 || units > kRecordsMax || !is_known(decision.algorithm)) {
       reader.fail();

@@ -66,6 +66,7 @@ struct Decision {
   // receivers, or one for each rank in the subtree of the message's receiver.
   std::vector<std::vector<int64_t>> rows;
   int64_t most_rows = 0;  // alltoall: the maximum over all pairs of ranks
+  bool in_place = false;  // peers may read the callers' memory, where they can
 };
 
 // Downward: the decisions from `start` on are these, repeated until a rank leaves the plan. Ranks
@@ -81,6 +82,7 @@ struct PlannedDecision {
   std::vector<PlannedUnit> units;
   std::vector<std::vector<int64_t>> rows = {};  // the row counts of all ranks
   int64_t most_rows = 0;                        // as in Decision
+  bool in_place = false;                        // as in Decision
 };
 struct PlanMessage {
   uint32_t era = 0;

@@ -37,8 +37,9 @@ std::size_t numbers_in(const RowTable& rows) {
 
 }  // namespace
 
-void Recurrence::note(const Decision& decision) {
+void Recurrence::note(const Decision& decision, bool is_trial) {
   if (repeats_ == 0) return;
+  since_trial_ = is_trial ? 0 : since_trial_ + 1;
   std::optional<PlannedDecision> next = planned(decision);
   if (!next) return restart();
   ++noted_;
@@ -55,7 +56,8 @@ void Recurrence::note(const Decision& decision) {
 }
 
 std::optional<PlannedDecision> Recurrence::planned(const Decision& decision) {
-  PlannedDecision planned{decision.algorithm, decision.segment_bytes, {}, {}, decision.most_rows};
+  PlannedDecision planned{decision.algorithm, decision.segment_bytes, {}, {},
+                          decision.most_rows, decision.in_place};
   bool is_plannable = numbers_in(decision.rows) <= kRowsMax;
   for (const DecisionUnit& unit : decision.units) {
     const std::string* bytes = table_.resolve(unit.descriptor);
@@ -76,7 +78,7 @@ std::optional<Recurrence::Period> Recurrence::find() const {
   if (repeats_ == 0) return std::nullopt;
   const uint64_t least = std::max<uint64_t>(repeats_, 2) << patience_;
   for (std::size_t period = 1; period <= history_.size(); ++period) {
-    if (noted_ < least * period) break;
+    if (noted_ < least * period || since_trial_ < period) break;
     if (!repeats(before_[before_.size() - period])) continue;
     std::vector<PlannedDecision> decisions(history_.end() - static_cast<std::ptrdiff_t>(period),
                                            history_.end());

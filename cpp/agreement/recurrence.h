@@ -28,8 +28,8 @@ class Recurrence {
     if (repeats > 0) ends_.front() = now_;
   }
 
-  // Notes a decision that was taken.
-  void note(const Decision& decision);
+  // Notes a decision that was taken. `is_trial`: as in Trials::Way. No period contains it.
+  void note(const Decision& decision, bool is_trial = false);
   // Returns the last period once the decisions repeat, and the number of the next unnamed
   // operation.
   struct Period {
@@ -61,6 +61,7 @@ class Recurrence {
   uint64_t repeats_;
   int patience_ = 0;  // number of doublings
   uint64_t noted_ = 0;
+  uint64_t since_trial_ = 0;  // decisions noted since the last trial
   int64_t next_number_ = -1;
   std::deque<PlannedDecision> history_;
   std::deque<End> before_;  // for each decision of the history

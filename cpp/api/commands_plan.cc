@@ -138,6 +138,7 @@ Status plan_json(const PlanQuery& given, const Config& config, std::string& json
   const Tuning tuning = tuning_for(query.links);
   const auto ranks = static_cast<uint64_t>(query.ranks);
   const bool is_exchange = query.kind == Kind::alltoall;
+  const AlgorithmRow::Result result = rdmacoll::row_of(query.kind).result;
   const Facts facts{.ranks = query.ranks,
                     .one_node = query.nodes == 1,
                     .bytes = query.bytes * (is_exchange ? ranks : 1),
@@ -147,15 +148,15 @@ Status plan_json(const PlanQuery& given, const Config& config, std::string& json
                     .segment_bytes = config.segment_bytes,
                     .spread = Spread(shape),
                     .is_even = query.bytes % ranks == 0,
-                    .servers = query.servers};
-  const Choice choice = choose(rdmacoll::row_of(query.kind).result, tuning, facts);
+                    .servers = query.servers,
+                    .in_place = tuning.reads_in_place(result, query.bytes)};
+  const Choice choice = choose(result, tuning, facts);
   const Algorithm shown =
       query.algorithm.empty() ? choice.algorithm : algorithm_of(query)->algorithm;
   // Devices need pinned memory. Otherwise peers read the caller's memory if this is worth a system
   // call.
-  const bool is_visible = tuning.reads_in_place(rdmacoll::row_of(query.kind).result, query.bytes) &&
-                          (facts.one_node || !query.links.via_nic);
-  const bool adds = is_sum(rdmacoll::row_of(query.kind).result);
+  const bool is_visible = facts.in_place && (facts.one_node || !query.links.via_nic);
+  const bool adds = is_sum(result);
   std::vector<std::string> costs;
   std::map<double, Algorithm> by_time;
   std::string written, lowered;

@@ -15,6 +15,8 @@
 namespace rdmacoll {
 
 // RDMACOLL_CUDA_IPC: whether ranks of a node read arrays on GPUs from each other.
+// RDMACOLL_TUNE: when the engine measures which of several ways is faster.
+enum class Tune : uint8_t { off, start };
 enum class CudaIpc : uint8_t { automatic, off, always };
 
 // Parsed and checked values. An empty optional means automatic.
@@ -69,6 +71,7 @@ struct Config {
   std::optional<uint64_t> link_gbit;          // RDMACOLL_LINK_GBIT; read from the kernel when unset
   bool share_results = true;                  // RDMACOLL_SHARE_RESULTS
   std::optional<bool> one_copy;               // RDMACOLL_ONE_COPY: process_vm_readv; automatic
+  Tune tune = Tune::start;                    // RDMACOLL_TUNE
   std::optional<int> compute_workers;         // RDMACOLL_COMPUTE_WORKERS; automatic
   std::optional<double> spin_us;              // RDMACOLL_SPIN_US; automatic
   std::string cuda_library = "libcuda.so.1";  // RDMACOLL_CUDA_LIBRARY

@@ -147,11 +147,11 @@ std::optional<Algorithm> forced_at(const Facts& facts) {
 
 // Whether segments are cut so small that packed data stays in the caches of the node. Scattered
 // data is not cut so: each byte is packed for one rank alone, and caches gain nothing.
-bool is_cut_for_caches(Algorithm algorithm, const Tuning& tuning, uint64_t bytes) {
+bool is_cut_for_caches(Algorithm algorithm, const Tuning& tuning, const Facts& facts) {
   const AlgorithmRow* row = row_of(algorithm);
   if (row == nullptr || is_scattered(row->result)) return false;
   const uint64_t whole = is_sum(row->result) ? tuning.whole_bytes_shared : 0;
-  return bytes > whole && !tuning.reads_in_place(row->result, bytes);
+  return facts.bytes > whole && !facts.in_place;
 }
 
 }  // namespace
@@ -164,7 +164,7 @@ uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts
   const int shares =
       algorithm == Algorithm::parameter_server && facts.servers > 0 ? facts.servers : facts.ranks;
   const uint64_t of_shares = tuning.segment_bytes_rank * static_cast<uint64_t>(shares);
-  if (facts.one_node && is_cut_for_caches(algorithm, tuning, facts.bytes)) {
+  if (facts.one_node && is_cut_for_caches(algorithm, tuning, facts)) {
     const uint64_t cached = tuning.packed_segment_bytes_rank * static_cast<uint64_t>(facts.ranks);
     if (!facts.stages_gpus) return cached;
     // Each copy from or to a GPU has a fixed cost.

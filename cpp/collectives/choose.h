@@ -72,6 +72,8 @@ struct Tuning {
   // is one segment.
   uint64_t one_copy_bytes = UINT64_MAX;
   uint64_t one_copy_bytes_scattered = 4 << 20;
+  // From here on the root tries both ways in which sums move within a node.
+  uint64_t trial_bytes = 1 << 20;
   uint64_t whole_bytes_shared = 1 << 20;
   uint64_t packed_segment_bytes_rank = 128 << 10;
   uint64_t segment_bytes_shared = 4 << 20;
@@ -127,6 +129,7 @@ struct Facts {
   int servers = 0;           // separate servers, which make all sums
   bool on_gpus = false;      // the ranks of the node read and sum each other's data on GPUs
   bool stages_gpus = false;  // tensors on GPUs are copied through host memory
+  bool in_place = false;     // peers read the callers' memory
 };
 
 struct Choice {

@@ -190,6 +190,7 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
                      field("plans", sums.plans),
                      field("plans_left", sums.plans_left),
                      field("results_shared", sums.shared),
+                     field("batches_in_place", sums.in_place),
                      field("process_sets", sets_.size()),
                      field("wakeups", wakeups),
                      field("connections", wire.connections),

@@ -19,6 +19,7 @@ Agreement::Rules rules_of(const SetParts& parts) {
   rules.checks_names = config.check_names;
   DecisionLog::Rules& log = rules.log;
   log.tuning = parts.tuning;
+  log.tries_ways = config.tune == Tune::start && !config.one_copy;
   log.segment_bytes_max = parts.segment_bytes_max;
   log.servers = parts.servers;
   // Colocated servers have no ranks: every worker serves a part.
@@ -61,7 +62,7 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
       log_(parts.log),
       neighbours_(neighbours_of(world_, members_)),
       agreement_(world_, rules_of(parts), *this, now_, log_),
-      planner_({world_, members_, parts.servers, transport_, pool_, parts.gpu_work, parts.tuning,
+      planner_({world_, members_, parts.servers, transport_, pool_, parts.gpu_work,
                 parts.config.cuda_ipc, parts.segment_bytes_max}),
       places_({number_, job_, world_, members_,
                parts.servers > 0 ? job_.local_size() == job_.size() : world_.is_one_node(),
@@ -103,9 +104,9 @@ void ProcessSet::take(const OperationRef& operation) {
 
 bool ProcessSet::decide() {
   if (!agreement_.collect_ready()) return false;
-  const bool one_node = is_one_node();
+  const Visibility visibility = this->visibility();
   bool moved = false;
-  for (; has_room() && agreement_.decide(one_node, planner_.shares_gpus()); moved = true) {
+  for (; has_room() && agreement_.decide(visibility); moved = true) {
     start_batches();
   }
   if (moved) agreement_.start_plan();
@@ -117,6 +118,12 @@ bool ProcessSet::is_one_node() const {
          std::all_of(neighbours_.begin(), neighbours_.end(), [&](JobRank peer) {
            return transport_.is_connected(peer.value()) && transport_.reach(peer.value()).views;
          });
+}
+
+Visibility ProcessSet::visibility() {
+  return {.one_node = is_one_node(),
+          .callers = planner_.reads_callers(),
+          .gpus = planner_.shares_gpus()};
 }
 
 bool ProcessSet::follow_plan() {
@@ -135,13 +142,13 @@ bool ProcessSet::starts_at_once(const OperationRef& operation) {
   const bool is_again =
       now_.lost.empty() && planner_.can_replay(*operation, decision, next->rows, next->is_planned);
   if (is_again) {
+    in_place_ += decision.in_place ? 1 : 0;
     const Status status = executor_.start(lanes_, decision.sequence, operation);
     if (!status.ok()) host_.fail_this_rank(status);
     return true;
   }
-  Decided decided{decision.sequence, decision.algorithm, decision.segment_bytes,
-                  next->rows,        decision.most_rows, next->is_planned,
-                  {operation}};
+  Decided decided{decision.sequence, decision.algorithm, decision.segment_bytes, decision.in_place,
+                  next->rows,        decision.most_rows, next->is_planned,       {operation}};
   const bool is_started = planner_.connect(decided) && start_batch(decided);
   if (!is_started) agreement_.decided().push_back(std::move(decided));
   return true;
@@ -172,6 +179,7 @@ bool ProcessSet::start_batch(Decided& decided) {
   Batch batch;
   Status status = planner_.prepare(decided, place, batch);
   const bool is_ready = status.ok() && !misses_peer(batch);
+  if (is_ready) in_place_ += decided.in_place ? 1 : 0;
   if (is_ready && place.is_shared()) ++shared_;
   if (is_ready) {
     status = executor_.start(lanes_, std::move(batch));
@@ -282,7 +290,8 @@ bool ProcessSet::is_drained() const { return agreement_.is_drained() && executor
 
 SetTotals ProcessSet::totals() const {
   const PlanTotals plans = agreement_.plan_totals();
-  return {plans.begun, plans.left, plans.caught_up, plans.replayed, planner_.programs(), shared_};
+  return {plans.begun,         plans.left, plans.caught_up, plans.replayed,
+          planner_.programs(), shared_,    in_place_};
 }
 
 std::string ProcessSet::state() const {

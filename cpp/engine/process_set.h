@@ -37,6 +37,7 @@ struct SetTotals {
   uint64_t replayed = 0;    // decisions among these that were made again with other rows
   uint64_t programs = 0;    // programs that were built
   uint64_t shared = 0;      // sums with results that the ranks of the node share
+  uint64_t in_place = 0;    // batches for which peers could read the callers' memory
 
   SetTotals& operator+=(const SetTotals& other) {
     plans += other.plans;
@@ -45,6 +46,7 @@ struct SetTotals {
     replayed += other.replayed;
     programs += other.programs;
     shared += other.shared;
+    in_place += other.in_place;
     return *this;
   }
 };
@@ -128,6 +130,7 @@ class ProcessSet final : private AgreementHost {
   bool follow_plan();
   bool has_room() const { return executor_.has_room(lanes_, agreement_.accepted()); }
   bool is_one_node() const;
+  Visibility visibility();
   bool starts_at_once(const OperationRef& operation);
   bool start_batches();
   bool start_batch(Decided& decided);
@@ -157,6 +160,7 @@ class ProcessSet final : private AgreementHost {
 
   Nanoseconds checked_at_ = 0;
   uint64_t shared_ = 0;
+  uint64_t in_place_ = 0;
   std::size_t in_flight_ = 0;
   std::size_t placeholders_ = 0;  // included in in_flight_
   std::size_t refusals_ = 0;      // included in in_flight_

@@ -76,7 +76,6 @@ Planner::Planner(const PlannerParts& parts)
       transport_(parts.transport),
       pool_(parts.pool),
       gpu_work_(parts.gpu_work),
-      tuning_(parts.tuning),
       cuda_ipc_(parts.cuda_ipc),
       segment_bytes_max_(parts.segment_bytes_max),
       programs_(members_) {}
@@ -116,15 +115,15 @@ const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape, bool
 bool Planner::is_known(const Decided& decided) const {
   return decided.operations.size() == 1 &&
          is_recipe_of(*decided.operations.front(), decided.algorithm, decided.segment_bytes,
-                      decided.rows, decided.is_planned);
+                      decided.in_place, decided.rows, decided.is_planned);
 }
 
 bool Planner::is_recipe_of(const Operation& operation, Algorithm algorithm, uint64_t segment_bytes,
-                           const RowsRef& rows, bool is_planned) const {
+                           bool in_place, const RowsRef& rows, bool is_planned) const {
   if (operation.caches.topology_version != topology_version_) return false;
   const Recipe::Head& head = operation.caches.recipe->head;
   return !head.is_pinned_by_run && head.algorithm == algorithm &&
-         head.segment_bytes == segment_bytes &&
+         head.segment_bytes == segment_bytes && head.in_place == in_place &&
          head.calls_roll == calls_roll(operation, algorithm, is_planned) &&
          operation.caches.recipe->rows == rows;
 }
@@ -133,7 +132,8 @@ bool Planner::can_replay(const Operation& operation, const Decision& decision, c
                          bool is_planned) const {
   // An alltoall must write the received row counts again, and shared results have a new address.
   return operation.request.kind != Kind::alltoall && !operation.request.shares_results &&
-         is_recipe_of(operation, decision.algorithm, decision.segment_bytes, rows, is_planned);
+         is_recipe_of(operation, decision.algorithm, decision.segment_bytes, decision.in_place,
+                      rows, is_planned);
 }
 
 const std::vector<JobRank>& Planner::peers_of(const Decided& decided) {
@@ -207,6 +207,7 @@ Recipe::Head Planner::head_of(const Decided& decided, bool shares_results) const
   return {.kind = first.kind,
           .algorithm = decided.algorithm,
           .segment_bytes = decided.segment_bytes,
+          .in_place = decided.in_place,
           .calls_roll = calls_roll(decided),
           .shape = shape_of(decided, shares_results),
           // kinds that do not reduce move bytes

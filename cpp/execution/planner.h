@@ -40,8 +40,6 @@ struct PlannerParts {
   Transport& transport;
   MemoryPool& pool;
   const std::atomic<GpuWork*>& gpu_work;  // null until a GPU is used
-  // Decides which batches are copied into shared memory, and which are read in the caller's memory.
-  const Tuning& tuning;
   CudaIpc cuda_ipc = CudaIpc::off;
   uint64_t segment_bytes_max = UINT64_MAX;  // so that several segments fit into the pool
 };
@@ -67,6 +65,8 @@ class Planner {
     topology_.is_known = false;
     ++topology_version_;
   }
+  // Whether all connected peers read callers' memory by a system call.
+  bool reads_callers();
   // Whether the last operation on a GPU was served by work memory there.
   bool shares_gpus() const { return shares_gpus_; }
   // peers that a schedule needed before they were connected
@@ -94,7 +94,7 @@ class Planner {
     return calls_roll(*decided.operations.front(), decided.algorithm, decided.is_planned);
   }
   bool is_recipe_of(const Operation& operation, Algorithm algorithm, uint64_t segment_bytes,
-                    const RowsRef& rows, bool is_planned) const;
+                    bool in_place, const RowsRef& rows, bool is_planned) const;
   const Outline& outline_of(const Recipe::Head& head) {
     return outline_of(head.algorithm, head.shape, head.calls_roll);
   }
@@ -132,7 +132,6 @@ class Planner {
   Transport& transport_;
   MemoryPool& pool_;
   const std::atomic<GpuWork*>& gpu_work_;
-  const Tuning& tuning_;
   const CudaIpc cuda_ipc_;
   const uint64_t segment_bytes_max_;
   bool shares_gpus_ = false;

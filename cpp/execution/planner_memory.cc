@@ -50,6 +50,11 @@ void Planner::refresh_topology() {
   }
 }
 
+bool Planner::reads_callers() {
+  if (!topology_.is_known) refresh_topology();
+  return topology_.is_viewed && topology_.foreign;
+}
+
 // The GPU that has all tensors of the operations. kHost: there is none, or there are several.
 Gpu Planner::only_gpu(std::span<const OperationRef> operations) const {
   Gpu gpu = kHost;
@@ -145,9 +150,8 @@ void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head, B
   if (!topology_.is_known) refresh_topology();
   uint64_t bytes = 0;
   for (const Layout::Tensor& tensor : tensors) bytes += tensor.bytes;
-  const bool in_place = tuning_.reads_in_place(row_of(head.kind).result, bytes);
   const auto kind = [&](const auto& memory_of) {
-    return kind_of(tensors, in_place, [&](const Layout::Tensor& tensor) {
+    return kind_of(tensors, head.in_place, [&](const Layout::Tensor& tensor) {
       return Piece{memory_of(tensor), tensor.bytes, tensor.gpu};
     });
   };
@@ -166,10 +170,9 @@ void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head, B
 
 void Planner::see(const Layout& layout, Recipe::Head& head, Batch& batch) {
   if (!topology_.is_known) refresh_topology();
-  const bool in_place = tuning_.reads_in_place(row_of(head.kind).result, layout.bytes());
   const auto itself = [](const Piece& piece) { return piece; };
-  head.input = kind_of(layout.input_memory(), in_place, itself);
-  head.output = kind_of(layout.output_memory(), in_place, itself);
+  head.input = kind_of(layout.input_memory(), head.in_place, itself);
+  head.output = kind_of(layout.output_memory(), head.in_place, itself);
   if (!suits_nics(head, layout.bytes())) return;
   pin(joined(layout.input_memory()), joined(layout.output_memory()), head, batch);
 }

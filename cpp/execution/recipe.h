@@ -16,6 +16,7 @@ struct Recipe {
     Kind kind = Kind::barrier;
     Algorithm algorithm = Algorithm::none;
     uint64_t segment_bytes = 0;
+    bool in_place = false;  // as in Decision
     bool calls_roll = false;
     Shape shape;
     Dtype dtype = Dtype::uint8;

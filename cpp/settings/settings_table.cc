@@ -252,9 +252,17 @@ constexpr Setting kSettings[] = {
      "the kernel reports for the interface or the device; if it reports none, 10, with RDMA 100.",
      1, 10'000, [](Config& config, const ParsedValue& value) { config.link_gbit = value.integer; }},
     {"RDMACOLL_ONE_COPY", "", "automatic", Unit::flag, Scope::world, "true or false",
-     "Read a neighbour's memory directly (process_vm_readv) within a node, in large alltoalls and "
-     "scatters; true: in all large collectives, where it takes longer.",
+     "Read a neighbour's memory directly (process_vm_readv) within a node: in large alltoalls and "
+     "scatters, and in large sums where RDMACOLL_TUNE finds it faster; true: in all large "
+     "collectives.",
      0, 0, [](Config& config, const ParsedValue& value) { config.one_copy = value.flag; }},
+    {"RDMACOLL_TUNE", "", "start", Unit::choice, Scope::world, "start or off",
+     "start: the first large sums of each size within a node try both ways, through the pool and "
+     "by RDMACOLL_ONE_COPY, and later ones take the faster; off: all go through the pool.",
+     0, 0,
+     [](Config& config, const ParsedValue& value) {
+       config.tune = value.text == "off" ? Tune::off : Tune::start;
+     }},
     {"RDMACOLL_SHARE_RESULTS", "", "true", Unit::flag, Scope::world, "true or false",
      "Large sums of TensorFlow operations lie once in a node, and all its ranks read them there.",
      0, 0, [](Config& config, const ParsedValue& value) { config.share_results = value.flag; }},

@@ -31,6 +31,7 @@ Config config_of(const SimScript& script) {
   config.servers = script.servers;
   config.segment_bytes = script.segment_bytes;
   config.plan_repeats = script.plan_repeats;
+  config.tune = script.tries_ways ? Tune::start : Tune::off;
   config.stall_error_s = static_cast<double>(kStallError) / kSecond;
   return config;
 }
@@ -52,7 +53,8 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, 
                                                  Tuning{.direct_bytes_network = 1024,
                                                         .bruck_ranks_network = 3,
                                                         .one_copy_bytes = 256,
-                                                        .one_copy_bytes_scattered = 256}});
+                                                        .one_copy_bytes_scattered = 256,
+                                                        .trial_bytes = 256}});
   for (std::size_t set = 1; set <= script.first_sets; ++set) add_set(set);
 }
 

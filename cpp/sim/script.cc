@@ -335,6 +335,7 @@ SimScript make_script(uint64_t seed) {
   if (!script.shares_results && gpus.chance(0.25)) {
     script.gpus = gpus.one_of(std::array{GpuUse::all, GpuUse::one_rank, GpuUse::some});
   }
+  script.tries_ways = RandomSource(seed, 14).chance(0.4);
   RandomSource ends(seed, 11);
   if (script.members() > 1 && ends.chance(0.15)) {
     script.late_messages = static_cast<int>(ends.between(1, 4));

@@ -67,8 +67,8 @@ std::string SimScript::text() const {
       algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
       plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "", network.views ? ", views" : "",
       network.eager_bytes > 0 ? cat(", eager up to ", network.eager_bytes) : "",
-      shares_results ? ", results shared" : "", text_of(gpus),
-      network.control_delays > 1 ? ", slow control messages" : "",
+      tries_ways ? ", tries both ways" : "", shares_results ? ", results shared" : "",
+      text_of(gpus), network.control_delays > 1 ? ", slow control messages" : "",
       network.pool_alone ? ", from the pool alone" : "",
       network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",
       segment_bytes, " bytes, pools of ", pool_bytes, ": ", fault_text());

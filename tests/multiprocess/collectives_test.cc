@@ -262,8 +262,8 @@ TEST(Counters, steady_state_makes_nothing_new_and_copies_no_more_than_the_formul
   for (const int ranks : {2, 4}) {
     for (const auto& [bytes, is_packed] :
          {std::pair(large / 16, true), {large, true}, {large, false}}) {
-      LocalWorld world(
-          ranks, cat("RDMACOLL_TRANSPORT=shm\n", is_packed ? "" : "RDMACOLL_ONE_COPY=true\n"));
+      LocalWorld world(ranks, cat("RDMACOLL_TRANSPORT=shm\n",
+                                  is_packed ? "RDMACOLL_TUNE=off\n" : "RDMACOLL_ONE_COPY=true\n"));
       if (HasFatalFailure()) return;
       constexpr int kSteps = 10;
       world.each([&](int rank) {
@@ -288,6 +288,39 @@ TEST(Counters, steady_state_makes_nothing_new_and_copies_no_more_than_the_formul
       });
     }
   }
+}
+
+// While the root tries both ways, and whichever it keeps.
+TEST(Counters, trials_of_large_sums_end_in_a_plan_and_change_no_bit) {
+  LocalWorld world(2, "RDMACOLL_TRANSPORT=shm\n");
+  if (HasFatalFailure()) return;
+  const std::size_t count = Tuning().trial_bytes / sizeof(float);
+  const auto value = [](int rank, std::size_t i) {
+    return 1.f / static_cast<float>(i % 977 + 1 + 3 * static_cast<std::size_t>(rank));
+  };
+  world.each([&](int rank) {
+    Session& session = world.rank(rank);
+    std::vector<float> expected(count), gradient(count);
+    for (std::size_t i = 0; i < count; ++i) expected[i] = value(0, i) + value(1, i);
+    double copied = 0;
+    for (int step = 0; step < 30; ++step) {
+      for (std::size_t i = 0; i < count; ++i) gradient[i] = value(rank, i);
+      ASSERT_TRUE(run(session, in_place(Kind::allreduce, Dtype::float32, gradient, "g")).ok());
+      ASSERT_TRUE(gradient == expected) << step;
+      const double copied_before = std::exchange(copied, metrics_of(session)["bytes_copied"]);
+      const bool is_packed = step / 3 % 2 == 0;
+      const double bytes = copied_bytes(2, count * sizeof(float), is_packed);
+      if (step < 12) {
+        EXPECT_NEAR(copied - copied_before, bytes, bytes * 0.01) << step;
+      }
+      if (step != 11) continue;
+      EXPECT_EQ(metrics_of(session)["batches_in_place"], 6);
+      EXPECT_EQ(metrics_of(session)["plans"], 0);
+    }
+    EXPECT_EQ(metrics_of(session)["plans"], 1);
+    const double in_place = metrics_of(session)["batches_in_place"];
+    EXPECT_TRUE(in_place == 6 || in_place == 24) << in_place;  // one way for all others
+  });
 }
 
 TEST(Counters, without_a_plan_each_step_costs_readiness_up_and_a_decision_down) {

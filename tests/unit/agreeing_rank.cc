@@ -15,6 +15,8 @@ Agreement::Rules rules_of_script(const AgreementScript& script) {
   rules.plan_repeats = script.plan_repeats;
   rules.checks_names = true;
   rules.log.servers = script.servers;
+  rules.log.tries_ways = script.tries_ways;
+  rules.log.tuning.trial_bytes = 4;
   if (script.deviation == AgreementScript::Deviation::late) {
     rules.limits.stall_warning = kSecond;
     rules.limits.stall_error = 3 * kSecond;
@@ -155,9 +157,8 @@ void AgreeingRank::take(Request request, const Place& place) {
   const Agreed* const next = has_room() ? agreement_.take_planned(*operation) : nullptr;
   if (next == nullptr) return agreement_.submit(operation);
   const Decision& decision = next->decision;
-  Decided decided{decision.sequence, decision.algorithm, decision.segment_bytes,
-                  next->rows,        decision.most_rows, next->is_planned,
-                  {operation}};
+  Decided decided{decision.sequence, decision.algorithm, decision.segment_bytes, decision.in_place,
+                  next->rows,        decision.most_rows, next->is_planned,       {operation}};
   if (random_() % 4 != 0) return run(std::move(decided));
   agreement_.decided().push_back(std::move(decided));  // a peer is not connected yet
 }
@@ -178,7 +179,9 @@ bool AgreeingRank::take_turn() {
   bool moved = agreement_.pass_readiness();
   if (agreement_.collect_ready()) {
     bool has_decided = false;
-    for (; has_room() && agreement_.decide(script_.one_node); has_decided = true) start();
+    for (; has_room() && agreement_.decide({.one_node = script_.one_node, .callers = true});
+         has_decided = true)
+      start();
     if (has_decided) agreement_.start_plan();
     moved |= has_decided;
   }

@@ -36,7 +36,8 @@ struct AgreementScript {
   bool waits_for_step = false;  // ranks end a step before they begin the next one
   bool one_node = true;
   bool rows_change = false;
-  int slow = -1;  // a rank whose messages take longer
+  bool tries_ways = false;  // sums take part in Trials
+  int slow = -1;            // a rank whose messages take longer
   std::vector<Phase> phases;
   Deviation deviation = Deviation::none;
   int deviating = 0;  // the rank
@@ -67,6 +68,7 @@ class ScriptDraw {
     const int phases = 1 + below(3);
     for (int phase = 0; phase < phases; ++phase) draw_phase();
     draw_deviation();
+    script_.tries_ways = one_in(4);
     return script_;
   }
 

@@ -33,15 +33,44 @@ TEST_F(Decisions, small_ones_that_wait_together_share_a_batch) {
   DecisionLog log(world_, table_, {});
   for (const char* name : {"a", "b", "c"}) log.offer(unit(name, 10));
   log.offer(unit("large", 1 << 20));
-  const auto first = log.form(true);
+  const auto first = log.form({.one_node = true});
   ASSERT_TRUE(first);
   EXPECT_EQ(first->decision.units.size(), 3u);
   EXPECT_EQ(first->interns.size(), 3u);
-  const auto second = log.form(true);
+  const auto second = log.form({.one_node = true});
   ASSERT_TRUE(second);
   EXPECT_EQ(second->decision.units.size(), 1u);
   EXPECT_EQ(second->decision.sequence, 1u);
-  EXPECT_FALSE(log.form(true));
+  EXPECT_FALSE(log.form({.one_node = true}));
+}
+
+// Only sums whose order of additions is the same both ways, and which only one node's memory moves.
+TEST_F(Decisions, large_sums_within_a_node_try_both_ways) {
+  using Rules = DecisionLog::Rules;
+  const Visibility kAll{.one_node = true, .callers = true};
+  const auto tries = [&](const Rules& rules, const Visibility& visibility, int64_t elements,
+                         bool on_gpu = false) {
+    DescriptorTable table;
+    DecisionLog log(world_, table, rules);
+    int in_place = 0;
+    for (int i = 0; i < 12; ++i) {
+      log.offer(unit("g", elements), on_gpu);
+      const auto formed = log.form(visibility);
+      EXPECT_EQ(formed->decision.sequence, static_cast<uint64_t>(i));
+      in_place += formed->decision.in_place ? 1 : 0;
+      EXPECT_FALSE(formed->decision.in_place && !formed->is_trial);
+    }
+    return in_place;
+  };
+  const int64_t large = Tuning().trial_bytes / sizeof(float);
+  EXPECT_EQ(tries({.tries_ways = true}, kAll, large), 6);
+  EXPECT_EQ(tries({.tries_ways = true}, kAll, large - 1), 0);
+  EXPECT_EQ(tries({}, kAll, large), 0);
+  EXPECT_EQ(tries({.tries_ways = true}, {.one_node = true}, large), 0);
+  EXPECT_EQ(tries({.tries_ways = true}, {.callers = true}, large), 0);
+  EXPECT_EQ(tries({.tries_ways = true}, kAll, large, true), 0);
+  EXPECT_EQ(tries({.tries_ways = true, .forced = {{Algorithm::ring}}}, kAll, large), 0);
+  EXPECT_EQ(tries({.tries_ways = true, .servers = 1}, kAll, large), 0);
 }
 
 // The bits of a sum must not depend on the operations that are ready at the same time.
@@ -53,7 +82,7 @@ TEST_F(Decisions, a_batch_is_summed_in_the_order_of_each_of_its_operations) {
     DescriptorTable table;
     DecisionLog log(world, table, rules);
     for (const char* name : {"a", "b", "c"}) log.offer(unit(name, 2500));  // 10,000 bytes each
-    return log.form(false)->decision.units.size();
+    return log.form({})->decision.units.size();
   };
   const SetWorld many = set_world(0, 16);
   EXPECT_EQ(units_of_first(many, {}), 3u);
@@ -74,9 +103,9 @@ TEST_F(Decisions, a_batch_is_summed_in_the_order_of_each_of_its_operations) {
 TEST_F(Decisions, known_descriptors_are_numbers) {
   DecisionLog log(world_, table_, {});
   log.offer(unit("a", 10));
-  EXPECT_EQ(log.form(true)->interns.size(), 1u);
+  EXPECT_EQ(log.form({.one_node = true})->interns.size(), 1u);
   log.offer(unit("a", 10));
-  const auto again = log.form(true);
+  const auto again = log.form({.one_node = true});
   EXPECT_TRUE(again->interns.empty());
   EXPECT_EQ(again->decision.units[0].descriptor.id, 1u);
 }
@@ -87,11 +116,11 @@ TEST_F(Decisions, a_pool_that_cuts_segments_short_is_noticed) {
     rules.segment_bytes_max = segment_bytes_max;
     DecisionLog log(world_, table_, rules);
     log.offer(unit("large", 1 << 20));
-    const auto formed = log.form(false);
+    const auto formed = log.form({});
     EXPECT_LE(formed->decision.segment_bytes, segment_bytes_max);
     EXPECT_EQ(formed->is_cut_short, segment_bytes_max == 64);
     log.offer(unit("small", 4));
-    EXPECT_FALSE(log.form(false)->is_cut_short);
+    EXPECT_FALSE(log.form({})->is_cut_short);
   }
 }
 
@@ -102,13 +131,13 @@ TEST_F(Decisions, data_that_ranks_share_on_gpus_is_cut_in_longer_segments) {
   rules.segment_bytes_max = uint64_t{2} << 20;
   DecisionLog log(pair, table_, rules);
   log.offer(unit("gradients", 1 << 22), true);
-  const auto shared = log.form(true, true);
+  const auto shared = log.form({.one_node = true, .gpus = true});
   EXPECT_EQ(shared->decision.segment_bytes, rules.segment_bytes_max * kSegmentsInFlight);
   EXPECT_EQ(shared->decision.algorithm, Algorithm::one_shot);
   log.offer(unit("on_the_host", 1 << 22));
   log.offer(unit("on_a_gpu_that_is_staged", 1 << 22), true);
   for (const bool shares_gpus : {true, false}) {
-    const auto other = log.form(true, shares_gpus);
+    const auto other = log.form({.one_node = true, .gpus = shares_gpus});
     EXPECT_LE(other->decision.segment_bytes, rules.segment_bytes_max);
     EXPECT_EQ(other->decision.algorithm, Algorithm::direct);
   }
@@ -139,7 +168,7 @@ TEST_F(Decisions, long_operations_have_no_more_segments_than_other_ranks_accept)
     rules.segment_bytes = 64;
     DecisionLog log(world_, numbers, rules);
     ASSERT_TRUE(log.offer({{"long", 0}, encode_descriptor(request), one.said}).is_none());
-    auto formed = log.form(false);
+    auto formed = log.form({});
     ASSERT_TRUE(formed);
     EXPECT_GE(formed->decision.segment_bytes, 64u);
 
@@ -177,7 +206,7 @@ TEST_F(Decisions, numbers_of_rows_that_do_not_fit_name_the_rank) {
   EXPECT_FALSE(log.waiting());
   unit.rows.assign(4, four);
   EXPECT_EQ(log.offer(unit), SetRank());
-  EXPECT_EQ(log.form(true)->decision.rows, unit.rows);
+  EXPECT_EQ(log.form({.one_node = true})->decision.rows, unit.rows);
 }
 
 TEST_F(Decisions, a_gap_in_the_sequence_is_refused) {

@@ -46,7 +46,7 @@ class OneAgreement final : private AgreementHost {
     agreement_.check();
     agreement_.pass_readiness();
     if (agreement_.collect_ready()) {
-      while (agreement_.decide(false)) begin_decided();
+      while (agreement_.decide({})) begin_decided();
       agreement_.start_plan();
     }
     while (agreement_.follow_plan()) begin_decided();

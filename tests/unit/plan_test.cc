@@ -67,6 +67,15 @@ TEST_F(Plans, need_a_period_that_has_come_so_often) {
   EXPECT_EQ(period->decisions[0].units[0].descriptor, number_of("a"));
 }
 
+TEST_F(Plans, begin_after_the_last_trial_of_their_period) {
+  Recurrence recurrence(table_, 3);
+  for (int round = 0; round < 5; ++round) {
+    recurrence.note(decision({"a"}));
+    recurrence.note(decision({"b"}), round < 4);
+    EXPECT_EQ(recurrence.find().has_value(), round == 4) << round;
+  }
+}
+
 TEST_F(Plans, do_not_mind_another_order_or_company_within_the_period) {
   Recurrence recurrence(table_, 3);
   recurrence.note(decision({"a", "b"}));
