@@ -21,7 +21,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
     """
 
     def __init__(self, root_rank: int = 0, *, process_set: ProcessSet = global_process_set) -> None:
-        super().__init__()
+        # TensorFlow warns of a call of the base's initializer, which does nothing.
         self.root_rank = check_root(root_rank)
         self.process_set = process_set
         self._broadcast: Any = None

@@ -3,6 +3,8 @@ functions and in sessions."""
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import tensorflow as tf
@@ -81,6 +83,41 @@ def check_callables_of_sessions_are_compared() -> None:
         if RANK == LAST:
             session.run(made.changed)
         apart(step, "after update 4 of", f"of rank {LAST} differs")
+
+
+@with_settings(check_weights=2)
+def check_runs_of_other_threads_do_not_compare() -> None:
+    """Another thread, as one that fills a queue, ends runs within a step that has counted its update."""
+    ended, is_done = [0], threading.Event()
+
+    def wait_for_other_runs() -> int:
+        enough, late = ended[0] + 3, time.monotonic() + 2.0
+        while RANK == 0 and ended[0] < enough and time.monotonic() < late:
+            time.sleep(0.001)
+        return 0
+
+    def run_others() -> None:
+        while not is_done.wait(0.001):
+            session.run(plain)
+            ended[0] += 1
+
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        made, plain = InSession(0), tf.constant(0)
+        with tf.control_dependencies([op for op in graph.get_operations() if op.type == "RdmacollApplied"]):
+            v1.py_func(wait_for_other_runs, [], tf.int64, name="wait")
+        step = {"step": [made.step, "wait"]}
+        session.run(v1.global_variables_initializer())
+        thread = threading.Thread(target=run_others)
+        thread.start()
+        try:
+            for number in range(5):
+                session.run(step, {made.x: value(RANK, (4, 3), salt=number)})
+            if RANK == LAST:
+                session.run(made.changed)
+            apart(lambda: session.run(step, {made.x: value(RANK, (4, 3))}), "after update 6 of")
+        finally:
+            is_done.set()
+            thread.join()
 
 
 @with_settings(check_weights=2)
