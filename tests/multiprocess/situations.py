@@ -181,6 +181,16 @@ def save_checkpoint(keras: Any, file: str) -> str:
     return str(tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(f"{file}.checkpoint"))
 
 
+def earlier_files(keras: Any, case: dict[str, str], number: int, *, is_distributed: bool) -> tuple[str, str]:
+    """Saves what the case restores. Returns the names of Keras' file and of the checkpoint, or ""."""
+    is_restored = RANK == 0 or not is_distributed
+    if not is_restored or case["restore"] not in ("file", "checkpoint"):
+        return "", ""
+    # This is outside the strategy, since Keras 3 cannot accumulate inside one.
+    file = save_earlier_model(keras, case, number, is_distributed=is_distributed)
+    return (file, "") if case["restore"] == "file" else ("", save_checkpoint(keras, file))
+
+
 def model_and_optimizer(
     keras: Any, case: dict[str, str], file: str, *, is_distributed: bool
 ) -> tuple[Any, Any]:
@@ -239,13 +249,11 @@ def _build_and_train(
     strategy = tf.distribute.get_strategy()
     if case["replicas"] == "2" and is_distributed:
         strategy = two_replicas()
-    is_restored = RANK == 0 or not is_distributed
-    file = checkpoint = ""
-    if is_restored and case["restore"] in ("file", "checkpoint"):
-        # This is outside the strategy, since Keras 3 cannot accumulate inside one.
-        file = save_earlier_model(keras, case, number, is_distributed=is_distributed)
-    if case["restore"] == "checkpoint" and file:
-        file, checkpoint = "", save_checkpoint(keras, file)
+    try:
+        file, checkpoint = earlier_files(keras, case, number, is_distributed=is_distributed)
+    finally:
+        if is_distributed:  # rank 0 alone needs this time: on a busy machine, more than the limit of a stall
+            wait_for_all(number, "saved")
     with strategy.scope():
         model, optimizer = model_and_optimizer(keras, case, file, is_distributed=is_distributed)
         if case["loop"] != "loop":
@@ -336,10 +344,10 @@ def digest_of(result: Any) -> str:
     return hashlib.sha256(b"".join(one.tobytes() for one in result)).hexdigest()
 
 
-def wait_for_all(number: int) -> None:
-    """Waits for all ranks, so that a failure on one rank does not disturb the next case."""
-    (FOLDER / f"done-{number}-{RANK}").touch()
-    while not all((FOLDER / f"done-{number}-{rank}").exists() for rank in range(SIZE)):
+def wait_for_all(number: int, moment: str) -> None:
+    """Waits until all ranks have come to this moment of the case, without a collective."""
+    (FOLDER / f"{moment}-{number}-{RANK}").touch()
+    while not all((FOLDER / f"{moment}-{number}-{rank}").exists() for rank in range(SIZE)):
         time.sleep(0.01)
 
 
@@ -355,7 +363,7 @@ for number, case in enumerate(CASES):
         traceback.print_exc()
         result = f"{type(error).__name__}: {error}"
     (FOLDER / f"outcome-{number}-{RANK}").write_text(digest_of(result))
-    wait_for_all(number)
+    wait_for_all(number, "done")  # a failure on one rank must not disturb the next case
     texts = [(FOLDER / f"outcome-{number}-{rank}").read_text() for rank in range(SIZE)]
     is_equal = isinstance(result, str) or len(set(texts)) == 1
     found.append(result if is_equal else "ranks differ")
