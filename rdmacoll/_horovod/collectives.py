@@ -5,7 +5,7 @@ Devices and name scopes have no effect: collectives run on the processor, and a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -80,7 +80,7 @@ def grouped_allreduce(
 ) -> Any:
     """`allreduce` of several tensors as one operation for each dtype. Slices among them stay sparse."""
     if not tensors:
-        return tensors
+        return _empty(ops.grouped_allreduce, tensors, name)
     if average is None and is_adasum(op) and not any(isinstance(one, tf.IndexedSlices) for one in tensors):
         values = [as_tensor(one) for one in tensors]
         return combined(values, (prescale_factor, postscale_factor), name)
@@ -97,6 +97,13 @@ def grouped_allreduce(
         return reduced_by(run, [as_tensor(one) for one in values], reduce_op, factors, compression)
 
     return in_two_parts(tensors, [isinstance(one, tf.IndexedSlices) for one in tensors], of_slices, of_dense)
+
+
+def _empty(grouped: Callable[..., Any], tensors: Sequence[Any], name: str | None = None) -> Any:
+    """Returns the empty group, as Horovod does. It takes a number or its name, so that ranks with tensors
+    hear why they get no result, and later operations match."""
+    grouped([], name=name)
+    return tensors
 
 
 def _reduced_slices(
@@ -155,7 +162,7 @@ def grouped_reducescatter(
 ) -> Any:
     """`reducescatter` of several tensors as one operation for each dtype."""
     if not tensors:
-        return tensors
+        return _empty(ops.grouped_reducescatter, tensors)
     values = [as_tensor(one) for one in tensors]
     factors = (prescale_factor, postscale_factor)
     return reduced_by(ops.grouped_reducescatter, values, operator_of(op), factors, compression)
@@ -181,7 +188,9 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """`allgather` of several tensors as one operation for each dtype."""
-    return ops.grouped_allgather(tensors, name=name) if tensors else tensors
+    return (
+        ops.grouped_allgather(tensors, name=name) if tensors else _empty(ops.grouped_allgather, tensors, name)
+    )
 
 
 @collective

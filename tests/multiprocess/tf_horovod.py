@@ -244,6 +244,19 @@ def check_a_call_that_one_rank_refuses_shifts_nothing() -> None:
     close(hvd.allreduce(tf.ones(1), op=hvd.Sum), [SIZE])
 
 
+def check_a_group_that_one_rank_has_empty_shifts_nothing() -> None:
+    if SIZE == 1:
+        return
+    rows = tf.ones((SIZE, 2))
+    for grouped in hvd.grouped_allreduce, hvd.grouped_reducescatter, hvd.grouped_allgather:
+        if RANK == 0:
+            assert grouped([]) == []
+        else:
+            text = str(raised(rdmacoll.MismatchError, lambda: grouped([rows])))  # noqa: B023
+            assert "the group has no tensors" in text, text
+        close(hvd.allreduce(rows, op=hvd.Sum), np.full((SIZE, 2), SIZE))
+
+
 class _Halves:
     """A compressor as users of Horovod write them."""
 
