@@ -149,6 +149,19 @@ def check_metrics_are_averaged_before_the_rate_is_chosen() -> None:
     assert equal_on_all_ranks(model.get_weights())
 
 
+def check_metrics_of_a_model_without_reductions_are_an_error() -> None:
+    keras.backend.clear_session()
+    data = dataset(RANK)
+    text = str(
+        raised(
+            rdmacoll.ConfigError,
+            lambda: fit(network(), legacy.SGD(0.05), data, BATCH, [MetricAverageCallback()]),
+        )
+    )
+    assert "has reduced no gradient of model" in text, text
+    fit(network(), legacy.SGD(0.05), data, BATCH, [MetricAverageCallback(allow_unwrapped=True)])
+
+
 def check_a_checkpoint_of_rank_0_is_all_that_a_training_needs() -> None:
     """Weights, slots and the count go on like those of an uninterrupted training."""
     for make in (lambda: legacy.Adam(1e-2), lambda: legacy.SGD(0.1, momentum=0.9)):

@@ -10,8 +10,8 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.keras.callbacks.base import Callback
 from rdmacoll.keras.callbacks.reduction_check import (
-    BeforeFirstBatch,
-    before_first_batch,
+    BeforeTraining,
+    before_training,
     check_reduced,
     prints_of_unreduced,
 )
@@ -50,18 +50,17 @@ class BroadcastGlobalVariablesCallback(Callback):
         allow_unwrapped: bool = False,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        super().__init__(process_set)
+        super().__init__(process_set, allow_unwrapped=allow_unwrapped)
         self.root_rank = check_root(root_rank)
         if self.root_rank not in process_set.ranks:
             raise ConfigError(f"root_rank={root_rank} is not in {process_set!r}: name a rank of the set.")
-        self.allow_unwrapped = allow_unwrapped
         self.local_variables = list(local_variables or ())
         self._reset()
 
     def _reset(self) -> None:
         self._epoch: int | None = None
         self._thread = 0
-        self._before: BeforeFirstBatch | None = None
+        self._before: BeforeTraining | None = None
         self._variables: VariableBroadcast | None = None
         self._is_done = False
 
@@ -83,7 +82,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         if self._variables is None:
             self._thread = threading.get_ident()
             self._begin(has_batch=True)
-            self._before = None if self._is_done else before_first_batch(self.model)
+            self._before = None if self._is_done else before_training(self.model)
         else:
             self._end_first_batch()
 
@@ -126,6 +125,6 @@ class BroadcastGlobalVariablesCallback(Callback):
         unreduced: dict[str, int] = {}
         # This comes before the ranks meet again: a rank that reduces would wait for this one.
         if self._before is not None and not self.allow_unwrapped and not has_servers():
-            check_reduced(self.model, self._before)
+            check_reduced(self.model, self._before, type(self).__name__)
             unreduced = prints_of_unreduced(self.model, self._before)
         self._variables.send_new_variables(unreduced)

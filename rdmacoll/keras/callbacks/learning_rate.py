@@ -24,8 +24,8 @@ class LearningRateScheduleCallback(Callback):
     not know it. momentum_correction: momentum weighs what the old rate has added. So it is scaled with the
     rate, once at each change.
 
-    The logs of each epoch get the rate as `lr`. Raises ValueError without `initial_lr`, or if the steps are
-    unknown.
+    The logs of each epoch get the rate as `lr`. allow_unwrapped: as of MetricAverageCallback. Raises
+    ValueError without `initial_lr`, or if the steps are unknown.
     """
 
     def __init__(
@@ -37,8 +37,10 @@ class LearningRateScheduleCallback(Callback):
         staircase: bool = True,
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
+        *,
+        allow_unwrapped: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(allow_unwrapped=allow_unwrapped)
         if initial_lr is None:
             raise ConfigError("initial_lr=None: give the learning rate that the multiplier is for.")
         self.initial_lr = initial_lr
@@ -67,6 +69,7 @@ class LearningRateScheduleCallback(Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes the epoch."""
+        super().on_epoch_begin(epoch, logs)
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -82,6 +85,7 @@ class LearningRateScheduleCallback(Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the rate to the logs."""
+        super().on_epoch_end(epoch, logs)
         if logs is not None:
             logs["lr"] = self._rate()
 
@@ -115,6 +119,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
         verbose: int = 0,
+        *,
+        allow_unwrapped: bool = False,
     ) -> None:
         def multiplier(epoch: float) -> float:
             size = world.size()
@@ -128,6 +134,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             staircase=False,
             momentum_correction=momentum_correction,
             steps_per_epoch=steps_per_epoch,
+            allow_unwrapped=allow_unwrapped,
         )
         self.verbose = verbose
 

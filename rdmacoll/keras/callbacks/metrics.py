@@ -28,16 +28,25 @@ class MetricAverageCallback(Callback):
     of another are one metric. Several metrics that differ in the counter alone are matched in its order. A
     metric that some ranks do not have keeps each rank's own value, and is named once in a warning.
     device: without effect. process_set: the ranks that train together; nothing happens on other ranks.
+    allow_unwrapped: allows a first epoch that reduces no gradient of the model. Otherwise this is a
+    ConfigError, since ranks would train apart.
     """
 
-    def __init__(self, device: str = "", *, process_set: ProcessSet = global_process_set) -> None:
-        super().__init__(process_set)
+    def __init__(
+        self,
+        device: str = "",
+        *,
+        allow_unwrapped: bool = False,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        super().__init__(process_set, allow_unwrapped=allow_unwrapped)
         self._named: set[str] = set()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Replaces the numbers in `logs`."""
         if self._is_single_rank():
             return
+        super().on_epoch_end(epoch, logs)
         logs = {} if logs is None else logs
         own = numbers_of(logs)
         name = name_in_thread("MetricAverageCallback", groups_of(self.model))

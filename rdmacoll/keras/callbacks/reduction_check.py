@@ -10,31 +10,38 @@ import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.keras.callbacks.optimizers import parts_of
+from rdmacoll.keras.callbacks.variable_broadcast import session_of
 from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of
 from rdmacoll.ops import _baselines
 from rdmacoll.optimizer import compared_values, reducer_of, registry
 from rdmacoll.optimizer.fit_state import passes_of
 
-_ALLOWED = "pass allow_unwrapped=True to BroadcastGlobalVariablesCallback if"
-
 
 @dataclass(frozen=True)
-class BeforeFirstBatch:
+class BeforeTraining:
     """The state before the first batch of a `fit`. reductions: a number of `registry.reductions()`. steps:
-    the number of calls of each optimizer, by its key."""
+    the number of calls of each optimizer, by its key. graph_steps: that of the model's optimizer in a graph
+    of TensorFlow 1."""
 
     reductions: int
     steps: Mapping[str, int]
+    graph_steps: int
+
+    def has_trained(self, model: Any) -> bool:
+        """Whether an optimizer of the model has been called since then."""
+        is_called = any(steps > self.steps.get(key, 0) for key, steps in _steps(groups_of(model)).items())
+        return is_called or _graph_steps(model) > self.graph_steps
 
 
-def before_first_batch(model: Any) -> BeforeFirstBatch:
-    """Call it just before the first batch."""
-    return BeforeFirstBatch(registry.reductions(), _steps(groups_of(model)))
+def before_training(model: Any) -> BeforeTraining:
+    """Call it before the first batch."""
+    return BeforeTraining(registry.reductions(), _steps(groups_of(model)), _graph_steps(model))
 
 
-def check_reduced(model: Any, before: BeforeFirstBatch) -> None:
+def check_reduced(model: Any, before: BeforeTraining, callback: str) -> None:
     """Call it after the first batch. Raises ConfigError when no gradient of this model has been reduced, or
-    none of the variables that one of its optimizers has updated.
+    none of the variables that one of its optimizers has updated. callback: the class that takes
+    allow_unwrapped, for the message.
 
     A train function that was traced earlier reduces without being built again. So a reduction from before
     counts if it is that of a tape, or of an optimizer that the model still has.
@@ -47,6 +54,7 @@ def check_reduced(model: Any, before: BeforeFirstBatch) -> None:
         return
     is_reduced = _test_of_reduction(groups, before)
     name = getattr(model, "name", "")
+    allow = f"pass allow_unwrapped=True to {callback} if"
     # A wrapped optimizer that accumulates, or that the program calls later, has reduced nothing so far.
     are_wrapped = bool(owners) and all(any(map(_is_wrapped, parts)) for parts in owners)
     if not are_wrapped and not any(map(is_reduced, trainable)):
@@ -55,8 +63,8 @@ def check_reduced(model: Any, before: BeforeFirstBatch) -> None:
         raise ConfigError(
             f"the first batch of fit has reduced no gradient of model {name!r}: its optimizer{kind} is not "
             "wrapped, as after load_model, and ranks would train apart. Call "
-            f"rdmacoll.DistributedOptimizer(model.optimizer) before fit, or {_ALLOWED} gradients are reduced "
-            "in another way."
+            f"rdmacoll.DistributedOptimizer(model.optimizer) before fit, or {allow} gradients are reduced in "
+            "another way."
         )
     for key, steps in _steps(groups).items():
         group = groups[key]
@@ -67,11 +75,11 @@ def check_reduced(model: Any, before: BeforeFirstBatch) -> None:
             raise ConfigError(
                 f"the first batch of fit has updated variables of model {name!r} ({_listed(updated)}) by "
                 f"gradients of this rank alone, and ranks would train apart: the {_cause(group.owner, key)}, "
-                f"or {_ALLOWED} ranks are to differ there."
+                f"or {allow} ranks are to differ there."
             )
 
 
-def prints_of_unreduced(model: Any, before: BeforeFirstBatch) -> dict[str, int]:
+def prints_of_unreduced(model: Any, before: BeforeTraining) -> dict[str, int]:
     """Fingerprints of the model's trainable variables that the first batch has changed without a reduction of
     their gradients, by key. They have to be equal on all ranks, as those of a target network are."""
     if not tf.executing_eagerly():
@@ -88,7 +96,7 @@ def prints_of_unreduced(model: Any, before: BeforeFirstBatch) -> dict[str, int]:
     return found
 
 
-def _test_of_reduction(groups: Mapping[str, Group], before: BeforeFirstBatch) -> Callable[[Any], bool]:
+def _test_of_reduction(groups: Mapping[str, Group], before: BeforeTraining) -> Callable[[Any], bool]:
     """A function that returns whether the gradient of a variable of the model has been reduced."""
     owners = [group.owner for key, group in groups.items() if key != MODEL]
     parts = [part for owner in owners for part in parts_of(owner)]
@@ -136,6 +144,14 @@ def _steps(groups: Mapping[str, Group]) -> dict[str, int]:
         if key != MODEL and steps is not None:
             found[key] = int(steps.numpy())
     return found
+
+
+def _graph_steps(model: Any) -> int:
+    """The calls of the model's optimizer in a graph of TensorFlow 1; 0 elsewhere, and before the first."""
+    if tf.executing_eagerly():
+        return 0
+    count = getattr(parts_of(getattr(model, "optimizer", None))[-1], "_iterations", None)
+    return 0 if count is None else int(session_of(model).run(count))
 
 
 def _listed(variables: list[Any]) -> str:

@@ -17,14 +17,14 @@ def note_end(callback: Any, model: Any) -> None:
     """Call it when `fit` ends, from the callback's on_train_end."""
     if not getattr(model, "stop_training", False):
         return
-    callbacks = _callbacks_of_fit(callback)
+    callbacks = callbacks_of_fit(callback)
     epochs = [one.epoch for one in callbacks if type(one).__name__ == "History" and one.epoch]
     after = f" after epoch {epochs[0][-1] + 1}" if epochs else ""
     names = _stoppers(callbacks)
     note_last_action(f"{' or '.join(names)} had stopped fit{after}: {_cure(names)}")
 
 
-def _callbacks_of_fit(callback: Any) -> list[Any]:
+def callbacks_of_fit(callback: Any) -> list[Any]:
     """All callbacks of this `fit`. Keras has no function for them, so they come from the list that calls
     this callback."""
     frame = inspect.currentframe()
