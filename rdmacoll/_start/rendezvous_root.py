@@ -339,8 +339,7 @@ class RendezvousRoot:
         elif self._world_began_at is None:
             raise error
         else:
-            self._log.error(str(error))
-            self._blame(str(error))
+            self._blame(str(error))  # the engine prints it
 
     def _check_time_limits(self) -> None:
         now = time.monotonic()
