@@ -7,7 +7,6 @@ that begin with different weights differ by much more.
 
 from __future__ import annotations
 
-import functools
 import pathlib
 import sys
 import tempfile
@@ -163,23 +162,6 @@ def check_a_model_without_reductions_is_an_error() -> None:
             fit(model, BroadcastGlobalVariablesCallback(0))
         model.compile(kind(0.01), "mse")
         raised(rdmacoll.ConfigError, lambda model=model: fit(model, BroadcastGlobalVariablesCallback(0)))
-
-
-def check_other_callbacks_see_a_model_without_reductions_too() -> None:
-    warmup = functools.partial(rdmacoll.keras.callbacks.LearningRateWarmupCallback, 0.01, 2)
-    for kind in kinds():
-        for callback in MetricAverageCallback, warmup:
-            model = network()
-            model.compile(kind(0.01), "mse")
-            one = callback()
-            text = str(raised(rdmacoll.ConfigError, lambda model=model, one=one: fit(model, one)))  # type: ignore[misc]
-            assert "has reduced no gradient of model" in text, text
-            assert f"pass allow_unwrapped=True to {type(one).__name__} if" in text, text
-            fit(model, callback(allow_unwrapped=True))
-            fit(model, BroadcastGlobalVariablesCallback(0, allow_unwrapped=True), callback())
-            model.compile(rdmacoll.DistributedOptimizer(kind(0.01)), "mse")
-            fit(model, BroadcastGlobalVariablesCallback(0), callback())
-            fit(model, callback())  # nothing is traced
 
 
 def check_an_optimizer_beside_wrapped_ones_is_an_error() -> None:

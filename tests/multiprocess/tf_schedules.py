@@ -3,6 +3,7 @@ or a folder with `tf_keras`. Each weight is compared with its closed form."""
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import tempfile
 from typing import Any
@@ -118,6 +119,28 @@ def check_a_frozen_model_needs_no_wrapped_optimizer() -> None:
     broadcast = callbacks.BroadcastGlobalVariablesCallback(SIZE - 1)
     model.fit(np.ones((2, 1)), np.ones(2), verbose=0, callbacks=[broadcast])
     close(np.asarray(kernel), [[SIZE]])
+
+
+def check_a_model_without_reductions_is_seen_by_each_callback() -> None:
+    if SIZE == 1:
+        return
+
+    def fit(optimizer: Any, *calls: Any) -> None:
+        model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+        model.compile(optimizer, "mse")
+        for _ in range(2):  # the second time nothing is traced
+            model.fit(np.ones((2, 1)), np.ones(2), verbose=0, callbacks=[*calls])
+
+    begin = functools.partial(callbacks.BroadcastGlobalVariablesCallback, 0)
+    for kind in callbacks.MetricAverageCallback, functools.partial(callbacks.LearningRateWarmupCallback, 0.1):
+        for plain in sgd():
+            text = str(raised(ValueError, lambda: fit(plain, kind())))  # noqa: B023
+            assert "has reduced no gradient of model" in text, text
+            assert f"pass allow_unwrapped=True to {type(kind()).__name__} if" in text, text
+        for plain, another, wrapped in zip(sgd(), sgd(), map(hvd.DistributedOptimizer, sgd())):
+            fit(plain, kind(allow_unwrapped=True))
+            fit(another, begin(allow_unwrapped=True), kind())
+            fit(wrapped, begin(), kind())
 
 
 def check_the_best_model_is_written_to_a_path_that_is_set_later() -> None:
