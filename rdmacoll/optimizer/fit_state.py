@@ -20,6 +20,7 @@ from rdmacoll.ops._baselines import tf_variable
 from rdmacoll.optimizer import compared_values
 
 _RUNNING: weakref.WeakKeyDictionary[Any, FitState] = weakref.WeakKeyDictionary()  # by wrapped optimizer
+_FITS: weakref.WeakSet[FitState] = weakref.WeakSet()  # all that are running
 # The classes that have `fit`, by package and version of Keras.
 _FIT_CLASSES = {
     3: [("backend.tensorflow.trainer", "TensorFlowTrainer")],
@@ -36,7 +37,7 @@ class FitState:
         self._lengths: dict[str, int] = {}  # by optimizer: the updates of the last complete epoch
         self._steps = 0  # batches of an epoch, if Keras knows the number; otherwise 0
         self._known_variables: set[int] = set()
-        self._is_first_epoch = True
+        self.is_first_epoch = True
         self.optimizers: list[Any] = []
 
     def begin(self, steps: int | None) -> None:
@@ -53,7 +54,7 @@ class FitState:
 
     def end_epoch(self) -> None:
         """Notes the length of the epoch."""
-        self._is_first_epoch = False
+        self.is_first_epoch = False
         for name, count in _counts(self.optimizers):
             self._lengths[name] = count - self._began.get(name, 0)
 
@@ -78,7 +79,7 @@ class FitState:
         unsent = [one for one in weights if not _baselines.has_baseline(one)]
         if len(unsent) == len(weights) and self._is_in_first_batch(count):
             return True
-        return self._is_first_epoch and any(
+        return self.is_first_epoch and any(
             id(tf_variable(one)) not in self._known_variables for one in unsent
         )
 
@@ -94,6 +95,12 @@ class FitState:
 def of(optimizer: Any) -> FitState | None:
     """The running `fit` with this optimizer, or None."""
     return None if optimizer is None else _RUNNING.get(optimizer)
+
+
+def is_past_first_epoch() -> bool:
+    """Whether a `fit` is running whose first epoch has ended. It may use optimizers that are not attributes
+    of its model."""
+    return any(not one.is_first_epoch for one in list(_FITS))
 
 
 def wrapped_optimizers(model: Any) -> list[Any]:
@@ -163,9 +170,11 @@ def _install(package: str, model_class: Any) -> None:
         callbacks: Any = bound.arguments.get("callbacks")
         bound.arguments["callbacks"] = _with(callbacks, fit_callback)
         outer: Mapping[Any, FitState] = {one: _RUNNING[one] for one in wrapped_optimizers(model) if of(one)}
+        _FITS.add(running)
         try:
             return plain_fit(*bound.args, **bound.kwargs)
         finally:
+            _FITS.discard(running)
             for optimizer in running.optimizers:
                 _RUNNING.pop(optimizer, None)
             _RUNNING.update(outer)

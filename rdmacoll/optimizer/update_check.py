@@ -28,7 +28,7 @@ from rdmacoll.optimizer.registry import plain_variable
 MODE, TOLERANCE = "RDMACOLL_CHECK_WEIGHTS", "RDMACOLL_CHECK_WEIGHTS_TOLERANCE"
 # The numbers that each rank adds to its fingerprints: whether it is in `fit`; whether it has variables that
 # are not broadcast yet; whether it has warned; updates until its epoch ends (0: unknown); updates so far;
-# whether it needs no more comparisons; whether the ranks' weights have been equal.
+# whether it needs no more comparisons; whether the ranks' weights have been equal, or should have been.
 _FITS, HOLDS, _WARNED, _REMAINING, _UPDATES, ENDS, _WERE_EQUAL = range(7)
 _CURE = (
     "Give all ranks the same values before the first batch (BroadcastGlobalVariablesCallback, "
@@ -208,8 +208,10 @@ class UpdateCheck:
         sent = [
             _baselines.has_baseline(one.source) for one in compared_values.variable_entries(self.weights())
         ]
-        own_numbers = [0, 0, int(self._has_warned), 0, count, 0, int(self._were_equal or all(sent))]
         fit = fit_state.of(self._optimizer())
+        # In `fit` no broadcast comes after the first epoch.
+        were_equal = self._were_equal or all(sent) or (fit is None and fit_state.is_past_first_epoch())
+        own_numbers = [0, 0, int(self._has_warned), 0, count, 0, int(were_equal)]
         if fit is not None:
             own_numbers[_FITS] = 1
             # In a graph of TensorFlow 1 the callbacks of the batch have been called.
