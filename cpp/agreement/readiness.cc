@@ -195,18 +195,28 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
                 world_.size(), " ranks, and for ", tenths_of_seconds(age), " s not by ",
                 describe_ranks(absent));
   if (age >= limits_.stall_error) {
-    ErrorDetail detail;
-    detail.tensor = tensor(key, pending);
-    detail.ranks = numbers(absent);
-    judge(key, pending,
-          {Code::stalled,
-           cat(sentence,
-               ". Every rank must submit the same operations; look at what that rank does"
-               ", or raise RDMACOLL_STALL_ERROR_S."),
-           detail});
+    judge_stalled(key, pending, absent, sentence);
+    // Otherwise its ranks would learn nothing of the loop.
+    if (other != nullptr) {
+      Pending& at_other = pending_.at(*other);
+      judge_stalled(*other, at_other, missing(at_other), sentence);
+    }
   } else if (warned_.insert(key).second && (other == nullptr || warned_.insert(*other).second)) {
     warnings_.push_back(cat(sentence, "; still waiting (RDMACOLL_STALL_ERROR_S sets the limit)."));
   }
+}
+
+void Readiness::judge_stalled(const UnitKey& key, Pending& pending,
+                              const std::vector<SetRank>& absent, const std::string& sentence) {
+  ErrorDetail detail;
+  detail.tensor = tensor(key, pending);
+  detail.ranks = numbers(absent);
+  judge(key, pending,
+        {Code::stalled,
+         cat(sentence,
+             ". Every rank must submit the same operations; look at what that rank does"
+             ", or raise RDMACOLL_STALL_ERROR_S."),
+         detail});
 }
 
 Nanoseconds Readiness::next_deadline() const {

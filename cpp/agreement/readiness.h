@@ -130,6 +130,8 @@ class Readiness {
   void judge(const UnitKey& key, Pending& pending, Status verdict);
   Status mismatch(const UnitKey& key, const Pending& pending);
   void check_stall(const UnitKey& key, Pending& pending, Nanoseconds now);
+  void judge_stalled(const UnitKey& key, Pending& pending, const std::vector<SetRank>& absent,
+                     const std::string& sentence);
   ReadyRecord record(const UnitKey& key, const Pending& pending, const Contribution& of) const;
   void note_labels(const UnitKey& key, Pending& pending, const std::string& labels);
   const std::string& labels(const UnitKey& key, const Pending& pending) const;

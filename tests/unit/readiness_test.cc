@@ -166,5 +166,23 @@ TEST_F(ReadinessTree, stall_warns_once_and_then_ends_the_operation) {
   EXPECT_EQ(verdicts[0].status.detail().ranks, (std::vector<JobRank>{JobRank(1), JobRank(2)}));
 }
 
+TEST_F(ReadinessTree, loops_of_other_lengths_end_on_all_ranks_with_one_sentence) {
+  const SetWorld two = set_world(0, 2);
+  Readiness root(two, table_, {.stall_warning = kSecond, .stall_error = 3 * kSecond});
+  ReadyRecord ahead = record(descriptor("x", 4), 0, false);
+  ahead.iteration = 2;
+  EXPECT_TRUE(root.add(ahead, 0));
+  EXPECT_TRUE(root.add(record(descriptor("x", 4), 1), 2 * kSecond));
+  root.check(4 * kSecond);
+  const auto verdicts = root.take_verdicts();
+  ASSERT_EQ(verdicts.size(), 2u);
+  for (const auto& verdict : verdicts) {
+    EXPECT_NE(verdict.status.message().find("steps_per_execution"), std::string::npos)
+        << verdict.status.message();
+  }
+  EXPECT_EQ(verdicts[0].ranks, std::vector{SetRank(0)});
+  EXPECT_EQ(verdicts[1].ranks, std::vector{SetRank(1)});
+}
+
 }  // namespace
 }  // namespace rdmacoll
