@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tf_common import SEED, raised, run_all, value
 from tf_weights_common import (
+    BATCH,
     LAST,
     RANK,
     STEPS,
@@ -49,6 +50,25 @@ def check_fit_is_compared_after_its_first_update_and_each_epoch() -> None:
     apart(lambda: fit(model, sgd()), "after update 1 of", "kernel of rank")
     text = apart(lambda: fit(small(), sgd(), broadcast(), Chosen(), epochs=4), f"after update {2 * STEPS} of")
     assert f"learning_rate of rank {LAST} differs from rank 0's by up to 0.025" in text
+
+
+def check_networks_and_optimizers_that_the_model_hides() -> None:
+    inner, optimizer = small(), sgd()
+
+    class Holder(keras.Model):  # type: ignore[misc]
+        """A model that has neither its variables nor its optimizer as attributes."""
+
+        def train_step(self, pair: Any) -> dict[str, Any]:
+            x, y = pair
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((inner(x, training=True) - y) ** 2)
+            variables = inner.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            return {"loss": loss}
+
+    model = Holder()
+    model.compile()
+    apart(lambda: model.fit(*data(), BATCH, epochs=4, verbose=0, callbacks=[broadcast()]), "kernel of rank")
 
 
 def check_fit_may_broadcast_behind_its_first_batch() -> None:

@@ -7,7 +7,6 @@ import functools
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from tf_common import SEED, run_all
 from tf_weights_common import (
     BATCH,
@@ -128,25 +127,6 @@ def check_a_model_that_is_built_in_its_first_batch() -> None:
     fit(late(), sgd(), broadcast(), epochs=3)
     forgotten = apart(lambda: fit(late(), sgd(), epochs=3), "kernel of rank")
     assert "after update" in forgotten
-
-
-def check_networks_and_optimizers_that_the_model_hides() -> None:
-    inner, optimizer = network(), sgd()
-
-    class Holder(keras.Model):  # type: ignore[misc]
-        """A model that has neither its variables nor its optimizer as attributes."""
-
-        def train_step(self, pair: Any) -> dict[str, Any]:
-            x, y = pair
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((inner(x, training=True) - y) ** 2)
-            variables = inner.trainable_variables
-            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
-            return {"loss": loss}
-
-    model = Holder()
-    model.compile()
-    apart(lambda: model.fit(*data(), BATCH, epochs=4, verbose=0, callbacks=[broadcast()]), "kernel of rank")
 
 
 def check_ranks_with_other_numbers_of_batches() -> None:
