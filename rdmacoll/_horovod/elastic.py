@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll._horovod import collectives
+from rdmacoll._horovod.keras_collectives import graph_session
 from rdmacoll._horovod.objects import broadcast_object
 from rdmacoll._world import world
 
@@ -96,10 +97,14 @@ class ObjectState(State):
 
 
 class _VariablesState(ObjectState):
-    """Variables, and attributes beside them."""
+    """Variables, and attributes beside them.
 
-    def __init__(self, **kwargs: Any) -> None:
+    session: where a graph of TensorFlow 1 has their values. If None, the default session, or that of Keras 2.
+    """
+
+    def __init__(self, session: Any = None, /, **kwargs: Any) -> None:
         super().__init__(broadcast_object, world.rank, **kwargs)
+        self._session = session
         self._kept: list[Any] = []
         self._keep()
 
@@ -125,16 +130,25 @@ class _VariablesState(ObjectState):
         super().sync()
 
     def _keep(self) -> None:
-        self._kept = [self._value(variable) for variable in self.variables()]
-
-    def _value(self, variable: Any) -> Any:
-        return variable.numpy()
+        if tf.executing_eagerly():
+            self._kept = [variable.numpy() for variable in self.variables()]
+        else:
+            self._kept = self._graph_session().run(self.variables())
 
     def _assign(self, variable: Any, value: Any) -> None:
-        variable.assign(value)
+        if tf.executing_eagerly():
+            variable.assign(value)
+        else:
+            variable.load(value, self._graph_session())
 
     def _broadcast(self, variables: list[Any]) -> None:
-        collectives.broadcast_variables(variables, 0)
+        if tf.executing_eagerly():
+            collectives.broadcast_variables(variables, 0)
+        else:
+            self._graph_session().run(collectives.broadcast_variables(variables, 0))
+
+    def _graph_session(self) -> Any:
+        return self._session or graph_session()
 
 
 class TensorFlowState(_VariablesState):
@@ -143,30 +157,11 @@ class TensorFlowState(_VariablesState):
 
     def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any) -> None:
         self._variables = list(tf.compat.v1.global_variables() if variables is None else variables)
-        self._session = session
-        super().__init__(**kwargs)
+        super().__init__(session, **kwargs)
 
     def variables(self) -> list[Any]:
         """The variables that the state was made with."""
         return self._variables
-
-    def _value(self, variable: Any) -> Any:
-        return super()._value(variable) if tf.executing_eagerly() else self._graph_session().run(variable)
-
-    def _assign(self, variable: Any, value: Any) -> None:
-        if tf.executing_eagerly():
-            super()._assign(variable, value)
-        else:
-            variable.load(value, self._graph_session())
-
-    def _broadcast(self, variables: list[Any]) -> None:
-        if tf.executing_eagerly():
-            super()._broadcast(variables)
-        else:
-            self._graph_session().run(collectives.broadcast_variables(variables, 0))
-
-    def _graph_session(self) -> Any:
-        return self._session or tf.compat.v1.get_default_session()
 
 
 class TensorFlowKerasState(_VariablesState):

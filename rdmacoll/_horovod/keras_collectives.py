@@ -80,10 +80,11 @@ def _evaluated(result: Any) -> Any:
     """The value of a tensor in a graph of TensorFlow 1; otherwise the tensor itself."""
     if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
         return result
-    return _session().run(result)
+    return graph_session().run(result)
 
 
-def _session() -> Any:
+def graph_session() -> Any:
+    """The session of a graph of TensorFlow 1: the default one, or that of Keras 2, if there is none."""
     session = tf.compat.v1.get_default_session()
     if session is not None:
         return session

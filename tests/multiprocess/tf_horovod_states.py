@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -57,6 +58,24 @@ def check_a_session_has_the_variables_of_its_graph() -> None:
         variable.load(5.0, session)
         state.restore()
         close(session.run(variable), 0.0)
+
+
+def check_a_model_of_a_graph_has_its_values_in_the_session() -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        weight = tf.compat.v1.get_variable("w", initializer=float(RANK))
+        slot = tf.compat.v1.get_variable("s", initializer=[float(RANK), 1.0])
+        session.run(tf.compat.v1.global_variables_initializer())
+        model = SimpleNamespace(variables=[weight], optimizer=SimpleNamespace(variables=lambda: [slot]))
+        state = callbacks.KerasState(model, epoch=RANK)
+        state.sync()
+        close(session.run(slot), [0.0, 1.0])
+        session.run([weight.assign(3.0), slot.assign([3.0, 3.0])])
+        state.commit()
+        session.run(weight.assign(4.0))
+        state.restore()
+        close(session.run(weight), 3.0)
+        close(session.run(slot), [3.0, 3.0])
+        assert state.epoch == 0
 
 
 def model_of(value: float) -> Any:

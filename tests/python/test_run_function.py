@@ -88,6 +88,22 @@ except DeprecationWarning as warning:
     assert done.stdout.splitlines()[-2:] == ["[30, 31] False", "np is deprecated: use num_proc"]
 
 
+def test_a_function_of_a_script_has_its_source_on_the_ranks(tmp_path: Path) -> None:
+    """TensorFlow translates functions by their source, and tracebacks show it."""
+    program = """
+import inspect, rdmacoll
+def outer():
+    def inner():
+        return 4  # "<dynamic-code>"
+    return inspect.getsource(inner).strip(), inner(), inner.__code__.co_consts
+print(rdmacoll.run(outer))
+"""
+    done = python(tmp_path, program)
+    assert done.returncode == 0, done.stderr
+    source = 'def inner():\n        return 4  # "<dynamic-code>"'
+    assert done.stdout.splitlines()[-1] == repr([(source, 4, (None, 4))])
+
+
 def test_the_rank_that_fails_first_is_the_error(tmp_path: Path) -> None:
     program = """
 import functions, rdmacoll
