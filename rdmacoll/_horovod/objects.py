@@ -82,14 +82,16 @@ def allgather_object(
 
 
 class _Call:
-    """One exchange of objects: its number within the set, its names, and the form of the objects."""
+    """One exchange of objects: its set, its names, and the form of the objects.
+
+    Each rank numbers the objects that it sends. Other ranks accept each number once, so an object cannot be
+    sent to them again. They do not count calls, so a call that fails on one rank alone shifts nothing.
+    """
 
     def __init__(self, name: str | None, process_set: ProcessSet) -> None:
         self._engine: Engine = world.current()
         self._name = name
         self._set = number_of(self._engine, process_set)
-        self._number = self._engine.object_calls[self._set]
-        self._engine.object_calls[self._set] += 1
         self._is_json = self._engine.values.text(_SETTING) == "json"
 
     def name(self, part: str) -> str | None:
@@ -117,13 +119,19 @@ class _Call:
 
     def unpacked(self, received: bytes, sender: int) -> Any:
         """The object of another rank. Nothing is read before its MAC is found right."""
-        payload = sealed.opened(
-            self._engine.object_key, received, sender=sender, process_set=self._set, number=self._number
+        found = sealed.opened(
+            self._engine.object_key, received, sender=sender, process_set=self._set, name=self._name
         )
-        if payload is None:
+        if found is None:
             raise RdmacollError(
                 f"the object of rank {sender} is not signed by a rank of this job for this call: it was not "
                 "read. Let all ranks exchange objects in the same order."
+            )
+        number, payload = found
+        if not self._engine.objects_seen[self._set, sender].is_new(number):
+            raise RdmacollError(
+                f"object {number} of rank {sender} has come before: it was not read. A process between the "
+                "ranks may have sent it again."
             )
         return json.loads(payload) if self._is_json else pickle.loads(payload)
 
@@ -133,7 +141,8 @@ class _Call:
             payload,
             sender=world.rank(),
             process_set=self._set,
-            number=self._number,
+            name=self._name,
+            number=next(self._engine.object_numbers),
         )
 
 

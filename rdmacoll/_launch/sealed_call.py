@@ -31,7 +31,7 @@ def packed(value: object, secret: str, sender: int) -> bytes:
         payload = _cloudpickled(value) if has_cloudpickle() else pickle.dumps(value)
     except Exception as error:  # pickle raises errors of many classes, and values have errors of their own
         raise ConfigError(f"{type(value).__name__} cannot be pickled: {error}") from error
-    return seal(key_of(secret.encode()), payload, sender=sender, process_set=_NO_SET, number=0)
+    return seal(key_of(secret.encode()), payload, sender=sender, process_set=_NO_SET, name=None, number=0)
 
 
 def _cloudpickled(value: object) -> bytes:
@@ -54,7 +54,7 @@ def _cloudpickled(value: object) -> bytes:
 
 def unpacked(data: bytes, secret: str, sender: int) -> Any:
     """The value that `sender` has packed. Raises ConfigError if it is from anyone else."""
-    payload = opened(key_of(secret.encode()), data, sender=sender, process_set=_NO_SET, number=0)
-    if payload is None:
+    found = opened(key_of(secret.encode()), data, sender=sender, process_set=_NO_SET, name=None)
+    if found is None:
         raise ConfigError(f"bytes that claim to be from rank {sender} are not sealed with the job's secret.")
-    return pickle.loads(payload)
+    return pickle.loads(found[1])

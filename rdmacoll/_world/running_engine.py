@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rdmacoll._abi import fast_calls
 from rdmacoll._abi.library import Library
 from rdmacoll._abi.settings import Values
+from rdmacoll._base.sealed import Seen
 from rdmacoll._ps.variable_servers import VariableServers
 from rdmacoll._start.bootstrap_exchange import AddressHolder, BootstrapExchange
 from rdmacoll.engine.errors import NotInitializedError, RankFailedError, RdmacollError
@@ -45,7 +47,8 @@ class Engine:
         self.is_open = True
         self.is_started_by_mpi = False
         self.object_key = b""  # signs the objects that ranks exchange
-        self.object_calls: Counter[int] = Counter()  # by process set
+        self.object_numbers = itertools.count()  # of those that this rank sends
+        self.objects_seen: defaultdict[tuple[int, int], Seen] = defaultdict(Seen)  # by process set and sender
         self.is_forked = False  # True in a forked child, which must not touch the engine
         self.topology = library.engine_topology(address)
         description = library.engine_describe(address)

@@ -90,15 +90,38 @@ def check_an_object_without_the_jobs_signature_is_not_read() -> None:
         assert "rank 0 is not signed" in str(error)
     assert not has_read()
     engine.object_key = own_key
-    # Objects of an earlier call are not those of this one.
-    engine.object_calls[0] += 1 if RANK == 0 else 0
-    if RANK > 0:
-        raised(rdmacoll.RdmacollError, lambda: hvd.broadcast_object(None))
-    else:
-        hvd.broadcast_object(Traced())
-    assert not has_read()
-    engine.object_calls[0] += 1 if RANK else 0
     assert hvd.broadcast_object(RANK) == 0
+
+
+def check_an_object_that_has_come_before_is_not_read() -> None:
+    if SIZE == 1 or IS_JSON:
+        return
+    from rdmacoll._world import world
+
+    engine = world.current()
+    numbers = engine.object_numbers
+    engine.object_numbers = iter([0]) if RANK == 0 else numbers
+    if RANK == 0:
+        hvd.broadcast_object(Traced())
+    else:
+        error = raised(rdmacoll.RdmacollError, lambda: hvd.broadcast_object(None))
+        assert "object 0 of rank 0 has come before" in str(error)
+    assert not has_read()
+    engine.object_numbers = numbers
+    assert hvd.broadcast_object(RANK) == 0
+
+
+def check_a_call_that_fails_on_one_rank_alone_shifts_nothing() -> None:
+    if SIZE == 1:
+        return
+    # Rank 0's call names no rank, so it fails on every rank. The other call fails before it is announced.
+    for call in (hvd.broadcast_object, hvd.allgather_object):
+        if RANK == 0:
+            raised(Exception, lambda: call(RANK, process_set="no set"))  # noqa: B023
+    raised(rdmacoll.RdmacollError, lambda: hvd.broadcast_object(RANK, SIZE if RANK == 0 else 0))
+    assert hvd.broadcast_object(RANK) == 0
+    assert hvd.broadcast_object(RANK, SIZE - 1, name="named") == SIZE - 1
+    assert hvd.allgather_object(RANK) == list(range(SIZE))
 
 
 run_all(globals())
