@@ -29,7 +29,10 @@ MAGIC = b"\nrdmacoll agent 1\n"
 # Kinds of frames from the launcher.
 START, END, KILL = b"s", b"e", b"k"
 # Kinds of frames from the agent.
-HELLO, STDOUT, STDERR, EXIT, RESULT, NOTE = b"h", b"1", b"2", b"x", b"r", b"n"
+HELLO, STDOUT, STDERR, EXIT, RESULT, NOTE, INIT = b"h", b"1", b"2", b"x", b"r", b"n", b"i"
+# Names a pipe for ranks. A rank writes its number, as this struct, before it waits for the others in init().
+INIT_VARIABLE = "_RDMACOLL_INIT_PIPE"
+INIT_MESSAGE = struct.Struct("=I")
 # Frames without a rank have this number.
 NO_RANK = 0xFFFFFFFF
 # Ranks that ignore SIGTERM for so long get SIGKILL.
@@ -95,6 +98,7 @@ class Agent:
         self._has_reader = True
         self._kill_at = float("inf")
         self._folder = ""
+        self._inits = -1  # the pipe for ranks
         # Any signal wakes select().
         self._wake, wake_end = os.pipe()
         for end in (self._wake, wake_end, 1):
@@ -123,6 +127,7 @@ class Agent:
     def _wait(self) -> None:
         streams = {fd: rank for rank in self._ranks for fd in rank.streams}
         reads = [self._wake] + ([0] if self._is_open else [])
+        reads += [self._inits] if self._inits >= 0 else []
         reads += streams if len(self._unsent) < _UNSENT_MAX else []
         timeout_s = min(self._kill_at - time.monotonic(), 0.1 if not self._is_open else 60.0)
         ready, writable, _ = select.select(reads, [1] if self._unsent else [], [], max(0.0, timeout_s))
@@ -133,6 +138,8 @@ class Agent:
                 os.read(fd, _CHUNK)
             elif fd == 0:
                 self._receive()
+            elif fd == self._inits:
+                self._forward_inits()
             else:
                 self._forward(streams[fd], fd)
 
@@ -193,6 +200,7 @@ class Agent:
         if "function" in order:
             self._write("function", order["function"])
             common["_RDMACOLL_FUNCTION_FOLDER"] = self._folder
+        self._open_inits(common)
         try:
             os.chdir(order["folder"])
         except OSError as error:
@@ -200,6 +208,24 @@ class Agent:
             self._send(NOTE, NO_RANK, text.encode())
         for number, variables in order["ranks"]:
             self._start_rank(number, order["command"], {**common, **variables})
+
+    def _open_inits(self, variables: dict[str, str]) -> None:
+        path = os.path.join(self._folder, "inits")
+        try:
+            os.mkfifo(path, 0o600)
+            self._inits = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        except OSError:  # a file system without pipes: nothing is told about init()
+            return
+        variables[INIT_VARIABLE] = path
+
+    def _forward_inits(self) -> None:
+        """Tells the launcher which ranks have called init()."""
+        try:
+            messages = os.read(self._inits, _CHUNK) if self._inits >= 0 else b""
+        except BlockingIOError:
+            return
+        for (number,) in INIT_MESSAGE.iter_unpack(messages[: len(messages) // 4 * 4]):
+            self._send(INIT, number, b"")
 
     def _write(self, name: str, text: str) -> str:
         path = os.path.join(self._folder, name)
@@ -254,7 +280,10 @@ class Agent:
                     self._forward_rest(rank, fd)
                 rank.streams.clear()
                 self._send_result(rank.number)
-                self._send_json(EXIT, rank.number, {"code": rank.process.returncode, "pid": rank.process.pid})
+                self._forward_inits()
+                rank.look()
+                facts = {"code": rank.process.returncode, "pid": rank.process.pid}
+                self._send_json(EXIT, rank.number, {**facts, "has_processes": rank.has_group})
             if rank.has_group and not self._is_open:
                 rank.look()
 

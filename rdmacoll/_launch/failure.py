@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _BLAMED = re.compile(r"RankFailedError: rank (\d+)\b")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -21,7 +21,8 @@ class Ended:
     host: str
     code: int
     pid: int = 0
-    cause: str = ""  # if it was not started, or if its host was lost
+    cause: str = ""  # if it was not started, if its host was lost, or if others wait for it
+    has_processes: bool = False  # processes that it has started go on
 
     def exit_code(self) -> int:
         """The exit code of the whole job if this rank failed first.
@@ -45,6 +46,28 @@ class Ended:
             return f"killed by {signal.Signals(-self.code).name}"
         except ValueError:
             return f"killed by signal {-self.code}"
+
+
+def missing_in_init(ended: Mapping[int, Ended], inits: Mapping[int, int]) -> Ended | None:
+    """The rank that has ended well while another one waits for it in `init`, or None. inits: the number of
+    calls of each rank.
+
+    >>> found = missing_in_init({1: Ended(1, "node2", 0)}, {0: 1})
+    >>> found.reason()
+    'exit code 0 without the init() in which rank 0 waits for it. Let all ranks call init(), or none'
+    >>> missing_in_init({1: Ended(1, "node2", 0)}, {0: 1, 1: 1})
+    >>> missing_in_init({1: Ended(1, "node2", 0, has_processes=True)}, {0: 1})
+    """
+    for end in ended.values():
+        own = inits.get(end.rank, 0)
+        waiting = [rank for rank, count in inits.items() if rank not in ended and count > own]
+        if waiting and end.code == 0 and not end.has_processes:
+            cause = (
+                f"exit code 0 without the init() in which rank {min(waiting)} waits for it. "
+                "Let all ranks call init(), or none"
+            )
+            return replace(end, code=1, cause=cause)
+    return None
 
 
 def blamed_rank(errors: Sequence[str]) -> int | None:

@@ -12,12 +12,13 @@ import shlex
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rdmacoll._launch import agent
-from rdmacoll._launch.failure import Ended, first_failure, lines_of, message_about
+from rdmacoll._launch.failure import Ended, first_failure, lines_of, message_about, missing_in_init
 from rdmacoll._launch.host_link import Frame, HostLink, local_command, python_path, remote_command
 from rdmacoll._launch.hosts import LOCAL_NAMES, Slot, is_local
 from rdmacoll._launch.output import Output
@@ -91,6 +92,7 @@ class Job:
         )
         self._ended: dict[int, Ended] = {}
         self._results: dict[int, bytes] = {}
+        self._inits: Counter[int] = Counter()  # calls of init() by rank
         self._first: Ended | None = None
         self._is_started, self._failed_at, self._ends_by = False, float("inf"), float("inf")
 
@@ -239,8 +241,15 @@ class Job:
             self._output.finish(frame.rank)
             facts = json.loads(frame.payload)
             self._ended[frame.rank] = Ended(
-                frame.rank, link.host, int(facts["code"]), int(facts["pid"]), str(facts.get("cause", ""))
+                frame.rank,
+                link.host,
+                int(facts["code"]),
+                int(facts["pid"]),
+                str(facts.get("cause", "")),
+                bool(facts.get("has_processes")),
             )
+        elif frame.kind == agent.INIT:
+            self._inits[frame.rank] += 1
         elif frame.kind in (agent.STDOUT, agent.STDERR):
             self._output.write(frame.rank, frame.kind, frame.payload)
 
@@ -259,7 +268,11 @@ class Job:
 
     def _judge(self) -> None:
         """After a failure: finds the rank that failed first, and ends the others."""
-        if self._first is not None or all(end.code == 0 for end in self._ended.values()):
+        if self._first is not None:
+            return
+        if missing := missing_in_init(self._ended, self._inits):
+            self._ended[missing.rank] = missing
+        if all(end.code == 0 for end in self._ended.values()):
             return
         now = time.monotonic()
         self._failed_at = min(self._failed_at, now)

@@ -190,6 +190,27 @@ time.sleep(600)
     assert time.monotonic() - begin < 60
 
 
+@pytest.mark.parametrize(
+    ("last", "named"),
+    [("", "rank 1 of 2"), ("rdmacoll.shutdown(); rank and sys.exit(0); rdmacoll.init()", "rank 1 of 2")],
+)
+def test_a_rank_that_ends_well_without_the_init_of_the_others_is_named(
+    tmp_path: Path, last: str, named: str
+) -> None:
+    """It is an error soon, and not when the limit of a start has passed."""
+    first = f"rdmacoll.init(); {last}" if last else "rank and sys.exit(0); rdmacoll.init()"
+    text = f"import os, sys, rdmacoll\nrank = int(os.environ['HOROVOD_RANK'])\n{first}\n"
+    env = {"RDMACOLL_START_TIMEOUT_S": "600"}
+    done = launch("-np", "2", sys.executable, script(tmp_path, text), env=env)
+    assert done.returncode == 1
+    assert named in done.stderr.splitlines()[-1]
+    assert "exit code 0 without the init() in which rank 0 waits for it." in done.stderr.splitlines()[-1]
+
+
+def test_ranks_may_end_without_init_if_none_waits_for_them(tmp_path: Path) -> None:
+    assert launch("-np", "3", "true").returncode == 0
+
+
 def test_a_program_that_is_not_there_is_named() -> None:
     done = launch("-np", "2", "no-such-program")
     assert done.returncode == 127
