@@ -11,17 +11,26 @@ from rdmacoll._base.external_values import whole_of
 from rdmacoll._launch.horovodrun_options import refuse_elastic, settings_of
 from rdmacoll._launch.hosts import Host, assign, parse_hosts, read_host_file
 from rdmacoll._launch.job import START_TIMEOUT_S, JobOptions, say
+from rdmacoll._start.lsf import hosts_of_job
 from rdmacoll.engine.errors import ConfigError
 
 
-def hosts_of(given: Mapping[str, Any]) -> list[Host]:
-    """The hosts of --hosts or --hostfile, or this host with a slot for each rank. Raises ConfigError."""
+def hosts_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> list[Host]:
+    """The hosts of --hosts or --hostfile, or of LSF's job, or this host with a slot for each rank.
+
+    Raises ConfigError.
+    """
     if given.get("hosts") and given.get("hostfile"):
         raise ConfigError("--hosts and --hostfile exclude each other: give one of them.")
     if given.get("hosts"):
         return parse_hosts(given["hosts"])
     if given.get("hostfile"):
         return read_host_file(given["hostfile"])
+    source, found = hosts_of_job(environ)
+    if found:
+        names = ",".join(f"{name}:{slots}" for name, slots in found)
+        say(f"{source} names the hosts {names}. -H names others.")
+        return [Host(name, slots) for name, slots in found]
     return [Host("localhost", given.get("num_proc") or 1)]
 
 
@@ -51,7 +60,7 @@ def job_options(given: Mapping[str, Any], command: Sequence[str], environ: Mappi
         say(note)
     return JobOptions(
         command=command,
-        slots=assign(hosts_of(given), given.get("num_proc")),
+        slots=assign(hosts_of(given, environ), given.get("num_proc")),
         environ=environ,
         variables=variables,
         ssh_port=given.get("ssh_port"),

@@ -1,5 +1,5 @@
-"""Refuses a world of one if variables say that the job has more processes. Pure: the variables come as a
-mapping."""
+"""Refuses a world of one if variables say that the job has more processes. Pure, but for LSF's host file:
+the variables come as a mapping."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 
 from rdmacoll._start.launch import MPI_VARIABLES, OTHER_VARIABLES, TORCHRUN_VARIABLES
+from rdmacoll._start.lsf import JOB, hosts_of_job
 from rdmacoll.engine.errors import ConfigError
 
 _LAUNCHERS = (*MPI_VARIABLES, *OTHER_VARIABLES, TORCHRUN_VARIABLES)
@@ -29,7 +30,7 @@ def check_single_process(variables: Mapping[str, str], *, is_launched: bool) -> 
     Otherwise each process would train a model of its own. is_launched: a launcher says that it has started
     one process. Such a process may have started others that have only Horovod's variables.
     """
-    checks = (_horovod,) if is_launched else (_horovod, _slurm, _launchers, _tf_config)
+    checks = (_horovod,) if is_launched else (_horovod, _slurm, _lsf, _launchers, _tf_config)
     for check in checks:
         if refusal := check(variables):
             raise ConfigError(f"{refusal} {_ALLOW}")
@@ -65,6 +66,17 @@ def _slurm(variables: Mapping[str, str]) -> str:
         f"{name}={variables[name]} says that Slurm's job {variables['SLURM_JOB_ID']} has several tasks, but "
         "srun has not started this process: it would be a world of its own. Start it with srun or mpirun "
         f"(srun python train.py), or give {_BY_HAND}."
+    )
+
+
+def _lsf(variables: Mapping[str, str]) -> str:
+    source, hosts = hosts_of_job(variables)
+    if len(hosts) < 2:
+        return ""  # slots of one host may be the cores of one process
+    return (
+        f"{source} says that LSF's job {variables[JOB]} has {len(hosts)} hosts ({hosts[0][0]} to "
+        f"{hosts[-1][0]}), but no launcher has started this process: it would be a world of its own. Start "
+        f"it with mpirun, jsrun or rdmacoll run, which reads LSF's hosts, or give {_BY_HAND}."
     )
 
 

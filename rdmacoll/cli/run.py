@@ -168,7 +168,7 @@ def _become_mpirun(context: click.Context, given: Mapping[str, Any], job: JobOpt
     """Prints the command line of mpirun, and replaces this process by it."""
     if context.params["json_path"] is not None:
         raise ConfigError("--json and --mpi exclude each other: mpirun replaces this process.")
-    hosts: list[Host] = hosts_of(given) if given["hosts"] or given["hostfile"] else []
+    hosts: list[Host] = hosts_of(given, job.environ) if given["hosts"] or given["hostfile"] else []
     variables = {**job.environ, **job.variables}
     line = mpirun_command(
         job.command,

@@ -341,3 +341,30 @@ def test_a_line_without_end_is_written_in_parts(capfdbinary: pytest.CaptureFixtu
 def test_timeouts_come_from_horovods_variable_too() -> None:
     job = job_options({"num_proc": 1}, ["true"], {"HOROVOD_START_TIMEOUT": "17"})
     assert (job.start_timeout_s, job.variables) == (17.0, {"RDMACOLL_START_TIMEOUT_S": "17"})
+
+
+def test_hosts_are_those_of_lsfs_job_unless_others_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "n1 2 n2 1 n1 1"}
+    options = job_options({"num_proc": None}, ["true"], job)
+    assert [slot.host for slot in options.slots] == ["n1", "n1", "n1", "n2"]
+    assert "LSB_MCPU_HOSTS names the hosts n1:3,n2:1. -H names others." in capsys.readouterr().err
+    assert len(job_options({"num_proc": 2}, ["true"], job).slots) == 2
+    with pytest.raises(ConfigError, match=r"-np 5: the hosts n1:3,n2:1 have 4 slots"):
+        job_options({"num_proc": 5}, ["true"], job)
+    assert [slot.host for slot in job_options({"hosts": "a"}, ["true"], job).slots] == ["a"]
+    (tmp_path / "hosts").write_text("n1\nn2\nn1\n")
+    by_file = {"LSB_JOBID": "9", "LSB_DJOB_HOSTFILE": str(tmp_path / "hosts")}
+    options = job_options({"num_proc": 3}, ["true"], by_file)
+    assert [slot.host for slot in options.slots] == ["n1", "n1", "n2"]
+    assert [slot.host for slot in job_options({"num_proc": 1}, ["true"], {}).slots] == ["localhost"]
+
+
+@pytest.mark.parametrize("text", ["n1", "n1 x", "n1 4 n2"])
+def test_hosts_of_lsf_that_cannot_be_read_are_an_error(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"LSB_MCPU_HOSTS=.* Name hosts with -H"):
+        job_options({"num_proc": 1}, ["true"], {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": text})
+    missing = {"LSB_JOBID": "9", "LSB_DJOB_HOSTFILE": str(tmp_path / "missing")}
+    with pytest.raises(ConfigError, match="LSB_DJOB_HOSTFILE"):
+        job_options({"num_proc": 1}, ["true"], missing)

@@ -27,6 +27,10 @@ MORE = [
     (BATCH, "SLURM_NTASKS=8 says that Slurm's job 77 has several tasks, but srun has not started"),
     ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, "SLURM_JOB_NUM_NODES=2"),
     ({"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "4"}, "SLURM_NTASKS_PER_NODE=4"),
+    (
+        {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "n1 4 n2 4 n3 2"},
+        r"LSB_MCPU_HOSTS says that LSF's job 9 has 3 hosts \(n1 to n3\), but no launcher",
+    ),
     ({"PMIX_RANK": "3"}, "PMIX_RANK=3 says that a PMIx launcher .* PMIX_SIZE is not set"),
     ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_SIZE=2 .* OMPI_COMM_WORLD_RANK is not set"),
     ({"FLUX_JOB_SIZE": "2", "FLUX_TASK_RANK": "0"}, "FLUX_JOB_SIZE=2 .* FLUX_TASK_RANK is 0"),
@@ -55,6 +59,9 @@ def test_a_size_of_one_that_is_set_allows_a_world_of_one(environ, words):
         {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"},
         {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS_PER_NODE": "1"},
         {"SLURM_JOB_ID": "7"},
+        {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "n1 16"},  # the cores of one process
+        {"LSB_JOBID": "9"},
+        {"LSB_MCPU_HOSTS": "n1 4 n2 4"},  # no job
         {"SLURM_NTASKS": "4"},  # no job: an option for sbatch
         {"PMIX_RANK": "0"},
         {"HOROVOD_FUSION_THRESHOLD": "64"},
