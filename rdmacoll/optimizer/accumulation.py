@@ -75,8 +75,8 @@ class Accumulation:
 
         def last() -> Any:
             with tf.control_dependencies(_awaited(step())):
-                zeroed = [total.assign(tf.zeros_like(total)) for total in self._sums.values()]
-            with tf.control_dependencies([tf.identity(total) for total in zeroed]):
+                zeroed = self.clear()
+            with tf.control_dependencies(zeroed):
                 return tf.identity(is_last)
 
         def not_last() -> Any:
@@ -84,6 +84,14 @@ class Accumulation:
                 return tf.identity(is_last)
 
         return tf.cond(is_last, last, not_last)
+
+    def clear(self) -> list[Any]:
+        """Sets the sums to zero. Returns tensors that exist then."""
+        return [tf.identity(total.assign(tf.zeros_like(total))) for total in self._sums.values()]
+
+    def has_begun(self) -> bool:
+        """Whether gradients were added."""
+        return self._count is not None
 
     def _make(self, pairs: Sequence[Pair]) -> None:
         """Creates the variables for the sums, outside of the traced function."""

@@ -42,6 +42,8 @@ INSIDE = (
     "horovod.tensorflow.data.compute_worker",
     "horovod.tensorflow.elastic",
     "horovod.tensorflow.functions",
+    "horovod.tensorflow.gradient_aggregation",
+    "horovod.tensorflow.gradient_aggregation_eager",
     "horovod.tensorflow.mpi_ops",
     "horovod.tensorflow.sync_batch_norm",
     "horovod.tensorflow.util",

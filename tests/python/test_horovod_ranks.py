@@ -40,6 +40,11 @@ def test_trainings_take_horovods_arguments(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [slow(1), 2])
+def test_helpers_of_several_passes_are_horovods(ranks: int) -> None:
+    run_checks("tf_horovod_aggregation.py", ranks)
+
+
+@pytest.mark.parametrize("ranks", [slow(1), 2])
 def test_elastic_states_are_equal_in_a_world_that_stays(ranks: int) -> None:
     run_checks("tf_horovod_states.py", ranks)
 
