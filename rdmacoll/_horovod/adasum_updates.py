@@ -13,8 +13,10 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll._horovod.adasum_reducer import AdasumReducer
+from rdmacoll._horovod.overflow import finite_on_all
 from rdmacoll.optimizer import single_reduction
 from rdmacoll.optimizer.compared_values import declare_local
+from rdmacoll.optimizer.loss_scaling import patch_v1
 from rdmacoll.optimizer.session_check import counted
 from rdmacoll.optimizer.subclass import split, subclass
 from rdmacoll.optimizer.wrapped_copies import WrappedCopies
@@ -22,6 +24,8 @@ from rdmacoll.optimizer.wrapped_copies import WrappedCopies
 
 class UpdateReducer(AdasumReducer):
     """Combines changes of weights."""
+
+    reads_loss_scale = True
 
     @staticmethod
     def family_of(optimizer: Any) -> Any:
@@ -38,6 +42,16 @@ class AdasumUpdates(WrappedCopies):
 
     _rdmacoll_reduce: UpdateReducer
     _rdmacoll_variables: dict[Any, Any] | None = None  # weights before the step, and counts of passes
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """The plain optimizer's pairs, of this rank. Inside of loss scaling the ranks agree whether all
+        gradients are finite, since it leaves out the step of a rank with others."""
+        pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
+        reducer = self._rdmacoll_reduce
+        if isinstance(reducer.loss_scale, float):
+            return list(pairs)
+        gradients, variables = split(pairs)
+        return list(zip(finite_on_all(gradients, reducer.process_set), variables))
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """Applies this rank's gradients. In the last pass of a step it combines the changes since the step
@@ -110,4 +124,5 @@ def _if(condition: Any, call: Any, passes: int) -> Any:
 
 def wrap(optimizer: Any, reducer: UpdateReducer) -> None:
     """Changes the class of `optimizer`."""
+    patch_v1()
     optimizer.__class__ = subclass(type(optimizer), AdasumUpdates, reducer)

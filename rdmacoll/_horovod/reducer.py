@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from rdmacoll._base.external_values import shown
 from rdmacoll._horovod.optimizer_methods import methods_of
+from rdmacoll._horovod.overflow import told_of_overflow
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops import Compression
@@ -17,7 +17,7 @@ from rdmacoll.ops._library import not_converted
 from rdmacoll.ops.compression import Compressor
 from rdmacoll.optimizer import registry
 from rdmacoll.optimizer.compared_values import declare_local
-from rdmacoll.optimizer.gradient_origin import values_of, variable_key
+from rdmacoll.optimizer.gradient_origin import variable_key
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.registry import plain_variable
 
@@ -90,7 +90,7 @@ class HorovodReducer(GradientReducer):
             # Local gradients leave their places empty, so that ranks with other local variables differ.
             shared = [one if place in others else None for place, one in enumerate(results)]
             own = [one for place, one in enumerate(results) if place not in others]
-            reduced = super().__call__(_told_of_overflow(shared, own), variables)
+            reduced = super().__call__(told_of_overflow(shared, own), variables)
             for place in others:
                 results[place] = reduced[place]
         registry.note_reduction(self, [one for one in sources if self.keeps(one)], are_kept=True)
@@ -127,35 +127,6 @@ class HorovodReducer(GradientReducer):
     def _local_keys(self) -> set[Any]:
         weights = (one for layer in self._local_layers for one in layer.trainable_weights)
         return {*self._local, *map(_key, weights)}
-
-
-def _told_of_overflow(shared: list[Any], own: list[Any]) -> list[Any]:
-    """The gradients to reduce. If a gradient of this rank's own is not finite, one of them becomes NaN. So
-    loss scaling leaves the step out on all ranks, and not on this one alone."""
-    are_tensors = [isinstance(values_of(one), tf.Tensor) for one in shared]
-    places = [place for place, is_one in enumerate(are_tensors) if is_one]
-    places = [place for place in places if values_of(shared[place]).dtype.is_floating]
-    tensors = [values_of(one) for one in own if one is not None]
-    are_finite = [tf.reduce_all(tf.math.is_finite(one)) for one in tensors if one.dtype.is_floating]
-    if not places or not are_finite:
-        return shared
-    smallest = min(places, key=lambda place: values_of(shared[place]).shape.num_elements() or math.inf)
-    told = list(shared)
-    told[smallest] = _nan_unless(tf.reduce_all(are_finite), shared[smallest])
-    return told
-
-
-def _nan_unless(condition: Any, gradient: Any) -> Any:
-    """The gradient, or NaN if the condition does not hold. Rows get one more, since there may be none."""
-    nan = tf.constant(math.nan, values_of(gradient).dtype)
-    if not isinstance(gradient, tf.IndexedSlices):
-        return tf.where(condition, gradient, nan)
-    count = tf.where(condition, 0, 1)
-    row = tf.fill(tf.concat([[count], tf.shape(gradient.values)[1:]], 0), nan)
-    place = tf.zeros((count,), gradient.indices.dtype)
-    return tf.IndexedSlices(
-        tf.concat([gradient.values, row], 0), tf.concat([gradient.indices, place], 0), gradient.dense_shape
-    )
 
 
 def _key(variable: Any) -> Any:

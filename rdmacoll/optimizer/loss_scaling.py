@@ -1,4 +1,5 @@
-"""Tells reductions the factor by which loss scaling has multiplied the loss, if they keep residuals.
+"""Tells reductions the factor by which loss scaling has multiplied the loss, if they keep residuals or if
+ranks apply gradients of their own.
 
 The factor changes between steps. A residual with the factor of its step would be wrong in a later one. Keras
 3 reduces inside of its loss scaling. In Keras 2 and TensorFlow 1, loss scaling asks a wrapped optimizer
@@ -49,7 +50,7 @@ def _patch(kind: type, name: str, scale_of: Callable[[Any], Any]) -> None:
     @functools.wraps(plain)
     def computed(self: Any, *args: Any, **kwargs: Any) -> Any:
         reducer: Any = getattr(type(self._optimizer), "_rdmacoll_reduce", None)
-        if getattr(reducer, "lossy", None) is None:
+        if not getattr(reducer, "reads_loss_scale", False):
             return plain(self, *args, **kwargs)
         with scaled_by(reducer, scale_of(self)):
             return plain(self, *args, **kwargs)

@@ -86,6 +86,11 @@ class GradientReducer:
         self.sums_means_of = 1  # passes, if the optimizer's own accumulation has taken their mean
         self.buckets: list[Bucket] = []  # those of the last list that was reduced
 
+    @property
+    def reads_loss_scale(self) -> bool:
+        """Whether `loss_scale` has to be known while gradients are computed."""
+        return self.lossy is not None
+
     def options(self) -> dict[str, Any]:
         """The arguments that create a reducer like this one."""
         names = ["name", "op", "prescale_factor", "postscale_factor", "sparse_as_dense", "bucket_bytes"]

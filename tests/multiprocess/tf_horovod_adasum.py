@@ -132,6 +132,28 @@ def check_a_session_combines_changes() -> None:
             close_to_trained(session.run(weights), passes)
 
 
+def check_an_overflow_of_one_rank_is_left_out_on_all() -> None:
+    if not IS_POWER:
+        return
+    mixed = v1.mixed_precision
+    for is_function in (False, True):
+        weight, slope_of_all = tf.Variable(tf.zeros(2)), tf.Variable(tf.ones(2))
+        inner = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), op=hvd.Adasum)
+        scale = mixed.DynamicLossScale(initial_loss_scale=4.0)
+        optimizer = mixed.MixedPrecisionLossScaleOptimizer(inner, scale)
+
+        def step(optimizer: Any = optimizer, weight: Any = weight, slopes: Any = slope_of_all) -> None:
+            optimizer.minimize(lambda: tf.reduce_sum(weight * slopes), var_list=[weight])
+
+        call = tf.function(step) if is_function else step
+        for overflows in (True, False):
+            last = np.inf if overflows and RANK == SIZE - 1 else 1.0
+            slope_of_all.assign([1.0, last])
+            call()
+            close(weight.numpy(), [0.0, 0.0] if overflows else [-1.0, -1.0])
+        assert float(scale()) == 2.0
+
+
 def check_rows_are_combined_as_changes() -> None:
     if not IS_POWER:
         return
