@@ -13,7 +13,6 @@ import ctypes
 import os
 import secrets
 import signal
-import struct
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -26,12 +25,14 @@ from rdmacoll._abi.library import load
 from rdmacoll._abi.settings import Values
 from rdmacoll._base import threads
 from rdmacoll._base.log import Log
-from rdmacoll._start import cluster as cluster_rules, launch as launch_rules, pmi, start_deadline
+from rdmacoll._start import cluster as cluster_rules, launch as launch_rules, start_deadline
 from rdmacoll._start.bootstrap_exchange import BootstrapExchange, MpiExchange, SingleRankExchange
 from rdmacoll._start.cluster import ClusterOptions
 from rdmacoll._start.inherited import MARK, check_inherited, mark_of, without_launch
+from rdmacoll._start.init_notice import tell_launcher
 from rdmacoll._start.launch import OPEN_MPI, Launch
 from rdmacoll._start.mpi_rendezvous import by_mpi_and_address, launch_without_mpi
+from rdmacoll._start.pmi import meet
 from rdmacoll._start.rendezvous import TcpExchange
 from rdmacoll._start.secret import SECRET_BYTES, read_secret
 from rdmacoll._start.single_process_check import check_single_process
@@ -41,10 +42,7 @@ from rdmacoll.engine.errors import ConfigError, RdmacollError
 _MPI_DESCRIPTORS = 32
 _RENDEZVOUS_DESCRIPTORS = 12  # sockets, their selectors, and the secret's file
 _ANNOUNCE_S = 3.0
-_BY_VARIABLES = "RDMACOLL_RANK and RDMACOLL_SIZE"
-_BY_HAND = ("arguments of init()", _BY_VARIABLES)
-# As in rdmacoll/_launch/agent.py, which is apart from the package.
-_INIT_VARIABLE, _INIT_MESSAGE = "_RDMACOLL_INIT_PIPE", struct.Struct("=I")
+_BY_HAND = ("arguments of init()", "RDMACOLL_RANK and RDMACOLL_SIZE")
 
 
 class Start:
@@ -125,7 +123,7 @@ class Start:
         secret = self.launch.secret if not values.is_set("RDMACOLL_SECRET_FILE") else b""
         file_secret = secret or read_secret(values.text("RDMACOLL_SECRET_FILE"))
         name = values.text("RDMACOLL_JOB_ID") if values.is_set("RDMACOLL_JOB_ID") else self.launch.job
-        _tell_launcher(self.launch)
+        tell_launcher(os.environ, self.launch)
         return TcpExchange(
             replace(self.launch, job=name),
             file_secret,
@@ -140,19 +138,6 @@ class Start:
         """Whether the engine shall listen at the rendezvous port, for firewalls that open only this port."""
         _, port = launch_rules.split_address(self.launch.rendezvous)
         return values.is_set("RDMACOLL_PORT") and int(values.number("RDMACOLL_PORT")) == port
-
-
-def _tell_launcher(launch: Launch) -> None:
-    """Tells the agent of `rdmacoll run`, which has started this rank, that it waits for the others now. So
-    the launcher names a rank that ends without calling init()."""
-    pipe = os.environ.get(_INIT_VARIABLE, "")
-    if pipe and launch.source == _BY_VARIABLES:
-        try:
-            descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:  # the agent has gone
-            return
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
-            file.write(_INIT_MESSAGE.pack(launch.rank))
 
 
 def _import_mpi() -> tuple[Any, bool]:
@@ -247,11 +232,6 @@ def _mpi_is_active() -> bool:
     return bool(module.COMM_WORLD.Get_size() > 1)
 
 
-def _short_version(version: str) -> str:
-    """The version up to the first comma, of "Open MPI v4.1.4, package: Debian, ident: ..."."""
-    return version.partition(",")[0]
-
-
 def _first_line(text: str) -> str:
     return text.strip().split("\n", 1)[0].strip(" \0")
 
@@ -267,10 +247,7 @@ def _start_with_mpi(launch: Launch, environ: Mapping[str, str], timeout_s: float
     except (ImportError, RuntimeError) as error:
         if launch.size == 1 or can_do_without:
             return None
-        if pmi.is_offered(environ):
-            log = Log(environ.get("RDMACOLL_LOG", "warning"), launch.rank)
-            return Start(pmi.meet(launch, environ, start_deadline.StartDeadline(timeout_s, log)))
-        return Start(launch_without_mpi(launch, environ, str(error)))
+        return Start(meet(launch, environ, timeout_s) or launch_without_mpi(launch, environ, str(error)))
     if mpi.Is_finalized():
         raise ConfigError("MPI is already finalised in this process: call init() before MPI_Finalize.")
     version = _first_line(mpi.Get_library_version())
@@ -281,7 +258,8 @@ def _start_with_mpi(launch: Launch, environ: Mapping[str, str], timeout_s: float
         difference = f"says rank {world.Get_rank()} of {world.Get_size()}"
     else:
         return Start(
-            replace(launch, source=f"{launch.source} ({_short_version(version)})", rank=world.Get_rank()),
+            # Of "Open MPI v4.1.4, package: Debian, ident: ..." up to the first comma.
+            replace(launch, source=f"{launch.source} ({version.partition(',')[0]})", rank=world.Get_rank()),
             world,
             owns_mpi=first,
         )

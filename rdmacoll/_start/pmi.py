@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rdmacoll._base.external_values import shown
+from rdmacoll._base.log import Log
 from rdmacoll._start.launch import PORT_FIRST, PORTS, Launch, join_address, split_address
 from rdmacoll._start.secret import SECRET_BYTES
 from rdmacoll._start.start_deadline import StartDeadline
@@ -30,19 +31,19 @@ _LINE_MAX = 4096
 _MET: dict[str, Launch] = {}
 
 
-def is_offered(variables: Mapping[str, str]) -> bool:
-    """Whether a process manager speaks PMI 1 with this process."""
-    return variables.get(_SOCKET, "").isdecimal()
+def meet(launch: Launch, variables: Mapping[str, str], timeout_s: float | None) -> Launch | None:
+    """The launch with rank 0's address and the job's secret. Returns when all ranks have called it. None if
+    no process manager speaks PMI 1 with this process.
 
-
-def meet(launch: Launch, variables: Mapping[str, str], deadline: StartDeadline) -> Launch:
-    """The launch with rank 0's address and the job's secret. Returns when all ranks have called it.
-
-    Raises ConfigError if the process manager does not answer as PMI 1 asks, and after the deadline.
+    Raises ConfigError if the process manager does not answer as PMI 1 asks, and after `timeout_s`.
     """
-    descriptor = variables[_SOCKET]
+    descriptor = variables.get(_SOCKET, "")
+    if not descriptor.isdecimal():
+        return None
     if descriptor not in _MET:
-        address, secret, job = _Manager(int(descriptor), deadline).exchanged(launch, variables)
+        log = Log(variables.get("RDMACOLL_LOG", "warning"), launch.rank)
+        manager = _Manager(int(descriptor), StartDeadline(timeout_s, log))
+        address, secret, job = manager.exchanged(launch, variables)
         found = replace(launch, rendezvous=address, is_mpi=False, secret=secret, job=job)
         _MET[descriptor] = replace(found, source=f"{launch.source} without mpi4py")
     return _MET[descriptor]

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 from ranks import ROOT, clean_environment
 
-from rdmacoll._base.log import Log
 from rdmacoll._start import launch, pmi
-from rdmacoll._start.start_deadline import StartDeadline
 from rdmacoll.engine.errors import ConfigError
 
 
@@ -84,8 +82,9 @@ def met(manager: Manager, rank: int, timeout_s: float | None = None, **more: str
     environ = manager.environ(rank, **more)
     found = launch.by_mpi(environ)
     assert found is not None
-    assert pmi.is_offered(environ)
-    return pmi.meet(found, environ, StartDeadline(timeout_s, Log("error", rank)))
+    met = pmi.meet(found, environ, timeout_s)
+    assert met is not None
+    return met
 
 
 def test_all_ranks_learn_the_address_and_one_secret_and_part_from_the_manager(managers) -> None:
@@ -137,7 +136,8 @@ def test_a_manager_that_has_gone_is_an_error(managers) -> None:
     found = launch.by_mpi(environ)
     assert found is not None
     with pytest.raises(ConfigError, match=r"PMI_FD=987654.*Bad file descriptor"):
-        pmi.meet(found, environ, StartDeadline(None, Log("error", 0)))
+        pmi.meet(found, environ, None)
+    assert pmi.meet(found, {}, None) is None
     manager._own[0].shutdown(socket.SHUT_RDWR)
     with pytest.raises(ConfigError, match=r"closed the connection|Broken pipe"):
         met(manager, 0)
