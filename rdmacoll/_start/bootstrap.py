@@ -258,7 +258,7 @@ def _start_with_mpi(launch: Launch, environ: Mapping[str, str], timeout_s: float
         difference = f"says rank {world.Get_rank()} of {world.Get_size()}"
     else:
         return Start(
-            # Of "Open MPI v4.1.4, package: Debian, ident: ..." up to the first comma.
+            # The text is "Open MPI v4.1.4, package: Debian, ident: ...".
             replace(launch, source=f"{launch.source} ({version.partition(',')[0]})", rank=world.Get_rank()),
             world,
             owns_mpi=first,

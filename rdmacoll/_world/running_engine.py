@@ -47,7 +47,7 @@ class Engine:
         self.is_open = True
         self.is_started_by_mpi = False
         self.object_key = b""  # signs the objects that ranks exchange
-        self.object_numbers = itertools.count()  # of those that this rank sends
+        self.object_numbers = itertools.count()  # numbers for the objects that this rank sends
         self.objects_seen: defaultdict[tuple[int, int], Seen] = defaultdict(Seen)  # by process set and sender
         self.is_forked = False  # True in a forked child, which must not touch the engine
         self.topology = library.engine_topology(address)
