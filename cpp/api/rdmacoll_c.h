@@ -527,8 +527,9 @@ typedef struct rc_tools_api {
 
   /* Returns the transports in order of preference: [{"name", "title": the name in sentences,
    * "shares_memory": whether it connects ranks of one node only, "via_nic": whether devices
-   * move the data}]. */
-  char* (*transports)(void);
+   * move the data, "is_off": whether settings turn it off}]. arguments: as in settings(), which
+   * has the errors. A setting with an error has its default here. */
+  char* (*transports)(const char* arguments);
 
   /* Explains which algorithm would run under these settings, and why. arguments: as in
    * settings(), with its errors.

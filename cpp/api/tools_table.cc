@@ -58,7 +58,12 @@ int tools_explain(const rc_plan_query* given, const char* arguments, char** json
   return report(status, error);
 }
 
-char* tools_transports() { return copy_text(transports_json(transport_table())); }
+char* tools_transports(const char* arguments) {
+  Config config;
+  std::vector<SettingValue> values;
+  static_cast<void>(read(arguments, config, values));  // tools_settings returns the error
+  return copy_text(transports_json(transport_table(), config));
+}
 
 int tools_verify_schedules(int32_t first, int32_t last, char** json) {
   bool ok = false;

@@ -16,14 +16,15 @@ const std::vector<TransportRow>& transport_table() {
   return kTable;
 }
 
-std::string transports_json(const std::vector<TransportRow>& rows) {
+std::string transports_json(const std::vector<TransportRow>& rows, const Config& config) {
   const auto text = [](bool value) { return value ? "true" : "false"; };
   std::vector<std::string> items;
   for (const TransportRow& row : rows) {
     const std::unique_ptr<TransportProvider> provider = row.make();
     items.push_back(cat("{\"name\": ", json_quote(row.name), ", \"title\": ", json_quote(row.title),
                         ", \"shares_memory\": ", text(provider->shares_memory()),
-                        ", \"via_nic\": ", text(provider->via_nic()), "}"));
+                        ", \"via_nic\": ", text(provider->via_nic()), ", \"is_off\": ",
+                        text(!config.allows(row.name) || provider->is_off(config)), "}"));
   }
   return cat("[", join(items, ", "), "]");
 }

@@ -14,7 +14,7 @@ namespace rdmacoll {
 const std::vector<TransportRow>& transport_table();
 
 // Rows as JSON for a command, with the keys of tools.transports() in rdmacoll_c.h.
-std::string transports_json(const std::vector<TransportRow>& rows);
+std::string transports_json(const std::vector<TransportRow>& rows, const Config& config);
 
 // The devices of the first transport that has some, as JSON for a command.
 std::string devices_json(const Config& config);

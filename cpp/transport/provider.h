@@ -75,6 +75,8 @@ class TransportProvider {
 
   // Refuses settings that exclude each other, and stores what follows from several of them.
   virtual Status check_settings(Config&, const GivenSettings&) const { return {}; }
+  // Settings turn this transport off.
+  virtual bool is_off(const Config&) const { return false; }
   // The settings that request this transport; "": none. It is then an error if a rank cannot use
   // it, also in a world of one.
   virtual std::string request(const Config&) const { return ""; }

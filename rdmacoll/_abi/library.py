@@ -107,9 +107,9 @@ class Library:
         code = self._tools.settings(arguments.encode(), ctypes.byref(text), ctypes.byref(error))
         return json.loads(self.take_text(text.value)), self.error(error) if code != 0 else None
 
-    def transports(self) -> list[dict[str, Any]]:
+    def transports(self, arguments: str = "") -> list[dict[str, Any]]:
         """The transports in order of preference. Keys in rdmacoll_c.h."""
-        rows: list[dict[str, Any]] = json.loads(self.take_text(self._tools.transports()))
+        rows: list[dict[str, Any]] = json.loads(self.take_text(self._tools.transports(arguments.encode())))
         return rows
 
     def check_descriptors(self, needed: int) -> None:

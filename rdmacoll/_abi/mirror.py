@@ -11,7 +11,7 @@ _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 ABI_VERSION = 1
-HEADER_HASH = 0x1A0D606375FDD967
+HEADER_HASH = 0x806C067DF6E595CF
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -484,7 +484,7 @@ class ToolsApi(ctypes.Structure):
         ("settings", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
         ("check_descriptors", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, _ADDRESSES)),
         ("devices", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
-        ("transports", ctypes.CFUNCTYPE(_ADDRESS)),
+        ("transports", ctypes.CFUNCTYPE(_ADDRESS, ctypes.c_char_p)),
         (
             "explain",
             ctypes.CFUNCTYPE(

@@ -11,8 +11,9 @@ import click
 from rdmacoll._abi.mirror import BANDWIDTH, EXCHANGE, LATENCY
 from rdmacoll._base.text import bytes_text
 from rdmacoll._world import pairs
-from rdmacoll.cli import bench_pair_memory, transport_option
+from rdmacoll.cli import bench_pair_memory
 from rdmacoll.cli.report import Findings, command, parse_bytes, print_line
+from rdmacoll.cli.transport_option import TransportName
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 
 _TITLES = ("size", "latency", "min", "max", "exchange", "forward", "back", "both")
@@ -54,8 +55,8 @@ def _row_line(row: dict[str, Any]) -> str:
 @click.command("pair")
 @click.option(
     "--transport",
-    type=transport_option.transport,
-    help="One that `rdmacoll config` lists for RDMACOLL_TRANSPORT. Default: as in a training.",
+    type=TransportName(),
+    help="Default: as in a training.",
 )
 @click.option("--sizes", default="8:1M", show_default=True, help="In bytes: 8, 8:1M, 8,1M:4M.")
 @click.option(

@@ -6,11 +6,8 @@ from typing import Any
 
 import click
 
-from rdmacoll._abi.library import load
 from rdmacoll._abi.plan_query import OPERATIONS, explain
 from rdmacoll._base.text import bytes_text, counted
-from rdmacoll.cli.doctor_gather import settings
-from rdmacoll.cli.rdma_request import rdma_request
 from rdmacoll.cli.report import (
     Findings,
     command,
@@ -20,12 +17,12 @@ from rdmacoll.cli.report import (
     print_prose,
     print_table,
 )
+from rdmacoll.cli.transport_option import TransportName, networks
 from rdmacoll.engine.operators import REDUCIBLE, Sum, is_reducible
 
 _BYTES_MEANING = (
     "Bytes of each rank; for allgather and gather of all ranks together; for scatter of the root."
 )
-_NETWORKS = ("rdma", "tcp")
 _DTYPES = [name for name in REDUCIBLE if is_reducible(name, Sum)]
 # The meaning of the words of a schedule. The rest of a line is the source, the target, and the steps before.
 _STEP_MEANINGS = {
@@ -55,7 +52,9 @@ _STEP_MEANINGS = {
 @click.option("--algorithm", help="The algorithm whose schedule is shown; default: the chosen one.")
 @click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Whose it is.")
 @click.option(
-    "--network", type=click.Choice(_NETWORKS), help="Between nodes; rdma, unless settings turn that off."
+    "--network",
+    type=TransportName(is_network=True),
+    help="Between nodes; the first one that settings do not turn off.",
 )
 @click.option("--latency-us", default=0.0, help="Of the network, if it is not the usual one.")
 @click.option("--gbit", default=0.0, help="Of the network, per node and direction.")
@@ -81,11 +80,12 @@ def plan(
 
     The costs come from executing the schedules of all ranks against a model of the links. Settings of the
     environment count: RDMACOLL_ALLREDUCE_ALGORITHM, RDMACOLL_ORDER, RDMACOLL_SEGMENT_BYTES,
-    RDMACOLL_LINK_GBIT, and what says whether there is RDMA.
+    RDMACOLL_LINK_GBIT, and those that turn a transport off.
     """
     count = parse_bytes(size)
-    if network is None:
-        network = "tcp" if rdma_request(settings(load())).off else "rdma"
+    rows = networks()
+    # The last row reaches every rank, and carries what no other row carries.
+    chosen = next((row for row in rows if row["name"] == network or not (network or row["is_off"])), rows[-1])
     found = explain(
         operation,
         ranks=ranks,
@@ -94,14 +94,14 @@ def plan(
         dtype=dtype,
         rank=rank,
         algorithm=algorithm,
-        via_nic=network == "rdma",
+        via_nic=chosen["via_nic"],
         latency_us=latency_us,
         gbit_per_s=gbit,
         servers=servers,
     )
     if is_rank_0():
         title = f"{operation} of {bytes_text(count)} bytes"
-        _print(f"{title} of {dtype}" if _adds(found) else title, count, ranks, rank, network, found)
+        _print(f"{title} of {dtype}" if _adds(found) else title, count, ranks, rank, chosen["name"], found)
     request = {"operation": operation, "dtype": dtype, "ranks": ranks, "bytes": count, "rank": rank}
     return {"ok": True, **request, **found}
 

@@ -11,10 +11,11 @@ import numpy as np
 from rdmacoll._abi.library import load
 from rdmacoll._base.text import counted
 from rdmacoll._world import world
-from rdmacoll.cli import references, selftest_memory, selftest_sets, transport_option
+from rdmacoll.cli import references, selftest_memory, selftest_sets
 from rdmacoll.cli.device_memory import gpu_of_rank
 from rdmacoll.cli.report import Findings, command, note_world_of_one, print_line
 from rdmacoll.cli.selftest_results import Results, everywhere
+from rdmacoll.cli.transport_option import TransportName
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
 
@@ -160,7 +161,7 @@ def _in_world(label: str, settings: dict[str, Any], results: Results, body: Call
 @click.option(
     "--transport",
     "transports",
-    type=transport_option.transport,
+    type=TransportName(),
     multiple=True,
     help="Only this one; may be given several times. Default: all that need no devices.",
 )

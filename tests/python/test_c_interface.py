@@ -107,6 +107,20 @@ def test_transports_are_listed_with_their_properties() -> None:
     assert [row["via_nic"] for row in rows.values()] == [False, True, False]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "off"),
+    [
+        ("", []),
+        ("transport=shm,tcp\n", ["rdma"]),
+        ("rdma=false\n", ["rdma"]),
+        ("transport=rdma\n", ["shm", "tcp"]),
+        ("transport=quic\n", []),
+    ],
+)
+def test_settings_turn_transports_off(arguments: str, off: list[str]) -> None:
+    assert [row["name"] for row in load().transports(arguments) if row["is_off"]] == off
+
+
 @pytest.mark.parametrize("purpose", PURPOSES)
 def test_a_table_that_ends_before_its_mirror_is_refused(
     purpose: str, monkeypatch: pytest.MonkeyPatch

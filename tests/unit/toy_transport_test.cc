@@ -52,8 +52,16 @@ TEST(ToyTransport, carries_messages_and_data_where_it_alone_is_allowed) {
 }
 
 TEST(ToyTransport, is_listed_for_commands) {
-  EXPECT_EQ(transports_json({toy::row()}),
-            R"([{"name": "toy", "title": "TOY", "shares_memory": false, "via_nic": false}])");
+  EXPECT_EQ(transports_json({toy::row()}, {}),
+            R"([{"name": "toy", "title": "TOY", "shares_memory": false, "via_nic": false, )"
+            R"("is_off": false}])");
+}
+
+TEST(ToyTransport, is_listed_as_turned_off_where_settings_leave_it_out) {
+  EXPECT_THAT(transports_json({toy::row()}, {.transports = {"tcp"}}),
+              HasSubstr("\"is_off\": true"));
+  EXPECT_THAT(transports_json({toy::row()}, {.transports = {"tcp", "toy"}}),
+              HasSubstr("\"is_off\": false"));
 }
 
 TEST(ToyTransport, without_its_row_is_no_way_between_ranks) {

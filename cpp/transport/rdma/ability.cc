@@ -113,7 +113,7 @@ Ability find_ability(const Config& config, MemoryPool& pool, Verbs* verbs,
   ability.card.request = config.rdma_request;
   // The kernel may have devices that the library does not see, or for which there is no library.
   if (verbs == nullptr) ability.card.has_devices = !Sysfs().devices().empty();
-  if (!config.rdma_enabled) {
+  if (!config.rdma_enabled) {  // as RdmaProvider::is_off
     ability.card.obstacle = "RDMA is turned off (TF_RDMA_ENABLED).";
     ability.card.is_off = true;
     return ability;

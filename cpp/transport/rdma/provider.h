@@ -20,6 +20,7 @@ class RdmaProvider final : public TransportProvider {
 
   Status check_settings(Config& config, const GivenSettings& given) const override;
   std::string devices_json(const Config& config) const override;
+  bool is_off(const Config& config) const override { return !config.rdma_enabled; }
   std::string request(const Config& config) const override { return config.rdma_request; }
   TransportCard probe(const Config& config, MemoryPool& pool) override;
   int descriptors_of_devices() const override;
