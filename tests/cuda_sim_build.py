@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "tests" / "cuda_sim"
 TARGET = ROOT / "build" / "cuda_sim"
 OPTIONS = ("-std=c++20", "-O1", "-g1", "-fPIC", "-fvisibility=hidden")
-# The device kernels, played on a processor. Contraction would change their last bit.
-KERNELS = ROOT / "cpp" / "cuda" / "kernels" / "play.cc"
+# The device kernels, emulated on a processor. Contraction would change their last bit.
+KERNELS = ROOT / "cpp" / "cuda" / "kernels" / "emulate.cc"
 KERNEL_OPTIONS = ("-O2", "-ffp-contract=off")
 
 

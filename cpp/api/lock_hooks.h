@@ -1,10 +1,10 @@
 // The hooks of operation.set_lock_hooks() in rdmacoll_c.h.
 #pragma once
 
-#include "engine/long_wait.h"
+#include "engine/gil_release.h"
 
 namespace rdmacoll {
 
-extern LongWaitHooks lock_hooks;
+extern GilReleaseHooks lock_hooks;
 
 }  // namespace rdmacoll

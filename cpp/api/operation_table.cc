@@ -14,7 +14,7 @@
 
 namespace rdmacoll {
 
-LongWaitHooks lock_hooks;
+GilReleaseHooks lock_hooks;
 
 namespace {
 
@@ -67,7 +67,7 @@ int operation_run(rc_engine* engine, const rc_request* request, int64_t timeout_
 int operation_call(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
                    int32_t has_lock, rc_handle** handle, char** error) {
   Session& session = *engine->session;
-  LongWait long_wait(lock_hooks);
+  GilRelease gil_release(lock_hooks);
   OperationRef operation;
   *handle = nullptr;
   Status status = session.usable();
@@ -79,7 +79,7 @@ int operation_call(rc_engine* engine, const rc_request* request, int64_t timeout
   if (status.ok() && operation == nullptr) status = operation_from(session, *request, operation);
   if (status.ok()) {
     status = session.driver().submit_and_wait(operation, nanoseconds(timeout_ms),
-                                              has_lock != 0 ? &long_wait : nullptr);
+                                              has_lock != 0 ? &gil_release : nullptr);
   }
   if (!status.ok()) return report(refused(session, *request, status), error, kRefused);
   if (!operation->done()) {

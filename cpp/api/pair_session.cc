@@ -73,21 +73,21 @@ Status PairSession::run(const std::array<int, 2>& leaders, const probe::Plan& pl
   shares_a_core_ = world_.oversubscription(cores_allowed()).is_oversubscribed();
   const probe::Setting setting{
       clock_, [this](Nanoseconds since, Nanoseconds until) { idle(since, until); }, plan};
-  probe::Player player(*fabric_, world_, 1 - side_, *pool_, clock_);
-  RC_RETURN_IF_ERROR(connect(player, setting));
+  probe::TaskRunner runner(*fabric_, world_, 1 - side_, *pool_, clock_);
+  RC_RETURN_IF_ERROR(connect(runner, setting));
   std::vector<probe::Row> rows;
-  RC_RETURN_IF_ERROR(side_ == 0 ? probe::lead(player, setting, rows)
-                                : probe::follow(player, setting));
+  RC_RETURN_IF_ERROR(side_ == 0 ? probe::lead(runner, setting, rows)
+                                : probe::follow(runner, setting));
   json = report(rows);
   return {};
 }
 
-Status PairSession::connect(probe::Player& player, const probe::Setting& setting) {
+Status PairSession::connect(probe::TaskRunner& runner, const probe::Setting& setting) {
   // Connecting has its own deadlines, and its errors say what it waits for.
   probe::Setting patient = setting;
   patient.plan.progress_timeout = setting.plan.limit;
   fabric_->connect(1 - side_);
-  return probe::turn_until(player, patient, clock_.now() + setting.plan.limit, "connecting",
+  return probe::turn_until(runner, patient, clock_.now() + setting.plan.limit, "connecting",
                            [&] { return fabric_->is_connected(1 - side_); });
 }
 

@@ -33,7 +33,7 @@ class PairSession {
 
  private:
   explicit PairSession(int side) : side_(side) {}
-  Status connect(probe::Player& player, const probe::Setting& setting);
+  Status connect(probe::TaskRunner& runner, const probe::Setting& setting);
   void idle(Nanoseconds since, Nanoseconds until) const;
   std::string report(const std::vector<probe::Row>& rows) const;
 

@@ -34,9 +34,9 @@ Prepared::Prepared(Session& session, OperationRef operation, uint64_t stream, Na
 
 Prepared::~Prepared() { session_.unpin(pinned_); }
 
-int Prepared::run(const LongWaitHooks& hooks) {
+int Prepared::run(const GilReleaseHooks& hooks) {
   if (is_forked_child()) return kRefused;
-  LongWait long_wait(hooks);
+  GilRelease gil_release(hooks);
   Operation& operation = *operation_;
   Driver& driver = session_.driver();
   // After a timeout the caller continues the same run, which may have ended meanwhile.
@@ -46,12 +46,12 @@ int Prepared::run(const LongWaitHooks& hooks) {
     Status status;
     if (stream_ != 0) status = renew_order(session_, stream_, operation.request);
     const bool has_order = status.ok();
-    if (has_order) status = driver.submit_and_wait(operation_, timeout_, &long_wait);
+    if (has_order) status = driver.submit_and_wait(operation_, timeout_, &gil_release);
     if (!has_order || status.code() == Code::duplicate)
       session_.refuse(refusal_of(operation.request, status));
     if (!status.ok()) operation.complete(status);
   } else {
-    driver.wait(operation, timeout_, &long_wait);
+    driver.wait(operation, timeout_, &gil_release);
   }
   is_running_ = !operation.done();
   if (is_running_) return kTimeout;

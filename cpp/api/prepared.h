@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "api/session.h"
-#include "engine/long_wait.h"
+#include "engine/gil_release.h"
 #include "operation/operation.h"
 
 namespace rdmacoll {
@@ -19,7 +19,7 @@ class Prepared {
   ~Prepared();
 
   // As prepared.run() in rdmacoll_c.h. `hooks` are called around long waits.
-  int run(const LongWaitHooks& hooks);
+  int run(const GilReleaseHooks& hooks);
   const Operation::Result& result(std::size_t index) const { return operation_->results[index]; }
 
  private:

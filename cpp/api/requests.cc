@@ -20,7 +20,7 @@ Status check_size(std::string_view what, uint32_t size, std::size_t expected) {
                             "package again.")};
 }
 
-// Everything that the session does not decide.
+// Fills the fields that do not depend on the session.
 Status translate(const rc_request& from, Request& to) {
   RC_RETURN_IF_ERROR(check_size("request", from.size, sizeof(rc_request)));
   to.set = static_cast<uint32_t>(from.process_set);

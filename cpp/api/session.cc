@@ -31,7 +31,7 @@ constexpr Nanoseconds kLogWaitingEvery = 10 * kSecond;
 // How long a caller polls: slightly longer than a peer takes to answer. A caller that sleeps just
 // before the answer also pays for the wake-up.
 constexpr Nanoseconds kSpinInNode = 100 * kMicrosecond;
-constexpr Nanoseconds kSpinInCrowdedNode = 50 * kMicrosecond;
+constexpr Nanoseconds kSpinOversubscribed = 50 * kMicrosecond;
 constexpr Nanoseconds kSpinBetweenNodes = 300 * kMicrosecond;
 // Arming a device's queue takes system calls in addition to the wake-up. So waits within a large
 // sum are polled. Callers yield if ranks share cores.
@@ -101,8 +101,8 @@ Status create_pool(Config& config, int ranks, std::unique_ptr<MemoryPool>& pool,
                    std::string& note) {
   // The node has at most as many ranks as processors, unless it is oversubscribed.
   const int ranks_here = std::min(ranks, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
-  const PoolRequest wish{config.pool_bytes, config.pool_is_given, ranks_here};
-  RC_RETURN_IF_ERROR(fit_pool(wish, process_limits(), config.pool_bytes, note));
+  const PoolRequest request{config.pool_bytes, config.pool_is_given, ranks_here};
+  RC_RETURN_IF_ERROR(fit_pool(request, process_limits(), config.pool_bytes, note));
   return MemoryPool::create(config.pool_bytes, pool);
 }
 
@@ -268,8 +268,8 @@ DriverOptions Session::driver_options(const Oversubscription& oversubscription, 
     options.op_spin = kSpinBetweenNodes;
     options.caller_spin = fabric_->via_nic() ? kSpinOnNics : kSpinBetweenNodes;
   } else {
-    options.op_spin = shares ? kSpinInCrowdedNode : kSpinInNode;
-    options.caller_spin = options.yield ? kSpinInCrowdedNode : kSpinInNode;
+    options.op_spin = shares ? kSpinOversubscribed : kSpinInNode;
+    options.caller_spin = options.yield ? kSpinOversubscribed : kSpinInNode;
   }
   if (shares) options.thread_spin = 0;
   if (config_.spin_us) {

@@ -123,7 +123,7 @@ class Fabric final : public Transport {
     SocketTransport* route = nullptr;  // the transport of this pair; null for this rank itself
     SocketKind socket_kind = SocketKind::tcp;
     Transport* connected = nullptr;  // the route, once connected
-    Nanoseconds deadline = kNever;   // awaiting, or streams are missing
+    Nanoseconds deadline = kNever;   // set in State::awaiting, and while streams are missing
     int missing = 0;                 // streams that the peer has yet to open
   };
 

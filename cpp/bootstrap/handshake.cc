@@ -177,8 +177,8 @@ Status Handshake::read(int socket) {
   if (!status.ok()) return refuse(status.message(), false);
   if (!has_ended) return {};
   return refuse(state_ == State::proof
-                    ? "it hung up on our proof: another secret, or its process ended"
-                    : "it hung up",
+                    ? "it closed the connection on our proof: another secret, or its process ended"
+                    : "it closed the connection",
                 false);
 }
 

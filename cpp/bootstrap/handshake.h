@@ -69,7 +69,7 @@ class Handshake {
   bool is_refused() const { return refused_; }
   // Large frames do not reach the other host.
   bool has_path_fault() const { return path_.has_found_fault(); }
-  // A byte has arrived. A probe, or a port scan, hangs up without one.
+  // A byte has arrived. A probe, or a port scan, ends without one.
   bool has_heard() const { return heard_; }
   // For a listener: the other side has named this job, its ranks and itself, as only ranks can.
   bool is_known() const { return state_ == State::proof || is_proven(); }

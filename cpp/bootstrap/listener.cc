@@ -149,7 +149,7 @@ std::vector<std::shared_ptr<SecondaryWorld>> Listener::secondary_worlds() {
   return present;
 }
 
-// Accepts a caller and hangs up. A caller that stayed in the queue would wake the engine again and
+// Accepts a caller and closes the connection. A caller that stayed in the queue would wake the engine again and
 // again.
 void Listener::reject_one(const ListeningSocket& from, int error, Nanoseconds now) {
   last_refusal_ = error_text(error);

@@ -65,7 +65,7 @@ Status PathCheck::advance(int socket, Nanoseconds now) {
     if (done() || now < deadline_) return {};
     status = {Code::failed, cat("it does not answer within ", kPathTimeout / kSecond, " s")};
   }
-  // The other side may have come to the same verdict a moment before, and have hung up.
+  // The other side may have come to the same verdict first, and have closed the connection.
   has_found_fault_ = now >= deadline_ - kPathTimeout + kAnswerTime && is_held_up(socket);
   if (!has_found_fault_) return status;
   return {
@@ -90,7 +90,7 @@ Status PathCheck::read(int socket) {
   while (!is_answered_ || !is_answer_sent_) {
     bool has_ended = false;
     RC_RETURN_IF_ERROR(receive_available(socket, input_, filled_, has_ended));
-    if (has_ended) return {Code::failed, "it hung up"};
+    if (has_ended) return {Code::failed, "it closed the connection"};
     if (filled_ < input_.size()) return {};
     RC_RETURN_IF_ERROR(take());
   }

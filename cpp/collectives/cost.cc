@@ -27,12 +27,12 @@ struct At {
 
 // ready: a step can start. matched: both ends of a transfer are ready. passing: its first byte
 // reaches its next port. arrived: its last byte is there. done: a step has ended.
-enum class Happening : uint8_t { ready, matched, passing, arrived, done };
+enum class EventKind : uint8_t { ready, matched, passing, arrived, done };
 
 struct Event {
   double time = 0;
   uint64_t number = 0;  // in the order of creation
-  Happening what = Happening::ready;
+  EventKind kind = EventKind::ready;
   At at;
   At other;  // matched: the receiving step; passing: the sending one
   uint8_t hop = 0;
@@ -40,8 +40,8 @@ struct Event {
   // Events at the same time go in the order of the schedules. A rank's transfers thus get the port
   // in the order in which it posts them. The queue has the largest on top.
   bool operator<(const Event& event) const { return event.order() < order(); }
-  std::tuple<double, Happening, uint32_t, uint16_t, uint64_t> order() const {
-    return {time, what, at.segment, at.step, number};
+  std::tuple<double, EventKind, uint32_t, uint16_t, uint64_t> order() const {
+    return {time, kind, at.segment, at.step, number};
   }
 };
 
@@ -117,8 +117,8 @@ class TimedExecution {
   const Link& link_between(int a, int b) const { return ports_.link(a, b); }
   double bytes_of(const Slice& slice) const { return bytes_per_part_ * slice.parts * width(slice); }
 
-  void expect(double time, Happening what, const At& at, const At& other = {}, int hop = 0) {
-    events_.push({time, made_++, what, at, other, static_cast<uint8_t>(hop)});
+  void expect(double time, EventKind kind, const At& at, const At& other = {}, int hop = 0) {
+    events_.push({time, made_++, kind, at, other, static_cast<uint8_t>(hop)});
   }
 
   // Occupies the rank's processor for `takes`, as soon as it is free. Returns when that ends.
@@ -138,7 +138,7 @@ class TimedExecution {
     ++state.in_flight;
     if (run.left == 0) return end(rank, segment, time);
     for (uint16_t step = 0; step < run.left; ++step) {
-      if (run.waits[step] == 0) expect(time, Happening::ready, {rank, segment, step});
+      if (run.waits[step] == 0) expect(time, EventKind::ready, {rank, segment, step});
     }
   }
 
@@ -151,18 +151,18 @@ class TimedExecution {
   }
 
   void handle(const Event& event) {
-    switch (event.what) {
-      case Happening::ready:
+    switch (event.kind) {
+      case EventKind::ready:
         return start(event.at, event.time);
-      case Happening::matched:
+      case EventKind::matched:
         return transfer(event.at, event.other, event.time);
-      case Happening::passing:
+      case EventKind::passing:
         return pass(event.at, event.other, event.hop, event.time);
-      case Happening::arrived:
+      case EventKind::arrived:
         return expect(work(event.at.rank, event.time,
                            link_between(event.at.rank, step_of(event.at).peer).overhead_us),
-                      Happening::done, event.at);
-      case Happening::done:
+                      EventKind::done, event.at);
+      case EventKind::done:
         return finish(event.at, event.time);
     }
   }
@@ -170,7 +170,7 @@ class TimedExecution {
   void start(const At& at, double time) {
     const Step& step = step_of(at);
     if (computes(step.verb)) {
-      return expect(work(at.rank, time, compute_us(step)), Happening::done, at);
+      return expect(work(at.rank, time, compute_us(step)), EventKind::done, at);
     }
     const bool out = sends(step.verb);
     if (out) time = work(at.rank, time, link_between(at.rank, step.peer).overhead_us);
@@ -183,7 +183,7 @@ class TimedExecution {
     }
     const auto [other, since] = found->second;
     waiting_.erase(found);
-    expect(std::max(time, since), Happening::matched, out ? at : other, out ? other : at);
+    expect(std::max(time, since), EventKind::matched, out ? at : other, out ? other : at);
   }
 
   double compute_us(const Step& step) const {
@@ -199,15 +199,15 @@ class TimedExecution {
     traffic_[from.rank].messages += 1;
     if (sent.verb == Verb::publish) {
       run_of(to).shown_by[to.step] = from;
-      if (run_of(to).unread[to.step] == 0) expect(time, Happening::done, from);
-      return expect(time + link.latency_us, Happening::arrived, to);
+      if (run_of(to).unread[to.step] == 0) expect(time, EventKind::done, from);
+      return expect(time + link.latency_us, EventKind::arrived, to);
     }
     const double bytes = bytes_of(sent.to);
     double sent_at = 0;
     const double begins = ports_.pass(0, from.rank, to.rank, bytes, time, sent_at);
     if (!ports_.is_near(from.rank, to.rank)) traffic_[from.rank].network_bytes += bytes;
-    expect(sent_at, Happening::done, from);
-    expect(begins + link.latency_us, Happening::passing, to, from, 1);
+    expect(sent_at, EventKind::done, from);
+    expect(begins + link.latency_us, EventKind::passing, to, from, 1);
   }
 
   void pass(const At& to, const At& from, int hop, double time) {
@@ -215,9 +215,9 @@ class TimedExecution {
     const double bytes = bytes_of(step_of(to).to);
     const double begins = ports_.pass(hop, from.rank, to.rank, bytes, time, last);
     if (hop + 1 < ports_.hops(from.rank, to.rank)) {
-      return expect(begins, Happening::passing, to, from, hop + 1);
+      return expect(begins, EventKind::passing, to, from, hop + 1);
     }
-    expect(last, Happening::arrived, to);
+    expect(last, EventKind::arrived, to);
   }
 
   void finish(const At& at, double time) {
@@ -226,11 +226,11 @@ class TimedExecution {
     for (const Slice& source : schedule.sources_of(step_of(at))) {
       if (source.space != Space::view || --run.unread[source.slot] > 0) continue;
       const At shown_by = run.shown_by[source.slot];
-      expect(time + link_between(at.rank, shown_by.rank).latency_us, Happening::done, shown_by);
+      expect(time + link_between(at.rank, shown_by.rank).latency_us, EventKind::done, shown_by);
     }
     for (uint16_t successor : ranks_[at.rank].successors[at.step]) {
       if (--run.waits[successor] == 0) {
-        expect(time, Happening::ready, {at.rank, at.segment, successor});
+        expect(time, EventKind::ready, {at.rank, at.segment, successor});
       }
     }
     if (--run.left == 0) end(at.rank, at.segment, time);

@@ -13,7 +13,7 @@ namespace rdmacoll {
 // The memory of the callers' inputs, or of their outputs.
 enum class CallerMemory : uint8_t {
   visible,  // host memory that peers and NICs read and write in place
-  hidden,   // memory that only this process reaches, where it reaches the work memory, too
+  hidden,   // memory of this process alone, on the host or on the GPU of the work memory
   device,   // a GPU has some of it: processors cannot reach it, and NICs may (DirectAccess)
 };
 

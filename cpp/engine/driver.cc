@@ -24,7 +24,7 @@ namespace {
 // a failure may be delayed.
 constexpr Nanoseconds kStandBack = 20 * kMillisecond;
 // Waiters are woken when the baton is free. These limits bound the cost of a lost race.
-constexpr Nanoseconds kBatonPatience = kMillisecond;
+constexpr Nanoseconds kBatonTimeout = kMillisecond;
 constexpr Nanoseconds kCallerPatience = 20 * kMillisecond;
 constexpr Nanoseconds kBatonSpin = 20 * kMicrosecond;
 // While there is work, drive() checks its limits once in this many turns.
@@ -127,8 +127,8 @@ void Driver::request_state() {
 void Driver::ring() { rdmacoll::ring(wake_fd_); }
 
 Status Driver::submit_and_wait(const OperationRef& operation, Nanoseconds timeout,
-                               LongWait* long_wait) {
-  Limits limits = limits_of(*operation, timeout, long_wait);
+                               GilRelease* gil_release) {
+  Limits limits = limits_of(*operation, timeout, gil_release);
   Status status;
   callers_.fetch_add(1, std::memory_order_seq_cst);
   if (insisting_.load() == 0 && try_baton()) {
@@ -161,10 +161,10 @@ Status Driver::submit_and_drive(const OperationRef& operation) {
   return {};
 }
 
-bool Driver::wait(Operation& operation, Nanoseconds timeout, LongWait* long_wait) {
+bool Driver::wait(Operation& operation, Nanoseconds timeout, GilRelease* gil_release) {
   if (operation.done()) return true;
   callers_.fetch_add(1, std::memory_order_seq_cst);
-  Limits limits = limits_of(operation, timeout, long_wait);
+  Limits limits = limits_of(operation, timeout, gil_release);
   visit(operation, limits);
   end_visit();
   return operation.done();
@@ -180,7 +180,7 @@ void Driver::visit(Operation& operation, Limits& limits) {
       leave();
       refused_at = 0;
     } else {
-      if (limits.long_wait != nullptr) limits.long_wait->begin();
+      if (limits.gil_release != nullptr) limits.gil_release->begin();
       const Nanoseconds now = clock_.now();
       if (refused_at == 0) {
         refused_at = now;
@@ -256,7 +256,7 @@ void Driver::run() {
   while (!stopping_.load()) {
     if (stand_back()) continue;
     if (insisting_.load() > 0 || !try_baton()) {
-      futex_wait(baton_, 1, kBatonPatience);
+      futex_wait(baton_, 1, kBatonTimeout);
       continue;
     }
     if (rung) silence_bell();
@@ -331,7 +331,7 @@ void Driver::take_baton() {
   insisting_.fetch_add(1);
   while (!try_baton()) {
     ring();  // the holder may sleep
-    futex_wait(baton_, 1, kBatonPatience);
+    futex_wait(baton_, 1, kBatonTimeout);
   }
   insisting_.fetch_sub(1);
 }
@@ -353,11 +353,12 @@ void Driver::drive(Done done, Limits& limits) {
     // If ranks share a core, a peer can answer only after this thread yields.
     const bool moved = engine_.progress() && !(options_.yield && engine_.is_settled());
     if (moved) idle_since = 0;
-    if (moved && limits.long_wait == nullptr && ++turns % kTurnsPerLook != 0) continue;
+    if (moved && limits.gil_release == nullptr && ++turns % kTurnsPerLook != 0) continue;
     if (done() || (!limits.insists && insisting_.load(std::memory_order_relaxed) > 0)) return;
     const Nanoseconds now = engine_.turned_at();
     if (limits.are_reached(now)) return;
-    if (limits.long_wait != nullptr && now - limits.since > kSpinAlone) limits.long_wait->begin();
+    if (limits.gil_release != nullptr && now - limits.since > kSpinAlone)
+      limits.gil_release->begin();
     if (moved) continue;
     if (idle_since == 0) idle_since = now;
     // Starts and ends insist. Their waits say nothing about later waits.
@@ -367,7 +368,7 @@ void Driver::drive(Done done, Limits& limits) {
       continue;
     }
     if (limits.idle == Idle::returns) return;
-    if (limits.long_wait != nullptr) limits.long_wait->begin();
+    if (limits.gil_release != nullptr) limits.gil_release->begin();
     if (fall_asleep()) {
       if (sleep(caller_epoll_, std::min(limits.deadline(), engine_.next_deadline()))) {
         silence_bell();

@@ -17,7 +17,7 @@
 #include "base/spin_policy.h"
 #include "base/status.h"
 #include "engine/engine.h"
-#include "engine/long_wait.h"
+#include "engine/gil_release.h"
 
 namespace rdmacoll {
 
@@ -53,17 +53,17 @@ class Driver {
   // From any thread.
   Status submit(const OperationRef& operation);
   // submit() and wait() in one call, without waking the engine thread. Returns an error if the
-  // operation was not accepted. `long_wait` begins before this thread blocks, or polls for more
+  // operation was not accepted. `gil_release` begins before this thread blocks, or polls for more
   // than 10 us.
   Status submit_and_wait(const OperationRef& operation, Nanoseconds timeout,
-                         LongWait* long_wait = nullptr);
+                         GilRelease* gil_release = nullptr);
   // Submits, and drives the engine for op_spin unless another thread drives it. If the peers are
   // ready, the operation ends here, and no thread is woken. Otherwise the engine thread completes
   // it.
   Status submit_and_drive(const OperationRef& operation);
   // Returns when the operation is done, or after `timeout` (kNever: no limit). Drives the engine
   // unless another thread does. Returns whether the operation is done.
-  bool wait(Operation& operation, Nanoseconds timeout, LongWait* long_wait = nullptr);
+  bool wait(Operation& operation, Nanoseconds timeout, GilRelease* gil_release = nullptr);
   void wake();
   // Runs `read` while no thread steps the engine, for metrics and state.
   template <typename Read>
@@ -110,7 +110,7 @@ class Driver {
     Idle idle = Idle::sleeps;
     bool insists = false;
     bool learns = true;  // whether earlier waits shorten the polling
-    LongWait* long_wait = nullptr;
+    GilRelease* gil_release = nullptr;
     Nanoseconds since = kNever;  // when the first check of the limits was made
 
     bool are_reached(Nanoseconds now) {
@@ -119,13 +119,13 @@ class Driver {
     }
     Nanoseconds deadline() const { return timeout == kNever ? kNever : since + timeout; }
   };
-  Limits limits_of(const Operation& operation, Nanoseconds timeout, LongWait* long_wait) const {
+  Limits limits_of(const Operation& operation, Nanoseconds timeout, GilRelease* gil_release) const {
     const std::vector<TensorRef>& tensors = operation.request.tensors;
     const bool is_on_gpu = !tensors.empty() && tensors.front().gpu != kHost;
     return {.timeout = timeout,
             .spin = is_on_gpu ? options_.gpu_spin : options_.caller_spin,
             .learns = !is_on_gpu,
-            .long_wait = long_wait};
+            .gil_release = gil_release};
   }
   template <typename Done>
   void drive(Done done, Limits& limits);

@@ -32,11 +32,11 @@ double mean(const std::vector<Nanoseconds>& times) {
          static_cast<double>(times.size());
 }
 
-// Sends each task to the follower, and plays it together with the follower.
+// Sends each task to the follower, and runs it together with the follower.
 class Leader {
  public:
-  Leader(Player& player, const Setting& setting)
-      : player_(player), setting_(setting), deadline_(setting.clock.now() + setting.plan.limit) {}
+  Leader(TaskRunner& runner, const Setting& setting)
+      : runner_(runner), setting_(setting), deadline_(setting.clock.now() + setting.plan.limit) {}
 
   Status measure(uint64_t bytes, Row& row);
   Status end();
@@ -45,11 +45,11 @@ class Leader {
   Status check(uint64_t bytes);
   Status time(Pattern pattern, uint64_t bytes, Times& times);
   Status speed(uint64_t bytes, bool forward, bool back, double& speed);
-  Status play(const Task& task, const std::string& what);
+  Status run(const Task& task, const std::string& what);
   uint32_t window(uint64_t bytes) const;
   uint32_t rounds_for_a_burst(double seconds_a_round, uint32_t least) const;
 
-  Player& player_;
+  TaskRunner& runner_;
   const Setting& setting_;
   Nanoseconds deadline_;
   double seconds_ = 0;  // time of the last task, until the follower reported its end
@@ -73,18 +73,18 @@ Status Leader::check(uint64_t bytes) {
                   .bytes = bytes,
                   .rounds = 2 * window(bytes),
                   .window = window(bytes)};
-  return play(task, "the comparison of received bytes");
+  return run(task, "the comparison of received bytes");
 }
 
 Status Leader::time(Pattern pattern, uint64_t bytes, Times& times) {
   const std::string what = pattern == Pattern::exchange ? "the exchange" : "the ping-pong";
   Task task{.pattern = pattern, .bytes = bytes, .rounds = kWarmUpRounds};
-  RC_RETURN_IF_ERROR(play(task, what));
+  RC_RETURN_IF_ERROR(run(task, what));
   task.rounds = rounds_for_a_burst(seconds_ / kWarmUpRounds, kWarmUpRounds);
   std::vector<double> each;
   for (int i = 0; i < setting_.plan.repeats; ++i) {
-    RC_RETURN_IF_ERROR(play(task, what));
-    const std::vector<Nanoseconds>& rounds = player_.rounds();
+    RC_RETURN_IF_ERROR(run(task, what));
+    const std::vector<Nanoseconds>& rounds = runner_.rounds();
     times.rounds += rounds.size();
     if (pattern == Pattern::exchange) {
       each.push_back(mean(rounds) / kMicrosecond);
@@ -106,11 +106,11 @@ Status Leader::speed(uint64_t bytes, bool forward, bool back, double& speed) {
             .bytes = bytes,
             .rounds = 2 * window(bytes),
             .window = window(bytes)};
-  RC_RETURN_IF_ERROR(play(task, "the stream"));
+  RC_RETURN_IF_ERROR(run(task, "the stream"));
   task.rounds = rounds_for_a_burst(seconds_ / task.rounds, task.rounds);
   std::vector<double> each;
   for (int i = 0; i < setting_.plan.repeats; ++i) {
-    RC_RETURN_IF_ERROR(play(task, "the stream"));
+    RC_RETURN_IF_ERROR(run(task, "the stream"));
     const double moved = static_cast<double>(bytes) * task.rounds * (forward && back ? 2 : 1);
     each.push_back(moved / std::max(seconds_, 1e-9) / 1e9);
   }
@@ -118,33 +118,33 @@ Status Leader::speed(uint64_t bytes, bool forward, bool back, double& speed) {
   return {};
 }
 
-Status Leader::play(const Task& task, const std::string& what) {
+Status Leader::run(const Task& task, const std::string& what) {
   const std::string full = cat(what, " of ", bytes_text(task.bytes));
   Message answer;
   const Nanoseconds begin = setting_.clock.now();
-  player_.say({.kind = Message::Kind::task, .task = task});
-  RC_RETURN_IF_ERROR(player_.begin(task, true));
-  RC_RETURN_IF_ERROR(turn_until(player_, setting_, deadline_, full,
-                                [&] { return player_.is_done() && player_.take(answer); }));
+  runner_.say({.kind = Message::Kind::task, .task = task});
+  RC_RETURN_IF_ERROR(runner_.begin(task, true));
+  RC_RETURN_IF_ERROR(turn_until(runner_, setting_, deadline_, full,
+                                [&] { return runner_.is_done() && runner_.take(answer); }));
   seconds_ = static_cast<double>(setting_.clock.now() - begin) / kSecond;
-  const uint64_t wrong = player_.count_wrong_bytes() + answer.wrong_bytes;
+  const uint64_t wrong = runner_.count_wrong_bytes() + answer.wrong_bytes;
   if (wrong == 0) return {};
   return {
       Code::failed,
-      cat(wrong, " bytes arrived changed between this rank and ", player_.peer_text(), " in ", full,
+      cat(wrong, " bytes arrived changed between this rank and ", runner_.peer_text(), " in ", full,
           ": the memory, the adapter or the network damages data. Take the machines out "
           "of use until that is found.")};
 }
 
 Status Leader::end() {
   Message answer;
-  player_.say({.kind = Message::Kind::end});
-  return turn_until(player_, setting_, deadline_, "the end of the test",
-                    [&] { return player_.take(answer); });
+  runner_.say({.kind = Message::Kind::end});
+  return turn_until(runner_, setting_, deadline_, "the end of the test",
+                    [&] { return runner_.take(answer); });
 }
 
 uint32_t Leader::window(uint64_t bytes) const {
-  const std::size_t fit = std::min(kWindowBytesMax, player_.pool_bytes() / kWindowPoolShare);
+  const std::size_t fit = std::min(kWindowBytesMax, runner_.pool_bytes() / kWindowPoolShare);
   return static_cast<uint32_t>(std::clamp<uint64_t>(fit / bytes, 1, kWindow));
 }
 
@@ -156,8 +156,8 @@ uint32_t Leader::rounds_for_a_burst(double seconds_a_round, uint32_t least) cons
 
 }  // namespace
 
-Status lead(Player& player, const Setting& setting, std::vector<Row>& rows) {
-  Leader leader(player, setting);
+Status lead(TaskRunner& runner, const Setting& setting, std::vector<Row>& rows) {
+  Leader leader(runner, setting);
   for (const uint64_t bytes : setting.plan.sizes) {
     Row row;
     RC_RETURN_IF_ERROR(leader.measure(bytes, row));
@@ -166,34 +166,34 @@ Status lead(Player& player, const Setting& setting, std::vector<Row>& rows) {
   return leader.end();
 }
 
-Status follow(Player& player, const Setting& setting) {
+Status follow(TaskRunner& runner, const Setting& setting) {
   const Nanoseconds deadline = setting.clock.now() + setting.plan.limit;
   const auto until = [&](const std::string& what, const std::function<bool()>& done) {
-    return turn_until(player, setting, deadline, what, done);
+    return turn_until(runner, setting, deadline, what, done);
   };
   while (true) {
     Message message;
     RC_RETURN_IF_ERROR(
-        until("waiting for the next part of the test", [&] { return player.take(message); }));
+        until("waiting for the next part of the test", [&] { return runner.take(message); }));
     if (message.kind == Message::Kind::end) break;
-    RC_RETURN_IF_ERROR(player.begin(message.task, false));
+    RC_RETURN_IF_ERROR(runner.begin(message.task, false));
     RC_RETURN_IF_ERROR(until(cat("a transfer of ", bytes_text(message.task.bytes)),
-                             [&] { return player.is_done(); }));
-    player.say({.kind = Message::Kind::done, .wrong_bytes = player.count_wrong_bytes()});
+                             [&] { return runner.is_done(); }));
+    runner.say({.kind = Message::Kind::done, .wrong_bytes = runner.count_wrong_bytes()});
   }
-  player.say({.kind = Message::Kind::done});
+  runner.say({.kind = Message::Kind::done});
   // The leader may leave as soon as it has heard this, so a failure does not count here.
-  (void)until("the end of the test", [&] { return player.has_sent_all(); });
+  (void)until("the end of the test", [&] { return runner.has_sent_all(); });
   return {};
 }
 
-Status turn_until(Player& player, const Setting& setting, Nanoseconds deadline,
+Status turn_until(TaskRunner& runner, const Setting& setting, Nanoseconds deadline,
                   const std::string& what, const std::function<bool()>& done) {
   Nanoseconds moved_at = setting.clock.now();
   const auto after = [](Nanoseconds time) { return cat(time / kMillisecond / 1000.0, " s"); };
   while (!done()) {
-    const bool moved = player.turn();
-    if (!player.failure().ok()) return player.failure();
+    const bool moved = runner.turn();
+    if (!runner.failure().ok()) return runner.failure();
     if (moved) {
       moved_at = setting.clock.now();
       if (moved_at < deadline) continue;
@@ -201,14 +201,14 @@ Status turn_until(Player& player, const Setting& setting, Nanoseconds deadline,
     if (done()) break;
     const Nanoseconds now = setting.clock.now();
     if (now >= deadline) {
-      return {Code::failed, cat("the test of the path to ", player.peer_text(),
+      return {Code::failed, cat("the test of the path to ", runner.peer_text(),
                                 " was not done within ", after(setting.plan.limit), " (in ", what,
                                 "): the path is far slower than such paths are. Give it more time "
                                 "with --timeout.")};
     }
     if (now - moved_at >= setting.plan.progress_timeout) {
       return {Code::failed,
-              cat("nothing moved between this rank and ", player.peer_text(), " for ",
+              cat("nothing moved between this rank and ", runner.peer_text(), " for ",
                   after(setting.plan.progress_timeout), " in ", what,
                   ", though both ends live: the path loses data. Compare the MTU of both "
                   "ends and look at the counters of dropped packets on the way.")};

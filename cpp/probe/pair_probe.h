@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "probe/pair_player.h"
+#include "probe/task_runner.h"
 
 namespace rdmacoll::probe {
 
@@ -54,13 +54,13 @@ struct Setting {
 
 // Both return within the plan's limit. Once for each size, before anything is timed, they compare
 // the bytes that arrive with those that were sent.
-Status lead(Player& player, const Setting& setting, std::vector<Row>& rows);
-Status follow(Player& player, const Setting& setting);
+Status lead(TaskRunner& runner, const Setting& setting, std::vector<Row>& rows);
+Status follow(TaskRunner& runner, const Setting& setting);
 
-// Turns the player until `done`. Fails if the player fails, if nothing moves for the plan's
+// Turns the runner until `done`. Fails if the runner fails, if nothing moves for the plan's
 // progress_timeout, or when `deadline` has come. `what` is for the sentence: "the exchange of 64
 // KiB".
-Status turn_until(Player& player, const Setting& setting, Nanoseconds deadline,
+Status turn_until(TaskRunner& runner, const Setting& setting, Nanoseconds deadline,
                   const std::string& what, const std::function<bool()>& done);
 
 }  // namespace rdmacoll::probe

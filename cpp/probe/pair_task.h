@@ -1,4 +1,4 @@
-// The messages of two ranks that measure their path. The leader names tasks, both play them, and
+// The messages of two ranks that measure their path. The leader names tasks, both run them, and
 // the follower says when a task is done.
 #pragma once
 

@@ -24,7 +24,7 @@ class AdasumReducer(HorovodReducer):
 
     def _reduced(self, gradients: Sequence[Any], variables: Sequence[Any] | None) -> list[Any]:
         if self.sparse_as_dense is not True and any(isinstance(one, tf.IndexedSlices) for one in gradients):
-            raise UnsupportedError("op=Adasum of tf.IndexedSlices: give sparse_as_dense=True.")
+            raise UnsupportedError("op=Adasum cannot add tf.IndexedSlices: give sparse_as_dense=True.")
         return super()._reduced(gradients, variables)
 
     def _reduce_dense(

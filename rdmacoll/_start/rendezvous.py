@@ -23,7 +23,7 @@ from rdmacoll._start.rendezvous_root import RendezvousRoot
 from rdmacoll._start.start_deadline import StartDeadline
 from rdmacoll.engine.errors import ConfigError, error_from_json
 
-# A thread sends signs of life once a second, but Python may delay it.
+# A thread sends heartbeats once a second, but Python may delay it.
 SILENCE_S_MIN = 5.0
 _PREVIOUS_S = 5.0  # a world that is about to end frees the address in this time
 _RETRY_S = 0.1
@@ -51,7 +51,7 @@ class TcpExchange:
         """Meets the other ranks.
 
         timeout_s: the limit of the whole start, by hand since the last arrival. silence_s: a rank without a
-        sign of life for so long is lost. shares_port: the engine will listen at rank 0's address. process:
+        heartbeat for so long is lost. shares_port: the engine will listen at rank 0's address. process:
         identifies this process.
         """
         refused = self._without_threads(launch, file_secret, log)

@@ -1,4 +1,4 @@
-"""The side of all ranks but 0. It connects to rank 0, and then sends signs of life from a thread."""
+"""The side of all ranks but 0. It connects to rank 0, and then sends heartbeats from a thread."""
 
 from __future__ import annotations
 
@@ -353,7 +353,7 @@ class RendezvousClient:
                 except Exception as error:
                     if not isinstance(error, RdmacollError):
                         error = threads.fault("rdmacoll-rendezvous", error)
-                        # Otherwise rank 0 would only miss this rank's signs of life, without a reason.
+                        # Otherwise rank 0 would only miss this rank's heartbeats, without a reason.
                         link.send({"error": error_to_fields(error)})
                     self._end, self._end_at = error, now
                     self._changed.notify_all()
@@ -377,7 +377,7 @@ class RendezvousClient:
         if fault := link.path_fault(*ends):
             raise ConfigError(fault)
         if link.is_silent(self._silence_s):
-            lost = self._lost(f"no sign of life for {self._silence_s:g} s")
+            lost = self._lost(f"no heartbeat for {self._silence_s:g} s")
             link.send({"error": error_to_fields(lost)})
             raise lost
 

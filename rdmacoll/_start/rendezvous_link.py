@@ -26,13 +26,13 @@ _FRAME_OVERHEAD_BYTES = len(channel.FrameWriter(b"", b"").frame({"large": ""}))
 
 
 class Link:
-    """The part that both sides share: the send queue, signs of life, and the check of the path."""
+    """The part that both sides share: the send queue, heartbeats, and the check of the path."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.received_at = time.monotonic()
         self.frames = 0  # received frames
-        self.heartbeat = 0  # the other side's count of ranks, from its last sign of life
+        self.heartbeat = 0  # the other side's count of ranks, from its last heartbeat
         self._heartbeat_at = 0.0
         self._out = bytearray()
         self._reader: channel.FrameReader | None = None
@@ -163,7 +163,7 @@ class Link:
         return bool(_BYTES_ACKED.unpack_from(info)[0] < self._probe_offset_bytes)
 
     def send_heartbeat(self, count: int) -> None:
-        """Sends a sign of life with `count`, once a second."""
+        """Sends a heartbeat with `count`, once a second."""
         now = time.monotonic()
         if now - self._heartbeat_at >= HEARTBEAT_EVERY_S:
             self._heartbeat_at = now
@@ -176,7 +176,7 @@ class Link:
             self._probe_until += seconds
 
     def is_silent(self, limit_s: float) -> bool:
-        """Whether the other side has shown no sign of life for `limit_s`.
+        """Whether nothing came from the other side for `limit_s`.
 
         False while the large frame is held up: no later frame gets past a dropped one.
         """

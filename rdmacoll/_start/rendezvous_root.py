@@ -362,7 +362,7 @@ class RendezvousRoot:
             if fault := peer.path_fault(*self._ends(peer)):
                 raise ConfigError(fault)
             if peer.is_silent(self._silence_s):
-                raise peer.lost(TimeoutError(f"no sign of life for {self._silence_s:g} s"))
+                raise peer.lost(TimeoutError(f"no heartbeat for {self._silence_s:g} s"))
 
     def _ends(self, peer: PeerLink) -> tuple[str, str]:
         return f"{self._launch.name(0)} ({self._local.host_pid})", f"{peer.name} ({peer.host_pid})"

@@ -152,7 +152,7 @@ def compressor(compression: Any, *, may_be_lossy: bool = False) -> Compressor:
         )
     if isinstance(compression, LossyCompressor) and not may_be_lossy:
         raise ConfigError(
-            f"{compression!r} of a single operation: the part that it leaves out belongs to the next "
+            f"{compression!r} cannot compress a single operation: it adds what it leaves out to the next "
             "gradient. Give it to DistributedOptimizer or DistributedGradientTape."
         )
     return compression

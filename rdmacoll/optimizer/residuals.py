@@ -43,7 +43,8 @@ def check(compression: LossyCompressor, op_name: str) -> None:
     """Raises ConfigError for an operator that is no sum."""
     if op_name not in ("Sum", "Average"):
         raise ConfigError(
-            f"{compression!r} with op={op_name}: parts of a gradient add up by Sum and Average alone."
+            f"{compression!r} needs op=Sum or op=Average, and op={op_name} was given: it sends a gradient in "
+            "parts, which must be added."
         )
 
 

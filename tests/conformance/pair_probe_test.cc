@@ -13,7 +13,7 @@ namespace {
 
 using probe::Message;
 using probe::Plan;
-using probe::Player;
+using probe::TaskRunner;
 using probe::Row;
 using probe::Setting;
 
@@ -29,10 +29,10 @@ Plan quick(std::vector<uint64_t> sizes) {
 struct Side {
   Side(Fleet& fleet, int rank)
       : world(world_of(2, rank)),
-        player(*fleet.transports[static_cast<std::size_t>(rank)], world, 1 - rank,
+        runner(*fleet.transports[static_cast<std::size_t>(rank)], world, 1 - rank,
                *fleet.pools[static_cast<std::size_t>(rank)], steady_clock()) {}
   World world;
-  Player player;
+  TaskRunner runner;
 };
 
 // Runs one side in its own thread, but only while the other side has nothing to do.
@@ -43,7 +43,7 @@ class Follower {
           go_.acquire();
           const Setting setting{steady_clock(), [this](Nanoseconds, Nanoseconds) { give_way(); },
                                 plan};
-          status = probe::follow(side.player, setting);
+          status = probe::follow(side.runner, setting);
           is_done_ = true;
           back_.release();
         }) {}
@@ -83,7 +83,7 @@ class PairProbe : public testing::TestWithParam<Backend> {
                             idle();
                           },
                           plan};
-    return probe::lead(side.player, setting, rows);
+    return probe::lead(side.runner, setting, rows);
   }
 
   std::unique_ptr<Fleet> fleet;
@@ -157,7 +157,7 @@ TEST_P(PairProbe, names_a_leader_that_dies_in_the_middle) {
                           if (++turns == 3) fleet->transports[0].reset();
                         },
                         quick({})};
-  const Status followed = probe::follow(other.player, setting);
+  const Status followed = probe::follow(other.runner, setting);
   EXPECT_EQ(followed.code(), Code::rank_failed) << followed.message();
   EXPECT_EQ(followed.detail().rank, JobRank(0));
 }
@@ -200,14 +200,14 @@ TEST_P(PairProbe, refuses_data_that_arrives_changed) {
   // The other side takes part, but sends wrong bytes.
   const Status led = lead(leader, quick({1000}), [&] {
     Message message;
-    if (other.player.take(message)) {
+    if (other.runner.take(message)) {
       message.task.checks = false;
-      ASSERT_TRUE(other.player.begin(message.task, false).ok());
+      ASSERT_TRUE(other.runner.begin(message.task, false).ok());
       begun = true;
     }
-    other.player.turn();
-    if (begun && other.player.is_done()) {
-      other.player.say({.kind = Message::Kind::done});
+    other.runner.turn();
+    if (begun && other.runner.is_done()) {
+      other.runner.say({.kind = Message::Kind::done});
       begun = false;
     }
   });

@@ -20,7 +20,7 @@ class Processes : public testing::TestWithParam<Backend> {
   }
 
   // Both sides run this: they send, receive, publish and read views, and then check the bytes.
-  static std::string play(Endpoint& endpoint, int rank) {
+  static std::string run(Endpoint& endpoint, int rank) {
     Recorder sink;
     Transport& transport = *endpoint.transport;
     const int peer = 1 - rank;
@@ -83,13 +83,13 @@ TEST_P(Processes, exchange_and_show_memory) {
     ::alarm(60);
     mine.clear();
     Endpoint endpoint = GetParam().make_endpoint(1, std::move(theirs), kNeverSilent);
-    const std::string error = play(endpoint, 1);
+    const std::string error = run(endpoint, 1);
     if (!error.empty()) fprintf(stderr, "rank 1: %s\n", error.c_str());
     ::_exit(error.empty() && !HasFailure() ? 0 : 1);
   }
   theirs.clear();
   Endpoint endpoint = GetParam().make_endpoint(0, std::move(mine), kNeverSilent);
-  EXPECT_EQ(play(endpoint, 0), "") << "seed " << kSeeds;
+  EXPECT_EQ(run(endpoint, 0), "") << "seed " << kSeeds;
   int status = -1;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);

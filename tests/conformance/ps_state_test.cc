@@ -49,7 +49,7 @@ TEST_P(ParameterServerState, takes_over_what_an_optimizer_has_and_gives_it_back)
   run(clients[1]->pull(tensors(found)));
   EXPECT_EQ(found[1][3], values[1][3] + slots[1][3] * 0.5F);
   EXPECT_EQ(wait(clients[1]->pull(tensors(found), 2)).code(), Code::rank_failed)
-      << "a server hangs up where somebody asks for a slot that is not there";
+      << "a server closes the connection of a client that asks for an unknown slot";
 }
 
 TEST_P(ParameterServerState, takes_gradients_in_separate_memory_and_calls_back_without_a_wait) {

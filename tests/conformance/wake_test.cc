@@ -93,7 +93,7 @@ TEST_P(Wake, a_sleeper_is_woken_by_every_control_message) {
   constexpr std::size_t kRounds = 6000;
   auto fleet = GetParam().make(2, kNeverSilent);
   std::atomic<bool> lost = false;
-  const auto play = [&](std::size_t rank) {
+  const auto run = [&](std::size_t rank) {
     std::mt19937_64 random(kSeeds + rank);
     Transport& transport = *fleet->transports[rank];
     Recorder& sink = fleet->sinks[rank];
@@ -113,8 +113,8 @@ TEST_P(Wake, a_sleeper_is_woken_by_every_control_message) {
     EXPECT_TRUE(flush(transport, sink));
     EXPECT_FALSE(lost) << "rank " << rank << " slept on after " << got.size() << " messages";
   };
-  std::thread other(play, 1);
-  play(0);
+  std::thread other(run, 1);
+  run(0);
   other.join();
 }
 
@@ -122,7 +122,7 @@ TEST_P(Wake, sleepers_of_three_ranks_are_woken_by_each_other) {
   constexpr std::size_t kRounds = 1500;
   auto fleet = GetParam().make(3, kNeverSilent);
   std::atomic<bool> lost = false;
-  const auto play = [&](std::size_t rank) {
+  const auto run = [&](std::size_t rank) {
     std::mt19937_64 random(kSeeds + 10 + rank);
     Transport& transport = *fleet->transports[rank];
     Recorder& sink = fleet->sinks[rank];
@@ -144,9 +144,9 @@ TEST_P(Wake, sleepers_of_three_ranks_are_woken_by_each_other) {
     EXPECT_TRUE(flush(transport, sink));
     EXPECT_FALSE(lost) << "rank " << rank;
   };
-  std::thread second(play, 1);
-  std::thread third(play, 2);
-  play(0);
+  std::thread second(run, 1);
+  std::thread third(run, 2);
+  run(0);
   second.join();
   third.join();
 }
@@ -186,7 +186,7 @@ TEST_P(Wake, a_sleeper_on_a_full_queue_is_woken) {
 TEST_P(Wake, transfers_between_sleepers_end) {
   constexpr uint64_t kRounds = 1500;
   auto fleet = GetParam().make(2, kNeverSilent);
-  const auto play = [&](std::size_t rank) {
+  const auto run = [&](std::size_t rank) {
     std::mt19937_64 random(kSeeds + 30 + rank);
     Transport& transport = *fleet->transports[rank];
     Recorder& sink = fleet->sinks[rank];
@@ -214,8 +214,8 @@ TEST_P(Wake, transfers_between_sleepers_end) {
     }
     EXPECT_TRUE(flush(transport, sink));
   };
-  std::thread other(play, 1);
-  play(0);
+  std::thread other(run, 1);
+  run(0);
   other.join();
 }
 

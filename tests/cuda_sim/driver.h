@@ -1,4 +1,4 @@
-// The state of the played driver, and the frame of each exported function.
+// The state of the fake driver, and the frame of each exported function.
 #pragma once
 
 #include <sys/types.h>

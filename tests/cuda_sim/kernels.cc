@@ -139,7 +139,7 @@ Result cuLaunchKernel(FunctionHandle function, unsigned grid_x, unsigned grid_y,
     if (!kernel || !own || kernel->context != &call.context()) return kInvalidHandle;
     if (grid_x == 0 || block_x == 0 || block_x > 1024 || extra) return kInvalidValue;
     if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 || shared_bytes != 0) {
-      call.misuse("the fake driver plays kernels of one dimension without shared memory.");
+      call.misuse("the fake driver emulates kernels of one dimension without shared memory.");
       return kNotSupported;
     }
     all.log.count("launches");

@@ -1,4 +1,4 @@
-// Modules of kernels. The fake driver reads the names and parameters of kernels from PTX, and plays
+// Modules of kernels. The fake driver reads the names and parameters of kernels from PTX, and emulates
 // them by their C++ compilation.
 #pragma once
 

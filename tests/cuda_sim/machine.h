@@ -1,4 +1,4 @@
-// The machine whose driver is played: its GPUs, and the versions of CUDA and of the driver.
+// The machine whose driver is emulated: its GPUs, and the versions of CUDA and of the driver.
 //
 // CUDA_SIM_MACHINE names one (k80, h100, h100x2) or a JSON file:
 //   {"base": "k80", "cuda": 11040, "driver": "470.256.02", "ptx": 74, "nvml_order": [1, 0],

@@ -20,7 +20,7 @@ def drivers() -> list[object]:
 
 @pytest.fixture(scope="module", params=drivers())
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The path of a driver. Each copy of the fake one plays its own machine."""
+    """The path of a driver. Each copy of the fake one emulates its own machine."""
     kind, *machine = str(request.param).split()
     if kind != "fake":
         yield kind

@@ -1,4 +1,4 @@
-"""The fake CUDA driver: the machine that it plays, its order of work, its refusals and counters."""
+"""The fake CUDA driver: the machine that it emulates, its order of work, its refusals and counters."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_rank_that_shows_no_sign_of_life_is_named_on_all(monkeypatch):
     for error in meeting.finish().values():
         assert isinstance(error, RankFailedError)
         assert (error.rank, error.host) == (1, "elsewhere")
-        assert "no sign of life for 0.5 s" in str(error)
+        assert "no heartbeat for 0.5 s" in str(error)
     silent.close()
 
 
@@ -102,7 +102,7 @@ def test_a_rank_that_is_stopped_before_all_have_come_is_named():
     assert kinds == ["RankFailedError"] * 4
     for stopped, (kind, rank, text, told_at) in enumerate(reported):
         assert (kind, rank) == ("RankFailedError", stopped), text
-        assert "no sign of life for 5 s" in text
+        assert "no heartbeat for 5 s" in text
         assert told_at - at < DEADLINE_S
 
 

@@ -42,7 +42,7 @@ class Runner(Protocol):
 
 # Runs checks of a scene: (module, checks..., options of the runner). Without names, it runs all checks. The
 # option `modules` adds a folder to PYTHONPATH.
-Player = Callable[..., None]
+SceneRunner = Callable[..., None]
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +84,7 @@ def on_devices(guest_is_ready: None) -> Runner:
 
 
 @pytest.fixture(scope="session")
-def play(on_devices: Runner) -> Player:
+def run_scene(on_devices: Runner) -> SceneRunner:
     """Runs a scene: a program of this folder that starts ranks beside the devices and checks them there."""
 
     def run(

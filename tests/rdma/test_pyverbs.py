@@ -8,7 +8,7 @@ import pytest
 
 from rdma import pyverbs_package
 from rdma.cache import GuestError
-from rdma.conftest import REAL_DEVICES, Player
+from rdma.conftest import REAL_DEVICES, SceneRunner
 
 pytestmark = pytest.mark.rdma
 
@@ -24,15 +24,15 @@ def pyverbs() -> Path:
         raise
 
 
-def test_the_engine_the_kernel_and_pyverbs_agree(play: Player, pyverbs: Path) -> None:
-    play("scene_pyverbs", "check_the_engine_sysfs_and_pyverbs_agree", modules=pyverbs)
+def test_the_engine_the_kernel_and_pyverbs_agree(run_scene: SceneRunner, pyverbs: Path) -> None:
+    run_scene("scene_pyverbs", "check_the_engine_sysfs_and_pyverbs_agree", modules=pyverbs)
 
 
 # Only the guest's queue pairs may be broken.
 if not REAL_DEVICES:
 
-    def test_a_queue_pair_that_is_broken_is_named(play: Player, pyverbs: Path) -> None:
-        play(
+    def test_a_queue_pair_that_is_broken_is_named(run_scene: SceneRunner, pyverbs: Path) -> None:
+        run_scene(
             "scene_pyverbs",
             "check_a_queue_pair_broken_by_a_stray_write_is_named_with_its_status",
             "check_a_queue_pair_that_was_only_flushed_is_named_too",

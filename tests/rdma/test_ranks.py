@@ -8,32 +8,32 @@ from __future__ import annotations
 import pytest
 from cuda_sim_build import fake_driver
 
-from rdma.conftest import REAL_DEVICES, Player
+from rdma.conftest import REAL_DEVICES, SceneRunner
 
 pytestmark = pytest.mark.rdma
 
 
-def test_all_collectives_of_two_ranks_equal_numpy(play: Player) -> None:
-    play("scene_ranks", "check_two_ranks", timeout_s=360)
+def test_all_collectives_of_two_ranks_equal_numpy(run_scene: SceneRunner) -> None:
+    run_scene("scene_ranks", "check_two_ranks", timeout_s=360)
 
 
-def test_memory_of_prepared_calls_is_reached_where_it_lies(play: Player) -> None:
-    play("scene_ranks", "check_prepared_memory_is_not_copied", timeout_s=120)
+def test_memory_of_prepared_calls_is_reached_where_it_lies(run_scene: SceneRunner) -> None:
+    run_scene("scene_ranks", "check_prepared_memory_is_not_copied", timeout_s=120)
 
 
-def test_arrays_in_memory_of_gpus_are_staged(play: Player) -> None:
+def test_arrays_in_memory_of_gpus_are_staged(run_scene: SceneRunner) -> None:
     fake_driver()  # a guest compiles slowly
-    play("scene_gpu", timeout_s=400)
+    run_scene("scene_gpu", timeout_s=400)
 
 
-def test_a_small_pool_serves_large_tensors(play: Player) -> None:
-    play(
+def test_a_small_pool_serves_large_tensors(run_scene: SceneRunner) -> None:
+    run_scene(
         "scene_ranks", "check_a_tensor_larger_than_the_pool_goes_in_pieces_and_it_is_said_once", timeout_s=200
     )
 
 
-def test_devices_are_used_as_chosen_and_named(play: Player) -> None:
-    play(
+def test_devices_are_used_as_chosen_and_named(run_scene: SceneRunner) -> None:
+    run_scene(
         "scene_ranks",
         "check_under_mpirun_each_local_rank_on_its_device",
         "check_rank_0_says_once_what_was_chosen",
@@ -43,13 +43,13 @@ def test_devices_are_used_as_chosen_and_named(play: Player) -> None:
     )
 
 
-def test_parameter_servers_sum(play: Player) -> None:
-    play("scene_ranks", "check_parameter_servers_sum_over_rdma", timeout_s=300, hosts=4)
+def test_parameter_servers_sum(run_scene: SceneRunner) -> None:
+    run_scene("scene_ranks", "check_parameter_servers_sum_over_rdma", timeout_s=300, hosts=4)
 
 
 @pytest.mark.slow
-def test_asynchronous_parameter_servers_train(play: Player) -> None:
-    play(
+def test_asynchronous_parameter_servers_train(run_scene: SceneRunner) -> None:
+    run_scene(
         "scene_ranks",
         "check_asynchronous_servers_train_over_rdma",
         "check_asynchronous_servers_go_on_without_a_worker_over_rdma",
@@ -58,12 +58,12 @@ def test_asynchronous_parameter_servers_train(play: Player) -> None:
     )
 
 
-def test_requests_are_heeded_and_who_cannot_is_named(play: Player) -> None:
-    play("scene_requests", timeout_s=300)
+def test_requests_are_heeded_and_who_cannot_is_named(run_scene: SceneRunner) -> None:
+    run_scene("scene_requests", timeout_s=300)
 
 
-def test_a_lost_rank_is_named(play: Player) -> None:
-    play(
+def test_a_lost_rank_is_named(run_scene: SceneRunner) -> None:
+    run_scene(
         "scene_faults",
         "check_a_killed_rank_is_named_by_every_survivor",
         "check_a_stopped_rank_is_named_once_its_heartbeats_are_missed",
@@ -73,13 +73,13 @@ def test_a_lost_rank_is_named(play: Player) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", ["three", "four"])
-def test_more_ranks_sum_in_canonical_order(ranks: str, play: Player) -> None:
-    play("scene_ranks", f"check_{ranks}_ranks_in_canonical_order", timeout_s=600, hosts=4)
+def test_more_ranks_sum_in_canonical_order(ranks: str, run_scene: SceneRunner) -> None:
+    run_scene("scene_ranks", f"check_{ranks}_ranks_in_canonical_order", timeout_s=600, hosts=4)
 
 
 @pytest.mark.slow
-def test_process_sets_and_uneven_data(play: Player) -> None:
-    play(
+def test_process_sets_and_uneven_data(run_scene: SceneRunner) -> None:
+    run_scene(
         "scene_ranks",
         "check_process_sets_that_overlap",
         "check_ranks_that_join",
@@ -89,21 +89,21 @@ def test_process_sets_and_uneven_data(play: Player) -> None:
 
 
 @pytest.mark.slow
-def test_selftest_passes_over_rdma(play: Player) -> None:
-    play("scene_ranks", "check_selftest", timeout_s=360)
+def test_selftest_passes_over_rdma(run_scene: SceneRunner) -> None:
+    run_scene("scene_ranks", "check_selftest", timeout_s=360)
 
 
 @pytest.mark.slow
-def test_a_training_gives_the_weights_that_tcp_gives(play: Player) -> None:
-    play("scene_keras", timeout_s=400, memory="6G")
+def test_a_training_gives_the_weights_that_tcp_gives(run_scene: SceneRunner) -> None:
+    run_scene("scene_keras", timeout_s=400, memory="6G")
 
 
 # Only the guest's cables can be pulled.
 if not REAL_DEVICES:
 
     @pytest.mark.slow
-    def test_cables_that_are_pulled_and_packets_that_are_lost(play: Player) -> None:
-        play(
+    def test_cables_that_are_pulled_and_packets_that_are_lost(run_scene: SceneRunner) -> None:
+        run_scene(
             "scene_faults",
             "check_a_cable_that_comes_back_at_once_heals",
             "check_a_cable_that_stays_pulled_is_an_error_with_status_and_path",

@@ -1,4 +1,4 @@
-// Jobs for the device kernels, played on the processor in memory with addresses of its own.
+// Jobs for the device kernels, emulated on the processor in memory with addresses of its own.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 #include "compute/job.h"
 #include "cuda/kernel_library.h"
-#include "cuda/kernels/play.h"
+#include "cuda/kernels/emulate.h"
 #include "unit/compute_fixture.h"
 
 namespace rdmacoll::cuda::kernels_test {
@@ -21,7 +21,7 @@ using compute_test::cut;
 using oracle::Bytes;
 
 // A device's memory. The device has it at addresses that a processor cannot use.
-class DeviceMemory final : public PlayedMemory, public DeviceAddresses {
+class DeviceMemory final : public EmulatedMemory, public DeviceAddresses {
  public:
   static constexpr Word kAway = Word{1} << 60;
 
@@ -81,18 +81,18 @@ class DeviceMemory final : public PlayedMemory, public DeviceAddresses {
 
 // Launches a job as the engine does. A table that does not fit into the parameters goes to memory
 // of the device.
-inline Played launch(const ComputeJob& job, unsigned multiprocessors, DeviceMemory& memory) {
+inline Emulated launch(const ComputeJob& job, unsigned multiprocessors, DeviceMemory& memory) {
   LaunchPlanner planner(multiprocessors, &memory);
   Launch launch;
   const Status status = planner.prepare(job, launch);
   EXPECT_TRUE(status.ok()) << status.message();
-  if (!status.ok() || launch.blocks == 0) return Played::done;
+  if (!status.ok() || launch.blocks == 0) return Emulated::done;
   EXPECT_LE(launch.blocks, multiprocessors * kBlocksOfMultiprocessor);
   if (!launch.table.empty()) {
     launch.parameters.table = memory.of(memory.allocate(launch.table).data());
   }
   void* parameters[] = {&launch.parameters};
-  return play(kernels()[launch.kernel].name, launch.blocks, kThreads, parameters, memory);
+  return emulate(kernels()[launch.kernel].name, launch.blocks, kThreads, parameters, memory);
 }
 
 // The result of a job on the processor, with aligned operands of one piece.

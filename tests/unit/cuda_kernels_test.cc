@@ -111,7 +111,7 @@ void compare(Dtype dtype, ReduceOp op, bool mixes, std::mt19937_64& random) {
       RandomJob one(dtype, op, n, count, mixes, random);
       const Bytes right = expected(one.job, one.sources, one.wide, one.result.size());
       const unsigned multiprocessors = 1 + random() % 3;
-      ASSERT_EQ(launch(one.job, multiprocessors, one.memory), Played::done) << one.described();
+      ASSERT_EQ(launch(one.job, multiprocessors, one.memory), Emulated::done) << one.described();
       ASSERT_TRUE(std::equal(right.begin(), right.end(), one.result.begin())) << one.described();
       ASSERT_TRUE(one.memory.are_guards_intact()) << one.described();
     }
@@ -161,7 +161,7 @@ TEST(CudaKernels, copy_every_bit_at_every_alignment) {
       const Piece from_piece{from.data(), from.size()};
       const Operand source{.pieces = {&from_piece, 1}};
       const ComputeJob job{.dtype = Dtype::float32, .to = {&to_piece, 1}, .sources = {&source, 1}};
-      ASSERT_EQ(launch(job, 1, memory), Played::done);
+      ASSERT_EQ(launch(job, 1, memory), Emulated::done);
       ASSERT_TRUE(std::equal(content.begin(), content.end(), to.begin()))
           << content.size() << " bytes from " << from_shift << " to " << to_shift;
       ASSERT_TRUE(memory.are_guards_intact());
@@ -186,11 +186,11 @@ TEST(CudaKernels, pack_and_unpack_many_pieces_in_one_launch) {
   const Piece piece{whole.data(), whole.size()};
   const Operand scattered{.pieces = pieces}, gathered{.pieces = {&piece, 1}};
   const ComputeJob pack{.dtype = Dtype::float16, .to = {&piece, 1}, .sources = {&scattered, 1}};
-  ASSERT_EQ(launch(pack, 1, memory), Played::done);
+  ASSERT_EQ(launch(pack, 1, memory), Emulated::done);
   EXPECT_TRUE(std::equal(packed.begin(), packed.end(), whole.begin()));
   for (const Piece& one : pieces) std::fill_n(one.data, one.bytes, std::byte{});
   const ComputeJob unpack{.dtype = Dtype::float16, .to = pieces, .sources = {&gathered, 1}};
-  ASSERT_EQ(launch(unpack, 2, memory), Played::done);
+  ASSERT_EQ(launch(unpack, 2, memory), Emulated::done);
   std::size_t at = 0;
   for (const Piece& one : pieces) {
     EXPECT_TRUE(std::equal(one.data, one.data + one.bytes, packed.data() + at));
@@ -244,7 +244,7 @@ TEST(CudaKernels, write_a_word) {
   WriteWordParameters parameters{memory.of(word.data()), 0x12345678};
   void* arguments[] = {&parameters};
   const std::string_view name = kernels()[write_word_kernel()].name;
-  ASSERT_EQ(play(name, 1, 1, arguments, memory), Played::done);
+  ASSERT_EQ(emulate(name, 1, 1, arguments, memory), Emulated::done);
   EXPECT_EQ(std::to_integer<int>(word[0]), 0x78);
   EXPECT_EQ(std::to_integer<int>(word[3]), 0x12);
   EXPECT_TRUE(memory.are_guards_intact());
@@ -260,7 +260,7 @@ TEST(CudaKernels, played_with_wrong_arguments_fault_before_they_write) {
   const Piece too_long{to.data(), 80};
   const Operand source{.pieces = {&from_piece, 1}};
   ComputeJob job{.dtype = Dtype::int32, .to = {&too_long, 1}, .sources = {&source, 1}};
-  EXPECT_EQ(launch(job, 1, memory), Played::fault);
+  EXPECT_EQ(launch(job, 1, memory), Emulated::fault);
   EXPECT_EQ(std::to_integer<int>(to[0]), 0);
   LaunchPlanner planner(1, &memory);
   Launch launch;
@@ -270,8 +270,8 @@ TEST(CudaKernels, played_with_wrong_arguments_fault_before_they_write) {
   job.sources = {&right_source, 1};
   ASSERT_TRUE(planner.prepare(job, launch).ok());
   void* parameters[] = {&launch.parameters};
-  EXPECT_EQ(play("sum_float128", 1, kThreads, parameters, memory), Played::unknown_kernel);
-  EXPECT_EQ(play("copy_bytes", 1, kThreads / 2, parameters, memory), Played::wrong_block);
+  EXPECT_EQ(emulate("sum_float128", 1, kThreads, parameters, memory), Emulated::unknown_kernel);
+  EXPECT_EQ(emulate("copy_bytes", 1, kThreads / 2, parameters, memory), Emulated::wrong_block);
 }
 
 TEST(CudaKernels, come_with_ptx_of_their_name) {

@@ -1,4 +1,4 @@
-// Facts of GPUs from NVIDIA's management library, played by functions of the test.
+// Facts of GPUs from NVIDIA's management library, scripted by functions of the test.
 #include "cuda/nvml.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ int write(const std::string& from, char* text, unsigned bytes) {
 }
 
 // Two GPUs. The second handle has fallen off the bus.
-nvml::Functions played() {
+nvml::Functions scripted() {
   init_result = open_count = 0;
   nvml::Functions call;
   call.nvmlInit_v2 = [] {
@@ -44,7 +44,7 @@ nvml::Functions played() {
 }
 
 nvml::Functions played_in_full() {
-  nvml::Functions call = played();
+  nvml::Functions call = scripted();
   call.nvmlSystemGetDriverVersion = [](char* text, unsigned bytes) {
     return write("535.54.03", text, bytes);
   };
@@ -110,7 +110,7 @@ TEST(Nvml, finds_a_gpu_by_its_uuid) {
 }
 
 TEST(Nvml, leaves_out_facts_that_an_older_library_does_not_tell) {
-  const NvmlFacts facts = read_nvml(played());
+  const NvmlFacts facts = read_nvml(scripted());
   EXPECT_EQ(facts.driver_version, "");
   ASSERT_EQ(facts.gpus.size(), 2U);
   EXPECT_EQ(facts.gpus[0].uuid, "GPU-1");
@@ -124,7 +124,7 @@ TEST(Nvml, leaves_out_facts_that_an_older_library_does_not_tell) {
 TEST(Nvml, that_is_absent_or_fails_is_a_fact) {
   EXPECT_THAT(read_nvml("/nowhere/libnvidia-ml.so.1").problem, HasSubstr("/nowhere/libnvidia-ml"));
   EXPECT_THAT(read_nvml("libm.so.6").problem, HasSubstr("lacks the function nvmlInit_v2"));
-  const nvml::Functions call = played();
+  const nvml::Functions call = scripted();
   init_result = 9;  // NVML_ERROR_DRIVER_NOT_LOADED
   EXPECT_EQ(read_nvml(call).problem, "nvmlInit_v2 failed with 9: is the driver loaded?");
   EXPECT_EQ(open_count, 0);

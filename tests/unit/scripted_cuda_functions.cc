@@ -4,7 +4,7 @@
 
 #include "base/text.h"
 #include "cuda/kernel_library.h"
-#include "cuda/kernels/play.h"
+#include "cuda/kernels/emulate.h"
 #include "unit/scripted_cuda.h"
 
 namespace rdmacoll::cuda_test {
@@ -319,7 +319,7 @@ void fill_memory(Functions& f) {
 }
 
 // Memory of the test, as kernels address it.
-class KernelMemory final : public PlayedMemory {
+class KernelMemory final : public EmulatedMemory {
  public:
   std::byte* at(uint64_t address, std::size_t bytes, bool /*is_written*/) override {
     if (address >= kPinnedOffset) {
@@ -374,7 +374,7 @@ void fill_kernels(Functions& f) {
                          {std::string(name), [=] {
                             void* arguments[] = {copied.get()};
                             KernelMemory memory;
-                            if (play(name, blocks, threads, arguments, memory) != Played::done) {
+                            if (emulate(name, blocks, threads, arguments, memory) != Emulated::done) {
                               the().note("a kernel faults");
                             }
                             return true;

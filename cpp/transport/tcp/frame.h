@@ -18,7 +18,7 @@ enum class Kind : uint8_t {
   control = 1,    // payload: one message
   grant = 2,      // the receive (lane, sequence) is posted; `position` is its length in bytes
   data = 3,       // payload: bytes of the transfer (lane, sequence) from `position` on
-  heartbeat = 4,  // a sign of life without content
+  heartbeat = 4,  // has no content
   eager = 5,      // payload: the whole transfer (lane, sequence), sent before its grant
 };
 

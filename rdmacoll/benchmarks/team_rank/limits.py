@@ -104,7 +104,7 @@ class _Exchange:
             if ready[0][1] & (select.POLLIN | select.POLLHUP | select.POLLERR):
                 got = line.recv_into(incoming) if incoming else 0
                 if not got:
-                    raise ConnectionError("plain TCP: the partner hung up")
+                    raise ConnectionError("plain TCP: the partner closed the connection")
                 incoming = incoming[got:]
 
     def check(self, turn: int) -> int:

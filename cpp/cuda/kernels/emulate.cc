@@ -1,4 +1,4 @@
-#include "cuda/kernels/play.h"
+#include "cuda/kernels/emulate.h"
 
 #include <algorithm>
 #include <vector>
@@ -25,16 +25,16 @@ constexpr Kernel kernel(std::string_view name) {
 }
 
 constexpr Kernel kKernels[] = {
-#define RC_PLAYED(name, dtype, op) kernel<dtype, op>(#name),
-    RC_CUDA_REDUCTIONS(RC_PLAYED) RC_CUDA_COPIES(RC_PLAYED)
-#undef RC_PLAYED
+#define RC_EMULATED(name, dtype, op) kernel<dtype, op>(#name),
+    RC_CUDA_REDUCTIONS(RC_EMULATED) RC_CUDA_COPIES(RC_EMULATED)
+#undef RC_EMULATED
 };
 
 Word address_of(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
 
-// Replaces an operand's address by that of the memory that stands for it.
+// Replaces an operand's device address by the address of its memory here.
 bool translate(Word& address, Word count, std::size_t element, bool is_written,
-               PlayedMemory& memory) {
+               EmulatedMemory& memory) {
   const Word mark = address & kWideMark;
   const std::size_t bytes = count * (mark != 0 ? sizeof(float) : element);
   std::byte* at = memory.at(address & ~kWideMark, bytes, is_written);
@@ -42,23 +42,23 @@ bool translate(Word& address, Word count, std::size_t element, bool is_written,
   return at != nullptr;
 }
 
-Played reduce(const Kernel& kernel, unsigned blocks, const ReduceParameters& given,
-              PlayedMemory& memory) {
+Emulated reduce(const Kernel& kernel, unsigned blocks, const ReduceParameters& given,
+              EmulatedMemory& memory) {
   const std::size_t width = kRowHead + given.sources;
   const std::size_t words = given.rows * width;
   const auto* from = given.words;
   if (given.table != 0) {
     from = reinterpret_cast<const Word*>(memory.at(given.table, words * sizeof(Word), false));
-    if (from == nullptr) return Played::fault;
+    if (from == nullptr) return Emulated::fault;
   } else if (words > kInlineWords) {
-    return Played::fault;
+    return Emulated::fault;
   }
   std::vector<Word> table(from, from + words);
   for (std::size_t row = 0; row < given.rows; ++row) {
     Word* const head = table.data() + row * width;
     for (std::size_t i = kRowHead - 1; i < width; ++i) {
       const bool is_written = i == kRowHead - 1;
-      if (!translate(head[i], head[1], kernel.element, is_written, memory)) return Played::fault;
+      if (!translate(head[i], head[1], kernel.element, is_written, memory)) return Emulated::fault;
     }
   }
   ReduceParameters job = given;
@@ -73,30 +73,30 @@ Played reduce(const Kernel& kernel, unsigned blocks, const ReduceParameters& giv
       kernel.body(job, {block, blocks, thread});
     }
   }
-  return Played::done;
+  return Emulated::done;
 }
 
-Played write_word(WriteWordParameters job, PlayedMemory& memory) {
+Emulated write_word(WriteWordParameters job, EmulatedMemory& memory) {
   std::byte* to = memory.at(job.address, sizeof job.value, true);
-  if (to == nullptr) return Played::fault;
+  if (to == nullptr) return Emulated::fault;
   job.address = address_of(to);
   write(job);
-  return Played::done;
+  return Emulated::done;
 }
 
 }  // namespace
 
-Played play(std::string_view name, unsigned blocks, unsigned threads, void* const* parameters,
-            PlayedMemory& memory) {
+Emulated emulate(std::string_view name, unsigned blocks, unsigned threads, void* const* parameters,
+            EmulatedMemory& memory) {
   if (name == "write_word") {
     return write_word(*static_cast<const WriteWordParameters*>(parameters[0]), memory);
   }
   for (const Kernel& kernel : kKernels) {
     if (kernel.name != name) continue;
-    if (threads != kThreads) return Played::wrong_block;
+    if (threads != kThreads) return Emulated::wrong_block;
     return reduce(kernel, blocks, *static_cast<const ReduceParameters*>(parameters[0]), memory);
   }
-  return Played::unknown_kernel;
+  return Emulated::unknown_kernel;
 }
 
 }  // namespace rdmacoll::cuda

@@ -1,4 +1,4 @@
-// One side of a measured path. It plays tasks over a transport, and never blocks.
+// One side of a measured path. It runs tasks over a transport, and never blocks.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +32,10 @@ class PoolMemory {
   std::size_t bytes_ = 0;
 };
 
-class Player final : public Sink {
+class TaskRunner final : public Sink {
  public:
-  // `peer` is the other rank of the two. All arguments outlive the player.
-  Player(Transport& transport, const World& world, int peer, MemoryPool& pool, const Clock& clock);
+  // `peer` is the other rank of the two. All arguments outlive the runner.
+  TaskRunner(Transport& transport, const World& world, int peer, MemoryPool& pool, const Clock& clock);
 
   // Polls the transport, and posts the messages and transfers that are due. Returns whether
   // anything moved.

@@ -4,27 +4,27 @@
 
 namespace rdmacoll {
 
-struct LongWaitHooks {
+struct GilReleaseHooks {
   void* (*before)() = nullptr;
-  void (*after)(void* what_before_gave) = nullptr;
+  void (*after)(void* state) = nullptr;
 };
 
-class LongWait {
+class GilRelease {
  public:
-  explicit LongWait(const LongWaitHooks& hooks) : hooks_(hooks) {}
+  explicit GilRelease(const GilReleaseHooks& hooks) : hooks_(hooks) {}
   // Python ends a thread here that returns after the interpreter has ended.
-  ~LongWait() noexcept(false) {
+  ~GilRelease() noexcept(false) {
     if (begun_ != nullptr) hooks_.after(begun_);
   }
-  LongWait(const LongWait&) = delete;
-  LongWait& operator=(const LongWait&) = delete;
+  GilRelease(const GilRelease&) = delete;
+  GilRelease& operator=(const GilRelease&) = delete;
 
   void begin() {
     if (begun_ == nullptr && hooks_.before != nullptr) begun_ = hooks_.before();
   }
 
  private:
-  const LongWaitHooks& hooks_;
+  const GilReleaseHooks& hooks_;
   void* begun_ = nullptr;
 };
 

@@ -1,13 +1,13 @@
-// Plays kernels on the CPU, from the source that a GPU runs, with the memory of the fake driver.
+// Emulates kernels on the CPU, from the source that a GPU runs, with the memory of the fake driver.
 
-#include "cuda/kernels/play.h"
+#include "cuda/kernels/emulate.h"
 #include "cuda_sim/driver.h"
 
 namespace rdmacoll::cuda_sim {
 namespace {
 
 // Memory as a kernel of a context sees it: its own GPU's, that of enabled peers, and pinned memory.
-class KernelMemory final : public cuda::PlayedMemory {
+class KernelMemory final : public cuda::EmulatedMemory {
  public:
   KernelMemory(Driver& all, const Context& context) : all_(all), context_(context) {}
 
@@ -32,15 +32,15 @@ bool play_launch(Driver& all, Launch& launch) {
   for (const KernelParameter& one : launch.layout) {
     parameters.push_back(launch.parameters.data() + one.offset);
   }
-  switch (cuda::play(launch.name, launch.blocks, launch.threads, parameters.data(), memory)) {
-    case cuda::Played::done:
+  switch (cuda::emulate(launch.name, launch.blocks, launch.threads, parameters.data(), memory)) {
+    case cuda::Emulated::done:
       return true;
-    case cuda::Played::fault:
+    case cuda::Emulated::fault:
       return false;
-    case cuda::Played::unknown_kernel:
+    case cuda::Emulated::unknown_kernel:
       all.log.misuse("the library has no kernel " + launch.name + ".");
       return true;
-    case cuda::Played::wrong_block:
+    case cuda::Emulated::wrong_block:
       all.log.misuse(launch.name + ": its blocks have not " + std::to_string(launch.threads) +
                      " threads.");
       return true;

@@ -1,4 +1,4 @@
-#include "probe/pair_player.h"
+#include "probe/task_runner.h"
 
 #include <algorithm>
 #include <cstring>
@@ -28,7 +28,7 @@ Status PoolMemory::reach(std::size_t bytes) {
   return {};
 }
 
-Player::Player(Transport& transport, const World& world, int peer, MemoryPool& pool,
+TaskRunner::TaskRunner(Transport& transport, const World& world, int peer, MemoryPool& pool,
                const Clock& clock)
     : transport_(transport),
       world_(world),
@@ -38,11 +38,11 @@ Player::Player(Transport& transport, const World& world, int peer, MemoryPool& p
       out_(pool),
       in_(pool) {}
 
-Piece Player::slot(const PoolMemory& memory, uint32_t number) const {
+Piece TaskRunner::slot(const PoolMemory& memory, uint32_t number) const {
   return {memory.data() + (number % task_.window) * slot_bytes(task_), task_.bytes};
 }
 
-Status Player::begin(const Task& task, bool leads) {
+Status TaskRunner::begin(const Task& task, bool leads) {
   RC_ASSERT(is_done(), "one task after the other");
   // Divides instead of multiplying, since a peer's numbers could overflow.
   if (task.bytes > pool_.size() / task.window) {
@@ -65,7 +65,7 @@ Status Player::begin(const Task& task, bool leads) {
   return {};
 }
 
-uint64_t Player::count_wrong_bytes() const {
+uint64_t TaskRunner::count_wrong_bytes() const {
   uint64_t wrong = 0;
   for (uint32_t i = 0; task_.checks && receives_ > 0 && i < std::min(task_.window, receives_);
        ++i) {
@@ -74,7 +74,7 @@ uint64_t Player::count_wrong_bytes() const {
   return wrong;
 }
 
-bool Player::turn() {
+bool TaskRunner::turn() {
   if (!failure_.ok()) return false;
   bool moved = transport_.poll(*this);
   note_rounds();
@@ -85,7 +85,7 @@ bool Player::turn() {
   return moved;
 }
 
-void Player::note_rounds() {
+void TaskRunner::note_rounds() {
   if (task_.pattern == Pattern::stream || rounds_.size() >= kRoundsNoted) return;
   if (std::min(sent_, received_) <= rounds_.size()) return;
   const Nanoseconds now = clock_.now();
@@ -94,12 +94,12 @@ void Player::note_rounds() {
 }
 
 // A busy transfer is offered again at the next turn.
-bool Player::accepted(const Status& status) {
+bool TaskRunner::accepted(const Status& status) {
   if (!status.ok() && !status.is_busy() && failure_.ok()) failure_ = status;
   return status.ok();
 }
 
-bool Player::post_messages() {
+bool TaskRunner::post_messages() {
   bool moved = false;
   while (!outbox_.empty() && accepted(transport_.post_control(peer_, outbox_.front()))) {
     outbox_.pop_front();
@@ -108,7 +108,7 @@ bool Player::post_messages() {
   return moved;
 }
 
-bool Player::post_receives() {
+bool TaskRunner::post_receives() {
   bool moved = false;
   while (posted_receives_ < std::min(receives_, received_ + task_.window)) {
     const Piece piece = slot(in_, posted_receives_);
@@ -121,14 +121,14 @@ bool Player::post_receives() {
   return moved;
 }
 
-bool Player::may_send() const {
+bool TaskRunner::may_send() const {
   if (posted_sends_ >= std::min(sends_, sent_ + task_.window)) return false;
   if (task_.pattern == Pattern::stream) return true;
   const bool answers = task_.pattern == Pattern::ping_pong && !leads_;
   return received_ >= posted_sends_ + (answers ? 1 : 0);
 }
 
-bool Player::post_sends() {
+bool TaskRunner::post_sends() {
   bool moved = false;
   while (may_send()) {
     const Piece piece = slot(out_, posted_sends_);
@@ -141,16 +141,16 @@ bool Player::post_sends() {
   return moved;
 }
 
-void Player::say(const Message& message) { outbox_.push_back(encode(message)); }
+void TaskRunner::say(const Message& message) { outbox_.push_back(encode(message)); }
 
-bool Player::take(Message& message) {
+bool TaskRunner::take(Message& message) {
   if (inbox_.empty()) return false;
   message = inbox_.front();
   inbox_.pop_front();
   return true;
 }
 
-void Player::control(int, std::span<const std::byte> bytes) {
+void TaskRunner::control(int, std::span<const std::byte> bytes) {
   Message message;
   if (decode(bytes, message)) {
     inbox_.push_back(message);
@@ -162,7 +162,7 @@ void Player::control(int, std::span<const std::byte> bytes) {
   }
 }
 
-void Player::peer_failed(int peer, const std::string& cause) {
+void TaskRunner::peer_failed(int peer, const std::string& cause) {
   if (failure_.ok()) failure_ = world_.failed(peer, cause);
 }
 
