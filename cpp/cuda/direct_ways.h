@@ -16,7 +16,7 @@ namespace rdmacoll::cuda {
 
 struct DirectWay {
   std::string uuid;     // the UUID of the GPU
-  std::string address;  // its PCIe address, which tells it if the UUID is that of a part
+  std::string address;  // its PCIe address, which identifies it if `uuid` is of a part (MIG)
   GpuWays ways;
   uint64_t registrable_bytes = 0;  // the part of its BAR1; 0: not known
   std::string warning;             // a direct way is expected and lost; "": nothing is lost

@@ -16,8 +16,9 @@ class Frames {
   // `node`: the name of a kernel's node, which contains the names of the loops around it.
   explicit Frames(std::string_view node);
 
-  // Returns a number for the iterations of the outer loops, equal on all ranks. If no tried
-  // iterations give `frame`, it returns `frame`, which is equal on ranks with equal loop names.
+  // Finds the iterations of the outer loops whose hash is `frame`, and returns a number for them that
+  // is equal on all ranks. Returns `frame` if it finds none: ranks with equal loop names have equal
+  // frames.
   uint64_t outer_iterations(uint64_t frame);
 
  private:

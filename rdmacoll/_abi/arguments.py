@@ -197,10 +197,10 @@ def scale(value: Any, label: str) -> float:
 def check_exact(dtype: str, factor: float, label: str) -> None:
     """Raises ConfigError when an integer times `factor` would have to round, and for bool."""
     if factor != 1.0 and dtype == "bool":
-        raise ConfigError(f"{label}={factor} of bool, which cannot be scaled: leave it out.")
+        raise ConfigError(f"{label}={factor}: bool values cannot be scaled. Leave it out.")
     if not factor.is_integer() and dtype.startswith(("int", "uint")):
         raise ConfigError(
-            f"{label}={factor} of {dtype} would have to round: scale after the reduction, or use a float "
+            f"{label}={factor} would round values of {dtype}: scale after the reduction, or use a float "
             "dtype."
         )
 

@@ -146,7 +146,7 @@ class Capsule:
 def _fields_of(tensor: _Tensor, is_read_only: bool) -> TensorFields:
     ndim = tensor.ndim
     if not 0 <= ndim <= DIMS_MAX:
-        raise ConfigError(f"an array of {ndim} dimensions; at most {DIMS_MAX}.")
+        raise ConfigError(f"the array has {ndim} dimensions: collectives take at most {DIMS_MAX}.")
     if ndim and not tensor.shape:
         raise ConfigError(f"the DLPack tensor has {ndim} dimensions and no shape.")
     dims = tuple(tensor.shape[:ndim]) if ndim else ()

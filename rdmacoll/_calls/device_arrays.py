@@ -225,7 +225,7 @@ def _dtype_of(typestr: str) -> np.dtype[Any]:
 
 def _check_shape(dims: tuple[int, ...], strides: tuple[int, ...] | None, dtype: Any, address: int) -> None:
     if len(dims) > DIMS_MAX:
-        raise ConfigError(f"an array of {len(dims)} dimensions; at most {DIMS_MAX}.")
+        raise ConfigError(f"the array has {len(dims)} dimensions: collectives take at most {DIMS_MAX}.")
     size = math.prod(dims)
     if any(dim < 0 for dim in dims) or size * dtype.itemsize >= 1 << 63:
         raise ConfigError(f"__cuda_array_interface__ has the impossible shape {dims}.")

@@ -101,9 +101,9 @@ class GpuArray:
     ) -> object:
         """stream: needs not wait, since the engine's work is done."""
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError(f"the memory is on cuda:{self.gpu}, and comes to no other device.")
+            raise BufferError(f"the memory is on cuda:{self.gpu}, and cannot be exported to another device.")
         if copy:
-            raise BufferError("the memory is given without a copy only.")
+            raise BufferError("the memory is exported without a copy only: leave copy=True out.")
         is_versioned = max_version is not None and max_version[0] >= 1
         return dlpack.export(
             self._owner, self.address, self.shape, self.dtype.name, self.gpu, is_versioned=is_versioned

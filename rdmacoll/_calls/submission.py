@@ -135,7 +135,9 @@ class Call:
         for source, target in zip(self.inputs, self.outputs):
             shape = source.shape
             if len(shape) > abi.DIMS_MAX:
-                raise self._refused(f"an array of {len(shape)} dimensions; at most {abi.DIMS_MAX}.")
+                raise self._refused(
+                    f"the array has {len(shape)} dimensions: collectives take at most {abi.DIMS_MAX}."
+                )
             origin = find(source)
             mirror.TENSOR.pack_into(
                 scratch.tensors,
@@ -366,7 +368,7 @@ class Handle:
         for operation in self._operations:
             remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not operation.wait(remaining_s):
-                raise TimeoutError(f"the operation was not done within {timeout_s:g} s.")
+                raise TimeoutError(f"the operation did not end within {timeout_s:g} s.")
         self._value = self._result()
         self._result = None
         return self._value

@@ -32,13 +32,17 @@ def combined(tensors: Sequence[Any], factors: tuple[float, float], name: str | N
     worlds whose size is no power of two, and ConfigError for values that are no floats.
     """
     if current_set() is not global_process_set:
-        raise UnsupportedError("Adasum of a process set: it takes the whole world alone.")
+        raise UnsupportedError(
+            "Adasum combines values of all ranks, not of a process set: leave process_set out."
+        )
     size = current_set().size()
     if size & (size - 1):
-        raise UnsupportedError(f"Adasum on {size} ranks: it takes a power of two.")
+        raise UnsupportedError(
+            f"Adasum needs a power of two of ranks, not {size}: start other ranks, or use op=Average."
+        )
     for one in tensors:
         if not one.dtype.is_floating:
-            raise ConfigError(f"Adasum of {one.dtype.name}: it takes floats alone.")
+            raise ConfigError(f"Adasum cannot combine {one.dtype.name}: give tensors of floats.")
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def reduced(*values: Any) -> Any:

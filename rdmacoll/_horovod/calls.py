@@ -61,10 +61,12 @@ def operator_of(op: Any, average: bool | None = None) -> ReduceOp:
     anything else than an operator."""
     if average is not None:
         if op is not None:
-            raise ConfigError(f"op={op!r} and average={average!r}: leave `average` out, which `op` replaces.")
+            raise ConfigError(f"op={op!r} and average={average!r} exclude each other: leave `average` out.")
         return Average if average else Sum
     if op is None:
         return Average
     if op == Adasum:
-        raise UnsupportedError("op=Adasum: only allreduce and grouped_allreduce of dense tensors take it.")
+        raise UnsupportedError(
+            "op=Adasum works with dense tensors, in allreduce and grouped_allreduce alone: use Sum."
+        )
     return reduction(op)

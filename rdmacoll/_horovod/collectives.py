@@ -110,9 +110,11 @@ def _reduced_slices(
     slices: Sequence[Any], op: Any, prescale_factor: float, postscale_factor: float, name: str | None
 ) -> list[Any]:
     if op not in (Sum, Average):
-        raise UnsupportedError(f"op={op} of tf.IndexedSlices: Horovod has Sum and Average of these alone.")
+        raise UnsupportedError(f"op={op} cannot reduce tf.IndexedSlices: use Sum or Average.")
     if (prescale_factor, postscale_factor) != (1.0, 1.0):
-        raise UnsupportedError("factors of tf.IndexedSlices: scale the values outside.")
+        raise UnsupportedError(
+            "tf.IndexedSlices take no prescale_factor and no postscale_factor: scale their values."
+        )
     names = [name if name is None or not place else f"{name}/{place}" for place in range(len(slices))]
     return [
         _averaged(one, title)

@@ -192,11 +192,11 @@ def reducing_options(
     if predivide_factor != 1.0:
         if reduce_op is not Average:
             raise ConfigError(
-                f"gradient_predivide_factor={shown(predivide_factor)} with op={reduce_op}: it is for Average "
-                "alone. Give prescale_factor and postscale_factor instead."
+                f"gradient_predivide_factor={shown(predivide_factor)} needs op=Average, not "
+                f"{reduce_op}. Give prescale_factor and postscale_factor instead."
             )
         if not isinstance(predivide_factor, (int, float)) or not predivide_factor > 0:
-            raise ConfigError(f"gradient_predivide_factor={shown(predivide_factor)}: a number above 0.")
+            raise ConfigError(f"gradient_predivide_factor={shown(predivide_factor)}: give a number above 0.")
         options["prescale_factor"] = options.get("prescale_factor", 1.0) / predivide_factor
         options["postscale_factor"] = options.get("postscale_factor", 1.0) * predivide_factor
     return options
@@ -205,21 +205,27 @@ def reducing_options(
 def _check_adasum(optimizer: Any, is_mean: bool, process_set: ProcessSet) -> None:
     if own.family_of(optimizer) is not v1:
         raise ConfigError(
-            "op=Adasum with an optimizer of Keras: take one of tf.compat.v1.train, or a "
+            "op=Adasum cannot be used with an optimizer of Keras: use one of tf.compat.v1.train, or a "
             "DistributedGradientTape."
         )
     if is_mean:
-        raise ConfigError("op=Adasum with average_aggregated_gradients=True: leave one of them out.")
+        raise ConfigError(
+            "op=Adasum and average_aggregated_gradients=True exclude each other: leave one out."
+        )
     if process_set is not global_process_set:
-        raise UnsupportedError("op=Adasum with a process set: it takes the whole world alone.")
+        raise UnsupportedError(
+            "op=Adasum combines gradients of all ranks, not of a process set: leave process_set out."
+        )
 
 
 def _check_groups(num_groups: Any, groups: Any) -> None:
     if type(num_groups) is not int or num_groups < 0:
-        raise ConfigError(f"num_groups={shown(num_groups)}: a whole number from 0.")
+        raise ConfigError(f"num_groups={shown(num_groups)}: give a whole number from 0.")
     if groups is None:
         return
     is_number = type(groups) is int and groups >= 0
     is_lists = not isinstance(groups, (str, dict)) and isinstance(groups, Iterable)
     if not is_number and not (is_lists and all(isinstance(one, (list, tuple)) for one in groups)):
-        raise ConfigError(f"groups={shown(groups)}: a number of groups, or a list of lists of variables.")
+        raise ConfigError(
+            f"groups={shown(groups)}: give a number of groups, or a list of lists of variables."
+        )

@@ -85,7 +85,7 @@ def _added(process_set: Any) -> ProcessSet:
         if list(one.ranks) == sorted(process_set):
             return one
     raise ConfigError(
-        f"process_set={process_set!r} of a SyncBatchNormalization: this world has no such set. Call "
+        f"SyncBatchNormalization has process_set={process_set!r}, and this world has no such set. Call "
         "rdmacoll.add_process_set() first."
     )
 

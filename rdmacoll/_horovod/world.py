@@ -45,7 +45,9 @@ def _learn_ranks(sets: list[Any]) -> None:
     for one in sets:
         if one.ranks is None:
             if global_process_set.mpi_comm is None:
-                raise ConfigError(f"{one} is the set of a communicator: give init() that of the world, too.")
+                raise ConfigError(
+                    f"{one} was made from a communicator: give init() the communicator of all ranks, too."
+                )
             one.learn_ranks(global_process_set.mpi_comm)
 
 

@@ -104,7 +104,7 @@ def _run(name: str, command: list[str]) -> None:
             timeout=_INSTALL_S,
         )
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"{name}: {' '.join(command)} was not done in {_INSTALL_S} s.") from None
+        raise ConfigError(f"{name}: {' '.join(command)} did not end within {_INSTALL_S} s.") from None
     if done.returncode:
         last = " ".join(done.stdout.split("\n")[-8:])
         raise ConfigError(f"{name}: {' '.join(command)} failed ({done.returncode}): {last}")

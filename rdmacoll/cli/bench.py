@@ -134,11 +134,13 @@ def _measured(kind: Kind, options: _Options) -> Findings:
     peer_names = _peer_names(options.peers)
     if peer_names and options.turns < _PEER_TURNS_MIN:
         raise click.UsageError(
-            f"--turns {options.turns} with --peers: at least {_PEER_TURNS_MIN}, since the ratio is a median "
-            "of interleaved turns."
+            f"--turns {options.turns} is too few with --peers: give at least {_PEER_TURNS_MIN}, since the "
+            "ratio is a median of interleaved turns."
         )
     if peer_names and options.memory == "cuda":
-        raise click.UsageError("--peers with --memory cuda: peers are measured on host memory.")
+        raise click.UsageError(
+            "--peers and --memory cuda exclude each other: peers are measured on host memory."
+        )
     world.init()
     memory = bench_memory.memory_named(options.memory)
     ranks = world.size()

@@ -133,8 +133,8 @@ def _slices(slices: Any, name: str) -> tuple[Any, Any]:
     values = as_tensor(slices.values)
     if values.dtype != variable.dtype or not values.shape[1:].is_compatible_with(variable.shape[1:]):
         raise ConfigError(
-            f"rows of {values.dtype.name}{values.shape[1:].as_list()} for variable {name!r}, whose rows are "
-            f"{variable.dtype}{list(variable.shape[1:])}."
+            f"variable {name!r} has rows of {variable.dtype}{list(variable.shape[1:])}, and the gradient has "
+            f"rows of {values.dtype.name}{values.shape[1:].as_list()}."
         )
     return values, tf.cast(slices.indices, tf.int64)
 
@@ -144,7 +144,7 @@ def _checked_gradient(tensor: Any, name: str) -> Any:
     if tensor.dtype != variable.dtype or not tensor.shape.is_compatible_with(variable.shape):
         shape = tensor.shape.as_list() if tensor.shape.rank is not None else "of unknown shape"
         raise ConfigError(
-            f"a gradient of {tensor.dtype.name}{shape} for variable {name!r}, which takes "
-            f"{variable.dtype}{list(variable.shape)}."
+            f"variable {name!r} is {variable.dtype}{list(variable.shape)}, and its gradient is "
+            f"{tensor.dtype.name}{shape}."
         )
     return tensor

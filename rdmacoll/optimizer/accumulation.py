@@ -17,7 +17,7 @@ Pair = tuple[Any, Any]
 def checked_passes(value: Any) -> int:
     """The number of passes in a step. Raises ConfigError."""
     if type(value) is not int or value < 1:
-        raise ConfigError(f"backward_passes_per_step={value!r}: a whole number from 1.")
+        raise ConfigError(f"backward_passes_per_step={value!r}: give a whole number from 1.")
     return value
 
 

@@ -175,20 +175,20 @@ def _accumulate(optimizer: Any, reducer: GradientReducer) -> None:
     cure = f"create it with gradient_accumulation_steps={passes}, and leave backward_passes_per_step out"
     if hasattr(optimizer, "_inner_optimizers"):
         cure = f"create its optimizers with gradient_accumulation_steps={passes}"
-        raise ConfigError(f"backward_passes_per_step={passes} of a {type(optimizer).__name__}: {cure}.")
+        raise ConfigError(f"{type(optimizer).__name__} takes no backward_passes_per_step={passes}: {cure}.")
     # A copy has the number already, or gets it with the rest of its state.
     own = getattr(optimizer, "gradient_accumulation_steps", passes)
     if own == passes:
         return
     if own:
         raise ConfigError(
-            f"backward_passes_per_step={passes} of an optimizer that has gradient_accumulation_steps={own} "
-            "already: leave one of them out."
+            f"backward_passes_per_step={passes} was given, and the optimizer has "
+            f"gradient_accumulation_steps={own} already: leave one of them out."
         )
     if optimizer.built:
         raise ConfigError(
-            f"backward_passes_per_step={passes} of a {type(optimizer).__name__} that is built already: wrap "
-            f"it before its first step, or {cure}."
+            f"backward_passes_per_step={passes} was given, and the {type(optimizer).__name__} is built "
+            f"already: wrap it before its first step, or {cure}."
         )
     optimizer.gradient_accumulation_steps = passes
 

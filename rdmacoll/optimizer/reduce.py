@@ -66,7 +66,7 @@ class GradientReducer:
     ) -> None:
         """naming: distinguishes models with the same `name`."""
         if bucket_bytes is not None and (type(bucket_bytes) is not int or bucket_bytes < 1):
-            raise ConfigError(f"bucket_bytes={bucket_bytes!r}: a whole number of bytes, at least 1.")
+            raise ConfigError(f"bucket_bytes={bucket_bytes!r}: give a whole number of bytes, at least 1.")
         number = number_of(world.current(), process_set) if process_set is not global_process_set else 0
         self.name = name if number == 0 else f"{name}_of_process_set_{number}"
         self.naming = naming

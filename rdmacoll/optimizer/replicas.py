@@ -66,9 +66,9 @@ def refuse_accumulation(option: str, cure: str = "accumulate in a loop of your o
     condition that a step is complete."""
     if replica_count() > 1:
         raise ConfigError(
-            f"{option} with {replica_count()} replicas in a process "
-            f"({type(tf.distribute.get_strategy()).__name__}), where TensorFlow cannot apply gradients "
-            f"conditionally here: {cure}, or give each rank one replica."
+            f"{option} cannot be used with {replica_count()} replicas in a process "
+            f"({type(tf.distribute.get_strategy()).__name__}), since TensorFlow cannot apply gradients "
+            f"conditionally there: {cure}, or give each rank one replica."
         )
 
 

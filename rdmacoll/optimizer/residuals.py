@@ -64,7 +64,7 @@ def reduced(
     residuals of all ranks stay as they are. Raises ConfigError for gradients of anything else than
     variables."""
     if replica_count() > 1:
-        raise ConfigError(f"{compression!r} with several replicas in a rank: start a rank for each replica.")
+        raise ConfigError(f"{compression!r} needs ranks with one replica: start a rank for each replica.")
     prescale, postscale = factors
     ranks = current_set().size()
     residuals = [
@@ -127,8 +127,8 @@ def _residual_of(variable: Any, gradient: Any, compression: LossyCompressor) -> 
     """As `residual_of`, but makes a missing one. Raises ConfigError."""
     if not isinstance(plain_variable(variable), tf.Variable) or not gradient.dtype.is_floating:
         raise ConfigError(
-            f"{compression!r} of {getattr(variable, 'name', 'a tensor')} ({gradient.dtype.name}): it takes "
-            "gradients of variables of floats, whose residuals it keeps."
+            f"{compression!r} cannot compress the gradient of {getattr(variable, 'name', 'a tensor')} "
+            f"({gradient.dtype.name}): it keeps residuals, for variables of floats alone."
         )
     return _made(variable, tf.float64 if gradient.dtype == tf.float64 else tf.float32)
 

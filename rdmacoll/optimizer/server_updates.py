@@ -107,8 +107,8 @@ def wrap(optimizer: Any, family: Any, name: str, options: Mapping[str, Any]) -> 
         value = None if value is Compression.none else value
         if option in _UNUSED and value != _UNUSED[option]:
             raise ConfigError(
-                f"DistributedOptimizer({option}={value!r}) with asynchronous parameter servers, where each "
-                "push is applied by itself and nothing is reduced: leave it out, or use sync=True."
+                f"DistributedOptimizer({option}={value!r}) has no meaning with asynchronous parameter "
+                "servers, which apply each push by itself: leave it out, or use sync=True."
             )
     if family is v1:
         return server_updates_v1.wrap(optimizer, name)

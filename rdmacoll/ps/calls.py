@@ -210,7 +210,8 @@ def _output_for(name: str, out: Array | None) -> Array:
         return np.empty(variable.shape, variable.dtype)
     if out.shape != variable.shape or not out.flags.writeable or not out.flags.c_contiguous:
         raise ConfigError(
-            f"out of shape {list(out.shape)}: give a contiguous, writable {list(variable.shape)}."
+            f"out has shape {list(out.shape)}: give a contiguous, writable array of shape "
+            f"{list(variable.shape)}."
         )
     if out.dtype != variable.dtype:
         raise ConfigError(f"out is {out.dtype}, and variable {name!r} is {variable.dtype}: give that dtype.")
@@ -223,7 +224,7 @@ def _checked_gradient(tensor: Any, name: str, shape: tuple[int, ...] | None = No
     expected = variable.shape if shape is None else shape
     if array.shape != expected or array.dtype != variable.dtype:
         raise ConfigError(
-            f"a gradient of {array.dtype}{list(array.shape)} for variable {name!r}, which takes "
-            f"{variable.dtype}{list(expected)}: give it that shape and dtype."
+            f"variable {name!r} takes gradients of {variable.dtype}{list(expected)}, and this one is "
+            f"{array.dtype}{list(array.shape)}: give it that shape and dtype."
         )
     return array

@@ -104,8 +104,8 @@ def test_memory_of_no_bytes_needs_no_address():
 
 ODD = {
     "a negative number of dimensions": (Made(ndim=-1), "-1 dimensions"),
-    "very many dimensions": (Made(ndim=1 << 30), "1073741824 dimensions; at most 8"),
-    "nine dimensions": (Made((1,) * 9), "9 dimensions; at most 8"),
+    "very many dimensions": (Made(ndim=1 << 30), "1073741824 dimensions: collectives take at most 8"),
+    "nine dimensions": (Made((1,) * 9), "9 dimensions: collectives take at most 8"),
     "no shape": (Made(has_shape=False), "no shape"),
     "a negative dimension": (Made((2, -3)), "(2, -3)"),
     "more bytes than there are": (Made((1 << 40, 1 << 40)), "impossible shape"),

@@ -82,8 +82,12 @@ def test_a_push_brings_its_learning_rate_or_goes_by_that_of_its_optimizer() -> N
 
 def test_values_come_into_arrays_that_are_given_or_into_new_ones() -> None:
     found = run(PROGRAM, 3, deadline_s=60).succeeded()[0]
-    wanted = ["out names other", "memory with a gradient", "memory with a gradient", "out of shape [3]"]
-    wanted += ["out is float64", "give a contiguous, writable [10]", "out of shape [1000, 300]"]
+    wanted = ["out names other", "memory with a gradient", "memory with a gradient", "out has shape [3]"]
+    wanted += [
+        "out is float64",
+        "give a contiguous, writable array of shape [10]",
+        "out has shape [1000, 300]",
+    ]
     assert len(found["refused"]) == len(wanted), found
     for text, part in zip(found["refused"], wanted):
         assert part in text

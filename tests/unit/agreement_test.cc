@@ -41,8 +41,8 @@ TEST(AgreementOfRanks, is_not_disturbed_by_a_late_answer) {
   run(2958, totals);
 }
 
-// A rank joins while an operation runs. Then the next operation of that name is judged, for which
-// the rank has given zeros. The verdict must not meet the operation that runs.
+// A rank joins while an operation runs, and gives zeros for the next operation of this name. The
+// verdict on the next operation must not end the one that runs.
 TEST(AgreementOfRanks, gives_a_verdict_to_its_own_operation) {
   Totals totals;
   run(2944, totals);

@@ -344,7 +344,8 @@ bool RdmaPeer::report(Sink& sink) {
 
 bool RdmaPeer::end_if_at_fault(Sink& sink) {
   if (link_.fault.empty() || has_ended()) return false;
-  if (!echo_.empty()) return false;  // the fault is a consequence too: keep_alive() ends the peer
+  // An earlier failure has caused this fault, too. keep_alive() ends the peer with that failure.
+  if (!echo_.empty()) return false;
   give_up(sink, link_.fault);
   return true;
 }
