@@ -52,9 +52,9 @@ def step(
     """The 161 gradients of ResNet-50 (102 MB, float32) in one training step. Starts all ranks itself.
 
     Ours are TensorFlow operations in a tf.function, one for each bucket that the optimizer wrapper cuts, for
-    several values of RDMACOLL_BUCKET_BYTES; Horovod's one for each gradient; raw MPI sums numpy arrays,
-    tensor by tensor. Alone: all gradients are there. Step: they come one after the other from a backward pass
-    that takes time; hidden is the share of the communication that the step does not take longer for.
+    several values of RDMACOLL_BUCKET_BYTES. Horovod's are one for each gradient. Raw MPI sums numpy arrays,
+    tensor by tensor. Alone: all gradients are ready at once. Step: they become ready one after the other
+    during a backward pass. hidden: the share of the communication that overlaps the backward pass.
     """
     refuse_launched()
     links_of(link, [ranks])

@@ -103,7 +103,7 @@ def wrapped(
     refuse_servers()
     if checked_passes(backward_passes_per_step) != 1:
         raise ConfigError(
-            f"backward_passes_per_step={backward_passes_per_step} of a tape, which lives for one pass: sum "
+            f"backward_passes_per_step={backward_passes_per_step} is not for a tape, which lives for one pass: sum "
             "the gradients of plain tapes and give the sums to a wrapped optimizer, or wrap the optimizer "
             f"with backward_passes_per_step={backward_passes_per_step}."
         )

@@ -29,7 +29,7 @@ def rows_of(rank: int) -> int:
 
 
 def plain(**options: Any) -> Any:
-    """Returns Keras's own layer, without kernels that have another moving variance (Keras 2)."""
+    """Returns Keras's own layer. The fused kernels of Keras 2 are off: they compute another moving variance."""
     return keras.layers.BatchNormalization(**options, **({} if IS_KERAS_3 else {"fused": False}))
 
 

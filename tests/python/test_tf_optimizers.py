@@ -56,7 +56,7 @@ OUTCOMES = {
     "unknown": "TypeError: ",  # Keras 2 knows no gradient_accumulation_steps: accumulate in a loop
     "xla": "ConfigError: a collective cannot be compiled by XLA, and this function is traced with "
     "jit_compile=True. Leave jit_compile off where you call rdmacoll. ",
-    "tape": "ConfigError: backward_passes_per_step=2 of a tape, which lives for one pass: ",
+    "tape": "ConfigError: backward_passes_per_step=2 is not for a tape, which lives for one pass: ",
     "parts": "create its optimizers with gradient_accumulation_steps=2.",
 }
 OPTIMIZERS = {

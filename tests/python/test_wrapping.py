@@ -102,7 +102,9 @@ def test_what_cannot_be_wrapped_is_said() -> None:
     assert "is built already: wrap it before its first step" in found["too_late"]
     assert "create its optimizers with gradient_accumulation_steps=2" in found["of_many"]
     assert found["no_number"] == "backward_passes_per_step=0: give a whole number from 1."
-    assert found["of_a_tape"].startswith("backward_passes_per_step=4 of a tape, which lives for one pass")
+    assert found["of_a_tape"].startswith(
+        "backward_passes_per_step=4 is not for a tape, which lives for one pass"
+    )
     assert found["sum"] == [-10.0] * 3
     assert found["copy"] == [2, [-3.0] * 3]
     assert "class Derived is derived from the class of one wrapped optimizer" in found["derived"]

@@ -20,7 +20,7 @@ namespace rdmacoll::rdma {
 class FlushWaiter {
  public:
   virtual ~FlushWaiter() = default;
-  // The flush is done that was asked for with this number.
+  // The flush that was requested with this number is done.
   virtual void flushed(uint32_t number) = 0;
   virtual void flush_failed(const std::string& cause) = 0;
 };
@@ -40,7 +40,7 @@ class GpuFlushes {
   // Call when all writes before are complete. `written`: a byte that this NIC wrote, in held
   // memory. The waiter hears of the end during a later call.
   void ask(std::size_t rail, const std::byte* written, FlushWaiter& waiter, uint32_t number);
-  // The waiter hears of nothing that it has asked for.
+  // Drops the waiter's requests. It is not called for them.
   void forget(const FlushWaiter& waiter);
   bool owns(std::size_t rail, uint32_t queue_pair) const;
   void handle(std::size_t rail, const Completion& completion);
@@ -55,7 +55,7 @@ class GpuFlushes {
     uint32_t number = 0;
     Piece written;
   };
-  // One read at a time. It serves all that were asked for before it left, for one GPU.
+  // One read at a time. It serves all requests for one GPU that were made before it was posted.
   struct Nic {
     std::unique_ptr<QueuePair> queue_pair;
     std::vector<Ticket> waiting;
