@@ -32,10 +32,10 @@ class HeldOperations {
   std::size_t count(uint32_t set) const;  // without refused ones, for which no caller waits
   std::string titles() const;             // the labels of all operations
 
-  // Before the engine sleeps: asks all streams for a wake-up. If a stream has none to give, it is
-  // polled. False: an operation waits no more, or its stream has failed.
+  // Call before the engine sleeps. Requests a wake-up from all streams. A stream that offers none is
+  // polled instead. Returns false if an operation need not wait any more, or its stream has failed.
   bool arm();
-  // How long the engine may sleep then. A fault of a GPU keeps a promised wake-up away.
+  // How long the engine may sleep then. A GPU that fails never sends its wake-up.
   Nanoseconds wait_max() const { return is_polled_ ? kPollInterval : kFaultInterval; }
 
  private:

@@ -39,7 +39,7 @@ class Kernel {
   struct Pending {
     Kernel* kernel = nullptr;
     TF_OpKernelContext* context = nullptr;
-    // The engine outlives the operation. Until its submission, compute() keeps the engine.
+    // The engine outlives its operations. Before the submission, compute() keeps it alive.
     const rc_api* api = nullptr;
     rc_engine* engine = nullptr;
     Done done;

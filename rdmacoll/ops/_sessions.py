@@ -10,8 +10,8 @@ from rdmacoll.ops._library import typed_errors
 
 
 def raise_typed_errors() -> None:
-    """Keeps such sessions from restarting for ever: they take the status of a failed rank for a
-    preemption. With this, our errors arrive typed from `run`, and end the training."""
+    """Makes sessions raise our typed errors from `run`, so that these end the training. Otherwise a session
+    takes the status of a failed rank for a preemption, and restarts for ever."""
     # These are internal to TensorFlow, and the same from 2.15 to 2.21.
     with contextlib.suppress(ImportError, AttributeError):
         from tensorflow.python.training.monitored_session import _CoordinatedSession

@@ -103,9 +103,9 @@ def wrapped(
     refuse_servers()
     if checked_passes(backward_passes_per_step) != 1:
         raise ConfigError(
-            f"backward_passes_per_step={backward_passes_per_step} is not for a tape, which lives for one pass: sum "
-            "the gradients of plain tapes and give the sums to a wrapped optimizer, or wrap the optimizer "
-            f"with backward_passes_per_step={backward_passes_per_step}."
+            f"backward_passes_per_step={backward_passes_per_step} is not for a tape, which lives for one "
+            "pass: sum the gradients of plain tapes and give the sums to a wrapped optimizer, or wrap the "
+            f"optimizer with backward_passes_per_step={backward_passes_per_step}."
         )
     if isinstance(tape, DistributedTape):
         raise ConfigError("this tape is wrapped already: its gradients would be reduced twice.")

@@ -29,7 +29,7 @@ def rows_of(rank: int) -> int:
 
 
 def plain(**options: Any) -> Any:
-    """Returns Keras's own layer. The fused kernels of Keras 2 are off: they compute another moving variance."""
+    """Returns Keras's own layer. Keras 2's fused kernels are off, since their moving variance differs."""
     return keras.layers.BatchNormalization(**options, **({} if IS_KERAS_3 else {"fused": False}))
 
 
