@@ -149,8 +149,8 @@ std::vector<std::shared_ptr<SecondaryWorld>> Listener::secondary_worlds() {
   return present;
 }
 
-// Accepts a caller and closes the connection. A caller that stayed in the queue would wake the engine again and
-// again.
+// Accepts a caller and closes the connection. A caller that stayed in the queue would wake the
+// engine again and again.
 void Listener::reject_one(const ListeningSocket& from, int error, Nanoseconds now) {
   last_refusal_ = error_text(error);
   starved_since_ = std::min(starved_since_, now);

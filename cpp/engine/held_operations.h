@@ -32,8 +32,9 @@ class HeldOperations {
   std::size_t count(uint32_t set) const;  // without refused ones, for which no caller waits
   std::string titles() const;             // the labels of all operations
 
-  // Call before the engine sleeps. Requests a wake-up from all streams. A stream that offers none is
-  // polled instead. Returns false if an operation need not wait any more, or its stream has failed.
+  // Call before the engine sleeps. Requests a wake-up from all streams. A stream that offers none
+  // is polled instead. Returns false if an operation need not wait any more, or its stream has
+  // failed.
   bool arm();
   // How long the engine may sleep then. A GPU that fails never sends its wake-up.
   Nanoseconds wait_max() const { return is_polled_ ? kPollInterval : kFaultInterval; }

@@ -29,7 +29,7 @@ Status PoolMemory::reach(std::size_t bytes) {
 }
 
 TaskRunner::TaskRunner(Transport& transport, const World& world, int peer, MemoryPool& pool,
-               const Clock& clock)
+                       const Clock& clock)
     : transport_(transport),
       world_(world),
       peer_(peer),

@@ -35,7 +35,8 @@ class PoolMemory {
 class TaskRunner final : public Sink {
  public:
   // `peer` is the other rank of the two. All arguments outlive the runner.
-  TaskRunner(Transport& transport, const World& world, int peer, MemoryPool& pool, const Clock& clock);
+  TaskRunner(Transport& transport, const World& world, int peer, MemoryPool& pool,
+             const Clock& clock);
 
   // Polls the transport, and posts the messages and transfers that are due. Returns whether
   // anything moved.

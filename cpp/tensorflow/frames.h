@@ -16,9 +16,9 @@ class Frames {
   // `node`: the name of a kernel's node, which contains the names of the loops around it.
   explicit Frames(std::string_view node);
 
-  // Finds the iterations of the outer loops whose hash is `frame`, and returns a number for them that
-  // is equal on all ranks. Returns `frame` if it finds none: ranks with equal loop names have equal
-  // frames.
+  // Finds the iterations of the outer loops whose hash is `frame`, and returns a number for them
+  // that is equal on all ranks. Returns `frame` if it finds none: ranks with equal loop names have
+  // equal frames.
   uint64_t outer_iterations(uint64_t frame);
 
  private:

@@ -13,9 +13,9 @@ namespace {
 
 using probe::Message;
 using probe::Plan;
-using probe::TaskRunner;
 using probe::Row;
 using probe::Setting;
+using probe::TaskRunner;
 
 Plan quick(std::vector<uint64_t> sizes) {
   return {.sizes = std::move(sizes),

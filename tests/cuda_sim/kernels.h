@@ -1,5 +1,5 @@
-// Modules of kernels. The fake driver reads the names and parameters of kernels from PTX, and emulates
-// them by their C++ compilation.
+// Modules of kernels. The fake driver reads the names and parameters of kernels from PTX, and
+// emulates them by their C++ compilation.
 #pragma once
 
 #include <memory>

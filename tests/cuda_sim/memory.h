@@ -1,6 +1,6 @@
-// The memory of the emulated GPUs. A GPU's addresses are reserved without access, so the CPU dies on
-// them as on a card. The bytes lie in a memfd, which is mapped a second time. Another process opens
-// the memfd for CUDA IPC.
+// The memory of the emulated GPUs. A GPU's addresses are reserved without access, so the CPU dies
+// on them as on a card. The bytes lie in a memfd, which is mapped a second time. Another process
+// opens the memfd for CUDA IPC.
 #pragma once
 
 #include <cstddef>

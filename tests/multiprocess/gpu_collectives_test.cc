@@ -1,5 +1,6 @@
-// The whole engine over real transports, with tensors in memory of GPUs. A fake CUDA driver emulates
-// the GPUs: it ends the process if the host touches their memory, and its streams are late.
+// The whole engine over real transports, with tensors in memory of GPUs. A fake CUDA driver
+// emulates the GPUs: it ends the process if the host touches their memory, and its streams are
+// late.
 #include <gtest/gtest.h>
 
 #include <chrono>

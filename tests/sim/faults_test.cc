@@ -60,8 +60,9 @@ TEST(SimulatedFaults, end_well_where_a_start_meets_a_connection_that_has_ended) 
   EXPECT_TRUE(outcome.ok()) << outcome.scenario << "\n" << outcome.hang << outcome.unnamed;
 }
 
-// A rank starts an operation by a plan. The verdict on the plan's end may reach it before the root's
-// answer to this operation. The late answer must not match the rank's next operation of this name.
+// A rank starts an operation by a plan. The verdict on the plan's end may reach it before the
+// root's answer to this operation. The late answer must not match the rank's next operation of this
+// name.
 TEST(SimulatedFaults, end_well_where_a_verdict_overtakes_an_answer) {
   const SimOutcome outcome = simulate(3809);
   EXPECT_TRUE(outcome.ok()) << outcome.scenario << "\n" << outcome.hang << outcome.unnamed;

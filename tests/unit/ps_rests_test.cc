@@ -32,7 +32,7 @@ TEST_P(StoreSettles, anew_behind_a_gradient) {
   push(sparse);
   push(dense);
   const uint64_t first_missed = sparse.updates(0);
-  constexpr int kDone = 260, kMissed = kDone + 5;  // the row would settle with the next updates
+  constexpr int kDone = 260, kMissed = kDone + 5;  // some updates before the row settles
   for (int i = 0; i < kMissed; ++i) sparse.begin_update(0);
   uint64_t row = 0, left = kDone * kColumns;
   EXPECT_FALSE(sparse.catch_up(0, sparse.updates(0), row, left));

@@ -370,15 +370,15 @@ void fill_kernels(Functions& f) {
     const auto name = reinterpret_cast<const Kernel*>(function)->name;
     auto copied =
         std::make_shared<ReduceParameters>(*static_cast<const ReduceParameters*>(parameters[0]));
-    return the().enqueue("cuLaunchKernel", stream,
-                         {std::string(name), [=] {
-                            void* arguments[] = {copied.get()};
-                            KernelMemory memory;
-                            if (emulate(name, blocks, threads, arguments, memory) != Emulated::done) {
-                              the().note("a kernel faults");
-                            }
-                            return true;
-                          }});
+    return the().enqueue("cuLaunchKernel", stream, {std::string(name), [=] {
+                                                      void* arguments[] = {copied.get()};
+                                                      KernelMemory memory;
+                                                      if (emulate(name, blocks, threads, arguments,
+                                                                  memory) != Emulated::done) {
+                                                        the().note("a kernel faults");
+                                                      }
+                                                      return true;
+                                                    }});
   };
 }
 

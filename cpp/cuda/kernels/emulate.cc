@@ -43,7 +43,7 @@ bool translate(Word& address, Word count, std::size_t element, bool is_written,
 }
 
 Emulated reduce(const Kernel& kernel, unsigned blocks, const ReduceParameters& given,
-              EmulatedMemory& memory) {
+                EmulatedMemory& memory) {
   const std::size_t width = kRowHead + given.sources;
   const std::size_t words = given.rows * width;
   const auto* from = given.words;
@@ -87,7 +87,7 @@ Emulated write_word(WriteWordParameters job, EmulatedMemory& memory) {
 }  // namespace
 
 Emulated emulate(std::string_view name, unsigned blocks, unsigned threads, void* const* parameters,
-            EmulatedMemory& memory) {
+                 EmulatedMemory& memory) {
   if (name == "write_word") {
     return write_word(*static_cast<const WriteWordParameters*>(parameters[0]), memory);
   }

@@ -31,6 +31,6 @@ enum class Emulated { done, unknown_kernel, wrong_block, fault };
 // Addresses of each row are translated once, before the first thread runs. A fault comes before
 // anything is written.
 Emulated emulate(std::string_view name, unsigned blocks, unsigned threads, void* const* parameters,
-            EmulatedMemory& memory);
+                 EmulatedMemory& memory);
 
 }  // namespace rdmacoll::cuda
