@@ -91,6 +91,13 @@ def test_ranks_bear_a_million_wrong_messages_of_the_agreement(builds) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs_build("test")
+def test_schedules_are_right_and_well_chosen_in_all_large_worlds(builds) -> None:
+    program = builds.wait("test") / "unit_tests"
+    check_longer(program, "*EveryAlgorithm*:*Chosen*", "RDMACOLL_TEST_ALL_LARGE_WORLDS", 1, 1800)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_build("test")
 def test_ranks_agree_in_ten_million_random_events(builds) -> None:
     program = builds.wait("test") / "unit_tests"
     check_longer(program, "AgreementOfRanks*", "RDMACOLL_TEST_AGREEMENT_STEPS", 10_000_000, 1800)
