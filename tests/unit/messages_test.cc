@@ -9,6 +9,43 @@ namespace rdmacoll {
 namespace {
 constexpr uint32_t kEpoch = 3;
 
+struct Anything {
+  template <typename T>
+  operator T() const;
+};
+// The number of fields of a struct.
+template <typename T, typename... Fields>
+constexpr std::size_t fields_of() {
+  if constexpr (requires { T{Fields{}..., Anything{}}; }) {
+    return fields_of<T, Fields..., Anything>();
+  } else {
+    return sizeof...(Fields);
+  }
+}
+// The other tests cannot see a field that is never sent. After adding a field, add it to put() and
+// decode() in messages.cc, to examples() below and to mutate_message.h, and raise its number here.
+static_assert(fields_of<DescriptorRef>() == 2);
+static_assert(fields_of<ReadyRecord>() == 9);
+static_assert(fields_of<ReadyMessage>() == 2);
+static_assert(fields_of<InternMessage>() == 2);
+static_assert(fields_of<DecisionUnit>() == 2);
+static_assert(fields_of<Decision>() == 6);
+static_assert(fields_of<PlannedUnit>() == 3);
+static_assert(fields_of<PlannedDecision>() == 5);
+static_assert(fields_of<PlanMessage>() == 4);
+static_assert(fields_of<FreezeMessage>() == 1);
+static_assert(fields_of<FrozenMessage>() == 3);
+static_assert(fields_of<ResumeMessage>() == 3);
+static_assert(fields_of<CaughtUpMessage>() == 1);
+static_assert(fields_of<ReplayMessage>() == 1);
+static_assert(fields_of<PlaceMessage>() == 2);
+static_assert(fields_of<AllJoinedMessage>() == 2);
+static_assert(fields_of<VerdictMessage>() == 4);
+static_assert(fields_of<FailureMessage>() == 2);
+static_assert(fields_of<LeavingMessage>() == 4);
+static_assert(fields_of<GoodbyeMessage>() == 1);
+static_assert(fields_of<FragmentMessage>() == 2);
+
 std::vector<Message> examples() {
   ErrorDetail detail{
       JobRank(2), "node7", "connection reset", "layer/kernel", {JobRank(2), JobRank(3)}};
