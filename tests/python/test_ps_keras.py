@@ -121,7 +121,7 @@ def test_what_servers_cannot_do_is_said_when_it_is_asked_for():
     expected = [
         "an optimizer of class Lion cannot be applied. Servers apply Keras' SGD, Adam",
         "SGD has global_clipnorm=1.0: no server sees all gradients",
-        "DistributedOptimizer(op=Sum) with asynchronous parameter servers",
+        "DistributedOptimizer(op=Sum) has no meaning with asynchronous parameter servers",
         "DistributedOptimizer(backward_passes_per_step=2)",
         "class AdadeltaOptimizer cannot be applied. Servers apply GradientDescentOptimizer, Momentum",
         "this SGD, a part of it or the optimizer around it is wrapped already",

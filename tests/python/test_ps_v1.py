@@ -83,7 +83,7 @@ def test_what_servers_cannot_do_is_said():
         "ConfigError: an optimizer of class FtrlOptimizer cannot be applied. Servers apply GradientDescent",
         "ConfigError: Own changes _apply_dense of MomentumOptimizer: servers cannot apply these changes",
         "MomentumOptimizer has a momentum of class function, which servers cannot compute: give a number.",
-        "ConfigError: DistributedOptimizer(op=Sum) with asynchronous",
+        "ConfigError: DistributedOptimizer(op=Sum) has no meaning with asynchronous",
         "ConfigError: variable 'v' is float16, and servers update float32 and float64: keep it",
         "ConfigError: variable 'v' has a constraint",
         "ConfigError: variable 'v' is at the servers already",
