@@ -111,10 +111,10 @@ def test_transports_are_listed_with_their_properties() -> None:
     ("arguments", "off"),
     [
         ("", []),
-        ("transport=shm,tcp\n", ["rdma"]),
-        ("rdma=false\n", ["rdma"]),
-        ("transport=rdma\n", ["shm", "tcp"]),
-        ("transport=quic\n", []),
+        ("RDMACOLL_TRANSPORT=shm,tcp\n", ["rdma"]),
+        ("RDMACOLL_RDMA=false\n", ["rdma"]),
+        ("RDMACOLL_TRANSPORT=rdma\n", ["shm", "tcp"]),
+        ("RDMACOLL_TRANSPORT=quic\n", []),
     ],
 )
 def test_settings_turn_transports_off(arguments: str, off: list[str]) -> None:
