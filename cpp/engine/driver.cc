@@ -25,7 +25,7 @@ namespace {
 constexpr Nanoseconds kStandBack = 20 * kMillisecond;
 // Waiters are woken when the baton is free. These limits bound the cost of a lost race.
 constexpr Nanoseconds kBatonTimeout = kMillisecond;
-constexpr Nanoseconds kCallerPatience = 20 * kMillisecond;
+constexpr Nanoseconds kCallerTimeout = 20 * kMillisecond;
 constexpr Nanoseconds kBatonSpin = 20 * kMicrosecond;
 // While there is work, drive() checks its limits once in this many turns.
 constexpr uint32_t kTurnsPerLook = 16;
@@ -180,7 +180,7 @@ void Driver::visit(Operation& operation, Limits& limits) {
       leave();
       refused_at = 0;
     } else {
-      if (limits.gil_release != nullptr) limits.gil_release->begin();
+      if (limits.gil != nullptr) limits.gil->begin();
       const Nanoseconds now = clock_.now();
       if (refused_at == 0) {
         refused_at = now;
@@ -191,7 +191,7 @@ void Driver::visit(Operation& operation, Limits& limits) {
       if (now - refused_at < kBatonSpin) {
         relax(options_.yield);
       } else {
-        wait_for_baton(operation, std::min(limits.deadline() - now, kCallerPatience));
+        wait_for_baton(operation, std::min(limits.deadline() - now, kCallerTimeout));
       }
     }
     if (operation.done() || limits.are_reached(clock_.now())) return;
@@ -353,12 +353,11 @@ void Driver::drive(Done done, Limits& limits) {
     // If ranks share a core, a peer can answer only after this thread yields.
     const bool moved = engine_.progress() && !(options_.yield && engine_.is_settled());
     if (moved) idle_since = 0;
-    if (moved && limits.gil_release == nullptr && ++turns % kTurnsPerLook != 0) continue;
+    if (moved && limits.gil == nullptr && ++turns % kTurnsPerLook != 0) continue;
     if (done() || (!limits.insists && insisting_.load(std::memory_order_relaxed) > 0)) return;
     const Nanoseconds now = engine_.turned_at();
     if (limits.are_reached(now)) return;
-    if (limits.gil_release != nullptr && now - limits.since > kSpinAlone)
-      limits.gil_release->begin();
+    if (limits.gil != nullptr && now - limits.since > kSpinAlone) limits.gil->begin();
     if (moved) continue;
     if (idle_since == 0) idle_since = now;
     // Starts and ends insist. Their waits say nothing about later waits.
@@ -368,7 +367,7 @@ void Driver::drive(Done done, Limits& limits) {
       continue;
     }
     if (limits.idle == Idle::returns) return;
-    if (limits.gil_release != nullptr) limits.gil_release->begin();
+    if (limits.gil != nullptr) limits.gil->begin();
     if (fall_asleep()) {
       if (sleep(caller_epoll_, std::min(limits.deadline(), engine_.next_deadline()))) {
         silence_bell();

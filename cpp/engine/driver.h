@@ -110,7 +110,7 @@ class Driver {
     Idle idle = Idle::sleeps;
     bool insists = false;
     bool learns = true;  // whether earlier waits shorten the polling
-    GilRelease* gil_release = nullptr;
+    GilRelease* gil = nullptr;
     Nanoseconds since = kNever;  // when the first check of the limits was made
 
     bool are_reached(Nanoseconds now) {
@@ -125,7 +125,7 @@ class Driver {
     return {.timeout = timeout,
             .spin = is_on_gpu ? options_.gpu_spin : options_.caller_spin,
             .learns = !is_on_gpu,
-            .gil_release = gil_release};
+            .gil = gil_release};
   }
   template <typename Done>
   void drive(Done done, Limits& limits);
