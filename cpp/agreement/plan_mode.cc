@@ -12,7 +12,7 @@ namespace {
 
 // How long an operation waits for the operations that the plan has before it, although there is
 // room for them.
-constexpr Nanoseconds kPlanPatience = 100 * kMillisecond;
+constexpr Nanoseconds kPlanTimeout = 100 * kMillisecond;
 // If nothing has ended for this long, a rank may be missing. Only the log can find out which.
 constexpr Nanoseconds kPlanSilence = kSecond;
 
@@ -109,12 +109,12 @@ void PlanMode::check(bool has_room) {
 bool PlanMode::is_stuck(bool has_room) const {
   const Nanoseconds idle = parts_.now.turned_at - moved_at_;
   if (idle >= kPlanSilence) return true;
-  return parts_.queue.decided().empty() && has_room && idle >= kPlanPatience &&
+  return parts_.queue.decided().empty() && has_room && idle >= kPlanTimeout &&
          !parts_.undecided.empty();
 }
 
 Nanoseconds PlanMode::next_deadline(bool is_busy) const {
-  return is_active() && is_busy ? parts_.now.turned_at + kPlanPatience : kNever;
+  return is_active() && is_busy ? parts_.now.turned_at + kPlanTimeout : kNever;
 }
 
 // ---- out of the plan ----

@@ -8,7 +8,7 @@
 namespace rdmacoll {
 namespace {
 
-constexpr int kPatienceMax = 8;
+constexpr int kBackoffMax = 8;
 // A plan that lasted this many periods saved more than its beginning and end cost.
 constexpr uint64_t kPeriodsThatPay = 16;
 
@@ -76,7 +76,7 @@ std::optional<PlannedDecision> Recurrence::planned(const Decision& decision) {
 
 std::optional<Recurrence::Period> Recurrence::find() const {
   if (repeats_ == 0) return std::nullopt;
-  const uint64_t least = std::max<uint64_t>(repeats_, 2) << patience_;
+  const uint64_t least = std::max<uint64_t>(repeats_, 2) << backoff_;
   for (std::size_t period = 1; period <= history_.size(); ++period) {
     if (noted_ < least * period || since_trial_ < period) break;
     if (!repeats(before_[before_.size() - period])) continue;
@@ -121,7 +121,7 @@ bool Recurrence::repeats(const End& before) const {
 
 void Recurrence::plan_ended(std::size_t period, uint64_t decisions) {
   const bool paid = decisions >= kPeriodsThatPay * period;
-  patience_ = paid ? 0 : std::min(patience_ + 1, kPatienceMax);
+  backoff_ = paid ? 0 : std::min(backoff_ + 1, kBackoffMax);
   forget();
 }
 

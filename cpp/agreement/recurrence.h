@@ -59,7 +59,7 @@ class Recurrence {
 
   const DescriptorTable& table_;
   uint64_t repeats_;
-  int patience_ = 0;  // number of doublings
+  int backoff_ = 0;  // number of doublings
   uint64_t noted_ = 0;
   uint64_t since_trial_ = 0;  // decisions noted since the last trial
   int64_t next_number_ = -1;

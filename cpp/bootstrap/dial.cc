@@ -84,7 +84,7 @@ void Dial::start(Nanoseconds now) {
 void Dial::lack(const std::string& what, Nanoseconds now) {
   lacking_since_ = std::min(lacking_since_, now);
   attempt_failed(what, now);
-  refused_ = now - lacking_since_ >= kShortagePatience;
+  refused_ = now - lacking_since_ >= kShortageTimeout;
 }
 
 void Dial::attempt_failed(const std::string& why, Nanoseconds now) {

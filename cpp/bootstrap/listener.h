@@ -40,7 +40,7 @@ class Listener {
   const std::string& last_refusal() const { return last_refusal_; }
   // For a while, no caller could be let in for lack of descriptors; last_refusal() says so.
   bool is_starved(Nanoseconds now) const {
-    return starved_since_ != kNever && now - starved_since_ >= kShortagePatience;
+    return starved_since_ != kNever && now - starved_since_ >= kShortageTimeout;
   }
 
  private:

@@ -43,7 +43,7 @@ int connect_error(int socket);  // 0: connected; EINPROGRESS: not yet
 
 // A rank without descriptors retries for this long, since another thread may close some. This is
 // less than the peer's timeout, so that the rank that knows the cause reports it.
-inline constexpr Nanoseconds kShortagePatience = kSecond;
+inline constexpr Nanoseconds kShortageTimeout = kSecond;
 
 // Send and receive as many of the bytes as a non-blocking stream socket takes or has at once.
 // `done` counts the bytes from the beginning of the buffer. Ok also if nothing moved; an error

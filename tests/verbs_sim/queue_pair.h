@@ -130,7 +130,7 @@ class SimQueuePair final : public rdma::QueuePair {
 
   std::array<Due, kDirections> due_{};
   int rnrs_ = 0;                 // in a row
-  std::optional<Due> patience_;  // the time until which an unanswered path is retried
+  std::optional<Due> backoff_;  // the time until which an unanswered path is retried
 };
 
 }  // namespace rdmacoll::verbs_sim

@@ -67,7 +67,7 @@ void SimQueuePair::act(Direction direction) {
 void SimQueuePair::transfer() {
   SimQueuePair* peer = fabric_.answering(*this);
   if (peer == nullptr) return wait_for_path();
-  patience_.reset();
+  backoff_.reset();
   if (send(sends_delivered_).request.kind == rdma::SendKind::read) return read(*peer);
   if (!transfer_ && !begin(*peer)) return;
   if (!transfer_->parts.empty()) return land(*peer);
@@ -234,13 +234,13 @@ void SimQueuePair::receiver_not_ready() {
 
 void SimQueuePair::wait_for_path() {
   const int tries = path_.retries + 1;
-  if (!patience_) {
-    patience_ = Due{fabric_.step_ + static_cast<uint64_t>(fabric_.policy_.retry_steps * tries),
+  if (!backoff_) {
+    backoff_ = Due{fabric_.step_ + static_cast<uint64_t>(fabric_.policy_.retry_steps * tries),
                     fabric_.now() + tries * (Nanoseconds{4096} << path_.timeout)};
   }
   if (path_.timeout == 0 || (is_soft() && path_.retries == kForEver)) return;
-  const bool is_over = fabric_.clock_ != nullptr ? fabric_.now() >= patience_->time
-                                                 : fabric_.step_ >= patience_->step;
+  const bool is_over = fabric_.clock_ != nullptr ? fabric_.now() >= backoff_->time
+                                                 : fabric_.step_ >= backoff_->step;
   // The first unacknowledged send breaks, delivered or not.
   if (is_over) break_at(sends_acknowledged_, kRetriesExceeded);
 }
