@@ -129,7 +129,7 @@ class SimQueuePair final : public rdma::QueuePair {
   std::deque<rdma::Completion> arrivals_;  // completions of receives_shown_ and the later ones
 
   std::array<Due, kDirections> due_{};
-  int rnrs_ = 0;                 // in a row
+  int rnrs_ = 0;                // in a row
   std::optional<Due> backoff_;  // the time until which an unanswered path is retried
 };
 

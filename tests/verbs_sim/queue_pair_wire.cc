@@ -236,11 +236,11 @@ void SimQueuePair::wait_for_path() {
   const int tries = path_.retries + 1;
   if (!backoff_) {
     backoff_ = Due{fabric_.step_ + static_cast<uint64_t>(fabric_.policy_.retry_steps * tries),
-                    fabric_.now() + tries * (Nanoseconds{4096} << path_.timeout)};
+                   fabric_.now() + tries * (Nanoseconds{4096} << path_.timeout)};
   }
   if (path_.timeout == 0 || (is_soft() && path_.retries == kForEver)) return;
-  const bool is_over = fabric_.clock_ != nullptr ? fabric_.now() >= backoff_->time
-                                                 : fabric_.step_ >= backoff_->step;
+  const bool is_over =
+      fabric_.clock_ != nullptr ? fabric_.now() >= backoff_->time : fabric_.step_ >= backoff_->step;
   // The first unacknowledged send breaks, delivered or not.
   if (is_over) break_at(sends_acknowledged_, kRetriesExceeded);
 }

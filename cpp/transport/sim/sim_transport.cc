@@ -17,7 +17,7 @@ SimTransport::SimTransport(SimNetwork& network, int rank)
       rank_(rank),
       peers_(network.ranks()),
       polled_at_(network.clock().now()),
-      patience_from_(network.ranks(), polled_at_) {}
+      silence_from_(network.ranks(), polled_at_) {}
 
 Status SimTransport::Reader::read(std::span<const RemotePiece> from, std::size_t skip,
                                   std::byte* into, std::size_t bytes) const {
@@ -42,7 +42,7 @@ void SimTransport::connect(int peer) {
   Peer& to = peers_[peer];
   if (to.wanted || to.connected || to.dropped) return;
   to.wanted = true;
-  patience_from_[peer] = network_.clock().now();
+  silence_from_[peer] = network_.clock().now();
   network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::ordered,
                 [this, peer] { other(peer).greet(rank_); });
 }
@@ -59,7 +59,7 @@ void SimTransport::greet(int peer) {
   from.connected = true;
   ++counters_.connections;
   ++counters_.handshakes;
-  patience_from_[peer] = network_.clock().now();
+  silence_from_[peer] = network_.clock().now();
   arrive({.kind = Arrival::Kind::connected, .peer = peer});
   network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::ordered,
                 [this, peer] { other(peer).greet(rank_); });
@@ -248,7 +248,7 @@ bool SimTransport::poll(Sink& sink) {
   armed_ = false;
   const Nanoseconds now = network_.clock().now();
   if (now - polled_at_ > network_.policy().peer_timeout / 2) {
-    std::fill(patience_from_.begin(), patience_from_.end(), now);  // this rank's own loop was late
+    std::fill(silence_from_.begin(), silence_from_.end(), now);  // this rank's own loop was late
   }
   polled_at_ = now;
   const bool any = !arrivals_.empty();
@@ -294,7 +294,7 @@ void SimTransport::look_for_silence(Sink& sink) {
     const Nanoseconds spoke = network_.last_heard(peer, rank_, other(peer).polled_at_);
     // A peer is unheard until it has answered.
     const Nanoseconds heard =
-        is_connected(peer) ? std::max(spoke, patience_from_[peer]) : patience_from_[peer];
+        is_connected(peer) ? std::max(spoke, silence_from_[peer]) : silence_from_[peer];
     if (now - heard <= network_.policy().peer_timeout) continue;
     peers_[peer] = Peer{};
     peers_[peer].dropped = true;

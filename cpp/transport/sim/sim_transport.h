@@ -122,7 +122,7 @@ class SimTransport final : public Transport {
   Nanoseconds silence_checked_at_ = 0;
   bool armed_ = false;
   Nanoseconds polled_at_ = 0;  // when others last heard of us, since a poll is a heartbeat
-  std::vector<Nanoseconds> patience_from_;  // by peer
+  std::vector<Nanoseconds> silence_from_;  // by peer
   Counters counters_;
 };
 
