@@ -88,7 +88,7 @@ def pair(
     with that of the pinned copies to and from the GPU that they need, which is measured in the same run.
     """
     if memory == "cuda":
-        return bench_pair_memory.measured(transport, sizes_of(sizes), repeat, burst)
+        return bench_pair_memory.measured(transport, sizes_of(sizes), repeat, burst, timeout)
     test = pairs.Test(
         {"transport": transport},
         LATENCY | EXCHANGE | BANDWIDTH,

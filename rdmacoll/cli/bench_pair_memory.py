@@ -29,22 +29,32 @@ _WIDTHS = (9, 12, 9, 9, 9, 10, 10)
 
 
 class _Ends:
-    """Both memories of this rank."""
+    """Both memories of this rank. limit_s: for all measurements."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit_s: float) -> None:
+        self._begin, self._limit_s = time.perf_counter(), limit_s
         self.memories: dict[str, Memory] = {"host": HostMemory("engine", engine.empty), "GPU": CudaMemory()}
         self._gpu = self.memories["GPU"]
 
     def seconds(self, calls: Sequence[Callable[[], Any]], repeats: int) -> float:
-        """The time of the calls, one after another, at the slower rank."""
+        """The time of the calls, one after another, at the slower rank.
+
+        Raises RdmacollError on both ranks once the limit of all measurements is over.
+        """
         engine.barrier()
         begin = time.perf_counter()
         for _ in range(repeats):
             for call in calls:
                 call()
         self._gpu.finish()
-        mine = (time.perf_counter() - begin) / repeats
-        return float(engine.allreduce(np.array([mine]), Max)[0])
+        now = time.perf_counter()
+        slower, elapsed = engine.allreduce(np.array([(now - begin) / repeats, now - self._begin]), Max)
+        if elapsed > self._limit_s:
+            raise RdmacollError(
+                f"bench pair has measured for {elapsed:.1f} s, and --timeout is {self._limit_s:g} s: raise "
+                "it, or choose fewer --sizes, a smaller --repeat or a shorter --burst."
+            )
+        return float(slower)
 
     def copy_rates(self, size: int) -> dict[str, float]:
         """Bytes per second of pinned copies of this size, at the slower rank. The ranks measure in turns."""
@@ -126,19 +136,24 @@ def _row_line(row: dict[str, Any]) -> str:
     )
 
 
-def measured(transport: str | None, sizes: Sequence[int], repeat: int, burst: float) -> Findings:
-    """Measures transfers one after another. Raises ConfigError without two ranks, or without a GPU.
+def measured(
+    transport: str | None, sizes: Sequence[int], repeat: int, burst: float, limit_s: float
+) -> Findings:
+    """Measures transfers one after another. Raises ConfigError without two ranks, or without a GPU, and
+    RdmacollError after the limit.
 
-    repeat: bursts of a cell. burst: seconds.
+    repeat: bursts of a cell. burst: seconds. limit_s: seconds for all, also for one transfer that hangs.
     """
-    settings: dict[str, Any] = {} if transport is None else {"transport": transport}
+    settings: dict[str, Any] = {"stall_error_s": limit_s}
+    if transport is not None:
+        settings["transport"] = transport
     world.init(**settings)
     if world.size() != 2:
         raise ConfigError(
             f"bench pair measures the path between 2 ranks, and {world.size()} were started: "
             "mpirun -np 2 rdmacoll bench pair."
         )
-    ends = _Ends()
+    ends = _Ends(limit_s)
     found = world.describe()["transport"]
     label = ends.memories["GPU"].label
     print_line(f"2 ranks, {os.cpu_count()} cores, over {found}, {label}")

@@ -70,6 +70,16 @@ def test_bench_pair_compares_transfers_with_copies(place: Place, tmp_path: Path)
     assert "GPU-GPU" in output
 
 
+@pytest.mark.parametrize("place", own_places())
+def test_bench_pair_ends_at_its_limit(place: Place) -> None:
+    skip_without_commands()
+    words = ["bench", "pair", "--memory", "cuda", "--sizes", "8", "--repeat", "1000", "--timeout", "1"]
+    outcome = run(COMMANDS, 2, arguments=words, env=place.environment(COLUMNS="200"), deadline_s=100)
+    for rank in outcome.ranks:
+        assert rank.code == 1, outcome.text()
+    assert "--timeout is 1 s: raise it, or choose fewer --sizes" in outcome.ranks[0].output, outcome.text()
+
+
 @pytest.mark.parametrize("place", own_places(is_fake_slow=True))
 def test_selftest_compares_arrays_on_a_gpu_with_numpy(place: Place, tmp_path: Path) -> None:
     options = ["--transport", "shm", "--algorithm", "direct"]
