@@ -6,7 +6,8 @@ It starts its ranks itself, and needs numpy, the driver, and the libraries in rd
 checked before it is timed. Each part has ranks of its own. The ratios:
 
 - staged: bandwidth of a broadcast between the ranks, by the slowest of its ways: the same broadcast of host
-  memory, and the pinned copies to the host and to the GPU that it needs.
+  memory, and the pinned copies to the host and to the GPU that it needs. Host memory is broadcast in segments
+  of the usual length and in long ones, as staged data is, and the faster one counts.
 - gradients: time of an allreduce of ResNet-50's 161 gradients (102 MB), and of 16 times as much, by the time
   of two device copies of as many bytes.
 - small: time of a prepared allreduce of 8 bytes, by that of the same in host memory and of three empty
@@ -40,6 +41,7 @@ RANKS = 2
 TURNS = 7
 DEADLINE_S = 150
 MPS = "nvidia-cuda-mps-control"
+LONG_SEGMENTS = 16 << 20  # bytes
 GOALS = {"staged": 0.90, "gradients": 2.5, "small": 1.0}
 
 
@@ -105,8 +107,24 @@ def _maximum() -> Any:
     return rdmacoll.Max
 
 
-def staged(rank: Rank, scale: float) -> list[dict[str, Any]]:
-    """Bandwidth between the ranks, from and to each kind of memory."""
+def link(rank: Rank, scale: float) -> list[dict[str, Any]]:
+    """Bandwidth between the ranks, of host memory."""
+    size = max(1000, int((64 << 20) * scale))
+    values = np.arange(size, dtype=np.float32) % 1_000_003
+    array = rank.engine.empty(size, np.float32)
+    array[:] = values if rank.number == 0 else -values
+    run = rank.engine.prepare_broadcast(array, 0, out=array)
+    run()
+    assert np.array_equal(array, values), "wrong values"
+    rate = 4 * size / rank.medians({"broadcast": run}, 3)["broadcast"]
+    return [_row("staged", "broadcast, host to host, in long segments", rate / 1e9, "GB/s")]
+
+
+def staged(rank: Rank, scale: float, link_rate: float) -> list[dict[str, Any]]:
+    """Bandwidth between the ranks, from and to each kind of memory.
+
+    link_rate: bytes a second of host memory in long segments.
+    """
     size = max(1000, int((64 << 20) * scale))
     values = np.arange(size, dtype=np.float32) % 1_000_003
     on_gpu, on_host = Lent(rank.gpu, (size,)), rank.engine.empty(size, np.float32)
@@ -124,14 +142,14 @@ def staged(rank: Rank, scale: float) -> list[dict[str, Any]]:
     rates = rank.gpu.copy_rates(4 * size) if rank.number == 0 else {}
     rank.engine.barrier()
     seconds = rank.medians(calls, 3)
-    link = 4 * size / seconds["host to host"]
+    of_host = max(link_rate, 4 * size / seconds["host to host"])
     rows = [_row("staged", f"{name}, pinned", rate / 1e9, "GB/s") for name, rate in rates.items()]
     for kinds, taken in seconds.items():
         needed = {"host to host": (), "GPU to host": ("to host",), "host to GPU": ("to device",)}
         copies = [rates[way] for way in needed.get(kinds, tuple(rates))] if rates else []
         row = _row("staged", f"broadcast, {kinds}", 4 * size / taken / 1e9, "GB/s")
         if copies:
-            row["ratio"] = 4 * size / taken / min(link, *copies)
+            row["ratio"] = 4 * size / taken / min(of_host, *copies)
             row["met"] = row["ratio"] >= GOALS["staged"]
         rows.append(row)
     return rows
@@ -209,7 +227,7 @@ def small(rank: Rank, scale: float) -> list[dict[str, Any]]:
     return rows
 
 
-PARTS = {"staged": staged, "gradients": gradients, "small": small}
+PARTS = ("staged", "gradients", "small")
 WAYS_OF = {"staged": ("",), "gradients": ("", "IPC"), "small": ("", "IPC", "IPC always")}
 
 
@@ -217,9 +235,12 @@ def _row(part: str, what: str, value: float, unit: str) -> dict[str, Any]:
     return {"part": part, "measured": what, "value": value, "unit": unit}
 
 
-def _be_a_rank(part: str, scale: float, path: str) -> None:
+def _be_a_rank(part: str, scale: float, path: str, link_rate: float) -> None:
     rank = Rank()
-    rows = PARTS[part](rank, scale)
+    if part == "staged":
+        rows = staged(rank, scale, link_rate)
+    else:
+        rows = {"link": link, "gradients": gradients, "small": small}[part](rank, scale)
     if rank.number == 0:
         Path(path).write_text(json.dumps({"gpu": rank.gpu.name, "rows": rows}))
     import rdmacoll
@@ -227,16 +248,19 @@ def _be_a_rank(part: str, scale: float, path: str) -> None:
     rdmacoll.shutdown()
 
 
-def _run_part(part: str, scale: float, folder: Path, settings: dict[str, str]) -> dict[str, Any]:
+def _run_part(
+    part: str, scale: float, folder: Path, settings: dict[str, str], link_rate: float = 0
+) -> dict[str, Any]:
     """Runs a part on ranks of its own. Returns their rows, or the output of ranks that failed.
 
-    settings: further variables of the ranks.
+    settings: further variables of the ranks. link_rate: for the part "staged".
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     path, processes = folder / f"{part}.json", []
     command = [sys.executable, str(Path(__file__).resolve()), "--part", part, "--scale", str(scale)]
+    command += ["--link-rate", str(link_rate)]
     for rank in range(RANKS):
         request = {"RANK": str(rank), "SIZE": str(RANKS), "RENDEZVOUS": address}
         environ = {**os.environ, **{f"RDMACOLL_{name}": value for name, value in request.items()}}
@@ -283,29 +307,49 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="of sizes and numbers of calls")
     parser.add_argument("--mps", action="store_true", help="the gradients once more, by NVIDIA's MPS")
     parser.add_argument("--json", default="")
-    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=("link", *PARTS), help=argparse.SUPPRESS)
+    parser.add_argument("--link-rate", type=float, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
-        _be_a_rank(options.part, options.scale, options.json)
+        _be_a_rank(options.part, options.scale, options.json, options.link_rate)
         return 0
     results: dict[str, Any] = {"gpu": "", "ranks": RANKS, "cores": os.cpu_count(), "rows": [], "failed": []}
     with tempfile.TemporaryDirectory() as folder:
         ways = _ways()
         for part in options.only or PARTS:
+            link_rate = _measure_link(results, options.scale, Path(folder)) if part == "staged" else 0
             for way, settings in ways.items():
                 if way in WAYS_OF[part]:
-                    _add(results, _run_part(part, options.scale, Path(folder), settings), way)
+                    _add(results, _run_part(part, options.scale, Path(folder), settings, link_rate), way)
         if options.mps and shutil.which(MPS):
-            way, known = list(ways.items())[:2][-1]
-            with _mps(Path(folder) / "mps") as settings:
-                found = _run_part("gradients", options.scale, Path(folder), {**known, **settings})
-            _add(results, found, f"{way} MPS".strip())
+            _measure_with_mps(results, options.scale, Path(folder), ways)
         elif options.mps:
             print(f"without {MPS}, which is not here")
     print(f"{RANKS} ranks on {results['gpu'] or 'no GPU'}, {results['cores']} cores")
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
     return 1 if results["failed"] else 0
+
+
+def _measure_link(results: dict[str, Any], scale: float, folder: Path) -> float:
+    """Returns the bandwidth of host memory in long segments, in bytes a second, or 0 after a failure."""
+    found = _run_part("link", scale, folder, {"RDMACOLL_SEGMENT_BYTES": str(LONG_SEGMENTS)})
+    _add(results, found, "")
+    return 1e9 * float(found["rows"][0]["value"]) if found["rows"] else 0.0
+
+
+def _measure_with_mps(
+    results: dict[str, Any], scale: float, folder: Path, ways: dict[str, dict[str, str]]
+) -> None:
+    """Measures the gradients once more. A service that does not work leaves the other results as they are."""
+    way, known = list(ways.items())[:2][-1]
+    try:
+        with _mps(folder / "mps") as settings:
+            found = _run_part("gradients", scale, folder, {**known, **settings})
+            _add(results, found, f"{way} MPS".strip())
+    except (OSError, subprocess.SubprocessError) as error:
+        results["failed"].append(f"{MPS} does not work: {str(error).rstrip('.')}. Run without --mps.")
+        print(results["failed"][-1])
 
 
 def _ways() -> dict[str, dict[str, str]]:

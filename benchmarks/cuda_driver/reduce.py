@@ -30,7 +30,8 @@ class Reduction:
     def __init__(self, cuda: Cuda, name: str, to: int, sources: list[int], size: int, rows: int = 1) -> None:
         self._cuda, self._name = cuda, cuda.load(name, ptx_of(name))
         element = ELEMENTS[name.partition("_")[2]]
-        tile, part = THREADS * UNIT, size // rows // UNIT * UNIT
+        tile = THREADS * UNIT
+        part = size // element * element if rows == 1 else size // rows // UNIT * UNIT
         access = UNITS if name.startswith(("sum", "copy")) and len(sources) <= 4 else WORDS
         self._parameters = ReduceParameters(rows=rows, sources=len(sources))
         table = []

@@ -145,8 +145,8 @@ def small_copies(cuda: Cuda, _: Any) -> dict[str, dict[str, float]]:
         found[f"{size} B"] = {
             "to host, copy engine": host_us(by_engine("cuMemcpyDtoHAsync_v2", host, at, size), 500),
             "to device, copy engine": host_us(by_engine("cuMemcpyHtoDAsync_v2", at, host, size), 500),
-            "to host, kernel": host_us(by_kernel(int(mapped.value), device, max(size, 16)), 500),
-            "to device, kernel": host_us(by_kernel(device, int(mapped.value), max(size, 16)), 500),
+            "to host, kernel": host_us(by_kernel(int(mapped.value), device, size), 500),
+            "to device, kernel": host_us(by_kernel(device, int(mapped.value), size), 500),
         }
     cuda.free(device)
     return found

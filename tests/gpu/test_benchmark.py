@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +34,23 @@ def check_part(place: Place, part: str, tmp_path: Path) -> None:
     else:
         assert with_ratio == RATIOS[part]
     assert all(row["value"] > 0 for row in found["rows"])
+
+
+def test_a_service_that_does_not_start_loses_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    control = tmp_path / "nvidia-cuda-mps-control"
+    control.write_text("#!/bin/sh\nexit 3\n")
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    names = runpy.run_path(str(ROOT / "benchmarks" / "gpu.py"))
+    rows = [{"measured": "an earlier part"}]
+    results = {"gpu": "", "rows": rows, "failed": []}
+    names["_measure_with_mps"](results, 0.001, tmp_path, {"": {}})
+    assert results["rows"] == [{"measured": "an earlier part"}]
+    assert len(results["failed"]) == 1
+    assert "returned non-zero exit status 3. Run without --mps." in results["failed"][0]
+    assert results["failed"][0] in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("place", own_places())
