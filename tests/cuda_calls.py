@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -140,15 +141,22 @@ class Cuda:
         return None if refused else int(value.value)
 
     @contextmanager
-    def blocked(self, stream: Handle) -> Iterator[None]:
-        """Holds a stream up until the end of the block, by a host function that waits."""
+    def blocked(self, stream: Handle, limit_s: float | None = None) -> Iterator[None]:
+        """Holds a stream up until the end of the block, by a host function that waits.
+
+        limit_s: and no longer, so that a block that waits for the stream ends, too.
+        """
         libc, semaphore = ctypes.CDLL(None), ctypes.create_string_buffer(64)
         libc.sem_init(semaphore, 0, 0)
         wait = ctypes.cast(libc.sem_wait, ctypes.c_void_p)
         self("cuLaunchHostFunc", stream, wait, semaphore)
+        timer = threading.Timer(limit_s or 0, libc.sem_post, [semaphore])
+        if limit_s is not None:
+            timer.start()
         try:
             yield
         finally:
+            timer.cancel()
             libc.sem_post(semaphore)
             self.synchronize(stream)
 

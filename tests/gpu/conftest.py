@@ -45,7 +45,7 @@ ON_A_GPU: pytest.StashKey[set[str]] = pytest.StashKey()
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.markexpr == "gpu" and not has_real():
-        raise pytest.UsageError(f"{REAL} cannot be opened: these tests need a GPU of NVIDIA and its driver.")
+        raise pytest.UsageError(f"{REAL} shows no GPU: these tests need a GPU of NVIDIA and its driver.")
     config.stash[ON_A_GPU] = {item.nodeid for item in items if item.get_closest_marker("gpu")}
 
 

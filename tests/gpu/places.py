@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 import os
 import secrets
+import subprocess
+import sys
 from dataclasses import dataclass, field
 
 import pytest
@@ -18,13 +21,24 @@ REAL = "libcuda.so.1"
 LIBRARIES = ("cupy", "torch", "jax", "numba")
 
 
+COUNT = f"""
+import ctypes, sys
+driver, count = ctypes.CDLL({REAL!r}), ctypes.c_int()
+sys.exit(driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value)
+"""
+
+
+@functools.lru_cache(maxsize=1)
 def has_real() -> bool:
-    """Whether this machine has the library of NVIDIA's driver."""
+    """Whether this machine has a GPU that NVIDIA's driver knows.
+
+    A process of its own asks, since CUDA does not work in children that are forked after its start.
+    """
     try:
         ctypes.CDLL(REAL)
     except OSError:
         return False
-    return True
+    return subprocess.run([sys.executable, "-c", COUNT], capture_output=True, timeout=100).returncode == 0
 
 
 @dataclass(frozen=True)
