@@ -62,11 +62,21 @@ class Ops:
         ops.rc_tf_register_gpu_kernels.restype = ctypes.c_char_p
         assert ops.rc_tf_problem() is None
         assert self._find("RdmacollAllreduce", "GPU", "float32") is None, "registered without the library"
+        self._ops = ops
         if has_gpu_kernels:
-            assert ops.rc_tf_register_gpu_kernels(self._sim.tf_sim_stream_of) is None
+            assert self.register_gpu_kernels() is None
         table = _VOID(library.load().table_address)
         world.on_change(lambda engine: ops.rc_tf_attach(table, _VOID(engine)))
         self._cupy = cupy
+
+    def register_gpu_kernels(self) -> str | None:
+        """Registers the kernels for GPUs. Returns None or the error."""
+        problem: bytes | None = self._ops.rc_tf_register_gpu_kernels(self._sim.tf_sim_stream_of)
+        return None if problem is None else problem.decode()
+
+    def refuse_gpu_kernel(self, kernels_before: int) -> None:
+        """Lets TensorFlow refuse the registration of a kernel for GPUs."""
+        self._sim.tf_sim_refuse_gpu_kernel(kernels_before)
 
     def _find(self, op: str, device: str, dtype: str) -> int | None:
         found: int | None = self._sim.tf_sim_builder(op.encode(), device.encode(), TYPES[dtype])

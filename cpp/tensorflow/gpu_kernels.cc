@@ -56,8 +56,9 @@ bool has_gpu_kernels() { return stream_function.load(std::memory_order_relaxed) 
 }  // namespace rdmacoll::tensorflow
 
 const char* rc_tf_register_gpu_kernels(rc_tf_stream_of stream_of) {
-  using rdmacoll::tensorflow::stream_function;
-  if (stream_function.exchange(stream_of, std::memory_order_acq_rel) != nullptr) return nullptr;
-  static const auto* const problem = new std::string(rdmacoll::tensorflow::register_kernels());
+  static const auto* const problem = [stream_of] {
+    rdmacoll::tensorflow::stream_function.store(stream_of, std::memory_order_release);
+    return new std::string(rdmacoll::tensorflow::register_kernels());
+  }();
   return problem->empty() ? nullptr : problem->c_str();
 }

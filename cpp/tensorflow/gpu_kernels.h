@@ -20,8 +20,9 @@ extern "C" {
 // Returns the CUDA stream of a TF_OpKernelContext, or 0 if there is none.
 typedef uint64_t (*rc_tf_stream_of)(void* context);
 
-// Registers the kernels for GPUs. Call it once, before an op runs. The function must stay callable
-// until the process ends. Returns NULL or an error message, which stays valid.
+// Registers the kernels for GPUs at its first call, which must come before an op runs. The function
+// must stay callable until the process ends. Returns NULL or an error message, which stays valid.
+// Later calls return the same.
 __attribute__((visibility("default"))) const char* rc_tf_register_gpu_kernels(
     rc_tf_stream_of stream_of);
 }

@@ -55,7 +55,9 @@ def _load() -> Any:
     problem = shared.rc_tf_problem()
     if problem is not None:
         raise ConfigError(f"TensorFlow {tf.__version__}: {problem.decode()}.")
-    if tf.test.is_built_with_cuda():
+    # Ranks with kernels for GPUs do not share results in host memory, and no tensor lies on a GPU here
+    # without one.
+    if tf.test.is_built_with_cuda() and tf.config.get_visible_devices("GPU"):
         _gpu_op.register(shared)
     table = library.load().table_address
 

@@ -159,3 +159,17 @@ for op in ("RdmacollAllgather", "RdmacollReducescatter", "RdmacollReduce", "Rdma
 """,
         1,
     )
+
+
+def test_every_registration_says_that_the_first_one_was_refused(place):
+    run_body(
+        place,
+        begin()
+        + """
+ops = start(has_gpu_kernels=False)
+ops.refuse_gpu_kernel(3)
+for _ in range(3):
+    assert ops.register_gpu_kernels() == "the test refuses this kernel"
+""",
+        size=1,
+    )

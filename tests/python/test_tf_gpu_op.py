@@ -81,15 +81,17 @@ def test_a_library_that_does_not_fit_is_not_loaded(built, cache, monkeypatch, ca
     assert "cannot be loaded" in capfd.readouterr().err
 
 
-def test_only_a_tensorflow_with_cuda_loads_it(library, monkeypatch):
+# A job on the host alone shares the results of a node, which kernels for GPUs would exclude.
+def test_only_a_tensorflow_with_cuda_that_sees_a_gpu_loads_it(library, monkeypatch):
     loads = []
     monkeypatch.setattr(_gpu_op, "register", loads.append)
     monkeypatch.setattr(_library.world, "on_change", lambda listener: None)
     monkeypatch.setattr(_sessions, "raise_typed_errors", lambda: None)
-    for has_cuda in (False, True):
+    for has_cuda, gpus, count in ((False, [], 0), (False, ["GPU:0"], 0), (True, [], 0), (True, ["GPU:0"], 1)):
         monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda answer=has_cuda: answer)
+        monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind, answer=gpus: answer)
         _library._load.__wrapped__()
-        assert len(loads) == has_cuda
+        assert len(loads) == count, (has_cuda, gpus)
 
 
 def test_the_key_changes_with_tensorflow_and_rdmacoll(monkeypatch):

@@ -60,6 +60,9 @@ std::vector<TF_KernelBuilder>& builders() {
   return *all;
 }
 
+// How many kernels for GPUs are registered before one is refused.
+int gpu_kernels_before_refusal = -1;
+
 void set(TF_Status* status, TF_Code code, std::string text) {
   status->code = code;
   status->text = std::move(text);
@@ -109,9 +112,10 @@ void TF_KernelBuilder_TypeConstraint(TF_KernelBuilder* builder, const char*, TF_
   set(status, TF_OK, "");
 }
 void TF_RegisterKernelBuilder(const char*, TF_KernelBuilder* builder, TF_Status* status) {
-  builders().push_back(*builder);
+  const bool is_refused = builder->device == std::string("GPU") && gpu_kernels_before_refusal-- == 0;
+  if (!is_refused) builders().push_back(*builder);
   delete builder;
-  set(status, TF_OK, "");
+  set(status, is_refused ? TF_INTERNAL : TF_OK, is_refused ? "the test refuses this kernel" : "");
 }
 void TF_RunAsyncOpKernelDoneCallback(TF_AsyncOpKernelDoneCallback* done) {
   (*reinterpret_cast<std::function<void()>*>(done))();
@@ -177,6 +181,7 @@ void tf_sim_set_number(TF_OpKernelConstruction* construction, const char* name, 
 void tf_sim_set_text(TF_OpKernelConstruction* construction, const char* name, const char* text) {
   construction->texts[name] = text;
 }
+void tf_sim_refuse_gpu_kernel(int kernels_before) { gpu_kernels_before_refusal = kernels_before; }
 // Returns the registered kernel for an op, a device and a dtype, or null.
 const TF_KernelBuilder* tf_sim_builder(const char* op, const char* device, int type) {
   for (const TF_KernelBuilder& one : builders()) {
