@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from cuda_calls import Cuda, Handle
 
-from rdmacoll import ConfigError
+import rdmacoll
+from rdmacoll import ConfigError, engine
 
 
 def driver() -> str:
@@ -61,6 +62,20 @@ def strided(values: Any) -> Any:
     )
     array[...] = values
     return array
+
+
+def prepare_sums() -> None:
+    """Waits until the GPUs of all ranks have the kernels of sums, which they load beside the calls, and until
+    ranks of a node have each other's memory open where they can. Call it on all ranks."""
+    array = cupy().array(np.zeros(20_000, np.float32))
+    while True:
+        engine.allreduce(array, rdmacoll.Sum)
+        preparing = np.array([rdmacoll.metrics()["gpus_preparing"]], np.float64)
+        if engine.allreduce(preparing, rdmacoll.Sum)[0] == 0:
+            break
+    for _ in range(3):  # offers and answers go with calls
+        engine.allreduce(array, rdmacoll.Sum)
+        engine.barrier()
 
 
 @functools.cache

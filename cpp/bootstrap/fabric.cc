@@ -191,9 +191,12 @@ void Fabric::offer(int peer, const GpuSlab& slab, GpuWork& work) {
   if (to != nullptr) to->offer(peer, slab, work);
 }
 
+void Fabric::open_offers(GpuWork& work) {
+  for (const auto& one : transports_) one->open_offers(work);
+}
+
 void Fabric::stop_views(int peer) {
-  Transport* to = connected(peer);
-  if (to != nullptr) to->stop_views(peer);
+  for (const auto& one : transports_) one->stop_views(peer);
 }
 
 // Progress.

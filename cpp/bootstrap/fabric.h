@@ -99,6 +99,7 @@ class Fabric final : public Transport {
   Status release(int peer, Lane lane, uint64_t sequence) override;
   GpuViews gpu_views(int peer, const GpuSlab& slab) const override;
   void offer(int peer, const GpuSlab& slab, GpuWork& work) override;
+  void open_offers(GpuWork& work) override;
   void stop_views(int peer) override;
   bool pin(const Piece& memory) override;
   void unpin(const Piece& memory) override;

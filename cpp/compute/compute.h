@@ -60,6 +60,7 @@ struct GpuCounters {
   uint64_t bytes_staged = 0;        // copied between host and GPUs
   uint64_t bytes_between_gpus = 0;  // read from work memory of other ranks on GPUs
   uint64_t kernel_launches = 0;
+  uint64_t preparing = 0;  // GPUs that are being made ready for sums
 };
 
 // Only the holder of the baton calls it. The spans of a job and their targets stay valid until

@@ -34,23 +34,32 @@ CudaMemory::CudaMemory(const Driver& driver, CudaOptions options)
       device_pool_(std::make_shared<DevicePool>(gpus_)),
       gpu_memory_(open_gpu_memory(driver, options, gpus_)),
       kinds_(*gpus_, options.log),
-      modules_(*gpus_, options.log),
+      modules_(std::make_shared<GpuModules>(gpus_, thread_, options.log)),
+      sums_(gpus_, modules_, thread_),
       orders_(gpus_, events_, sleeper_),
       pinned_(*gpus_, options.pool, options.log),
-      work_(gpus_, options.log),
-      parts_{*gpus_, *events_, modules_, pinned_, options.pool, *device_pool_, sleeper_} {}
+      work_(gpus_, sums_, options.log),
+      parts_{*gpus_, *events_, *modules_, pinned_, options.pool, sums_, sleeper_} {}
+
+// The driver may wait for a kernel of the program that never ends.
+CudaMemory::~CudaMemory() {
+  if (thread_.stop()) return;
+  log_.warning(
+      "the CUDA driver is still loading a kernel of rdmacoll, since it waits for kernels of this "
+      "program. Its memory on the GPU stays until they end: end them before shutdown().");
+}
 
 Status CudaMemory::find(const void* memory, Gpu& gpu) {
   MemoryPlace place;
   RC_RETURN_IF_ERROR(kinds_.look(memory, place));
   gpu = place.gpu;
   if (gpu == kHost) return {};
-  modules_.prepare(gpu);
+  modules_->prepare(gpu);
   return gpu_memory_ == nullptr ? Status() : gpu_memory_->admit(gpu, log_);
 }
 
 Status CudaMemory::order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) {
-  modules_.prepare(gpu);
+  modules_->prepare(gpu);
   return orders_.record(stream, gpu, order);
 }
 

@@ -33,10 +33,11 @@ class CudaMemory final : public DeviceMemory {
  public:
   static Status open(CudaOptions options, std::unique_ptr<CudaMemory>& memory);
   CudaMemory(const Driver& driver, CudaOptions options);
+  ~CudaMemory() override;
 
   Status use(int number, Gpu& gpu) override { return gpus_->use(number, gpu); }
   int number_of(Gpu gpu) const override { return gpus_->facts(gpu).ordinal; }
-  // At the first call for a GPU, this function and order() load kernels there.
+  // At the first call for a GPU, this function and order() let a thread load kernels there.
   Status find(const void* memory, Gpu& gpu) override;
   Status find_stream(uint64_t stream, Gpu& gpu) override { return orders_.find_gpu(stream, gpu); }
   Status order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) override;
@@ -46,6 +47,8 @@ class CudaMemory final : public DeviceMemory {
 
   const GpuParts& parts() const { return parts_; }
   GpuWork& work() { return work_; }
+  // For calls of the driver that may wait for kernels of the program.
+  DriverThread& thread() { return thread_; }
   // Facts for NICs, which may outlive this object. Null without NICs.
   const std::shared_ptr<GpuMemory>& memory_for_nics() const { return gpu_memory_; }
   // Call it before the waker ends. The driver may have calls of it in store.
@@ -59,7 +62,9 @@ class CudaMemory final : public DeviceMemory {
   const std::shared_ptr<DevicePool> device_pool_;
   const std::shared_ptr<GpuMemory> gpu_memory_;
   MemoryKinds kinds_;
-  GpuModules modules_;
+  DriverThread thread_;
+  const std::shared_ptr<GpuModules> modules_;
+  GpuSums sums_;
   StreamOrders orders_;
   RetiredMemory retired_;
   PinnedPool pinned_;

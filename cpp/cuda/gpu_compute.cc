@@ -78,6 +78,23 @@ bool are_on(Gpu gpu, std::span<const Piece> pieces) {
 
 Address address_of(const std::byte* memory) { return reinterpret_cast<Address>(memory); }
 
+// The pieces of `bytes` bytes from `begin` on.
+void cut_out(std::span<const Piece> pieces, std::size_t begin, std::size_t bytes,
+             std::vector<Piece>& cut) {
+  cut.clear();
+  Side side(pieces);
+  side.skip(begin);
+  while (bytes > 0) {
+    const std::size_t run = std::min(side.run(), bytes);
+    cut.push_back({side.data(), run, side.gpu()});
+    side.skip(run);
+    bytes -= run;
+  }
+}
+
+// Operands in scratch memory begin at multiples of it, which no element crosses.
+constexpr std::size_t kScratchAlignment = 256;
+
 }  // namespace
 
 // The work of one job on GPUs.
@@ -89,15 +106,24 @@ class GpuCompute::Work {
   }
 
   Status perform(const ComputeJob& job, std::size_t bytes) {
-    if (!is_copy(job)) return launch(job, bytes) ? Status() : bring_and_launch(job, bytes);
-    return suits_a_kernel(job, bytes) && launch(job, bytes) ? Status() : copy(job, bytes);
+    if (is_copy(job)) {
+      const bool is_launched = suits_a_kernel(job, bytes) && launch(job, bytes, table()).ok();
+      return is_launched ? Status() : copy(job.to, job.sources.front().pieces, nullptr);
+    }
+    Status status = launch(job, bytes, table());
+    if (status.is_busy()) status = bring_and_launch(job, bytes);
+    if (status.ok()) return status;
+    return {status.code(),
+            cat(status.message(), " With RDMACOLL_CUDA_IPC=off, processors make the sums.")};
   }
 
   // Notes the end of the job on each lane that it has used. `ends`: how many.
-  Status end(std::size_t& ends) {
+  Status end(const ComputeJob& job, std::size_t& ends) {
+    const char* const what = is_copy(job) ? "a copy" : "a sum";
     Status status;
     for (const LaneKey& key : used_) {
-      const Status noted = enter(key.first).ok() ? compute_.lane(key).end(job_) : scope_->status();
+      const Status noted =
+          enter(key.first).ok() ? compute_.lane(key).end(job_, what) : scope_->status();
       if (noted.ok()) ++ends;
       if (status.ok()) status = noted;
     }
@@ -119,60 +145,94 @@ class GpuCompute::Work {
     if (std::find(used_.begin(), used_.end(), key) == used_.end()) used_.push_back(key);
   }
 
-  // False: the GPU cannot perform the job by a kernel.
-  bool launch(const ComputeJob& job, std::size_t bytes) {
+  LaunchTable& table() { return compute_.tables_[job_]; }
+
+  // Busy: no kernel performs the job on memory where it lies.
+  Status launch(const ComputeJob& job, std::size_t bytes, LaunchTable& table) {
     const Gpu gpu = only_gpu(job);
-    if (gpu == kHost || !enter(gpu).ok()) return false;
+    if (gpu == kHost) return Status::busy();
+    RC_RETURN_IF_ERROR(enter(gpu));
     const bool is_to_host = is_copy(job) && are_on(kHost, job.to);
     const bool is_to_gpu = is_copy(job) && are_on(kHost, job.sources.front().pieces);
     const LaneKey key{gpu, is_to_host ? Way::to_host : is_to_gpu ? Way::to_gpu : Way::on_gpu};
     Lane& lane = compute_.lane(key);
-    if (!lane.open().ok()) return false;
-    if (!compute_.kernels(gpu).launch(job, lane.stream(), compute_.tables_[job_])) return false;
+    RC_RETURN_IF_ERROR(lane.open());
+    RC_RETURN_IF_ERROR(compute_.kernels(gpu).launch(job, lane.stream(), table));
     use(key);
     ++compute_.counters_.kernel_launches;
     if (key.second != Way::on_gpu) compute_.counters_.bytes_staged += bytes;
-    return true;
-  }
-
-  // Brings all operands to one GPU, and the result back from there.
-  Status bring_and_launch(const ComputeJob& job, std::size_t bytes) {
-    const LaneKey key{main_gpu(job), Way::on_gpu};
-    std::vector<Operand> operands(job.sources.begin(), job.sources.end());
-    std::vector<Piece> copies(operands.size() + 1);  // not moved any more
-    for (std::size_t i = 0; i < operands.size(); ++i) {
-      Operand& operand = operands[i];
-      if (are_on(key.first, operand.pieces)) continue;
-      RC_RETURN_IF_ERROR(lend(key.first, bytes * operand.width(), copies[i]));
-      const std::span<const Piece> there(&copies[i], 1);
-      RC_RETURN_IF_ERROR(copy(there, operand.pieces, &key));
-      operand.pieces = there;
-    }
-    ComputeJob there = job;
-    there.sources = operands;
-    if (!are_on(key.first, job.to)) {
-      RC_RETURN_IF_ERROR(lend(key.first, bytes * job.width(), copies.back()));
-      there.to = std::span<const Piece>(&copies.back(), 1);
-    }
-    if (!launch(there, bytes)) {
-      return {Code::failed,
-              cat("no kernel for ", name_of(job.op), " of ", name_of(job.dtype), " starts on ",
-                  parts_.gpus.facts(key.first).text(), ". Set RDMACOLL_CUDA_IPC=off.")};
-    }
-    return there.to.data() == job.to.data() ? Status() : copy(job.to, there.to, &key);
-  }
-
-  // Memory of a GPU until the job ends.
-  Status lend(Gpu gpu, std::size_t bytes, Piece& piece) {
-    std::shared_ptr<std::byte[]> memory;
-    RC_RETURN_IF_ERROR(parts_.results.allocate(gpu, bytes, memory));
-    piece = {memory.get(), bytes, gpu};
-    compute_.slots_[job_].kept.push_back(std::move(memory));
     return {};
   }
 
-  Status copy(const ComputeJob& job, std::size_t) {
-    return copy(job.to, job.sources.front().pieces, nullptr);
+  // Brings all operands to the scratch memory of one GPU, and the result back from there, part by
+  // part. All this is work of one stream, so the next part and the next job may use the memory.
+  Status bring_and_launch(const ComputeJob& job, std::size_t bytes) {
+    const LaneKey key{main_gpu(job), Way::on_gpu};
+    const Piece scratch = parts_.sums.scratch(key.first);
+    std::size_t width = are_on(key.first, job.to) ? 0 : job.width();
+    for (const Operand& operand : job.sources) {
+      width += are_on(key.first, operand.pieces) ? 0 : operand.width();
+    }
+    if (scratch.bytes == 0 || width == 0) {
+      return {Code::failed, cat("no kernel for ", name_of(job.op), " of ", name_of(job.dtype),
+                                " starts on ", parts_.gpus.facts(key.first).text(), ".")};
+    }
+    const std::size_t step = scratch.bytes / width / kScratchAlignment * kScratchAlignment;
+    for (std::size_t begin = 0; begin < bytes; begin += step) {
+      const std::size_t length = std::min(step, bytes - begin);
+      cut_part(job, begin, length);
+      RC_RETURN_IF_ERROR(bring_and_launch_part(key, scratch, length));
+    }
+    return {};
+  }
+
+  // Makes `part_` the given bytes of the job.
+  void cut_part(const ComputeJob& job, std::size_t begin, std::size_t bytes) {
+    JobPart& part = compute_.part_;
+    part.job = job;
+    part.operands.assign(job.sources.begin(), job.sources.end());
+    const std::size_t count = part.operands.size();
+    part.pieces.resize(std::max(part.pieces.size(), count + 1));
+    part.brought.resize(count + 1);
+    for (std::size_t i = 0; i < count; ++i) {
+      Operand& operand = part.operands[i];
+      cut_out(operand.pieces, begin * operand.width(), bytes * operand.width(), part.pieces[i]);
+      operand.pieces = part.pieces[i];
+    }
+    cut_out(job.to, begin * job.width(), bytes * job.width(), part.pieces[count]);
+    part.job.to = part.pieces[count];
+    part.job.sources = part.operands;
+  }
+
+  Status bring_and_launch_part(const LaneKey& key, const Piece& scratch, std::size_t bytes) {
+    JobPart& part = compute_.part_;
+    std::byte* free = scratch.data;
+    const auto take = [&](std::size_t index, std::size_t taken) {
+      part.brought[index] = {free, taken, key.first};
+      free += (taken + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+      return std::span<const Piece>(&part.brought[index], 1);
+    };
+    for (std::size_t i = 0; i < part.operands.size(); ++i) {
+      Operand& operand = part.operands[i];
+      if (are_on(key.first, operand.pieces)) continue;
+      const std::span<const Piece> there = take(i, bytes * operand.width());
+      RC_RETURN_IF_ERROR(copy(there, operand.pieces, &key));
+      operand.pieces = there;
+    }
+    const std::span<const Piece> wanted = part.job.to;
+    const bool is_there = are_on(key.first, wanted);
+    if (!is_there) part.job.to = take(part.operands.size(), bytes * part.job.width());
+    // The launches before it may still read their tables.
+    const auto own_table = std::make_shared<LaunchTable>();
+    const Status status = launch(part.job, bytes, *own_table);
+    if (own_table->memory() != nullptr) compute_.slots_[job_].kept.push_back(own_table);
+    if (status.is_busy()) {
+      return {Code::failed,
+              cat("the kernel for ", name_of(part.job.op), " of ", name_of(part.job.dtype),
+                  " cannot run on ", parts_.gpus.facts(key.first).text(), ".")};
+    }
+    RC_RETURN_IF_ERROR(status);
+    return is_there ? Status() : copy(wanted, part.job.to, &key);
   }
 
   // `lane`: for all parts of the copy. Null: one for each direction.
@@ -313,7 +373,7 @@ Status GpuCompute::submit(const ComputeJob& job) {
   Work work(*this, *parts, index);
   if (slot.status.ok()) slot.status = work.perform(local_.job, bytes);
   // After an error, too: copies before it may still use the memory.
-  const Status noted = work.end(slot.ends);
+  const Status noted = work.end(job, slot.ends);
   if (slot.status.ok()) slot.status = noted;
   bytes_on_gpus_ += bytes;
   ++in_flight_;
@@ -362,6 +422,13 @@ bool GpuCompute::arm() {
   return std::all_of(lanes_.begin(), lanes_.end(), [&](auto& entry) {
     return entry.second.is_idle() || entry.second.watch(parts.sleeper);
   });
+}
+
+GpuCounters GpuCompute::gpu_counters() const {
+  GpuCounters counters = counters_;
+  const GpuParts* const parts = parts_.load(std::memory_order_acquire);
+  if (parts != nullptr) counters.preparing = parts->sums.preparing();
+  return counters;
 }
 
 Nanoseconds GpuCompute::next_deadline() const {

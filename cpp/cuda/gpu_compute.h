@@ -14,8 +14,8 @@
 
 #include "base/clock.h"
 #include "compute/compute.h"
-#include "cuda/device_pool.h"
 #include "cuda/gpu_kernels.h"
+#include "cuda/gpu_sums.h"
 #include "cuda/lane.h"
 #include "cuda/pinned_pool.h"
 
@@ -28,7 +28,7 @@ struct GpuParts {
   GpuModules& modules;
   PinnedPool& pinned;
   MemoryPool& pool;
-  DevicePool& results;
+  const GpuSums& sums;
   std::shared_ptr<Sleeper> sleeper;
 };
 
@@ -51,7 +51,7 @@ class GpuCompute final : public Compute {
   Nanoseconds next_deadline() const override;
   void drop_waiting() override { host_->drop_waiting(); }
   uint64_t bytes_copied() const override { return host_->bytes_copied() + bytes_on_gpus_; }
-  GpuCounters gpu_counters() const override { return counters_; }
+  GpuCounters gpu_counters() const override;
 
  private:
   static constexpr std::size_t kJobsMax = 256;
@@ -68,6 +68,13 @@ class GpuCompute final : public Compute {
     ComputeJob job;
     std::vector<Operand> operands;
     std::vector<std::vector<Piece>> pieces;  // by operand, of those that are views
+  };
+  // A part of such a job, whose operands are together no larger than the scratch memory of a GPU.
+  struct JobPart {
+    ComputeJob job;
+    std::vector<Operand> operands;
+    std::vector<std::vector<Piece>> pieces;  // by operand, then those of the result
+    std::vector<Piece> brought;              // likewise, in scratch memory
   };
   class Work;
 
@@ -88,6 +95,7 @@ class GpuCompute final : public Compute {
   std::vector<uint16_t> ended_, reported_;
   std::vector<LaneKey> used_;  // lanes of the job that is submitted
   LocalJob local_;             // the job that is submitted
+  JobPart part_;               // of local_
   std::size_t in_flight_ = 0;  // jobs that have not ended
   uint64_t bytes_on_gpus_ = 0;
   GpuCounters counters_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/text.h"
+
 namespace rdmacoll::cuda {
 
 bool LaunchTable::resize(MemoryPool* pool, std::size_t bytes) {
@@ -22,19 +24,24 @@ GpuKernels::GpuKernels(const Gpus& gpus, Gpu gpu, GpuModules& modules, PinnedPoo
       pool_(pool),
       planner_(static_cast<unsigned>(std::max(1, gpus.facts(gpu).multiprocessors)), this) {}
 
-bool GpuKernels::launch(const ComputeJob& job, StreamHandle stream, LaunchTable& table) {
+Status GpuKernels::launch(const ComputeJob& job, StreamHandle stream, LaunchTable& table) {
   offset_.reset();
-  if (!reaches(job.to)) return false;
+  if (!reaches(job.to)) return Status::busy();
   for (const Operand& source : job.sources) {
-    if (!source.remote.empty() || !reaches(source.pieces)) return false;
+    if (!source.remote.empty() || !reaches(source.pieces)) return Status::busy();
   }
-  if (!planner_.prepare(job, launch_).ok()) return false;
-  if (launch_.blocks == 0) return true;
+  if (!planner_.prepare(job, launch_).ok()) return Status::busy();
+  if (launch_.blocks == 0) return {};
   const FunctionHandle kernel = modules_.find(gpu_, launch_.kernel);
-  if (kernel == nullptr || !place_table(table)) return false;
+  if (kernel == nullptr || !place_table(table)) return Status::busy();
   void* parameters[] = {&launch_.parameters};
-  return gpus_.driver().call.cuLaunchKernel(kernel, launch_.blocks, 1, 1, kThreads, 1, 1, 0, stream,
-                                            parameters, nullptr) == kSuccess;
+  const Driver& driver = gpus_.driver();
+  const Result result = driver.call.cuLaunchKernel(kernel, launch_.blocks, 1, 1, kThreads, 1, 1, 0,
+                                                   stream, parameters, nullptr);
+  if (result == kSuccess) return {};
+  return driver.error(
+      result, cat("cuLaunchKernel of ", kernels()[static_cast<std::size_t>(launch_.kernel)].name,
+                  " on ", gpus_.facts(gpu_).text()));
 }
 
 // All host memory of a job must have one offset.

@@ -47,9 +47,10 @@ class GpuKernels final : private DeviceAddresses {
   GpuKernels(const GpuKernels&) = delete;
   GpuKernels& operator=(const GpuKernels&) = delete;
 
-  // Launches the kernel that performs a job. False: nothing was launched, since the GPU does not
-  // reach some memory of the job, or does not take the kernel. Then the job needs copies.
-  bool launch(const ComputeJob& job, StreamHandle stream, LaunchTable& table);
+  // Launches the kernel that performs a job. Busy: nothing was launched, since the GPU does not
+  // reach some memory of the job, or the kernel is not loaded. Then the job needs copies. Other
+  // errors are the driver's.
+  Status launch(const ComputeJob& job, StreamHandle stream, LaunchTable& table);
 
  private:
   Word of(const std::byte* memory) const override;

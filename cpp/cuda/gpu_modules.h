@@ -1,49 +1,52 @@
 // The modules of the device kernels, by GPU. The driver compiles a module when it is loaded, and
-// may wait for kernels that run meanwhile.
+// waits for kernels that run meanwhile. So a thread of its own loads them.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
 
 #include "base/log.h"
+#include "cuda/driver_thread.h"
 #include "cuda/gpus.h"
 #include "cuda/kernel_library.h"
 
 namespace rdmacoll::cuda {
 
-// The current context gets the module, also after an error at the function.
-Result load_kernel(const Functions& call, const Kernel& kernel, ModuleHandle& module,
-                   FunctionHandle& function);
-
-// Any thread may call it.
-class GpuModules {
+// Any thread may call it. Tasks of the thread share its ownership.
+class GpuModules : public std::enable_shared_from_this<GpuModules> {
  public:
-  GpuModules(const Gpus& gpus, Log log) : gpus_(gpus), log_(log) {}
+  // The thread outlives all calls but load().
+  GpuModules(std::shared_ptr<Gpus> gpus, DriverThread& thread, Log log)
+      : gpus_(std::move(gpus)), thread_(thread), log_(log) {}
   ~GpuModules();
   GpuModules(const GpuModules&) = delete;
   GpuModules& operator=(const GpuModules&) = delete;
 
-  // Loads the kernels that copy, at the first call for a GPU. Call it on a thread of the program,
-  // so that the engine's thread need not wait.
+  // Lets the thread load the kernels that copy, at the first call for a GPU.
   void prepare(Gpu gpu);
-  // Returns a kernel, which is loaded if no thread has loaded it. Null: the driver has refused it,
-  // or another thread loads it now. A refusal is logged once, and the kernel is not tried again.
+  // Returns a kernel. Null: it is not loaded, and the thread loads it at the first call. A refusal
+  // is logged once, and the kernel is not tried again.
   FunctionHandle find(Gpu gpu, int kernel);
+  // Loads a kernel on the calling thread, which waits for kernels that run. Only tasks of the
+  // thread call it. Fails if the driver refuses the kernel, or has refused it before.
+  Status load(Gpu gpu, int kernel);
 
  private:
   struct Loaded {
     ModuleHandle module = nullptr;
-    FunctionHandle function = nullptr;
+    FunctionHandle function = nullptr;  // null: not loaded yet, or refused
+    bool was_tried = false;
+    Status status;  // the driver's refusal
   };
 
-  void load(Gpu gpu, const Kernel& kernel, Loaded& loaded) const;
+  void load_and_log(Gpu gpu, int kernel);
+  Loaded try_to_load(Gpu gpu, const Kernel& kernel) const;
 
-  const Gpus& gpus_;
+  const std::shared_ptr<Gpus> gpus_;
+  DriverThread& thread_;
   const Log log_;
-  std::array<std::atomic<bool>, Gpus::kGpusMax> are_prepared_{};
   std::mutex mutex_;
   std::map<std::pair<Gpu, int>, Loaded> loaded_;
 };

@@ -22,7 +22,7 @@ Status Lane::open() {
   return driver.check(driver.call.cuStreamCreate(&stream_, kStreamNonBlocking), "cuStreamCreate");
 }
 
-Status Lane::end(uint16_t job) {
+Status Lane::end(uint16_t job, const char* what) {
   const Driver& driver = gpus_.driver();
   EventHandle event = nullptr;
   Status status = events_.take(gpus_.context(gpu_), event);
@@ -34,7 +34,7 @@ Status Lane::end(uint16_t job) {
     driver.call.cuStreamSynchronize(stream_);
     return status;
   }
-  ends_.push_back({event, job});
+  ends_.push_back({event, job, what});
   return {};
 }
 
@@ -43,9 +43,10 @@ bool Lane::take_ended(uint16_t& job, Status& status) {
   const Driver& driver = gpus_.driver();
   const Result result = driver.call.cuEventQuery(ends_.front().event);
   if (result == kNotReady) return false;
-  if (result != kSuccess)
-    status = driver.error(result, cat("a copy on ", gpus_.facts(gpu_).text()));
   const End end = ends_.front();
+  if (result != kSuccess) {
+    status = driver.error(result, cat(end.what, " on ", gpus_.facts(gpu_).text()));
+  }
   ends_.pop_front();
   events_.give_back(gpus_.context(gpu_), end.event);
   job = end.job;

@@ -23,8 +23,8 @@ class Lane {
   // Makes the stream, if there is none.
   Status open();
   StreamHandle stream() const { return stream_; }
-  // Notes that `job` ends with the stream's present work.
-  Status end(uint16_t job);
+  // Notes that `job` ends with the stream's present work. `what` names it in errors: "a copy".
+  Status end(uint16_t job, const char* what);
 
   bool is_idle() const { return ends_.empty(); }
   // Takes the oldest job if it has ended. `status` has its error.
@@ -36,6 +36,7 @@ class Lane {
   struct End {
     EventHandle event;
     uint16_t job;
+    const char* what;
     bool is_watched = false;
   };
 

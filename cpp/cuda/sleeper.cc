@@ -93,19 +93,22 @@ Status WakeStreams::notify_after(const Key& key, const Gpus& gpus, EventHandle e
   }
   ++used.events;
   const Status status = used.stream->notify_after(gpus, gpu, event, sleeper);
-  if (!status.ok()) leave(key);
+  if (!status.ok()) leave(key, false);
   return status;
 }
 
-void WakeStreams::release(const Key& key) {
+void WakeStreams::release(const Key& key, bool has_passed) {
   const std::lock_guard lock(mutex_);
-  leave(key);
+  leave(key, has_passed);
 }
 
-void WakeStreams::leave(const Key& key) {
+// A stream that may still wait would delay the wake-ups of its next user, so it ends.
+void WakeStreams::leave(const Key& key, bool has_passed) {
   const auto found = used_.find(key);
-  if (--found->second.events > 0) return;
-  idle_[std::get<Gpu>(key)].push_back(std::move(found->second.stream));
+  Used& used = found->second;
+  used.may_wait = used.may_wait || !has_passed;
+  if (--used.events > 0) return;
+  if (!used.may_wait) idle_[std::get<Gpu>(key)].push_back(std::move(used.stream));
   used_.erase(found);
 }
 

@@ -61,18 +61,19 @@ class WakeStreams {
   using Key = std::tuple<uint64_t, Gpu, std::thread::id>;
 
   // As WakeStream::notify_after(), for an event on the stream `key`. After success, call release()
-  // once the event has passed or is not needed.
+  // once the event has passed or is not needed. `has_passed`: which of the two.
   Status notify_after(const Key& key, const Gpus& gpus, EventHandle event,
                       const std::shared_ptr<Sleeper>& sleeper);
-  void release(const Key& key);
+  void release(const Key& key, bool has_passed);
 
  private:
   struct Used {
     std::unique_ptr<WakeStream> stream;
     int events = 0;
+    bool may_wait = false;  // for an event that was not needed any more
   };
 
-  void leave(const Key& key);
+  void leave(const Key& key, bool has_passed);
 
   std::mutex mutex_;
   std::map<Key, Used> used_;

@@ -4,8 +4,6 @@
 #include <limits>
 
 #include "base/clock.h"
-#include "base/text.h"
-#include "cuda/gpu_modules.h"
 #include "cuda/kernel_library.h"
 
 namespace rdmacoll::cuda {
@@ -23,8 +21,6 @@ constexpr int kRuns = 8;
 // The objects of the driver that a measurement needs. Their end releases them.
 struct ProbeObjects {
   const Functions& call;
-  ModuleHandle module = nullptr;
-  FunctionHandle kernel = nullptr;
   StreamHandle stream = nullptr;
   void* host = nullptr;
 
@@ -34,15 +30,11 @@ struct ProbeObjects {
   ~ProbeObjects() {
     if (stream != nullptr) call.cuStreamDestroy_v2(stream);
     if (host != nullptr) call.cuMemFreeHost(host);
-    if (module != nullptr) call.cuModuleUnload(module);
   }
 };
 
 Status create(const Driver& driver, ProbeObjects& objects) {
   const Functions& call = driver.call;
-  const Kernel& kernel = kernels()[static_cast<std::size_t>(write_word_kernel())];
-  RC_RETURN_IF_ERROR(driver.check(load_kernel(call, kernel, objects.module, objects.kernel),
-                                  cat("loading the kernel ", kernel.name)));
   RC_RETURN_IF_ERROR(
       driver.check(call.cuMemHostAlloc(&objects.host, kLargeCopyBytes, 0), "cuMemHostAlloc"));
   return driver.check(call.cuStreamCreate(&objects.stream, kStreamNonBlocking), "cuStreamCreate");
@@ -75,7 +67,8 @@ uint64_t bytes_summed_on_gpus(const StartCosts& costs) {
       std::clamp<double>(static_cast<double>(saved) / byte, kSmallBytesMin, kBytesMax));
 }
 
-Status measure(const Gpus& gpus, Gpu gpu, Address memory, StartCosts& costs) {
+Status measure(const Gpus& gpus, Gpu gpu, Address memory, FunctionHandle write_word,
+               StartCosts& costs) {
   const Driver& driver = gpus.driver();
   const Functions& call = driver.call;
   const ScopedContext scope(gpus, gpu);
@@ -85,7 +78,7 @@ Status measure(const Gpus& gpus, Gpu gpu, Address memory, StartCosts& costs) {
   WriteWordParameters job{.address = memory, .value = 1};
   const auto launch = [&] {
     void* parameters[] = {&job};
-    return call.cuLaunchKernel(objects.kernel, 1, 1, 1, 1, 1, 1, 0, objects.stream, parameters,
+    return call.cuLaunchKernel(write_word, 1, 1, 1, 1, 1, 1, 0, objects.stream, parameters,
                                nullptr);
   };
   const auto copy = [&](std::size_t bytes) {

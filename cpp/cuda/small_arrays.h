@@ -19,8 +19,9 @@ inline constexpr uint64_t kLargeCopyBytes = 256 << 10;
 // Pure: bytes of a batch.
 uint64_t bytes_summed_on_gpus(const StartCosts& costs);
 
-// Measures the costs, in about a millisecond. `memory`: on the GPU, of kLargeCopyBytes. Fails if
-// the driver compiles no kernels.
-Status measure(const Gpus& gpus, Gpu gpu, Address memory, StartCosts& costs);
+// Measures the costs, in about a millisecond beside an idle GPU. It waits for kernels that run.
+// `memory`: on the GPU, of kLargeCopyBytes. `write_word`: the kernel of this name.
+Status measure(const Gpus& gpus, Gpu gpu, Address memory, FunctionHandle write_word,
+               StartCosts& costs);
 
 }  // namespace rdmacoll::cuda

@@ -43,7 +43,7 @@ class StreamOrders::Order final : public StreamOrder {
         context_(context),
         event_(event) {}
   ~Order() override {
-    if (is_watched_) shared_->wake_streams.release(key_);
+    if (is_watched_) shared_->wake_streams.release(key_, has_passed_);
     shared_->events->give_back(context_, event_);
   }
 
@@ -51,7 +51,7 @@ class StreamOrders::Order final : public StreamOrder {
     const Driver& driver = shared_->gpus->driver();
     const RelaxedCapture relaxed(driver);
     const Result result = driver.call.cuEventQuery(event_);
-    is_reached = result == kSuccess;
+    is_reached = has_passed_ = result == kSuccess;
     if (result == kSuccess || result == kNotReady) return {};
     return driver.error(result, cat("work on ", title(std::get<uint64_t>(key_)), " of ",
                                     shared_->gpus->facts(std::get<Gpu>(key_)).text()));
@@ -76,6 +76,7 @@ class StreamOrders::Order final : public StreamOrder {
   const ContextHandle context_;
   const EventHandle event_;
   bool is_watched_ = false;
+  bool has_passed_ = false;
 };
 
 StreamOrders::StreamOrders(std::shared_ptr<Gpus> gpus, std::shared_ptr<EventPool> events,

@@ -1,14 +1,19 @@
 #include "cuda/work_memory.h"
 
+#include <poll.h>
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstring>
 #include <optional>
 #include <random>
 #include <string>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/text.h"
-#include "cuda/small_arrays.h"
 #include "memory/placement.h"
 
 namespace rdmacoll::cuda {
@@ -30,16 +35,52 @@ uint64_t number_of_process() {
   return kNumber;
 }
 
+// How long the end of this rank waits for others that may have its slabs open.
+constexpr Nanoseconds kEndsLimit = 2 * kSecond;
+constexpr int kLookMilliseconds = 20;
+
+// Whether the other side of a socket has ended. What it has sent before is dropped.
+bool has_hung_up(int socket) {
+  std::array<std::byte, 256> dropped;
+  ssize_t got = 0;
+  do {
+    got = ::recv(socket, dropped.data(), dropped.size(), MSG_DONTWAIT);
+  } while (got > 0);
+  return got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
 }  // namespace
 
 WorkMemory::~WorkMemory() {
   const Driver& driver = gpus_->driver();
   if (driver.is_forked_child()) return;
   while (!opened_.empty()) close(opened_.begin()->first);
+  await_ends();
   for (const auto& [gpu, memory] : memory_) {
     const ScopedContext scope(*gpus_, gpu);
-    if (readers_ > 0 || !scope.status().ok()) continue;
+    if (memory.slabs.empty() || !scope.status().ok()) continue;
+    if (readers_ > 0) {
+      log_.warning(cat(bytes_text(memory.bytes), " of ", gpus_->facts(gpu).text(),
+                       " stay allocated until this process ends: another rank may still read them, "
+                       "since it did not answer. End that rank, then this process."));
+      continue;
+    }
     for (const Slab& slab : memory.slabs) driver.call.cuMemFree_v2(slab.description.begin);
+  }
+}
+
+// A world that has failed has no farewells. Its ranks end at about the same time.
+void WorkMemory::await_ends() {
+  const SteadyClock clock;
+  const Nanoseconds end = clock.now() + kEndsLimit;
+  for (const EndingPeer& peer : ending_) {
+    bool has_ended = has_hung_up(peer.socket.get());
+    while (!has_ended && clock.now() < end) {
+      pollfd look{.fd = peer.socket.get(), .events = POLLIN, .revents = 0};
+      ::poll(&look, 1, kLookMilliseconds);
+      has_ended = has_hung_up(peer.socket.get());
+    }
+    if (has_ended) readers_ -= peer.readers;
   }
 }
 
@@ -48,13 +89,18 @@ uint64_t WorkMemory::bytes_max(Gpu gpu) const {
 }
 
 int WorkMemory::prepare(Gpu gpu, uint64_t bytes) {
+  const GpuSums::State state = sums_.prepare(gpu);
+  if (state == GpuSums::State::preparing) return 0;
   OfGpu& memory = memory_[gpu];
   const auto suffices = [bytes](const Slab& slab) { return slab.description.bytes >= bytes; };
   if (!memory.is_full && std::none_of(memory.slabs.begin(), memory.slabs.end(), suffices)) {
     const uint64_t wanted = round_up(std::max(bytes, kFirstSlabBytes), kSlabUnit);
     const uint64_t left = bytes_max(gpu) - memory.bytes;
     memory.is_full = wanted >= left;
-    const Status status = add_slab(gpu, memory, std::min(wanted, left / kSlabUnit * kSlabUnit));
+    const Status status =
+        state == GpuSums::State::refused
+            ? sums_.refusal(gpu)
+            : add_slab(gpu, memory, std::min(wanted, left / kSlabUnit * kSlabUnit));
     memory.is_full = memory.is_full || !status.ok();
     if (!status.ok() && memory.slabs.empty()) {
       log_.warning(cat("Arrays on ", gpus_->facts(gpu).text(),
@@ -75,7 +121,7 @@ Status WorkMemory::add_slab(Gpu gpu, OfGpu& memory, uint64_t bytes) {
   Slab slab{.free = FreeExtents(bytes)};
   slab.description.begin = address;
   slab.description.bytes = bytes;
-  const Status status = describe(gpu, memory, slab.description);
+  const Status status = describe(gpu, slab.description);
   if (!status.ok()) {
     driver.call.cuMemFree_v2(address);
     return status;
@@ -85,14 +131,8 @@ Status WorkMemory::add_slab(Gpu gpu, OfGpu& memory, uint64_t bytes) {
   return {};
 }
 
-// Sums need kernels, which a driver may not be able to compile.
-Status WorkMemory::describe(Gpu gpu, OfGpu& memory, GpuSlab& slab) {
+Status WorkMemory::describe(Gpu gpu, GpuSlab& slab) const {
   const Driver& driver = gpus_->driver();
-  if (memory.slabs.empty()) {
-    StartCosts costs;
-    RC_RETURN_IF_ERROR(measure(*gpus_, gpu, slab.begin, costs));
-    memory.bytes_min = bytes_summed_on_gpus(costs);
-  }
   MemoryHandle handle{};
   RC_RETURN_IF_ERROR(
       driver.check(driver.call.cuIpcGetMemHandle(&handle, slab.begin), "cuIpcGetMemHandle"));
@@ -143,12 +183,15 @@ void WorkMemory::give_back(Slab& slab, uint64_t offset) {
 
 // The slab's own GPU reads it fastest. Other GPUs need access to it as peers.
 Status WorkMemory::open(const GpuSlab& slab, std::byte*& memory, Gpu& gpu) {
-  RC_ASSERT(is_in_use());
+  if (gpus_->size() == 0) return Status::busy();
   const std::string_view uuid(slab.uuid.data());
   gpu = 0;
   for (Gpu other = 0; other < gpus_->size(); ++other) {
     if (gpus_->facts(other).uuid == uuid) gpu = other;
   }
+  const GpuSums::State state = sums_.prepare(gpu);
+  if (state == GpuSums::State::preparing) return Status::busy();
+  if (state == GpuSums::State::refused) return sums_.refusal(gpu);
   Address address = slab.begin;
   const bool is_here = slab.process == number_of_process();
   RC_RETURN_IF_ERROR(is_here ? reach(slab, gpu) : open(slab, gpu, address));

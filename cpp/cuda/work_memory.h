@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "cuda/gpu_sums.h"
 #include "cuda/gpus.h"
 #include "memory/free_extents.h"
 #include "memory/gpu_work.h"
@@ -17,8 +18,10 @@ namespace rdmacoll::cuda {
 
 class WorkMemory final : public GpuWork {
  public:
-  WorkMemory(std::shared_ptr<Gpus> gpus, Log log) : gpus_(std::move(gpus)), log_(log) {}
-  // Closes what is still open. The streams must be idle.
+  WorkMemory(std::shared_ptr<Gpus> gpus, GpuSums& sums, Log log)
+      : gpus_(std::move(gpus)), sums_(sums), log_(log) {}
+  // Closes what is still open, and waits a short time for peers whose connections have ended. The
+  // streams must be idle.
   ~WorkMemory() override;
   WorkMemory(const WorkMemory&) = delete;
   WorkMemory& operator=(const WorkMemory&) = delete;
@@ -28,13 +31,16 @@ class WorkMemory final : public GpuWork {
     return memory_.at(gpu).slabs.at(static_cast<std::size_t>(number)).description;
   }
   void enable(Gpu gpu) override;
-  uint64_t bytes_min(Gpu gpu) const override { return memory_.at(gpu).bytes_min; }
+  uint64_t version() const override { return sums_.version(); }
+  uint64_t bytes_min(Gpu gpu) const override { return sums_.bytes_min(gpu); }
   std::byte* allocate(Gpu gpu, uint64_t bytes) override;
   void free(Gpu gpu, std::byte* memory) override;
   Status open(const GpuSlab& slab, std::byte*& memory, Gpu& gpu) override;
   void close(std::byte* memory) override;
-  bool is_in_use() const override { return gpus_->size() > 0; }
   void count_readers(int change) override { readers_ += change; }
+  void await_end(Fd socket, int readers) override {
+    ending_.push_back({std::move(socket), readers});
+  }
 
  private:
   struct Slab {
@@ -45,24 +51,31 @@ class WorkMemory final : public GpuWork {
   };
   struct OfGpu {
     std::vector<Slab> slabs;
-    uint64_t bytes_min = 0;
     uint64_t bytes = 0;    // sum over the slabs
     bool is_full = false;  // no further slab fits
   };
 
+  struct EndingPeer {
+    Fd socket;
+    int readers = 0;
+  };
+
+  void await_ends();
   uint64_t bytes_max(Gpu gpu) const;
   Status add_slab(Gpu gpu, OfGpu& memory, uint64_t bytes);
-  Status describe(Gpu gpu, OfGpu& memory, GpuSlab& slab);
+  Status describe(Gpu gpu, GpuSlab& slab) const;
   static std::byte* take(Slab& slab, uint64_t bytes);
   static void give_back(Slab& slab, uint64_t offset);
   Status open(const GpuSlab& slab, Gpu gpu, Address& address);
   Status reach(const GpuSlab& slab, Gpu gpu);
 
   const std::shared_ptr<Gpus> gpus_;
+  GpuSums& sums_;
   const Log log_;
   std::map<Gpu, OfGpu> memory_;
   std::map<std::byte*, Gpu> opened_;  // memory of other processes
   int readers_ = 0;
+  std::vector<EndingPeer> ending_;
 };
 
 }  // namespace rdmacoll::cuda

@@ -181,6 +181,7 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
                      field("bytes_direct_sent", wire.gpu_bytes_sent),
                      field("bytes_direct_received", wire.gpu_bytes_received),
                      field("kernel_launches", gpus.kernel_launches),
+                     field("gpus_preparing", gpus.preparing),
                      field("bytes_reduced", executor_.reduced().bytes),
                      field("bytes_reduced_beside_sends", executor_.reduced().beside_sends),
                      field("bytes_sent", wire.bytes_sent),

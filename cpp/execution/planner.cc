@@ -120,7 +120,7 @@ bool Planner::is_known(const Decided& decided) const {
 
 bool Planner::is_recipe_of(const Operation& operation, Algorithm algorithm, uint64_t segment_bytes,
                            bool in_place, const RowsRef& rows, bool is_planned) const {
-  if (operation.caches.topology_version != topology_version_) return false;
+  if (operation.caches.topology_version != topology_version_ || has_ready_gpus()) return false;
   const Recipe::Head& head = operation.caches.recipe->head;
   return !head.is_pinned_by_run && head.algorithm == algorithm &&
          head.segment_bytes == segment_bytes && head.in_place == in_place &&
@@ -141,6 +141,7 @@ const std::vector<JobRank>& Planner::peers_of(const Decided& decided) {
 }
 
 bool Planner::connect(const Decided& decided) {
+  note_ready_gpus();
   if (is_known(decided)) return true;
   bool all = true;
   for (JobRank peer : peers_of(decided)) {

@@ -111,7 +111,10 @@ class Planner {
   void refresh_topology();
   Gpu only_gpu(std::span<const OperationRef> operations) const;
   uint64_t bytes_in_flight(std::span<const OperationRef> operations) const;
+  Gpu gpu_to_share(const Decided& decided);
   bool is_offered(const Decided& decided);
+  bool has_ready_gpus() const;
+  void note_ready_gpus();
   Gpu gpu_of_work(const Decided& decided);
   bool can_see(const Piece& memory, bool is_read_in_place) const;
   template <typename Parts, typename PieceOf>
@@ -135,6 +138,7 @@ class Planner {
   const CudaIpc cuda_ipc_;
   const uint64_t segment_bytes_max_;
   bool shares_gpus_ = false;
+  uint64_t gpu_work_version_ = 0;
   Programs programs_;
   std::set<JobRank> requested_;
   // by algorithm, root and roll call

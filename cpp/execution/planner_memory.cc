@@ -6,7 +6,8 @@
 namespace rdmacoll {
 namespace {
 
-// NICs access larger tensors on GPUs themselves. A smaller one costs them more than its copy.
+// NICs access tensors on GPUs themselves if the batch has at least so many bytes for each of its
+// tensors. Many smaller ones cost them more than copies. A few beside large ones do not.
 constexpr std::size_t kDirectBytesMin = 32 << 10;
 
 // The pieces without empty ones. Those that follow each other in memory are one.
@@ -43,8 +44,7 @@ void Planner::refresh_topology() {
     }
     if (!reach.views) continue;
     topology_.is_viewed = true;
-    const std::size_t eager_bytes = cuda_ipc_ == CudaIpc::always ? 0 : reach.eager_bytes;
-    topology_.view_eager_bytes = std::min(topology_.view_eager_bytes, eager_bytes);
+    topology_.view_eager_bytes = std::min(topology_.view_eager_bytes, reach.eager_bytes);
     topology_.foreign = topology_.foreign && reach.foreign_views;
     topology_.pieces_max = std::min(topology_.pieces_max, reach.view_pieces_max);
   }
@@ -77,19 +77,43 @@ uint64_t Planner::bytes_in_flight(std::span<const OperationRef> operations) cons
   return bytes;
 }
 
-// Offers this rank's work memory on a GPU to the peers of the decision. Returns false while some
-// have not answered. Peers that never used a GPU answer at once.
-bool Planner::is_offered(const Decided& decided) {
-  GpuWork* const work = gpu_work_.load(std::memory_order_acquire);
-  if (work == nullptr || cuda_ipc_ == CudaIpc::off) return true;
+// The GPU that has all tensors of the decision, if all its peers may read memory there. kHost: host
+// memory serves the decision.
+Gpu Planner::gpu_to_share(const Decided& decided) {
+  if (cuda_ipc_ == CudaIpc::off || gpu_work_.load(std::memory_order_acquire) == nullptr) {
+    return kHost;
+  }
   const Gpu gpu = only_gpu(decided.operations);
-  if (gpu == kHost) return true;
+  if (gpu == kHost) return kHost;
   const std::vector<JobRank>& peers = peers_of(decided);
   const auto has_views = [&](JobRank peer) { return transport_.reach(peer.value()).views; };
-  if (peers.empty() || !std::ranges::all_of(peers, has_views)) return true;
+  return !peers.empty() && std::ranges::all_of(peers, has_views) ? gpu : kHost;
+}
+
+// Whether a GPU has become ready for sums since the last note of it.
+bool Planner::has_ready_gpus() const {
+  const GpuWork* const work = gpu_work_.load(std::memory_order_acquire);
+  return work != nullptr && work->version() != gpu_work_version_;
+}
+
+// A GPU that has become ready changes the answers of this rank, and those to peers.
+void Planner::note_ready_gpus() {
+  if (!has_ready_gpus()) return;
+  GpuWork* const work = gpu_work_.load(std::memory_order_acquire);
+  gpu_work_version_ = work->version();
+  connected();
+  transport_.open_offers(*work);
+}
+
+// Offers this rank's work memory on a GPU to the peers of the decision. Returns false while some
+// have not answered. Peers that have no GPU ready answer at once.
+bool Planner::is_offered(const Decided& decided) {
+  const Gpu gpu = gpu_to_share(decided);
+  if (gpu == kHost) return true;
+  GpuWork* const work = gpu_work_.load(std::memory_order_acquire);
   const int slabs = work->prepare(gpu, bytes_in_flight(decided.operations));
   bool have_answered = true;
-  for (JobRank peer : peers) {
+  for (JobRank peer : peers_of(decided)) {
     for (int number = 0; number < slabs; ++number) {
       const GpuSlab& slab = work->slab(gpu, number);
       const GpuViews views = transport_.gpu_views(peer.value(), slab);
@@ -102,13 +126,15 @@ bool Planner::is_offered(const Decided& decided) {
 
 // The GPU whose work memory serves the decision. kHost: host memory does.
 Gpu Planner::gpu_of_work(const Decided& decided) {
-  const Gpu gpu = cuda_ipc_ == CudaIpc::off ? kHost : only_gpu(decided.operations);
+  const Gpu gpu = gpu_to_share(decided);
+  if (gpu == kHost) {
+    shares_gpus_ = shares_gpus_ && only_gpu(decided.operations) == kHost;
+    return kHost;
+  }
   GpuWork* const work = gpu_work_.load(std::memory_order_acquire);
-  if (gpu == kHost || work == nullptr) return kHost;
-  const std::vector<JobRank>& peers = peers_of(decided);
-  const int slabs = peers.empty() ? 0 : work->prepare(gpu, 0);
+  const int slabs = work->prepare(gpu, 0);
   shares_gpus_ = slabs > 0;
-  for (JobRank peer : peers) {
+  for (JobRank peer : peers_of(decided)) {
     for (int number = 0; number < slabs; ++number) {
       const GpuViews views = transport_.gpu_views(peer.value(), work->slab(gpu, number));
       shares_gpus_ = shares_gpus_ && views == GpuViews::yes;
@@ -182,8 +208,9 @@ GpuWays Planner::gpu_ways(std::span<const Piece> memory) const {
   GpuWays all{.sends = !memory.empty(), .receives = !memory.empty()};
   GpuWays ways;
   Gpu asked = kHost;
+  if (total_bytes(memory) / kDirectBytesMin < memory.size()) return {};
   for (const Piece& piece : memory) {
-    if (piece.gpu == kHost || piece.data == nullptr || piece.bytes < kDirectBytesMin) return {};
+    if (piece.gpu == kHost || piece.data == nullptr) return {};
     if (piece.gpu != asked) ways = transport_.gpu_ways(asked = piece.gpu);
     all = {.sends = all.sends && ways.sends, .receives = all.receives && ways.receives};
     if (!all.any()) return {};

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/fd.h"
 #include "base/status.h"
 #include "memory/memory_kind.h"
 
@@ -28,8 +29,12 @@ class GpuWork {
   virtual ~GpuWork() = default;
 
   // Makes a slab for batches of `bytes`, unless there is one, or the GPU has no room. Returns how
-  // many slabs the GPU has. 0: none, and the reason was logged.
+  // many slabs the GPU has. 0: none, since the GPU is being made ready for sums, which the first
+  // call begins, or for a reason that was logged.
   virtual int prepare(Gpu gpu, uint64_t bytes) = 0;
+  // Grows when a GPU has become ready for sums, or has failed to. Then prepare() and open() may
+  // give other answers.
+  virtual uint64_t version() const = 0;
   virtual const GpuSlab& slab(Gpu gpu, int number) const = 0;
   // All peers of an operation have opened all slabs of the GPU. allocate() takes only such slabs.
   virtual void enable(Gpu gpu) = 0;
@@ -39,15 +44,17 @@ class GpuWork {
   virtual std::byte* allocate(Gpu gpu, uint64_t bytes) = 0;
   virtual void free(Gpu gpu, std::byte* memory) = 0;
 
-  // Maps the slab of a peer for a GPU of this process, whose kernels then reach it. Fails if no GPU
-  // is in use, or none can reach it.
+  // Maps the slab of a peer for a GPU of this process, whose kernels then reach it. Busy: no GPU is
+  // in use, or it is not ready for sums yet. Fails if no GPU can reach the slab.
   virtual Status open(const GpuSlab& slab, std::byte*& memory, Gpu& gpu) = 0;
   // No work may use the memory any more.
   virtual void close(std::byte* memory) = 0;
-  virtual bool is_in_use() const = 0;  // a GPU is in use, so open() may succeed
   // Counts the peers that may have slabs of this rank open: 1 more, or 1 less. While there are any,
   // the slabs are not freed.
   virtual void count_readers(int change) = 0;
+  // The connection of a peer has ended before it has closed the slabs that `readers` counts for it.
+  // It closes them before it ends its side of the connection, whose socket this is.
+  virtual void await_end(Fd socket, int readers) = 0;
 };
 
 }  // namespace rdmacoll

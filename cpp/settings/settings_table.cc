@@ -279,7 +279,7 @@ constexpr Setting kSettings[] = {
      [](Config& config, const ParsedValue& value) { config.cuda_library = value.text; }},
     {"RDMACOLL_CUDA_IPC", "", "off", Unit::choice, Scope::world, "auto, off or always",
      "Within a node, ranks read arrays on GPUs from each other (CUDA IPC), and GPUs sum them: auto "
-     "does so with large arrays, always with small ones too; off stages them in host memory.",
+     "does so with large arrays, always with those from 4 KiB on; off stages them in host memory.",
      0, 0,
      [](Config& config, const ParsedValue& value) {
        config.cuda_ipc = value.text == "auto"     ? CudaIpc::automatic

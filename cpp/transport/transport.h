@@ -127,6 +127,9 @@ class Transport {
   // override these.
   virtual GpuViews gpu_views(int /*peer*/, const GpuSlab&) const { return GpuViews::no; }
   virtual void offer(int /*peer*/, const GpuSlab&, GpuWork&) {}
+  // Opens what peers have offered before a GPU of this rank was ready. Call it when the version of
+  // the work memory has grown.
+  virtual void open_offers(GpuWork&) {}
   // This rank reads no view of the peer any more. The peer may free its memory on GPUs.
   virtual void stop_views(int /*peer*/) {}
 

@@ -173,6 +173,19 @@ TEST_F(RdmaGpuEngines, an_allgather_stages_only_the_own_part) {
   EXPECT_LE(sum("bytes_staged"), kRanks * 2 * part);
 }
 
+// A bias beside a matrix, as gradients have them. Many biases alone cost NICs more than copies.
+TEST_F(RdmaGpuEngines, a_small_tensor_does_not_stage_the_large_ones_beside_it) {
+  make();
+  SimOperation gradients{.name = "gradients", .shapes = {{300'000}, {10}, {300'000}}};
+  ASSERT_NO_FATAL_FAILURE(run(gradients, on_all));
+  EXPECT_GT(sum("bytes_direct_received"), 300'000u);
+  const uint64_t before = sum("bytes_direct_sent") + sum("bytes_direct_received");
+  gradients = {.name = "biases", .shapes = {}};
+  for (int i = 0; i < 200; ++i) gradients.shapes.push_back({1000});
+  ASSERT_NO_FATAL_FAILURE(run(gradients, on_all));
+  EXPECT_EQ(sum("bytes_direct_sent") + sum("bytes_direct_received"), before);
+}
+
 TEST_F(RdmaGpuEngines, a_steady_step_registers_nothing_after_the_first) {
   constexpr std::size_t kTensors = 6, kElements = 30'000;
   make();

@@ -19,6 +19,7 @@ whole = cupy.array(np.zeros(3_000_000, np.float32))
 def metrics():
     found = rdmacoll.metrics()
     return found["bytes_staged"], found["bytes_between_gpus"]
+gpu_arrays.prepare_sums()
 staged, between = metrics()
 for turn, begin in enumerate((0, 4, 33, 1_000_003)):
     values = np.arange(1_000_001, dtype=np.float32) % 977 + me + turn
@@ -59,7 +60,9 @@ def test_arrays_at_any_offset_of_an_allocation_are_summed_on_the_gpu(place: Plac
 @pytest.mark.parametrize("place", places(), indirect=True)
 @pytest.mark.parametrize("body", [ORDER, CURRENT], ids=["given", "current"])
 def test_streams_order_calls(place: Place, body: str) -> None:
-    run_body(place, body, **ALWAYS)
+    begin = "import gpu_arrays\ngpu_arrays.prepare_sums()\n"
+    end = 'assert rdmacoll.metrics()["bytes_between_gpus"] > 0, rdmacoll.metrics()\n'
+    run_body(place, begin + body + "\n" + end, **ALWAYS)
 
 
 if installed():

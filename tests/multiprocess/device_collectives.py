@@ -2,7 +2,8 @@
 
 Each function of `rdmacoll.engine` copies its arrays to the GPU first, and its results back to the host. The
 arrays there are those of cupy, or of the imitated one (tests/gpu_arrays.py). The variable DEVICE_RANKS names
-the ranks that do so ("0,2"); the others use host memory. With GPU_OF_EACH_RANK=1, ranks with an odd number
+the ranks that do so ("0,2"); the others use host memory. With RDMACOLL_CUDA_IPC, each rank has to read memory
+on GPUs of others. With GPU_OF_EACH_RANK=1, ranks with an odd number
 use the second GPU.
 """
 
@@ -116,17 +117,24 @@ def main() -> None:
     program, *arguments = sys.argv[1:]
     path = Path(__file__).with_name(program)
     sys.argv = [str(path), *arguments]
-    init = rdmacoll.init
+    init, shutdown = rdmacoll.init, rdmacoll.shutdown
 
     def begin(*given: Any, **options: Any) -> None:
         init(*given, **options)
         if os.environ.get("GPU_OF_EACH_RANK") == "1":
             gpu_arrays.cupy().cuda.Device(rdmacoll.rank() % 2).__enter__()
         ranks = os.environ.get("DEVICE_RANKS")
+        if os.environ.get("RDMACOLL_CUDA_IPC", "off") != "off":
+            gpu_arrays.prepare_sums()
         if ranks is None or str(rdmacoll.rank()) in ranks.split(","):
             _enter()
 
-    rdmacoll.init = begin
+    def end() -> None:
+        if os.environ.get("RDMACOLL_CUDA_IPC", "off") != "off":
+            assert rdmacoll.metrics()["bytes_between_gpus"] > 0, "no rank has read memory on a GPU"
+        shutdown()
+
+    rdmacoll.init, rdmacoll.shutdown = begin, end
     runpy.run_path(str(path), run_name="__main__")
 
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -33,6 +34,8 @@ constexpr GpuSetup kSetups[] = {
     {"shm", "RDMACOLL_TRANSPORT=shm\n", everything},
     {"shm_one_rank", "RDMACOLL_TRANSPORT=shm\n", first_rank},
     {"shm_some_workers", "RDMACOLL_TRANSPORT=shm\nRDMACOLL_COMPUTE_WORKERS=1\n", some},
+    {"shm_ipc", "RDMACOLL_TRANSPORT=shm\nRDMACOLL_CUDA_IPC=always\n", everything},
+    {"shm_ipc_some", "RDMACOLL_TRANSPORT=shm\nRDMACOLL_CUDA_IPC=always\n", some},
     {"tcp", "RDMACOLL_TRANSPORT=tcp\n", everything},
     {"tcp_one_rank", "RDMACOLL_TRANSPORT=tcp\n", first_rank},
     {"tcp_ring_small_segments",
@@ -40,16 +43,53 @@ constexpr GpuSetup kSetups[] = {
      some},
 };
 
+uint64_t metric(Session& session, std::string_view name) {
+  const std::string metrics = session.metrics();
+  const std::string key = cat("\"", name, "\": ");
+  const std::size_t at = metrics.find(key);
+  EXPECT_NE(at, std::string::npos) << name;
+  return at == std::string::npos ? 0 : std::stoull(metrics.substr(at + key.size()));
+}
+
+// Runs sums on GPUs until the ranks, which are threads, read each other's memory there.
+void share_gpus(LocalWorld& world) {
+  constexpr std::size_t kCount = 20'000;
+  for (int turn = 0; turn < 5; ++turn) {
+    world.each([&](int rank) {
+      DeviceCaller caller(rank % 2);
+      std::vector<float> mine(kCount, 1.0f);
+      Request request = in_place(Kind::allreduce, Dtype::float32, mine);
+      Status status = caller.take(world.rank(rank), request);
+      ASSERT_TRUE(status.ok()) << status.message();
+      status = run(world.rank(rank), std::move(request));
+      ASSERT_TRUE(status.ok()) << status.message();
+      while (metric(world.rank(rank), "gpus_preparing") > 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+  }
+}
+
 class GpuCollectives : public testing::TestWithParam<std::tuple<int, int>> {
  protected:
   int ranks() const { return std::get<0>(GetParam()); }
   const GpuSetup& setup() const { return kSetups[std::get<1>(GetParam())]; }
   std::string settings() const { return setup().settings + fake_cuda_settings(); }
+  bool shares_gpus() const { return settings().find("CUDA_IPC") != std::string::npos; }
+  // Whether GPUs have read other ranks' memory, as the settings demand.
+  void expect_ways(LocalWorld& world) const {
+    uint64_t bytes = 0;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      bytes += metric(world.rank(rank), "bytes_between_gpus");
+    }
+    EXPECT_EQ(bytes > 0, shares_gpus() && ranks() > 1);
+  }
 };
 
 TEST_P(GpuCollectives, every_kind_has_its_results) {
   LocalWorld world(ranks(), settings());
   if (HasFatalFailure()) return;
+  if (shares_gpus()) share_gpus(world);
   for (const int64_t rows : {0, 1, 50, 2000}) {
     const std::vector<SimOperation> kinds = every_kind(ranks(), rows, rows == 50);
     world.each([&](int rank) {
@@ -76,6 +116,7 @@ TEST_P(GpuCollectives, every_kind_has_its_results) {
     });
     if (HasFailure()) return;
   }
+  expect_ways(world);
 }
 
 // A plan is followed, and the prepared operation notes the stream anew in each run.

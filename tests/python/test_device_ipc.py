@@ -15,6 +15,7 @@ from ranks import Run
 from test_device_collectives import environment, run_body, run_numpy_program
 
 COUNT = """
+import gpu_arrays
 def metrics():
     found = rdmacoll.metrics()
     return {name: found[name] for name in ("bytes_staged", "bytes_between_gpus", "kernel_launches")}
@@ -29,6 +30,7 @@ def test_ranks_on_one_gpu_sum_large_arrays_there_and_not_in_host_memory():
         + """
 values = np.arange(300_000, dtype=np.float32) % 977
 array = cupy.array(values + me)
+gpu_arrays.prepare_sums()
 before = metrics()
 assert (engine.allreduce(array, rdmacoll.Sum).get() == 2 * values + 1).all()
 found = grown(before)
@@ -52,7 +54,7 @@ rng = np.random.default_rng(5)
 sizes = rng.integers(1, 900_000, 60)            # 108 MB, so that a larger slab is added
 hosts = [rng.integers(-99, 99, size).astype(np.float32) for size in sizes]
 arrays = [cupy.array(host * (me + 1)) for host in hosts]
-engine.allreduce(cupy.array(hosts[0]), rdmacoll.Sum)
+gpu_arrays.prepare_sums()
 before = metrics()
 for turn in range(3):
     totals = engine.grouped_allreduce(arrays, rdmacoll.Sum)
@@ -66,6 +68,48 @@ assert found["kernel_launches"] < 200, found
         RDMACOLL_CUDA_IPC="auto",
         CUDA_SIM_DELAY_US="10",
     )
+
+
+# A host function of the caller runs until the calls have returned. The driver loads no kernel meanwhile.
+ENDLESS = (
+    COUNT
+    + """
+import ctypes, threading
+has_begun, may_end = threading.Event(), threading.Event()
+def hold(_):
+    has_begun.set()
+    may_end.wait()
+hold = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(hold)
+values = np.arange(300_000, dtype=np.float32) % 977
+busy, other = device_array.new_stream(), device_array.new_stream()
+with device_array._gpu(0).current() as cuda, other:
+    cuda("cuLaunchHostFunc", device_array.Handle(busy.ptr), hold, None)
+    assert has_begun.wait(60)
+    array = cupy.array(values + me)
+    for turn in range(4):
+        assert (engine.allreduce(array, rdmacoll.Sum).get() == 2 * values + 1).all()
+        many = [cupy.array(np.full(700, float(me + part))) for part in range(40)]
+        totals = engine.grouped_allreduce(many, op=rdmacoll.Sum)
+        assert [total.get()[2] for total in totals] == [2.0 * part + 1 for part in range(40)]
+    assert metrics()["kernel_launches"] == 0, metrics()
+    assert cuda.library.cuda_sim_count(b"modules loaded") == 0
+may_end.set()
+is_loaded = 0
+while not is_loaded:
+    engine.grouped_allreduce(many, op=rdmacoll.Sum)
+    is_loaded = engine.allreduce(np.array([float(metrics()["kernel_launches"] > 0)]), rdmacoll.Min)[0]
+gpu_arrays.prepare_sums()
+before = metrics()
+assert (engine.allreduce(array, rdmacoll.Sum).get() == 2 * values + 1).all()
+found = grown(before)
+"""
+)
+
+
+@pytest.mark.parametrize("ipc", ["off", "auto", "always"])
+def test_no_call_waits_for_kernels_of_the_caller_while_others_are_loaded(ipc):
+    more = "" if ipc == "off" else 'assert found["bytes_between_gpus"] > 0, found\n'
+    run_body(ENDLESS + more, RDMACOLL_CUDA_IPC=ipc)
 
 
 @pytest.mark.parametrize("size", [2, slow(3), slow(5)])
@@ -99,6 +143,7 @@ def machine(tmp_path: Path, **facts: object) -> str:
 STAGED = (
     COUNT
     + """
+gpu_arrays.prepare_sums()
 before = metrics()
 array = cupy.array(np.full(300_000, me + 1.0, np.float32))
 for _ in range(3):
@@ -144,8 +189,7 @@ for _ in range(3):
     total = engine.allreduce(array if me == 0 else host, rdmacoll.Sum)
     assert ((total.get() if me == 0 else total) == 3).all()
 array = cupy.array(host)
-engine.allreduce(array, rdmacoll.Sum)       # rank 1 learns of the memory of rank 0, and the other way round
-engine.barrier()
+gpu_arrays.prepare_sums()       # rank 1 learns of the memory of rank 0, and the other way round
 before = metrics()
 for _ in range(3):
     assert (engine.allreduce(array, rdmacoll.Sum).get() == 3).all()
@@ -158,11 +202,57 @@ assert found["bytes_between_gpus"] >= 3 * host.nbytes, found
     )
 
 
+def test_a_job_whose_ranks_reach_no_memory_of_each_other_prepares_no_gpu():
+    run_body(
+        COUNT
+        + """
+array = cupy.array(np.full(300_000, me + 1.0, np.float32))
+for _ in range(3):
+    assert (engine.allreduce(array, rdmacoll.Sum).get() == 3).all()
+assert rdmacoll.metrics()["gpus_preparing"] == 0
+for call in ("cuIpcGetMemHandle", "cuModuleLoadData"):
+    count = device_array._gpu(0).cuda.library.cuda_sim_count(f"calls {call}".encode())
+    assert count == (0 if call.startswith("cuIpc") else 2), (call, count)   # the kernels that copy
+""",
+        RDMACOLL_CUDA_IPC="auto",
+        RDMACOLL_TRANSPORT="tcp",
+    )
+
+
+def test_survivors_of_a_failed_world_free_all_memory_on_gpus():
+    body = """
+import device_array, gpu_arrays
+cupy = device_array.cupy_of(os.environ["RDMACOLL_CUDA_LIBRARY"])
+big = cupy.array(np.ones(1_000_000, np.float32))
+gpu_arrays.prepare_sums()
+report({"pid": os.getpid()})
+try:
+    while True:
+        engine.allreduce(big, rdmacoll.Sum)
+        if me == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+except rdmacoll.RankFailedError:
+    pass
+rdmacoll.shutdown()
+count = device_array._gpu(0).cuda.library.cuda_sim_count
+live = {name: count(f"live {name}".encode()) for name in ("allocations", "imports", "modules", "streams")}
+assert live == {"allocations": 1, "imports": 0, "modules": 0, "streams": 1}, live   # those of the program
+report({"done": True, "error": None}, rank=me)
+sys.exit(0)
+"""
+    env = environment(RDMACOLL_CUDA_IPC="always")
+    with Run(program(body), 3, env=env) as started:
+        for entry in wait_done(started, (0, 2), 60):
+            assert entry["error"] is None, entry
+
+
 def test_a_rank_killed_during_a_sum_on_gpus_is_named():
     body = """
 import device_array
 cupy = device_array.cupy_of(os.environ["RDMACOLL_CUDA_LIBRARY"])
+import gpu_arrays
 big = cupy.array(np.ones(1_000_000, np.float32))
+gpu_arrays.prepare_sums()
 while True:
     engine.allreduce(big, rdmacoll.Sum)
 """

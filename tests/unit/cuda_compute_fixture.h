@@ -43,18 +43,20 @@ class CudaCompute : public ::testing::Test {
   void start() {
     events = std::make_unique<EventPool>(cuda.driver());
     pinned = std::make_unique<PinnedPool>(*gpus, *pool, Log(LogLevel::warning, 0));
-    modules = std::make_unique<GpuModules>(*gpus, Log(LogLevel::warning, 0));
+    thread = std::make_unique<DriverThread>();
+    modules = std::make_shared<GpuModules>(gpus, *thread, Log(LogLevel::warning, 0));
+    sums = std::make_unique<GpuSums>(gpus, modules, *thread);
     sleeper = std::make_shared<Sleeper>([this] { wake(); });
-    results = std::make_shared<DevicePool>(gpus);
     parts = std::make_unique<GpuParts>(
-        GpuParts{*gpus, *events, *modules, *pinned, *pool, *results, sleeper});
+        GpuParts{*gpus, *events, *modules, *pinned, *pool, *sums, sleeper});
     compute = std::make_unique<GpuCompute>(std::make_unique<InlineCompute>(), clock);
     compute->open(*parts);
   }
   void stop() {
     compute.reset();
     parts.reset();
-    results.reset();
+    thread.reset();
+    sums.reset();
     pinned.reset();
     modules.reset();
     events.reset();
@@ -63,6 +65,12 @@ class CudaCompute : public ::testing::Test {
     const std::lock_guard lock(mutex);
     ++wakes;
     woken.notify_all();
+  }
+
+  // Lets the GPU have its kernels for copies.
+  void load_copies(Gpu gpu) {
+    modules->prepare(gpu);
+    thread->finish();
   }
 
   // Submits a copy, whose pieces stay until the end of the test.
@@ -75,6 +83,27 @@ class CudaCompute : public ::testing::Test {
     job.operands = {{.pieces = job.from}};
     return compute->submit(
         {.to = job.to, .sources = job.operands, .cookie = cookie, .on_gpu = true});
+  }
+  // Lets the GPU make sums.
+  void prepare_sums(Gpu gpu) {
+    (void)sums->prepare(gpu);
+    thread->finish();
+    ASSERT_EQ(sums->prepare(gpu), GpuSums::State::ready);
+  }
+  // Submits a sum of int32, whose pieces stay until the end of the test.
+  void sum(std::vector<Piece> to, const std::vector<std::vector<Piece>>& from, uint64_t cookie) {
+    sums_of_test.emplace_back();
+    Sum& job = sums_of_test.back();
+    job.to = std::move(to);
+    job.from = from;
+    for (const std::vector<Piece>& pieces : job.from) job.operands.push_back({.pieces = pieces});
+    ASSERT_TRUE(compute
+                    ->submit({.dtype = Dtype::int32,
+                              .to = job.to,
+                              .sources = job.operands,
+                              .cookie = cookie,
+                              .on_gpu = true})
+                    .ok());
   }
   Counting poll() {
     Counting sink;
@@ -94,15 +123,22 @@ class CudaCompute : public ::testing::Test {
     std::vector<Piece> to, from;
     std::vector<Operand> operands;
   };
+  struct Sum {
+    std::vector<Piece> to;
+    std::vector<std::vector<Piece>> from;
+    std::vector<Operand> operands;
+  };
+  std::list<Sum> sums_of_test;
   ScriptedCuda cuda{2};
   SteadyClock clock;
   std::shared_ptr<Gpus> gpus = std::make_shared<Gpus>(cuda.driver());
   std::unique_ptr<MemoryPool> pool;
   std::unique_ptr<EventPool> events;
-  std::unique_ptr<GpuModules> modules;
+  std::unique_ptr<DriverThread> thread;
+  std::shared_ptr<GpuModules> modules;
+  std::unique_ptr<GpuSums> sums;
   std::unique_ptr<PinnedPool> pinned;
   std::shared_ptr<Sleeper> sleeper;
-  std::shared_ptr<DevicePool> results;
   std::unique_ptr<GpuParts> parts;
   std::unique_ptr<GpuCompute> compute;
   std::list<Job> jobs;

@@ -4,7 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
+#include <future>
 #include <memory>
+#include <thread>
+#include <vector>
 
 #include "compute/inline.h"
 #include "unit/scripted_cuda.h"
@@ -16,6 +21,9 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+// A load that waits longer is a fault.
+constexpr std::chrono::seconds kLimit{5};
 
 class CudaMemoryOfGpus : public ::testing::Test {
  protected:
@@ -104,17 +112,64 @@ TEST_F(CudaMemoryOfGpus, that_is_kept_goes_back_before_there_is_too_little) {
   EXPECT_NE(memory->allocate(gpu, 4 << 20), nullptr);
 }
 
-// On the thread of the program, since the driver may wait for kernels that run.
-TEST_F(CudaMemoryOfGpus, has_its_kernels_before_the_engine_needs_them) {
+// The driver waits for kernels that run while it loads others. So no call waits for the load.
+TEST_F(CudaMemoryOfGpus, has_its_kernels_loaded_while_no_call_waits) {
+  std::promise<void> may_end;
+  cuda.while_loading = [end = may_end.get_future().share()] { end.wait_for(kLimit); };
   const Gpu first = use(0);
-  EXPECT_EQ(cuda.count("cuModuleLoadData"), 2);
   Gpu second = kHost;
   ASSERT_TRUE(memory->use(1, second).ok());
   std::shared_ptr<StreamOrder> order;
   for (const Gpu gpu : {first, second, second}) {
     ASSERT_TRUE(memory->order(kLegacyStream, gpu, order).ok());
   }
+  EXPECT_EQ(cuda.count("cuModuleLoadData"), 0);
+  may_end.set_value();
+  memory->thread().finish();
   EXPECT_EQ(cuda.count("cuModuleLoadData"), 4);
+}
+
+// The first call begins to prepare the GPU. It has no slab before it is ready.
+TEST_F(CudaMemoryOfGpus, is_ready_for_sums_after_all_kernels_are_loaded) {
+  const Gpu gpu = use(0);
+  std::promise<void> may_end;
+  memory->thread().finish();
+  cuda.while_loading = [end = may_end.get_future().share()] { end.wait_for(kLimit); };
+  GpuWork& work = memory->work();
+  EXPECT_EQ(work.prepare(gpu, 1 << 20), 0);
+  EXPECT_EQ(work.prepare(gpu, 1 << 20), 0);
+  EXPECT_EQ(work.version(), 0u);
+  GpuSlab slab;
+  std::byte* mapped = nullptr;
+  Gpu opened = kHost;
+  EXPECT_TRUE(work.open(slab, mapped, opened).is_busy());
+  EXPECT_EQ(cuda.count("cuMemAlloc"), 0);
+  may_end.set_value();
+  memory->thread().finish();
+  EXPECT_EQ(work.version(), 1u);
+  EXPECT_EQ(cuda.count("cuModuleLoadData"), static_cast<int>(kernels().size()));
+  EXPECT_EQ(cuda.count("cuMemAlloc"), 1);  // for operands from elsewhere
+}
+
+TEST_F(CudaMemoryOfGpus, says_why_a_gpu_does_not_become_ready) {
+  const Gpu gpu = use(0);
+  memory->thread().finish();
+  cuda.fails["cuMemAlloc"] = kOutOfMemory;
+  GpuWork& work = memory->work();
+  EXPECT_EQ(work.prepare(gpu, 1 << 20), 0);
+  memory->thread().finish();
+  EXPECT_EQ(work.version(), 1u);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(work.prepare(gpu, 1 << 20), 0);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, AllOf(HasSubstr("go through host memory within a node: cuMemAlloc of 16 MiB on "
+                                    "the GPU cuda:0"),
+                          HasSubstr("Free memory of the GPU")));
+  EXPECT_EQ(said.find("cuMemAlloc"), said.rfind("cuMemAlloc"));
+  GpuSlab slab;
+  std::byte* mapped = nullptr;
+  Gpu opened = kHost;
+  EXPECT_THAT(work.open(slab, mapped, opened).message(), HasSubstr("cuMemAlloc of 16 MiB"));
 }
 
 TEST_F(CudaMemoryOfGpus, that_is_retired_is_given_to_the_next_owner_once_its_work_is_done) {
@@ -154,6 +209,44 @@ TEST_F(CudaMemoryOfGpus, leaves_nothing_behind_after_many_starts) {
   EXPECT_EQ(cuda.live_events, 0);
   EXPECT_EQ(cuda.live_streams, 0);
   EXPECT_EQ(cuda.memory.size(), 1u);
+}
+
+TEST(CudaDriverThread, runs_tasks_in_their_order) {
+  DriverThread thread;
+  std::vector<int> seen;
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(thread.post([&seen, i] { seen.push_back(i); }).ok());
+  thread.finish();
+  ASSERT_EQ(seen.size(), 100u);
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  EXPECT_TRUE(thread.stop());
+}
+
+// A kernel of the program may run for ever.
+TEST(CudaDriverThread, is_left_alone_if_the_driver_does_not_return) {
+  std::promise<void> has_begun, may_end, has_ended;
+  auto end = may_end.get_future().share();
+  auto owned = std::make_shared<int>(1);
+  std::weak_ptr<int> seen = owned;
+  {
+    DriverThread thread;
+    ASSERT_TRUE(thread
+                    .post([&has_begun, &has_ended, end, owned = std::move(owned)] {
+                      has_begun.set_value();
+                      end.wait();
+                      has_ended.set_value();
+                    })
+                    .ok());
+    ASSERT_TRUE(thread.post([] { ADD_FAILURE() << "a task of a thread that was stopped"; }).ok());
+    has_begun.get_future().wait();
+    EXPECT_FALSE(thread.stop(20 * kMillisecond));
+  }
+  EXPECT_FALSE(seen.expired());
+  may_end.set_value();
+  has_ended.get_future().wait();
+  for (int i = 0; i < 1000 && !seen.expired(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(seen.expired());
 }
 
 TEST(CudaMemoryWithoutADriver, is_refused_with_the_cure) {

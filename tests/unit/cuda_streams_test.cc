@@ -174,6 +174,20 @@ TEST_F(CudaStreamOrder, wakes_the_engine_beside_streams_that_are_still_busy) {
   EXPECT_EQ(cuda.count("cuStreamCreate"), kStreams) << "wake streams are used again";
 }
 
+// An operation may fail while its stream is busy. Its wake stream waits on.
+TEST_F(CudaStreamOrder, wakes_the_engine_beside_a_stream_that_is_not_needed_any_more) {
+  const StreamHandle busy = cuda.stream_of_caller(), other = cuda.stream_of_caller();
+  cuda.stream(busy)->queue.push_back({"long kernel", [] { return false; }});
+  auto given_up = record(number_of(busy));
+  EXPECT_TRUE(given_up->arm());
+  given_up.reset();
+  const auto order = record(number_of(other));
+  EXPECT_TRUE(order->arm());
+  cuda.run();
+  EXPECT_EQ(wakes, 1);
+  EXPECT_TRUE(is_reached(*order));
+}
+
 TEST_F(CudaStreamOrder, wakes_the_engine_if_it_is_reached_after_the_last_look) {
   const auto order = record(kLegacyStream);
   cuda.after_query = [this] { cuda.run(); };

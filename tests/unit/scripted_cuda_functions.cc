@@ -253,6 +253,18 @@ void fill_memory(Functions& f) {
     CALLED("cuMemFree");
     return the().memory.erase(address) == 1 ? kSuccess : kInvalidValue;
   };
+  f.cuMemHostAlloc = [](void** memory, std::size_t bytes, unsigned) -> Result {
+    {
+      CALLED("cuMemHostAlloc");
+      if (ScriptedCuda::current().empty()) return kInvalidContext;
+    }
+    *memory = the().place(bytes, ScriptedCuda::current().back()->ordinal, MemoryType::host);
+    return kSuccess;
+  };
+  f.cuMemFreeHost = [](void* memory) -> Result {
+    CALLED("cuMemFreeHost");
+    return the().memory.erase(reinterpret_cast<Address>(memory)) == 1 ? kSuccess : kInvalidValue;
+  };
   f.cuMemHostRegister_v2 = [](void* memory, std::size_t bytes, unsigned flags) -> Result {
     CALLED("cuMemHostRegister");
     if (ScriptedCuda::current().empty()) return kInvalidContext;
@@ -368,8 +380,14 @@ void fill_kernels(Functions& f) {
                         void** parameters, void**) -> Result {
     CALLED("cuLaunchKernel");
     const auto name = reinterpret_cast<const Kernel*>(function)->name;
-    auto copied =
-        std::make_shared<ReduceParameters>(*static_cast<const ReduceParameters*>(parameters[0]));
+    std::shared_ptr<void> copied;
+    if (name == kernels()[static_cast<std::size_t>(write_word_kernel())].name) {
+      copied = std::make_shared<WriteWordParameters>(
+          *static_cast<const WriteWordParameters*>(parameters[0]));
+    } else {
+      copied =
+          std::make_shared<ReduceParameters>(*static_cast<const ReduceParameters*>(parameters[0]));
+    }
     return the().enqueue("cuLaunchKernel", stream, {std::string(name), [=] {
                                                       void* arguments[] = {copied.get()};
                                                       KernelMemory memory;

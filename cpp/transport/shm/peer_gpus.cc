@@ -18,14 +18,15 @@ GpuViews ShmPeer::gpu_views(const GpuSlab& slab) const {
 }
 
 void ShmPeer::offer(const GpuSlab& slab, GpuWork& work) {
-  open_offered(work);
+  open_offers(work);
   if (!offers_.try_emplace(slab.begin, GpuViews::asked).second) return;
   owner_ = &work;
   work.count_readers(1);
+  ++readers_;
   outgoing_.note(RecordKind::gpu_offer, 0, 0, std::as_bytes(std::span(&slab, 1)));
 }
 
-// An offer that is not open yet stays until this rank uses a GPU.
+// An offer that is not open yet stays until a GPU of this rank is ready.
 Status ShmPeer::offered(const RecordHeader& header, const std::byte* payload, Sink& sink) {
   GpuSlab slab;
   const bool is_known =
@@ -33,28 +34,31 @@ Status ShmPeer::offered(const RecordHeader& header, const std::byte* payload, Si
   if (!is_known) return nonsense();
   std::memcpy(&slab, payload, sizeof slab);
   slab.uuid.back() = 0;
-  offered_.push_back(slab);
   GpuWork* const work = sink.gpu_work();
-  if (work != nullptr && work->is_in_use()) {
-    open_offered(*work);
-  } else {
+  if (work == nullptr || !open_offered(slab, *work)) {
+    offered_.push_back(slab);
     answer(slab, GpuAnswer::later, "");
   }
   return {};
 }
 
-void ShmPeer::open_offered(GpuWork& work) {
-  for (const GpuSlab& slab : std::exchange(offered_, {})) {
-    RemoteMemory::OnGpu memory{slab.begin, slab.bytes, nullptr, kHost};
-    const Status opened = work.open(slab, memory.mapped, memory.gpu);
-    if (opened.ok()) {
-      opener_ = &work;
-      remote_.add(memory);
-      answer(slab, GpuAnswer::yes, "");
-    } else {
-      answer(slab, GpuAnswer::no, opened.message());
-    }
+void ShmPeer::open_offers(GpuWork& work) {
+  std::erase_if(offered_, [&](const GpuSlab& slab) { return open_offered(slab, work); });
+}
+
+// Opens the slab, and tells the peer so or the reason why not. False: it is too early for both.
+bool ShmPeer::open_offered(const GpuSlab& slab, GpuWork& work) {
+  RemoteMemory::OnGpu memory{slab.begin, slab.bytes, nullptr, kHost};
+  const Status opened = work.open(slab, memory.mapped, memory.gpu);
+  if (opened.is_busy()) return false;
+  if (opened.ok()) {
+    opener_ = &work;
+    remote_.add(memory);
+    answer(slab, GpuAnswer::yes, "");
+  } else {
+    answer(slab, GpuAnswer::no, opened.message());
   }
+  return true;
 }
 
 void ShmPeer::answer(const GpuSlab& slab, GpuAnswer answer, std::string_view refusal) {
@@ -68,7 +72,10 @@ Status ShmPeer::answered(const RecordHeader& header, const std::byte* payload, S
   if (found == offers_.end() || header.bytes > kRefusalBytesMax) return nonsense();
   const auto answer = static_cast<GpuAnswer>(header.count);
   found->second = answer == GpuAnswer::yes ? GpuViews::yes : GpuViews::no;
-  if (answer == GpuAnswer::no) owner_->count_readers(-1);
+  if (answer == GpuAnswer::no) {
+    owner_->count_readers(-1);
+    --readers_;
+  }
   sink.answered(rank_, std::string(reinterpret_cast<const char*>(payload), header.bytes));
   return {};
 }
@@ -77,13 +84,16 @@ void ShmPeer::stop_views() {
   const std::vector<RemoteMemory::OnGpu> memory = remote_.take_gpu_memory();
   for (const RemoteMemory::OnGpu& one : memory) opener_->close(one.mapped);
   const std::size_t count = memory.size() + std::exchange(offered_, {}).size();
-  if (count > 0) outgoing_.note(RecordKind::gpu_closed, static_cast<uint32_t>(count), 0, {});
+  if (count > 0 && connected()) {
+    outgoing_.note(RecordKind::gpu_closed, static_cast<uint32_t>(count), 0, {});
+  }
 }
 
 Status ShmPeer::closed(const RecordHeader& header) {
-  if (owner_ == nullptr || header.count > offers_.size()) return nonsense();
+  if (owner_ == nullptr || header.count > static_cast<uint32_t>(readers_)) return nonsense();
   for (auto& [begin, views] : offers_) views = GpuViews::no;
   owner_->count_readers(-static_cast<int>(header.count));
+  readers_ -= static_cast<int>(header.count);
   return {};
 }
 

@@ -264,8 +264,9 @@ void ShmPeer::close() {
   outgoing_.close();
   incoming_.close();
   // shutdown() is needed since a forked child may hold a copy of the socket.
-  ::shutdown(socket_.get(), SHUT_RDWR);
+  ::shutdown(socket_.get(), readers_ > 0 ? SHUT_WR : SHUT_RDWR);
   ::epoll_ctl(rank_state_.epoll, EPOLL_CTL_DEL, socket_.get(), nullptr);
+  if (readers_ > 0) owner_->await_end(std::move(socket_), readers_);
   socket_.reset();
   channel_.reset();
 }

@@ -65,6 +65,7 @@ class ShmPeer {
   // Memory on GPUs, as in Transport.
   GpuViews gpu_views(const GpuSlab& slab) const;
   void offer(const GpuSlab& slab, GpuWork& work);
+  void open_offers(GpuWork& work);
   void stop_views();
 
   // Ends the connection: no later call sends or reads. Mappings stay until destruction.
@@ -84,7 +85,7 @@ class ShmPeer {
   Status offered(const RecordHeader& header, const std::byte* payload, Sink& sink);
   Status answered(const RecordHeader& header, const std::byte* payload, Sink& sink);
   Status closed(const RecordHeader& header);
-  void open_offered(GpuWork& work);
+  bool open_offered(const GpuSlab& slab, GpuWork& work);
   void answer(const GpuSlab& slab, GpuAnswer answer, std::string_view refusal);
 
   RankState rank_state_;
@@ -109,6 +110,7 @@ class ShmPeer {
   std::vector<GpuSlab> offered_;         // by the peer, and not open yet
   GpuWork* opener_ = nullptr;            // has opened memory of the peer
   GpuWork* owner_ = nullptr;             // has the memory that was offered to the peer
+  int readers_ = 0;                      // slabs that the peer has or may open
 };
 
 }  // namespace rdmacoll::shm

@@ -142,8 +142,16 @@ void ShmTransport::offer(int peer, const GpuSlab& slab, GpuWork& work) {
   if (to != nullptr) to->offer(slab, work);
 }
 
+void ShmTransport::open_offers(GpuWork& work) {
+  for (ShmPeer* peer : live_) {
+    if (peer->connected()) peer->open_offers(work);
+  }
+}
+
 void ShmTransport::stop_views(int peer) {
-  if (is_connected(peer)) peers_[static_cast<std::size_t>(peer)]->stop_views();
+  // Also after the end of the connection, since the memory stays open.
+  const auto& slot = peers_.at(static_cast<std::size_t>(peer));
+  if (slot != nullptr) slot->stop_views();
 }
 
 bool ShmTransport::poll(Sink& sink) {

@@ -51,6 +51,7 @@ class ShmTransport final : public SocketTransport {
 
   GpuViews gpu_views(int peer, const GpuSlab& slab) const override;
   void offer(int peer, const GpuSlab& slab, GpuWork& work) override;
+  void open_offers(GpuWork& work) override;
   void stop_views(int peer) override;
 
   bool poll(Sink& sink) override;

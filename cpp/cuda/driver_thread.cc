@@ -1,0 +1,86 @@
+#include "cuda/driver_thread.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <utility>
+
+#include "base/thread.h"
+
+namespace rdmacoll::cuda {
+
+struct DriverThread::Queue {
+  const pid_t owner = ::getpid();
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> tasks;
+  bool is_busy = false;
+  bool is_stopped = false;
+  bool has_ended = false;
+
+  void run() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [this] { return is_stopped || !tasks.empty(); });
+      if (is_stopped) break;
+      std::function<void()> task = std::move(tasks.front());
+      tasks.pop_front();
+      is_busy = true;
+      lock.unlock();
+      task();
+      task = nullptr;  // with all that it owns
+      lock.lock();
+      is_busy = false;
+      changed.notify_all();
+    }
+    has_ended = true;
+    changed.notify_all();
+  }
+};
+
+DriverThread::DriverThread() : queue_(std::make_shared<Queue>()) {}
+
+Status DriverThread::post(std::function<void()> task) {
+  const std::lock_guard starting(mutex_);
+  if (!thread_.joinable()) {
+    RC_RETURN_IF_ERROR(start_thread(thread_, "the thread that loads kernels of GPUs",
+                                    [queue = queue_] { queue->run(); }));
+  }
+  const std::lock_guard lock(queue_->mutex);
+  if (queue_->is_stopped) return {};
+  queue_->tasks.push_back(std::move(task));
+  queue_->changed.notify_all();
+  return {};
+}
+
+void DriverThread::finish() {
+  std::unique_lock lock(queue_->mutex);
+  queue_->changed.wait(lock, [this] { return queue_->tasks.empty() && !queue_->is_busy; });
+}
+
+bool DriverThread::stop(Nanoseconds limit) {
+  if (::getpid() != queue_->owner) {  // a forked child has no such thread
+    if (thread_.joinable()) thread_.detach();
+    return true;
+  }
+  const std::lock_guard starting(mutex_);
+  if (!thread_.joinable()) return true;
+  std::deque<std::function<void()>> dropped;  // destroyed without the lock
+  std::unique_lock lock(queue_->mutex);
+  queue_->is_stopped = true;
+  dropped.swap(queue_->tasks);
+  queue_->changed.notify_all();
+  const bool is_in_time = queue_->changed.wait_for(lock, std::chrono::nanoseconds(limit),
+                                                   [this] { return queue_->has_ended; });
+  lock.unlock();
+  if (is_in_time) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+  return is_in_time;
+}
+
+}  // namespace rdmacoll::cuda

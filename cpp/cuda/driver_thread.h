@@ -1,0 +1,40 @@
+// A thread for calls of the driver that wait for kernels of the program. No other thread of the
+// engine makes such calls while operations run.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace rdmacoll::cuda {
+
+// Any thread may call it. The thread starts with the first task.
+class DriverThread {
+ public:
+  DriverThread();
+  ~DriverThread() { (void)stop(); }
+  DriverThread(const DriverThread&) = delete;
+  DriverThread& operator=(const DriverThread&) = delete;
+
+  // Runs the tasks one after the other. A task shares the ownership of all that it uses, since it
+  // may outlive this object. Fails if no thread can be started.
+  Status post(std::function<void()> task);
+  // Waits until all tasks have ended.
+  void finish();
+  // Drops the tasks that have not begun, and waits for the other one. False: after `limit` the
+  // driver has not returned. Then the thread ends by itself. Later tasks are dropped.
+  bool stop(Nanoseconds limit = 5 * kSecond);
+
+ private:
+  struct Queue;
+
+  const std::shared_ptr<Queue> queue_;
+  std::mutex mutex_;  // guards thread_
+  std::thread thread_;
+};
+
+}  // namespace rdmacoll::cuda

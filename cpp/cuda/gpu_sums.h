@@ -1,0 +1,54 @@
+// Makes GPUs ready for sums: loads the kernels, allocates memory for operands that lie elsewhere,
+// and measures from which size on sums are worth their kernels.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "cuda/gpu_modules.h"
+#include "memory/piece.h"
+
+namespace rdmacoll::cuda {
+
+class GpuSums {
+ public:
+  enum class State : uint8_t { preparing, ready, refused };
+  // Operands of one job share it. Longer jobs are done in parts.
+  static constexpr std::size_t kScratchBytes = std::size_t{16} << 20;
+
+  // `thread` outlives all calls.
+  GpuSums(std::shared_ptr<Gpus> gpus, std::shared_ptr<GpuModules> modules, DriverThread& thread)
+      : gpus_(std::move(gpus)), modules_(std::move(modules)), thread_(thread) {}
+
+  // The first call for a GPU lets the thread begin. Only the holder of the baton calls it.
+  State prepare(Gpu gpu);
+  // How many GPUs have become ready or were refused so far. It may be read by any thread.
+  uint64_t version() const { return version_->load(std::memory_order_acquire); }
+  // GPUs that are being prepared. For any thread.
+  uint64_t preparing() const { return begun_.load(std::memory_order_relaxed) - version(); }
+
+  // Of a GPU that was refused.
+  const Status& refusal(Gpu gpu) const;
+  // Of a GPU that is ready. The memory is for work on one stream. Others have none.
+  Piece scratch(Gpu gpu) const;
+  uint64_t bytes_min(Gpu gpu) const;
+
+ private:
+  struct Entry;
+
+  const std::shared_ptr<Entry>& entry(Gpu gpu) const {
+    return entries_[static_cast<std::size_t>(gpu)];
+  }
+
+  const std::shared_ptr<Gpus> gpus_;
+  const std::shared_ptr<GpuModules> modules_;
+  DriverThread& thread_;
+  const std::shared_ptr<std::atomic<uint64_t>> version_ =
+      std::make_shared<std::atomic<uint64_t>>(0);
+  std::atomic<uint64_t> begun_{0};
+  std::array<std::shared_ptr<Entry>, Gpus::kGpusMax> entries_;
+};
+
+}  // namespace rdmacoll::cuda
