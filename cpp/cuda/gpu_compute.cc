@@ -5,34 +5,13 @@
 
 #include "base/text.h"
 #include "compute/job.h"
+#include "cuda/job_pieces.h"
 
 namespace rdmacoll::cuda {
 namespace {
 
 // How long the end of a job may stay unseen if a fault of the GPU keeps its wake-up away.
 constexpr Nanoseconds kLookInterval = 10 * kMillisecond;
-
-// Walks the pieces of one side of a copy.
-class Side {
- public:
-  explicit Side(std::span<const Piece> pieces) : pieces_(pieces) { skip(0); }
-
-  void skip(std::size_t bytes) {
-    offset_ += bytes;
-    while (index_ < pieces_.size() && offset_ >= pieces_[index_].bytes) {
-      offset_ -= pieces_[index_].bytes;
-      ++index_;
-    }
-  }
-  std::size_t run() const { return pieces_[index_].bytes - offset_; }
-  std::byte* data() const { return pieces_[index_].data + offset_; }
-  Gpu gpu() const { return pieces_[index_].gpu; }
-
- private:
-  std::span<const Piece> pieces_;
-  std::size_t index_ = 0;
-  std::size_t offset_ = 0;
-};
 
 // Many runs of few bytes are copied by one kernel, since each copy costs a call and a start. Large
 // runs are for the copy engines, which leave the multiprocessors to the program.
@@ -43,54 +22,7 @@ bool suits_a_kernel(const ComputeJob& job, std::size_t bytes) {
   return runs > kRunsOfCopiesMax && bytes / runs < kBytesOfARun;
 }
 
-// The only GPU among the pieces, or kHost if there are several.
-Gpu only_gpu(const ComputeJob& job) {
-  Gpu gpu = kHost;
-  bool is_only = true;
-  const auto look = [&](std::span<const Piece> pieces) {
-    for (const Piece& piece : pieces) {
-      is_only = is_only && (piece.gpu == kHost || gpu == kHost || piece.gpu == gpu);
-      if (piece.gpu != kHost) gpu = piece.gpu;
-    }
-  };
-  look(job.to);
-  for (const Operand& source : job.sources) look(source.pieces);
-  return is_only ? gpu : kHost;
-}
-
-// The GPU that performs a job with memory of several GPUs: if possible the one that has the result.
-Gpu main_gpu(const ComputeJob& job) {
-  for (const Piece& piece : job.to) {
-    if (piece.gpu != kHost) return piece.gpu;
-  }
-  for (const Operand& source : job.sources) {
-    for (const Piece& piece : source.pieces) {
-      if (piece.gpu != kHost) return piece.gpu;
-    }
-  }
-  return kHost;
-}
-
-bool are_on(Gpu gpu, std::span<const Piece> pieces) {
-  return std::all_of(pieces.begin(), pieces.end(),
-                     [gpu](const Piece& piece) { return piece.gpu == gpu; });
-}
-
 Address address_of(const std::byte* memory) { return reinterpret_cast<Address>(memory); }
-
-// The pieces of `bytes` bytes from `begin` on.
-void cut_out(std::span<const Piece> pieces, std::size_t begin, std::size_t bytes,
-             std::vector<Piece>& cut) {
-  cut.clear();
-  Side side(pieces);
-  side.skip(begin);
-  while (bytes > 0) {
-    const std::size_t run = std::min(side.run(), bytes);
-    cut.push_back({side.data(), run, side.gpu()});
-    side.skip(run);
-    bytes -= run;
-  }
-}
 
 // Operands in scratch memory begin at multiples of it, which no element crosses.
 constexpr std::size_t kScratchAlignment = 256;

@@ -371,8 +371,7 @@ def cross_size() -> int:
 def metrics() -> dict[str, int | float]:
     """Totals since init(): whole numbers, and seconds for the names that end in `_s`.
 
-    - `bytes_reduced_beside_sends`: the part of `bytes_reduced` that was reduced while this rank's data was in
-      transit
+    - `bytes_reduced_beside_sends`: the part of `bytes_reduced` while this rank's data was in transit
     - `bytes_striped`: the part of `bytes_sent` that went over additional TCP streams
     - `bytes_staged`: bytes copied between host memory and GPUs, by copies or by `kernel_launches`
     - `bytes_between_gpus`: bytes that GPUs read from the memory on GPUs of other ranks of the node

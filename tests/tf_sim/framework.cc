@@ -112,7 +112,8 @@ void TF_KernelBuilder_TypeConstraint(TF_KernelBuilder* builder, const char*, TF_
   set(status, TF_OK, "");
 }
 void TF_RegisterKernelBuilder(const char*, TF_KernelBuilder* builder, TF_Status* status) {
-  const bool is_refused = builder->device == std::string("GPU") && gpu_kernels_before_refusal-- == 0;
+  const bool is_refused =
+      builder->device == std::string("GPU") && gpu_kernels_before_refusal-- == 0;
   if (!is_refused) builders().push_back(*builder);
   delete builder;
   set(status, is_refused ? TF_INTERNAL : TF_OK, is_refused ? "the test refuses this kernel" : "");
