@@ -95,7 +95,7 @@ class GpuCompute final : public Compute {
   std::vector<uint16_t> ended_, reported_;
   std::vector<LaneKey> used_;  // lanes of the job that is submitted
   LocalJob local_;             // the job that is submitted
-  JobPart part_;               // of local_
+  JobPart part_;               // a part of local_
   std::size_t in_flight_ = 0;  // jobs that have not ended
   uint64_t bytes_on_gpus_ = 0;
   GpuCounters counters_;

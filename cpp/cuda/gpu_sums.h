@@ -29,9 +29,9 @@ class GpuSums {
   // GPUs that are being prepared. For any thread.
   uint64_t preparing() const { return begun_.load(std::memory_order_relaxed) - version(); }
 
-  // Of a GPU that was refused.
+  // The reason why a GPU was refused.
   const Status& refusal(Gpu gpu) const;
-  // Of a GPU that is ready. The memory is for work on one stream. Others have none.
+  // Both need a GPU that is ready. The memory is for work on one stream. Other GPUs have none.
   Piece scratch(Gpu gpu) const;
   uint64_t bytes_min(Gpu gpu) const;
 

@@ -1,4 +1,4 @@
-// Where the pieces of a job lie.
+// The places of the pieces of a job.
 #pragma once
 
 #include <algorithm>

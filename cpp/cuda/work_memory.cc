@@ -39,7 +39,7 @@ uint64_t number_of_process() {
 constexpr Nanoseconds kEndsLimit = 2 * kSecond;
 constexpr int kLookMilliseconds = 20;
 
-// Whether the other side of a socket has ended. What it has sent before is dropped.
+// Whether the other side of a socket has ended. Bytes that it has sent before are dropped.
 bool has_hung_up(int socket) {
   std::array<std::byte, 256> dropped;
   ssize_t got = 0;
