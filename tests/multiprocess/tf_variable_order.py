@@ -67,6 +67,26 @@ def check_gradients_in_another_order_are_an_error() -> None:
     assert [float(value) for value in step_of(right)()] == expected(NAMES)
 
 
+def check_a_callback_names_another_order() -> None:
+    layers = {name: keras.layers.Dense(1, use_bias=False, name=name) for name in OWN}
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Add()([layers[name](inputs) for name in OWN]))
+    model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    begin = rdmacoll.callbacks.BroadcastGlobalVariablesCallback(0)
+    call = lambda: model.fit(np.ones((4, 2)), np.ones(4), verbose=0, callbacks=[begin])  # noqa: E731
+    is_told(raised(rdmacoll.MismatchError, call))
+
+
+def check_a_session_names_another_order() -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        own = [tf.compat.v1.get_variable(name, (2,)) for name in OWN]
+        assert len(own) == len(NAMES)
+        session.run(tf.compat.v1.global_variables_initializer())
+        hook = rdmacoll.BroadcastGlobalVariablesHook(0)
+        hook.begin()
+        is_told(raised(rdmacoll.MismatchError, lambda: hook.after_create_session(session, None)))
+
+
 def check_an_order_that_changes_later_is_an_error() -> None:
     own = variables(NAMES)
     for _ in range(STEPS):  # the last ones run by a plan
