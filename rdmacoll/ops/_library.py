@@ -165,7 +165,7 @@ def typed_errors() -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         typed = error_from(error)
-        if typed is None or isinstance(error, RdmacollError):  # of both classes already
+        if typed is None or isinstance(error, RdmacollError):  # it has both classes already
             raise
         typed = of_both(typed, error)
         try:

@@ -33,7 +33,7 @@ def test_places_in_a_program_are_told_without_counters(ranks: int) -> None:
 def test_an_order_of_variables_that_differs_is_an_error(ranks: int) -> None:
     path = ROOT / "tests" / "multiprocess" / "tf_variable_order.py"
     outcome = run(path, ranks, preloaded=True)
-    assert len(outcome.succeeded()[0]["done"]) == 8
+    assert len(outcome.succeeded()[0]["done"]) == 10
     assert outcome.ranks[0].output.count("by different names") == 1, outcome.text()
 
 
