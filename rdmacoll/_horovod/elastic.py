@@ -16,6 +16,7 @@ from rdmacoll._horovod import collectives
 from rdmacoll._horovod.keras_collectives import graph_session
 from rdmacoll._horovod.objects import broadcast_object
 from rdmacoll._world import world
+from rdmacoll.ops._sessions import set_value
 
 
 class HorovodInternalError(RuntimeError):
@@ -139,7 +140,7 @@ class _VariablesState(ObjectState):
         if tf.executing_eagerly():
             variable.assign(value)
         else:
-            variable.load(value, self._graph_session())
+            set_value(variable, value, self._graph_session())
 
     def _broadcast(self, variables: list[Any]) -> None:
         if tf.executing_eagerly():

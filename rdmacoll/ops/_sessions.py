@@ -1,4 +1,5 @@
-"""MonitoredTrainingSession, which starts itself again after a supposed preemption."""
+"""Sessions of TensorFlow 1: MonitoredTrainingSession, which starts itself again after a supposed preemption, and
+values of variables."""
 
 from __future__ import annotations
 
@@ -26,3 +27,11 @@ def _raising_typed(plain: Callable[..., Any]) -> Callable[..., Any]:
             return plain(*args, **kwargs)
 
     return run
+
+
+def set_value(variable: Any, value: Any, session: Any) -> None:
+    """Gives a variable its value in the session, also if the graph is final.
+
+    `Variable.load` does the same, and warns that it is deprecated.
+    """
+    session.run(variable.initializer, {variable.initializer.inputs[1]: value})

@@ -12,6 +12,7 @@ from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.keras.callbacks.base import Callback
 from rdmacoll.keras.callbacks.variable_broadcast import session_of
+from rdmacoll.ops._sessions import set_value
 from rdmacoll.optimizer import with_inner
 
 
@@ -174,4 +175,4 @@ def _write(variable: Any, value: Any, model: Any) -> None:
     if tf.executing_eagerly():
         variable.assign(value)
     else:
-        variable.load(value, session_of(model))
+        set_value(variable, value, session_of(model))
