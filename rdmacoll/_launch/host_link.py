@@ -47,12 +47,22 @@ def remote_command(
 
     A host without `python` takes the python3 of its path.
     """
-    options = ["-o", f"ConnectTimeout={max(1, int(connect_s))}"]
-    options += ["-p", str(port)] if port is not None else []
-    options += ["-i", identity_file] if identity_file else []
+    options = ["-o", f"ConnectTimeout={max(1, int(connect_s))}", *_login_options(port, identity_file)]
     find = f"$(command -v {shlex.quote(python)} || command -v python3 || echo python)"
     start = f'exec "{find}" -I -S -c {shlex.quote(_BOOT)}'
     return [*_SSH, *options, host, f"exec sh -c {shlex.quote(start)}"]  # login shells differ
+
+
+def try_command(host: str, *, port: int | None, identity_file: str | None) -> str:
+    """The command line by which a person finds out whether ssh works."""
+    return shlex.join(["ssh", *_login_options(port, identity_file), host, "true"])
+
+
+def _login_options(port: int | None, identity_file: str | None) -> list[str]:
+    return [
+        *(["-p", str(port)] if port is not None else []),
+        *(["-i", identity_file] if identity_file else []),
+    ]
 
 
 class HostLink:

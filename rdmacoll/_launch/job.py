@@ -19,7 +19,14 @@ from typing import Any
 
 from rdmacoll._launch import agent
 from rdmacoll._launch.failure import Ended, first_failure, lines_of, message_about, missing_in_init
-from rdmacoll._launch.host_link import Frame, HostLink, local_command, python_path, remote_command
+from rdmacoll._launch.host_link import (
+    Frame,
+    HostLink,
+    local_command,
+    python_path,
+    remote_command,
+    try_command,
+)
 from rdmacoll._launch.hosts import LOCAL_NAMES, Slot, is_local
 from rdmacoll._launch.output import Output
 from rdmacoll._start.launch import join_address
@@ -147,7 +154,7 @@ class Job:
             if time.monotonic() > end:
                 raise ConfigError(
                     f"{', '.join(missing)} did not answer within {options.start_timeout_s:g} s: try "
-                    f'"ssh {missing[0]} true", or give a larger --start-timeout.'
+                    f'"{self._try_ssh(missing[0])}", or give a larger --start-timeout.'
                 )
             self._pump(end - time.monotonic())
 
@@ -257,14 +264,17 @@ class Job:
         """Handles the end of an agent: its ranks are lost."""
         reason = link.last_words()
         if not self._is_started:
-            cure = (
-                f' Try "ssh {link.host} true": it must work without a password.' if link.is_remote() else ""
-            )
+            cure = f' Try "{self._try_ssh(link.host)}": it must work without a password.'
+            cure = cure if link.is_remote() else ""
             raise ConfigError(f"cannot start ranks on {link.host}: {reason}.{cure}")
         for rank, host in self._host_of.items():
             if host == link.host and rank not in self._ended:
                 self._output.finish(rank)
                 self._ended[rank] = Ended(rank, host, _LOST, cause=f"the host was lost ({reason})")
+
+    def _try_ssh(self, host: str) -> str:
+        options = self._options
+        return try_command(host, port=options.ssh_port, identity_file=options.ssh_identity_file)
 
     def _judge(self) -> None:
         """After a failure: finds the rank that failed first, and ends the others."""

@@ -1,5 +1,6 @@
-"""Sessions of TensorFlow 1: MonitoredTrainingSession, which starts itself again after a supposed preemption, and
-values of variables."""
+"""Sessions of TensorFlow 1: values of variables, and MonitoredTrainingSession, which starts itself again
+after a supposed preemption.
+"""
 
 from __future__ import annotations
 

@@ -287,10 +287,11 @@ def test_a_host_without_ssh_is_named_with_the_cure(tmp_path: Path) -> None:
     (tmp_path / "ssh").write_text("#!/bin/sh\necho 'Permission denied (publickey).' >&2\nexit 255\n")
     (tmp_path / "ssh").chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = launch("-H", "localhost:1,other-host:1", "true", env={"PATH": path})
-    assert done.returncode == 1
-    assert "cannot start ranks on other-host: Permission denied (publickey)." in done.stderr
-    assert 'Try "ssh other-host true"' in done.stderr
+    for options in ("", "-p 2222 -i key.pem "):
+        done = launch(*options.split(), "-H", "localhost:1,other-host:1", "true", env={"PATH": path})
+        assert done.returncode == 1
+        assert "cannot start ranks on other-host: Permission denied (publickey)." in done.stderr
+        assert f'Try "ssh {options}other-host true"' in done.stderr
 
 
 def test_a_rank_that_ends_well_leaves_no_children(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ class Case:
 # The key is the first line of a snippet, or its first line that no other snippet has.
 CASES = {
     "optimizer = rdmacoll.DistributedOptimizer(optimizer)  # any": Case(2, KERAS, FITS),
+    "x = np.random.default_rng(rdmacoll.rank())": Case(2, "", after="rdmacoll.check_weights(model)"),
     "train = rdmacoll.DistributedOptimizer(tf.train.Adam": Case(2, GRAPH + "rdmacoll.init()\n", is_slow=True),
     "tape = hvd.DistributedGradientTape(tape)": Case(2, KERAS + "batches = [(x, y)] * 2\n", is_slow=True),
     "rows = rdmacoll.engine.allgather(": Case(3, ""),
