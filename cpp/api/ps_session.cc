@@ -16,6 +16,7 @@
 #include "base/system_error.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "base/time_slice.h"
 #include "settings/settings.h"
 
 namespace rdmacoll::ps {
@@ -203,6 +204,7 @@ Status PsSession::serve(Nanoseconds timeout) {
 
 Status PsSession::serve_until(std::unique_lock<std::mutex>& hold, Nanoseconds deadline) {
   Wait wait(spin_policy_, clock_.now());
+  ShortTimeSlice short_slice;
   for (;;) {
     const bool moved = step();
     const Nanoseconds now = clock_.now();
@@ -211,11 +213,13 @@ Status PsSession::serve_until(std::unique_lock<std::mutex>& hold, Nanoseconds de
     if (now >= deadline) return Status::busy();
     if (moved) {
       wait.moved(now);
-    } else if (wait.should_sleep(now)) {
+    } else if (wait.should_sleep(now) || yield_cost_.is_high(now)) {
+      if (yield_cost_.is_high(now)) short_slice.begin();
       sleep(hold, deadline);
       wait.slept();
     } else {
       sched_yield();
+      yield_cost_.yielded(now, clock_.now());
     }
   }
 }
@@ -265,6 +269,8 @@ void PsSession::sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until) {
 }
 
 void PsSession::run() {
+  ShortTimeSlice short_slice;
+  short_slice.begin();
   std::unique_lock hold(mutex_);
   while (!ends_) {
     // Callers drive the client themselves. If the thread woke up after each one, it would compete
@@ -285,21 +291,25 @@ Status PsSession::wait(const Call& call, Nanoseconds timeout) {
   std::unique_lock hold(mutex_);
   ++waiting_;
   Wait wait(spin_policy_, clock_.now());
+  ShortTimeSlice short_slice;
   while (!call.is_done()) {
+    const bool moved = step();
     const Nanoseconds now = clock_.now();
-    if (step()) {
+    if (moved) {
       wait.moved(now);
       run_callbacks(hold);
       if (waiting_ > 1) ring(bell_);  // the step may have completed other callers' calls
     } else if (now >= deadline) {
       break;
-    } else if (wait.should_sleep(now)) {
+    } else if (wait.should_sleep(now) || yield_cost_.is_high(now)) {
+      if (yield_cost_.is_high(now)) short_slice.begin();
       sleep(hold, deadline);
       wait.slept();
     } else {
       hold.unlock();
       sched_yield();
       hold.lock();
+      yield_cost_.yielded(now, clock_.now());
     }
   }
   --waiting_;

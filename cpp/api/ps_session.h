@@ -121,6 +121,7 @@ class PsSession {
   Nanoseconds reason_deadline_ = kNever;  // limit for the last messages of a failed client
   int waiting_ = 0;
   SpinPolicy spin_policy_{kSpin};
+  YieldCost yield_cost_;
   int sleeping_ = 0;          // number of threads in poll(), which only the bell can wake
   bool was_stepped_ = false;  // a caller has stepped it since the thread last looked
   bool ends_ = false;

@@ -21,4 +21,12 @@ ssize_t get_random(void* into, std::size_t bytes) {
   return file ? ::read(file.get(), into, bytes) : -1;
 }
 
+int get_scheduler_attributes(SchedulerAttributes& attributes) {
+  return static_cast<int>(::syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0));
+}
+
+int set_scheduler_attributes(const SchedulerAttributes& attributes) {
+  return static_cast<int>(::syscall(SYS_sched_setattr, 0, &attributes, 0));
+}
+
 }  // namespace rdmacoll

@@ -28,6 +28,28 @@ class SpinPolicy {
   Nanoseconds spin_;
 };
 
+// Learns whether a yield loses the core to other threads. A yield returns at once if no other
+// thread wants the core, and after that thread's time slice if one does. A thread that sleeps with
+// a short slice (time_slice.h) is woken earlier.
+class YieldCost {
+ public:
+  void yielded(Nanoseconds began, Nanoseconds ended) {
+    const bool has_lost = ended - began > kSlice;
+    memory_ = has_lost ? std::min(2 * memory_, kMemoryMost) : kMemoryLeast;
+    if (has_lost) high_until_ = ended + memory_;
+  }
+  bool is_high(Nanoseconds now) const { return now < high_until_; }
+
+ private:
+  static constexpr Nanoseconds kSlice = 200 * kMicrosecond;
+  // The next yield tries again after this time, which doubles while yields lose the core.
+  static constexpr Nanoseconds kMemoryLeast = 10 * kMillisecond;
+  static constexpr Nanoseconds kMemoryMost = kSecond;
+
+  Nanoseconds memory_ = kMemoryLeast;
+  Nanoseconds high_until_ = 0;
+};
+
 // A loop that polls, and sleeps after polling in vain for its spin budget. Sleeps and wake-ups
 // without progress belong to one wait, until something moves.
 class Wait {

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "base/text.h"
+#include "base/time_slice.h"
 
 namespace rdmacoll {
 namespace {
@@ -117,6 +118,8 @@ bool WorkerCompute::hand_over(std::function<void()> task) {
 }
 
 void WorkerCompute::work() {
+  ShortTimeSlice short_slice;
+  short_slice.begin();
   Workspace workspace;
   std::unique_lock lock(mutex_);
   while (true) {

@@ -15,14 +15,11 @@
 #include "base/system_error.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "base/time_slice.h"
 
 namespace rdmacoll {
 namespace {
 
-// The engine thread takes the engine back if no caller has come for this long. Meanwhile no thread
-// reads messages of peers. Nothing that this rank has submitted is in flight then. Only the news of
-// a failure may be delayed.
-constexpr Nanoseconds kStandBack = 20 * kMillisecond;
 // Waiters are woken when the baton is free. These limits bound the cost of a lost race.
 constexpr Nanoseconds kBatonTimeout = kMillisecond;
 constexpr Nanoseconds kCallerTimeout = 20 * kMillisecond;
@@ -244,14 +241,12 @@ void Driver::leave() {
   give_baton();
 }
 
-void Driver::wake_thread() {
-  if (stands_back_.exchange(0, std::memory_order_seq_cst) == 1) futex_wake_all(stands_back_);
-}
-
 // ---- the engine thread ----
 
 void Driver::run() {
   pthread_setname_np(pthread_self(), "rdmacoll");
+  ShortTimeSlice short_slice;
+  short_slice.begin();
   bool rung = false;
   while (!stopping_.load()) {
     if (stand_back()) continue;
@@ -275,46 +270,6 @@ void Driver::run() {
     if (quiet) silence(thread_wake_fd_);
   }
 }
-
-// Returns true while callers have the engine, or had it a moment ago, unless the thread was called
-// meanwhile.
-bool Driver::stand_back() {
-  stands_back_.store(1, std::memory_order_seq_cst);
-  const uint32_t visits = visits_.load(std::memory_order_relaxed);
-  const bool callers = callers_.load(std::memory_order_seq_cst) > 0;
-  const bool visited = callers || visits != visits_seen_;
-  const bool wanted = !callers && (thread_wanted_.load(std::memory_order_seq_cst) ||
-                                   engine_.has_submissions() || stopping_.load());
-  visits_seen_ = visits;
-  if (visited && !wanted) futex_wait(stands_back_, 1, kStandBack);
-  const bool called = stands_back_.exchange(0, std::memory_order_seq_cst) == 0;
-  return visited && !wanted && !called;
-}
-
-bool Driver::fall_asleep() {
-  asleep_.store(true, std::memory_order_seq_cst);
-  if (engine_.arm()) return true;
-  asleep_.store(false, std::memory_order_seq_cst);
-  return false;
-}
-
-// Does not read the bell. A sleeper that finds the baton taken must leave the bell to the holder,
-// whose epoll_wait would otherwise miss it.
-bool Driver::sleep(const Fd& epoll, Nanoseconds deadline) {
-  wakeups_.fetch_add(1, std::memory_order_relaxed);
-  const Nanoseconds left =
-      deadline == kNever ? kNever : std::max<Nanoseconds>(0, deadline - clock_.now());
-  const int milliseconds =
-      left == kNever ? -1
-                     : static_cast<int>(std::min<Nanoseconds>(left / kMillisecond + 1, 60'000));
-  std::array<epoll_event, 3> events;
-  const int count = epoll_wait(epoll.get(), events.data(), events.size(), milliseconds);
-  return std::any_of(events.begin(), events.begin() + std::max(count, 0),
-                     [this](const auto& event) { return event.data.fd == wake_fd_.get(); });
-}
-
-// Requires the baton.
-void Driver::silence_bell() { silence(wake_fd_); }
 
 // ---- the baton ----
 
@@ -345,6 +300,8 @@ void Driver::give_baton() {
 template <typename Done>
 void Driver::drive(Done done, Limits& limits) {
   Nanoseconds idle_since = 0;
+  Nanoseconds yielded_at = 0;  // by the last turn
+  ShortTimeSlice short_slice;
   uint32_t turns = 0;
   while (!done()) {
     if (state_wanted_.load(std::memory_order_relaxed) && state_wanted_.exchange(false)) {
@@ -352,6 +309,7 @@ void Driver::drive(Done done, Limits& limits) {
     }
     // If ranks share a core, a peer can answer only after this thread yields.
     const bool moved = engine_.progress() && !(options_.yield && engine_.is_settled());
+    if (yielded_at > 0) yield_cost_.yielded(std::exchange(yielded_at, 0), engine_.turned_at());
     if (moved) idle_since = 0;
     if (moved && limits.gil == nullptr && ++turns % kTurnsPerLook != 0) continue;
     if (done() || (!limits.insists && insisting_.load(std::memory_order_relaxed) > 0)) return;
@@ -362,12 +320,17 @@ void Driver::drive(Done done, Limits& limits) {
     if (idle_since == 0) idle_since = now;
     // Starts and ends insist. Their waits say nothing about later waits.
     const bool learns = limits.learns && limits.idle == Idle::sleeps && !limits.insists;
-    if (now - idle_since < (learns ? spin_policy_.spin() : limits.spin)) {
-      relax(options_.yield || now - idle_since > kSpinAlone);
+    const bool loses_core = learns && !options_.yield && yield_cost_.is_high(now);
+    const Nanoseconds spin = learns ? spin_policy_.spin() : limits.spin;
+    if (now - idle_since < (loses_core ? std::min(spin, kSpinAlone) : spin)) {
+      const bool yields = options_.yield || now - idle_since > kSpinAlone;
+      relax(yields);
+      if (yields) yielded_at = now;
       continue;
     }
     if (limits.idle == Idle::returns) return;
     if (limits.gil != nullptr) limits.gil->begin();
+    if (loses_core) short_slice.begin();
     if (fall_asleep()) {
       if (sleep(caller_epoll_, std::min(limits.deadline(), engine_.next_deadline()))) {
         silence_bell();

@@ -149,8 +149,9 @@ class Driver {
   const Transport& transport_;
   const Clock& clock_;
   DriverOptions options_;
-  SpinPolicy spin_policy_;  // for callers that hold the baton
-  Fd wake_fd_;              // the bell of the thread that holds the baton
+  SpinPolicy spin_policy_;
+  YieldCost yield_cost_;  // for callers that hold the baton
+  Fd wake_fd_;            // the bell of the thread that holds the baton
   // for the engine thread alone, since a caller could silence the bell before the thread is awake
   Fd thread_wake_fd_;
   Fd thread_epoll_;  // used by the engine thread

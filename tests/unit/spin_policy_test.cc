@@ -39,5 +39,34 @@ TEST(SpinPolicy, counts_a_wait_once_however_often_it_wakes_for_nothing) {
   EXPECT_FALSE(wait.should_sleep(3 * kMillisecond + kMost / 2));
 }
 
+TEST(YieldCost, is_high_for_a_while_after_another_thread_had_the_core) {
+  YieldCost cost;
+  EXPECT_FALSE(cost.is_high(0));
+  cost.yielded(kSecond, kSecond + 100 * kMicrosecond);  // a short turn of a peer
+  EXPECT_FALSE(cost.is_high(kSecond + 100 * kMicrosecond));
+  const Nanoseconds ended = 2 * kSecond + 3 * kMillisecond;
+  cost.yielded(2 * kSecond, ended);
+  EXPECT_TRUE(cost.is_high(ended));
+  cost.yielded(ended, ended + kMicrosecond);  // one quick yield proves nothing
+  EXPECT_TRUE(cost.is_high(ended + 19 * kMillisecond));
+  EXPECT_FALSE(cost.is_high(ended + 20 * kMillisecond));
+}
+
+TEST(YieldCost, is_asked_less_and_less_while_others_want_the_core) {
+  YieldCost cost;
+  Nanoseconds now = kSecond;
+  const auto lost = [&] {
+    cost.yielded(now, now + kMillisecond);
+    const Nanoseconds begin = now += kMillisecond;
+    while (cost.is_high(now)) now += kMillisecond;
+    return (now - begin) / kMillisecond;
+  };
+  for (const Nanoseconds expected : {20, 40, 80, 160, 320, 640, 1000, 1000}) {
+    EXPECT_EQ(lost(), expected);
+  }
+  cost.yielded(now, now + kMicrosecond);
+  EXPECT_EQ(lost(), 20);
+}
+
 }  // namespace
 }  // namespace rdmacoll
