@@ -12,6 +12,7 @@ import numpy as np
 from tf_callback_trainings import IS_KERAS_3, keras
 from tf_common import close, raised, run_all
 
+import rdmacoll
 import rdmacoll.tensorflow.keras as hvd
 
 hvd.init()
@@ -141,6 +142,19 @@ def check_a_model_without_reductions_is_seen_by_each_callback() -> None:
             fit(plain, kind(allow_unwrapped=True))
             fit(another, begin(allow_unwrapped=True), kind())
             fit(wrapped, begin(), kind())
+
+
+def check_only_ranks_of_a_set_warm_up_and_need_a_wrapped_optimizer() -> None:
+    if SIZE == 1:
+        return
+    ours = rdmacoll.add_process_set([SIZE - 1])
+    for plain in sgd(learning_rate=1.0):
+        model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+        model.compile(plain, "mse")
+        noted, warmup = Noted(), callbacks.LearningRateWarmupCallback(0.5, 2, process_set=ours)
+        model.fit(np.ones((2, 1)), np.ones(2), 1, 2, 0, callbacks=[warmup, noted])
+        close(noted.rates, [0.5] * 4)
+    rdmacoll.remove_process_set(ours)
 
 
 def check_the_best_model_is_written_to_a_path_that_is_set_later() -> None:

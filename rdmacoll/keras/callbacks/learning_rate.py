@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.keras.callbacks.base import Callback
 from rdmacoll.keras.callbacks.variable_broadcast import session_of
 from rdmacoll.ops._sessions import set_value
@@ -25,8 +25,8 @@ class LearningRateScheduleCallback(Callback):
     not know it. momentum_correction: momentum weighs what the old rate has added. So it is scaled with the
     rate, once at each change.
 
-    The logs of each epoch get the rate as `lr`. allow_unwrapped: as of MetricAverageCallback. Raises
-    ValueError without `initial_lr`, or if the steps are unknown.
+    The logs of each epoch get the rate as `lr`. allow_unwrapped, process_set: as of MetricAverageCallback;
+    the rate changes on all ranks. Raises ValueError without `initial_lr`, or if the steps are unknown.
     """
 
     def __init__(
@@ -40,8 +40,9 @@ class LearningRateScheduleCallback(Callback):
         steps_per_epoch: int | None = None,
         *,
         allow_unwrapped: bool = False,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
-        super().__init__(allow_unwrapped=allow_unwrapped)
+        super().__init__(process_set, allow_unwrapped=allow_unwrapped)
         if initial_lr is None:
             raise ConfigError("initial_lr=None: give the learning rate that the multiplier is for.")
         self.initial_lr = initial_lr
@@ -110,7 +111,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the rate from `initial_lr / size()` to `initial_lr` over the first epochs, a little at each
     batch (Goyal et al. 2017).
 
-    verbose: 1 prints the rate after the last of these epochs, at rank 0.
+    verbose: 1 prints the rate after the last of these epochs, at rank 0. process_set: the ranks that train
+    together, whose number counts. Other ranks begin with `initial_lr`.
     """
 
     def __init__(
@@ -122,9 +124,10 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         verbose: int = 0,
         *,
         allow_unwrapped: bool = False,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
         def multiplier(epoch: float) -> float:
-            size = world.size()
+            size = process_set.size() if process_set.included() else 1
             done = epoch + 1 / (self.steps_per_epoch or 1)  # so that epochs end with round numbers
             return (done * (size - 1) / warmup_epochs + 1) / size
 
@@ -136,14 +139,18 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             momentum_correction=momentum_correction,
             steps_per_epoch=steps_per_epoch,
             allow_unwrapped=allow_unwrapped,
+            process_set=process_set,
         )
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the rate to the logs, and prints it after the last of the first epochs."""
         super().on_epoch_end(epoch, logs)
-        if epoch + 1 == self.end_epoch and self.verbose > 0 and world.rank() == 0:
+        if epoch + 1 == self.end_epoch and self.verbose > 0 and self._is_first_rank():
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._rate():g}.")
+
+    def _is_first_rank(self) -> bool:
+        return bool(self.process_set.included()) and self.process_set.rank() == 0
 
 
 def _velocities(optimizer: Any, model: Any) -> list[Any]:
