@@ -224,6 +224,7 @@ class Mutator {
     }
     rows("rows", message.rows);
     number("most_rows", message.most_rows);
+    number("in_place", message.in_place);
   }
   void visit(PlanMessage& message) {
     number("era", message.era);
@@ -241,6 +242,7 @@ class Mutator {
       }
       rows("rows", decision.rows);
       number("most_rows", decision.most_rows);
+      number("in_place", decision.in_place);
     }
   }
   void visit(FreezeMessage& message) { number("era", message.era); }
