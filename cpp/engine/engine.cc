@@ -155,6 +155,10 @@ void Engine::begin(const OperationRef& operation) {
   if (in_flight_++ == 0) busy_since_ = now_.turned_at;
 }
 
+void Engine::starts(const Operation& operation) {
+  if (timeline_ != nullptr && !operation.is_placeholder) timeline_->begin(operation);
+}
+
 void Engine::end(const OperationRef& operation, const Status& status) {
   if (!operation->request.refusal.empty()) {
     submissions_.forget(*operation);

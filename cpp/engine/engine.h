@@ -158,6 +158,7 @@ class Engine final : public Sink, private SetHost {
   void fail(JobRank rank, Status status);
   void fail_this_rank(const Status& status) override;
   void broken_protocol(JobRank sender, const std::string& what) override;
+  void starts(const Operation& operation) override;
   void begin(const OperationRef& operation) override;
   void set_next_number(uint32_t set, int64_t number) override {
     submissions_.set_next_number(set, number);

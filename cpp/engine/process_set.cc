@@ -143,6 +143,7 @@ bool ProcessSet::starts_at_once(const OperationRef& operation) {
       now_.lost.empty() && planner_.can_replay(*operation, decision, next->rows, next->is_planned);
   if (is_again) {
     in_place_ += decision.in_place ? 1 : 0;
+    host_.starts(*operation);
     const Status status = executor_.start(lanes_, decision.sequence, operation);
     if (!status.ok()) host_.fail_this_rank(status);
     return true;
@@ -182,6 +183,7 @@ bool ProcessSet::start_batch(Decided& decided) {
   if (is_ready) in_place_ += decided.in_place ? 1 : 0;
   if (is_ready && place.is_shared()) ++shared_;
   if (is_ready) {
+    for (const OperationRef& operation : batch.operations) host_.starts(*operation);
     status = executor_.start(lanes_, std::move(batch));
   } else if (!batch.operations.empty()) {
     decided.operations = std::move(batch.operations);

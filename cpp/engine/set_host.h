@@ -20,6 +20,8 @@ class SetHost {
   virtual void broken_protocol(JobRank sender, const std::string& what) = 0;
   // An operation begins that no caller has submitted.
   virtual void begin(const OperationRef& operation) = 0;
+  // The batch of an operation begins.
+  virtual void starts(const Operation& operation) = 0;
   // All ranks have joined. Unnamed operations continue with this number.
   virtual void set_next_number(uint32_t set, int64_t number) = 0;
   // Completes the operation.

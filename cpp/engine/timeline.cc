@@ -79,6 +79,10 @@ Timeline::Timeline(std::string path, Fd file, const Clock& clock, Log log)
 
 Timeline::~Timeline() { flush(); }
 
+void Timeline::begin(const Operation& operation) {
+  if (!is_broken_) started_[&operation] = clock_.now();
+}
+
 void Timeline::record(const Operation& operation, const Status& status) {
   if (is_broken_) return;
   const Request& request = operation.request;
@@ -88,13 +92,22 @@ void Timeline::record(const Operation& operation, const Status& status) {
   const int64_t lane = std::max<int64_t>(0, request.iteration) % kLanes;
   const Nanoseconds end = clock_.now();
   const Nanoseconds begin = std::max(operation.state.taken_at, opened_at_);
+  const auto found = started_.extract(&operation);
+  // An operation without an entry that succeeds has started before the file was opened.
+  const bool has_started = !found.empty() || status.ok();
+  const Nanoseconds at_once = has_started ? begin : end;
+  const Nanoseconds start = found.empty() ? at_once : std::clamp(found.mapped(), begin, end);
   std::string arguments =
       cat(R"("bytes": )", request.bytes(), R"(, "dtype": ")", name_of(request.dtype),
           R"(", "tensors": )", request.tensors.size(), R"(, "process_set": )", request.set);
   if (!status.ok()) arguments += cat(R"(, "error": )", json_quote(status.message()));
-  add(cat(R"({"name": ")", upper(kind), R"(", "ph": "X", "pid": )", row, R"(, "tid": )", lane,
-          R"(, "ts": )", micros(begin - opened_at_), R"(, "dur": )", micros(end - begin),
-          R"(, "args": {)", arguments, "}}"));
+  const auto add_span = [&](std::string_view name, Nanoseconds from, Nanoseconds to) {
+    add(cat(R"({"name": ")", name, R"(", "ph": "X", "pid": )", row, R"(, "tid": )", lane,
+            R"(, "ts": )", micros(from - opened_at_), R"(, "dur": )", micros(to - from),
+            R"(, "args": {)", arguments, "}}"));
+  };
+  add_span(cat("NEGOTIATE_", upper(kind)), begin, start);
+  if (has_started) add_span(upper(kind), start, end);
   if (text_.size() >= kTextMax || end - written_at_ >= kWriteEvery) flush();
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -28,7 +29,10 @@ class Timeline {
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  // Adds an operation that ends now.
+  // Notes that the batch of an operation begins now.
+  void begin(const Operation& operation);
+  // Adds an operation that ends now: its wait for a decision, and its batch if one has begun. The
+  // names of both are Horovod's, NEGOTIATE_ALLREDUCE and ALLREDUCE.
   void record(const Operation& operation, const Status& status);
 
  private:
@@ -47,7 +51,8 @@ class Timeline {
   std::string text_;      // not written yet
   uint64_t written_ = 0;  // bytes of the file, without the end of the list
   bool is_first_ = true;
-  bool is_broken_ = false;           // a write has failed
+  bool is_broken_ = false;                                     // a write has failed
+  std::unordered_map<const Operation*, Nanoseconds> started_;  // of operations that run
   std::map<std::string, int> rows_;  // the numbers of names: a viewer shows a row for each
 };
 

@@ -59,12 +59,26 @@ engine.allreduce(np.ones(3), name="after")
     unnamed = {"allreduce without a name", "allgather without a name"}
     assert set(found) == {f"allreduce.{ODD_NAME}", "broadcast.weights", *unnamed}
     own = found[f"allreduce.{ODD_NAME}"]
-    assert [event["name"] for event in own] == ["ALLREDUCE"] * 3
+    assert [event["name"] for event in own] == ["NEGOTIATE_ALLREDUCE", "ALLREDUCE"] * 3
     for before, after in zip(own, own[1:]):
         assert before["ts"] + before["dur"] <= after["ts"] + 0.01  # microseconds, rounded
     arguments = {"bytes": 20, "dtype": "float32", "tensors": 1, "process_set": 0}
-    assert [event["args"] for event in own] == [arguments] * 3
-    assert [event["name"] for event in found["broadcast.weights"]] == ["BROADCAST"]
+    assert [event["args"] for event in own] == [arguments] * 6
+    assert [event["name"] for event in found["broadcast.weights"]] == ["NEGOTIATE_BROADCAST", "BROADCAST"]
+
+
+def test_the_wait_for_a_late_rank_is_the_negotiation(tmp_path: Path) -> None:
+    body = """
+start_timeline(folder / "trace.json")
+time.sleep(0.3 * me)
+engine.allreduce(np.ones(5, np.float32), name="late")
+stop_timeline()
+"""
+    ranks_of(body, tmp_path)
+    wait, run = spans(tmp_path / "trace.json")["allreduce.late"]
+    assert (wait["name"], run["name"]) == ("NEGOTIATE_ALLREDUCE", "ALLREDUCE")
+    assert wait["dur"] > 200_000
+    assert abs(wait["ts"] + wait["dur"] - run["ts"]) < 0.01
 
 
 def test_another_path_completes_the_file_and_the_same_path_goes_on(tmp_path: Path) -> None:
@@ -100,7 +114,7 @@ rdmacoll.init(timeline="none")
 """
     ranks_of(body, tmp_path, **{variable: str(path)})
     found = spans(path)
-    assert len(found["allreduce.gradient"]) == 200
+    assert len(found["allreduce.gradient"]) == 400
     assert "barrier without a name" in found
 
 
@@ -142,7 +156,7 @@ stop_timeline()
 """
     ranks_of(body, tmp_path)
     (event,) = spans(tmp_path / "trace.json")["allreduce.a"]
-    assert event["name"] == "ALLREDUCE"
+    assert event["name"] == "NEGOTIATE_ALLREDUCE"  # ranks disagree, so it never begins
     assert "shape" in event["args"]["error"]
 
 
