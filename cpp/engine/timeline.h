@@ -52,7 +52,7 @@ class Timeline {
   uint64_t written_ = 0;  // bytes of the file, without the end of the list
   bool is_first_ = true;
   bool is_broken_ = false;                                     // a write has failed
-  std::unordered_map<const Operation*, Nanoseconds> started_;  // of operations that run
+  std::unordered_map<const Operation*, Nanoseconds> started_;  // when running operations began
   std::map<std::string, int> rows_;  // the numbers of names: a viewer shows a row for each
 };
 

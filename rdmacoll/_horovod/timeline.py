@@ -16,9 +16,11 @@ def start_timeline(file_path: Any, mark_cycles: bool = False) -> None:
     """Writes the operations that end from now on to `file_path`: a JSON list of Chrome's trace format.
 
     Rank 0 writes, and other ranks do nothing. An operation has two spans with Horovod's names:
-    NEGOTIATE_ALLREDUCE, the wait for other ranks, and ALLREDUCE, the operation itself. A timeline that is written already is completed first; if it has the
-    same path, it goes on. mark_cycles has no effect, since there are no cycles. Raises ValueError before
-    `init`, and on rank 0 for a file that cannot be written.
+    NEGOTIATE_ALLREDUCE, the wait for other ranks, and ALLREDUCE, the operation itself. A timeline that is
+    written already is completed first; if it has the same path, it goes on. mark_cycles has no effect, since
+    there are no cycles.
+
+    Raises ValueError before `init`, and on rank 0 for a file that cannot be written.
     """
     del mark_cycles
     path = path_of("file_path", file_path)
