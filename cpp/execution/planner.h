@@ -116,7 +116,7 @@ class Planner {
   bool has_ready_gpus() const;
   void note_ready_gpus();
   Gpu gpu_of_work(const Decided& decided);
-  bool can_see(const Piece& memory, bool is_read_in_place) const;
+  bool can_see(const Piece& memory) const;
   template <typename Parts, typename PieceOf>
   CallerMemory kind_of(const Parts& parts, bool is_read_in_place, PieceOf piece_of) const;
   bool suits_nics(const Recipe::Head& head, uint64_t bytes) const;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "execution/planner.h"
+#include "memory/peer_readable.h"
 
 namespace rdmacoll {
 namespace {
@@ -145,9 +146,9 @@ Gpu Planner::gpu_of_work(const Decided& decided) {
   return gpu;
 }
 
-// Whether peers can see this memory in place.
-bool Planner::can_see(const Piece& memory, bool is_read_in_place) const {
-  return (topology_.foreign && is_read_in_place) || pool_.contains(memory.data, memory.bytes) ||
+// Whether peers can see this memory without a system call.
+bool Planner::can_see(const Piece& memory) const {
+  return pool_.contains(memory.data, memory.bytes) ||
          (!topology_.is_viewed && transport_.is_pinned(memory));
 }
 
@@ -155,15 +156,17 @@ bool Planner::can_see(const Piece& memory, bool is_read_in_place) const {
 // tensors.
 template <typename Parts, typename PieceOf>
 CallerMemory Planner::kind_of(const Parts& parts, bool is_read_in_place, PieceOf piece_of) const {
-  CallerMemory kind = CallerMemory::visible;
+  const bool may_be_read = topology_.foreign && is_read_in_place;
+  std::vector<Piece> foreign;  // seen by a system call only
+  bool is_hidden = false;
   for (const auto& part : parts) {
     const Piece piece = piece_of(part);
     if (piece.gpu != kHost) return CallerMemory::device;
-    if (kind == CallerMemory::visible && !can_see(piece, is_read_in_place)) {
-      kind = CallerMemory::hidden;
-    }
+    if (is_hidden || can_see(piece)) continue;
+    is_hidden = !may_be_read;
+    if (may_be_read) foreign.push_back(piece);
   }
-  return kind;
+  return is_hidden || !are_peer_readable(foreign) ? CallerMemory::hidden : CallerMemory::visible;
 }
 
 // Whether NICs may be worth their access to memory of GPUs.

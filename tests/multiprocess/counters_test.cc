@@ -1,0 +1,183 @@
+// Performance without noise: counters of what collectives make, copy and send. And trials, which
+// change no result.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/fd.h"
+#include "collectives/choose.h"
+#include "execution/executor.h"
+#include "multiprocess/local_world.h"
+
+namespace rdmacoll {
+namespace {
+
+std::map<std::string, double> metrics_of(Session& session) {
+  std::map<std::string, double> metrics;
+  const std::string json = session.metrics();
+  for (std::size_t at = json.find('"'); at != std::string::npos; at = json.find('"', at)) {
+    const std::size_t end = json.find('"', at + 1);
+    metrics[json.substr(at + 1, end - at - 1)] = std::stod(json.substr(end + 2));
+    at = end + 1;
+  }
+  return metrics;
+}
+
+// Returns the bytes that a rank copies with the direct algorithm, beside its reductions. A rank
+// copies the parts that other ranks have reduced, (p-1)/p of the bytes. If the caller's memory is
+// packed, it also copies its data for these parts, and its own part.
+double copied_bytes(int ranks, double bytes, bool is_packed) {
+  const double others = bytes * (ranks - 1) / ranks;
+  return is_packed ? 2 * others + bytes / ranks : others;
+}
+
+TEST(Counters, steady_state_makes_nothing_new_and_copies_no_more_than_the_formula) {
+  const uint64_t large = Tuning().one_copy_bytes_scattered;
+  for (const int ranks : {2, 4}) {
+    for (const auto& [bytes, is_packed] :
+         {std::pair(large / 16, true), {large, true}, {large, false}}) {
+      LocalWorld world(ranks, cat("RDMACOLL_TRANSPORT=shm\n",
+                                  is_packed ? "RDMACOLL_TUNE=off\n" : "RDMACOLL_ONE_COPY=true\n"));
+      if (HasFatalFailure()) return;
+      constexpr int kSteps = 10;
+      world.each([&](int rank) {
+        Session& session = world.rank(rank);
+        std::vector<float> gradient(bytes / sizeof(float), 1.f);
+        const auto step = [&] {
+          ASSERT_TRUE(run(session, in_place(Kind::allreduce, Dtype::float32, gradient, "g")).ok());
+        };
+        for (int i = 0; i < 2 * kBatchesInFlight; ++i) step();  // every slot has its memory
+        auto before = metrics_of(session);
+        for (int i = 0; i < kSteps; ++i) step();
+        auto after = metrics_of(session);
+        const auto grown = [&](const char* name) { return after[name] - before[name]; };
+        EXPECT_EQ(grown("engine_allocations"), 0);
+        EXPECT_EQ(grown("handshakes"), 0);
+        EXPECT_EQ(grown("registrations"), 0);
+        EXPECT_EQ(grown("batches"), kSteps);
+        EXPECT_EQ(grown("control_messages"), 0);  // the plan needs no messages
+        EXPECT_LE(after["connections"], ranks - 1);
+        EXPECT_LE(grown("bytes_copied"),
+                  kSteps * copied_bytes(ranks, static_cast<double>(bytes), is_packed) * 1.01);
+      });
+    }
+  }
+}
+
+// While the root tries both ways, and whichever it keeps.
+TEST(Counters, trials_of_large_sums_end_in_a_plan_and_change_no_bit) {
+  LocalWorld world(2, "RDMACOLL_TRANSPORT=shm\n");
+  if (HasFatalFailure()) return;
+  const std::size_t count = Tuning().trial_bytes / sizeof(float);
+  const auto value = [](int rank, std::size_t i) {
+    return 1.f / static_cast<float>(i % 977 + 1 + 3 * static_cast<std::size_t>(rank));
+  };
+  world.each([&](int rank) {
+    Session& session = world.rank(rank);
+    std::vector<float> expected(count), gradient(count);
+    for (std::size_t i = 0; i < count; ++i) expected[i] = value(0, i) + value(1, i);
+    double copied = 0;
+    for (int step = 0; step < 30; ++step) {
+      for (std::size_t i = 0; i < count; ++i) gradient[i] = value(rank, i);
+      ASSERT_TRUE(run(session, in_place(Kind::allreduce, Dtype::float32, gradient, "g")).ok());
+      ASSERT_TRUE(gradient == expected) << step;
+      const double copied_before = std::exchange(copied, metrics_of(session)["bytes_copied"]);
+      const bool is_packed = step / 3 % 2 == 0;
+      const double bytes = copied_bytes(2, count * sizeof(float), is_packed);
+      if (step < 12) {
+        EXPECT_NEAR(copied - copied_before, bytes, bytes * 0.01) << step;
+      }
+      if (step != 11) continue;
+      EXPECT_EQ(metrics_of(session)["batches_in_place"], 6);
+      EXPECT_EQ(metrics_of(session)["plans"], 0);
+    }
+    EXPECT_EQ(metrics_of(session)["plans"], 1);
+    const double in_place = metrics_of(session)["batches_in_place"];
+    EXPECT_TRUE(in_place == 6 || in_place == 24) << in_place;  // one way for all others
+  });
+}
+
+// Memory that its own process can read, and no other one.
+class SecretMemory {
+ public:
+  explicit SecretMemory(std::size_t bytes) : bytes_(bytes) {
+    constexpr long kMemfdSecret = 447;
+    const Fd file(static_cast<int>(::syscall(kMemfdSecret, 0)));
+    // Kernels before 5.14 have none, so that any memory has to do.
+    const bool is_secret = file && ::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0;
+    const int flags = is_secret ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+    data_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, is_secret ? file.get() : -1, 0);
+  }
+  ~SecretMemory() { ::munmap(data_, bytes_); }
+  float* data() const { return static_cast<float*>(data_); }
+
+ private:
+  std::size_t bytes_;
+  void* data_;
+};
+
+TEST(Trials, of_memory_that_peers_cannot_read_end_well) {
+  LocalWorld world(2, "RDMACOLL_TRANSPORT=shm\n");
+  if (HasFatalFailure()) return;
+  const auto count = static_cast<int64_t>(Tuning().one_copy_bytes_scattered / sizeof(float));
+  world.each([&](int rank) {
+    const SecretMemory memory(static_cast<std::size_t>(count) * sizeof(float));
+    auto* const bytes = reinterpret_cast<std::byte*>(memory.data());
+    for (int step = 0; step < 16; ++step) {
+      std::fill_n(memory.data(), count, static_cast<float>(rank + 1));
+      Request request;
+      request.name = "secret";
+      request.tensors = {{bytes, bytes, {count}, ""}};
+      const Status status = run(world.rank(rank), std::move(request));
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_TRUE(std::all_of(memory.data(), memory.data() + count, [](float value) {
+        return value == 3;
+      })) << step;
+    }
+    Request exchange;
+    exchange.kind = Kind::alltoall;
+    exchange.tensors = {{bytes, nullptr, {count}, ""}};
+    const Status status = run(world.rank(rank), std::move(exchange));
+    EXPECT_TRUE(status.ok()) << status.message();
+  });
+}
+
+TEST(Counters, without_a_plan_each_step_costs_readiness_up_and_a_decision_down) {
+  constexpr int kRanks = 3, kSteps = 10;
+  LocalWorld world(kRanks, "RDMACOLL_PLAN_REPEATS=0\n");
+  if (HasFatalFailure()) return;
+  world.each([&](int rank) {
+    std::vector<float> values(100, 1.f);
+    const auto step = [&] {
+      ASSERT_TRUE(run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values)).ok());
+    };
+    for (int i = 0; i < 10; ++i) step();
+    const double before = metrics_of(world.rank(rank))["control_messages"];
+    for (int i = 0; i < kSteps; ++i) step();
+    const double after = metrics_of(world.rank(rank))["control_messages"];
+    EXPECT_EQ(after - before, kSteps * (rank == 0 ? kRanks - 1 : 1));
+    EXPECT_EQ(metrics_of(world.rank(rank))["plans"], 0);
+  });
+}
+
+TEST(Counters, a_ring_connects_its_neighbours_and_the_control_tree_only) {
+  LocalWorld world(6, "RDMACOLL_TRANSPORT=tcp\nRDMACOLL_ALLREDUCE_ALGORITHM=ring\n");
+  if (HasFatalFailure()) return;
+  world.each([&](int rank) {
+    std::vector<float> values(5000, 1.f);
+    ASSERT_TRUE(run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values)).ok());
+    // In a control tree of this size, rank 0 is the parent of all others.
+    const double expected = rank == 0 ? 5 : rank == 1 || rank == 5 ? 2 : 3;
+    EXPECT_EQ(metrics_of(world.rank(rank))["connections"], expected) << "rank " << rank;
+  });
+}
+
+}  // namespace
+}  // namespace rdmacoll
