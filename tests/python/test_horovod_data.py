@@ -27,6 +27,9 @@ config = TfDataServiceConfig.read(sys.argv[1], wait_for_file_creation=True)
 dataset = tf.data.Dataset.range(100).map(lambda one: 3 * one)
 if config.dispatcher_side == "compute":
     is_shared = config.dispatchers == 1
+    if is_shared:  # each of the two workers makes a whole pass
+        whole = dataset.send_to_data_service(config, hvd.rank(), hvd.size(), "parallel_epochs")
+        assert sorted(map(int, whole)) == sorted(2 * [3 * one for one in range(100)])
     dataset = dataset.send_to_data_service(config, hvd.rank(), hvd.size(), reuse_dataset=is_shared)
     found = sorted(int(one) for one in dataset)
 else:

@@ -94,13 +94,17 @@ def send_to_data_service(
     compute_config: TfDataServiceConfig,
     rank: int,
     size: int | None = None,
+    processing_mode: str = "distributed_epoch",
     reuse_dataset: bool = False,
     round_robin: bool = False,
 ) -> Any:
     """The dataset as the workers of the compute job prepare it. It is also a method of `tf.data.Dataset`.
 
-    reuse_dataset: the ranks share the elements of one pass. round_robin: they take them in turn, and `size`
-    is their number. Raises RuntimeError if the dispatchers are ranks of the training: use `tf_data_service`.
+    processing_mode: that of `tf.data.experimental.service.distribute`: "distributed_epoch" shares one pass
+    between the workers, and "parallel_epochs" lets each worker make a whole one. reuse_dataset: the ranks
+    share the elements of one pass. round_robin: they take them in turn, and `size` is their number.
+
+    Raises RuntimeError if the dispatchers are ranks of the training: use `tf_data_service`.
     """
     if compute_config.dispatcher_side == "training":
         raise RuntimeError('dispatcher_side="training": use `with tf_data_service(...)` around the training.')
@@ -108,7 +112,7 @@ def send_to_data_service(
     with tf_data_service(compute_config, rank) as address:
         return dataset.apply(
             tf.data.experimental.service.distribute(
-                processing_mode="distributed_epoch",
+                processing_mode=processing_mode,
                 service=address,
                 job_name="job" if reuse_dataset else None,
                 consumer_index=rank if takes_turns else None,
