@@ -34,6 +34,7 @@ from rdmacoll._abi.scale import Link, Model, simulate
 from rdmacoll._base.text import bytes_text
 from rdmacoll.benchmarks import gradients
 from rdmacoll.benchmarks.hosts import Hosts
+from rdmacoll.cli.algorithm_option import algorithms, names as algorithm_names
 from rdmacoll.cli.bench_step import DEFAULT_BUCKET
 from rdmacoll.cli.report import parse_bytes
 from rdmacoll.cli.scale import step_of
@@ -215,7 +216,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="1M,4M,16M")
     parser.add_argument("--step", choices=list(gradients.MODELS), help="a step of this model, too")
     parser.add_argument("--backward-ms", type=float, default=120.0)
-    parser.add_argument("--algorithms", default="auto,ring,halving_doubling,recursive_doubling,direct")
+    parser.add_argument("--algorithms", type=algorithms, help="default: auto, and all that can be forced")
     parser.add_argument("--gbit", type=float, default=1.0)
     parser.add_argument("--calls", type=int, default=9)
     parser.add_argument("--within", type=float, default=0.15)
@@ -246,7 +247,7 @@ def main() -> None:
                 f"numpy copies {link['copy']:.0f} and adds {link['sum']:.0f}"
             )
             world = World(hosts, count, options.per_host, model)
-            for algorithm in options.algorithms.split(","):
+            for algorithm in options.algorithms or algorithm_names():
                 for row in compare(world, works, options.calls, algorithm):
                     rows.append(row)
                     print(_line(row), flush=True)

@@ -16,7 +16,7 @@ MAY_INCLUDE = {
     "cuda": _BELOW | {"compute"},
     "collectives": _BASE,
     "bootstrap": _BELOW | {"transport"},
-    "settings": _BELOW | {"transport", "bootstrap"},
+    "settings": _BELOW | {"transport", "bootstrap", "collectives"},
     "probe": _BELOW | {"transport"},
     "ps": _BELOW | {"transport"},
     "operation": _BELOW | {"collectives"},

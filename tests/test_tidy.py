@@ -29,6 +29,16 @@ LONGER: dict[str, str] = {
     "rdmacoll/_abi/mirror.py": "written from rdmacoll_c.h",
 }
 
+# Names of algorithms in other files: words of tf_cnn_benchmarks, ways between GPUs and NICs, and the number
+# from which on the simulator draws algorithms separately.
+NAMED_ELSEWHERE = {
+    ("rdmacoll/_start/cluster.py", "parameter_server"),
+    ("rdmacoll/cli/serve.py", "parameter_server"),
+    ("cpp/cuda/direct_ways.cc", "direct"),
+    ("rdmacoll/cli/doctor_gpu.py", "direct"),
+    ("cpp/sim/script.cc", "a number"),
+}
+
 DOCSTRINGS_OF = "rdmacoll"
 
 # Folders in which sentences of comments and docstrings begin with their subjects.
@@ -154,6 +164,30 @@ def test_transports_do_not_know_each_other() -> None:
             if parts[0] == "transport" and len(parts) == 3 and parts[1] != own:
                 broken.append(f"{relative(path)} includes {header}")
     assert not broken, "\n".join(broken)
+
+
+def test_an_algorithm_is_named_in_its_own_file_and_its_row_only() -> None:
+    table = CPP / "collectives" / "algorithms.cc"
+    rows = re.findall(r"^  ROW\((\w+)\)", table.read_text(), re.MULTILINE)
+    owners = {
+        name: path
+        for path in (CPP / "collectives").glob("*.cc")
+        for name in re.findall(r'\.name = "(\w+)"', path.read_text())
+    }
+    assert len(rows) == len(owners) >= 19
+    assert set(rows) == set(owners)
+    sources = [*cpp_files(), *tracked("rdmacoll/*.py", "benchmarks/*.py", "release/*.py", "examples/*.py")]
+    found = set()
+    for path in sources:
+        text = path.read_text()
+        for name, owner in owners.items():
+            # A name of one word is also a word of English.
+            pattern = rf"\b{name}\b" if "_" in name else rf"""(["']){name}\1"""
+            if path not in (owner, table) and re.search(pattern, text):
+                found.add((relative(path), name))
+        if path not in owners.values() and re.search(r"\bAlgorithm(?: \w+)?[{(]\d", text):
+            found.add((relative(path), "a number"))
+    assert found == NAMED_ELSEWHERE
 
 
 def test_the_environment_is_read_in_few_files_only() -> None:

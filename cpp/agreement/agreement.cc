@@ -104,7 +104,7 @@ void Agreement::obey(Agreed agreed) {
 // At a server: its placeholders need no caller's memory, and begin at once.
 void Agreement::serve(Decision decision) {
   const Agreed agreed = queue_.agreed_of(std::move(decision));
-  if (agreed.decision.algorithm != Algorithm::parameter_server) {
+  if (!is_by_servers(agreed.decision.algorithm)) {
     return queue_.accept(agreed.decision);
   }
   if (!now_.goes_on()) return;

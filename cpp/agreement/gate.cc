@@ -188,7 +188,7 @@ std::string Gate::complaint(SetRank sender, const Decision& decision) {
     if (unit.descriptor.id == 0 && decision.units.size() > 1) return kUnknown;
   }
   // A server receives all decisions without their rows, and takes part in some.
-  if (is_server() && decision.algorithm != Algorithm::parameter_server) return "";
+  if (is_server() && !is_by_servers(decision.algorithm)) return "";
   const std::size_t receivers =
       decision.rows.empty() ? 0 : tree_subtree(world_.rank(), world_.size()).size();
   return complaint_about(

@@ -96,8 +96,9 @@ std::vector<Case> cases_of(const AlgorithmRow& row, int ranks) {
 
 std::string verify_schedules_json(int ranks_first, int ranks_last, bool& ok) {
   uint64_t schedules = 0;
-  std::vector<std::string> failures;
+  std::vector<std::string> failures, names;
   for (const AlgorithmRow& row : algorithm_table()) {
+    names.push_back(json_quote(row.name));
     for (int ranks = ranks_first; ranks <= ranks_last; ++ranks) {
       for (Case& one : cases_of(row, ranks)) {
         Shape& shape = one.shape;
@@ -117,8 +118,8 @@ std::string verify_schedules_json(int ranks_first, int ranks_last, bool& ok) {
     }
   }
   ok = failures.empty();
-  return cat("{\"schedules\": ", schedules, ", \"failed\": ", failures.size(), ", \"failures\": [",
-             join(failures, ", "), "]}");
+  return cat("{\"algorithms\": [", join(names, ", "), "], \"schedules\": ", schedules,
+             ", \"failed\": ", failures.size(), ", \"failures\": [", join(failures, ", "), "]}");
 }
 
 }  // namespace rdmacoll

@@ -72,9 +72,9 @@ std::vector<int> nodes_of(const PlanQuery& query) {
   return nodes;
 }
 
-// The choice follows rules, not the cost model. Explains why the rules do not choose the `cheapest`
-// algorithm of the model. It tries the rules with one fact changed, or names the origin of their
-// limits.
+// The choice follows the ranges of the rows, not the cost model. Explains why it is not the model's
+// `cheapest` algorithm. It tries the choice with one fact changed, or takes the row's correction of
+// the model.
 std::string_view why_not_cheapest(const PlanQuery& query, const Tuning& tuning, const Facts& facts,
                                   Algorithm chosen, Algorithm cheapest) {
   const auto differs = [&](const Facts& others) {
@@ -91,26 +91,17 @@ std::string_view why_not_cheapest(const PlanQuery& query, const Tuning& tuning, 
   if (facts.one_node) {
     return "measured: within a node the cuts are those of 2 to 4 ranks on 2 cores, not the model's";
   }
-  if (cheapest == Algorithm::one_shot) {
-    return "measured: between hosts one round of so many messages takes no less time";
-  }
-  if (cheapest == Algorithm::bruck_alltoall && !facts.is_even) {
+  const AlgorithmRow& row = *row_of(cheapest);
+  if (row.needs_even && !facts.is_even) {
     return "it takes parts of one size, and these bytes do not divide by the ranks";
   }
+  const std::string_view correction =
+      row.correction == nullptr ? "" : row.correction(tuning, facts, query.links.via_nic);
+  if (!correction.empty()) return correction;
   Link usual = usual_links(query.links.via_nic).network;
   usual.bytes_per_us = query.links.network.bytes_per_us;
   if (query.links.network != usual) {
     return "the cuts between algorithms are made for the usual latency";
-  }
-  if (cheapest == Algorithm::direct && facts.ranks > tuning.direct_ranks_at_once &&
-      facts.bytes > tuning.direct_bytes_at_once) {
-    return query.links.via_nic
-               ? "more send to one port at once than the model knows of"
-               : "measured: so many hosts that send to one at once take up to five times as long";
-  }
-  if (cheapest == Algorithm::direct && !query.links.via_nic &&
-      facts.bytes > tuning.direct_bytes_network) {
-    return "measured: between hosts a ring took 3 to 40% less than direct for as much";
   }
   return "the rules that choose have few and round cuts";
 }

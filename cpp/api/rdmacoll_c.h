@@ -531,6 +531,12 @@ typedef struct rc_tools_api {
    * has the errors. A setting with an error has its default here. */
   char* (*transports)(const char* arguments);
 
+  /* Returns the algorithms in the order in which they are preferred:
+   * [{"name", "result": of the collective, "by_node": whether it sums each node first,
+   * "by_servers": whether parameter servers make the sums, "can_be_forced": by
+   * RDMACOLL_ALLREDUCE_ALGORITHM, "never_canonical": a clause with the reason, or ""}]. */
+  char* (*algorithms)(void);
+
   /* Explains which algorithm would run under these settings, and why. arguments: as in
    * settings(), with its errors.
    * {"algorithm": the chosen one, "reason", "cheapest": the one with the least modelled time,

@@ -12,6 +12,7 @@
 #include "api/tables.h"
 #include "base/system_error.h"
 #include "bootstrap/transports.h"
+#include "collectives/algorithms.h"
 #include "cuda/gpu_report.h"
 #include "settings/settings.h"
 
@@ -57,6 +58,8 @@ int tools_explain(const rc_plan_query* given, const char* arguments, char** json
   if (status.ok()) *json = copy_text(text);
   return report(status, error);
 }
+
+char* tools_algorithms() { return copy_text(algorithms_json()); }
 
 char* tools_transports(const char* arguments) {
   Config config;
@@ -145,6 +148,7 @@ const rc_tools_api kToolsApi{
     .check_descriptors = tools_check_descriptors,
     .devices = tools_devices,
     .transports = tools_transports,
+    .algorithms = tools_algorithms,
     .explain = tools_explain,
     .verify_schedules = tools_verify_schedules,
     .sim_faults = tools_sim_faults,

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/algorithm_ranges.h"
+#include "base/algorithm_range.h"
 #include "base/gpudirect.h"
 #include "base/log.h"
 

@@ -3,78 +3,102 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <set>
+#include <vector>
 
 #include "base/status.h"
+#include "base/text.h"
 
 namespace rdmacoll {
 namespace {
 
 using Result = AlgorithmRow::Result;
 
-bool always(const Shape&) { return true; }
-bool never(const Shape&) { return false; }
+// One row for each algorithm: the name of its AlgorithmRow without "_row". Among those with one
+// result, the first one that is preferred runs.
+#define RDMACOLL_ALGORITHMS(ROW) \
+  ROW(parameter_server)          \
+  ROW(one_shot)                  \
+  ROW(recursive_doubling)        \
+  ROW(two_level)                 \
+  ROW(direct)                    \
+  ROW(halving_doubling)          \
+  ROW(ring)                      \
+  ROW(pipelined_tree)            \
+  ROW(binomial_broadcast)        \
+  ROW(doubling_allgather)        \
+  ROW(ring_allgather)            \
+  ROW(direct_reduce_scatter)     \
+  ROW(ring_reduce_scatter)       \
+  ROW(bruck_alltoall)            \
+  ROW(pairwise_alltoall)         \
+  ROW(binomial_reduce)           \
+  ROW(direct_reduce)             \
+  ROW(direct_gather)             \
+  ROW(direct_scatter)
 
-// Whether each node sums one node of the canonical tree, which is cut at powers of two.
-bool is_by_powers_of_two(const Shape& shape) {
-  int size = 0;  // ranks of the first node
-  while (size < shape.ranks && shape.node_of(size) == shape.node_of(0)) ++size;
-  std::set<int> begun;
-  for (int rank = 0; rank < shape.ranks; ++rank) {
-    const bool begins = rank == 0 || shape.node_of(rank) != shape.node_of(rank - 1);
-    if (begins != (rank % size == 0)) return false;
-    if (begins && !begun.insert(shape.node_of(rank)).second) return false;  // the node is split
+constexpr std::string_view text_of(Result result) {
+  switch (result) {
+    case Result::sum:
+      return "sum";
+    case Result::root_value:
+      return "root_value";
+    case Result::concatenation:
+      return "concatenation";
+    case Result::own_sum:
+      return "own_sum";
+    case Result::own_value:
+      return "own_value";
+    case Result::root_sum:
+      return "root_sum";
+    case Result::root_concatenation:
+      return "root_concatenation";
+    case Result::exchange:
+      return "exchange";
   }
-  return std::has_single_bit(static_cast<unsigned>(size)) || begun.size() == 1;
+  return "";
 }
-
-constexpr std::array kTable{
-    AlgorithmRow{Algorithm::ring, "ring", ring_allreduce, Result::sum, never},
-    AlgorithmRow{Algorithm::direct, "direct", direct_allreduce, Result::sum, always},
-    AlgorithmRow{Algorithm::one_shot, "one_shot", one_shot_allreduce, Result::sum, always},
-    AlgorithmRow{Algorithm::recursive_doubling, "recursive_doubling", recursive_doubling_allreduce,
-                 Result::sum, always},
-    AlgorithmRow{Algorithm::halving_doubling, "halving_doubling", halving_doubling_allreduce,
-                 Result::sum, always},
-    AlgorithmRow{Algorithm::two_level, "two_level", two_level_allreduce, Result::sum,
-                 is_by_powers_of_two, true},
-    AlgorithmRow{Algorithm::parameter_server, "parameter_server", parameter_server_allreduce,
-                 Result::sum, always, false, true},
-    AlgorithmRow{Algorithm::binomial_broadcast, "binomial_broadcast", binomial_broadcast,
-                 Result::root_value, always},
-    AlgorithmRow{Algorithm::pipelined_tree, "pipelined_tree", pipelined_tree_broadcast,
-                 Result::root_value, always},
-    AlgorithmRow{Algorithm::ring_allgather, "ring_allgather", ring_allgather, Result::concatenation,
-                 always},
-    AlgorithmRow{Algorithm::doubling_allgather, "doubling_allgather", doubling_allgather,
-                 Result::concatenation, always},
-    AlgorithmRow{Algorithm::ring_reduce_scatter, "ring_reduce_scatter", ring_reduce_scatter,
-                 Result::own_sum, never},
-    AlgorithmRow{Algorithm::direct_reduce_scatter, "direct_reduce_scatter", direct_reduce_scatter,
-                 Result::own_sum, always},
-    AlgorithmRow{Algorithm::pairwise_alltoall, "pairwise_alltoall", pairwise_alltoall,
-                 Result::exchange, always},
-    AlgorithmRow{Algorithm::bruck_alltoall, "bruck_alltoall", bruck_alltoall, Result::exchange,
-                 always},
-    AlgorithmRow{Algorithm::binomial_reduce, "binomial_reduce", binomial_reduce, Result::root_sum,
-                 always},
-    AlgorithmRow{Algorithm::direct_reduce, "direct_reduce", direct_reduce, Result::root_sum,
-                 always},
-    AlgorithmRow{Algorithm::direct_gather, "direct_gather", direct_gather,
-                 Result::root_concatenation, always},
-    AlgorithmRow{Algorithm::direct_scatter, "direct_scatter", direct_scatter, Result::own_value,
-                 always},
-};
 
 }  // namespace
 
-std::span<const AlgorithmRow> algorithm_table() { return kTable; }
+#define RDMACOLL_DECLARE_ROW(name) extern const AlgorithmRow name##_row;
+RDMACOLL_ALGORITHMS(RDMACOLL_DECLARE_ROW)
+
+std::span<const AlgorithmRow> algorithm_table() {
+#define RDMACOLL_LIST_ROW(name) name##_row,
+  static const std::array kTable{RDMACOLL_ALGORITHMS(RDMACOLL_LIST_ROW)};
+  return kTable;
+}
+
+int places_of_rounds(const Shape& shape) {
+  return 2 * std::bit_width(static_cast<unsigned>(shape.ranks - 1)) + 2;
+}
 
 const AlgorithmRow* row_of(Algorithm algorithm) {
-  const auto* row = std::find_if(kTable.begin(), kTable.end(), [algorithm](const auto& candidate) {
-    return candidate.algorithm == algorithm;
-  });
-  return row == kTable.end() ? nullptr : row;
+  for (const AlgorithmRow& row : algorithm_table()) {
+    if (row.algorithm == algorithm) return &row;
+  }
+  return nullptr;
+}
+
+bool is_by_servers(Algorithm algorithm) {
+  const AlgorithmRow* row = row_of(algorithm);
+  return row != nullptr && row->by_servers;
+}
+
+bool needs_even(Algorithm algorithm) {
+  const AlgorithmRow* row = row_of(algorithm);
+  return row != nullptr && row->needs_even;
+}
+
+std::string_view never_canonical(std::string_view name) {
+  const std::optional<Algorithm> algorithm = algorithm_from(name);
+  return algorithm ? row_of(*algorithm)->never_canonical : "";
+}
+
+const AlgorithmRow& shareable_sum() {
+  const auto rows = algorithm_table();
+  return *std::ranges::find_if(
+      rows, [](const AlgorithmRow& row) { return row.can_be_forced() && row.has_one_writer; });
 }
 
 bool is_sum(Result result) {
@@ -116,7 +140,7 @@ std::string_view name_of(Algorithm algorithm) {
 }
 
 std::optional<Algorithm> algorithm_from(std::string_view name) {
-  for (const AlgorithmRow& row : kTable) {
+  for (const AlgorithmRow& row : algorithm_table()) {
     if (row.name == name) return row.algorithm;
   }
   return std::nullopt;
@@ -134,6 +158,19 @@ Schedule make_schedule(Algorithm algorithm, const Shape& shape) {
   empty.ranks = shape.ranks;
   empty.rank = shape.rank;
   return empty;
+}
+
+std::string algorithms_json() {
+  const auto text = [](bool value) { return value ? "true" : "false"; };
+  std::vector<std::string> items;
+  for (const AlgorithmRow& row : algorithm_table()) {
+    items.push_back(
+        cat("{\"name\": ", json_quote(row.name), ", \"result\": ", json_quote(text_of(row.result)),
+            ", \"by_node\": ", text(row.by_node), ", \"by_servers\": ", text(row.by_servers),
+            ", \"can_be_forced\": ", text(row.can_be_forced()),
+            ", \"never_canonical\": ", json_quote(row.never_canonical), "}"));
+  }
+  return cat("[", join(items, ", "), "]");
 }
 
 }  // namespace rdmacoll

@@ -1,5 +1,5 @@
 // The allreduce of a group of ranks by halving and doubling, as a part of a schedule. It is all of
-// halving_doubling, and the stage between nodes of two_level.
+// halving and doubling, and the stage between nodes of sums by nodes.
 #pragma once
 
 #include <span>

@@ -1,8 +1,10 @@
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/choose.h"
 
 namespace rdmacoll {
 
+// Broadcast of the whole segment along a binomial tree from `root`; segments follow each other.
 Schedule binomial_broadcast(const Shape& shape) {
   const int ranks = shape.ranks;
   const int position = (shape.rank - shape.root + ranks) % ranks;  // 0 is the root
@@ -21,5 +23,21 @@ Schedule binomial_broadcast(const Shape& shape) {
   }
   return program.finish();
 }
+
+namespace {
+
+std::string_view prefers_binomial_broadcast(const Tuning&, const Facts&) {
+  return "the fewest rounds, and neighbours of a node get it from each other";
+}
+
+}  // namespace
+
+extern constinit const AlgorithmRow binomial_broadcast_row{
+    .algorithm = Algorithm{4},
+    .name = "binomial_broadcast",
+    .make = binomial_broadcast,
+    .result = AlgorithmRow::Result::root_value,
+    .preferred = prefers_binomial_broadcast,
+    .segments = Segments::tree};
 
 }  // namespace rdmacoll

@@ -2,9 +2,12 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/ranges.h"
 
 namespace rdmacoll {
 
+// Reduce to `root`. ceil(log2 p) rounds of the whole segment along the canonical tree. The root
+// takes the place of the first rank in each block that it belongs to.
 Schedule binomial_reduce(const Shape& shape) {
   const int ranks = shape.ranks;
   const int rank = shape.rank;
@@ -34,5 +37,31 @@ Schedule binomial_reduce(const Shape& shape) {
   if (ranks == 1) program.copy(program.output(0), mine, true);
   return program.finish();
 }
+
+namespace {
+
+bool is_short_reduce(const Tuning& tuning, const Facts& facts) {
+  const uint64_t bytes = partial_bytes(facts);
+  if (facts.one_node) return bytes <= tuning.doubling_bytes_shared;
+  const bool is_for_tree = !has_wide_partials(facts) || bytes <= tuning.reduce_bytes_wide ||
+                           facts.ranks > tuning.reduce_ranks_wide;
+  if (facts.spread.shares_nodes && tuning.reduces_by_node && is_for_tree) return true;
+  if (facts.ranks <= 2) return bytes <= tuning.binomial_bytes_pair;
+  return bytes <= std::max(tuning.reduce_bytes_network,
+                           tuning.reduce_bytes_rank * static_cast<uint64_t>(facts.ranks));
+}
+
+std::string_view prefers_binomial_reduce(const Tuning& tuning, const Facts& facts) {
+  return is_short_reduce(tuning, facts) ? "the fewest rounds, and little crosses nodes" : "";
+}
+
+}  // namespace
+
+extern constinit const AlgorithmRow binomial_reduce_row{.algorithm = Algorithm{13},
+                                                        .name = "binomial_reduce",
+                                                        .make = binomial_reduce,
+                                                        .result = AlgorithmRow::Result::root_sum,
+                                                        .preferred = prefers_binomial_reduce,
+                                                        .segments = Segments::tree};
 
 }  // namespace rdmacoll

@@ -3,6 +3,7 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/choose.h"
 
 namespace rdmacoll {
 namespace {
@@ -24,6 +25,11 @@ int parts_on_their_way(int ranks) {
 
 }  // namespace
 
+// All-to-all of small parts of one size, for any p: ceil(log2 p) messages of half of the parts
+// each. Each part goes through as many ranks as its distance has bits. The parts beyond the first
+// 2p are in transit. Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all
+// communications in multiport message-passing systems", 1997.
+//
 // A part for the rank `distance` above travels by the bits of that distance, through the work of
 // other ranks. Each round has its own parts for the data that it brings.
 Schedule bruck_alltoall(const Shape& shape) {
@@ -49,5 +55,26 @@ Schedule bruck_alltoall(const Shape& shape) {
   program.gather(program.output(ranks, ranks), got);
   return program.finish();
 }
+
+namespace {
+
+std::string_view prefers_bruck_alltoall(const Tuning& tuning, const Facts& facts) {
+  const auto pairs = static_cast<uint64_t>(facts.ranks) * static_cast<uint64_t>(facts.ranks);
+  const uint64_t most =
+      facts.spread.shares_nodes ? tuning.bruck_bytes_port : tuning.bruck_bytes_network;
+  const bool is_small = facts.bytes <= most * pairs;
+  const bool are_many = !facts.one_node && facts.ranks >= tuning.bruck_ranks_network;
+  if (!facts.is_even || !is_small || !are_many) return "";
+  return "small, many ranks: log2 p messages instead of p-1";
+}
+
+}  // namespace
+
+extern constinit const AlgorithmRow bruck_alltoall_row{.algorithm = Algorithm{17},
+                                                       .name = "bruck_alltoall",
+                                                       .make = bruck_alltoall,
+                                                       .result = AlgorithmRow::Result::exchange,
+                                                       .preferred = prefers_bruck_alltoall,
+                                                       .needs_even = true};
 
 }  // namespace rdmacoll

@@ -22,7 +22,7 @@ struct Tuning {
   uint64_t doubling_bytes_shared_pair = 128 << 10;  // ... between two ranks
   uint64_t doubling_bytes_network = 8 << 10;        // ... between nodes
   uint64_t doubling_bytes_uneven = 2 << 10;         // ... if some ranks serve several partners
-  uint64_t doubling_bytes_long_way = 2 << 10;  // ... if it crosses nodes more often than two_level
+  uint64_t doubling_bytes_long_way = 2 << 10;  // ... if it crosses nodes more often than it must
   uint64_t doubling_bytes_pair = 16 << 10;     // ... between two ranks, which send nothing twice
   uint64_t doubling_bytes_port = 32 << 10;     // ... of all ranks of a node, which share a port
   int direct_ranks_network = 8;                // above, p-1 messages each are too many
@@ -55,8 +55,8 @@ struct Tuning {
   uint64_t reduce_bytes_wide = 32 << 10;  // ... or up to here if partial sums are wide
   int reduce_ranks_wide = 32;             // ... and there are no more ranks than this
   // Allgather by doubling, up to these sizes. For each rank; for each of few ranks of which some
-  // serve several partners. In total: for shared ports; if it crosses nodes more often than
-  // two_level.
+  // serve several partners. In total: for shared ports; if it crosses nodes more often than it
+  // must.
   uint64_t gather_bytes_rank = 32 << 10;
   uint64_t gather_bytes_uneven = 8 << 10;
   uint64_t gather_bytes_port = 32 << 10;
@@ -106,15 +106,19 @@ struct Forced {
 struct Spread {
   bool shares_nodes = false;         // several nodes, and more ranks than nodes
   int ranks_of_node = 1;             // the largest number in one node
-  bool is_canonical_by_node = true;  // two_level adds in canonical order
+  bool is_canonical_by_node = true;  // sums of whole nodes are nodes of the canonical tree
   // The number of nodes is even, and recursive doubling crosses nodes in no more rounds than one
   // rank on each node would need.
   bool is_doubled_by_node = false;
-  bool is_doubled_the_long_way = false;  // six ranks or more, more crossings than two_level
+  // Six ranks or more, and more crossings than an algorithm by nodes has.
+  bool is_doubled_the_long_way = false;
 
   Spread() = default;
   explicit Spread(const Shape& shape);
 };
+
+// Whether each node sums one node of the canonical tree, which is cut at powers of two.
+bool are_nodes_canonical(const Shape& shape);
 
 struct Facts {
   int ranks = 1;
@@ -138,7 +142,8 @@ struct Choice {
   std::string_view reason = "there is nothing to move";
 };
 
-// Chooses among the algorithms with this result.
+// Chooses among the algorithms with this result: the first row of the table that prefers these
+// facts, unless another one is forced.
 Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts);
 
 // Bytes of a segment with this algorithm.

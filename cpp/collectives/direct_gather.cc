@@ -1,8 +1,10 @@
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/choose.h"
 
 namespace rdmacoll {
 
+// Gather. Part k belongs to rank k (parts may have different sizes); one message each.
 Schedule direct_gather(const Shape& shape) {
   Builder program(shape.ranks, shape.rank, shape.ranks);
   if (shape.rank != shape.root) {
@@ -16,5 +18,18 @@ Schedule direct_gather(const Shape& shape) {
   }
   return program.finish();
 }
+
+namespace {
+
+std::string_view prefers_direct_gather(const Tuning&, const Facts&) { return "there is no other"; }
+
+}  // namespace
+
+extern constinit const AlgorithmRow direct_gather_row{
+    .algorithm = Algorithm{15},
+    .name = "direct_gather",
+    .make = direct_gather,
+    .result = AlgorithmRow::Result::root_concatenation,
+    .preferred = prefers_direct_gather};
 
 }  // namespace rdmacoll

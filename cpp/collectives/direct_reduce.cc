@@ -1,7 +1,10 @@
+#include "collectives/choose.h"
 #include "collectives/halves.h"
 
 namespace rdmacoll {
 
+// Reduce of large messages to `root`: reduce-scatter at the owners of parts, then each rank sends
+// its sum to the root.
 Schedule direct_reduce(const Shape& shape) {
   const int ranks = shape.ranks;
   const int rank = shape.rank;
@@ -19,5 +22,20 @@ Schedule direct_reduce(const Shape& shape) {
   }
   return program.finish();
 }
+
+namespace {
+
+std::string_view prefers_direct_reduce(const Tuning&, const Facts&) {
+  return "each sum is made at one place, and goes to the root";
+}
+
+}  // namespace
+
+extern constinit const AlgorithmRow direct_reduce_row{.algorithm = Algorithm{14},
+                                                      .name = "direct_reduce",
+                                                      .make = direct_reduce,
+                                                      .result = AlgorithmRow::Result::root_sum,
+                                                      .preferred = prefers_direct_reduce,
+                                                      .segments = Segments::stages};
 
 }  // namespace rdmacoll

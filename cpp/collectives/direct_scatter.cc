@@ -1,8 +1,10 @@
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/choose.h"
 
 namespace rdmacoll {
 
+// Scatter. Part k belongs to rank k (parts may have different sizes); one message each.
 Schedule direct_scatter(const Shape& shape) {
   Builder program(shape.ranks, shape.rank, shape.ranks);
   if (shape.rank != shape.root) {
@@ -16,5 +18,17 @@ Schedule direct_scatter(const Shape& shape) {
   program.copy(program.output(shape.root), program.input(shape.root));
   return program.finish();
 }
+
+namespace {
+
+std::string_view prefers_direct_scatter(const Tuning&, const Facts&) { return "there is no other"; }
+
+}  // namespace
+
+extern constinit const AlgorithmRow direct_scatter_row{.algorithm = Algorithm{16},
+                                                       .name = "direct_scatter",
+                                                       .make = direct_scatter,
+                                                       .result = AlgorithmRow::Result::own_value,
+                                                       .preferred = prefers_direct_scatter};
 
 }  // namespace rdmacoll

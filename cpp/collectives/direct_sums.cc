@@ -21,4 +21,14 @@ void direct_sums(Builder& program, const Shape& shape, const Slice& sum) {
   program.reduce(sum, sources, true);
 }
 
+void direct_copies(Builder& program, const Shape& shape) {
+  const int ranks = shape.ranks;
+  const int rank = shape.rank;
+  for (int d = 1; d < ranks; ++d) program.send((rank + d) % ranks, program.output(rank));
+  for (int d = 1; d < ranks; ++d) {
+    const int peer = (rank + ranks - d) % ranks;
+    program.receive(peer, program.output(peer));
+  }
+}
+
 }  // namespace rdmacoll

@@ -2,9 +2,12 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/ranges.h"
 
 namespace rdmacoll {
 
+// Allgather. ceil(log2 p) rounds for any p. Blocks of ranks double as in recursive doubling, and
+// the data of a block is contiguous. Thakur, Rabenseifner and Gropp, 2005.
 Schedule doubling_allgather(const Shape& shape) {
   const int ranks = shape.ranks;
   const int rank = shape.rank;
@@ -27,5 +30,36 @@ Schedule doubling_allgather(const Shape& shape) {
   }
   return program.finish();
 }
+
+namespace {
+
+// The largest size, in bytes of all ranks together.
+uint64_t doubling_bytes_of_gather(const Tuning& tuning, const Facts& facts) {
+  const auto ranks = static_cast<uint64_t>(facts.ranks);
+  if (facts.spread.shares_nodes) {
+    if (facts.spread.is_doubled_the_long_way) return tuning.gather_bytes_long_way;
+    const bool are_many = is_power_of_two(facts) && facts.ranks >= 32;
+    return tuning.gather_bytes_port * (are_many ? 2 : 1);
+  }
+  if (is_power_of_two(facts)) return tuning.gather_bytes_rank * ranks;
+  return (facts.ranks < 8 ? tuning.gather_bytes_uneven : tuning.gather_bytes_rank / 2) * ranks;
+}
+
+std::string_view prefers_doubling_allgather(const Tuning& tuning, const Facts& facts) {
+  // With three ranks a ring takes two rounds as well, and they are shorter. On two nodes a ring
+  // crosses in each round.
+  const bool doubles = !facts.one_node && (facts.ranks != 3 || facts.spread.shares_nodes);
+  const bool is_small = facts.bytes <= doubling_bytes_of_gather(tuning, facts);
+  return doubles && is_small ? "small, between nodes: the fewest rounds" : "";
+}
+
+}  // namespace
+
+extern constinit const AlgorithmRow doubling_allgather_row{
+    .algorithm = Algorithm{9},
+    .name = "doubling_allgather",
+    .make = doubling_allgather,
+    .result = AlgorithmRow::Result::concatenation,
+    .preferred = prefers_doubling_allgather};
 
 }  // namespace rdmacoll

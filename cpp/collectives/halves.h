@@ -18,4 +18,7 @@ void ring_copies(Builder& program, const Shape& shape);
 // order, into `sum`.
 void direct_sums(Builder& program, const Shape& shape, const Slice& sum);
 
+// Direct allgather: each rank sends its part of the output to all ranks.
+void direct_copies(Builder& program, const Shape& shape);
+
 }  // namespace rdmacoll

@@ -3,9 +3,15 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/binary_blocks.h"
+#include "collectives/ranges.h"
 
 namespace rdmacoll {
 
+// Allreduce. The segment is cut in as many parts as the largest power of two within p.
+// Reduce-scatter halves the vector and allgather doubles it: 2 log2 p rounds, for any p, in
+// canonical order. Rabenseifner, "Optimization of collective reduction operations", 2004. Blocks
+// for other numbers than powers of two: Rabenseifner and Traeff, "More efficient reduction
+// algorithms for non-power-of-two number of processors in message-passing parallel systems", 2004.
 Schedule halving_doubling_allreduce(const Shape& shape) {
   const int parts = binary_block_parts(shape.ranks);
   Builder program(shape, parts);
@@ -18,5 +24,29 @@ Schedule halving_doubling_allreduce(const Shape& shape) {
   allreduce_by_blocks(program, everybody, shape.rank, program.contribution(0, parts));
   return program.finish();
 }
+
+namespace {
+
+std::string_view prefers_halving_doubling(const Tuning& tuning, const Facts& facts) {
+  const bool few = facts.ranks <=
+                   (may_be_ring(facts) ? tuning.direct_ranks_network : tuning.direct_ranks_at_once);
+  // With more ranks, a ring has more rounds and smaller parts.
+  const int ring_ranks =
+      is_power_of_two(facts) ? tuning.ring_ranks_network : tuning.ring_ranks_uneven;
+  const bool fits = facts.bytes <= tuning.halving_bytes_network || facts.canonical ||
+                    has_wide_partials(facts) || facts.ranks > ring_ranks;
+  if (few || !fits) return "";
+  return "many ranks: as few bytes as a ring, in a number of rounds that grows with log2 p";
+}
+
+}  // namespace
+
+extern constinit const AlgorithmRow halving_doubling_row{.algorithm = Algorithm{6},
+                                                         .name = "halving_doubling",
+                                                         .make = halving_doubling_allreduce,
+                                                         .result = AlgorithmRow::Result::sum,
+                                                         .preferred = prefers_halving_doubling,
+                                                         .segments = Segments::stages,
+                                                         .other_names = "rechd rsag"};
 
 }  // namespace rdmacoll

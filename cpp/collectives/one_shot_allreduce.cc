@@ -2,9 +2,12 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/choose.h"
 
 namespace rdmacoll {
 
+// Allreduce. Each rank sends all its data to all ranks, and adds all data in canonical order: one
+// round of p-1 messages.
 Schedule one_shot_allreduce(const Shape& shape) {
   const int ranks = shape.ranks;
   const int rank = shape.rank;
@@ -25,5 +28,41 @@ Schedule one_shot_allreduce(const Shape& shape) {
   program.reduce(program.output(0), all, true);
   return program.finish();
 }
+
+namespace {
+
+// The data of all ranks at once.
+int places_of_one_shot(const Shape& shape) { return shape.ranks + 1; }
+
+// If the message is so small, each rank rather does all of the work than waits for a second round.
+bool is_small_of_few(const Tuning& tuning, const Facts& facts) {
+  return facts.one_node && facts.ranks > 2 && facts.ranks <= tuning.one_shot_ranks_shared &&
+         facts.bytes * static_cast<uint64_t>(facts.ranks) <= tuning.one_shot_bytes_shared;
+}
+
+std::string_view prefers_one_shot(const Tuning& tuning, const Facts& facts) {
+  if (facts.one_node && facts.on_gpus && facts.ranks == 2) {
+    return "two ranks with GPUs: neither waits twice for the other's turn";
+  }
+  return is_small_of_few(tuning, facts) ? "small, few ranks of a node: one round" : "";
+}
+
+// AMD EPYC, 2026-11-25: docs/measurements/2026-11-25-measured-otherwise.md.
+std::string_view correction_of_one_shot(const Tuning&, const Facts& facts, bool) {
+  return facts.one_node ? ""
+                        : "measured: between hosts one round of so many messages takes no less "
+                          "time";
+}
+
+}  // namespace
+
+extern constinit const AlgorithmRow one_shot_row{.algorithm = Algorithm{19},
+                                                 .name = "one_shot",
+                                                 .make = one_shot_allreduce,
+                                                 .result = AlgorithmRow::Result::sum,
+                                                 .preferred = prefers_one_shot,
+                                                 .correction = correction_of_one_shot,
+                                                 .places = places_of_one_shot,
+                                                 .for_little = true};
 
 }  // namespace rdmacoll

@@ -1,8 +1,11 @@
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/choose.h"
 
 namespace rdmacoll {
 
+// All-to-all. Parts 0 to p-1 go from this rank to each rank, parts p to 2p-1 come to it. In round d
+// each rank sends to the rank d above, so that no rank is hit by all others at once.
 Schedule pairwise_alltoall(const Shape& shape) {
   const int ranks = shape.ranks;
   const int rank = shape.rank;
@@ -19,5 +22,19 @@ Schedule pairwise_alltoall(const Shape& shape) {
   program.copy(got(rank), given(rank));
   return program.finish();
 }
+
+namespace {
+
+std::string_view prefers_pairwise_alltoall(const Tuning&, const Facts&) {
+  return "each byte goes straight to where it belongs";
+}
+
+}  // namespace
+
+extern constinit const AlgorithmRow pairwise_alltoall_row{.algorithm = Algorithm{12},
+                                                          .name = "pairwise_alltoall",
+                                                          .make = pairwise_alltoall,
+                                                          .result = AlgorithmRow::Result::exchange,
+                                                          .preferred = prefers_pairwise_alltoall};
 
 }  // namespace rdmacoll

@@ -1,7 +1,8 @@
+#include <algorithm>
 #include <vector>
 
-#include "collectives/algorithms.h"
-#include "collectives/builder.h"
+#include "collectives/choose.h"
+#include "collectives/halves.h"
 
 namespace rdmacoll {
 namespace {
@@ -42,11 +43,46 @@ Schedule of_server(const Shape& shape) {
   return program.finish();
 }
 
+// Without separate servers each rank serves a part.
+Schedule of_serving_rank(const Shape& shape) {
+  Builder program(shape, shape.ranks);
+  direct_sums(program, shape, program.output(shape.rank));
+  direct_copies(program, shape);
+  return program.finish();
+}
+
 }  // namespace
 
+// Allreduce over parameter servers. Server k collects part k from every rank, reduces once in
+// canonical order, and sends the sum to every rank. Li et al., "Scaling distributed machine
+// learning with the parameter server", 2014.
 Schedule parameter_server_allreduce(const Shape& shape) {
-  if (shape.servers == 0) return direct_allreduce(shape);
+  if (shape.servers == 0) return of_serving_rank(shape);
   return shape.rank < shape.ranks ? of_worker(shape) : of_server(shape);
 }
+
+namespace {
+
+// A server has its part from every worker, and the sum.
+int places_of_servers(const Shape& shape) {
+  const int most = shape.servers == 0 ? 0 : shape.members() / shape.servers + 1;
+  return std::max(places_of_rounds(shape), most);
+}
+
+std::string_view prefers_parameter_server(const Tuning&, const Facts& facts) {
+  return facts.servers > 0 ? "parameter servers: each of them sums one part of all" : "";
+}
+
+}  // namespace
+
+extern constinit const AlgorithmRow parameter_server_row{.algorithm = Algorithm{18},
+                                                         .name = "parameter_server",
+                                                         .make = parameter_server_allreduce,
+                                                         .result = AlgorithmRow::Result::sum,
+                                                         .preferred = prefers_parameter_server,
+                                                         .segments = Segments::stages,
+                                                         .places = places_of_servers,
+                                                         .by_servers = true,
+                                                         .has_one_writer = true};
 
 }  // namespace rdmacoll

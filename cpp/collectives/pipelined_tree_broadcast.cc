@@ -2,6 +2,7 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/choose.h"
 
 namespace rdmacoll {
 namespace {
@@ -69,6 +70,10 @@ class TwoTrees {
 
 }  // namespace
 
+// Broadcast of large messages. Each half of a segment goes along its own binary tree, and the inner
+// nodes of the first tree are leaves of the second. While segments follow each other, only the root
+// sends more than it receives. The root of a binomial tree sends everything log2 p times. Sanders,
+// Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.
 Schedule pipelined_tree_broadcast(const Shape& shape) {
   constexpr int kTrees = 2;
   Builder program(shape.ranks, shape.rank, kTrees);
@@ -89,5 +94,25 @@ Schedule pipelined_tree_broadcast(const Shape& shape) {
   }
   return program.finish();
 }
+
+namespace {
+
+std::string_view prefers_pipelined_tree(const Tuning& tuning, const Facts& facts) {
+  const uint64_t most =
+      facts.ranks <= 2 ? tuning.binomial_bytes_pair : tuning.binomial_bytes_network;
+  const bool are_two_nodes =
+      facts.spread.shares_nodes && facts.ranks <= 2 * facts.spread.ranks_of_node;
+  if (facts.one_node || are_two_nodes || facts.bytes <= most) return "";
+  return "large, between nodes: no rank sends more than it receives";
+}
+
+}  // namespace
+
+extern constinit const AlgorithmRow pipelined_tree_row{.algorithm = Algorithm{8},
+                                                       .name = "pipelined_tree",
+                                                       .make = pipelined_tree_broadcast,
+                                                       .result = AlgorithmRow::Result::root_value,
+                                                       .preferred = prefers_pipelined_tree,
+                                                       .segments = Segments::tree};
 
 }  // namespace rdmacoll

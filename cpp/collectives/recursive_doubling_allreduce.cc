@@ -2,18 +2,15 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/doubling.h"
+#include "collectives/ranges.h"
 
 namespace rdmacoll {
 
-// The lower block is complete. Its member i takes the upper sum from member i mod (upper size).
-int doubling_partner(int ranks, int block, int rank) {
-  const int index = rank % block;
-  const int begin = rank - index;
-  if (begin / block % 2 != 0) return begin - block + index;
-  const int siblings = std::min(block, ranks - (begin + block));
-  return siblings <= 0 ? -1 : begin + block + index % siblings;
-}
-
+// Allreduce. ceil(log2 p) rounds of the whole segment, for any p, in canonical order. Blocks of
+// ranks double, and an incomplete last block serves several partners instead of folding in first.
+// Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+// 2005.
 Schedule recursive_doubling_allreduce(const Shape& shape) {
   const int ranks = shape.ranks;
   const int rank = shape.rank;
@@ -44,5 +41,41 @@ Schedule recursive_doubling_allreduce(const Shape& shape) {
   if (ranks == 1) program.copy(program.output(0), mine, true);
   return program.finish();
 }
+
+namespace {
+
+uint64_t doubling_bytes_between_nodes(const Tuning& tuning, const Facts& facts) {
+  if (facts.ranks <= 2) return tuning.doubling_bytes_pair;
+  if (facts.spread.is_doubled_the_long_way && !breaks_order_by_node(facts)) {
+    return tuning.doubling_bytes_long_way;
+  }
+  // If the number of ranks is not a power of two, some ranks send twice as much.
+  const bool are_many = facts.ranks >= 8 && !facts.spread.shares_nodes;
+  uint64_t most = tuning.doubling_bytes_network;
+  if (!is_power_of_two(facts) && !facts.spread.is_doubled_by_node) {
+    most = std::min(most, tuning.doubling_bytes_uneven * (are_many ? 4 : 1));
+  }
+  const auto sharing = static_cast<uint64_t>(facts.spread.ranks_of_node);
+  return std::min(most, tuning.doubling_bytes_port / sharing);
+}
+
+// The message is so small that rounds cost more than bytes.
+std::string_view prefers_recursive_doubling(const Tuning& tuning, const Facts& facts) {
+  if (!facts.one_node) {
+    const bool is_short = partial_bytes(facts) <= doubling_bytes_between_nodes(tuning, facts);
+    return is_short ? "small, between nodes: the fewest rounds" : "";
+  }
+  const uint64_t most =
+      facts.ranks <= 2 ? tuning.doubling_bytes_shared_pair : tuning.doubling_bytes_shared;
+  return facts.bytes <= most ? "small, within a node: the fewest rounds" : "";
+}
+
+}  // namespace
+
+extern constinit const AlgorithmRow recursive_doubling_row{.algorithm = Algorithm{3},
+                                                           .name = "recursive_doubling",
+                                                           .make = recursive_doubling_allreduce,
+                                                           .result = AlgorithmRow::Result::sum,
+                                                           .preferred = prefers_recursive_doubling};
 
 }  // namespace rdmacoll

@@ -7,6 +7,7 @@
 #include "collectives/algorithms.h"
 #include "collectives/binary_blocks.h"
 #include "collectives/builder.h"
+#include "collectives/ranges.h"
 
 namespace rdmacoll {
 namespace {
@@ -179,6 +180,35 @@ class TwoLevels {
 
 }  // namespace
 
+// Allreduce for nodes with several ranks. The ranks of a node first sum the shares that each of
+// them owns. The owners of a share in all nodes then sum it by halving and doubling, and the ranks
+// of each node exchange the results. Between nodes no more moves than if each node had one rank,
+// and all ranks of a node take part. Canonical if each node has consecutive ranks, a power of two
+// of them (the last node may be smaller).
+//
+// After Jia et al., "Highly scalable deep learning training system with mixed-precision", 2018.
+// Here ranks own shares, so that no rank carries everything if nodes have different sizes.
 Schedule two_level_allreduce(const Shape& shape) { return TwoLevels(shape).run(); }
+
+namespace {
+
+std::string_view prefers_two_level(const Tuning& tuning, const Facts& facts) {
+  const bool meets = meets_where_partials_are_wide(facts, tuning.wide_ranks_port) ||
+                     (facts.ranks <= 3 && facts.bytes <= tuning.direct_bytes_port);
+  if (!facts.spread.shares_nodes || meets || breaks_order_by_node(facts)) return "";
+  return "nodes with several ranks: each byte crosses as if a node were one rank";
+}
+
+}  // namespace
+
+extern constinit const AlgorithmRow two_level_row{.algorithm = Algorithm{7},
+                                                  .name = "two_level",
+                                                  .make = two_level_allreduce,
+                                                  .result = AlgorithmRow::Result::sum,
+                                                  .preferred = prefers_two_level,
+                                                  .canonical_for = are_nodes_canonical,
+                                                  .segments = Segments::stages,
+                                                  .by_node = true,
+                                                  .other_names = "hierarchical_copy hierarchical"};
 
 }  // namespace rdmacoll

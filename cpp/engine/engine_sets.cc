@@ -1,8 +1,8 @@
 // Adds and removes the process sets of an engine.
 #include <algorithm>
-#include <bit>
 
 #include "base/text.h"
+#include "collectives/algorithms.h"
 #include "engine/engine.h"
 
 namespace rdmacoll {
@@ -10,16 +10,20 @@ namespace {
 
 constexpr uint64_t kSegmentBytesMin = 64;
 
-// The segment size with which all segments of a set in flight fit into `bytes`. Among the chosen
-// algorithms, recursive doubling needs the most memory: in each round one place to receive and one
-// to publish. A forced one_shot has the data of all ranks at once. A server has its part from every
-// worker, and the sum.
-uint64_t segment_bytes_max(uint64_t bytes, int ranks, int servers, std::size_t batches,
-                           bool has_all_at_once) {
-  const int rounds = std::bit_width(static_cast<unsigned>(ranks - 1));
-  int segments = 2 * rounds + 2;
-  if (has_all_at_once) segments = std::max(segments, ranks + 1);
-  if (servers > 0) segments = std::max(segments, (ranks + servers) / servers + 1);
+// The segment size with which all segments of a set in flight fit into `bytes`, with each algorithm
+// that may run. Little data fits in any case.
+uint64_t segment_bytes_max(uint64_t bytes, const Shape& shape, std::size_t batches,
+                           const std::vector<AlgorithmRange>& forced) {
+  const auto may_run = [&](const AlgorithmRow& row) {
+    if (row.by_servers && shape.servers == 0) return false;
+    return !row.for_little || std::ranges::any_of(forced, [&](const AlgorithmRange& range) {
+      return range.algorithm == row.name;
+    });
+  };
+  int segments = 1;
+  for (const AlgorithmRow& row : algorithm_table()) {
+    if (may_run(row)) segments = std::max(segments, row.places(shape));
+  }
   const uint64_t most = bytes / (batches * kSegmentsInFlight) / segments;
   return std::max(most, kSegmentBytesMin);
 }
@@ -44,11 +48,8 @@ void Engine::make_set(uint32_t number, const SetMembers& members, const Lanes& l
                       uint64_t bytes) {
   const int servers = number == 0 ? world_.servers : 0;
   const int workers = members.size() - servers;
-  const bool has_one_shot =
-      std::ranges::any_of(config_.allreduce_algorithms, [](const AlgorithmRange& range) {
-        return algorithm_from(range.algorithm) == Algorithm::one_shot;
-      });
-  const uint64_t segment = segment_bytes_max(bytes, workers, servers, lanes.count, has_one_shot);
+  const uint64_t segment = segment_bytes_max(bytes, {.ranks = workers, .servers = servers},
+                                             lanes.count, config_.allreduce_algorithms);
   executor_.open(lanes);
   SetHost& host = *this;
   sets_.push_back(std::make_unique<ProcessSet>(

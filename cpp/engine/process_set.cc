@@ -23,7 +23,7 @@ Agreement::Rules rules_of(const SetParts& parts) {
   log.segment_bytes_max = parts.segment_bytes_max;
   log.servers = parts.servers;
   // Colocated servers have no ranks: every worker serves a part.
-  if (config.has_servers && config.is_colocated) log.forced.push_back({Algorithm::direct});
+  if (config.has_servers && config.is_colocated) log.forced.push_back({shareable_sum().algorithm});
   log.canonical = config.canonical;
   for (const AlgorithmRange& range : config.allreduce_algorithms) {
     log.forced.push_back({algorithm_from(range.algorithm), range.bytes_max});

@@ -3,19 +3,20 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "collectives/algorithms.h"
 
 namespace rdmacoll {
 
-// Requires that one rank or server writes each part of the result, once. These algorithms do so,
-// unless inputs are scaled first, into the output. The first member must be connected to all ranks.
-// With `direct` all ranks are connected. With servers it is connected to its children in the
-// control tree, so all ranks must be its children.
+// Requires that one rank or server writes each part of the result, once. Algorithms with one writer
+// do so, unless inputs are scaled first, into the output. The first member must be connected to all
+// ranks. Without servers these algorithms connect all ranks. With servers it is connected to its
+// children in the control tree, so all ranks must be its children.
 bool ResultPlaces::shares_results(const Decided& decided) const {
   const int ranks = parts_.world.size();
-  const bool is_by_servers =
-      decided.algorithm == Algorithm::parameter_server && ranks <= kTreeRadix + 1;
-  const bool has_one_writer = decided.algorithm == Algorithm::direct || is_by_servers;
-  if (!has_one_writer || decided.operations.size() != 1) return false;
+  const AlgorithmRow* row = row_of(decided.algorithm);
+  if (row == nullptr || !row->has_one_writer) return false;
+  const bool are_connected = !row->by_servers || ranks <= kTreeRadix + 1;
+  if (!are_connected || decided.operations.size() != 1) return false;
   const Request& request = decided.operations.front()->request;
   return request.shares_results && request.prescale == 1.0 && ranks > 1 && parts_.is_one_node;
 }

@@ -309,7 +309,7 @@ Status Planner::cut_exchange(const Decided& decided, const Descriptor& descripto
   const bool fits = exchange.got.size() == ranks &&
                     exchange.got[world_.rank().index()] == exchange.given[world_.rank().index()] &&
                     most_rows({exchange.given, exchange.got}) <= exchange.most &&
-                    (decided.algorithm != Algorithm::bruck_alltoall || exchange.is_even());
+                    (!needs_even(decided.algorithm) || exchange.is_even());
   if (!fits) return misfit(operation);
   cut = exchange_cut(descriptor, exchange);
   return {};

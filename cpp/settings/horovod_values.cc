@@ -28,8 +28,8 @@ constexpr std::array kWords{
     Word{kDisable, "true", kNever},
     Word{kDisable, "0", ""},
     Word{kDisable, "false", ""},
-    Word{kHierarchical, "1", "two_level"},
-    Word{kHierarchical, "true", "two_level"},
+    Word{kHierarchical, "1", "hierarchical"},
+    Word{kHierarchical, "true", "hierarchical"},
     Word{kHierarchical, "0", ""},
     Word{kHierarchical, "false", ""},
 };

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "bootstrap/transports.h"
+#include "settings/algorithm_ranges.h"
 #include "settings/horovod_values.h"
 #include "settings/settings.h"
 

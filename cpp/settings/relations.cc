@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "bootstrap/transports.h"
+#include "collectives/algorithms.h"
 #include "settings/settings.h"
 
 namespace rdmacoll {
@@ -16,15 +17,13 @@ Status check_relations(Config& config, std::vector<SettingValue>& values) {
     const std::string& source = value_of(name).source;
     return source == "environment" || source == "argument";
   };
-  const bool names_ring =
-      std::any_of(config.allreduce_algorithms.begin(), config.allreduce_algorithms.end(),
-                  [](const AlgorithmRange& range) { return range.algorithm == "ring"; });
-  if (config.canonical && names_ring) {
+  for (const AlgorithmRange& range : config.allreduce_algorithms) {
+    const std::string_view reason = never_canonical(range.algorithm);
+    if (!config.canonical || reason.empty()) continue;
     return Status(Code::invalid,
                   cat("RDMACOLL_ORDER=canonical and RDMACOLL_ALLREDUCE_ALGORITHM=",
                       value_of("RDMACOLL_ALLREDUCE_ALGORITHM").value,
-                      " exclude each other: a ring adds each part in another order. Take another "
-                      "algorithm, or auto."));
+                      " exclude each other: ", reason, ". Take another algorithm, or auto."));
   }
   if (config.has_servers && !config.allreduce_algorithms.empty()) {
     return Status(Code::invalid,

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "bootstrap/transports.h"
+#include "settings/algorithm_ranges.h"
 #include "settings/settings.h"
 
 namespace rdmacoll {
@@ -63,10 +64,7 @@ constexpr Setting kSettings[] = {
      [](Config& config, const ParsedValue& value) { config.transports = split_list(value.text); }},
     {"RDMACOLL_ALLREDUCE_ALGORITHM", "HOROVOD_HIERARCHICAL_ALLREDUCE", "auto", Unit::choice,
      Scope::world,
-     "auto, ring, direct, one_shot, recursive_doubling, halving_doubling or two_level, or several "
-     "with growing "
-     "sizes between (recursive_doubling:32k:ring), or an all_reduce_spec of tf_cnn_benchmarks "
-     "(pscpu:32k:xring)",
+     "",  // settings_table() fills in the names of the algorithms
      "Forces an algorithm for every allreduce, or one for those up to each size in bytes.", 0, 0,
      [](Config& config, const ParsedValue& value) {
        config.allreduce_algorithms = value.algorithms;
@@ -305,10 +303,12 @@ constexpr Setting kSettings[] = {
 
 std::span<const Setting> settings_table() {
   static const std::string kTransports = transport_names();
+  static const std::string kAlgorithms = allowed_algorithm_ranges();
   static const std::vector<Setting> kTable = [] {
     std::vector<Setting> table(std::begin(kSettings), std::end(kSettings));
     for (Setting& setting : table) {
       if (setting.name == "RDMACOLL_TRANSPORT") setting.allowed = kTransports;
+      if (setting.name == "RDMACOLL_ALLREDUCE_ALGORITHM") setting.allowed = kAlgorithms;
     }
     return table;
   }();

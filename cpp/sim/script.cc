@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "base/text.h"
 #include "collectives/algorithms.h"
@@ -58,16 +59,25 @@ SimOperation make_operation(RandomSource& random, int ranks, std::size_t index) 
   return operation;
 }
 
-// make_algorithm() draws from the automatic choice and the algorithms that sum, except this one. It
-// is newer, and drawn separately, so that existing seeds keep their meaning.
-constexpr Algorithm kDrawnApart = Algorithm::one_shot;
+// make_algorithm() draws from the automatic choice and the algorithms that sum. Those from this
+// number on are newer, and drawn separately, so that existing seeds keep their meaning.
+constexpr Algorithm kFirstDrawnApart{19};
+
+// The names, by the numbers on the wire.
+std::vector<std::string> algorithms_that_sum(bool are_drawn_apart) {
+  std::map<Algorithm, std::string> names;
+  for (const AlgorithmRow& row : algorithm_table()) {
+    const bool is_apart = row.algorithm >= kFirstDrawnApart;
+    if (row.can_be_forced() && is_apart == are_drawn_apart) names[row.algorithm] = row.name;
+  }
+  std::vector<std::string> sorted;
+  for (const auto& [number, name] : names) sorted.push_back(name);
+  return sorted;
+}
 
 std::string make_algorithm(RandomSource& random) {
-  std::vector<std::string> names = {""};
-  for (const AlgorithmRow& row : algorithm_table()) {
-    const bool is_sum = row.result == AlgorithmRow::Result::sum && !row.by_servers;
-    if (is_sum && row.algorithm != kDrawnApart) names.emplace_back(row.name);
-  }
+  std::vector<std::string> names = algorithms_that_sum(false);
+  names.insert(names.begin(), "");
   const auto last = static_cast<int64_t>(names.size()) - 1;
   return names[static_cast<std::size_t>(random.between(0, last))];
 }
@@ -302,7 +312,7 @@ SimScript make_script(uint64_t seed) {
   script.network.foreign_views = random.chance(0.5);
   script.network.mapped = random.chance(0.5);
   script.algorithm = make_algorithm(random);
-  script.canonical = script.algorithm != "ring" && random.chance(0.3);
+  script.canonical = never_canonical(script.algorithm).empty() && random.chance(0.3);
   script.segment_bytes =
       static_cast<uint64_t>(random.one_of(std::array<int64_t, 4>{64, 1000, 16 << 10, 4 << 20}));
   if (script.ranks > 8) script.segment_bytes = std::max<uint64_t>(script.segment_bytes, 32 << 10);
@@ -328,9 +338,13 @@ SimScript make_script(uint64_t seed) {
   RandomSource sharing(seed, 9);
   script.shares_results = sharing.chance(0.4);
   // Automatically chosen algorithms do not share small results.
-  if (script.shares_results && sharing.chance(0.5)) script.algorithm = "direct";
-  if (!script.shares_results && RandomSource(seed, 10).chance(0.15))
-    script.algorithm = name_of(kDrawnApart);
+  if (script.shares_results && sharing.chance(0.5)) script.algorithm = shareable_sum().name;
+  RandomSource apart(seed, 10);
+  if (!script.shares_results && apart.chance(0.15)) {
+    const std::vector<std::string> names = algorithms_that_sum(true);
+    const auto last = static_cast<int64_t>(names.size()) - 1;
+    script.algorithm = names[static_cast<std::size_t>(apart.between(0, last))];
+  }
   RandomSource gpus(seed, 13);
   if (!script.shares_results && gpus.chance(0.25)) {
     script.gpus = gpus.one_of(std::array{GpuUse::all, GpuUse::one_rank, GpuUse::some});

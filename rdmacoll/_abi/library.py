@@ -112,6 +112,11 @@ class Library:
         rows: list[dict[str, Any]] = json.loads(self.take_text(self._tools.transports(arguments.encode())))
         return rows
 
+    def algorithms(self) -> list[dict[str, Any]]:
+        """The algorithms in the order in which they are preferred. Keys in rdmacoll_c.h."""
+        rows: list[dict[str, Any]] = json.loads(self.take_text(self._tools.algorithms()))
+        return rows
+
     def check_descriptors(self, needed: int) -> None:
         """Raises ConfigError if this process may not open so many more descriptors now."""
         error = _VOID()

@@ -11,7 +11,7 @@ _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 ABI_VERSION = 1
-HEADER_HASH = 0x806C067DF6E595CF
+HEADER_HASH = 0x48C77B3CF46D5908
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -485,6 +485,7 @@ class ToolsApi(ctypes.Structure):
         ("check_descriptors", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, _ADDRESSES)),
         ("devices", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
         ("transports", ctypes.CFUNCTYPE(_ADDRESS, ctypes.c_char_p)),
+        ("algorithms", ctypes.CFUNCTYPE(_ADDRESS)),
         (
             "explain",
             ctypes.CFUNCTYPE(

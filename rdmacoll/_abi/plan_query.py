@@ -39,8 +39,8 @@ def explain(
     describe the network between nodes; 0: usual values. `dtype`: the dtype of the summed arrays; sums of
     16-bit floats stay in float32 between ranks. Raises ConfigError when a value or a setting is wrong.
 
-    >>> explain("allreduce", ranks=8, nodes=2, count=1 << 20)["algorithm"]
-    'two_level'
+    >>> explain("allreduce", ranks=8, nodes=2, count=1 << 20)["reason"]
+    'nodes with several ranks: each byte crosses as if a node were one rank'
     """
     query = mirror.PlanQuery(
         ctypes.sizeof(mirror.PlanQuery),

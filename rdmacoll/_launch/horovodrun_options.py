@@ -86,7 +86,7 @@ TUNABLES = (
         bool,
         "params.hierarchical_allreduce",
         "Reduce within each node first, or let the engine choose.",
-        lambda is_on: {"RDMACOLL_ALLREDUCE_ALGORITHM": "two_level" if is_on else "auto"},
+        lambda is_on: {"RDMACOLL_ALLREDUCE_ALGORITHM": "hierarchical" if is_on else "auto"},
     ),
     _ignored("hierarchical_allgather", bool, "params.hierarchical_allgather", "HIERARCHICAL_ALLGATHER"),
     _ignored("torus_allreduce", bool, "params.torus_allreduce", "TORUS_ALLREDUCE"),

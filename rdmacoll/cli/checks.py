@@ -26,12 +26,14 @@ def verify_schedules(*, ranks: str) -> Findings:
     for count in range(first, last + 1):
         code, fields = library.verify_schedules(count, count)
         ok = ok and code == 0
+        algorithms = fields.pop("algorithms")
         seeds_of.add(total, fields)
     worlds = counted(first, "rank") if first == last else f"{first} to {last} ranks"
-    print_line(f"{counted(total['schedules'], 'schedule')} of {worlds}, {total['failed']} failed")
+    schedules = f"{counted(total['schedules'], 'schedule')} of {counted(len(algorithms), 'algorithm')}"
+    print_line(f"{schedules} for {worlds}, {total['failed']} failed")
     for failure in total.get("failures", [])[:20]:
         print_line(f"  {failure}")
-    return {**total, "ok": ok}
+    return {**total, "algorithms": algorithms, "ok": ok}
 
 
 @click.group()

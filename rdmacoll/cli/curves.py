@@ -15,7 +15,7 @@ Curve = Sequence[tuple[float, float]]
 def panel(title: str, curves: Mapping[str, Curve], *, at: int = 0, unit: str = "ms") -> str:
     """One diagram as SVG. at: its number in the picture. curves: by name, (ranks, value) pairs.
 
-    >>> panel("a sum", {"ring": [(2, 1.0), (4, 10.0)]}).count("<circle")
+    >>> panel("a sum", {"a": [(2, 1.0), (4, 10.0)]}).count("<circle")
     2
     """
     points = [point for curve in curves.values() for point in curve]

@@ -16,7 +16,8 @@ import click
 from rdmacoll._abi import scale as simulated
 from rdmacoll._base.text import bytes_text
 from rdmacoll.benchmarks import gradients
-from rdmacoll.cli import curves
+from rdmacoll.cli import algorithm_option, curves
+from rdmacoll.cli.algorithm_option import AUTO
 from rdmacoll.cli.report import (
     Findings,
     command,
@@ -28,8 +29,6 @@ from rdmacoll.cli.report import (
 )
 from rdmacoll.optimizer import buckets
 
-_AUTO = "auto"
-_ALGORITHMS = ("ring", "halving_doubling", "recursive_doubling", "direct", "two_level")
 # The default of --transfers. A ring of 1024 ranks has about so many in a step of one segment, which takes
 # over a minute to simulate (measured).
 _TRANSFERS = 2_200_000
@@ -94,7 +93,11 @@ def at_least(worlds: Sequence[int], times: Sequence[float | None]) -> list[float
 @click.option(
     "--bytes", "sizes", default="64K,1M,16M", show_default=True, help="Of the allreduces; empty: none."
 )
-@click.option("--algorithms", default=",".join([_AUTO, *_ALGORITHMS]), show_default=True)
+@click.option(
+    "--algorithms",
+    type=algorithm_option.algorithms,
+    help="With commas between. Default: auto, and all that can be forced.",
+)
 @click.option("--link", type=click.Choice(list(simulated.PRESETS)), default="10gbit", show_default=True)
 @click.option("--latency-us", type=float, help="Of the network between nodes, if not the preset's.")
 @click.option("--overhead-us", type=float, help="Of the processor, at each end of a transfer.")
@@ -122,7 +125,7 @@ def scale(
     ranks: str,
     per_node: int,
     sizes: str,
-    algorithms: str,
+    algorithms: list[str] | None,
     link: str,
     latency_us: float | None,
     overhead_us: float | None,
@@ -154,7 +157,7 @@ def scale(
         gap_us=gap_us,
         bytes_per_us=rate,
     )
-    names = algorithms.split(",")
+    names = algorithms or algorithm_option.names()
     training, shapes = gradients.MODELS[model]
     steps: dict[str, list[tuple[int, float]]] = {}
     for size in filter(None, sizes.split(",")):
@@ -173,7 +176,7 @@ def scale(
                 ranks=world,
                 per_node=per_node,
                 operations=operations,
-                algorithm=None if name == _AUTO else name,
+                algorithm=None if name == AUTO else name,
                 transfers_max=transfers,
             )
 
@@ -207,7 +210,7 @@ def scale(
         "Milliseconds. auto: the engine's choice; * marks the algorithms that it chooses. >: more transfers "
         "than --transfers allows, so at least that, by what smaller worlds take. ~: bytes had a size and no "
         "content. scaling: time of the "
-        f"computation / time of the step, of {_AUTO if _AUTO in names else 'the fastest algorithm'}."
+        f"computation / time of the step, of {AUTO if AUTO in names else 'the fastest algorithm'}."
     )
     return {"ok": True, "rows": rows, "model": asdict(links), "per_node": per_node}
 
@@ -222,11 +225,11 @@ def _row_of(
     }
     row: dict[str, Any] = {"what": step_name, "ranks": world, "time_us": times, "at_least_us": {}}
     row["moved"] = all(one["moved"] for one in found.values())
-    if _AUTO in found:
-        row["chosen"] = sorted(set(found[_AUTO]["algorithms"]))
+    if AUTO in found:
+        row["chosen"] = sorted(set(found[AUTO]["algorithms"]))
     if compute_us > 0:
         # An algorithm that was too large to be simulated might be the fastest one.
-        judged = [times[_AUTO]] if _AUTO in times else list(times.values())
+        judged = [times[AUTO]] if AUTO in times else list(times.values())
         known = [time for time in judged if time is not None]
         row["scaling"] = compute_us / min(known) if known and len(known) == len(judged) else None
     return row
@@ -266,8 +269,8 @@ def _line(cells: Sequence[str]) -> str:
 def _titles(names: Sequence[str]) -> list[str]:
     """The heads of the columns, in two lines if a name is long.
 
-    >>> _titles(["ranks", "ring", "recursive_doubling"])
-    ['                recursive', 'ranks      ring _doubling']
+    >>> _titles(["ranks", "short", "some_algorithm"])
+    ['                     some', 'ranks     short _algorithm']
     """
     parts = [name.rpartition("_") if len(name) > 9 else ("", "", name) for name in names]
     lines = [[first for first, _, _ in parts], [mark + last for _, mark, last in parts]]

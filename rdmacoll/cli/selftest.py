@@ -11,7 +11,7 @@ import numpy as np
 from rdmacoll._abi.library import load
 from rdmacoll._base.text import counted
 from rdmacoll._world import world
-from rdmacoll.cli import references, selftest_memory, selftest_sets
+from rdmacoll.cli import algorithm_option, references, selftest_memory, selftest_sets
 from rdmacoll.cli.device_memory import gpu_of_rank
 from rdmacoll.cli.report import Findings, command, note_world_of_one, print_line
 from rdmacoll.cli.selftest_results import Results, everywhere
@@ -20,7 +20,6 @@ from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
 
 SIZES = (0, 1, 7, 1000, 100_003)
-ALGORITHMS = ("auto", "ring", "direct", "one_shot", "recursive_doubling", "halving_doubling", "two_level")
 FAILURES_SHOWN = 20
 
 
@@ -168,11 +167,9 @@ def _in_world(label: str, settings: dict[str, Any], results: Results, body: Call
 @click.option(
     "--algorithm",
     "algorithms",
-    type=click.Choice(ALGORITHMS),
+    type=algorithm_option.algorithm,
     multiple=True,
-    default=ALGORITHMS,
-    show_default=True,
-    help="Only this one; may be given several times.",
+    help="Only this one; may be given several times. Default: auto, and all that can be forced.",
 )
 @click.option(
     "--memory",
@@ -198,15 +195,16 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
     is_rank_0 = world.rank() == 0
     count, nodes = world.size(), world.cross_size()
     rows = {row["name"]: row for row in load().transports()}
+    unordered = {row["name"]: row["never_canonical"] for row in load().algorithms()}
     for transport in transports or [name for name, row in rows.items() if not row["via_nic"]]:
         if rows[transport]["shares_memory"] and nodes > 1:
             results.skip(f"transport {transport}", f"the {count} ranks are on {nodes} nodes")
             continue
-        for algorithm in algorithms:
+        for algorithm in algorithms or algorithm_option.names():
             for order in ("run", "canonical"):
                 label = f"{algorithm} {transport} {order}"
-                if order == "canonical" and algorithm == "ring":
-                    results.skip(label, "a ring has no canonical order: it starts each part at another rank")
+                if order == "canonical" and unordered.get(algorithm):
+                    results.skip(label, f"it has no canonical order: {unordered[algorithm]}")
                     continue
                 settings = {
                     "transport": transport,

@@ -1,7 +1,8 @@
 """Writes the pages of the documentation site, for mkdocs: python release/docs/pages.py FOLDER.
 
-The site is docs/, the documents of the root, and three generated pages: settings, commands and the API. A
-link to a file that is no page becomes plain text. A link to a file that does not exist ends the program.
+The site is docs/, the documents of the root, and generated pages: settings, algorithms, commands and the
+API. A link to a file that is no page becomes plain text. A link to a file that does not exist ends the
+program.
 """
 
 from __future__ import annotations
@@ -65,6 +66,19 @@ def settings_page(rows: list[dict[str, Any]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def algorithms_page(rows: list[dict[str, Any]]) -> str:
+    """Returns Markdown with a table of the algorithms, in the order in which they are preferred."""
+    parts = ["# Algorithms", "`rdmacoll plan` shows which one runs for an operation, and why."]
+    lines = ["| algorithm | result | setting | canonical order |", "|---|---|---|---|"]
+    for row in rows:
+        setting = "can be forced" if row["can_be_forced"] else "automatic"
+        order = f"no: {row['never_canonical']}" if row["never_canonical"] else "yes"
+        order = "if nodes have a power of two of ranks" if row["by_node"] else order
+        order = order if "sum" in row["result"] else ""
+        lines.append(f"| `{row['name']}` | {row['result'].replace('_', ' ')} | {setting} | {order} |")
+    return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
+
+
 def commands_page(group: click.Group) -> str:
     """Returns Markdown with a section for each command, which shows the output of --help."""
     parts = ["# Command reference"]
@@ -118,6 +132,7 @@ def write(folder: Path, modules: list[ModuleType]) -> None:
     for source, page in pages.items():
         page.write_text(with_links_of_the_site(source.read_text(), source, page, pages | pictures))
     (folder / "settings.md").write_text(settings_page(load().settings()))
+    (folder / "algorithms.md").write_text(algorithms_page(load().algorithms()))
     (folder / "command-reference.md").write_text(commands_page(commands))
     (folder / "api.md").write_text(api_page(modules))
 

@@ -8,6 +8,7 @@
 #include <random>
 #include <span>
 
+#include "algorithm_names.h"
 #include "collectives/algorithms.h"
 #include "every_kind.h"
 #include "multiprocess/local_world.h"
@@ -212,7 +213,7 @@ TEST_P(Canonical, sums_have_the_same_bits_over_any_transport_algorithm_and_cut) 
       "RDMACOLL_TRANSPORT=shm\n", "RDMACOLL_TRANSPORT=tcp\n",
       "RDMACOLL_TRANSPORT=shm\nRDMACOLL_ONE_COPY=false\nRDMACOLL_SEGMENT_BYTES=8192\n"};
   for (const AlgorithmRow& row : algorithm_table()) {
-    const bool is_other = row.algorithm == Algorithm::ring || row.by_servers;
+    const bool is_other = row.algorithm == named::ring || row.by_servers;
     if (row.result != AlgorithmRow::Result::sum || is_other) continue;
     for (const char* transport : {"shm", "tcp\nRDMACOLL_SEGMENT_BYTES=7000"}) {
       setups.push_back(

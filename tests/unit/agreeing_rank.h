@@ -14,6 +14,7 @@
 
 #include "agreement/agreement.h"
 #include "agreement_script.h"
+#include "algorithm_names.h"
 #include "base/text.h"
 #include "tamper.h"
 
@@ -40,7 +41,7 @@ class Witness {
     EXPECT_TRUE(is_first) << "rank " << rank << " begins decision " << decided.sequence << " twice";
   }
   bool have_all_begun(const Decided& decided) const {
-    const bool has_servers = decided.algorithm == Algorithm::parameter_server;
+    const bool has_servers = decided.algorithm == named::parameter_server;
     const int ranks = script_.ranks + (has_servers ? script_.servers : 0);
     return static_cast<int>(log_.at(decided.sequence).begun.size()) == ranks;
   }

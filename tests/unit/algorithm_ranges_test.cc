@@ -1,5 +1,5 @@
 // Lists of algorithms by size, in rdmacoll's words and in those of tf_cnn_benchmarks.
-#include "base/algorithm_ranges.h"
+#include "settings/algorithm_ranges.h"
 
 #include <gtest/gtest.h>
 
@@ -54,12 +54,13 @@ TEST(AlgorithmRanges, that_are_none_are_refused) {
   }
 }
 
-// The parser may not include the table of algorithms, so both list the names.
 TEST(AlgorithmRanges, know_every_algorithm_that_sums_and_no_other) {
+  const std::string allowed = allowed_algorithm_ranges();
   for (const AlgorithmRow& row : algorithm_table()) {
     const bool sums = row.result == AlgorithmRow::Result::sum && !row.by_servers;
     const auto found = algorithm_ranges_from(row.name);
     EXPECT_EQ(found.has_value(), sums) << row.name;
+    EXPECT_EQ(allowed.find(row.name) != std::string::npos, sums) << allowed;
     if (found) {
       EXPECT_EQ(found->note, "") << row.name;
     }

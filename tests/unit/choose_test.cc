@@ -7,6 +7,7 @@
 #include <map>
 #include <tuple>
 
+#include "algorithm_names.h"
 #include "base/text.h"
 #include "collectives/cost.h"
 #include "sanitized.h"
@@ -143,7 +144,7 @@ class Chosen : public testing::TestWithParam<std::tuple<Place, Kind>> {
       if (row.result != result_ || row.algorithm == chosen) continue;
       // The model underestimates its messages between hosts. Measurements over TCP show that
       // recursive doubling is faster.
-      if (row.algorithm == Algorithm::one_shot) continue;
+      if (row.algorithm == named::one_shot) continue;
       EXPECT_LE(mine, most * time_of(row.algorithm, bytes, links))
           << name_of(chosen) << " instead of " << row.name << " for " << bytes << " bytes";
     }
@@ -250,42 +251,42 @@ TEST(Choice, is_the_servers_where_there_are_any) {
         Facts facts{.ranks = 5, .one_node = one_node, .bytes = bytes, .canonical = canonical};
         facts.servers = 2;
         const Choice choice = choose(Result::sum, {}, facts);
-        EXPECT_EQ(choice.algorithm, Algorithm::parameter_server);
+        EXPECT_EQ(choice.algorithm, named::parameter_server);
         EXPECT_TRUE(adds_in_canonical_order(choice, facts));
       }
     }
   }
   const Facts facts{.ranks = 5, .bytes = 100, .servers = 2};
-  EXPECT_EQ(choose(Result::root_value, {}, facts).algorithm, Algorithm::binomial_broadcast);
+  EXPECT_EQ(choose(Result::root_value, {}, facts).algorithm, named::binomial_broadcast);
 }
 
 TEST(Choice, is_forced_by_size) {
   const std::vector<Forced> forced = {
-      {Algorithm::ring, 1000}, {std::nullopt, 2000}, {Algorithm::halving_doubling, UINT64_MAX}};
+      {named::ring, 1000}, {std::nullopt, 2000}, {named::halving_doubling, UINT64_MAX}};
   const auto chosen = [&](uint64_t bytes) {
     Facts facts = between_nodes(5, bytes);
     facts.forced = forced;
     return choose(Result::sum, {}, facts).algorithm;
   };
-  EXPECT_EQ(chosen(1), Algorithm::ring);
-  EXPECT_EQ(chosen(1000), Algorithm::ring);
-  EXPECT_EQ(chosen(1001), Algorithm::recursive_doubling);  // as if nothing were forced
-  EXPECT_EQ(chosen(2001), Algorithm::halving_doubling);
-  EXPECT_EQ(chosen(1 << 30), Algorithm::halving_doubling);
+  EXPECT_EQ(chosen(1), named::ring);
+  EXPECT_EQ(chosen(1000), named::ring);
+  EXPECT_EQ(chosen(1001), named::recursive_doubling);  // as if nothing were forced
+  EXPECT_EQ(chosen(2001), named::halving_doubling);
+  EXPECT_EQ(chosen(1 << 30), named::halving_doubling);
 }
 
 TEST(Choice, by_nodes_keeps_canonical_order_or_is_left) {
   for (const bool is_power : {true, false}) {
     const std::vector<int> nodes = even_nodes(is_power ? 8 : 6, 2);
     const Shape shape{.ranks = static_cast<int>(nodes.size()), .nodes = nodes};
-    const std::vector<Forced> forced = {{Algorithm::two_level, UINT64_MAX}};
+    const std::vector<Forced> forced = {{named::two_level, UINT64_MAX}};
     for (const bool is_forced : {false, true}) {
       Facts facts = between_nodes(shape.ranks, 1 << 20);
       facts.canonical = true;
       facts.spread = Spread(shape);
       if (is_forced) facts.forced = forced;
       const Choice choice = choose(Result::sum, {}, facts);
-      EXPECT_EQ(choice.algorithm == Algorithm::two_level, is_power);
+      EXPECT_EQ(choice.algorithm == named::two_level, is_power);
       EXPECT_TRUE(is_canonical(choice.algorithm, shape));
     }
   }
@@ -300,13 +301,13 @@ TEST(Choice, over_tcp_lets_few_hosts_send_to_one_at_once_where_it_is_a_lot) {
   for (const bool canonical : {false, true}) {
     for (const uint64_t bytes : {512u << 10, 1u << 20, 4u << 20}) {
       const bool is_direct = canonical || bytes <= 512 << 10;
-      EXPECT_EQ(chosen(6, bytes, canonical), is_direct ? Algorithm::direct : Algorithm::ring);
-      EXPECT_EQ(chosen(8, bytes, canonical), Algorithm::halving_doubling);
+      EXPECT_EQ(chosen(6, bytes, canonical), is_direct ? named::direct : named::ring);
+      EXPECT_EQ(chosen(8, bytes, canonical), named::halving_doubling);
     }
-    EXPECT_EQ(chosen(8, 256 << 10, canonical), Algorithm::direct);
+    EXPECT_EQ(chosen(8, 256 << 10, canonical), named::direct);
   }
-  EXPECT_EQ(chosen(7, 1 << 20, false), Algorithm::ring);
-  EXPECT_EQ(chosen(7, 1 << 20, true), Algorithm::halving_doubling);
+  EXPECT_EQ(chosen(7, 1 << 20, false), named::ring);
+  EXPECT_EQ(chosen(7, 1 << 20, true), named::halving_doubling);
 }
 
 TEST(Choice, between_many_nodes_has_rounds_that_grow_with_the_logarithm) {
@@ -314,11 +315,11 @@ TEST(Choice, between_many_nodes_has_rounds_that_grow_with_the_logarithm) {
     const auto chosen = [&tuning](int ranks, uint64_t bytes) {
       return choose(Result::sum, tuning, between_nodes(ranks, bytes)).algorithm;
     };
-    EXPECT_EQ(chosen(32, 64 << 20), Algorithm::ring);
-    EXPECT_EQ(chosen(63, 64 << 20), Algorithm::ring);
+    EXPECT_EQ(chosen(32, 64 << 20), named::ring);
+    EXPECT_EQ(chosen(63, 64 << 20), named::ring);
     for (const int ranks : {144, 256, 1000, 1024}) {
       for (const uint64_t bytes : {1u << 20, 16u << 20, 1u << 30}) {
-        EXPECT_EQ(chosen(ranks, bytes), Algorithm::halving_doubling) << ranks << " " << bytes;
+        EXPECT_EQ(chosen(ranks, bytes), named::halving_doubling) << ranks << " " << bytes;
       }
     }
   }
@@ -333,12 +334,12 @@ TEST(Choice, within_a_node_is_as_measured) {
           ranks > 2 && ranks <= 8 && bytes * ranks <= tuning.one_shot_bytes_shared;
       const uint64_t doubling =
           ranks == 2 ? tuning.doubling_bytes_shared_pair : tuning.doubling_bytes_shared;
-      EXPECT_EQ(choose(Result::sum, tuning, facts).algorithm, is_one_shot ? Algorithm::one_shot
+      EXPECT_EQ(choose(Result::sum, tuning, facts).algorithm, is_one_shot ? named::one_shot
                                                               : bytes <= doubling
-                                                                  ? Algorithm::recursive_doubling
-                                                                  : Algorithm::direct);
-      EXPECT_EQ(choose(Result::root_value, tuning, facts).algorithm, Algorithm::binomial_broadcast);
-      EXPECT_EQ(choose(Result::concatenation, tuning, facts).algorithm, Algorithm::ring_allgather);
+                                                                  ? named::recursive_doubling
+                                                                  : named::direct);
+      EXPECT_EQ(choose(Result::root_value, tuning, facts).algorithm, named::binomial_broadcast);
+      EXPECT_EQ(choose(Result::concatenation, tuning, facts).algorithm, named::ring_allgather);
     }
   }
 }
@@ -347,15 +348,15 @@ TEST(Choice, within_a_node_cuts_data_that_is_staged_from_gpus_into_longer_segmen
   const Tuning tuning;
   for (uint64_t bytes = 1 << 10; bytes <= 1u << 30; bytes *= 2) {
     Facts facts{.ranks = 2, .bytes = bytes};
-    const uint64_t on_host = segment_bytes_of(Algorithm::binomial_broadcast, tuning, facts);
+    const uint64_t on_host = segment_bytes_of(named::binomial_broadcast, tuning, facts);
     facts.stages_gpus = true;
-    const uint64_t staged = segment_bytes_of(Algorithm::binomial_broadcast, tuning, facts);
+    const uint64_t staged = segment_bytes_of(named::binomial_broadcast, tuning, facts);
     EXPECT_GE(staged, on_host);
     if (bytes >= 4 * on_host) {
       EXPECT_EQ(staged, std::min(bytes / kSegmentsInFlight, tuning.segment_bytes_shared));
     }
     facts.segment_bytes = 12345;
-    EXPECT_EQ(segment_bytes_of(Algorithm::binomial_broadcast, tuning, facts), 12345u);
+    EXPECT_EQ(segment_bytes_of(named::binomial_broadcast, tuning, facts), 12345u);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "algorithm_names.h"
 #include "base/text.h"
 
 namespace rdmacoll {
@@ -39,27 +40,27 @@ struct Formula {
   double (*time)(double p, double n);
 };
 const Formula kFormulas[] = {
-    {Algorithm::ring, true,
+    {named::ring, true,
      [](double p, double n) {
        return 2 * (p - 1) * kAlpha + 2 * (p - 1) / p * n * kBeta + (p - 1) / p * n * kGamma;
      }},
-    {Algorithm::direct, true,
+    {named::direct, true,
      [](double p, double n) {
        return 2 * kAlpha + 2 * (p - 1) / p * n * kBeta + (p - 1) / p * n * kGamma;
      }},
-    {Algorithm::one_shot, true,
+    {named::one_shot, true,
      [](double p, double n) { return kAlpha + (p - 1) * n * (kBeta + kGamma); }},
-    {Algorithm::recursive_doubling, false,
+    {named::recursive_doubling, false,
      [](double p, double n) { return std::log2(p) * (kAlpha + n * kBeta + n * kGamma); }},
-    {Algorithm::halving_doubling, false,
+    {named::halving_doubling, false,
      [](double p, double n) {
        return 2 * std::log2(p) * kAlpha + 2 * (p - 1) / p * n * kBeta + (p - 1) / p * n * kGamma;
      }},
-    {Algorithm::binomial_broadcast, false,
+    {named::binomial_broadcast, false,
      [](double p, double n) { return std::log2(p) * (kAlpha + n * kBeta); }},
-    {Algorithm::ring_allgather, true,
+    {named::ring_allgather, true,
      [](double p, double n) { return (p - 1) * (kAlpha + n / p * kBeta); }},
-    {Algorithm::doubling_allgather, false,
+    {named::doubling_allgather, false,
      [](double p, double n) { return std::log2(p) * kAlpha + (p - 1) / p * n * kBeta; }},
 };
 
@@ -81,13 +82,13 @@ TEST(Cost, is_that_of_the_literature) {
 TEST(Cost, of_other_numbers_of_ranks_is_little_more_than_of_the_next_power_of_two) {
   for (const int ranks : {3, 5, 6, 7, 11, 13, 24, 31}) {
     const auto next = static_cast<int>(std::bit_ceil(static_cast<unsigned>(ranks)));
-    EXPECT_LE(time_of(Algorithm::recursive_doubling, ranks, 8),
-              1.01 * time_of(Algorithm::recursive_doubling, next, 8));
-    EXPECT_LE(time_of(Algorithm::doubling_allgather, ranks, 8),
-              1.01 * time_of(Algorithm::doubling_allgather, next, 8));
+    EXPECT_LE(time_of(named::recursive_doubling, ranks, 8),
+              1.01 * time_of(named::recursive_doubling, next, 8));
+    EXPECT_LE(time_of(named::doubling_allgather, ranks, 8),
+              1.01 * time_of(named::doubling_allgather, next, 8));
     for (const uint64_t bytes : {8ull, 1'000'000ull}) {
-      EXPECT_LE(time_of(Algorithm::halving_doubling, ranks, bytes),
-                1.65 * time_of(Algorithm::halving_doubling, next, bytes))
+      EXPECT_LE(time_of(named::halving_doubling, ranks, bytes),
+                1.65 * time_of(named::halving_doubling, next, bytes))
           << ranks << " ranks, " << bytes << " bytes";
     }
   }
@@ -100,12 +101,11 @@ TEST(Cost, of_the_two_trees_is_that_of_sending_once) {
   for (const int ranks : {3, 4, 5, 8, 16, 33}) {
     const double once = kBytes * kBeta;
     const double levels = std::ceil(std::log2(ranks));
-    const double took = time_of(Algorithm::pipelined_tree, ranks, kBytes, kSegment);
+    const double took = time_of(named::pipelined_tree, ranks, kBytes, kSegment);
     EXPECT_GE(took, once) << ranks;
     EXPECT_LE(took, 1.05 * once + 3 * levels * (kAlpha + kSegment * kBeta)) << ranks;
     if (ranks >= 4) {
-      EXPECT_GE(time_of(Algorithm::binomial_broadcast, ranks, kBytes, kSegment), 1.7 * took)
-          << ranks;
+      EXPECT_GE(time_of(named::binomial_broadcast, ranks, kBytes, kSegment), 1.7 * took) << ranks;
     }
   }
 }
@@ -119,7 +119,7 @@ TEST(Cost, of_two_levels_is_that_of_its_nodes) {
     for (const int count : {2, 4, 8}) {
       const std::vector<int> nodes = even_nodes(per_node * count, count);
       const Shape shape{.ranks = per_node * count, .nodes = nodes};
-      const auto schedules = lowered_schedules(Algorithm::two_level, shape, links, true);
+      const auto schedules = lowered_schedules(named::two_level, shape, links, true);
       constexpr uint64_t kBytes = 8'000'000;
       const Cost cost = cost_of(schedules, nodes, links, kBytes, 1ull << 40);
       const double expected =
@@ -133,14 +133,14 @@ TEST(Cost, of_two_levels_is_that_of_its_nodes) {
 TEST(Cost, of_a_pipeline_is_its_slowest_stage) {
   constexpr uint64_t kBytes = 64 << 20;
   const double once = 2.0 * 7 / 8 * kBytes * kBeta;
-  const double whole = time_of(Algorithm::ring, 8, kBytes);
-  const double cut = time_of(Algorithm::ring, 8, kBytes, 1 << 20);
+  const double whole = time_of(named::ring, 8, kBytes);
+  const double cut = time_of(named::ring, 8, kBytes, 1 << 20);
   EXPECT_LT(cut, whole);  // sums overlap with transfers
   EXPECT_GE(cut, once);
   EXPECT_LT(cut, 1.02 * once);
   // The cost model extrapolates the segments that it does not execute: twice as many segments take
   // twice as long.
-  const double twice = time_of(Algorithm::ring, 8, 2 * kBytes, 1 << 20);
+  const double twice = time_of(named::ring, 8, 2 * kBytes, 1 << 20);
   EXPECT_NEAR(twice / cut, 2, 0.02);
 }
 
@@ -148,7 +148,7 @@ TEST(Cost, counts_the_processors_overhead_and_the_ports_gap) {
   LinkModel links = hockney();
   const std::vector<int> nodes = even_nodes(8, 8);
   const auto schedules =
-      lowered_schedules(Algorithm::direct, {.ranks = 8, .nodes = nodes}, links, true);
+      lowered_schedules(named::direct, {.ranks = 8, .nodes = nodes}, links, true);
   const double plain = cost_of(schedules, nodes, links, 8, 1 << 20).time_us;
   links.network.overhead_us = 1;
   const double busy = cost_of(schedules, nodes, links, 8, 1 << 20).time_us;
@@ -166,14 +166,14 @@ TEST(Cost, within_a_node_is_that_of_the_memory) {
   const std::vector<int> nodes = even_nodes(4, 1);
   const Shape shape{.ranks = 4, .nodes = nodes};
   const uint64_t bytes = 4'000'000;
-  const Cost seen = cost_of(lowered_schedules(Algorithm::direct, shape, links, true), nodes, links,
+  const Cost seen = cost_of(lowered_schedules(named::direct, shape, links, true), nodes, links,
                             bytes, 1ull << 40);
   EXPECT_EQ(seen.network_bytes, 0u);
   const double reads = 0.75 * bytes * (kGamma + 1 / links.copy_bytes_per_us);
   EXPECT_NEAR(seen.time_us, reads, 0.02 * reads);
   // Each rank first packs the parts that others read, and copies its own part back.
-  const Cost packed = cost_of(lowered_schedules(Algorithm::direct, shape, links, false), nodes,
-                              links, bytes, 1ull << 40);
+  const Cost packed = cost_of(lowered_schedules(named::direct, shape, links, false), nodes, links,
+                              bytes, 1ull << 40);
   EXPECT_NEAR(packed.time_us, reads + bytes / links.copy_bytes_per_us, 0.05 * reads);
 }
 

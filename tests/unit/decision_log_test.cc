@@ -10,6 +10,7 @@
 #include "agreement/gate.h"
 #include "agreement/plan.h"
 #include "agreement/readiness.h"
+#include "algorithm_names.h"
 #include "base/text.h"
 #include "operation/operation.h"
 #include "set_worlds.h"
@@ -69,7 +70,7 @@ TEST_F(Decisions, large_sums_within_a_node_try_both_ways) {
   EXPECT_EQ(tries({.tries_ways = true}, {.one_node = true}, large), 0);
   EXPECT_EQ(tries({.tries_ways = true}, {.callers = true}, large), 0);
   EXPECT_EQ(tries({.tries_ways = true}, kAll, large, true), 0);
-  EXPECT_EQ(tries({.tries_ways = true, .forced = {{Algorithm::ring}}}, kAll, large), 0);
+  EXPECT_EQ(tries({.tries_ways = true, .forced = {{named::ring}}}, kAll, large), 0);
   EXPECT_EQ(tries({.tries_ways = true, .servers = 1}, kAll, large), 0);
 }
 
@@ -87,9 +88,9 @@ TEST_F(Decisions, a_batch_is_summed_in_the_order_of_each_of_its_operations) {
   const SetWorld many = set_world(0, 16);
   EXPECT_EQ(units_of_first(many, {}), 3u);
   EXPECT_EQ(units_of_first(world_, {}, {.direct_bytes_network = 20'000}), 3u);  // no ring then
-  EXPECT_EQ(units_of_first(many, {{Algorithm::ring}}), 1u);
-  EXPECT_EQ(units_of_first(many, {{Algorithm::direct, 20'000}, {Algorithm::ring}}), 2u);
-  EXPECT_EQ(units_of_first(many, {{Algorithm::direct, 9'999}, {Algorithm::ring}}), 1u);
+  EXPECT_EQ(units_of_first(many, {{named::ring}}), 1u);
+  EXPECT_EQ(units_of_first(many, {{named::direct, 20'000}, {named::ring}}), 2u);
+  EXPECT_EQ(units_of_first(many, {{named::direct, 9'999}, {named::ring}}), 1u);
   const auto six_on_nodes_of = [](int ranks) {
     World world{"job", 1, 0, {}};
     for (int rank = 0; rank < 6; ++rank) world.members.push_back({"host", rank, rank / ranks});
@@ -133,13 +134,13 @@ TEST_F(Decisions, data_that_ranks_share_on_gpus_is_cut_in_longer_segments) {
   log.offer(unit("gradients", 1 << 22), true);
   const auto shared = log.form({.one_node = true, .gpus = true});
   EXPECT_EQ(shared->decision.segment_bytes, rules.segment_bytes_max * kSegmentsInFlight);
-  EXPECT_EQ(shared->decision.algorithm, Algorithm::one_shot);
+  EXPECT_EQ(shared->decision.algorithm, named::one_shot);
   log.offer(unit("on_the_host", 1 << 22));
   log.offer(unit("on_a_gpu_that_is_staged", 1 << 22), true);
   for (const bool shares_gpus : {true, false}) {
     const auto other = log.form({.one_node = true, .gpus = shares_gpus});
     EXPECT_LE(other->decision.segment_bytes, rules.segment_bytes_max);
-    EXPECT_EQ(other->decision.algorithm, Algorithm::direct);
+    EXPECT_EQ(other->decision.algorithm, named::direct);
   }
 }
 
@@ -222,10 +223,10 @@ TEST_F(Decisions, canonical_order_never_chooses_another) {
         const Facts facts{
             .ranks = 5, .one_node = one_node, .bytes = bytes, .wide_sums = wide, .canonical = true};
         const Choice choice = choose(AlgorithmRow::Result::sum, {}, facts);
-        EXPECT_NE(choice.algorithm, Algorithm::ring);
+        EXPECT_NE(choice.algorithm, named::ring);
         EXPECT_TRUE(adds_in_canonical_order(choice, facts));
         EXPECT_EQ(choose(AlgorithmRow::Result::own_sum, {}, facts).algorithm,
-                  Algorithm::direct_reduce_scatter);
+                  named::direct_reduce_scatter);
         const Choice reduce = choose(AlgorithmRow::Result::root_sum, {}, facts);
         EXPECT_TRUE(adds_in_canonical_order(reduce, facts));
       }

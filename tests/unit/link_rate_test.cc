@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "algorithm_names.h"
 #include "base/text.h"
 #include "collectives/choose.h"
 
@@ -57,13 +58,13 @@ TEST(LinkRate, moves_where_a_ring_begins_over_tcp) {
     const Facts facts{.ranks = 4, .one_node = false, .bytes = bytes};
     return choose(AlgorithmRow::Result::sum, tuning_for(at(links, times)), facts).algorithm;
   };
-  EXPECT_EQ(chosen(kSocketLinks, 0.1, 64 << 10), Algorithm::direct);
-  EXPECT_EQ(chosen(kSocketLinks, 0.1, 128 << 10), Algorithm::ring);
-  EXPECT_EQ(chosen(kSocketLinks, 1, 512 << 10), Algorithm::direct);
-  EXPECT_EQ(chosen(kSocketLinks, 1, 1 << 20), Algorithm::ring);
+  EXPECT_EQ(chosen(kSocketLinks, 0.1, 64 << 10), named::direct);
+  EXPECT_EQ(chosen(kSocketLinks, 0.1, 128 << 10), named::ring);
+  EXPECT_EQ(chosen(kSocketLinks, 1, 512 << 10), named::direct);
+  EXPECT_EQ(chosen(kSocketLinks, 1, 1 << 20), named::ring);
   for (const double times : {0.25, 1.0, 2.0}) {
-    EXPECT_EQ(chosen(kNicLinks, times, 1 << 20), Algorithm::direct) << times;
-    EXPECT_EQ(chosen(kNicLinks, times, 2 << 20), Algorithm::ring) << times;
+    EXPECT_EQ(chosen(kNicLinks, times, 1 << 20), named::direct) << times;
+    EXPECT_EQ(chosen(kNicLinks, times, 2 << 20), named::ring) << times;
   }
 }
 
@@ -81,13 +82,13 @@ TEST(LinkRate, moves_the_cuts) {
         .algorithm;
   };
   for (const double gbit : {1, 10, 25}) {
-    EXPECT_EQ(chosen(gbit, 1024), Algorithm::recursive_doubling) << gbit;
-    EXPECT_EQ(chosen(gbit, 1 << 20), Algorithm::two_level) << gbit;
+    EXPECT_EQ(chosen(gbit, 1024), named::recursive_doubling) << gbit;
+    EXPECT_EQ(chosen(gbit, 1 << 20), named::two_level) << gbit;
   }
-  EXPECT_EQ(chosen(1, 8 << 10), Algorithm::two_level);
-  EXPECT_EQ(chosen(10, 8 << 10), Algorithm::recursive_doubling);
-  EXPECT_EQ(chosen(10, 32 << 10), Algorithm::two_level);
-  EXPECT_EQ(chosen(25, 32 << 10), Algorithm::recursive_doubling);
+  EXPECT_EQ(chosen(1, 8 << 10), named::two_level);
+  EXPECT_EQ(chosen(10, 8 << 10), named::recursive_doubling);
+  EXPECT_EQ(chosen(10, 32 << 10), named::two_level);
+  EXPECT_EQ(chosen(25, 32 << 10), named::recursive_doubling);
 }
 
 }  // namespace

@@ -3,7 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
+#include <set>
+#include <string_view>
+
+#include "algorithm_names.h"
 
 namespace rdmacoll {
 namespace {
@@ -54,7 +59,7 @@ std::vector<Message> examples() {
                        6},
           InternMessage{7, "bytes"},
           Decision{11,
-                   Algorithm::direct,
+                   named::direct,
                    4096,
                    {{{7, ""}, 0}, {{0, "full"}, 3}},
                    {{1, 2}, {}, {3}},
@@ -69,7 +74,7 @@ std::vector<Message> examples() {
               3,
               900,
               12,
-              {{Algorithm::ring, 64, {{7, false, 5}, {8, true, 0}}, {{1, 2}, {}, {3}}, 3, true}}},
+              {{named::ring, 64, {{7, false, 5}, {8, true, 0}}, {{1, 2}, {}, {3}}, 3, true}}},
           FreezeMessage{3},
           FrozenMessage{3, 901, 905},
           ResumeMessage{4, 901, 905},
@@ -115,7 +120,38 @@ TEST(Messages, with_a_negative_number_of_rows_are_refused) {
       encode(kEpoch, ReadyMessage{{{{1, ""}, 0, SetRank(1), true, {{SetRank(1), {3, -1}}}}}}),
       read));
   EXPECT_FALSE(decode(
-      kEpoch, 2, encode(kEpoch, Decision{0, Algorithm::direct, 64, {{{1, ""}, 0}}, {{-1}}}), read));
+      kEpoch, 2, encode(kEpoch, Decision{0, named::direct, 64, {{{1, ""}, 0}}, {{-1}}}), read));
+}
+
+// A decision names an algorithm by its number. A number that is used again would run another one at
+// ranks of another version.
+TEST(Algorithms, keep_their_numbers) {
+  const std::map<Algorithm, std::string_view> kNames = {
+      {named::ring, "ring"},
+      {named::direct, "direct"},
+      {named::recursive_doubling, "recursive_doubling"},
+      {named::binomial_broadcast, "binomial_broadcast"},
+      {named::ring_allgather, "ring_allgather"},
+      {named::halving_doubling, "halving_doubling"},
+      {named::two_level, "two_level"},
+      {named::pipelined_tree, "pipelined_tree"},
+      {named::doubling_allgather, "doubling_allgather"},
+      {named::ring_reduce_scatter, "ring_reduce_scatter"},
+      {named::direct_reduce_scatter, "direct_reduce_scatter"},
+      {named::pairwise_alltoall, "pairwise_alltoall"},
+      {named::binomial_reduce, "binomial_reduce"},
+      {named::direct_reduce, "direct_reduce"},
+      {named::direct_gather, "direct_gather"},
+      {named::direct_scatter, "direct_scatter"},
+      {named::bruck_alltoall, "bruck_alltoall"},
+      {named::parameter_server, "parameter_server"},
+      {named::one_shot, "one_shot"}};
+  for (const auto& [algorithm, name] : kNames) EXPECT_EQ(name_of(algorithm), name);
+  std::set<Algorithm> numbers;
+  for (const AlgorithmRow& row : algorithm_table()) {
+    EXPECT_TRUE(numbers.insert(row.algorithm).second) << row.name << " has a number of another";
+    EXPECT_NE(row.algorithm, Algorithm::none) << row.name;
+  }
 }
 
 TEST(Messages, with_an_algorithm_that_does_not_exist_are_refused) {

@@ -6,6 +6,7 @@
 
 #include "agreement/catch_up.h"
 #include "agreement/recurrence.h"
+#include "algorithm_names.h"
 #include "base/text.h"
 #include "set_worlds.h"
 
@@ -29,7 +30,7 @@ class Plans : public testing::Test {
     return std::make_shared<Operation>(std::move(request));
   }
   Decision decision(std::vector<std::string> names, Kind kind = Kind::allreduce) {
-    Decision decision{sequence_++, Algorithm::direct, 4096, {}, {}};
+    Decision decision{sequence_++, named::direct, 4096, {}, {}};
     for (const std::string& name : names) {
       decision.units.push_back({{number_of(name, 4, kind), {}}, name.empty() ? unnamed_++ : 0});
     }
@@ -143,7 +144,7 @@ TEST_F(Plans, give_no_name_two_meanings) {
   for (int round = 0; round < 5; ++round) {
     for (const int64_t elements : {4, 8}) {
       recurrence.note(
-          {sequence_++, Algorithm::direct, 4096, {{{number_of("m", elements), {}}, 0}}, {}});
+          {sequence_++, named::direct, 4096, {{{number_of("m", elements), {}}, 0}}, {}});
     }
   }
   EXPECT_FALSE(recurrence.find());
@@ -236,7 +237,7 @@ TEST_F(Plans, with_rows_that_do_not_fit_are_refused) {
   const SetWorld world = set_world(0, 2);
   for (const RowTable& rows :
        {RowTable{{1}}, RowTable{{1}, {1, 2}}, RowTable{}, RowTable{{1}, {2}, {3}}}) {
-    PlanMessage message{1, 0, 0, {{Algorithm::ring_allgather, 64, {}, rows}}};
+    PlanMessage message{1, 0, 0, {{named::ring_allgather, 64, {}, rows}}};
     message.decisions[0].units = {{number_of("g", 4, Kind::allgather), false, 0}};
     Plan mode(world, table_);
     EXPECT_FALSE(mode.begin(message)) << rows.size();
@@ -262,8 +263,8 @@ TEST_F(Plans, end_once_this_rank_and_all_children_have_reported) {
 
 TEST_F(Plans, leave_decisions_that_wait_for_all_their_units) {
   CatchUp catch_up;
-  catch_up.expect({{5, Algorithm::direct, 1, {}, {}}, {{"a", 0}, {"b", 0}}}, true);
-  catch_up.expect({{6, Algorithm::direct, 1, {}, {}}, {{"c", 0}}}, false);
+  catch_up.expect({{5, named::direct, 1, {}, {}}, {{"a", 0}, {"b", 0}}}, true);
+  catch_up.expect({{6, named::direct, 1, {}, {}}, {{"c", 0}}}, false);
   EXPECT_EQ(catch_up.sequence_of({"b", 0}), 5u);
   EXPECT_EQ(*catch_up.unit_of(6), (UnitKey{"c", 0}));
   EXPECT_EQ(catch_up.unit_of(7), nullptr);

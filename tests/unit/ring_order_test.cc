@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "algorithm_names.h"
 #include "collectives/cost.h"
 #include "collectives/verify.h"
 
@@ -89,8 +90,8 @@ TEST(RingOrder, costs_the_same_wherever_the_ranks_of_a_node_are) {
       Ranks in_turns;
       for (int rank = 0; rank < ranks; ++rank) in_turns.push_back(rank % nodes);
       const auto time_of = [&](const Ranks& where) {
-        const auto schedules = lowered_schedules(Algorithm::ring, {.ranks = ranks, .nodes = where},
-                                                 kSocketLinks, true);
+        const auto schedules =
+            lowered_schedules(named::ring, {.ranks = ranks, .nodes = where}, kSocketLinks, true);
         return cost_of(schedules, where, kSocketLinks, 64 << 20, 1 << 20).time_us;
       };
       const double one_after_the_other = time_of(even_nodes(ranks, nodes));

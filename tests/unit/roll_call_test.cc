@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "algorithm_names.h"
 #include "collectives/algorithms.h"
 
 namespace rdmacoll {
@@ -52,7 +53,7 @@ std::vector<std::set<int>> heard_by_all(const std::vector<Schedule>& all,
 
 TEST(RollCalls, let_every_rank_hear_of_every_other) {
   for (const Algorithm algorithm :
-       {Algorithm::none, Algorithm::binomial_broadcast, Algorithm::direct_gather}) {
+       {Algorithm::none, named::binomial_broadcast, named::direct_gather}) {
     for (int ranks = 1; ranks <= 33; ++ranks) {
       std::vector<Schedule> all;
       std::vector<std::size_t> begins;
@@ -70,7 +71,7 @@ TEST(RollCalls, let_every_rank_hear_of_every_other) {
 
 // A rank announces that it has begun without waiting for the data.
 TEST(RollCalls, wait_for_nothing_else) {
-  Schedule schedule = make_schedule(Algorithm::binomial_broadcast, {.ranks = 9, .rank = 4});
+  Schedule schedule = make_schedule(named::binomial_broadcast, {.ranks = 9, .rank = 4});
   const std::size_t begin = schedule.steps.size();
   call_roll(schedule);
   for (std::size_t i = begin; i < schedule.steps.size(); ++i) {

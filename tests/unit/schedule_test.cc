@@ -5,9 +5,11 @@
 #include <bit>
 #include <random>
 
+#include "algorithm_names.h"
 #include "base/text.h"
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/cost.h"
 #include "collectives/lower.h"
 #include "sanitized.h"
 #include "unit/schedules.h"
@@ -143,6 +145,22 @@ TEST_P(EveryAlgorithm, stays_right_when_nics_access_memory_of_gpus) {
   }
 }
 
+// The engine cuts segments so that those in flight fit into the pool.
+TEST_P(EveryAlgorithm, needs_no_more_memory_than_its_row_says) {
+  for (int ranks = 1; ranks <= 17; ++ranks) {
+    for (int per_node : {1, 2, 3, ranks}) {
+      const std::vector<int> nodes = nodes_of(ranks, per_node);
+      const Shape shape{.ranks = ranks, .nodes = nodes};
+      for (const Schedule& schedule :
+           lowered_schedules(row().algorithm, shape, kSocketLinks, false)) {
+        int parts = 0;
+        for (const uint16_t room : schedule.scratch) parts += room;
+        EXPECT_LE(parts, row().places(shape) * schedule.parts) << ranks << " " << per_node;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(table, EveryAlgorithm,
                          testing::Range(0, static_cast<int>(algorithm_table().size())),
                          [](const auto& info) {
@@ -151,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(table, EveryAlgorithm,
 
 // ---- servers beside the ranks ----
 
-constexpr auto kParameterServer = Algorithm::parameter_server;
+constexpr auto kParameterServer = named::parameter_server;
 
 const AlgorithmRow& parameter_server() {
   return *std::find_if(algorithm_table().begin(), algorithm_table().end(),
@@ -198,7 +216,7 @@ TEST(ParameterServer, stays_right_when_lowered_for_any_placement) {
 // A server has no caller's memory. It needs memory for its part of each worker, and for the sum.
 TEST(ParameterServer, has_neither_input_nor_output) {
   const Shape shape{.ranks = 6, .rank = 7, .prescaled = true, .servers = 3};
-  const Schedule schedule = parameter_server_allreduce(shape);
+  const Schedule schedule = make_schedule(named::parameter_server, shape);
   const auto is_its_own = [](const Slice& slice) { return slice.space == Space::scratch; };
   for (const Step& step : schedule.steps) {
     EXPECT_TRUE(is_its_own(step.to));
@@ -210,7 +228,8 @@ TEST(ParameterServer, has_neither_input_nor_output) {
 
 TEST(ParameterServer, begins_at_another_server_for_each_worker) {
   for (int rank = 0; rank < 6; ++rank) {
-    const Schedule schedule = parameter_server_allreduce({.ranks = 6, .rank = rank, .servers = 3});
+    const Schedule schedule =
+        make_schedule(named::parameter_server, {.ranks = 6, .rank = rank, .servers = 3});
     EXPECT_EQ(schedule.steps.front().peer, 6 + rank % 3);
   }
 }
@@ -218,12 +237,12 @@ TEST(ParameterServer, begins_at_another_server_for_each_worker) {
 TEST(ParameterServer, that_leaves_a_worker_out_is_refused) {
   const Shape shape{.ranks = 3, .servers = 2};
   auto schedules = schedules_of(parameter_server(), shape);
-  schedules[3] = parameter_server_allreduce({.ranks = 2, .rank = 2, .servers = 2});
+  schedules[3] = make_schedule(named::parameter_server, {.ranks = 2, .rank = 2, .servers = 2});
   EXPECT_NE(verified(parameter_server(), schedules, shape), "");
 }
 
 TEST(Lowering, leaves_no_scratch_when_everybody_sees_everybody) {
-  const Schedule schedule = ring_allreduce({.ranks = 4, .rank = 1});
+  const Schedule schedule = make_schedule(named::ring, {.ranks = 4, .rank = 1});
   Placement placement{.views = std::vector<bool>(4, true)};
   EXPECT_GT(schedule.scratch.size(), 0u);
   EXPECT_EQ(lower(schedule, placement).scratch.size(), 0u);
@@ -231,7 +250,8 @@ TEST(Lowering, leaves_no_scratch_when_everybody_sees_everybody) {
 
 TEST(Lowering, copies_nothing_that_is_visible) {
   Placement placement{.views = std::vector<bool>(2, true)};
-  for (const Step& step : lower(direct_allreduce({.ranks = 2, .rank = 0}), placement).steps) {
+  for (const Step& step :
+       lower(make_schedule(named::direct, {.ranks = 2, .rank = 0}), placement).steps) {
     EXPECT_TRUE(step.verb != Verb::pack && step.verb != Verb::unpack);
   }
 }
@@ -239,7 +259,8 @@ TEST(Lowering, copies_nothing_that_is_visible) {
 TEST(Lowering, packs_only_what_others_must_see) {
   Placement placement{std::vector<bool>(2, true), CallerMemory::hidden, CallerMemory::hidden};
   int packs = 0, unpacks = 0;
-  for (const Step& step : lower(direct_allreduce({.ranks = 2, .rank = 0}), placement).steps) {
+  for (const Step& step :
+       lower(make_schedule(named::direct, {.ranks = 2, .rank = 0}), placement).steps) {
     packs += step.verb == Verb::pack;
     unpacks += step.verb == Verb::unpack;
   }
@@ -260,7 +281,7 @@ TEST(Lowering, makes_results_where_the_caller_wants_them) {
 
 TEST(Bruck, sends_a_message_for_each_bit_of_the_number_of_ranks) {
   for (const int ranks : {2, 3, 8, 9, 64}) {
-    const Schedule schedule = bruck_alltoall({.ranks = ranks, .rank = 1});
+    const Schedule schedule = make_schedule(named::bruck_alltoall, {.ranks = ranks, .rank = 1});
     const auto messages = std::count_if(schedule.steps.begin(), schedule.steps.end(),
                                         [](const Step& step) { return sends(step.verb); });
     EXPECT_EQ(messages, std::bit_width(static_cast<unsigned>(ranks - 1))) << ranks;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "algorithm_names.h"
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 #include "collectives/lower.h"
@@ -121,7 +122,8 @@ TEST(SharedResults, are_right_with_and_without_views) {
                                   .input = host_memory((form & 2) != 0),
                                   .output = host_memory((form & 4) != 0),
                                   .output_shared = true};
-        lowered.push_back(lower(direct_allreduce({.ranks = ranks, .rank = rank}), placement));
+        lowered.push_back(
+            lower(make_schedule(named::direct, {.ranks = ranks, .rank = rank}), placement));
         int written = 0;
         for (const Step& step : lowered.back().steps) {
           written += computes(step.verb) && step.to.space == Space::output ? step.to.parts : 0;
@@ -148,7 +150,7 @@ TEST(SharedResults, are_written_by_servers_that_see_them) {
                                     .output_shared = true};
           const Shape shape{
               .ranks = ranks, .rank = rank, .servers = servers, .shares_output = true};
-          lowered.push_back(lower(parameter_server_allreduce(shape), placement));
+          lowered.push_back(lower(make_schedule(named::parameter_server, shape), placement));
           int written = 0;
           for (const Step& step : lowered.back().steps) {
             const bool writes = !sends(step.verb) && step.to.space == Space::output;

@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <random>
 
+#include "algorithm_names.h"
 #include "base/text.h"
 #include "unit/schedules.h"
 
 namespace rdmacoll {
 namespace {
 
-constexpr auto kTwoLevel = Algorithm::two_level;
+constexpr auto kTwoLevel = named::two_level;
 
 const AlgorithmRow& two_level() {
   return *std::find_if(algorithm_table().begin(), algorithm_table().end(),

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "algorithm_names.h"
 #include "collectives/builder.h"
 #include "unit/schedules.h"
 
@@ -77,7 +78,7 @@ TEST_F(Verifier, finds_two_that_wait_for_each_others_views) {
 TEST_F(Verifier, finds_a_part_that_is_gathered_to_the_wrong_place) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < 3; ++rank) {
-    schedules.push_back(bruck_alltoall({.ranks = 3, .rank = rank}));
+    schedules.push_back(make_schedule(named::bruck_alltoall, {.ranks = 3, .rank = rank}));
   }
   EXPECT_EQ(verify(schedules, AlgorithmRow::Result::exchange, 0, true), "");
   Schedule& one = schedules[1];
@@ -89,7 +90,7 @@ TEST_F(Verifier, finds_a_part_that_is_gathered_to_the_wrong_place) {
 TEST_F(Verifier, finds_what_goes_to_the_wrong_rank) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < 3; ++rank) {
-    schedules.push_back(pairwise_alltoall({.ranks = 3, .rank = rank}));
+    schedules.push_back(make_schedule(named::pairwise_alltoall, {.ranks = 3, .rank = rank}));
   }
   const auto exchange = [&] { return verify(schedules, AlgorithmRow::Result::exchange, 0, true); };
   EXPECT_EQ(exchange(), "");
@@ -102,7 +103,8 @@ TEST_F(Verifier, finds_what_goes_to_the_wrong_rank) {
 TEST_F(Verifier, finds_a_sum_at_another_rank_than_the_root) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < 4; ++rank) {
-    schedules.push_back(binomial_reduce({.ranks = 4, .rank = rank, .root = 2}));
+    schedules.push_back(
+        make_schedule(named::binomial_reduce, {.ranks = 4, .rank = rank, .root = 2}));
   }
   EXPECT_EQ(verify(schedules, AlgorithmRow::Result::root_sum, 2, true), "");
   EXPECT_NE(verify(schedules, AlgorithmRow::Result::root_sum, 1, true), "");

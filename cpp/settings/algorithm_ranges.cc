@@ -1,32 +1,27 @@
-#include "base/algorithm_ranges.h"
+#include "settings/algorithm_ranges.h"
 
 #include <algorithm>
 #include <array>
 #include <sstream>
 
 #include "base/text.h"
+#include "collectives/algorithms.h"
 
 namespace rdmacoll {
 namespace {
 
-constexpr std::array<std::string_view, 7> kOurs{
-    "auto", "ring", "direct", "one_shot", "recursive_doubling", "halving_doubling", "two_level"};
+constexpr std::string_view kAuto = "auto";
+// Words of tf_cnn_benchmarks for libraries that choose for themselves, as "auto" does.
+constexpr std::array<std::string_view, 2> kTheirAuto{"nccl", "collective"};
 
-// The words of tf_cnn_benchmarks. A spec of two levels ("nccl/xring") has one word for each level
-// there. Here one algorithm does both levels.
-struct Counterpart {
-  std::string_view theirs, ours;
-};
-constexpr std::array<Counterpart, 8> kCounterparts{{
-    {"xring", "ring"},
-    {"rechd", "halving_doubling"},
-    {"rsag", "halving_doubling"},  // reduce-scatter, allgather
-    {"pscpu", "direct"},           // a shuffle: part k is summed at rank k
-    {"psgpu", "direct"},
-    {"nccl", "auto"},  // both choose for themselves
-    {"collective", "auto"},
-    {"hierarchical_copy", "two_level"},
-}};
+// The rows that a setting can name.
+std::vector<const AlgorithmRow*> rows_to_name() {
+  std::vector<const AlgorithmRow*> rows;
+  for (const AlgorithmRow& row : algorithm_table()) {
+    if (row.can_be_forced()) rows.push_back(&row);
+  }
+  return rows;
+}
 
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> items(1);
@@ -56,17 +51,21 @@ std::optional<Word> word_from(const std::string& text) {
     });
     if (!is_number) return std::nullopt;
   }
-  if (std::find(kOurs.begin(), kOurs.end(), name) != kOurs.end()) {
-    return Word{name, false, hash != std::string::npos};
-  }
-  for (const Counterpart& counterpart : kCounterparts) {
-    if (counterpart.theirs != name) continue;
-    return Word{std::string(counterpart.ours), true, hash != std::string::npos};
+  const bool has_shards = hash != std::string::npos;
+  if (name == kAuto) return Word{name, false, has_shards};
+  if (std::ranges::count(kTheirAuto, name) > 0) return Word{std::string(kAuto), true, has_shards};
+  for (const AlgorithmRow* row : rows_to_name()) {
+    if (row->name == name) return Word{name, false, has_shards};
+    const std::vector<std::string> others = split(std::string(row->other_names), ' ');
+    if (std::ranges::count(others, name) > 0 && !name.empty()) {
+      return Word{std::string(row->name), true, has_shards};
+    }
   }
   return std::nullopt;
 }
 
-// "pscpu#2" or "nccl/xring".
+// "pscpu#2" or "nccl/xring". A spec of two levels has one word for each level in
+// tf_cnn_benchmarks. Here one algorithm does both levels.
 std::optional<Word> algorithm_from_words(std::string_view text) {
   const std::vector<std::string> levels = split(text, '/');
   if (levels.size() > 2) return std::nullopt;
@@ -74,7 +73,11 @@ std::optional<Word> algorithm_from_words(std::string_view text) {
   if (!word || levels.size() == 1) return word;
   const std::optional<Word> second = word_from(levels.back());
   if (!second) return std::nullopt;
-  return Word{"two_level", true, word->has_shards || second->has_shards};
+  for (const AlgorithmRow* row : rows_to_name()) {
+    if (!row->by_node) continue;
+    return Word{std::string(row->name), true, word->has_shards || second->has_shards};
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -86,6 +89,15 @@ std::string AlgorithmRanges::text() const {
     if (range.bytes_max != UINT64_MAX) text += cat(":", range.bytes_max, ":");
   }
   return text;
+}
+
+std::string allowed_algorithm_ranges() {
+  std::vector<std::string_view> names{kAuto};
+  for (const AlgorithmRow* row : rows_to_name()) names.push_back(row->name);
+  const std::string_view first = names[1], last = names.back();
+  names.pop_back();
+  return cat(join(names, ", "), " or ", last, ", or several with growing sizes between (", first,
+             ":32k:", last, "), or an all_reduce_spec of tf_cnn_benchmarks (pscpu:32k:xring)");
 }
 
 std::optional<AlgorithmRanges> algorithm_ranges_from(std::string_view text) {

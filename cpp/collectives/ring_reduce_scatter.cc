@@ -1,0 +1,30 @@
+#include "collectives/choose.h"
+#include "collectives/halves.h"
+
+namespace rdmacoll {
+
+// Reduce-scatter. Rank k ends with the sum of part k (parts may have different sizes). It is the
+// first half of an allreduce around a ring.
+Schedule ring_reduce_scatter(const Shape& shape) {
+  Builder program(shape, shape.ranks, Space::scratch);
+  ring_sums(program, shape, Space::scratch);
+  return program.finish();
+}
+
+namespace {
+
+std::string_view prefers_ring_reduce_scatter(const Tuning&, const Facts&) {
+  return "large: adds while it moves, and every link carries the same";
+}
+
+}  // namespace
+
+extern constinit const AlgorithmRow ring_reduce_scatter_row{
+    .algorithm = Algorithm{10},
+    .name = "ring_reduce_scatter",
+    .make = ring_reduce_scatter,
+    .result = AlgorithmRow::Result::own_sum,
+    .preferred = prefers_ring_reduce_scatter,
+    .never_canonical = "a ring adds each part in another order"};
+
+}  // namespace rdmacoll

@@ -1,0 +1,46 @@
+// An algorithm for tests. All that a new algorithm needs beside this file is a row.
+#include <vector>
+
+#include "collectives/algorithms.h"
+#include "collectives/builder.h"
+
+namespace rdmacoll {
+
+// Allreduce. Rank 0 collects all data, reduces once, and sends the sum to all ranks.
+Schedule toy_allreduce(const Shape& shape) {
+  const int ranks = shape.ranks;
+
+  Builder program(shape, 1);
+  const Slice mine = program.contribution(0);
+  if (shape.rank > 0) {
+    program.send(0, mine);
+    program.receive(0, program.output(0));
+    return program.finish();
+  }
+  std::vector<Slice> all(static_cast<std::size_t>(ranks), mine);
+  for (int peer = 1; peer < ranks; ++peer) {
+    all[static_cast<std::size_t>(peer)] = program.scratch(0);
+    program.receive(peer, all[static_cast<std::size_t>(peer)]);
+  }
+  if (ranks == 1) {
+    program.copy(program.output(0), mine, true);
+  } else {
+    program.reduce(program.output(0), all, true);
+  }
+  for (int peer = 1; peer < ranks; ++peer) program.send(peer, program.output(0));
+  return program.finish();
+}
+
+namespace {
+
+int places_of_toy(const Shape& shape) { return shape.ranks + 1; }
+
+}  // namespace
+
+extern constinit const AlgorithmRow toy_row{.algorithm = Algorithm{200},
+                                            .name = "toy",
+                                            .make = toy_allreduce,
+                                            .result = AlgorithmRow::Result::sum,
+                                            .places = places_of_toy};
+
+}  // namespace rdmacoll
