@@ -270,10 +270,11 @@ TEST(Lowering, packs_only_what_others_must_see) {
 
 // A reduction into memory that a peer has read would wait for each of the memory's cache lines.
 TEST(Lowering, makes_results_where_the_caller_wants_them) {
-  for (const auto make : {direct_allreduce, ring_allreduce, halving_doubling_allreduce}) {
+  for (const Algorithm algorithm : {named::direct, named::ring, named::halving_doubling}) {
     const Placement placement{std::vector<bool>(5, true), CallerMemory::hidden,
                               CallerMemory::hidden};
-    for (const Step& step : lower(make({.ranks = 5, .rank = 0}), placement).steps) {
+    for (const Step& step :
+         lower(make_schedule(algorithm, {.ranks = 5, .rank = 0}), placement).steps) {
       EXPECT_FALSE(step.verb == Verb::reduce && step.to.space == Space::work);
     }
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "algorithm_names.h"
 #include "base/text.h"
 #include "collectives/builder.h"
 #include "collectives/roll_call.h"
@@ -139,9 +140,9 @@ INSTANTIATE_TEST_SUITE_P(table, Staging,
                          });
 
 TEST(StagedInput, is_packed_once) {
-  for (const auto make : {ring_allreduce, direct_allreduce, halving_doubling_allreduce,
-                          recursive_doubling_allreduce, one_shot_allreduce}) {
-    const Schedule plain = make({.ranks = 5, .rank = 2});
+  for (const Algorithm algorithm : {named::ring, named::direct, named::halving_doubling,
+                                    named::recursive_doubling, named::one_shot}) {
+    const Schedule plain = make_schedule(algorithm, {.ranks = 5, .rank = 2});
     const Schedule lowered = lower(plain, {.views = std::vector<bool>(5, false),
                                            .input = CallerMemory::device,
                                            .output = CallerMemory::device});

@@ -12,9 +12,9 @@ namespace {
 
 class Verifier : public testing::Test {
  protected:
-  std::vector<Schedule> ring() const { return schedules_of(algorithm_table()[0], {.ranks = 3}); }
+  std::vector<Schedule> ring() const { return schedules_of(*row_of(named::ring), {.ranks = 3}); }
   std::string check(const std::vector<Schedule>& schedules) const {
-    return verified(algorithm_table()[0], schedules, {.ranks = 3});
+    return verified(*row_of(named::ring), schedules, {.ranks = 3});
   }
 };
 
@@ -120,7 +120,7 @@ TEST_F(Verifier, finds_a_sum_out_of_canonical_order) {
 class WideVerifier : public testing::Test {
  protected:
   std::vector<Schedule> ring() const {
-    return schedules_of(algorithm_table()[0], {.ranks = 3, .wide_sums = true});
+    return schedules_of(*row_of(named::ring), {.ranks = 3, .wide_sums = true});
   }
   static std::string check(const std::vector<Schedule>& schedules) {
     return verify(schedules, AlgorithmRow::Result::sum, 0, false);
