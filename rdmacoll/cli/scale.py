@@ -262,19 +262,26 @@ def _title(
     )
 
 
-def _line(cells: Sequence[str]) -> str:
-    return " ".join(f"{cell:>9}" if at else f"{cell:>5}" for at, cell in enumerate(cells))
+def _parts(name: str) -> tuple[str, str]:
+    """The two lines of a column's head."""
+    first, mark, last = name.rpartition("_") if len(name) > 9 else ("", "", name)
+    return first, mark + last
+
+
+def _line(cells: Sequence[str], names: Sequence[str]) -> str:
+    """A line of the table whose columns have these names."""
+    widths = [max(8 if at else 5, *map(len, _parts(name))) for at, name in enumerate(names)]
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths))
 
 
 def _titles(names: Sequence[str]) -> list[str]:
     """The heads of the columns, in two lines if a name is long.
 
     >>> _titles(["ranks", "short", "some_algorithm"])
-    ['                     some', 'ranks     short _algorithm']
+    ['                     some', 'ranks    short _algorithm']
     """
-    parts = [name.rpartition("_") if len(name) > 9 else ("", "", name) for name in names]
-    lines = [[first for first, _, _ in parts], [mark + last for _, mark, last in parts]]
-    return [_line(cells) for cells in lines if any(cells)]
+    lines = list(zip(*map(_parts, names)))
+    return [_line(cells, names) for cells in lines if any(cells)]
 
 
 def _text(row: dict[str, Any], names: list[str]) -> str:
@@ -288,7 +295,7 @@ def _text(row: dict[str, Any], names: list[str]) -> str:
     if "scaling" in row:
         cells.append("-" if row["scaling"] is None else f"{100 * row['scaling']:.1f} %")
     others = ", ".join(name for name in chosen if name not in names)
-    return f"{_line(cells)} {others}".rstrip()
+    return f"{_line(cells, ['ranks', *names, 'scaling'])} {others}".rstrip()
 
 
 def _milliseconds(time_us: float) -> str:

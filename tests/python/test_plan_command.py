@@ -210,7 +210,7 @@ def test_sums_have_one(tmp_path, operation):
         (["--ranks", "4", "--rank", "4"], "there is no rank 4 among 4: give 0 to 3."),
         (
             ["--algorithm", "pipelined_tree"],
-            "pipelined_tree is no algorithm for this: choose one of ring, direct",
+            "pipelined_tree is no algorithm for this: choose one of one_shot, recursive_doubling",
         ),
         (["--bytes", "0"], "0 bytes need no algorithm: give 1 or more."),
         (["--ranks", "100000"], "give 1 to 256."),

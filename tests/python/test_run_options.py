@@ -26,7 +26,7 @@ from rdmacoll.engine.errors import ConfigError
 EFFECTS: list[tuple[list[str], dict[str, str]]] = [
     (["--fusion-threshold-mb", "64"], {"RDMACOLL_BUCKET_BYTES": str(64 << 20)}),
     (["--fusion-threshold-mb", "0"], {"RDMACOLL_BUCKET_BYTES": "1"}),
-    (["--hierarchical-allreduce"], {"RDMACOLL_ALLREDUCE_ALGORITHM": "two_level"}),
+    (["--hierarchical-allreduce"], {"RDMACOLL_ALLREDUCE_ALGORITHM": "hierarchical"}),
     (["--no-hierarchical-allreduce"], {"RDMACOLL_ALLREDUCE_ALGORITHM": "auto"}),
     (["--timeline-filename", "t.json"], {"HOROVOD_TIMELINE": "t.json"}),
     (["--no-stall-check"], {"RDMACOLL_STALL_WARNING_S": "1e9", "RDMACOLL_STALL_ERROR_S": "1e9"}),
@@ -233,7 +233,7 @@ def test_the_configuration_file_gives_what_the_command_line_does_not(tmp_path: P
     done = launch(*words, sys.executable, program, env={"PYTHONPATH": path})
     names = shown(done)[0]
     assert names["RDMACOLL_BUCKET_BYTES"] == str(16 << 20)
-    assert names["RDMACOLL_ALLREDUCE_ALGORITHM"] == "two_level"
+    assert names["RDMACOLL_ALLREDUCE_ALGORITHM"] == "hierarchical"
     assert (names["RDMACOLL_STALL_WARNING_S"], names["RDMACOLL_LOG"]) == ("5", "info")
     assert done.stderr.count("--cycle-time-ms has no effect") == 1
 

@@ -244,8 +244,8 @@ TEST_F(ConfigTest, a_wrong_algorithm_is_told_what_is_allowed) {
   EXPECT_EQ(status.code(), Code::invalid);
   EXPECT_THAT(status.message(),
               HasSubstr("RDMACOLL_ALLREDUCE_ALGORITHM=ring:32k:tree is not allowed: it takes auto, "
-                        "ring, direct, one_shot, recursive_doubling, halving_doubling or "
-                        "two_level, or "));
+                        "one_shot, recursive_doubling, two_level, direct, halving_doubling or "
+                        "ring, or "));
 }
 
 TEST_F(ConfigTest, canonical_order_excludes_the_ring) {
