@@ -35,9 +35,8 @@ inline constexpr Exception kExceptions[] = {
     // A ring begins at one size for two, four and eight ranks, and is the cheapest above 4 MiB.
     {"allreduce", named::ring, named::halving_doubling, 1.18},
     {"allreduce_16", named::ring, named::halving_doubling, 1.18},
-    // Nodes with several ranks have one rule for all their shapes. It suits even and large nodes,
-    // and
-    // these are two or three small or uneven ones.
+    // Nodes with several ranks have one rule for all their shapes. It suits large nodes, and these
+    // are two or three small or uneven ones.
     {"allreduce", named::recursive_doubling, named::halving_doubling, 1.24},
     {"allreduce", named::recursive_doubling, named::two_level, 1.24},
     {"allreduce", named::two_level, named::direct, 1.25},
