@@ -54,8 +54,8 @@ def _copy_with_toy() -> None:
 
 
 @pytest.fixture(scope="module")
-def environment() -> dict[str, str]:
-    """The variables with which the commands run the copy."""
+def built() -> None:
+    """The copy of the tree is built."""
     _copy_with_toy()
     variables = {**os.environ, "CCACHE_BASEDIR": str(TREE), "CCACHE_NOHASHDIR": "1"}
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
@@ -69,6 +69,12 @@ def environment() -> dict[str, str]:
     for command in (["cmake", "-S", TREE, "-B", BUILD, *generator, *options], build):
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=3000)
         assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+
+
+@pytest.fixture
+def environment(built: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The variables with which the commands run the copy. Python looks for modules in its folder first."""
+    monkeypatch.chdir(TREE)
     return {"PYTHONPATH": str(TREE)}
 
 

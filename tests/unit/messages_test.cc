@@ -54,36 +54,31 @@ static_assert(fields_of<FragmentMessage>() == 2);
 std::vector<Message> examples() {
   ErrorDetail detail{
       JobRank(2), "node7", "connection reset", "layer/kernel", {JobRank(2), JobRank(3)}};
-  return {ReadyMessage{{{{0, "descriptor"}, 5, SetRank(1), true, {{SetRank(1), {9, 0}}}, "a, b"},
-                        {{4, ""}, 0, SetRank(2), false, {}}},
-                       6},
-          InternMessage{7, "bytes"},
-          Decision{11,
-                   named::direct,
-                   4096,
-                   {{{7, ""}, 0}, {{0, "full"}, 3}},
-                   {{1, 2}, {}, {3}},
-                   3,
-                   true},
-          VerdictMessage{
-              "name", 2, {SetRank(0), SetRank(3)}, Status(Code::mismatch, "they differ", detail)},
-          FailureMessage{JobRank(2), Status(Code::rank_failed, "rank 2 is gone", detail)},
-          LeavingMessage{JobRank(1), true, {{0, 17}, {3, 4}}, "ValueError"},
-          GoodbyeMessage{{JobRank(1), false, {{0, 4}}, ""}},
-          PlanMessage{
-              3,
-              900,
-              12,
-              {{named::ring, 64, {{7, false, 5}, {8, true, 0}}, {{1, 2}, {}, {3}}, 3, true}}},
-          FreezeMessage{3},
-          FrozenMessage{3, 901, 905},
-          ResumeMessage{4, 901, 905},
-          CaughtUpMessage{904},
-          FragmentMessage{true, "the end"},
-          FarewellMessage{},
-          AllJoinedMessage{SetRank(2), 17},
-          ReplayMessage{904},
-          PlaceMessage{905, 1 << 20}};
+  return {
+      ReadyMessage{{{{0, "descriptor"}, 5, SetRank(1), true, {{SetRank(1), {9, 0}}}, "a, b"},
+                    {{4, ""}, 0, SetRank(2), false, {}}},
+                   6},
+      InternMessage{7, "bytes"},
+      Decision{
+          11, named::direct, 4096, {{{7, ""}, 0}, {{0, "full"}, 3}}, {{1, 2}, {}, {3}}, 3, true},
+      VerdictMessage{
+          "name", 2, {SetRank(0), SetRank(3)}, Status(Code::mismatch, "they differ", detail)},
+      FailureMessage{JobRank(2), Status(Code::rank_failed, "rank 2 is gone", detail)},
+      LeavingMessage{JobRank(1), true, {{0, 17}, {3, 4}}, "ValueError"},
+      GoodbyeMessage{{JobRank(1), false, {{0, 4}}, ""}},
+      PlanMessage{3,
+                  900,
+                  12,
+                  {{named::ring, 64, {{7, false, 5}, {8, true, 0}}, {{1, 2}, {}, {3}}, 3, true}}},
+      FreezeMessage{3},
+      FrozenMessage{3, 901, 905},
+      ResumeMessage{4, 901, 905},
+      CaughtUpMessage{904},
+      FragmentMessage{true, "the end"},
+      FarewellMessage{},
+      AllJoinedMessage{SetRank(2), 17},
+      ReplayMessage{904},
+      PlaceMessage{905, 1 << 20}};
 }
 
 TEST(Messages, arrive_as_they_were_sent) {
