@@ -70,6 +70,14 @@ std::string draft_of(const std::string& path) { return cat(path, ".part"); }
 // Creates a new file that no other process has opened. It follows no symbolic link and opens no
 // FIFO of another user. The file of a server that was killed is removed.
 Status create_draft(const std::string& path, Fd& file) {
+  struct stat there {};
+  const bool is_replaceable =
+      ::lstat(path.c_str(), &there) != 0 || S_ISREG(there.st_mode) || S_ISLNK(there.st_mode);
+  if (!is_replaceable) {
+    return {Code::invalid, cat("the checkpoint ", path,
+                               " cannot be written: this is a folder, a device, a pipe or a "
+                               "socket. Name a file.")};
+  }
   const std::string draft = draft_of(path);
   if (::unlink(draft.c_str()) != 0 && errno != ENOENT) return not_written(path, errno);
   file = Fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));

@@ -224,6 +224,18 @@ TEST_F(Checkpoints, that_end_early_leave_the_older_one) {
               testing::HasSubstr("/no/such/folder/file"));
 }
 
+// A file that took the name of a device would break other programs.
+TEST_F(Checkpoints, replace_no_device_and_no_pipe) {
+  Store saved = store_after(1);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(run(Checkpoint::Action::save, path, saved).message(),
+              testing::HasSubstr("cannot be written: this is a folder, a device, a pipe"));
+  struct stat found {};
+  ASSERT_EQ(::lstat(path.c_str(), &found), 0);
+  EXPECT_TRUE(S_ISFIFO(found.st_mode));
+  EXPECT_FALSE(std::ifstream(path + ".part").good());
+}
+
 TEST_F(Checkpoints, follow_no_link_and_no_fifo_under_the_drafts_name) {
   Store saved = store_after(1);
   const std::string draft = path + ".part", target = path + ".of_others";
