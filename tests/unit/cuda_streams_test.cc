@@ -180,8 +180,8 @@ TEST_F(CudaStreamOrder, wakes_the_engine_beside_a_stream_that_is_not_needed_any_
   cuda.stream(busy)->queue.push_back({"long kernel", [] { return false; }});
   auto given_up = record(number_of(busy));
   EXPECT_TRUE(given_up->arm());
+  const auto order = record(number_of(other));  // before the other event is used again
   given_up.reset();
-  const auto order = record(number_of(other));
   EXPECT_TRUE(order->arm());
   cuda.run();
   EXPECT_EQ(wakes, 1);
