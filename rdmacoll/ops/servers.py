@@ -134,7 +134,7 @@ def _slices(slices: Any, name: str) -> tuple[Any, Any]:
     if values.dtype != variable.dtype or not values.shape[1:].is_compatible_with(variable.shape[1:]):
         raise ConfigError(
             f"variable {name!r} has rows of {variable.dtype}{list(variable.shape[1:])}, and the gradient has "
-            f"rows of {values.dtype.name}{values.shape[1:].as_list()}."
+            f"rows of {values.dtype.name}{values.shape[1:].as_list()}: both must be equal."
         )
     return values, tf.cast(slices.indices, tf.int64)
 
@@ -145,6 +145,6 @@ def _checked_gradient(tensor: Any, name: str) -> Any:
         shape = tensor.shape.as_list() if tensor.shape.rank is not None else "of unknown shape"
         raise ConfigError(
             f"variable {name!r} is {variable.dtype}{list(variable.shape)}, and its gradient is "
-            f"{tensor.dtype.name}{shape}."
+            f"{tensor.dtype.name}{shape}: both must be equal. tf.cast and tf.reshape change the gradient."
         )
     return tensor

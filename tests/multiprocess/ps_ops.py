@@ -161,7 +161,9 @@ def what_does_not_fit_is_refused():
             else:
                 raise AssertionError(words)
 
-    refused(lambda: rdmacoll.push(tf.ones(3), "w"), "float32[3] for variable 'w'", "float32[1000, 3]")
+    refused(
+        lambda: rdmacoll.push(tf.ones(3), "w"), "variable 'w' is float32[1000, 3]", "gradient is float32[3]"
+    )
     refused(lambda: rdmacoll.push(tf.ones((1000, 3), tf.float64), "w"), "float64[1000, 3]")
     refused(lambda: rdmacoll.push(tf.ones(3), "v"), "no variable 'v' has been declared")
     refused(lambda: rdmacoll.push_pull(tf.ones(3)), "Give the name of a declared variable")
