@@ -272,7 +272,7 @@ def check_passes_that_move_averages_are_refused() -> None:
 
     for call in (step, tf.function(step)):
         text = str(raised(rdmacoll.ConfigError, lambda call=call: STRATEGY.run(call)))
-        assert "steps=2 with 2 replicas" in text, text
+        assert "steps=2 cannot be used with 2 replicas" in text, text
         assert "(MirroredStrategy)" in text, text
         assert "give each rank one replica" in text, text
 
