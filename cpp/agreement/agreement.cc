@@ -24,7 +24,7 @@ Agreement::Agreement(const SetWorld& world, const Rules& rules, AgreementHost& h
       names_(rules.checks_names && world.size() > 1),
       readiness_(world, table_, rules.limits),
       log_(world, table_, rules.log),
-      undecided_({world, now, tree_, table_, names_, readiness_}),
+      undecided_({world, now, tree_, table_, names_, readiness_, host, last_sender_}),
       queue_({world, host, now, tree_, table_, names_, log_, undecided_}),
       plan_mode_({world, host, now, tree_, table_, names_, readiness_, log_, undecided_, queue_},
                  rules.plan_repeats, log),
@@ -68,6 +68,10 @@ bool Agreement::collect_ready() {
   if (!tree_.is_root() || !plan_mode_.is_in_log()) return false;
   for (ReadyUnit& unit : readiness_.take_ready()) {
     if (plan_mode_.take_ready(unit)) continue;
+    if (log_.has_offer(unit.key)) {  // the gate cannot see that
+      host_.broken_protocol(last_sender_, "readiness for an operation that was ready already");
+      break;
+    }
     const bool on_gpu = undecided_.is_on_gpu(unit.key);
     if (const SetRank rank = log_.offer(std::move(unit), on_gpu); !rank.is_none()) {
       host_.broken_protocol(rank, "numbers of rows that do not fit its operation");

@@ -70,6 +70,7 @@ class Agreement {
   std::string hear(SetRank sender, Body& message) {
     std::string what = gate_.complaint(sender, message);
     if (!what.empty()) return what;
+    last_sender_ = sender;
     if constexpr (requires { plan_mode_.handle(sender, message); }) {
       plan_mode_.handle(sender, message);
     } else {
@@ -164,6 +165,7 @@ class Agreement {
   const Situation& now_;
   Log output_;
 
+  SetRank last_sender_ = kTreeRoot;  // of a message that was taken
   ControlTree tree_;
   DescriptorTable table_;
   SaidNames names_;

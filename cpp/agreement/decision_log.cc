@@ -43,6 +43,10 @@ SetRank DecisionLog::offer(ReadyUnit unit, bool on_gpu) {
   return SetRank();
 }
 
+bool DecisionLog::has_offer(const UnitKey& key) const {
+  return std::ranges::any_of(offered_, [&](const Offer& offer) { return offer.unit.key == key; });
+}
+
 uint64_t DecisionLog::cut_bytes_of(const Offer& offer) const {
   const Descriptor& descriptor = offer.descriptor;
   if (!row_of(descriptor.kind).first_may_differ) return offer.bytes;

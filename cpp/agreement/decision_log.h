@@ -53,6 +53,7 @@ class DecisionLog {
   };
   std::optional<Formed> form(const Visibility& visibility, Nanoseconds now = 0);
   bool waiting() const { return !offered_.empty(); }
+  bool has_offer(const UnitKey& key) const;
   // Root: an operation of the decision has run on this rank.
   void has_run(uint64_t sequence, Nanoseconds now) { trials_.ended(sequence, now); }
 

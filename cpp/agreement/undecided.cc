@@ -43,8 +43,11 @@ void Undecided::announce(const OperationRef& operation) {
 }
 
 void Undecided::announce(const ReadyRecord& record) {
-  const bool added = parts_.readiness.add(record, parts_.now.turned_at);
-  RC_ASSERT(added, record.labels);
+  if (parts_.readiness.add(record, parts_.now.turned_at)) return;
+  // This rank says all once. A message that the gate could not refuse has ended an operation
+  // early.
+  parts_.host.broken_protocol(parts_.last_sender,
+                              "a message that contradicts what this rank has announced");
 }
 
 void Undecided::announce_join(const Operation& join) {

@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "agreement/agreement_host.h"
 #include "agreement/control_tree.h"
 #include "agreement/descriptor_table.h"
 #include "agreement/messages.h"
@@ -26,6 +27,8 @@ class Undecided {
     const DescriptorTable& table;
     SaidNames& names;
     Readiness& readiness;
+    AgreementHost& host;
+    const SetRank& last_sender;  // of the last message that this rank has taken
   };
   explicit Undecided(const Parts& parts) : parts_(parts) {}
 
