@@ -165,7 +165,7 @@ class Agreement {
   const Situation& now_;
   Log output_;
 
-  SetRank last_sender_ = kTreeRoot;  // of a message that was taken
+  SetRank last_sender_ = kTreeRoot;  // it sent the last message that was taken
   ControlTree tree_;
   DescriptorTable table_;
   SaidNames names_;

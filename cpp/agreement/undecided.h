@@ -28,7 +28,7 @@ class Undecided {
     SaidNames& names;
     Readiness& readiness;
     AgreementHost& host;
-    const SetRank& last_sender;  // of the last message that this rank has taken
+    const SetRank& last_sender;  // it sent the last message that was taken
   };
   explicit Undecided(const Parts& parts) : parts_(parts) {}
 

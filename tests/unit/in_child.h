@@ -74,7 +74,9 @@ class Children {
   }
 
  private:
-  static constexpr time_t kLoopS = 10;  // processor time; a world that takes longer hangs
+  // Processor time. A world that takes longer hangs. A wrong number of rows that is within the
+  // limits can ask for so many segments that the simulator takes most of a minute.
+  static constexpr time_t kLoopS = 120;
   static constexpr rlim_t kMemory = rlim_t{4} << 30;  // beyond what is mapped already
 
   // The fake CUDA driver, for example, reserves addresses that count here.
