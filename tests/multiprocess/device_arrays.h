@@ -23,13 +23,15 @@ inline std::string fake_cuda_settings() {
   return cat("RDMACOLL_CUDA_LIBRARY=", cuda_sim::library_path(), "\n");
 }
 
+// Threads of several ranks call it at once.
 inline const cuda::Functions& fake_cuda() {
-  static const cuda::Driver* driver = nullptr;
-  if (driver == nullptr) {
+  static const cuda::Driver* const kDriver = [] {
+    const cuda::Driver* driver = nullptr;
     const Status status = cuda::Driver::open(cuda_sim::library_path(), driver);
     RC_ASSERT(status.ok(), status.message());
-  }
-  return driver->call;
+    return driver;
+  }();
+  return kDriver->call;
 }
 
 // The work of one thread on one GPU. Its stream and its memory end with it.
