@@ -38,8 +38,8 @@ class _Helper:
         allreduce_func: Callable[[list[Any], list[Any]], Sequence[Any]],
         sparse_as_dense: bool,
         average_aggregated_gradients: bool,
-        process_set: ProcessSet,
-        scale_local_gradients: bool,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
     ) -> None:
         self.backward_passes_per_step = checked_passes(backward_passes_per_step)
         if not callable(allreduce_func):
@@ -171,24 +171,6 @@ class LocalGradientAggregationHelper(_Helper):
 
 class LocalGradientAggregationHelperEager(_Helper):
     """The helper for eager execution. `compute_gradients` returns the sums so far in each pass."""
-
-    def __init__(
-        self,
-        backward_passes_per_step: int,
-        allreduce_func: Callable[[list[Any], list[Any]], Sequence[Any]],
-        sparse_as_dense: bool,
-        average_aggregated_gradients: bool,
-        process_set: ProcessSet = global_process_set,
-        scale_local_gradients: bool = True,
-    ) -> None:
-        super().__init__(
-            backward_passes_per_step,
-            allreduce_func,
-            sparse_as_dense,
-            average_aggregated_gradients,
-            process_set,
-            scale_local_gradients,
-        )
 
     @property
     def counter(self) -> Any:
