@@ -182,8 +182,6 @@ enum class MemoryType : unsigned { none = 0, host = 1, device = 2, array = 3, un
   X(cuMemcpyHtoDAsync_v2, (Address to, const void* from, std::size_t bytes, StreamHandle stream)) \
   X(cuMemcpyDtoHAsync_v2, (void* to, Address from, std::size_t bytes, StreamHandle stream))       \
   X(cuMemcpyDtoDAsync_v2, (Address to, Address from, std::size_t bytes, StreamHandle stream))     \
-  X(cuMemcpyPeerAsync, (Address to, ContextHandle to_context, Address from,                       \
-                        ContextHandle from_context, std::size_t bytes, StreamHandle stream))      \
   X(cuMemsetD8Async, (Address to, unsigned char value, std::size_t bytes, StreamHandle stream))   \
   X(cuPointerGetAttribute, (void* value, int attribute, Address address))                         \
   X(cuPointerGetAttributes,                                                                       \

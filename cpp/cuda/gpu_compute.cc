@@ -220,13 +220,9 @@ class GpuCompute::Work {
       parts_.pinned.pin(from.data(), bytes, to.gpu());
       return call.cuMemcpyHtoDAsync_v2(address_of(to.data()), from.data(), bytes, stream);
     }
-    if (to.gpu() == from.gpu()) {
-      return call.cuMemcpyDtoDAsync_v2(address_of(to.data()), address_of(from.data()), bytes,
-                                       stream);
-    }
-    return call.cuMemcpyPeerAsync(address_of(to.data()), parts_.gpus.context(to.gpu()),
-                                  address_of(from.data()), parts_.gpus.context(from.gpu()), bytes,
-                                  stream);
+    // The driver knows whose memory it is. Memory of another GPU may count as of the one that has
+    // opened it.
+    return call.cuMemcpyDtoDAsync_v2(address_of(to.data()), address_of(from.data()), bytes, stream);
   }
 
   GpuCompute& compute_;

@@ -160,22 +160,6 @@ Result cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, StreamH
   });
 }
 
-Result cuMemcpyPeerAsync(Address to, ContextHandle to_context, Address from,
-                         ContextHandle from_context, std::size_t bytes, StreamHandle stream) {
-  return on_stream("cuMemcpyPeerAsync", stream, [&](Call& call, Stream& own) -> Result {
-    Driver& all = call.driver();
-    if (!all.context(to_context) || !all.context(from_context)) return kInvalidContext;
-    if (bytes == 0) return kSuccess;
-    int to_gpu = -1, from_gpu = -1;
-    if (!all.memory.translate(to, bytes, to_gpu) || !all.memory.translate(from, bytes, from_gpu) ||
-        to_gpu != all.context(to_context)->gpu || from_gpu != all.context(from_context)->gpu) {
-      return kInvalidValue;
-    }
-    count_copy(call, "peer to peer", bytes, false);
-    return call.submit(own, copy_work(all, to, from, bytes));
-  });
-}
-
 Result cuMemsetD8Async(Address to, unsigned char value, std::size_t bytes, StreamHandle stream) {
   return on_stream("cuMemsetD8Async", stream, [&](Call& call, Stream& own) -> Result {
     return bytes == 0 ? kSuccess : fill(call, to, {std::byte{value}}, bytes, own);

@@ -282,11 +282,6 @@ void fill_memory(Functions& f) {
     return copy("cuMemcpyDtoDAsync", reinterpret_cast<void*>(to),
                 reinterpret_cast<const void*>(from), bytes, stream);
   };
-  f.cuMemcpyPeerAsync = [](Address to, ContextHandle, Address from, ContextHandle,
-                           std::size_t bytes, StreamHandle stream) -> Result {
-    return copy("cuMemcpyPeerAsync", reinterpret_cast<void*>(to),
-                reinterpret_cast<const void*>(from), bytes, stream);
-  };
   f.cuPointerGetAttributes = [](unsigned count, const int* attributes, void** values,
                                 Address address) -> Result {
     CALLED("cuPointerGetAttributes");
