@@ -239,12 +239,14 @@ bool Client::post(Server& server, Pending& pending) {
   }
   while (pending.is_accepted && pending.posted_back < pending.back) {
     const std::size_t number = pending.posted_back;
+    bool is_done = false;
     if (!accepted(transport_.post_recv({server.rank, kLaneBack, pending.sequence_back + number,
                                         pending.pieces_back[number],
-                                        cookie(server, pending, kPacked)}))) {
+                                        cookie(server, pending, kPacked), &is_done}))) {
       break;
     }
     ++pending.posted_back;
+    if (is_done) ++pending.ended_back;
     moved = true;
   }
   return moved;

@@ -131,6 +131,7 @@ class Server final : public Sink {
   Status fetch(Buffer& buffer, const Chunk& chunk);
   Status work_on_rows(const Job& job, const Chunk& chunk, Buffer& buffer);
   bool send_chunks(WorkerRank which);
+  void end_chunk(Worker& worker);
   bool end_job(Worker& worker);
   bool say(Worker& worker);
   void answer(Worker& worker, uint64_t id, Answer::Kind kind, std::string text = {},

@@ -43,11 +43,12 @@ Status Server::begin_transfer(WorkerRank which, Buffer& buffer, const Chunk& chu
     return {};
   }
   const Piece piece{buffer.data, chunk.bytes_there};
-  RC_RETURN_IF_ERROR(
-      buffer.is_view
-          ? transport_.await(worker.rank, kLaneThere, sequence, cookie)
-          : transport_.post_recv({worker.rank, kLaneThere, sequence, {&piece, 1}, cookie}));
-  buffer.state = Buffer::State::receiving;
+  bool is_done = false;
+  RC_RETURN_IF_ERROR(buffer.is_view
+                         ? transport_.await(worker.rank, kLaneThere, sequence, cookie)
+                         : transport_.post_recv(
+                               {worker.rank, kLaneThere, sequence, {&piece, 1}, cookie, &is_done}));
+  buffer.state = is_done ? Buffer::State::received : Buffer::State::receiving;
   bytes_received_ += chunk.bytes_there;
   return {};
 }
@@ -94,9 +95,13 @@ Status Server::work_on(Worker& worker, Buffer& buffer) {
     return {};
   }
   free(buffer);
-  ++job.ended;
-  end_job(worker);
+  end_chunk(worker);
   return {};
+}
+
+void Server::end_chunk(Worker& worker) {
+  ++worker.job->ended;
+  end_job(worker);
 }
 
 Status Server::work_on_rows(const Job& job, const Chunk& chunk, Buffer& buffer) {
@@ -123,6 +128,8 @@ Status Server::work_on_rows(const Job& job, const Chunk& chunk, Buffer& buffer) 
   return buffer.rows_done < count ? Status::busy() : Status();
 }
 
+// A chunk on its way back has ended for the server: the worker waits for the answer and for the
+// chunk.
 bool Server::send_chunks(WorkerRank which) {
   Worker& worker = workers_[which.index()];
   bool moved = false;
@@ -130,14 +137,18 @@ bool Server::send_chunks(WorkerRank which) {
     Buffer& buffer = worker.buffers[slot];
     if (buffer.state != Buffer::State::ready) continue;
     const Piece piece{buffer.data, worker.job->chunks[buffer.chunk].bytes_back};
+    bool is_done = false;
     const Transfer transfer{worker.rank,
                             kLaneBack,
                             worker.sequence_back + buffer.chunk,
                             {&piece, 1},
-                            which.index() * kWindow + slot};
+                            which.index() * kWindow + slot,
+                            &is_done};
     if (!transport_.post_send(transfer).ok()) continue;  // busy: in the next turn
     buffer.state = Buffer::State::sending;
     bytes_sent_ += piece.bytes;
+    if (is_done) free(buffer);
+    end_chunk(worker);
     moved = true;
   }
   return moved;
@@ -181,12 +192,6 @@ void Server::received(uint64_t cookie) {
   if (worker.job) worker.buffers[cookie % kWindow].state = Buffer::State::received;
 }
 
-void Server::sent(uint64_t cookie) {
-  Worker& worker = workers_[cookie / kWindow];
-  if (!worker.job) return;  // the worker is lost
-  free(worker.buffers[cookie % kWindow]);
-  ++worker.job->ended;
-  end_job(worker);
-}
+void Server::sent(uint64_t cookie) { free(workers_[cookie / kWindow].buffers[cookie % kWindow]); }
 
 }  // namespace rdmacoll::ps

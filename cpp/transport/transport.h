@@ -45,8 +45,8 @@ struct Transfer {
   uint64_t sequence = 0;
   std::span<const Piece> pieces;
   uint64_t cookie = 0;
-  // If this is not null, a send that is done during post_send sets it to true. There is then no
-  // Sink::sent for it.
+  // If this is not null, a transfer that is done during the call sets it to true. There is then no
+  // Sink::sent or Sink::received for it.
   bool* is_done = nullptr;
 };
 

@@ -18,11 +18,12 @@ constexpr std::size_t kIovecsPerReceive = 64;
 
 }  // namespace
 
-Status Inbound::post_recv(const Transfer& transfer) {
+Status Inbound::post_recv(const Transfer& transfer, bool& came_first) {
   if (receives_.used() >= kTransfersMax) return Status::busy();
   const uint32_t slot = receives_.take(transfer);
   RC_ASSERT(receives_[slot].bytes <= kTransferBytesMax, cat(receives_[slot].bytes, " B"));
-  if (early_.contains(transfer.lane, transfer.sequence)) {
+  came_first = early_.contains(transfer.lane, transfer.sequence);
+  if (came_first) {
     claim(transfer, slot);
     return {};
   }
@@ -46,7 +47,11 @@ void Inbound::claim(const Transfer& transfer, uint32_t slot) {
   receive.copy_in(std::span<const std::byte>(aside_[early.memory]).first(ahead.done));
   counters_.bytes_copied += ahead.done;
   if (receive.done == receive.bytes) {
-    ended_.push_back(receive.cookie);
+    if (transfer.is_done != nullptr) {
+      *transfer.is_done = true;
+    } else {
+      ended_.push_back(receive.cookie);
+    }
     receives_.give_back(slot);
   } else {
     const bool is_new = posted_.insert(transfer.lane, transfer.sequence, slot);

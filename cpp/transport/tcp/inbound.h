@@ -18,8 +18,8 @@ class Inbound {
         counters_(counters),
         buffer_(kBufferBytes) {}
 
-  // The caller sends the grant.
-  Status post_recv(const Transfer& transfer);
+  // The caller sends the grant. `came_first`: whether the data has come before.
+  Status post_recv(const Transfer& transfer, bool& came_first);
   // Receives that were complete when they were posted, to be reported.
   bool has_reports() const { return !ended_.empty(); }
   bool report(Sink& sink);

@@ -55,13 +55,25 @@ Status Outbound::post_control(std::span<const std::byte> message) {
   return {};
 }
 
-void Outbound::grant(Lane lane, uint64_t sequence, uint64_t bytes) {
-  put_urgent(
-      {.kind = Kind::grant, .lane = lane, .epoch = epoch_, .sequence = sequence, .position = bytes},
-      {});
+// If the data has come, its sender needs the grant for its eager budget alone. So such grants wait
+// until they hold a quarter of the budget.
+void Outbound::grant(Lane lane, uint64_t sequence, uint64_t bytes, bool came_first) {
+  const Header header{
+      .kind = Kind::grant, .lane = lane, .epoch = epoch_, .sequence = sequence, .position = bytes};
+  if (!came_first) return put_urgent(header, {});
+  late_.push(encode(header));
+  late_bytes_ += bytes + kEagerCost;
+  if (late_bytes_ > eager_bytes_max_ / 4) put_late();
+}
+
+void Outbound::put_late() {
+  urgent_.push(std::span(late_.data(), late_.size()));
+  late_.clear();
+  late_bytes_ = 0;
 }
 
 void Outbound::heartbeat() {
+  put_late();
   // Queued frames are heartbeats too, as soon as the peer reads again.
   if (!has_output()) put_urgent({.kind = Kind::heartbeat, .epoch = epoch_}, {});
 }
@@ -134,6 +146,7 @@ void Outbound::plan_frames(Plan& plan) {
     if (send.done + named < send.bytes) return;
     next = 1;
   }
+  put_late();
   if (!urgent_.empty()) {
     plan.urgent = urgent_.size();
     plan.add(urgent_.data(), plan.urgent);
@@ -283,6 +296,8 @@ void Outbound::stripe_sent(uint32_t slot, uint64_t bytes, Sink& sink) {
 }
 
 void Outbound::clear() {
+  late_.clear();
+  late_bytes_ = 0;
   urgent_.clear();
   current_.reset();
   ready_.clear();

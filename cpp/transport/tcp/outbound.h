@@ -26,7 +26,8 @@ class Outbound {
 
   Status post_control(std::span<const std::byte> message);
   Status post_send(const Transfer& transfer);
-  void grant(Lane lane, uint64_t sequence, uint64_t bytes);
+  // `came_first`: the data has come before. Then the grant may wait for other output.
+  void grant(Lane lane, uint64_t sequence, uint64_t bytes, bool came_first);
   void heartbeat();
 
   // Handles a grant of the peer. Returns "" or the error.
@@ -60,6 +61,7 @@ class Outbound {
   struct Plan;
 
   bool goes_ahead(const Progress& send) const;
+  void put_late();
   void put_urgent(const Header& header, std::span<const std::byte> payload);
   void plan_frames(Plan& plan);
   void consume(Plan& plan, std::size_t written, Sink& sink);
@@ -75,6 +77,8 @@ class Outbound {
   uint64_t stripe_bytes_ = kStripeBytes;
   Transport::Counters& counters_;
 
+  ByteQueue late_;                // grants that go with the next output
+  std::size_t late_bytes_ = 0;    // bytes of their transfers, with kEagerCost for each
   ByteQueue urgent_;              // whole frames: control, grants, heartbeats
   std::optional<Frame> current_;  // a partly written frame of ready_.front(), so it goes before
                                   // urgent_

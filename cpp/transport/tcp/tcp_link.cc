@@ -43,8 +43,9 @@ StreamSocket& Link::adopt_stream(int number, const Streams& streams, Fd socket,
 }
 
 Status Link::post_recv(const Transfer& transfer) {
-  RC_RETURN_IF_ERROR(inbound_.post_recv(transfer));
-  outbound_.grant(transfer.lane, transfer.sequence, total_bytes(transfer.pieces));
+  bool came_first = false;
+  RC_RETURN_IF_ERROR(inbound_.post_recv(transfer, came_first));
+  outbound_.grant(transfer.lane, transfer.sequence, total_bytes(transfer.pieces), came_first);
   return {};
 }
 
