@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent
 LIBRARIES = ("librdmacoll.so", "librdmacoll_tf.so")
 # Not built without the headers of Python. The package works without it, only slower.
 EXTENSION = "fast_calls.abi3.so"
-# What release/zig.cmake builds for; release/check_wheel.py holds it against the result.
+# The platform that release/zig.cmake builds for. release/check_wheel.py checks it against the result.
 RELEASE_PLATFORM = "manylinux_2_17_x86_64.manylinux2014_x86_64"
 
 

@@ -32,7 +32,7 @@ def pairs_of(case: Case) -> set[Pair]:
 
 
 def cover(cases: Sequence[Case], seed: int) -> list[Case]:
-    """Some of `cases` that have every pair which any of them has.
+    """Returns a subset of `cases` in which each pair of values occurs that occurs in `cases`.
 
     >>> some = cover(all_cases({"a": "123", "b": "123", "c": "123"}, lambda case: True), 1)
     >>> 9 <= len(some) <= 15

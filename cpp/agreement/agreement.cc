@@ -74,7 +74,7 @@ bool Agreement::collect_ready() {
     }
     const bool on_gpu = undecided_.is_on_gpu(unit.key);
     if (const SetRank rank = log_.offer(std::move(unit), on_gpu); !rank.is_none()) {
-      host_.broken_protocol(rank, "numbers of rows that do not fit its operation");
+      host_.broken_protocol(rank, "row counts that do not fit its operation");
       break;
     }
   }
@@ -166,7 +166,8 @@ void Agreement::handle(SetRank, InternMessage& message) {
 void Agreement::handle(SetRank sender, Decision& decision) {
   if (tree_.is_server()) return serve(std::move(decision));
   if (!tree_.post_decision(decision)) {
-    return host_.broken_protocol(sender, "numbers of rows that are not its ranks'");
+    return host_.broken_protocol(sender,
+                                 "row counts that differ from those that the ranks have sent");
   }
   obey(queue_.agreed_of(std::move(decision)));
 }
@@ -246,8 +247,8 @@ std::string Agreement::state() const {
     text += cat("  ", operation->label(), " waits for its decision\n");
   }
   if (!tree_.is_root() && !undecided_.empty()) {
-    text += cat("  which ranks are missing is known to ", world_.describe(kTreeRoot),
-                ": send SIGUSR1 to that process\n");
+    text += cat("  ", world_.describe(kTreeRoot),
+                " knows which ranks are missing: send SIGUSR1 to that process\n");
   }
   constexpr std::string_view kPhases[] = {"by the log", "by a plan", "leaving a plan"};
   const Plan& plan = plan_mode_.plan();

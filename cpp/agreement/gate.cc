@@ -131,7 +131,7 @@ std::string Gate::complaint_about_rows(const ReadyRecord& record,
     if (!is_complete(descriptor, rows, ranks[i], world_.size()) ||
         bytes_of_own_rows(descriptor, rows, world_.size(), kOperationBytesMax) >
             kOperationBytesMax) {
-      return cat("numbers of rows of rank ", ranks[i], " that do not fit its operation");
+      return cat("row counts of rank ", ranks[i], " that do not fit its operation");
     }
   }
   return "";
@@ -171,7 +171,7 @@ std::string Gate::complaint(SetRank sender, const InternMessage& message) {
   const bool is_right = facts_.table.is_next(message.id) && facts_.table.find(message.bytes) == 0 &&
                         decode_descriptor(message.bytes, descriptor) &&
                         is_sound(descriptor, world_.size(), kOperationBytesMax);
-  return is_right ? "" : cat("number ", message.id, " out of order, or of what cannot run");
+  return is_right ? "" : cat("descriptor ", message.id, ", which is out of order or cannot run");
 }
 
 std::string Gate::complaint(SetRank sender, const Decision& decision) {
@@ -208,7 +208,7 @@ std::string Gate::complaint_about(const Batch& batch) {
   if (has_a_unit_twice()) return "a decision that names an operation twice";
   bool moves_bytes = false;
   if (!are_rows_right(batch, first, moves_bytes)) {
-    return "a decision with numbers of rows that do not fit its operation";
+    return "a decision with row counts that do not fit its operation";
   }
   const AlgorithmRow* row = row_of(batch.algorithm);
   const bool fits =
@@ -317,7 +317,7 @@ std::string Gate::complaint(SetRank sender, const ResumeMessage& message) {
 std::string Gate::complaint(SetRank sender, const CaughtUpMessage& message) {
   if (is_server() || !is_parent(sender)) return kOutOfPlace;
   if (facts_.catch_up.waits(message.sequence)) return "";
-  return cat("news of decision ", message.sequence, ", which waits for nobody");
+  return cat("the end of the wait for decision ", message.sequence, ", for which no rank waits");
 }
 
 std::string Gate::complaint(SetRank sender, const ReplayMessage& message) {
@@ -325,7 +325,8 @@ std::string Gate::complaint(SetRank sender, const ReplayMessage& message) {
   const bool is_right = facts_.catch_up.waits(message.sequence) &&
                         facts_.catch_up.unit_of(message.sequence) != nullptr &&
                         !facts_.plan.rows_of(message.sequence).empty();
-  return is_right ? "" : cat("decision ", message.sequence, " to replay, which is not one");
+  return is_right ? ""
+                  : cat("a replay of decision ", message.sequence, ", which cannot be replayed");
 }
 
 std::string Gate::complaint(SetRank sender, const AllJoinedMessage& message) {
@@ -333,7 +334,8 @@ std::string Gate::complaint(SetRank sender, const AllJoinedMessage& message) {
   const std::optional<int64_t> mine = facts_.readiness.number_joined_with(world_.rank());
   if (!mine) return "the end of a join that this rank has not begun";
   if (message.next_number < *mine || message.next_number > kNumberMax) {
-    return cat("number ", message.next_number, " for what comes after a join");
+    return cat("operation number ", message.next_number, " as the first after a join, instead of ",
+               *mine, " or more");
   }
   return "";
 }

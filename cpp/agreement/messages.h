@@ -62,8 +62,8 @@ struct Decision {
   Algorithm algorithm = Algorithm::none;
   uint64_t segment_bytes = 0;
   std::vector<DecisionUnit> units;
-  // By rank, if row counts differ between ranks. An alltoall has, by sender, one number for all
-  // receivers, or one for each rank in the subtree of the message's receiver.
+  // Row counts by rank, if they differ between ranks. An alltoall has a list for each sender: one
+  // number for all receivers, or one for each rank in the subtree of the message's receiver.
   std::vector<std::vector<int64_t>> rows;
   int64_t most_rows = 0;  // alltoall: the maximum over all pairs of ranks
   bool in_place = false;  // peers may read the callers' memory, where they can
@@ -159,7 +159,7 @@ struct FailureMessage {
 struct LeavingMessage {
   JobRank rank;
   bool unfinished = false;  // operations were in flight
-  // By set: the number of decisions that it has taken part in. Sets without this rank are absent.
+  // The number of decisions in which the rank has taken part, by set. Only its sets are there.
   std::map<uint32_t, uint64_t> started;
   std::string cause;
 };

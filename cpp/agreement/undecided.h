@@ -46,7 +46,7 @@ class Undecided {
   // Adds the operation, or the join, to the readiness of this rank.
   void announce(const OperationRef& operation);
   void announce(const ReadyRecord& record);
-  // Also a join, after the operations that this rank has submitted before it.
+  // Adds all operations, and then the join if this rank has joined.
   void announce_all();
 
  private:

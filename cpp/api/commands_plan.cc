@@ -85,15 +85,16 @@ std::string_view why_not_cheapest(const PlanQuery& query, const Tuning& tuning, 
   Facts any_order = facts;
   any_order.canonical = false;
   if (cheapest == chosen) return "";
-  if (facts.servers > 0) return "parameter servers make the sums where there are some";
+  if (facts.servers > 0) return "the parameter servers add, so other algorithms do not apply";
   if (differs(free)) return "RDMACOLL_ALLREDUCE_ALGORITHM forces the choice";
   if (differs(any_order)) return "RDMACOLL_ORDER requests canonical order";
   if (facts.one_node) {
-    return "measured: within a node the cuts are those of 2 to 4 ranks on 2 cores, not the model's";
+    return "measured: within a node the limits come from 2 to 4 ranks on 2 cores, not from the "
+           "model";
   }
   const AlgorithmRow& row = *row_of(cheapest);
   if (row.needs_even && !facts.is_even) {
-    return "it takes parts of one size, and these bytes do not divide by the ranks";
+    return "it needs parts of equal size, and the ranks do not divide these bytes";
   }
   const std::string_view correction =
       row.correction == nullptr ? "" : row.correction(tuning, facts, query.links.via_nic);
@@ -101,9 +102,9 @@ std::string_view why_not_cheapest(const PlanQuery& query, const Tuning& tuning, 
   Link usual = usual_links(query.links.via_nic).network;
   usual.bytes_per_us = query.links.network.bytes_per_us;
   if (query.links.network != usual) {
-    return "the cuts between algorithms are made for the usual latency";
+    return "the limits between algorithms are set for the usual latency";
   }
-  return "the rules that choose have few and round cuts";
+  return "the choice uses few and round limits between algorithms";
 }
 
 std::string quoted(std::string_view name, std::string_view text) {

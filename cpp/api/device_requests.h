@@ -14,7 +14,7 @@ namespace rdmacoll {
 // kinds. `reads_input`: whether this rank's inputs are read.
 Status use_stream(Session& session, uint64_t stream, Request& request);
 Status use_stream(DeviceMemory& memory, uint64_t stream, bool reads_input, Request& request);
-// For the next run of an operation with the same memory.
+// Does the same for the next run of an operation with the same memory.
 Status renew_order(Session& session, uint64_t stream, Request& request);
 
 // Whether a NIC may keep the pages of a tensor's memory: not those of a GPU, nor managed memory,

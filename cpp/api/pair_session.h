@@ -25,7 +25,7 @@ class PairSession {
                      std::unique_ptr<PairSession>& session);
 
   const std::string& card() const { return fabric_->card(); }
-  // As Fabric::probe_node, with sides instead of ranks.
+  // Like Fabric::probe_node, with sides instead of ranks.
   Status probe_node(const std::array<std::string, 2>& cards, int& leader);
   // Connects and measures. The JSON keys are in rdmacoll_c.h. Connecting and measuring take at most
   // the plan's limit each.

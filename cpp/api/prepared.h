@@ -18,7 +18,7 @@ class Prepared {
            char** error);
   ~Prepared();
 
-  // As prepared.run() in rdmacoll_c.h. `hooks` are called around long waits.
+  // Like prepared.run() in rdmacoll_c.h. `hooks` are called around long waits.
   int run(const GilReleaseHooks& hooks);
   const Operation::Result& result(std::size_t index) const { return operation_->results[index]; }
 

@@ -25,8 +25,8 @@ namespace {
 constexpr uint32_t kEpoch = 1;
 // After a caller has left, the thread leaves the client to the next caller for this long.
 constexpr std::chrono::milliseconds kStandBack{2};
-// For a colocated server, whose caller serves nearly always. The time is a fraction of the allowed
-// delay of heartbeats.
+// The same time at a colocated server, whose caller serves nearly always. It is a fraction of the
+// allowed delay of heartbeats.
 constexpr std::chrono::milliseconds kStandBackOfServers{100};
 // How long the news of a server's end may take to leave this process.
 constexpr Nanoseconds kLastWords = 200 * kMillisecond;

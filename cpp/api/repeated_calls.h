@@ -29,7 +29,8 @@ class RepeatedCalls {
   static constexpr std::size_t kSlots = 64;
   struct Slot {
     OperationRef operation;
-    // As in the request. The operation has the root's rank in its set, and another order.
+    // The root and the stream of the caller's request. The operation itself has the root's rank in
+    // its set, and an order of its own.
     int32_t root = 0;
     uint64_t stream = 0;
   };

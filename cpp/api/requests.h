@@ -10,7 +10,7 @@
 
 namespace rdmacoll {
 
-// For a session that is usable.
+// Copies and checks a caller's request. The session must be usable.
 Status request_from(Session& session, const rc_request& from, Request& to);
 // Makes an operation of `session` from the request. Fails if the session is not usable.
 Status operation_from(Session& session, const rc_request& from, OperationRef& operation);

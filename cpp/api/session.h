@@ -36,13 +36,13 @@ class Session {
   // Connects the world. Returns busy() after `timeout`; call it again then. kNever: only the limit
   // of the settings. After success it returns an error if a rank was lost meanwhile.
   Status start(const std::vector<int>& leaders, Nanoseconds timeout = kNever);
-  // As engine.forward_rendezvous() in rdmacoll_c.h.
+  // Like engine.forward_rendezvous() in rdmacoll_c.h.
   int forward_rendezvous();
   // At a parameter server: serves until every worker has left, in slices like start(). `left`: the
   // workers' causes by rank, as a JSON object. "" is a clean end.
   Status serve(Nanoseconds timeout, std::string& left);
   void close(const std::string& cause);
-  // As engine.blame() in rdmacoll_c.h.
+  // Like engine.blame() in rdmacoll_c.h.
   bool blame(int rank, const std::string& sentence, const std::string& cause);
 
   // Returns NotInitializedError before start(), and in a forked child.
@@ -52,13 +52,13 @@ class Session {
   Status resolve(JobRank root, Request& request) const;
   SetRank rank_in(uint32_t set) const { return engine_->rank_in(set, JobRank(rank_)); }
   Status check(const Request& request) const { return engine_->check(request); }
-  // As operation.refuse() in rdmacoll_c.h.
+  // Like operation.refuse() in rdmacoll_c.h.
   void refuse(Request request);
   // Process sets, as in rdmacoll_c.h.
   Status add_set(const std::vector<JobRank>& ranks, uint32_t& number);
   Status remove_set(uint32_t number, Nanoseconds timeout);
   std::size_t in_flight(uint32_t set);
-  // As engine.timeline() in rdmacoll_c.h.
+  // Like engine.timeline() in rdmacoll_c.h.
   Status set_timeline(const std::string& path);
   // Registers the memory of a prepared operation with the devices. Memory that they do not accept
   // is copied in each run.
@@ -69,7 +69,7 @@ class Session {
   const std::shared_ptr<MemoryPool>& pool() { return pool_; }
   const World& world() const { return world_; }  // empty before start()
   int size() const { return size_; }
-  // As engine.topology() in rdmacoll_c.h.
+  // Like engine.topology() in rdmacoll_c.h.
   void topology(int32_t out[6]) const;
   std::string metrics();
   std::string describe();

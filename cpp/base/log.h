@@ -24,7 +24,7 @@ class Log {
     if (enabled(LogLevel::warning)) write_line("", text);
   }
   bool enabled(LogLevel level) const { return !silent_ && level <= level_; }
-  // For the simulator, which plans thousands of failures.
+  // A log that writes nothing. The simulator uses it, since it causes thousands of failures.
   static Log silent(int rank) {
     Log log(LogLevel::error, rank);
     log.silent_ = true;

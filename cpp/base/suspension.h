@@ -23,7 +23,8 @@ class SuspensionDetector {
   }
 
  private:
-  // After this time the kernel has reported connections that were closed meanwhile.
+  // The time in which the kernel reports, after a suspension, the connections that were closed
+  // during it.
   static constexpr Nanoseconds kResumed = kSecond;
 
   Nanoseconds turned_at_ = 0, resumed_at_ = 0;

@@ -71,7 +71,7 @@ class Handshake {
   bool has_path_fault() const { return path_.has_found_fault(); }
   // A byte has arrived. A probe, or a port scan, ends without one.
   bool has_heard() const { return heard_; }
-  // For a listener: the other side has named this job, its ranks and itself, as only ranks can.
+  // Tells a listener that the other side has named this job, its ranks and itself. Only ranks can.
   bool is_known() const { return state_ == State::proof || is_proven(); }
 
  private:

@@ -38,7 +38,8 @@ class Listener {
   Nanoseconds next_deadline() const;
   // Why the last caller was refused, or "".
   const std::string& last_refusal() const { return last_refusal_; }
-  // For a while, no caller could be let in for lack of descriptors; last_refusal() says so.
+  // Whether the listener has accepted no caller for kShortageTimeout, since the process has no free
+  // descriptor. Then last_refusal() has the error.
   bool is_starved(Nanoseconds now) const {
     return starved_since_ != kNever && now - starved_since_ >= kShortageTimeout;
   }

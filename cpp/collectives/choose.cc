@@ -118,7 +118,7 @@ Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& fa
   if (forced != nullptr && forced->result == result && !best->by_servers) {
     const bool breaks_order = facts.canonical && !is_in_canonical_order(*forced, facts);
     if (!breaks_order) best = forced;
-    reason = breaks_order ? "the one that is forced has no canonical order here"
+    reason = breaks_order ? "the forced algorithm has no canonical order here"
                           : "forced by RDMACOLL_ALLREDUCE_ALGORITHM";
   }
   return {best->algorithm, segment_bytes_of(best->algorithm, tuning, facts), reason};

@@ -243,7 +243,8 @@ class TimedExecution {
   uint32_t segments_;
   std::vector<RankState> ranks_;
   std::vector<double> processors_;  // by rank: the time until which it is busy
-  // By sender, receiver, segment and ordinal: the end that is ready first, and its time.
+  // Transfers of which one end is ready: that end, and the time since which it waits. The key is
+  // the sender, the receiver, the segment and the ordinal.
   std::map<std::tuple<int, int, uint32_t, uint16_t>, std::pair<At, double>> waiting_;
   std::priority_queue<Event> events_;
   uint64_t made_ = 0;

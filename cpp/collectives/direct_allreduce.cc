@@ -40,12 +40,12 @@ std::string_view prefers_direct(const Tuning& tuning, const Facts& facts) {
 std::string_view correction_of_direct(const Tuning& tuning, const Facts& facts, bool via_nic) {
   if (facts.one_node) return "";
   if (facts.ranks > tuning.direct_ranks_at_once && facts.bytes > tuning.direct_bytes_at_once) {
-    return via_nic ? "more send to one port at once than the model knows of"
-                   : "measured: so many hosts that send to one at once take up to five times as "
-                     "long";
+    return via_nic ? "more ranks would send to one port at once than the cost model covers"
+                   : "measured: transfers take up to five times as long if so many hosts send to "
+                     "one host at once";
   }
   if (!via_nic && facts.bytes > tuning.direct_bytes_network) {
-    return "measured: between hosts a ring took 3 to 40% less than direct for as much";
+    return "measured: at this size a ring between hosts took 3 to 40% less time than direct";
   }
   return "";
 }

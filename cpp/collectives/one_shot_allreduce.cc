@@ -34,7 +34,8 @@ namespace {
 // The data of all ranks at once.
 int places_of_one_shot(const Shape& shape) { return shape.ranks + 1; }
 
-// If the message is so small, each rank rather does all of the work than waits for a second round.
+// Whether the message is so small that a second round costs more than doing all of the work on each
+// rank.
 bool is_small_of_few(const Tuning& tuning, const Facts& facts) {
   return facts.one_node && facts.ranks > 2 && facts.ranks <= tuning.one_shot_ranks_shared &&
          facts.bytes * static_cast<uint64_t>(facts.ranks) <= tuning.one_shot_bytes_shared;
@@ -50,8 +51,8 @@ std::string_view prefers_one_shot(const Tuning& tuning, const Facts& facts) {
 // AMD EPYC, 2026-11-25: docs/measurements/2026-11-25-measured-otherwise.md.
 std::string_view correction_of_one_shot(const Tuning&, const Facts& facts, bool) {
   return facts.one_node ? ""
-                        : "measured: between hosts one round of so many messages takes no less "
-                          "time";
+                        : "measured: between hosts, one round of so many messages is not faster "
+                          "than two rounds";
 }
 
 }  // namespace

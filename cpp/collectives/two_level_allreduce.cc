@@ -196,7 +196,7 @@ std::string_view prefers_two_level(const Tuning& tuning, const Facts& facts) {
   const bool meets = meets_where_partials_are_wide(facts, tuning.wide_ranks_port) ||
                      (facts.ranks <= 3 && facts.bytes <= tuning.direct_bytes_port);
   if (!facts.spread.shares_nodes || meets || breaks_order_by_node(facts)) return "";
-  return "nodes with several ranks: each byte crosses as if a node were one rank";
+  return "nodes with several ranks: between nodes, each node sends as much as one rank would";
 }
 
 }  // namespace

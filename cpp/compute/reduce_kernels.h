@@ -37,8 +37,8 @@ constexpr int kernel_row(Dtype dtype) {
 }
 static_assert(kernel_row(Dtype::int16) == kKernelRows - 1);
 
-// As ReduceKernel, for 16-bit floats if some sources, or the result, are float32, or if the 16-bit
-// sources are scaled first. A result in float32 is neither divided nor multiplied.
+// Like ReduceKernel, for 16-bit floats if some sources, or the result, are float32, or if the
+// 16-bit sources are scaled first. A result in float32 is neither divided nor multiplied.
 struct Widths {
   const uint8_t* sources = nullptr;  // by source: whether it is float32
   bool to = false;

@@ -23,8 +23,8 @@ struct CudaOptions {
   MemoryPool& pool;     // outlives all here
   Log log;
   std::function<void()> wake;  // wakes the sleeping engine, from any thread
-  // For the direct way. Without NICs there is none.
-  std::vector<std::string> nics;  // NICs that carry data of the job
+  // The NICs that carry data of the job, and read and write memory of GPUs directly. May be empty.
+  std::vector<std::string> nics;
   GpuDirectSetting gpudirect;
   std::string nvml_library;
 };
@@ -47,11 +47,11 @@ class CudaMemory final : public DeviceMemory {
 
   const GpuParts& parts() const { return parts_; }
   GpuWork& work() { return work_; }
-  // For calls of the driver that may wait for kernels of the program.
+  // The thread for calls of the driver that may wait for kernels of the program.
   DriverThread& thread() { return thread_; }
   // Facts for NICs, which may outlive this object. Null without NICs.
   const std::shared_ptr<GpuMemory>& memory_for_nics() const { return gpu_memory_; }
-  // Call it before the waker ends. The driver may have calls of it in store.
+  // Call it while the waker still exists: the driver may hold callbacks that wake it.
   void close() { sleeper_->close(); }
 
  private:

@@ -20,7 +20,8 @@ void add_missing_nics(std::span<const std::string> nics, GpuSystem& system) {
 
 bool is_direct(const DirectionDecision& direction) { return direction.way != Way::staged; }
 
-// One NIC without a direct way takes it from the others.
+// Returns a warning if only some NICs have a direct way. The job then uses none, since each
+// transfer may use all NICs.
 std::string warning_of_mixture(const GpuSystem& system, const std::vector<Cell>& cells,
                                const SystemGpu& gpu) {
   const auto can = [](const Cell& cell) {

@@ -20,7 +20,7 @@ struct DirectWay {
   GpuWays ways;
   uint64_t registrable_bytes = 0;  // the part of its BAR1; 0: not known
   std::string warning;             // a direct way is expected and lost; "": nothing is lost
-  Status status;                   // an error if the setting forces what cannot be
+  Status status;                   // an error if the setting forces a way that the machine lacks
 
   std::string text() const;  // "send staged, receive direct"
 };

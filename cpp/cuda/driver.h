@@ -17,7 +17,7 @@ class Driver {
   // Opens the library (a name or a path) at its first use in this process, and keeps it open for
   // ever, since the driver has threads of its own. Any thread may call it.
   static Status open(const std::string& library, const Driver*& driver);
-  // For functions that are there already, as in tests. They need a call of initialize().
+  // Uses functions that the caller has found, as tests do. Call initialize() before any other use.
   explicit Driver(const Functions& functions);
 
   // Checks the version and calls cuInit, which makes no context.

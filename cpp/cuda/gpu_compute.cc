@@ -300,7 +300,7 @@ Status GpuCompute::submit(const ComputeJob& job) {
   if (slot.status.ok()) slot.status = localize(job, slot);
   Work work(*this, *parts, index);
   if (slot.status.ok()) slot.status = work.perform(local_.job, bytes);
-  // After an error, too: copies before it may still use the memory.
+  // An error ends the work on the stream, too: copies before the error may still use the memory.
   const Status noted = work.end(job, slot.ends);
   if (slot.status.ok()) slot.status = noted;
   bytes_on_gpus_ += bytes;

@@ -24,7 +24,7 @@ class LaunchTable {
   bool reserve(MemoryPool& pool, std::size_t bytes) {
     return bytes <= bytes_ || resize(&pool, bytes);
   }
-  // Once the launch has ended: gives the memory of a large table back, which few jobs need.
+  // Frees the memory of a large table, which few jobs need. Call it once the launch has ended.
   void trim() {
     if (bytes_ > kKeptBytes) resize(nullptr, 0);
   }

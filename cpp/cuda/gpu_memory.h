@@ -22,7 +22,7 @@ class GpuMemory final : public GpuMemoryFacts {
       : gpus_(std::move(gpus)), ways_(std::move(ways)) {}
 
   // Call it when a GPU is used, from any thread. Logs the warning of a lost direct way once for
-  // each GPU. An error if the setting forces what cannot be.
+  // each GPU. An error if the setting forces a way that the machine lacks.
   Status admit(Gpu gpu, const Log& log);
   // The ways of the GPUs that are used: "cuda:0 send staged, receive direct".
   std::string summary() const;

@@ -26,7 +26,7 @@ struct GpuFacts {
   int compute_mode = kComputeModeDefault;
   bool has_gpudirect = false;
   bool has_dma_buf = false;
-  // As the attributes of these names. Empty: the driver is too old to tell.
+  // Values of the driver's attributes of these names. Empty if the driver is too old to have them.
   std::optional<int> flush_options;
   std::optional<int> writes_ordering;
 
@@ -50,7 +50,7 @@ class Gpus {
   // CUDA's number of the GPU with this UUID, whether it is used or not.
   Status find(const std::string& uuid, int& ordinal) const;
 
-  // For the numbers that use() has given, from any thread.
+  // The next functions take only numbers that use() has returned. Any thread may call them.
   ContextHandle context(Gpu gpu) const { return used_[index(gpu)].context; }
   const GpuFacts& facts(Gpu gpu) const { return used_[index(gpu)].facts; }
   int size() const { return count_.load(std::memory_order_acquire); }

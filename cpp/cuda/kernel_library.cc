@@ -34,7 +34,7 @@ struct Choice {
 
 #define RC_CHOICE(sum, any) \
   Choice { kernel_index("sum_" sum), kernel_index("reduce_" any) }
-// By kernel_row(), then by the mixed dtypes.
+// The kernels of each dtype, whose index is kernel_row(). Those for mixed dtypes follow.
 constexpr Choice kChoices[] = {
     RC_CHOICE("uint8", "uint8"),
     RC_CHOICE("uint8", "int8"),
@@ -59,7 +59,8 @@ constexpr bool are_all_there() {
 }
 static_assert(are_all_there());
 
-// As with_finish() of compute/reduce_loops.h, since results have its bits.
+// Computes the scale as with_finish() of compute/reduce_loops.h does, so that a GPU's results have
+// the same bits as the processor's.
 template <typename Real>
 void set_scale(const ComputeJob& job, ReduceParameters& parameters) {
   const auto divisor = static_cast<Real>(job.divisor);

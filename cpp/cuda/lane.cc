@@ -55,7 +55,7 @@ bool Lane::take_ended(uint16_t& job, Status& status) {
 
 bool Lane::watch(const std::shared_ptr<Sleeper>& sleeper) {
   End& oldest = ends_.front();
-  // If the driver refuses, the timer of the sleeper is left.
+  // If the driver refuses, the timer of the sleeper still wakes it.
   if (!std::exchange(oldest.is_watched, true)) {
     (void)wake_stream_.notify_after(gpus_, gpu_, oldest.event, sleeper);
   }

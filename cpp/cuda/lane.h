@@ -10,7 +10,7 @@
 
 namespace rdmacoll::cuda {
 
-// For the holder of the baton.
+// A stream of the engine, and the jobs whose work it has. Only the holder of the baton uses it.
 class Lane {
  public:
   Lane(const Gpus& gpus, Gpu gpu, EventPool& events) : gpus_(gpus), gpu_(gpu), events_(events) {}
@@ -18,9 +18,8 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // In the next three, the GPU's context must be the current one.
-  //
-  // Makes the stream, if there is none.
+  // Makes the stream, if there is none. Call open() and end() with the GPU's context as the current
+  // one.
   Status open();
   StreamHandle stream() const { return stream_; }
   // Notes that `job` ends with the stream's present work. `what` names it in errors: "a copy".

@@ -52,7 +52,8 @@ class PinnedPool {
   MemoryPool& pool_;
   const Log log_;
   std::vector<Slab> slabs_;
-  // By GPU and slab. Empty: the GPU does not reach it.
+  // A GPU's address of a slab minus the host's, by GPU and slab. Empty if the GPU has no address
+  // for the slab.
   std::map<std::pair<Gpu, std::size_t>, std::optional<std::ptrdiff_t>> offsets_;
   Gpu gpu_ = kHost;  // the one whose context registers
   uint64_t pinned_bytes_ = 0;

@@ -36,7 +36,8 @@ struct NicAbility {
   Known peer_memory = Known::unknown;
   Known dma_buf = Known::unknown;
 };
-// By the name of the kernel's driver and the kernel's version. A probe of the device knows better.
+// Guesses what a NIC can do from the name of its kernel driver and the kernel's version. A probe of
+// the device, if there is one, overrides the guess.
 NicAbility ability_of(std::string_view driver, int kernel_major, int kernel_minor);
 
 struct HostFacts {
@@ -126,7 +127,7 @@ struct Decision {
   DirectionDecision receive;            // the NIC writes GPU memory
   WriteFlush flush = WriteFlush::none;  // after a direct receive
   std::string warning;                  // cause and cure of a lost direct way; "": nothing is lost
-  Status status;                        // an error if the setting forces what cannot be
+  Status status;                        // an error if the setting forces a way that is not there
 };
 
 Decision decide(const PolicyFacts& facts);

@@ -60,8 +60,8 @@ class WakeStreams {
   // The stream's number, its GPU, and for the stream that each thread has, the thread.
   using Key = std::tuple<uint64_t, Gpu, std::thread::id>;
 
-  // As WakeStream::notify_after(), for an event on the stream `key`. After success, call release()
-  // once the event has passed or is not needed. `has_passed`: which of the two.
+  // Does what WakeStream::notify_after() does, for an event on the stream `key`. After success,
+  // call release() once the event has passed (`has_passed`) or is no longer needed.
   Status notify_after(const Key& key, const Gpus& gpus, EventHandle event,
                       const std::shared_ptr<Sleeper>& sleeper);
   void release(const Key& key, bool has_passed);

@@ -84,7 +84,7 @@ std::string_view maker_of(const Bridge& bridge) {
   }
 }
 
-// A device without a group is not translated, which is so without an IOMMU.
+// A device without a group is not translated: there is no IOMMU.
 Known is_translated(const PciPlace& place) {
   if (place.root.empty()) return Known::unknown;
   if (place.iommu_group < 0 || place.iommu_type == "identity") return Known::no;

@@ -300,7 +300,7 @@ void Driver::give_baton() {
 template <typename Done>
 void Driver::drive(Done done, Limits& limits) {
   Nanoseconds idle_since = 0;
-  Nanoseconds yielded_at = 0;  // by the last turn
+  Nanoseconds yielded_at = 0;  // when the last turn yielded the processor; 0: it did not
   ShortTimeSlice short_slice;
   uint32_t turns = 0;
   while (!done()) {

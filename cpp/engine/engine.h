@@ -67,8 +67,8 @@ class Engine final : public Sink, private SetHost {
   // The rank of a process in a set, or none if the set does not contain it.
   SetRank rank_in(uint32_t set, JobRank rank) const { return submissions_.rank_in(set, rank); }
   bool has_submissions() const { return submissions_.waiting(); }
-  // As Executor::use(), with the work memory on GPUs. Call it before operations that need the new
-  // ones are submitted.
+  // Replaces the compute, as Executor::use() does, and the work memory on GPUs. Call it before
+  // operations that need the new ones are submitted.
   void use(Compute& compute, GpuWork& work) {
     gpu_work_.store(&work, std::memory_order_release);
     executor_.use(compute);
@@ -225,7 +225,7 @@ class Engine final : public Sink, private SetHost {
   SetTable table_;                                 // all sets of the job, except the world
   std::vector<std::unique_ptr<ProcessSet>> sets_;  // the sets with this rank; the world is first
 
-  // By peer: control messages that the transport refused. No queue is empty.
+  // Control messages that the transport refused, by peer. No queue is empty.
   std::map<JobRank, std::deque<std::vector<std::byte>>> outbox_;
   std::map<JobRank, std::vector<std::byte>> fragments_;  // by peer: an incomplete message
 

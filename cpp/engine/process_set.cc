@@ -273,8 +273,9 @@ void ProcessSet::segments_are_short(uint64_t segment_bytes) {
   const std::string part =
       number_ == 0 ? std::string("the") : cat("process set ", number_, "'s part of the");
   log_.warning(cat(part, " buffer pool of ", bytes_text(pool_.size()),
-                   " cuts large tensors in segments of ", bytes_text(segment_bytes),
-                   ": a larger one is faster (TF_RDMA_BUF_SIZE)."));
+                   " is so small that large tensors are cut into segments of ",
+                   bytes_text(segment_bytes),
+                   ", which costs time. Raise RDMACOLL_BUF_SIZE (TF_RDMA_BUF_SIZE)."));
 }
 
 // ---- the end, and the state ----

@@ -119,7 +119,7 @@ class ProcessSet final : private AgreementHost {
   std::string state() const;
 
  private:
-  // For the agreement.
+  // AgreementHost: the agreement calls these.
   void post(SetRank to, const Message& message) override;
   void broken_protocol(SetRank sender, const std::string& what) override;
   bool begin(const OperationRef& placeholder) override;

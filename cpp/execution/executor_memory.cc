@@ -81,8 +81,8 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
   memory.is_nothing = bytes == 0 || in_place;
 }
 
-// For jobs whose operands are not all wide. If sums are wide, narrow operands are inputs. They are
-// scaled while they are added, so that rounding happens once, at the end.
+// Marks the operands of a job that are wide. If sums are wide, the narrow operands are inputs. They
+// are scaled while they are added, so that rounding happens once, at the end.
 void Executor::mark_widths(const Run& run, const Step& step, std::span<const Slice> sources,
                            StepMemory& memory) {
   memory.job.wide = memory.job.mixes = step.to.wide;

@@ -62,7 +62,7 @@ const RowTable& rows_of(const Decided& decided) {
 
 Status misfit(const Operation& operation) {
   return {Code::failed, cat("the decision about ", operation.label(),
-                            " has other numbers of rows than this rank has said.")};
+                            " has row counts that differ from those that this rank has sent.")};
 }
 
 }  // namespace
@@ -254,7 +254,7 @@ void Planner::list_tensors(const Decided& decided) {
   }
 }
 
-// For the tensors in tensors_.
+// The recipe for the tensors in tensors_, whose parts have equal sizes on all ranks.
 RecipeRef Planner::even_recipe(const Recipe::Head& head) {
   auto recipe = std::make_shared<Recipe>();
   recipe->head = head;
@@ -263,7 +263,7 @@ RecipeRef Planner::even_recipe(const Recipe::Head& head) {
   return recipe;
 }
 
-// For operations whose results have new memory in each run.
+// The recipe for operations with row counts. Their results have new memory in each run.
 Status Planner::ragged_recipe(const Decided& decided, const Recipe::Head& head, Batch& batch) {
   auto recipe = std::make_shared<Recipe>();
   recipe->head = head;

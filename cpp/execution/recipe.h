@@ -24,7 +24,7 @@ struct Recipe {
     double divisor = 1.0;
     double prescale = 1.0;
     double postscale = 1.0;
-    // As in Placement, without the limit on pieces.
+    // The same values as in Placement, before the limit on pieces is applied.
     CallerMemory input = CallerMemory::hidden;
     CallerMemory output = CallerMemory::hidden;
     // The GPU that has all inputs and outputs, if all peers read its work memory. Else kHost.

@@ -52,8 +52,8 @@ class GpuWork {
   // Counts the peers that may have slabs of this rank open: 1 more, or 1 less. While there are any,
   // the slabs are not freed.
   virtual void count_readers(int change) = 0;
-  // The connection of a peer has ended before it has closed the slabs that `readers` counts for it.
-  // It closes them before it ends its side of the connection, whose socket this is.
+  // The connection of a peer has ended, and the peer may still have `readers` slabs open. The peer
+  // closes them before it closes its end of `socket`.
   virtual void await_end(Fd socket, int readers) = 0;
 };
 

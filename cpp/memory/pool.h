@@ -21,8 +21,8 @@ class MemoryPool {
   // exhausted. Any thread may call allocate and free. Freed pages are kept for the next allocation,
   // up to a quarter of the pool, since faulting them in again costs more than using them.
   virtual std::byte* allocate(std::size_t bytes) = 0;
-  // As allocate, for memory that callers keep as long as they like. Lends at most half of the pool,
-  // since the engine needs the rest.
+  // Like allocate, for memory that callers keep as long as they like. Lends at most half of the
+  // pool, since the engine needs the rest.
   virtual std::byte* lend(std::size_t bytes) = 0;
   virtual void free(std::byte* memory) = 0;
   // Touches the pages now, so that their first use does not fault. Simulated pools have no backing

@@ -12,8 +12,8 @@ class StreamOrder {
   // Never blocks. Sets `is_reached` once the work is done that the stream held at the submission.
   // Only then may the engine read or write the operation's memory. An error ends the operation.
   virtual Status reached(bool& is_reached) = 0;
-  // Before the engine sleeps: asks for a wake-up through the waker of its Compute. False: there is
-  // none, so the engine asks again soon.
+  // Asks, before the engine sleeps, for a wake-up through the waker of its Compute. Returns false
+  // if no wake-up will come, so that the engine must ask again soon.
   virtual bool arm() { return false; }
 };
 

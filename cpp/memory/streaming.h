@@ -13,7 +13,7 @@ inline constexpr std::size_t kStreamedBytesMin = 1 << 20;
 // the last segment is written, the first ones have left the cache.
 inline constexpr std::size_t kStreamedBatchBytesMin = 8 << 20;
 
-// As memcpy(). Other threads and devices see the writes in order only after end_streams().
+// Like memcpy(). Other threads and devices see the writes in order only after end_streams().
 void stream(std::byte* to, const std::byte* from, std::size_t bytes);
 void end_streams();
 

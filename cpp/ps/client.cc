@@ -9,7 +9,7 @@
 namespace rdmacoll::ps {
 namespace {
 
-// For one server: enough requests to hide the round trip.
+// The requests in flight to one server, enough to hide the round trip.
 constexpr std::size_t kUnderWay = 8;
 // This size stays in the caches of both ends until it is used again.
 constexpr std::size_t kPackedBytesMost = std::size_t{256} << 10;

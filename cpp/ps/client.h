@@ -70,8 +70,8 @@ class Client final : public Sink {
   // earlier worker. The first worker then sends the values with init(). Calls of other workers wait
   // for them.
   //
-  // If servers refuse the declaration, it is undone. So wait for the end of this call before the
-  // next declaration.
+  // If servers refuse the declaration, the client undoes it. Make the next declaration only after
+  // this call has ended.
   Status declare(std::span<const VariableSpec> specs, std::span<const bool> decays,
                  const std::string& rule, CallRef& call);
   // Sends initial data. Slot 0: the values, which must come last, with the number of `updates` that

@@ -80,7 +80,7 @@ class Server final : public Sink {
     const RemoteReader* reader = nullptr;  // for a view that is not mapped, and must be copied
     RemotePiece unmapped;
     std::size_t chunk = 0;
-    // For a chunk of rows: their numbers, and how many are done.
+    // The numbers of the rows in a chunk of rows, and the count of those that are done.
     std::vector<int64_t> rows;
     std::size_t rows_done = 0;
   };

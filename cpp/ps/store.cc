@@ -266,8 +266,9 @@ std::size_t Store::update_rows(std::size_t variable, uint64_t step, std::span<co
   for (; done < rows.size(); ++done) {
     const auto row = static_cast<uint64_t>(rows[done]);
     if (!catch_up_row(of, row, step, left)) break;
-    // If another worker's data came first, the row has had an update without a gradient instead of
-    // this one. It receives one less later.
+    // The row now has one update more. If another worker's data of a later step came first, the row
+    // has already had an update without a gradient for this step. The count makes up for that: the
+    // row receives one update less later.
     if (!of.row_updates.empty()) ++of.row_updates[row];
     std::erase_if(of.late, [row](const LateRow& one) { return one.row == row; });
     const uint64_t first = row * of.spec.row_elements;

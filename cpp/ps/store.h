@@ -35,7 +35,7 @@ struct StoredSpec {
   bool operator==(const StoredSpec&) const = default;
 };
 
-// For messages: "w (float32, shape (9, 5), 45 elements here, by rows)".
+// Describes a variable in messages: "w (float32, shape (9, 5), 45 elements here, by rows)".
 std::string text_of(const StoredSpec& spec);
 // Whether the specs are equal except for the parts of the variable.
 bool are_other_parts(const StoredSpec& one, StoredSpec other);
@@ -100,7 +100,7 @@ class Store {
   std::size_t read_rows(std::size_t variable, std::span<const int64_t> rows, std::byte* values,
                         uint64_t& left);
 
-  // For a checkpoint: the description of the store, and its memory. No row may have missed updates.
+  // A checkpoint has the description of the store, then its memory. No row may have missed updates.
   void write_header(Writer& writer);
   std::vector<std::span<std::byte>> memory();
   // Whether the data that a header describes fits into this memory. If not, `why` has the reason.
@@ -125,9 +125,10 @@ class Store {
     uint64_t updates = 0;  // number of updates that have begun
     Zeroed<std::byte> values;
     std::vector<Zeroed<std::byte>> slots;
-    // For variables by rows, if rows without a gradient change, too: the number of updates of each
-    // row since begun_at. A row receives the missing updates, with gradients of zero, when it is
-    // used. So a push touches only the rows that it names, and the result equals Keras's.
+    // The number of updates of each row since begun_at. Only variables by rows whose rows also
+    // change without a gradient have it. A row receives its missing updates, with gradients of
+    // zero, when it is used. So a push touches only the rows that it names, and the result equals
+    // that of Keras.
     uint64_t begun_at = 0;
     Zeroed<uint64_t> row_updates;
     uint64_t updates_of(uint64_t row) const { return begun_at + row_updates[row]; }

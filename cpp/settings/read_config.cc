@@ -223,7 +223,7 @@ void tell_unknown_variables(std::vector<SettingValue>& values) {
     const Nearest nearest = nearest_setting(name);
     if (nearest.distance == 0) continue;
     SettingValue& value = values[nearest.index];
-    // In a short name, so many changed letters make another name.
+    // A short name with more changed letters is another name, not a typing error.
     const bool is_typing_error = nearest.distance <= std::min(kTypingErrorsMax, name.size() / 6);
     add(is_ours || is_typing_error ? value.warning : value.note, unknown_text(name, nearest));
   }

@@ -46,7 +46,7 @@ constexpr Setting kSettings[] = {
      "a name (eth0) or a network (10.1.0.0/16)", "The interface to listen on.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.interface = value.text; }},
     {"RDMACOLL_PORT", "", "automatic", Unit::count, Scope::rank, "1 to 65535",
-     "The TCP port to listen at, where a firewall lets no other through; of this rank alone.", 1,
+     "The TCP port at which this rank listens, for a firewall that lets no other port through.", 1,
      65535,
      [](Config& config, const ParsedValue& value) {
        config.port = static_cast<uint16_t>(value.integer);
@@ -96,8 +96,7 @@ constexpr Setting kSettings[] = {
      "After this long the waiting tensor fails with StalledError.", 0.001, kSecondsMax,
      [](Config& config, const ParsedValue& value) { config.stall_error_s = value.number; }},
     {"RDMACOLL_PLAN_REPEATS", "", "3", Unit::count, Scope::world, "0 to 16",
-     "After so many repetitions of the same order, ranks follow it without asking; 0: "
-     "never.",
+     "After this many repetitions of the same order, ranks follow it without messages; 0: never.",
      0, 16, [](Config& config, const ParsedValue& value) { config.plan_repeats = value.integer; }},
     {"RDMACOLL_PROCESS_SETS", "", "none", Unit::choice, Scope::world,
      "none, or the ranks of each set, ascending, with semicolons between sets (0,2;1,3)",

@@ -38,7 +38,8 @@ bool Kernel::make_output(TF_OpKernelContext* context, int index, Pending& pendin
   if (kind_ == RC_REDUCE && topology_of(pending).rank != root_)
     return zero_output(context, index, tensor, bytes, status);
 
-  // For this run, since shapes may be dynamic. A GPU's allocator keeps its memory.
+  // The size is that of this run, since shapes may be dynamic. A GPU's allocator caches memory
+  // itself, so only memory of the host is borrowed.
   const bool is_large = bytes >= kBorrowedBytesMin && !is_on_gpu_;
   if (is_large && pending.borrows[index] > 0) {
     --pending.borrows[index];

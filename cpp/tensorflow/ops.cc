@@ -33,7 +33,7 @@ constexpr char kName[] = "tensor_name: string = ''";
 constexpr char kLabels[] = "labels: list(string) = []";
 constexpr char kGroup[] = "group: string = ''";  // for the first op of a group of several dtypes
 constexpr char kSet[] = "process_set: int = 0";
-// Read by gradient functions alone, which are written in Python (rdmacoll/ops).
+// Only gradient functions read it. They are written in Python (rdmacoll/ops).
 constexpr char kGradient[] = "horovod_gradient: bool = false";
 
 struct OpDefinition {

@@ -175,7 +175,7 @@ class Transport {
     uint64_t bytes_striped = 0;  // the part of bytes_sent that further streams to a peer carried
     uint64_t bytes_received = 0;
     uint64_t bytes_copied = 0;  // by the transport itself, without copies by compute
-    // The parts of the bytes that NICs read from memory of GPUs, and wrote there.
+    // Those of the bytes above that NICs read from memory of GPUs, and those that NICs wrote there.
     uint64_t gpu_bytes_sent = 0;
     uint64_t gpu_bytes_received = 0;
     uint64_t doorbells = 0;

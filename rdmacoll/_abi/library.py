@@ -472,7 +472,7 @@ class Library:
     ) -> int:
         """Begins a call: PS_INIT, PS_PUSH or PS_PULL of whole variables.
 
-        rate: the learning rate of a push, or None: the rule's. The same holds for the functions below.
+        rate: the learning rate of a push. None takes that of the rule. The functions below have it, too.
         """
         numbers, pointers = _int32s(variables), _addresses(addresses)
         return self._ps_call(self._ps.transfer, ps, transfer, len(variables), numbers, pointers, _rate(rate))

@@ -26,8 +26,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def collective(function: _F) -> _F:
     """Decorates a collective of Horovod: its ops have Horovod's gradients, and are for the process set in its
-    argument `process_set`. Other ranks hear of a call that is refused, by a ValueError that is also a
-    `tf.errors.InvalidArgumentError`."""
+    argument `process_set`. A call that this rank refuses fails on the other ranks, too. The error is both a
+    ValueError and a `tf.errors.InvalidArgumentError`."""
     names = list(inspect.signature(function).parameters)
     place = names.index("process_set") if "process_set" in names else len(names)
 
@@ -67,6 +67,6 @@ def operator_of(op: Any, average: bool | None = None) -> ReduceOp:
         return Average
     if op == Adasum:
         raise UnsupportedError(
-            "op=Adasum works with dense tensors, in allreduce and grouped_allreduce alone: use Sum."
+            "op=Adasum works only with dense tensors, in allreduce and grouped_allreduce: use Sum."
         )
     return reduction(op)

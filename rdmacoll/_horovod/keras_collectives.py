@@ -44,7 +44,7 @@ def allreduce_with_average(
     op: Any = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """As `allreduce`, for `horovod.keras`, where `average` is True by default. `op` replaces it."""
+    """Like `allreduce`, for `horovod.keras`, where `average` is True by default. `op` replaces it."""
     if op is not None and average is not True:
         return allreduce(value, name, average, prescale_factor, postscale_factor, op, compression)
     older = average if op is None else None

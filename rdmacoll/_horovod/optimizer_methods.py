@@ -71,7 +71,7 @@ def compute_gradients(self: Any, loss: Any, var_list: Any, tape: Any = None) -> 
 def _compute_gradients(
     self: Any, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
 ) -> list[tuple[Any, Any]]:
-    """As `compute_gradients`, by the name of legacy optimizers of Keras. Only they take `grad_loss`."""
+    """Like `compute_gradients`, by the name of legacy optimizers of Keras. Only they take `grad_loss`."""
     if grad_loss is not None:
         raise ValueError(
             "grad_loss is for legacy optimizers of Keras: pass it to tape.gradient() as output_gradients, "

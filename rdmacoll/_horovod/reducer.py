@@ -64,7 +64,7 @@ class HorovodReducer(GradientReducer):
         self._local[_key(variable)] = variable
 
     def register_local_layers(self, layers: Iterable[Any]) -> None:
-        """As `register_local`, for the trainable weights of layers. They may be built later."""
+        """Like `register_local`, for the trainable weights of layers. They may be built later."""
         self._local_layers += layers
 
     def is_local(self, variable: Any) -> bool:

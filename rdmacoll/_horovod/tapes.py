@@ -29,7 +29,7 @@ class HorovodTape(tapes.DistributedTape):
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
         use_generic_names: bool = False,
     ) -> Any:
-        """As that of `rdmacoll.DistributedGradientTape`. use_generic_names: without effect, also as the
+        """Like that of `rdmacoll.DistributedGradientTape`. use_generic_names: without effect, also as the
         fourth argument, which it is in Horovod."""
         if isinstance(unconnected_gradients, bool):
             unconnected_gradients = tf.UnconnectedGradients.NONE

@@ -68,12 +68,12 @@ def _communicator(comm: Any) -> Any:
     if start.comm is None:
         raise ConfigError(
             f"comm={ranks} is not the whole world of {launch.size} ranks ({launch.source}). Only MPI can "
-            "form a smaller one: start with mpirun, or start these ranks alone."
+            "form a smaller one: start with mpirun, or start only these ranks."
         )
     if launch.rank not in ranks or not set(ranks) <= set(range(launch.size)):
         raise ConfigError(
-            f"comm={ranks} on rank {launch.rank} of {launch.size}: name existing ranks, and call init() on "
-            "these alone."
+            f"comm={ranks} on rank {launch.rank} of {launch.size}: name existing ranks, and call init() only "
+            "on these."
         )
     return start.comm.Create_group(start.comm.Get_group().Incl(ranks))
 

@@ -277,7 +277,7 @@ class Job:
         return try_command(host, port=options.ssh_port, identity_file=options.ssh_identity_file)
 
     def _judge(self) -> None:
-        """After a failure: finds the rank that failed first, and ends the others."""
+        """Finds, after a failure, the rank that failed first, and ends the others."""
         if self._first is not None:
             return
         if missing := missing_in_init(self._ended, self._inits):

@@ -296,8 +296,8 @@ def find_start(
             raise ConfigError(f"comm={comm!r} is not a communicator of mpi4py.")
         if not comm:  # mpi4py's MPI_COMM_NULL, and freed communicators
             raise ConfigError(
-                "comm is MPI.COMM_NULL: this process is not in the communicator. Call init() with it on its "
-                "members alone."
+                "comm is MPI.COMM_NULL: this process is not in the communicator. Call init() with it only on "
+                "its members."
             )
         if comm.Is_inter():
             raise ConfigError("comm is an intercommunicator: pass comm.Merge(), one group of ranks.")

@@ -25,7 +25,7 @@ _CHIEFS = ("chief", "master")
 _UNSUPPORTED_JOBS = {
     "evaluator": "there are no evaluators here: evaluate in a process of its own, without TF_CONFIG, from "
     "the checkpoints that worker 0 writes",
-    "controller": "there is no controller here: start the workers and the servers alone",
+    "controller": "there is no controller here: start only the workers and the servers",
 }
 _PROTOCOLS = {
     "grpc": (False, "data goes over the transports that RDMACOLL_TRANSPORT allows"),

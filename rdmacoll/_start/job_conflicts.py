@@ -11,7 +11,7 @@ from typing import Any
 
 from rdmacoll._start.rendezvous_listener import LocalProcess, list_difference
 
-# For so long after the world stands, a second process of one rank may mean that jobs have exchanged ranks.
+# A second process of one rank in this time after the start may mean that two jobs have exchanged ranks.
 AMBIGUOUS_S = 60.0
 
 

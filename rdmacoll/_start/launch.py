@@ -147,7 +147,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def parse_address(address: str) -> tuple[str, int] | None:
-    """As `split_address`, but None for text that is no address."""
+    """Like `split_address`, but None for text that is no address."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -162,7 +162,7 @@ class TcpExchange:
         return self._side if isinstance(self._side, RendezvousRoot) else None
 
     def hold_address(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
-        """As `RendezvousRoot.hold_address`. The owner of the `address_holder` closes the address at the end
+        """Like `RendezvousRoot.hold_address`. The owner of the `address_holder` closes the address at the end
         of the world."""
         if isinstance(self._side, RendezvousRoot):
             self._side.hold_address(is_over, blame)

@@ -165,7 +165,7 @@ class RendezvousRoot:
             self._peers = {}
 
     def share_address(self, callers: Callable[[], int]) -> None:
-        """As `BootstrapExchange.share_address`."""
+        """Like `BootstrapExchange.share_address`."""
         if not self._shares_port:
             return
         descriptor = callers()

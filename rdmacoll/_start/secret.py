@@ -14,7 +14,7 @@ from rdmacoll.engine.errors import ConfigError
 SECRET_BYTES = 32
 _BYTES_MIN = SECRET_BYTES // 2
 _BYTES_MAX = 4096
-# One in two million secrets of sixteen random hexadecimal digits has fewer different digits.
+# The minimum of different digits. One in two million random secrets of 16 hexadecimal digits has fewer.
 _DISTINCT_MIN = 5
 
 

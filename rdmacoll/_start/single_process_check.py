@@ -105,6 +105,6 @@ def _tf_config(variables: Mapping[str, str]) -> str:
     if tasks <= 1:
         return ""
     return (
-        f'TF_CONFIG names {tasks} workers, but it starts worlds with parameter servers alone (mode="ps"): '
+        f'TF_CONFIG names {tasks} workers, but it starts only worlds with parameter servers (mode="ps"): '
         f"each process would be a world of its own. Start with mpirun, srun or torchrun, or give {_BY_HAND}."
     )

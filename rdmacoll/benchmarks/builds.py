@@ -32,8 +32,8 @@ def _key_of_other(key: str) -> str:
 
 
 def ratios_to_build(cells: Mapping[str, Cell]) -> dict[str, float]:
-    """For each work of ours that the other build has done too: its time / our time, above 1 if we are
-    faster. A key is the name of a library, and the words of a work."""
+    """Returns the other build's time / our time for each work that both have done: above 1, we are faster. A
+    key is the name of a library, and the words of a work."""
     found = {}
     for key, cell in cells.items():
         other = cells.get(_key_of_other(key))

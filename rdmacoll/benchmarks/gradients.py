@@ -22,7 +22,7 @@ def vgg16_shapes() -> list[tuple[int, ...]]:
     return [*found, (7 * 7 * 512, 4096), (4096,), (4096, 4096), (4096,), (4096, 1000), (1000,)]
 
 
-# By name: the title, and the shapes of the variables.
+# The title of each model, and the shapes of its variables.
 MODELS = {
     "resnet50": ("ResNet-50", resnet50.shapes()),
     "resnet101": ("ResNet-101", resnet50.shapes((3, 4, 23, 3))),

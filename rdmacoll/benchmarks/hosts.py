@@ -113,7 +113,7 @@ class Hosts:
         return int(words[words.index("mtu") + 1])
 
     def prefixes(self, host_of: Sequence[int]) -> dict[int, list[str]]:
-        """By rank: the prefix of a command that starts the rank on its host."""
+        """Returns, by rank, the prefix of a command that starts the rank on its host."""
         return {rank: ["ip", "netns", "exec", self.names[host]] for rank, host in enumerate(host_of)}
 
     def shell(self, folder: Path) -> Path:

@@ -116,7 +116,7 @@ def level_with(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> li
 
 
 def ratios_of(cells: Mapping[str, Cell], bucket: int) -> dict[str, float]:
-    """By peer: the time of its gradients alone / ours with this bucket size."""
+    """Returns, by peer, the time of its gradients alone / our time with this bucket size."""
     own = cells.get(f"{OUR_OP} gradients {bucket}")
     if own is None:
         return {}

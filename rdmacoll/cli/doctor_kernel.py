@@ -91,7 +91,7 @@ def memlock(machine: Machine) -> Iterator[Finding]:
     check = "ulimit -l (KiB), on each node and as the ranks are started: mpirun ... bash -c 'ulimit -l'"
     off = rdma_request(machine.settings).off
     if off or not seen_devices(machine):
-        needless = f"RDMA alone needs it, and {off} turns that off" if off else "RDMA alone needs it"
+        needless = f"only RDMA needs it, and {off} turns RDMA off" if off else "only RDMA needs it"
         yield ok("locked memory", f"{have} ({needless})", why=why, check=check)
         return
     if limit.soft == UNLIMITED or machine.memory.is_memlock_exempt:

@@ -27,7 +27,7 @@ def engine(machine: Machine) -> Iterator[Finding]:
         yield problem(
             "librdmacoll",
             f"{found.path} is version {found.version}, the Python package {machine.package}",
-            why="each version works with the same version of the other alone",
+            why="the library and the package must have the same version",
             cure="pip install --force-reinstall rdmacoll, or make native in the source tree",
             check="rdmacoll --version; rdmacoll selftest",
         )

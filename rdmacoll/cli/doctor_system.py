@@ -45,7 +45,7 @@ def binding(machine: Machine) -> Iterator[Finding]:
     launched = machine.start.launch
     yield (problem if launched else note)(
         "binding",
-        f"this process may run on core {found.allowed[0]} alone, of {found.online}"
+        f"this process may run on core {found.allowed[0]} only, of {found.online}"
         + (f"; it was started by {launched.source}" if launched else ""),
         why="all threads of TensorFlow and of the engine share that core",
         cure="mpirun --bind-to none (Open MPI), -bind-to none (MPICH), srun --cpu-bind=none; else taskset",
@@ -65,14 +65,14 @@ def huge_pages(machine: Machine) -> Iterator[Finding]:
         yield note(
             "huge pages",
             f"{reserved}; transparent: never",
-            why="large arrays then take a page fault for each 4 KiB, and an adapter an address for each",
+            why="each 4 KiB of a large array then costs a page fault, and the adapter one address",
             cure="echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
             check=check,
             is_standing=True,
         )
     else:
         seen = f"{reserved}; transparent: {found.transparent or 'not in this kernel'}"
-        why = "large arrays take fewer page faults with them, and an adapter fewer addresses"
+        why = "with them, large arrays cost fewer page faults, and the adapter fewer addresses"
         yield ok("huge pages", seen, why=why, check=check)
 
 

@@ -134,7 +134,7 @@ def _rdma_cause(found: Paths, path: Path) -> tuple[str, str, str]:
         wrong, other = _outlier(found, low, high)
         return (
             f"wrong GID: {low.text} uses {low_rail.gid.text()} and {high.text} uses {high_rail.gid.text()}; "
-            "packets of one kind are not understood as the other",
+            "a port with one kind of GID ignores packets of the other kind",
             _other_gid(wrong, other.rails[0]),
             check,
         )

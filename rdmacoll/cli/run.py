@@ -99,7 +99,7 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--jsrun", "use_jsrun", is_flag=True, hidden=True)
 @click.option("--mpi-args", help='Further arguments of mpirun: --mpi-args="--map-by ppr:6:node".')
 @click.option("--binding-args", help="Arguments of mpirun in place of --bind-to none.")
-@click.option("--tcp", "tcp_flag", is_flag=True, help="Carry data over TCP and shared memory alone.")
+@click.option("--tcp", "tcp_flag", is_flag=True, help="Carry data only over TCP and shared memory.")
 @click.option("--horovod", "with_horovod", is_flag=True, help="Let `import horovod` find rdmacoll.")
 @_with_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")

@@ -112,11 +112,11 @@ class _GlobalProcessSet(ProcessSet):
         return True
 
     def rank(self) -> int:
-        """As `rdmacoll.rank()`."""
+        """Like `rdmacoll.rank()`."""
         return self._topology()[0]
 
     def size(self) -> int:
-        """As `rdmacoll.size()`."""
+        """Like `rdmacoll.size()`."""
         return self._topology()[1]
 
     def number_in(self, engine: Any) -> int:

@@ -30,7 +30,7 @@ def in_process_set(process_set: ProcessSet) -> Iterator[None]:
 
 
 def in_set_of(op: Any) -> contextlib.AbstractContextManager[None]:
-    """As `in_process_set`, for the set of an existing op."""
+    """Like `in_process_set`, for the set of an existing op."""
     return in_process_set(process_sets()[op.get_attr("process_set")])
 
 
@@ -84,8 +84,7 @@ def gradient_in_set_of_op(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def gradient_of_same_kind(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As `gradient_in_set_of_op`, for ops whose gradients may be Horovod's: those of the gradient then are,
-    too."""
+    """Like `gradient_in_set_of_op`. If the op's gradient is Horovod's, so are those of the ops in it."""
 
     @functools.wraps(function)
     def wrapper(op: Any, *grads: Any) -> Any:

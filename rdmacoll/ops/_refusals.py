@@ -1,7 +1,8 @@
-"""Collectives that this rank refuses before their kernels have seen them.
+"""Collectives that this rank refuses in Python, before their kernels run.
 
-A refused collective still takes its number, or in a graph its name. The ranks of its set that call it get the
-reason. Otherwise the next collective would meet the refused one of another rank.
+The other ranks of the set may have called the same collective. So the refused one keeps its number (in a
+graph: its name), and the other ranks get the reason as their error. Without that, this rank's next collective
+would be paired with the refused one of the other ranks.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Sessions of TensorFlow 1: values of variables, and MonitoredTrainingSession, which starts itself again
-after a supposed preemption.
+"""Sessions of TensorFlow 1: values of variables, and MonitoredTrainingSession, which makes a new session
+after an error that it takes for a preemption.
 """
 
 from __future__ import annotations

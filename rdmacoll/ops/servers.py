@@ -85,7 +85,7 @@ def exchange(gradients: Sequence[Any], names: Sequence[str], learning_rate: Any 
 def exchange_undeclared(
     gradients: Sequence[Any], names: Sequence[str], learning_rate: Any = None
 ) -> list[Any]:
-    """As `exchange`, for variables that may be declared after the ops are built, but before they run."""
+    """Like `exchange`, for variables that may be declared after the ops are built, but before they run."""
     results: list[Any] = list(gradients)
     with op_scope():
         rate = _rate(learning_rate)

@@ -50,8 +50,8 @@ class Distributed(WrappedCopies):
         return reduced_pairs(self._rdmacoll_reduce, pairs, is_early=True)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """As the plain optimizer's. With several passes in a step, the last one applies. Gradients that
-        the caller excludes from the aggregation have to be reduced already: by `compute_gradients`, a
+        """Like the plain optimizer's method. With several passes in a step, the last one applies. Gradients
+        that the caller excludes from the aggregation have to be reduced already: by `compute_gradients`, a
         wrapped tape, or the program."""
         pairs, accumulation = list(grads_and_vars), self._rdmacoll_accumulation
         self._rdmacoll_reduce.check_clipping(self, [variable for _, variable in pairs])
@@ -159,7 +159,7 @@ class DistributedNew(Distributed):
     there does not run the update."""
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """As the plain optimizer's. Raises ConfigError in a graph of TensorFlow 1."""
+        """Like the plain optimizer's method. Raises ConfigError in a graph of TensorFlow 1."""
         refuse_graphs(self)
         return super().apply_gradients(*args, **kwargs)
 

@@ -239,7 +239,7 @@ def _check_parts(optimizer: Any, variables: Any) -> None:
         if isinstance(part, Distributed):
             raise ConfigError(
                 f"a {type(optimizer).__name__} and the {type(part).__name__} in it are both wrapped: those "
-                "gradients would be reduced twice. Wrap the outer one alone."
+                "gradients would be reduced twice. Wrap only the outer one."
             )
 
 

@@ -124,11 +124,11 @@ def save_with_keras_3(optimizer: Any) -> None:
 
 
 def _residual_of(variable: Any, gradient: Any, compression: LossyCompressor) -> Any:
-    """As `residual_of`, but makes a missing one. Raises ConfigError."""
+    """Like `residual_of`, but makes a missing one. Raises ConfigError."""
     if not isinstance(plain_variable(variable), tf.Variable) or not gradient.dtype.is_floating:
         raise ConfigError(
             f"{compression!r} cannot compress the gradient of {getattr(variable, 'name', 'a tensor')} "
-            f"({gradient.dtype.name}): it keeps residuals, for variables of floats alone."
+            f"({gradient.dtype.name}): it keeps residuals, and only for variables of floats."
         )
     return _made(variable, tf.float64 if gradient.dtype == tf.float64 else tf.float32)
 

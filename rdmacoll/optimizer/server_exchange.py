@@ -139,7 +139,7 @@ class Exchange:
             self._set_at = -1
 
     def pull_values_to_save(self, optimizer: Any) -> None:
-        """As `pull_values`, unless the program has set a variable after its last step. Then the program
+        """Like `pull_values`, unless the program has set a variable after its last step. Then the program
         saves its own values, as EarlyStopping does when it restores the best ones."""
         if self._set_at != int(optimizer._iterations.numpy()):
             self.pull_values()

@@ -91,7 +91,7 @@ def reduced(
 
 @not_converted
 def reduced_early(reducer: GradientReducer, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """As `reduced`, for gradients that come from a tape, wrapped or not, and are unchanged since."""
+    """Like `reduced`, for gradients that come from a tape, wrapped or not, and are unchanged since."""
     number = number_of(world.current(), reducer.process_set)
     origins = [
         Origin.REDUCED if one is None or is_marked_reduced(one, number) else Origin.LOCAL for one in gradients

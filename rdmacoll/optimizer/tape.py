@@ -30,7 +30,7 @@ class DistributedTape(tf.GradientTape):  # type: ignore[misc]
         output_gradients: Any = None,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """As `tf.GradientTape.gradient`, with gradients reduced over all ranks, in the structure of
+        """Like `tf.GradientTape.gradient`, with gradients reduced over all ranks, in the structure of
         `sources`."""
         own_gradients = super().gradient(target, sources, output_gradients, unconnected_gradients)
         reduced = self._rdmacoll_reduced(tf.nest.flatten(own_gradients), tf.nest.flatten(sources))
@@ -99,7 +99,7 @@ def wrapped(
     name: str | None = None,
     **options: Any,
 ) -> Any:
-    """As `DistributedGradientTape`, with a reducer of this class. options: its other arguments."""
+    """Like `DistributedGradientTape`, with a reducer of this class. options: its other arguments."""
     refuse_servers()
     if checked_passes(backward_passes_per_step) != 1:
         raise ConfigError(

@@ -49,7 +49,7 @@ def applied(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def applied_in_a_graph(optimizer: Any, weights: Sequence[Any], passes: int, session: Any) -> None:
-    """As `applied`, after a batch of `fit` in a graph of TensorFlow 1, where `passes` batches make an
+    """Like `applied`, after a batch of `fit` in a graph of TensorFlow 1, where `passes` batches make an
     update. Python reads variables between two runs of the session."""
     if _needs_no_check(optimizer):
         return

@@ -56,7 +56,7 @@ class Distributed(WrappedCopies):
         return [(None if gradient is None else next(found), variable) for gradient, variable in pairs]
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """As the plain optimizer's, for gradients that `compute_gradients` or a wrapped tape has reduced."""
+        """Like the plain optimizer's method. The gradients come reduced, from us or from a wrapped tape."""
         pairs = list(grads_and_vars)
         states = single_reduction.states(*split(pairs), self._rdmacoll_reduce.process_set)
         has_passes = self._rdmacoll_reduce.backward_passes_per_step > 1

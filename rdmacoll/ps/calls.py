@@ -107,7 +107,7 @@ def exchange(
     if not pushed.keys() >= outputs.keys():
         raise ConfigError(
             f"out names {', '.join(sorted(outputs.keys() - pushed.keys()))}, but the call pushes no "
-            "gradients of them: name pushed variables alone in out."
+            "gradients of them: name only pushed variables in out."
         )
     values = {name: _output_for(name, outputs.get(name)) for name in pushed}
     output_ids = [id(array) for array in outputs.values() if array is not None]

@@ -45,7 +45,7 @@ from cuda_calls import (
     size_of,
 )
 
-# A stream that does not wait would have done its work by then.
+# The time after which a stream that has not finished is known to wait.
 HESITATION_S = 0.05
 FLAGS = ctypes.c_uint64(0)
 

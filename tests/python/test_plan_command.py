@@ -164,7 +164,7 @@ def test_settings_count(tmp_path):
             "parameter servers",
         ),
         (["--nodes", "8", "--bytes", "64M", "--latency-us", "5000"], {}, "", "made for the usual latency"),
-        (["--ranks", "64", "--nodes", "64", "--bytes", "8M"], {}, "ring", "few and round cuts"),
+        (["--ranks", "64", "--nodes", "64", "--bytes", "8M"], {}, "ring", "few and round limits"),
     ],
 )
 def test_a_choice_that_is_not_the_cheapest_of_the_model_says_why(tmp_path, arguments, environ, cheapest, why):

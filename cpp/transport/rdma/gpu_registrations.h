@@ -52,8 +52,8 @@ class GpuRegistrations {
   void release(const Piece& memory);
   bool is_held(const Piece& memory) const;
 
-  // For held memory:
-  // The number of bytes from `address` to the end of its slab.
+  // The next three functions take addresses in held memory. reach() returns the number of bytes
+  // from `address` to the end of its slab.
   std::size_t reach(const std::byte* address) const;
   const RailKeys& keys(const std::byte* address) const { return slab_of(address).keys; }
   Gpu gpu(const std::byte* address) const;

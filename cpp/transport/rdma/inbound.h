@@ -32,7 +32,8 @@ class Inbound final : public FlushWaiter {
   bool has_work() const {
     return !granting_.empty() || !staged_.empty() || !asking_.empty() || !taking_.empty();
   }
-  bool has_transfers() const { return !by_key_.empty(); }  // larger than the eager cut
+  // Whether transfers larger than the eager size are under way.
+  bool has_transfers() const { return !by_key_.empty(); }
   bool has_report() const { return !received_.empty(); }
   bool has_flushes() const { return flushes_ > 0; }     // transfers wait for flushes
   bool has_early() const { return early_.size() > 0; }  // data whose receive is not posted yet

@@ -59,7 +59,7 @@ std::string prepare_for_forks(const Library& library) {
   if (error == 0) return "";
   return cat("registered memory is not protected when this process forks (ibv_fork_init: ",
              error_text(error),
-             ", which is so when another library registered memory first): set "
+             "; this happens if another library has registered memory before). Set "
              "RDMAV_FORK_SAFE=1 before the start, or do not fork.");
 }
 

@@ -306,7 +306,7 @@ bool RdmaPeer::handle_message(std::size_t rail, const Completion& completion, Si
 bool RdmaPeer::handle_record(const RecordHeader& header, std::span<const std::byte> payload,
                              Sink& sink) {
   if (header.kind == RecordKind::path) {
-    // It may overtake the word `ready` on the socket.
+    // This record may arrive before the word `ready`, which takes the socket.
     if (is_open_ || (state_ != State::joining && state_ != State::testing)) return false;
     Reader reader(payload);
     const auto their_cut = reader.get<uint32_t>();

@@ -82,7 +82,7 @@ Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
         {wanted, kCompletionsMax,
          static_cast<uint64_t>(std::max(1, ports_.rails[rail].completions_max))}));
     RC_RETURN_IF_ERROR(verbs.open({ports_.rails[rail].device, port.completions_left}, port.device));
-    // For memory of GPUs, which may come later.
+    // Reserves completions for the flushes of GPU memory, which callers may use later.
     port.completions_left -= std::min(port.completions_left, rdma::GpuFlushes::kCompletions);
     ports_.devices.push_back(port.device.get());
     const std::array<std::pair<Source, int>, 2> watched = {

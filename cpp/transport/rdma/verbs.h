@@ -162,7 +162,7 @@ class Device {
                                      std::unique_ptr<Registration>& registration) = 0;
   // Returns true if the library and the kernel register dma-bufs on this device.
   virtual bool takes_dma_bufs() = 0;
-  // As register_gpu_memory(). The descriptor may be closed afterwards.
+  // Like register_gpu_memory(). The descriptor may be closed afterwards.
   virtual Status register_dma_buf(const DmaBufPart& part,
                                   std::unique_ptr<Registration>& registration) = 0;
   // Creates it in state INIT, on `port` with the PKEY of that index.

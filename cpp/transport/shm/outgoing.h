@@ -2,7 +2,7 @@
 //
 // A send is a publication in the transfer space. Once the receive is posted, the receiver copies
 // the bytes out of our memory and releases it. The sender never writes into the receiver's memory.
-// So posting the receive is the grant, and costs no message.
+// The posted receive serves as the grant, so a grant costs no message.
 //
 // If the receiver can read only our pool, other bytes are staged in the pool first. Staging memory
 // is bounded. A transfer without a receive would keep that memory from another that the peer waits

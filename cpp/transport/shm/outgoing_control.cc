@@ -64,7 +64,7 @@ void Outgoing::note(RecordKind kind, uint32_t count, uint64_t extra,
   flush_notes();
 }
 
-// Not between the fragments of a control message.
+// Writes no note while a control message has fragments left, since they must follow one another.
 bool Outgoing::flush_notes() {
   std::size_t written = 0;
   for (; control_.empty() && written < notes_.size(); ++written) {

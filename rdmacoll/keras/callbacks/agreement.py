@@ -10,8 +10,7 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, MismatchError
 
-# For each group: the variables that its optimizer is built for, each variable's dtype and shape, and the
-# hyperparameters.
+# A group's variables, for which its optimizer is built, their dtypes and shapes, and the hyperparameters.
 Groups = Mapping[str, tuple[Any, Mapping[str, str], Mapping[str, str]]]
 _NO_GROUP: tuple[Any, Mapping[str, str], Mapping[str, str]] = (None, {}, {})
 
@@ -86,7 +85,7 @@ def check_problems(problems: Mapping[int, str]) -> None:
 
 
 def slots_to_build(groups: Mapping[int, Groups]) -> dict[str, list[str]]:
-    """For each optimizer that only some ranks have built: the variables that it is built for there."""
+    """Returns the optimizers that only some ranks have built, with the variables of these ranks."""
     missing: dict[str, list[str]] = {}
     for key in _union(groups.values()):
         lists = [one[key][0] if key in one else None for one in groups.values()]

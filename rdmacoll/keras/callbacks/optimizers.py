@@ -83,7 +83,7 @@ def _of_legacy(part: Any, model: Mapping[str, Any]) -> dict[str, Any]:
         part._create_hypers()
         found = {"iterations": part.iterations}
     found.update(part._hyper)
-    # By variable and slot, since the list of a restored optimizer has the order of its file.
+    # The keys are variables and slots, since the list of a restored optimizer has the order of its file.
     for variable, slots in zip(_named(part, part._slots, model), part._slots.values()):
         found.update((f"{slot}/{variable}", value) for slot, value in slots.items())
     return found
@@ -133,7 +133,7 @@ def built_for(optimizer: Any, model: Mapping[str, Any]) -> list[str] | None:
 
 
 def settings_of(optimizer: Any) -> dict[str, str]:
-    """By name: classes, schedules, and hyperparameters that are no variables and so cannot be sent."""
+    """Returns, by name, what cannot be sent since it is no variable: classes, schedules, hyperparameters."""
     found: dict[str, str] = {}
     for part in parts_of(optimizer):
         kind = type(part).__name__
