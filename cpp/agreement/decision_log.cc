@@ -24,7 +24,7 @@ DecisionLog::DecisionLog(const SetWorld& world, DescriptorTable& table, Rules ru
 SetRank DecisionLog::offer(ReadyUnit unit, bool on_gpu) {
   Offer offer{std::move(unit), {}, 0, 0, 0, false, on_gpu};
   const bool readable = decode_descriptor(offer.unit.descriptor, offer.descriptor);
-  RC_ASSERT(readable, "a descriptor that all ranks gave cannot be read");
+  RC_ASSERT(readable, "a descriptor that passed the gate cannot be read");
   offer.bytes = offer.descriptor.bytes();
   const SetRank incomplete = incomplete_rank(offer.descriptor, offer.unit.rows, world_.size());
   if (!incomplete.is_none()) return incomplete;

@@ -31,7 +31,7 @@ std::string_view prefers_direct(const Tuning& tuning, const Facts& facts) {
   if (facts.ranks > tuning.direct_ranks_at_once) return "";
   if (facts.canonical) return "canonical order: each sum is made at one place";
   if (has_wide_partials(facts)) {
-    return "16-bit floats: sums that are not whole would be twice as long";
+    return "16-bit floats: direct sends no partial sums, which would travel as float32";
   }
   return "";
 }

@@ -33,7 +33,8 @@ Tuning socket_tuning() {
           .gather_bytes_rank = 64 << 10,
           .gather_bytes_port = 16 << 10,
           .gather_bytes_long_way = 0,
-          .segment_bytes_rank = 128 << 10};  // added while it is in the cache (measured, two hosts)
+          // Data that has arrived is still in the cache when it is added (measured, two hosts).
+          .segment_bytes_rank = 128 << 10};
 }
 
 // A cut at which bytes cost as much as rounds moves with the rate of the links. It moves by powers

@@ -59,8 +59,8 @@ SystemGpu& gpu_at(std::vector<SystemGpu>& gpus, const std::string& address) {
   return gpus.back();
 }
 
-// CUDA numbers GPUs otherwise than NVML. The UUID tells which is which, or for a part of a GPU,
-// which has a UUID of its own, the address.
+// Finds the GPU of CUDA's facts among those of NVML, since their numbers differ. The key is the
+// UUID. A part of a GPU (MIG) has a UUID of its own, so its key is the PCI address.
 GpuProfile& same_gpu(const GpuFacts& facts, std::vector<SystemGpu>& gpus) {
   for (SystemGpu& each : gpus) {
     if (each.profile.uuid == facts.uuid) return each.profile;

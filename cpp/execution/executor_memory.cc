@@ -234,7 +234,7 @@ void Executor::locate(const Run& run, const Slice& slice, uint64_t bytes,
       return;
     }
     case Space::view:
-      RC_ASSERT(false, "a view is not mine to locate");
+      RC_ASSERT(false, "a view lies in a peer's memory");
   }
 }
 

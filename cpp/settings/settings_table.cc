@@ -53,14 +53,13 @@ constexpr Setting kSettings[] = {
      }},
     {"RDMACOLL_START_TIMEOUT_S", "HOROVOD_START_TIMEOUT", "60", Unit::seconds, Scope::rank,
      "0.001 to 1e9",
-     "How long the start waits for all ranks. By hand, by lists of hosts and for serve, unless "
-     "set: "
-     "1800, since the last arrival; in MPI_Init: without limit.",
+     "How long the start waits for all ranks. Unset, a start by hand, by lists of hosts or of serve "
+     "waits 1800 s since the last arrival, and MPI_Init waits without limit.",
      0.001, kSecondsMax,
      [](Config& config, const ParsedValue& value) { config.start_timeout_s = value.number; }},
     {"RDMACOLL_TRANSPORT", "", "auto", Unit::choice, Scope::world,
      "",  // settings_table() fills in the names of the transports
-     "What may carry data.", 0, 0,
+     "The transports that may carry data.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.transports = split_list(value.text); }},
     {"RDMACOLL_ALLREDUCE_ALGORITHM", "HOROVOD_HIERARCHICAL_ALLREDUCE", "auto", Unit::choice,
      Scope::world,
@@ -79,21 +78,21 @@ constexpr Setting kSettings[] = {
      "1 B to 64 GiB", "The gradient list is cut into buckets of about this size.", 1, 64 * kGi,
      [](Config& config, const ParsedValue& value) { config.bucket_bytes = value.integer; }},
     {"RDMACOLL_CHECK_NAMES", "", "true", Unit::flag, Scope::world, "true or false",
-     "Ranks that list the variables of a model in different orders get an error, told by the "
-     "names. "
-     "false: for models whose names differ between ranks for good reason.",
+     "Ranks compare the names of a model's variables. Ranks that list them in different orders get "
+     "an error. false: for models whose names differ between ranks for good reason.",
      0, 0, [](Config& config, const ParsedValue& value) { config.check_names = value.flag; }},
     {"RDMACOLL_PEER_TIMEOUT_S", "", "5", Unit::seconds, Scope::world, "0.1 to 1e9",
      "A peer that is silent for this long has failed.", 0.1, kSecondsMax,
      [](Config& config, const ParsedValue& value) { config.peer_timeout_s = value.number; }},
     {"RDMACOLL_STALL_WARNING_S", "HOROVOD_STALL_CHECK_DISABLE HOROVOD_STALL_CHECK_TIME_SECONDS",
      "10", Unit::seconds, Scope::world, "0.001 to 1e9",
-     "A warning about a tensor that some ranks have not submitted for this long.", 0.001,
+     "A tensor that some ranks have not submitted for this long causes a warning.", 0.001,
      kSecondsMax,
      [](Config& config, const ParsedValue& value) { config.stall_warning_s = value.number; }},
     {"RDMACOLL_STALL_ERROR_S", "HOROVOD_STALL_CHECK_DISABLE HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
      "600", Unit::seconds, Scope::world, "0.001 to 1e9",
-     "After this long the waiting tensor fails with StalledError.", 0.001, kSecondsMax,
+     "A tensor that some ranks have not submitted for this long fails with StalledError.", 0.001,
+     kSecondsMax,
      [](Config& config, const ParsedValue& value) { config.stall_error_s = value.number; }},
     {"RDMACOLL_PLAN_REPEATS", "", "3", Unit::count, Scope::world, "0 to 16",
      "After this many repetitions of the same order, ranks follow it without messages; 0: never.",
@@ -105,21 +104,21 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_CHECK_WEIGHTS", "", "epoch", Unit::choice, Scope::world,
      "first, epoch, off, or a number of updates (100)",
      "When ranks compare the weights, slots and learning rates of a wrapped optimizer: after its "
-     "first update, after each epoch too, or after each so many updates; off: never.",
+     "first update, after each epoch too, or each time after this number of updates; off: never.",
      1, 1e9, nullptr},
     {"RDMACOLL_CHECK_WEIGHTS_TOLERANCE", "", "1e-05", Unit::ratio, Scope::world, "0 to 1e9",
-     "How far values of two ranks may be apart, by the largest one of the variable: processors of "
-     "different kinds round differently.",
+     "The allowed difference between values of two ranks, as a share of the variable's largest "
+     "value: processors of different kinds round differently.",
      0, 1e9, nullptr},
     {"RDMACOLL_OBJECTS", "", "pickle", Unit::choice, Scope::world, "pickle or json",
      "How broadcast_object and allgather_object write objects. Pickles are signed with the job's "
-     "secret and run code when they are read; json refuses all that JSON does not have.",
+     "secret and run code when they are read; json refuses objects that JSON cannot express.",
      0, 0, nullptr},
     {"RDMACOLL_MODE", "", "allreduce", Unit::choice, Scope::world, "allreduce or ps",
      "ps: parameter servers sum what the workers push, and the workers pull the sums.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.has_servers = value.text == "ps"; }},
     {"RDMACOLL_NUM_SERVERS", "", "1", Unit::count, Scope::world, "1 to 4096",
-     "Parameter servers, which are the last ranks; colocated, every worker serves instead.", 1,
+     "The number of parameter servers, which are the last ranks. Colocated servers need no number.", 1,
      4096,
      [](Config& config, const ParsedValue& value) {
        config.servers = static_cast<int>(value.integer);
@@ -140,11 +139,13 @@ constexpr Setting kSettings[] = {
      "slowest; when unset, any number.",
      0, 1e9, [](Config& config, const ParsedValue& value) { config.ps_staleness = value.integer; }},
     {"RDMACOLL_RDMA", "TF_RDMA_ENABLED", "true", Unit::flag, Scope::world, "true or false",
-     "false: TCP where RDMA could be used. Set to true: unusable RDMA is an error.", 0, 0,
+     "false: TCP is used in place of RDMA. Set to true: unusable RDMA is an error.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.rdma_enabled = value.flag; }},
     {"RDMACOLL_DEVICE", "TF_RDMA_DEV_NAME RDMA_DEVICE", "automatic", Unit::text, Scope::rank,
      "a device (mlx5_0), a port of it (mlx5_0:2), or several, comma separated",
-     "The RDMA device, several as rails; when unset, the first one with an active port.", 0, 0,
+     "The RDMA device, or several that share the data; when unset, the first one with an active "
+     "port.",
+     0, 0,
      [](Config& config, const ParsedValue& value) { config.rdma_device = value.text; }},
     {"RDMACOLL_GID_INDEX", "RDMA_GID_INDEX", "automatic", Unit::count, Scope::rank, "0 to 255",
      "The GID of the port, by its index; when unset, the one of RoCE v2 with an IP address.", 0,
@@ -179,8 +180,8 @@ constexpr Setting kSettings[] = {
      }},
     {"RDMACOLL_RETRY_CNT", "RDMA_RETRY_CNT RDMA_QP_RETRY_COUNT", "automatic", Unit::count,
      Scope::rank, "0 to 7",
-     "How often it repeats before the peer has failed; when unset, 6. Soft-RoCE takes 7 for ever, "
-     "so it gets 6.",
+     "The repetitions of a request after which the peer has failed; when unset, 6. Soft-RoCE repeats "
+     "for ever with 7, so it gets 6.",
      0, 7,
      [](Config& config, const ParsedValue& value) {
        config.rdma_retries = static_cast<uint8_t>(value.integer);
@@ -192,8 +193,7 @@ constexpr Setting kSettings[] = {
      }},
     {"RDMACOLL_MTU", "RDMA_MTU RDMA_QP_MTU", "automatic", Unit::choice, Scope::rank,
      "256, 512, 1024, 2048, 4096 or auto",
-     "The largest packet in bytes; more than the ports of both ends have active is never taken.", 0,
-     0,
+     "The largest packet in bytes. The active MTU of the ports at both ends limits it further.", 0, 0,
      [](Config& config, const ParsedValue& value) {
        config.rdma_mtu = static_cast<uint32_t>(std::stoul(value.text));
      }},
@@ -206,8 +206,8 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_GPUDIRECT", "", "auto", Unit::choice, Scope::rank,
      "auto, off or force, or one of them for each direction (send:off,receive:force)",
      "Whether NICs read (send) and write (receive) GPU memory themselves: auto decides for each "
-     "GPU and NIC, which `rdmacoll doctor` explains; off stages in host memory; force is an error "
-     "on a machine that cannot.",
+     "GPU and NIC (`rdmacoll doctor` explains it); off stages in host memory; force is an error on "
+     "a machine where they cannot.",
      0, 0, [](Config& config, const ParsedValue& value) { config.gpudirect = value.gpudirect; }},
     {"RDMACOLL_NVML_LIBRARY", "", "libnvidia-ml.so.1", Unit::text, Scope::rank, "a name or a path",
      "The library of the GPU driver that tells BAR1 and PCIe addresses of GPUs.", 0, 0,
@@ -216,37 +216,36 @@ constexpr Setting kSettings[] = {
      "64 B to 1 GiB", "Large tensors are cut into chunks of this size.", 64, kGi,
      [](Config& config, const ParsedValue& value) { config.chunk_bytes = value.integer; }},
     {"RDMACOLL_TCP_STREAMS", "", "1", Unit::count, Scope::world, "1 to 8",
-     "TCP connections between two ranks, over all of which large transfers go. More than one may "
-     "pay where one does not fill the link, which no rank can know beforehand.",
+     "The number of TCP connections between two ranks, which share each large transfer. More than "
+     "one is faster if one does not fill the link: measure it.",
      1, 8,
      [](Config& config, const ParsedValue& value) {
        config.tcp_streams = static_cast<int>(value.integer);
      }},
     {"RDMACOLL_TCP_CONGESTION", "", "automatic", Unit::text, Scope::rank, "reno, cubic, ...",
      "The congestion control of connections between ranks (see tcp(7), TCP_CONGESTION); when "
-     "unset, "
-     "the system's. Where that is bbr, which takes pauses between messages for a slow network, "
-     "another one may pay.",
+     "unset, the system's. If that is bbr, another one may be faster: bbr takes pauses between "
+     "messages for a slow network.",
      0, 0, [](Config& config, const ParsedValue& value) { config.tcp_congestion = value.text; }},
     {"RDMACOLL_ACC_SIZE", "TF_RDMA_ACC_SIZE", "automatic", Unit::bytes, Scope::world,
      "0 B to 64 MiB",
-     "Small payloads are accumulated into one message of up to this size, larger ones ask the "
-     "receiver first; when unset, as measured between two ranks that meet: 8 to 64 KiB.",
+     "Small payloads are accumulated into one message of up to this size. Larger ones wait for a "
+     "grant of the receiver. When unset, two ranks measure it when they connect: 8 to 64 KiB.",
      0, 64 * kMi,
      [](Config& config, const ParsedValue& value) { config.accumulation_bytes = value.integer; }},
     {"RDMACOLL_BUF_SIZE", "TF_RDMA_BUF_SIZE", "1073741824", Unit::bytes, Scope::world,
      "16 MiB to 16 TiB",
-     "Bound on the engine's own (with RDMA: pinned) buffer memory; when unset, with RDMA no more "
-     "than the limit on pinned memory allows.",
+     "The limit of the engine's own buffer memory, which is pinned with RDMA. When unset, with RDMA, "
+     "it is at most what the limit on pinned memory allows.",
      16 * kMi, 16 * 1024 * kGi,
      [](Config& config, const ParsedValue& value) { config.pool_bytes = value.integer; }},
     {"RDMACOLL_SEGMENT_BYTES", "", "automatic", Unit::bytes, Scope::world, "64 B to 1 GiB",
      "A batch is cut into segments of this size, several of which are in flight.", 64, kGi,
      [](Config& config, const ParsedValue& value) { config.segment_bytes = value.integer; }},
     {"RDMACOLL_LINK_GBIT", "", "automatic", Unit::count, Scope::world, "1 to 10000",
-     "The rate of a node's links to others, for the choice of algorithms; when unset, the rate "
-     "that "
-     "the kernel reports for the interface or the device; if it reports none, 10, with RDMA 100.",
+     "The rate of a node's links to other nodes, for the choice of algorithms; when unset, the rate "
+     "that the kernel reports for the interface or the device; if it reports none, 10, with RDMA "
+     "100.",
      1, 10'000, [](Config& config, const ParsedValue& value) { config.link_gbit = value.integer; }},
     {"RDMACOLL_ONE_COPY", "", "automatic", Unit::flag, Scope::world, "true or false",
      "Read a neighbour's memory directly (process_vm_readv) within a node: in large alltoalls and "
@@ -261,7 +260,7 @@ constexpr Setting kSettings[] = {
        config.tune = value.text == "off" ? Tune::off : Tune::start;
      }},
     {"RDMACOLL_SHARE_RESULTS", "", "true", Unit::flag, Scope::world, "true or false",
-     "Large sums of TensorFlow operations lie once in a node, and all its ranks read them there.",
+     "A node keeps one copy of each large sum of TensorFlow operations, which all its ranks read.",
      0, 0, [](Config& config, const ParsedValue& value) { config.share_results = value.flag; }},
     {"RDMACOLL_COMPUTE_WORKERS", "", "automatic", Unit::count, Scope::rank, "0 to 256",
      "Threads that help the driving thread to reduce and copy.", 0, 256,
@@ -269,10 +268,10 @@ constexpr Setting kSettings[] = {
        config.compute_workers = static_cast<int>(value.integer);
      }},
     {"RDMACOLL_SPIN_US", "", "automatic", Unit::microseconds, Scope::rank, "0 to 1000000",
-     "How long to poll before sleeping.", 0, 1e6,
+     "The time for which a waiting thread polls before it sleeps.", 0, 1e6,
      [](Config& config, const ParsedValue& value) { config.spin_us = value.number; }},
     {"RDMACOLL_CUDA_LIBRARY", "", "libcuda.so.1", Unit::text, Scope::rank, "a name or a path",
-     "The library of the CUDA driver, which is opened when the first array on a GPU comes.", 0, 0,
+     "The library of the CUDA driver, which is opened for the first array on a GPU.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.cuda_library = value.text; }},
     {"RDMACOLL_CUDA_IPC", "", "off", Unit::choice, Scope::world, "auto, off or always",
      "Within a node, ranks read arrays on GPUs from each other (CUDA IPC), and GPUs sum them: auto "
@@ -286,10 +285,10 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_TIMELINE", "HOROVOD_TIMELINE", "none", Unit::text, Scope::rank,
      "a path, DYNAMIC or none",
      "The file to which rank 0 writes each operation with its times, in Chrome's trace format. "
-     "DYNAMIC: start_timeline() names it later, which needs no setting.",
+     "DYNAMIC: start_timeline() will name the file; it also works without this setting.",
      0, 0, nullptr},
     {"RDMACOLL_LOG", "HOROVOD_LOG_LEVEL", "warning", Unit::choice, Scope::rank,
-     "error, warning, info or debug", "What is worth a line on stderr.", 0, 0,
+     "error, warning, info or debug", "The lowest level of the lines on stderr.", 0, 0,
      [](Config& config, const ParsedValue& value) {
        config.log_level = value.text == "error"   ? LogLevel::error
                           : value.text == "info"  ? LogLevel::info

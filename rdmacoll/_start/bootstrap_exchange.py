@@ -95,7 +95,7 @@ class SingleRankExchange:
         self._job = (name, secret)
 
     def allgather(self, text: str, watch: Callable[[], None] = no_watch) -> list[str]:
-        """This rank's text alone."""
+        """Returns this rank's text as the only one."""
         return [text]
 
     def check(self) -> None:

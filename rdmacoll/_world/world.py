@@ -29,7 +29,7 @@ from rdmacoll.engine.process_set import ProcessSet, bind_static, initial_sets, u
 
 
 class _Process:
-    """The state of which each process has one."""
+    """The state of a process."""
 
     def __init__(self) -> None:
         self.engine: Engine | None = None

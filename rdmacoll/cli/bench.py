@@ -107,7 +107,13 @@ def _command(kind: Kind) -> click.Command:
     )
     @click.option("--min", "minimum", default="8", show_default=True, help="Smallest size in bytes.")
     @click.option("--max", "maximum", default="64M", show_default=True, help="Largest size in bytes.")
-    @click.option("--step", default=2, show_default=True, type=click.IntRange(min=2), help="Factor.")
+    @click.option(
+        "--step",
+        default=2,
+        show_default=True,
+        type=click.IntRange(min=2),
+        help="The factor from one size to the next.",
+    )
     @click.option("--turns", default=7, show_default=True, type=click.IntRange(min=1))
     @click.option("--burst", default=0.05, show_default=True, help="Seconds that one turn measures.")
     @click.option("--peers", default="", help="openmpi: the same calls through mpi4py, turn by turn.")

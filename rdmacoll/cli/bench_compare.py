@@ -51,8 +51,8 @@ def numbers_of(text: str, option: str) -> list[int]:
 
 
 def links_of(text: str, ranks: list[int]) -> list[str]:
-    """The links between the ranks, from a comma list: "machine", or Gbit/s between two hosts. Raises
-    click's usage error."""
+    """The links between the ranks, from a comma list: "machine", or Gbit/s between two hosts. Raises click's
+    usage error."""
     links = text.split(",")
     for link in links:
         if link != MACHINE and not (link.replace(".", "", 1).isdigit() and float(link) > 0):
@@ -72,14 +72,19 @@ def refuse_launched() -> None:
 
 
 @click.command("compare")
-@click.option("--peers", default="all", show_default=True, help=f"Of {', '.join(PEERS)}.")
-@click.option("--ours", default="all", show_default=True, help=f"Of {', '.join(OURS.values())}.")
-@click.option("--sizes", default=SIZES, show_default=True, help="In bytes: 8, 8:1M, 8,1M:4M.")
+@click.option("--peers", default="all", show_default=True, help=f"all, or some of {', '.join(PEERS)}.")
+@click.option("--ours", default="all", show_default=True, help=f"all, or some of {', '.join(OURS.values())}.")
+@click.option("--sizes", default=SIZES, show_default=True, help="Sizes in bytes: 8, 8:1M, 8,1M:4M.")
 @click.option("--ranks", default="2,4", show_default=True)
-@click.option("--links", default=f"{MACHINE},1,10", show_default=True, help="Gbit/s between two hosts.")
+@click.option(
+    "--links",
+    default=f"{MACHINE},1,10",
+    show_default=True,
+    help="The links: machine, or Gbit/s between two hosts.",
+)
 @takes_build
 @takes_rules
-@click.option("--seconds", default=3600.0, show_default=True, help="The limit of the whole run.")
+@click.option("--seconds", default=3600.0, show_default=True, help="The limit of the whole run, in seconds.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw the result here (needs matplotlib).")
 @command("bench compare")
 def compare(
@@ -167,11 +172,13 @@ def _missed(part: dict[str, Any]) -> list[str]:
 
 
 @click.command("peers")
-@click.option("--install", default="", help=f"all, or of {', '.join(environments.ENVIRONMENTS)}.")
+@click.option(
+    "--install", default="", help=f"Install these: all, or some of {', '.join(environments.ENVIRONMENTS)}."
+)
 @command("bench peers")
 def peers_command(*, install: str) -> Findings:
-    """Which peers are installed for `bench compare`, `bench step` and the benchmarks of parameter servers;
-    installs them in the cache."""
+    """Lists the installed peers of `bench compare`, `bench step` and the benchmarks of parameter servers.
+    With --install, installs peers in the cache."""
     refuse_launched()
     cache: Path = bootstrap.cache_folder()
     for name in names_of(install, list(environments.ENVIRONMENTS), "--install") if install else []:

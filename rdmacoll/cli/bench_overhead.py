@@ -20,9 +20,9 @@ from rdmacoll.cli.rules_options import takes_rules
 @click.command("overhead")
 @click.option("--ranks", default=2, show_default=True, type=click.IntRange(min=2))
 @click.option("--starts", default=5, show_default=True, type=click.IntRange(min=1))
-@click.option("--rest", default=3.0, show_default=True, help="Seconds of doing nothing.")
+@click.option("--rest", default=3.0, show_default=True, help="Seconds in which the ranks do nothing.")
 @takes_rules
-@click.option("--seconds", default=300.0, show_default=True, help="The limit of the whole run.")
+@click.option("--seconds", default=300.0, show_default=True, help="The limit of the whole run, in seconds.")
 @command("bench overhead")
 def overhead(*, ranks: int, starts: int, rest: float, rules: Rules, seconds: float) -> Findings:
     """Processor time of a training step, of doing nothing, the start, memory. Starts all ranks itself.

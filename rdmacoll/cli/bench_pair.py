@@ -56,15 +56,21 @@ def _row_line(row: dict[str, Any]) -> str:
 @click.option(
     "--transport",
     type=TransportName(),
-    help="Default: as in a training.",
+    help="The transport. Default: as in a training.",
 )
-@click.option("--sizes", default="8:1M", show_default=True, help="In bytes: 8, 8:1M, 8,1M:4M.")
+@click.option("--sizes", default="8:1M", show_default=True, help="Sizes in bytes: 8, 8:1M, 8,1M:4M.")
 @click.option(
-    "--repeat", default=5, show_default=True, type=click.IntRange(1, 1000), help="Bursts of a cell."
+    "--repeat", default=5, show_default=True, type=click.IntRange(1, 1000), help="Bursts for each size."
 )
-@click.option("--burst", default=0.05, show_default=True, type=click.FloatRange(0.0001, 60), help="Seconds.")
 @click.option(
-    "--timeout", default=600.0, show_default=True, type=click.FloatRange(1, 86400), help="Seconds, for all."
+    "--burst", default=0.05, show_default=True, type=click.FloatRange(0.0001, 60), help="Seconds of a burst."
+)
+@click.option(
+    "--timeout",
+    default=600.0,
+    show_default=True,
+    type=click.FloatRange(1, 86400),
+    help="The limit of the whole run, in seconds.",
 )
 @click.option(
     "--memory",

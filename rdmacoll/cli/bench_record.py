@@ -13,8 +13,17 @@ from rdmacoll.engine.errors import ConfigError
 
 
 @click.command("record", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--out", required=True, metavar="FILE", help="What --payload of other benchmarks takes.")
-@click.option("--model", type=click.Choice(["resnet50"]), help="Known sizes, instead of a program's.")
+@click.option(
+    "--out",
+    required=True,
+    metavar="FILE",
+    help="The file to write, which --payload of other benchmarks takes.",
+)
+@click.option(
+    "--model",
+    type=click.Choice(["resnet50"]),
+    help="Record the known sizes of this model instead of a program's.",
+)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 @command("bench record")
 def record(*, out: str, model: str | None, program: tuple[str, ...]) -> Findings:

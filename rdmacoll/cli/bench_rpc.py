@@ -34,7 +34,7 @@ def takes_payloads(sizes: str, kinds: str) -> Callable[..., Any]:
             "--payload",
             default=kinds,
             show_default=True,
-            help="A list of uniform, random, skewed, and files of rdmacoll bench record.",
+            help="Payloads, with commas: uniform, random, skewed, or files of rdmacoll bench record.",
         )
         @click.option(
             "--sizes", default=sizes, show_default=True, help="Sizes of payloads of one buffer: 2:8M."
@@ -44,12 +44,12 @@ def takes_payloads(sizes: str, kinds: str) -> Callable[..., Any]:
             default=10,
             show_default=True,
             type=click.IntRange(1, 1000),
-            help="Buffers of a payload.",
+            help="The number of buffers of a payload.",
         )
         @click.option("--small", default=str(payloads.SMALL), show_default=True)
         @click.option("--medium", default=bytes_text(payloads.MEDIUM), show_default=True)
         @click.option("--large", default=bytes_text(payloads.LARGE), show_default=True)
-        @click.option("--seed", default=1, show_default=True, help="Of random payloads.")
+        @click.option("--seed", default=1, show_default=True, help="The seed of random payloads.")
         @functools.wraps(function)
         def with_payloads(
             *arguments: Any,
@@ -80,12 +80,22 @@ def takes_run(links: str) -> Callable[..., Any]:
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         @click.option(
-            "--peer", "peers", multiple=True, help=f"all, or of {', '.join(PEERS)}; may come several times."
+            "--peer",
+            "peers",
+            multiple=True,
+            help=f"all, or one of {', '.join(PEERS)}; may be given several times.",
         )
-        @click.option("--ours", default="all", show_default=True, help=f"Of {', '.join(_OURS)}.")
-        @click.option("--links", default=links, show_default=True, help="Or Gbit/s between two hosts: 1,10.")
+        @click.option("--ours", default="all", show_default=True, help=f"all, or some of {', '.join(_OURS)}.")
+        @click.option(
+            "--links",
+            default=links,
+            show_default=True,
+            help="The links: machine, or Gbit/s between two hosts (1,10).",
+        )
         @takes_rules
-        @click.option("--seconds", default=1800.0, show_default=True, help="The limit of the whole run.")
+        @click.option(
+            "--seconds", default=1800.0, show_default=True, help="The limit of the whole run, in seconds."
+        )
         @click.option(
             "--plot", type=click.Path(dir_okay=False), help="Draw the result here (needs matplotlib)."
         )

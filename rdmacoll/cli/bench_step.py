@@ -22,20 +22,27 @@ DEFAULT_BUCKET = 26_214_400  # the default of RDMACOLL_BUCKET_BYTES
 
 
 @click.command("step")
-@click.option("--peers", default="all", show_default=True, help=f"Of {', '.join(PEERS)}.")
+@click.option("--peers", default="all", show_default=True, help=f"all, or some of {', '.join(PEERS)}.")
 @click.option("--ranks", default=2, show_default=True, type=click.IntRange(min=2))
-@click.option("--link", default=MACHINE, show_default=True, help="Or Gbit/s between two hosts.")
+@click.option(
+    "--link", default=MACHINE, show_default=True, help="The link: machine, or Gbit/s between two hosts."
+)
 @click.option("--backward-ms", default=100.0, show_default=True, type=click.FloatRange(1, 60_000))
 @click.option(
     "--backward",
     default=",".join(steps.MANNERS),
     show_default=True,
-    help="wait: as if an accelerator computed, the processor is free. compute: on the processor.",
+    help="wait: the processor is free, as if an accelerator computed. compute: the processor computes.",
 )
 @click.option("--buckets", default=f"1M,4M,12M,{DEFAULT_BUCKET},128M", show_default=True)
 @takes_build
 @takes_rules
-@click.option("--seconds", default=600.0, show_default=True, help="The limit of each backward pass's part.")
+@click.option(
+    "--seconds",
+    default=600.0,
+    show_default=True,
+    help="The limit of the part for each backward pass, in seconds.",
+)
 @command("bench step")
 def step(
     *,

@@ -40,29 +40,34 @@ def trainings_of(models: str, image: int | None, batch: int | None) -> list[Trai
 
 
 @click.command("ps-training")
-@click.option("--models", default="all", show_default=True, help=f"Of {', '.join(MODELS)}.")
+@click.option("--models", default="all", show_default=True, help=f"all, or some of {', '.join(MODELS)}.")
 @click.option(
     "--batch",
     type=click.IntRange(1, 4096),
-    help="Images of a worker's step; else "
+    help="Images in each step of a worker. Default: "
     f"{', '.join(f'{model.batch} for {model.name}' for model in MODELS.values())}.",
 )
 @click.option(
     "--image",
     type=click.IntRange(1, 1024),
-    help="Edge of the images in pixels; else "
+    help="Width and height of the images in pixels. Default: "
     f"{', '.join(f'{model.image} for {model.name}' for model in MODELS.values())}.",
 )
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64))
 @click.option("--servers", default=1, show_default=True, type=click.IntRange(1, 64))
-@click.option("--ours", default=_OURS, show_default=True, help=f"all, or of {', '.join(OURS)}.")
+@click.option("--ours", default=_OURS, show_default=True, help=f"all, or some of {', '.join(OURS)}.")
 @click.option(
-    "--peer", "peers", multiple=True, help=f"all, or of {', '.join(PEERS)}; may come several times."
+    "--peer", "peers", multiple=True, help=f"all, or one of {', '.join(PEERS)}; may be given several times."
 )
-@click.option("--links", default=MACHINE, show_default=True, help="Or Gbit/s between two hosts: 1,10.")
+@click.option(
+    "--links",
+    default=MACHINE,
+    show_default=True,
+    help="The links: machine, or Gbit/s between two hosts (1,10).",
+)
 @takes_build
 @takes_rules
-@click.option("--seconds", default=1800.0, show_default=True, help="The limit of the whole run.")
+@click.option("--seconds", default=1800.0, show_default=True, help="The limit of the whole run, in seconds.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw the result here (needs matplotlib).")
 @command("bench ps-training")
 def training(

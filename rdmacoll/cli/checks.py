@@ -13,7 +13,12 @@ from rdmacoll.cli.report import Findings, command, parse_range, print_line
 
 
 @click.command("verify-schedules")
-@click.option("--ranks", default="1:64", show_default=True, help="Sizes of the world, inclusive.")
+@click.option(
+    "--ranks",
+    default="1:64",
+    show_default=True,
+    help="The smallest and the largest number of ranks (both are checked).",
+)
 @command("verify-schedules")
 def verify_schedules(*, ranks: str) -> Findings:
     """Executes every algorithm's schedules symbolically, for every size of the world."""
@@ -38,11 +43,13 @@ def verify_schedules(*, ranks: str) -> Findings:
 
 @click.group()
 def sim() -> None:
-    """The real engine under a virtual clock and planned mishaps."""
+    """The real engine under a virtual clock and injected faults."""
 
 
 @sim.command("faults")
-@click.option("--seeds", default="0:1000", show_default=True, help="First seed and end, exclusive.")
+@click.option(
+    "--seeds", default="0:1000", show_default=True, help="The first seed, and the end (not included)."
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Replays one seed, and prints its events.")
 @click.option("--first", is_flag=True, help="Ends at the first seed that fails.")
 @command("sim faults")

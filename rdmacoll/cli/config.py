@@ -13,7 +13,9 @@ from rdmacoll.cli.report import Findings, command, print_line, print_prose, prin
 
 
 @click.command()
-@click.option("--all", "everything", is_flag=True, help="With the meaning and the allowed values of each.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Show also the meaning and the allowed values of each setting."
+)
 @command("config")
 def config(*, everything: bool) -> Findings:
     """Prints every setting: documented default, effective value, and its source."""

@@ -106,7 +106,7 @@ def examine(machine: Machine) -> list[Finding]:
     default=30.0,
     show_default=True,
     type=click.FloatRange(2, 3600),
-    help="Of one test of --pair.",
+    help="The limit of one test of --pair, in seconds.",
 )
 @command("doctor")
 def doctor(*, load_tensorflow: bool, pairs: bool, timeout: float) -> Findings:

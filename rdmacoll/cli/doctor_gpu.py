@@ -53,7 +53,7 @@ def direct(machine: Machine) -> Iterator[Finding]:
         yield problem(
             "GPU memory",
             error,
-            why="a way that is demanded and cannot be is an error at the start",
+            why="RDMACOLL_GPUDIRECT demands a direct way; without one, the start fails",
             cure=f"follow the message; RDMACOLL_GPUDIRECT={report['setting']} demands it",
             check=_CHECK,
         )

@@ -49,8 +49,8 @@ def _device_files(machine: Machine) -> Iterator[Finding]:
             "device files",
             seen + (f"; no permission for {', '.join(refused)}" if refused else ""),
             why=why,
-            cure="start the container with --device=/dev/infiniband; outside of one: rdma-core's udev "
-            "rules, or chmod 666 on the files",
+            cure="start the container with --device=/dev/infiniband; without a container: install "
+            "rdma-core's udev rules, or chmod 666 the files",
             check=check,
         )
     elif facts.verbs_expected:
@@ -71,7 +71,7 @@ def _libibverbs(machine: Machine) -> Iterator[Finding]:
         yield note(
             "libibverbs",
             view_by(machine, ENGINE).warning,
-            why="RDMA works, with less than it could have",
+            why="RDMA works, without some functions of the library",
             cure="follow the message",
             check="dpkg -l libibverbs1 (rpm -q libibverbs)",
         )

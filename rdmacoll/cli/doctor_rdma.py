@@ -46,7 +46,7 @@ def devices(machine: Machine) -> Iterator[Finding]:
         yield problem(
             "devices",
             f"there is no RDMA device, and {request.demanded} one",
-            why="RDMA that is demanded and cannot be used is an error at the start",
+            why="a start that demands RDMA fails without it",
             cure=f"{request.cure} to use TCP, or load the adapter's driver "
             "(modprobe mlx5_ib; for a container: --device=/dev/infiniband)",
             check="ls /sys/class/infiniband",
@@ -188,7 +188,7 @@ def choice(machine: Machine) -> Iterator[Finding]:
     yield (problem if request.demands else note)(
         "choice",
         reason,
-        why=f"{request.demanded} RDMA, so that nothing starts without" if request.demands else _FALLBACK,
+        why=f"{request.demanded} RDMA, so a start fails without it" if request.demands else _FALLBACK,
         cure=f"follow the message; or name a device above that has a usable port ({variable}=NAME or "
         f"NAME:PORT), or {alternative}",
         check="rdmacoll config; ibv_devinfo",
@@ -201,7 +201,7 @@ def _chosen(rail: Rail) -> Finding:
         return note(
             "choice",
             seen,
-            why="a link-local GID reaches the same link only, and no host behind a router",
+            why="a link-local GID reaches hosts on the same link, but none behind a router",
             cure="give the port's network interface an IP address of the job's network",
             check=f"ibv_devinfo -v -d {rail.device} -i {rail.port}",
         )

@@ -142,7 +142,7 @@ def keras(machine: Machine) -> Iterator[Finding]:
         yield note(
             "Keras",
             "it is not installed" + legacy,
-            why="gradient tapes work without; optimizers and callbacks are Keras'",
+            why="gradient tapes work without Keras; wrapped optimizers and callbacks need it",
             cure="pip install keras",
             check="python -c 'import keras'",
         )
@@ -158,6 +158,6 @@ def keras(machine: Machine) -> Iterator[Finding]:
         yield ok(
             "Keras",
             found.keras + legacy,
-            why="optimizers and callbacks are Keras'",
+            why="wrapped optimizers and callbacks use it",
             check="python -c 'import keras; print(keras.__version__)'",
         )

@@ -36,7 +36,7 @@ def tf_config(machine: Machine) -> Iterator[Finding]:
         yield problem(
             "TF_CONFIG",
             machine.variables.tf_config,
-            why="parameter servers and TensorFlow read from it who takes part",
+            why="parameter servers and TensorFlow read the list of processes from it",
             cure="write it as one line of JSON, or unset it",
             check='echo "$TF_CONFIG" | python -m json.tool',
         )
@@ -64,7 +64,7 @@ def secret(machine: Machine) -> Iterator[Finding]:
         yield problem(
             "secret",
             machine.variables.secret,
-            why="ranks that start without MPI prove by it that they belong to one job",
+            why="ranks that start without MPI use it to prove that they belong to one job",
             cure="follow the message; the file must be the same on every host",
             check="ls -ln ~/.rdmacoll/secret $RDMACOLL_SECRET_FILE",
         )

@@ -100,7 +100,7 @@ def _tcp_cause(low: RankFacts, high: RankFacts, causes: str) -> tuple[str, str, 
     if _IS_LATE in causes:
         return (
             "slow link: the two ranks have met, so no port is blocked, but the data did not arrive in time",
-            f"{_load_of(low, high)}; for a path that is long: --timeout 300",
+            f"{_load_of(low, high)}; if the path is merely long: --timeout 300",
             f"ping {high.host} on {low.host}; then {RERUN}",
         )
     if _LOSES in causes:

@@ -39,27 +39,51 @@ _STEP_MEANINGS = {
 
 @click.command()
 @click.option("--op", "operation", type=click.Choice(OPERATIONS), default="allreduce", show_default=True)
-@click.option("--ranks", default=8, show_default=True, type=click.IntRange(min=1), help="Of the world.")
-@click.option("--nodes", default=1, show_default=True, type=click.IntRange(min=1), help="That they are on.")
+@click.option(
+    "--ranks", default=8, show_default=True, type=click.IntRange(min=1), help="The number of ranks."
+)
+@click.option(
+    "--nodes",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="The number of nodes that these ranks are on.",
+)
 @click.option(
     "--bytes",
     "size",
     default="1M",
     show_default=True,
-    help="Of each rank; for allgather and gather of all ranks together; for scatter of the root.",
+    help="Bytes of each rank. For allgather and gather: of all ranks together. For scatter: of the root.",
 )
-@click.option("--dtype", type=click.Choice(_DTYPES), default="float32", show_default=True, help="Of a sum.")
+@click.option(
+    "--dtype",
+    type=click.Choice(_DTYPES),
+    default="float32",
+    show_default=True,
+    help="The dtype of a reduction.",
+)
 @click.option("--algorithm", help="The algorithm whose schedule is shown; default: the chosen one.")
-@click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Whose it is.")
+@click.option(
+    "--rank",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="The rank whose schedule is shown.",
+)
 @click.option(
     "--network",
     type=TransportName(is_network=True),
-    help="Between nodes; the first one that settings do not turn off.",
+    help="The transport between nodes. Default: the first one that settings do not turn off.",
 )
-@click.option("--latency-us", default=0.0, help="Of the network, if it is not the usual one.")
-@click.option("--gbit", default=0.0, help="Of the network, per node and direction.")
+@click.option("--latency-us", default=0.0, help="The latency of the network. Default: the usual one.")
+@click.option("--gbit", default=0.0, help="The rate of the network for each node and direction.")
 @click.option(
-    "--servers", default=0, show_default=True, type=click.IntRange(min=0), help="Parameter servers."
+    "--servers",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="The number of parameter servers.",
 )
 @command("plan")
 def plan(

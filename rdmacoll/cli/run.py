@@ -81,7 +81,13 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
     type=click.IntRange(1),
     help="Seconds until all hosts have answered and all ranks have met.",
 )
-@click.option("--network-interfaces", "--network-interface", "nics", multiple=True, help="As eth0,eth1.")
+@click.option(
+    "--network-interfaces",
+    "--network-interface",
+    "nics",
+    multiple=True,
+    help="Interfaces for the ranks: eth0,eth1.",
+)
 @click.option("--output-filename", help="A folder that gets rank.N/stdout and rank.N/stderr, too.")
 @click.option(
     "-prefix-timestamp",

@@ -88,36 +88,58 @@ def at_least(worlds: Sequence[int], times: Sequence[float | None]) -> list[float
 
 
 @click.command("scale")
-@click.option("--ranks", default="2:64", show_default=True, help="From:to, doubling.")
-@click.option("--per-node", default=1, show_default=True, type=click.IntRange(1), help="Ranks of a node.")
 @click.option(
-    "--bytes", "sizes", default="64K,1M,16M", show_default=True, help="Of the allreduces; empty: none."
+    "--ranks",
+    default="2:64",
+    show_default=True,
+    help="The smallest and the largest number of ranks, which doubles each time.",
+)
+@click.option(
+    "--per-node", default=1, show_default=True, type=click.IntRange(1), help="The number of ranks of a node."
+)
+@click.option(
+    "--bytes", "sizes", default="64K,1M,16M", show_default=True, help="Sizes of the allreduces; empty: none."
 )
 @click.option(
     "--algorithms",
     type=algorithm_option.algorithms,
-    help="With commas between. Default: auto, and all that can be forced.",
+    help="Algorithms, with commas. Default: auto, and all that can be forced.",
 )
 @click.option("--link", type=click.Choice(list(simulated.PRESETS)), default="10gbit", show_default=True)
-@click.option("--latency-us", type=float, help="Of the network between nodes, if not the preset's.")
-@click.option("--overhead-us", type=float, help="Of the processor, at each end of a transfer.")
-@click.option("--gap-us", type=float, help="From one transfer to the next at a port, at least.")
-@click.option("--gbit", type=float, help="Of a node's port, in each direction.")
-@click.option("--rack-nodes", default=0, type=click.IntRange(0), help="Nodes that share an uplink; 0: none.")
+@click.option("--latency-us", type=float, help="The latency between nodes. Default: the preset's.")
+@click.option("--overhead-us", type=float, help="The time of the processor at each end of a transfer.")
+@click.option("--gap-us", type=float, help="The least time from one transfer to the next at a port.")
+@click.option("--gbit", type=float, help="The rate of a node's port in each direction.")
+@click.option(
+    "--rack-nodes",
+    default=0,
+    type=click.IntRange(0),
+    help="The number of nodes that share an uplink; 0: none share one.",
+)
 @click.option("--oversubscription", default=1.0, show_default=True, type=click.FloatRange(1.0))
 @click.option(
     "--model",
     default="resnet50",
     show_default=True,
     type=click.Choice(list(gradients.MODELS)),
-    help="Of the step.",
+    help="The model of the training step.",
 )
 @click.option("--forward-ms", default=60.0, show_default=True, type=click.FloatRange(0.0))
 @click.option(
-    "--backward-ms", default=120.0, show_default=True, type=click.FloatRange(0.0), help="0: no training step."
+    "--backward-ms",
+    default=120.0,
+    show_default=True,
+    type=click.FloatRange(0.0),
+    help="The time of the backward pass; 0: no training step.",
 )
 @click.option("--bucket-bytes", default=26214400, show_default=True, type=click.IntRange(4))
-@click.option("--transfers", default=_TRANSFERS, show_default=True, type=click.IntRange(1), help="Of a step.")
+@click.option(
+    "--transfers",
+    default=_TRANSFERS,
+    show_default=True,
+    type=click.IntRange(1),
+    help="The largest number of transfers in a step.",
+)
 @click.option("--plot", metavar="FILE", help="Draws the curves there, as SVG.")
 @command("sim scale")
 def scale(

@@ -156,20 +156,20 @@ def _in_world(label: str, settings: dict[str, Any], results: Results, body: Call
 
 
 @click.command()
-@click.option("--seed", default=1, show_default=True, help="Of the values.")
+@click.option("--seed", default=1, show_default=True, help="The seed of the values.")
 @click.option(
     "--transport",
     "transports",
     type=TransportName(),
     multiple=True,
-    help="Only this one; may be given several times. Default: all that need no devices.",
+    help="Test only this transport; may be given several times. Default: all that need no devices.",
 )
 @click.option(
     "--algorithm",
     "algorithms",
     type=algorithm_option.algorithm,
     multiple=True,
-    help="Only this one; may be given several times. Default: auto, and all that can be forced.",
+    help="Test only this algorithm; may be given several times. Default: auto, and all that can be forced.",
 )
 @click.option(
     "--memory",

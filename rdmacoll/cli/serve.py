@@ -91,7 +91,7 @@ class _Report:
 
 
 @click.command()
-@click.option("--job_name", default="ps", show_default=True, help="As in the workers' flags: ps.")
+@click.option("--job_name", default="ps", show_default=True, help="The workers' flag. Only ps is allowed.")
 @click.option(
     "--task_index", "--task-index", type=int, help="The index of this server in --ps_hosts, from 0."
 )
@@ -104,24 +104,28 @@ class _Report:
     type=click.IntRange(1),
     help="The number of servers, if a launcher starts them.",
 )
-@click.option("--asynchronous", is_flag=True, help="As the workers' sync=False.")
+@click.option("--asynchronous", is_flag=True, help="Serve workers that train with sync=False.")
 @click.option(
     "--cross_replica_sync",
     "--cross-replica-sync",
     is_flag=False,
     flag_value="true",
     default="",
-    help="As in the workers' flags: false is --asynchronous.",
+    help="The workers' flag: false means --asynchronous.",
 )
 @click.option(
-    "--nocross_replica_sync", "--no_cross_replica_sync", "nocross", is_flag=True, help="The same as false."
+    "--nocross_replica_sync",
+    "--no_cross_replica_sync",
+    "nocross",
+    is_flag=True,
+    help="The same as --cross_replica_sync=false.",
 )
 @click.option(
     "--variable_update",
     "--variable-update",
-    help="As in the workers' flags: parameter_server or distributed_replicated.",
+    help="The workers' flag: parameter_server or distributed_replicated.",
 )
-@click.option("--staleness", type=click.IntRange(0), help="As the workers' staleness.")
+@click.option("--staleness", type=click.IntRange(0), help="The workers' staleness.")
 @click.option(
     "--every", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Print every S seconds."
 )

@@ -60,7 +60,7 @@ def test_the_kernels_are_registered_in_a_tensorflow_without_a_gpu(built, library
     assert _gpu_op.register(library[1])
     found = kernels_on_gpus()
     assert found["RdmacollAllreduce"] == found["RdmacollBroadcast"] == DTYPES
-    assert found["RdmacollAllgather"] == found["RdmacollPsPush"] == []  # by TensorFlow's own copies
+    assert found["RdmacollAllgather"] == found["RdmacollPsPush"] == []  # TensorFlow copies for these
 
 
 def test_a_library_that_does_not_fit_is_not_loaded(built, cache, monkeypatch, capfd):

@@ -9,7 +9,8 @@
 namespace rdmacoll::tcp {
 namespace {
 
-// With more bytes than this waiting, post_control returns busy, since the peer does not read.
+// If more bytes than this wait for the socket, the peer does not read, and post_control returns
+// busy.
 constexpr std::size_t kUrgentBytesMax = 4 * kControlBytesMax;
 
 constexpr std::size_t kFramesPerCall = 16;
