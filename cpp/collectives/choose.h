@@ -40,32 +40,28 @@ struct Tuning {
   int ring_ranks_uneven = 64;                  // ... if some ranks serve several partners
   uint64_t binomial_bytes_network = 24 << 10;  // broadcast: above, the two trees
   uint64_t binomial_bytes_pair = 64 << 10;     // ... between two ranks, where the trees are a chain
-  // Reduce-scatter: above these sizes a ring adds while it moves. The first is a minimum, the
-  // second counts for each rank. The third is for shared ports, and is divided by the square of a
-  // node's ranks.
+  // Reduce-scatter is a ring, which adds while it moves, above the larger of the first two sizes.
+  // If ranks share ports, the third size counts.
   uint64_t scatter_bytes_network = 512 << 10;
-  uint64_t scatter_bytes_rank = 64 << 10;
-  uint64_t scatter_bytes_port = 300 << 10;
+  uint64_t scatter_bytes_rank = 64 << 10;   // times the number of ranks
+  uint64_t scatter_bytes_port = 300 << 10;  // divided by the square of a node's ranks
   int scatter_ranks_port = 8;  // ranks of a node: above, a ring sends less through its port
-  // Reduce along a tree, up to these sizes: a minimum, and for each rank; or always, if nodes have
-  // several ranks.
+  // A reduce runs along a tree up to the larger of these two sizes.
   uint64_t reduce_bytes_network = 8 << 10;
-  uint64_t reduce_bytes_rank = 3 << 9;
-  bool reduces_by_node = false;
+  uint64_t reduce_bytes_rank = 3 << 9;    // times the number of ranks
+  bool reduces_by_node = false;           // ... or at all sizes, if nodes have several ranks
   uint64_t reduce_bytes_wide = 32 << 10;  // ... or up to here if partial sums are wide
   int reduce_ranks_wide = 32;             // ... and there are no more ranks than this
-  // Allgather by doubling, up to these sizes. For each rank; for each of few ranks of which some
-  // serve several partners. In total: for shared ports; if it crosses nodes more often than it
-  // must.
-  uint64_t gather_bytes_rank = 32 << 10;
-  uint64_t gather_bytes_uneven = 8 << 10;
-  uint64_t gather_bytes_port = 32 << 10;
-  uint64_t gather_bytes_long_way = 16 << 10;
-  // Alltoall by Bruck's algorithm: for many ranks, and little data for each pair; less if ranks
-  // share ports.
+  // An allgather runs by doubling up to one of these sizes.
+  uint64_t gather_bytes_rank = 32 << 10;   // times the number of ranks
+  uint64_t gather_bytes_uneven = 8 << 10;  // the same, for few ranks that are no power of two
+  uint64_t gather_bytes_port = 32 << 10;   // in total, if ranks share ports
+  uint64_t gather_bytes_long_way = 16
+                                   << 10;  // in total, if doubling crosses nodes needlessly often
+  // An alltoall runs by Bruck's algorithm from this number of ranks on, up to these sizes.
   int bruck_ranks_network = 12;
-  uint64_t bruck_bytes_network = 1 << 10;
-  uint64_t bruck_bytes_port = 512;
+  uint64_t bruck_bytes_network = 1 << 10;  // for each pair
+  uint64_t bruck_bytes_port = 512;         // for each pair, if ranks share ports
   // Within a node callers' memory is packed into shared memory, and is still in the cache when the
   // peer reads it. Two such copies take less time than one copy by the kernel, which reads callers'
   // memory in place. Large scattered data is the exception: each byte goes to one rank. A small sum

@@ -12,7 +12,8 @@
 
 namespace rdmacoll::cuda {
 
-// Any thread may call it. The thread starts with the first task.
+// A queue of tasks and the thread that runs them, which starts with the first task. Any thread may
+// post tasks.
 class DriverThread {
  public:
   DriverThread();

@@ -54,8 +54,8 @@ uint64_t Frames::outer_iterations(uint64_t frame) {
   tried_ = latest_;
   if (!find(1, combined(kRootFrame, combined(0, loops_.front())), frame)) return frame;
   latest_ = tried_;
-  // The innermost iteration is added to this number. So no two sums with small multiples may be
-  // equal.
+  // The caller adds the innermost iteration. The numbers must be so far apart that such sums differ
+  // too. Small multiples of the iterations would not be.
   uint64_t number = 1;
   for (uint64_t iteration : latest_) number = combined(number, iteration);
   return number;

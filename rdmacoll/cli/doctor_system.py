@@ -26,8 +26,8 @@ def cores(machine: Machine) -> Iterator[Finding]:
     yield (problem if found.quota < 1 else note)(
         "cores",
         f"{seen}, but the control group grants the time of {found.quota:g} ({found.quota_from})",
-        why="threads on all cores use up the granted time early in each period; then all stand still, and the "
-        "other ranks wait",
+        why="threads on all cores use up the granted time early in each period; then they stand still, and "
+        "the other ranks wait",
         cure="give the container as much time as cores (docker --cpus, Kubernetes limits.cpu), or limit "
         f"TensorFlow's threads to {max(1, int(found.quota))} (tf.config.threading)",
         check=check,
