@@ -67,7 +67,9 @@ _TCP = {"UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"}
 NO_TIMEOUTS = {"RDMACOLL_PEER_TIMEOUT_S": _FOREVER_S, "RDMACOLL_STALL_WARNING_S": _FOREVER_S}
 _HOROVOD_ON_MPI = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1"}
-_OPS = {"module": "tensorflow_ops"}
+# Operations that TensorFlow runs at once. 0: its default.
+THREADS = "threads"
+_OPS = {"module": "tensorflow_ops", THREADS: "4"}
 
 LIBRARIES = with_other_builds(
     (

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable
 
@@ -13,7 +13,7 @@ from rdmacoll._base.text import bytes_text
 from rdmacoll.benchmarks import resnet50
 from rdmacoll.benchmarks.builds import Ratio, ratios_of as ratios_of_builds, ratios_to_build
 from rdmacoll.benchmarks.compare import MACHINE, layout_of, teams_of
-from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS, other_build
+from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS, THREADS, Library, other_build
 from rdmacoll.benchmarks.processor_load import LoadWatch
 from rdmacoll.benchmarks.turns import Cell, Rules, Task, Turns, ratio
 
@@ -26,13 +26,14 @@ HOROVOD = 3.0  # goal: Horovod's time / ours
 
 @dataclass(frozen=True)
 class StepRequest:
-    """The measurement that is requested. manner: how a backward pass uses the processor. build: the tree
-    of another build."""
+    """The measurement that is requested. manner: how a backward pass uses the processor. threads: how many
+    operations TensorFlow runs at once, 0 for its default. build: the tree of another build."""
 
     libraries: Sequence[str]
     ranks: int
     link: str
     manner: str
+    threads: int
     backward_s: float
     buckets: Sequence[int]
     cache: Path
@@ -76,9 +77,22 @@ def tasks_of(request: StepRequest, names: Sequence[str]) -> dict[str, Task]:
     return tasks
 
 
+def with_threads(library: Library, threads: int) -> Library:
+    """The library, whose operations run in this many threads. 0: TensorFlow's default."""
+    if THREADS not in library.options:
+        return library
+    return replace(library, options={**library.options, THREADS: str(threads)})
+
+
+def threads_text(threads: int) -> str:
+    """In words."""
+    return f"{threads}" if threads else "its default"
+
+
 def rows_of(cells: Mapping[str, Cell], names: Sequence[str], buckets: Sequence[int]) -> list[dict[str, Any]]:
     """A row for each library and bucket size, in milliseconds: {library, bucket_bytes, gradients,
-    backward, step, hidden}. Raw MPI has no step: it has no operations that overlap with a backward pass."""
+    backward, step, hidden, exposed}. Raw MPI has no step: it has no operations that overlap with a
+    backward pass."""
     rows = []
     for name in names:
         group = LIBRARIES[name].group
@@ -97,6 +111,7 @@ def rows_of(cells: Mapping[str, Cell], names: Sequence[str], buckets: Sequence[i
             found.update({what: summary["median"] / 1e3 for what, summary in times.items()})
             if "step" in found and "backward" in found:
                 found["hidden"] = hidden_share(found["step"], found["backward"], found["gradients"])
+                found["exposed"] = found["step"] - found["backward"]
             rows.append(found)
     return rows
 
@@ -127,6 +142,15 @@ def ratios_of(cells: Mapping[str, Cell], bucket: int) -> dict[str, float]:
     }
 
 
+def step_ratios_of(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> dict[str, float]:
+    """Returns, by peer, the time of its step / our time."""
+    return {
+        row["library"]: float(row["step"]) / float(best["step"])
+        for row in rows
+        if row["library"] in PEERS and "step" in row
+    }
+
+
 def builds_of(manner: str, cells: Mapping[str, Cell]) -> list[Ratio]:
     """The ratios of another build to this one, of gradients and steps."""
     times = {key: cell.summary() for key, cell in cells.items() if " backward" not in key}
@@ -150,8 +174,8 @@ def missed(ratios: Mapping[str, float]) -> list[str]:
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Lines of Markdown; times are milliseconds."""
     lines = [
-        "| | buckets | gradients alone | backward pass | step | hidden |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| | buckets | gradients alone | backward pass | step | exposed | hidden |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
         cells = [
@@ -161,6 +185,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         for what in ("gradients", "backward", "step"):
             quiet = row["times_us"].get(what, {}).get("quiet", True)
             cells.append(f"{row[what]:.1f}{'' if quiet else ' (L)'}" if what in row else "")
+        cells.append(f"{row['exposed']:.1f}" if "exposed" in row else "")
         cells.append(f"{100 * row['hidden']:.0f} %" if "hidden" in row else "")
         lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -173,10 +198,11 @@ def measure(
     turns = Turns(LoadWatch(), request.rules, time.monotonic() + request.seconds, report)
     limit = "memory" if request.link == MACHINE else "stream"
     names = [n for n in request.libraries if LIBRARIES[n].group != "limit" or n == limit]
+    libraries = [with_threads(LIBRARIES[name], request.threads) for name in names]
     with (
         layout_of(request.ranks, request.link, folder) as (layout, _),
-        teams_of([LIBRARIES[name] for name in names], layout, request.cache, report, request.build) as teams,
+        teams_of(libraries, layout, request.cache, report, request.build) as teams,
     ):
         facts = {team.library.name: team.facts for team in teams}
-        write(f"backward pass: {request.manner}")
+        write(f"backward pass: {request.manner}; TensorFlow's threads: {threads_text(request.threads)}")
         return turns.take(teams, tasks_of(request, [team.library.name for team in teams])), facts

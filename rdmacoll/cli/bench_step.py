@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,17 @@ from rdmacoll.cli.rules_options import takes_build, takes_rules
 DEFAULT_BUCKET = 26_214_400  # the default of RDMACOLL_BUCKET_BYTES
 
 
+def threads_of(text: str) -> list[int]:
+    """The numbers of threads of --threads. Raises BadParameter."""
+    try:
+        counts = [int(one) for one in text.split(",")]
+    except ValueError:
+        counts = [-1]
+    if min(counts) < 0:
+        raise click.BadParameter(f"{text!r} has no list of counts from 0 on: 0,1,4", param_hint="--threads")
+    return counts
+
+
 @click.command("step")
 @click.option("--peers", default="all", show_default=True, help=f"all, or some of {', '.join(PEERS)}.")
 @click.option("--ranks", default=2, show_default=True, type=click.IntRange(min=2))
@@ -34,6 +46,12 @@ DEFAULT_BUCKET = 26_214_400  # the default of RDMACOLL_BUCKET_BYTES
     show_default=True,
     help="wait: the processor is free, as if an accelerator computed. compute: the processor computes.",
 )
+@click.option(
+    "--threads",
+    default="0,1,4",
+    show_default=True,
+    help="How many operations TensorFlow runs at once, in turn. 0: its default.",
+)
 @click.option("--buckets", default=f"1M,4M,12M,{DEFAULT_BUCKET},128M", show_default=True)
 @takes_build
 @takes_rules
@@ -41,7 +59,7 @@ DEFAULT_BUCKET = 26_214_400  # the default of RDMACOLL_BUCKET_BYTES
     "--seconds",
     default=600.0,
     show_default=True,
-    help="The limit of the part for each backward pass, in seconds.",
+    help="The limit of each part, in seconds: a backward pass with a number of threads.",
 )
 @command("bench step")
 def step(
@@ -51,6 +69,7 @@ def step(
     link: str,
     backward_ms: float,
     backward: str,
+    threads: str,
     buckets: str,
     build: Path | None,
     rules: Rules,
@@ -61,11 +80,13 @@ def step(
     Ours are TensorFlow operations in a tf.function, one for each bucket that the optimizer wrapper cuts, for
     several values of RDMACOLL_BUCKET_BYTES. Horovod's are one for each gradient. Raw MPI sums numpy arrays,
     tensor by tensor. Alone: all gradients are ready at once. Step: they become ready one after the other
-    during a backward pass. hidden: the share of the communication that overlaps the backward pass.
+    during a backward pass. exposed: what the communication adds to it. hidden: the share of the
+    communication that overlaps it.
     """
     refuse_launched()
     links_of(link, [ranks])
     manners = names_of(backward, list(steps.MANNERS), "--backward")
+    counts = threads_of(threads)
     cuts = [parse_bytes(text) for text in buckets.split(",")]
     libraries = [*OURS.values(), *names_of(peers, PEERS, "--peers"), "memory", "stream"]
     libraries += [other_build(name) for name in OURS.values()] if build is not None else []
@@ -81,12 +102,13 @@ def step(
         left_out.append(text)
         click.echo(text, err=True)
 
-    for manner in manners:
+    for manner, count in itertools.product(manners, counts):
         request = steps.StepRequest(
             [name for name in LIBRARIES if name in libraries],
             ranks,
             link,
             manner,
+            count,
             backward_ms / 1e3,
             cuts,
             bootstrap.cache_folder(),
@@ -100,13 +122,16 @@ def step(
         rows = steps.rows_of(cells, request.libraries, cuts)
         print_rows(["", *steps.table(rows), ""])
         best = steps.best_bucket(rows)
-        part: dict[str, Any] = {"manner": manner, "rows": rows, "libraries": facts}
+        part: dict[str, Any] = {"manner": manner, "threads": count, "rows": rows, "libraries": facts}
         if best is not None:
             ratios = steps.ratios_of(cells, best["bucket_bytes"])
+            of_steps = steps.step_ratios_of(rows, best)
+            part.update(step_ratio=of_steps)
             part.update(best_bucket_bytes=best["bucket_bytes"], ratio=ratios, missed=steps.missed(ratios))
             print_line(
                 f"best RDMACOLL_BUCKET_BYTES: {best['bucket_bytes']} ({bytes_text(best['bucket_bytes'])}), "
-                f"a step of {best['step']:.1f} ms, {100 * best['hidden']:.0f} % of the communication hidden"
+                f"a step of {best['step']:.1f} ms, {best['exposed']:.1f} ms exposed, "
+                f"{100 * best['hidden']:.0f} % of the communication hidden"
             )
             level = steps.level_with(rows, best)
             part["level_with_best"] = level
@@ -117,6 +142,8 @@ def step(
                 is_quiet = all(cells[key].summary()["quiet"] for key in (own, f"{name} gradients"))
                 mark = "" if is_quiet else " (L)"
                 print_line(f"{LIBRARIES[name].title} / ours, gradients alone: {value:.2f}{mark}")
+            for name, value in of_steps.items():
+                print_line(f"{LIBRARIES[name].title} / ours, step: {value:.2f}")
             for sentence in part["missed"]:
                 print_line(f"- {sentence}")
         parts.append(part)

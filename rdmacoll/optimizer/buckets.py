@@ -2,7 +2,8 @@
 
 The list is cut when the training step is traced, so that no bucket depends on timing. Buckets have backward
 order, since the last layer's gradient is ready first. The first bucket is small, so that communication begins
-early. Each bucket has one dtype.
+early. The last buckets become smaller and smaller: nothing hides the communication of the very last one, and
+the first layers of most models take much of the time with few of the bytes. Each bucket has one dtype.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+# The most for the first bucket, and for one that would be smaller to leave others as much.
 FIRST_BUCKET_BYTES = 1 << 20
 
 
@@ -34,7 +36,8 @@ class Bucket:
 def cut(
     entries: Sequence[Entry], *, bucket_bytes: int, first_bytes: int = FIRST_BUCKET_BYTES
 ) -> list[Bucket]:
-    """Buckets of at most `bucket_bytes` (a larger gradient is alone), in the order in which they fill up.
+    """Buckets in the order in which they fill up. One holds at most `bucket_bytes`, and at most half of the
+    bytes of its dtype that are left or `first_bytes`. A larger gradient is alone.
 
     >>> entries = [Entry("float32", (n,), 4 * n) for n in (100, 10, 10, 1)]
     >>> [bucket.indices for bucket in cut(entries, bucket_bytes=200, first_bytes=40)]
@@ -44,23 +47,28 @@ def cut(
     open_indices: dict[str, list[int]] = {}
     open_bytes: dict[str, int] = {}
 
-    def limit() -> int:
-        return min(first_bytes, bucket_bytes) if not buckets else bucket_bytes
+    # A gradient of unknown size counts as a full bucket.
+    sizes = [bucket_bytes if entry.bytes is None else entry.bytes for entry in entries]
+    left_bytes: dict[str, int] = {}
+    for entry, size in zip(entries, sizes):
+        left_bytes[entry.dtype] = left_bytes.get(entry.dtype, 0) + size
+
+    def limit(dtype: str) -> int:
+        wanted = max(first_bytes, left_bytes[dtype] // 2) if buckets else first_bytes
+        return min(wanted, bucket_bytes)
 
     def close(dtype: str) -> None:
         buckets.append(Bucket(dtype, tuple(open_indices.pop(dtype))))
-        del open_bytes[dtype]
+        left_bytes[dtype] -= open_bytes.pop(dtype)
 
     for index in range(len(entries) - 1, -1, -1):
-        entry = entries[index]
-        # A gradient of unknown size counts as a full bucket.
-        size = bucket_bytes if entry.bytes is None else entry.bytes
-        if entry.dtype in open_indices and open_bytes[entry.dtype] + size > limit():
-            close(entry.dtype)
-        open_indices.setdefault(entry.dtype, []).append(index)
-        open_bytes[entry.dtype] = open_bytes.get(entry.dtype, 0) + size
-        if open_bytes[entry.dtype] >= limit():
-            close(entry.dtype)
+        dtype, size = entries[index].dtype, sizes[index]
+        if dtype in open_indices and open_bytes[dtype] + size > limit(dtype):
+            close(dtype)
+        open_indices.setdefault(dtype, []).append(index)
+        open_bytes[dtype] = open_bytes.get(dtype, 0) + size
+        if open_bytes[dtype] >= limit(dtype):
+            close(dtype)
     for dtype in list(open_indices):
         close(dtype)
     return buckets

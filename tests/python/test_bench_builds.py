@@ -53,7 +53,18 @@ def test_another_build_has_a_time_and_a_ratio_in_every_cell(tmp_path, clone):
 @pytest.mark.parametrize("variant", [slow("step"), slow("ps-training")])
 def test_steps_and_trainings_have_it_too(tmp_path, clone, variant):
     options = {
-        "step": ["--peers", "", "--buckets", "25M", "--backward-ms", "5", "--backward", "wait"],
+        "step": [
+            "--peers",
+            "",
+            "--buckets",
+            "25M",
+            "--backward-ms",
+            "5",
+            "--backward",
+            "wait",
+            "--threads",
+            "0",
+        ],
         "ps-training": ["--models", "trivial", "--image", "8", "--ours", "rdmacoll-sync,rdmacoll-async"],
     }[variant]
     code, found, output = command_line(tmp_path, "bench", variant, *options, "--library", str(clone), *QUICK)

@@ -133,15 +133,19 @@ def test_a_step_hides_what_it_can(tmp_path, manner):
     code, found, output = command_line(
         tmp_path,
         *["bench", "step", "--peers", "openmpi", "--backward", manner, "--buckets", "4M,25M"],
-        *["--backward-ms", "50", "--seconds", "200", *QUICK],
+        *["--threads", "0,2", "--backward-ms", "50", "--seconds", "200", *QUICK],
     )
     assert code == 0, output
-    (part,) = found["parts"]
-    ours = [row for row in part["rows"] if row["library"] == "rdmacoll-op"]
-    assert {row["bucket_bytes"] for row in ours} == {4 << 20, 25 << 20}
-    assert all(0 <= row["hidden"] <= 1 for row in ours)
-    assert part["best_bucket_bytes"] in (4 << 20, 25 << 20)
-    assert part["ratio"]["openmpi"] > 0
+    assert [part["threads"] for part in found["parts"]] == [0, 2]
+    for part in found["parts"]:
+        ours = [row for row in part["rows"] if row["library"] == "rdmacoll-op"]
+        assert {row["bucket_bytes"] for row in ours} == {4 << 20, 25 << 20}
+        assert all(0 <= row["hidden"] <= 1 for row in ours)
+        assert all(row["exposed"] == row["step"] - row["backward"] for row in ours)
+        assert part["best_bucket_bytes"] in (4 << 20, 25 << 20)
+        assert part["ratio"]["openmpi"] > 0
+    threads = [part["libraries"]["rdmacoll-op"]["threads"] for part in found["parts"]]
+    assert threads == ["TensorFlow's defaults", "intra 1, inter 2"]
 
 
 def test_consistency_says_what_does_not_hold_and_ends_well(tmp_path):
@@ -226,6 +230,8 @@ def test_a_missing_result_is_wrong_too(got, expected, differ):
         ["compare", "--sizes", "big"],
         ["step", "--backward", "quickly"],
         ["step", "--buckets", "many"],
+        ["step", "--threads", "-1"],
+        ["step", "--threads", "all"],
         ["overhead", "--ranks", "1"],
         ["peers", "--install", "nccl"],
         ["consistency", "--min", "2"],

@@ -56,10 +56,20 @@ def test_the_last_gradient_is_in_the_first_bucket(entries: list[Entry], bucket_b
         assert flat == list(range(len(entries) - 1, -1, -1))
 
 
-def test_the_first_bucket_is_small() -> None:
+def test_the_first_and_the_last_buckets_are_small() -> None:
     quarter = FIRST_BUCKET_BYTES // 16
     buckets = cut([entry("float32", quarter)] * 100, bucket_bytes=10 * FIRST_BUCKET_BYTES)
-    assert [len(bucket.indices) for bucket in buckets] == [4, 40, 40, 16]
+    assert [len(bucket.indices) for bucket in buckets] == [4, 40, 28, 14, 7, 4, 3]
+
+
+def test_each_dtype_has_small_last_buckets() -> None:
+    quarter = FIRST_BUCKET_BYTES // 16
+    buckets = cut([entry("float32", quarter), entry("float64", quarter)] * 64, bucket_bytes=1 << 40)
+    cuts = {
+        dtype: [len(bucket.indices) for bucket in buckets if bucket.dtype == dtype]
+        for dtype in ("float32", "float64")
+    }
+    assert cuts == {"float32": [32, 16, 8, 4, 4], "float64": [2, 31, 15, 8, 4, 2, 2]}
 
 
 def test_resnet_50_has_few_buckets() -> None:

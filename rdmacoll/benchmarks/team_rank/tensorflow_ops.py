@@ -11,9 +11,6 @@ import numpy as np
 from .job import Job, Work
 from .values import Array, fill, gradient_value, wrong_gradients, wrong_sums
 
-# TensorFlow gets few threads, so that ranks do not compete for few cores. The collectives have threads of
-# their own.
-_INTRA_OP_THREADS, _INTER_OP_THREADS = 1, 4
 _MATRIX_ROWS = 256
 
 # Reduces the gradients of a step. Arguments: (gradients, bytes of a bucket or None).
@@ -23,11 +20,14 @@ Reduce = Callable[[Sequence[Any], "int | None"], "list[Any]"]
 class OpLibrary:
     """A rank with the operations of one library."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, threads: int) -> None:
+        """threads: how many operations TensorFlow runs at once. Each then has one thread. 0: TensorFlow's
+        defaults."""
         import tensorflow as tf
 
-        tf.config.threading.set_intra_op_parallelism_threads(_INTRA_OP_THREADS)
-        tf.config.threading.set_inter_op_parallelism_threads(_INTER_OP_THREADS)
+        if threads > 0:
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
         self.tf = tf
         self._gradients: list[Any] = []
         joined = _rdmacoll() if name == "rdmacoll" else _horovod()
@@ -35,7 +35,7 @@ class OpLibrary:
         self.facts = {
             "version": version,
             "tensorflow": tf.__version__,
-            "threads": f"intra {_INTRA_OP_THREADS}, inter {_INTER_OP_THREADS}",
+            "threads": f"intra 1, inter {threads}" if threads else "TensorFlow's defaults",
         }
 
     def make(self, work: Work) -> Job:
@@ -206,4 +206,4 @@ def _horovod() -> tuple[Any, Reduce, str, tuple[int, int]]:
 
 def join(options: dict[str, Any]) -> OpLibrary:
     """Joins the library's world as a rank."""
-    return OpLibrary(options["library"])
+    return OpLibrary(options["library"], int(options["threads"]))
