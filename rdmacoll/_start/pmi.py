@@ -24,7 +24,8 @@ from rdmacoll._start.start_deadline import StartDeadline
 from rdmacoll.engine.errors import ConfigError
 
 _SOCKET, _LOCAL_SIZE = "PMI_FD", "MPI_LOCALNRANKS"
-_HOST = "MPIR_CVAR_CH3_INTERFACE_HOSTNAME"  # the name by which Hydra reaches this host
+# The name by which Hydra reaches this host: of MPICH 5, of MPICH 4, of Intel MPI.
+_HOSTS = ("PMI_HOSTNAME", "MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "HYDRA_BSTRAP_LOCALHOST")
 _KEY = "rdmacoll"
 _LINE_MAX = 4096
 # A process meets the others once: PMI ends then. Later starts of its world use the same address.
@@ -112,7 +113,7 @@ def _own_address(launch: Launch, variables: Mapping[str, str]) -> str:
     if variables.get(_LOCAL_SIZE) == str(launch.size):
         host = "127.0.0.1"
     else:
-        host = variables.get(_HOST) or socket.gethostname()
+        host = next((variables[name] for name in _HOSTS if variables.get(name)), "") or socket.gethostname()
     for port in random.sample(range(PORT_FIRST, PORT_FIRST + PORTS), 200):
         with socket.socket() as probe:
             try:

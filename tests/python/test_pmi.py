@@ -7,13 +7,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from ranks import ROOT, clean_environment
 
 from rdmacoll._start import launch, pmi
+from rdmacoll.benchmarks.hosts import Hosts
 from rdmacoll.engine.errors import ConfigError
 
 
@@ -110,9 +111,10 @@ def test_all_ranks_learn_the_address_and_one_secret_and_part_from_the_manager(ma
     assert met(manager, 1) is found[1]  # a world may start again
 
 
-def test_on_several_hosts_the_address_has_the_name_that_mpirun_uses(managers) -> None:
+@pytest.mark.parametrize("variable", pmi._HOSTS)
+def test_on_several_hosts_the_address_has_the_name_that_mpirun_uses(managers, variable) -> None:
     managers.append(manager := Manager(1))
-    found = met(manager, 0, MPI_LOCALNRANKS="4", MPIR_CVAR_CH3_INTERFACE_HOSTNAME="node7")
+    found = met(manager, 0, MPI_LOCALNRANKS="4", **{variable: "node7"})
     assert found.rendezvous.startswith("node7:")
 
 
@@ -155,13 +157,17 @@ from rdmacoll import engine
 for start in range(2):
     rdmacoll.init()
     total = engine.allreduce(np.full(3, rdmacoll.rank() + 1.0), op=rdmacoll.Sum)
+    print("total", total[0], "nodes", rdmacoll.cross_size())
     rdmacoll.shutdown()
-    print("total", total[0])
 """
 
 
-def test_two_processes_of_a_manager_are_a_world(managers, tmp_path: Path) -> None:
-    managers.append(manager := Manager(2))
+def world_of(
+    manager: Manager, tmp_path: Path, prefixes: Sequence[Sequence[str]], **more: Sequence[str]
+) -> list[str]:
+    """Runs PROGRAM as one process a prefix, without mpi4py. `more` has the variables, by rank. Returns the
+    outputs.
+    """
     folder = tmp_path / "hidden" / "mpi4py"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("raise ImportError('hidden')\n")
@@ -169,16 +175,44 @@ def test_two_processes_of_a_manager_are_a_world(managers, tmp_path: Path) -> Non
     env = {"PYTHONPATH": path, "HOME": str(tmp_path), "RDMACOLL_LOG": "info"}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
-            env=clean_environment(manager.environ(rank, **env)),
+            [*prefix, sys.executable, "-c", PROGRAM],
+            env=clean_environment(
+                manager.environ(rank, **env, **{name: values[rank] for name, values in more.items()})
+            ),
             pass_fds=[manager.ends[rank].fileno()],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for rank in range(2)
+        for rank, prefix in enumerate(prefixes)
     ]
-    texts = [process.communicate(timeout=120)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], texts
-    assert all(text.count("total 3.0") == 2 for text in texts), texts
-    assert "started by a PMI launcher (MPICH, Intel MPI) without mpi4py: rank 0 of 2" in texts[0]
+    try:
+        texts = [process.communicate(timeout=120)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * len(processes), texts
+    assert f"started by a PMI launcher (MPICH, Intel MPI) without mpi4py: rank 0 of {manager.size}" in texts[0]
+    return texts
+
+
+def test_two_processes_of_a_manager_are_a_world(managers, tmp_path: Path) -> None:
+    managers.append(manager := Manager(2))
+    texts = world_of(manager, tmp_path, [[], []])
+    assert all(text.count("total 3.0 nodes 1") == 2 for text in texts), texts
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_processes_on_two_hosts_meet_at_the_name_that_mpirun_uses(managers, tmp_path: Path) -> None:
+    managers.append(manager := Manager(3))
+    with Hosts(2) as hosts:
+        host_of = [0, 0, 1]
+        texts = world_of(
+            manager,
+            tmp_path,
+            list(hosts.prefixes(host_of).values()),
+            PMI_HOSTNAME=[hosts.addresses[host] for host in host_of],
+            MPI_LOCALNRANKS=["2", "2", "1"],
+        )
+    assert all(text.count("total 6.0 nodes 2") == 2 for text in texts), texts
+    assert "rendezvous at 10.77.0.1:" in texts[0]
