@@ -3,9 +3,10 @@
     python release/check_wheel.py [WHEEL] [--environments NAMES] [--json FILE]
 
 The first part reads the archive alone: symbol versions, needed libraries, exported names, kernels, size,
-tags, metadata and auditwheel's verdict. The second part installs the wheel in fresh environments. Two ranks
-train in TensorFlow 2.15, 2.18 and the newest. The selftest runs with numpy alone in Python 3.9 to 3.13. All
-these versions of Python must be installed.
+tags, metadata and auditwheel's verdict. The wheel rdmacoll_horovod must lie beside it. The second part
+installs the wheel in fresh environments. With TensorFlow 2.15, 2.18 and the newest it installs both wheels,
+two ranks train, and horovodrun starts a program for Horovod. The selftest runs with numpy alone in Python
+3.9 to 3.13. All these versions of Python must be installed.
 """
 
 from __future__ import annotations
@@ -76,6 +77,11 @@ def version_of_tree() -> str:
     return about["__version__"]
 
 
+def horovod_wheel_of(wheel: Path) -> Path:
+    """Returns the wheel of the package horovod that `make wheel` writes beside this one."""
+    return wheel.parent / f"rdmacoll_horovod-{version_of_tree()}-py3-none-any.whl"
+
+
 class Table:
     """The printed table. It prints each row at once and collects all findings."""
 
@@ -119,13 +125,24 @@ def check_archive(wheel: Path, table: Table) -> dict[str, Any]:
     }
 
 
+def check_horovod_archive(wheel: Path, table: Table) -> None:
+    """Checks the wheel of the package horovod without installing it."""
+    if not wheel.is_file():
+        table.row("horovod wheel", "archive", "missing", [f"{wheel} is missing: make wheel"])
+        return
+    with zipfile.ZipFile(wheel) as archive:
+        files = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+    findings = rules.horovod_findings(wheel.name, files, version=version_of_tree())
+    table.row("horovod wheel", "archive", f"{len(files)} files, {wheel.stat().st_size:,} bytes", findings)
+
+
 def check_environments(wheel: Path, names: str, table: Table) -> list[dict[str, Any]]:
     """Tries every requested case. A case whose Python is missing is a finding, since nothing was tested."""
     pythons = environments.interpreters()
     trials = []
     for case in environments.cases():
         if any(case.name.startswith(name) for name in names.split(",") if name):
-            trial = environments.try_case(case, wheel, pythons)
+            trial = environments.try_case(case, wheel, horovod_wheel_of(wheel), pythons)
             trials.append(trial)
             finding = trial.finding if trial.python else f"{case.name}: {trial.summary()}"
             table.row(case.name, "runs", trial.summary(), [finding] if finding else [])
@@ -152,6 +169,7 @@ def main() -> None:
     print(wheel.name)
     table = Table()
     fields = check_archive(wheel, table)
+    check_horovod_archive(horovod_wheel_of(wheel), table)
     fields["environments"] = check_environments(wheel, options.environments, table)
     fields.update(findings=table.findings, ok=not table.findings)
     if options.json:

@@ -22,11 +22,26 @@ from ranks import clean_environment, run  # noqa: E402
 PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 RANKS = 2
 INSTALL_S, TRIAL_S = 1800, 600
+# A program for Horovod, for each version of Keras. It imports the package of the wheel rdmacoll_horovod.
+HOROVOD_PROGRAM = """
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+hvd.init()
+variable = tf.Variable([3.0, 3.0])
+with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+    loss = tf.reduce_sum(variable * 2.0 * hvd.rank())
+print("mean", tape.gradient(loss, [variable])[0].numpy().tolist(), "of", hvd.size())
+"""
+HOROVOD_LINE = f"mean [1.0, 1.0] of {RANKS}"
 
 
 @dataclass(frozen=True)
 class Case:
-    """An environment to make, with the wheel and these packages. The first installed interpreter is used."""
+    """An environment to make, with the wheel and these packages. The first installed interpreter is used.
+
+    trains: it also gets the wheel of the package horovod, whose program horovodrun starts after a training.
+    """
 
     name: str
     pythons: tuple[str, ...]
@@ -73,7 +88,7 @@ class Trial:
             done = f"selftest: {self.result['cases']} cases{skipped}"
         else:
             accuracy = f"accuracy {self.result['test_accuracy']:.3f}"
-            done = f"{self.result['ranks']} ranks train, weights equal, {accuracy}"
+            done = f"{self.result['ranks']} ranks train, weights equal, {accuracy}, horovodrun runs"
         return f"Python {self.python}, {packages}: {done}"
 
 
@@ -94,21 +109,30 @@ def interpreters() -> dict[str, Path]:
     return found
 
 
-def try_case(case: Case, wheel: Path, pythons: dict[str, Path]) -> Trial:
-    """Makes the environment, installs the wheel there, and tries it."""
+def try_case(case: Case, wheel: Path, horovod: Path, pythons: dict[str, Path]) -> Trial:
+    """Makes the environment, installs the wheel there, and tries it.
+
+    horovod: the wheel of the package horovod, which a case that trains needs.
+    """
     base = next((pythons[version] for version in case.pythons if version in pythons), None)
     if base is None:
         return Trial(case.name)
     with tempfile.TemporaryDirectory(prefix="check-wheel-") as folder:
-        return _try_in(Path(folder) / "environment", case, wheel, base)
+        return _try_in(Path(folder) / "environment", case, [wheel, horovod], base)
 
 
-def _try_in(environment: Path, case: Case, wheel: Path, base: Path) -> Trial:
+def _try_in(environment: Path, case: Case, wheels: Sequence[Path], base: Path) -> Trial:
     trial = Trial(case.name, python="?")
     python = environment / "bin" / "python"
     try:
         _call(base, "-m", "venv", environment)
-        _call(python, "-m", "pip", "install", "--quiet", f"{wheel}{case.extras}", *case.packages)
+        wheel, horovod = wheels
+        packages: list[str | Path] = [
+            f"{wheel}{case.extras}",
+            *case.packages,
+            *([horovod] if case.trains else []),
+        ]
+        _call(python, "-m", "pip", "install", "--quiet", *packages)
         about = json.loads(_call(python, _program(environment), *_names(case)))
         trial.python, trial.packages = about["python"], about["packages"]
         if not about["file"].startswith(str(environment)):
@@ -125,9 +149,22 @@ def _try_in(environment: Path, case: Case, wheel: Path, base: Path) -> Trial:
         trial.finding = judged(case, trial.result, [rank.code for rank in outcome.ranks])
         if trial.finding:
             trial.finding += "\n" + outcome.text()
+        elif case.trains:
+            trial.finding = _finding_of_horovodrun(environment, case)
     except (AssertionError, subprocess.TimeoutExpired) as error:
         trial.finding = f"{case.name}: {error}"
     return trial
+
+
+def _finding_of_horovodrun(environment: Path, case: Case) -> str:
+    """Starts the program for Horovod as its users do. Returns the finding, or ""."""
+    program = environment / "program_for_horovod.py"
+    program.write_text(HOROVOD_PROGRAM)
+    folder = environment / "bin"
+    output = _call(folder / "horovodrun", "-np", str(RANKS), folder / "python", program)
+    if output.count(HOROVOD_LINE) == RANKS:
+        return ""
+    return f'{case.name}: horovodrun did not print "{HOROVOD_LINE}" for each rank:\n{output[-3000:]}'
 
 
 def judged(case: Case, result: dict[str, Any], codes: Sequence[int | None]) -> str:

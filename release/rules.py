@@ -160,6 +160,22 @@ def wheel_findings(name: str, size: int, files: Mapping[str, bytes]) -> list[str
     return findings + record_findings(name, files)
 
 
+def horovod_findings(name: str, files: Mapping[str, bytes], *, version: str) -> list[str]:
+    """Checks the wheel of the package horovod: contents, checksums, command and needed rdmacoll."""
+    findings = [
+        f"{name} has {file}, which is not of the package horovod."
+        for file in sorted(files)
+        if not re.match(r"horovod/[^.]+\.py$|rdmacoll_horovod-[^/]+\.dist-info/", file)
+    ]
+    text = {file.rpartition("/")[2]: data.decode() for file, data in files.items() if ".dist-info/" in file}
+    required = Parser().parsestr(text.get("METADATA", "")).get_all("Requires-Dist", [])
+    if f"rdmacoll=={version}" not in required:
+        findings.append(f"{name} requires {', '.join(required) or 'nothing'}, not rdmacoll=={version}.")
+    if "horovodrun = " not in text.get("entry_points.txt", ""):
+        findings.append(f"{name} has no command horovodrun.")
+    return findings + record_findings(name, files)
+
+
 def record_findings(name: str, files: Mapping[str, bytes]) -> list[str]:
     """Checks that RECORD names every file with its checksum, and no other file."""
     record = next((file for file in files if file.endswith(".dist-info/RECORD")), None)

@@ -8,7 +8,9 @@ if(NOT ZIG)
   message(FATAL_ERROR "zig is missing: pip install -r release/requirements.txt")
 endif()
 set(CMAKE_CXX_COMPILER ${ZIG} c++ -target x86_64-linux-gnu.2.17)
-# -s: zig adds debug information, ten times the size of the rest. -rtlib=none: memcpy and its like would be plain
+# zig adds debug information, which takes a quarter of the time and ten times the size of the rest.
+set(CMAKE_CXX_FLAGS_INIT -g0)
+# -s: leaves symbols out. -rtlib=none: memcpy and its like would be plain
 # ones of zig's runtime library; those of glibc, chosen for the processor, need 0.7 of the time of an allreduce of
 # 1 MiB. The divisions of 128 bits in libc++ are then gcc's, which is linked in too.
 set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s -rtlib=none -Wl,--no-undefined")
@@ -19,6 +21,9 @@ if(NOT LIBGCC)
   message(FATAL_ERROR "g++ is missing, whose libgcc.a is linked in: apt-get install g++")
 endif()
 set(CMAKE_CXX_STANDARD_LIBRARIES_INIT ${LIBGCC})
+
+# A release is always compiled whole. A folder at a time takes a third of the time of single files.
+set(RDMACOLL_UNITY ON CACHE BOOL "Compile a folder of the engine at a time")
 
 # zig switches off what its target lacks, registers of 512 bits too: -mavx512f alone leaves them off.
 set(RDMACOLL_AVX512_OPTIONS -mevex512)

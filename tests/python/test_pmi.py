@@ -192,7 +192,8 @@ def world_of(
         for process in processes:
             process.kill()
     assert [process.returncode for process in processes] == [0] * len(processes), texts
-    assert f"started by a PMI launcher (MPICH, Intel MPI) without mpi4py: rank 0 of {manager.size}" in texts[0]
+    source = f"started by a PMI launcher (MPICH, Intel MPI) without mpi4py: rank 0 of {manager.size}"
+    assert source in texts[0]
     return texts
 
 

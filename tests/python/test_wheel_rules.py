@@ -6,15 +6,19 @@ import base64
 import hashlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from ranks import ROOT
 
 sys.path.insert(0, str(ROOT / "release"))
 
+import check_wheel
 import elf
 import environments
 import rules
+
+from rdmacoll.version import __version__
 
 VERSIONS = """
 Version definition section '.gnu.version_d' contains 1 entry:
@@ -149,14 +153,17 @@ def test_what_would_fail_on_a_node_is_named(library: elf.Library, named: str) ->
 
 def archive(**more: bytes) -> dict[str, bytes]:
     files = {f"rdmacoll/lib/{name}": name.encode() for name in rules.LIBRARIES}
-    files.update({name.replace("__", "/"): data for name, data in more.items()})
-    record = "rdmacoll-0.1.0.dist-info/RECORD"
+    return recorded({**files, **{name.replace("__", "/"): data for name, data in more.items()}})
+
+
+def recorded(files: dict[str, bytes], distribution: str = "rdmacoll") -> dict[str, bytes]:
+    """The files of a wheel with their RECORD."""
+    record = f"{distribution}-0.1.0.dist-info/RECORD"
     lines = []
     for name, data in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         lines.append(f"{name},sha256={digest},{len(data)}\n")
-    files[record] = "".join([*lines, f"{record},,\n"]).encode()
-    return files
+    return {**files, record: "".join([*lines, f"{record},,\n"]).encode()}
 
 
 def test_an_archive_as_it_should_be_has_no_findings() -> None:
@@ -185,6 +192,41 @@ def test_libraries_that_are_missing_or_foreign_are_named() -> None:
     assert any("lacks rdmacoll/lib/librdmacoll_tf.so" in f for f in rules.wheel_findings(NAME, 1, files))
     files = archive(**{"rdmacoll__libibverbs.so": b""})
     assert any("libibverbs.so" in f for f in rules.wheel_findings(NAME, 1, files))
+
+
+HOROVOD_NAME = "rdmacoll_horovod-0.1.0-py3-none-any.whl"
+HOROVOD_FILES = {
+    "horovod/tensorflow/__init__.py": "",
+    "rdmacoll_horovod-0.1.0.dist-info/METADATA": "Requires-Dist: rdmacoll==0.1.0\nRequires-Dist: packaging\n",
+    "rdmacoll_horovod-0.1.0.dist-info/entry_points.txt": "[console_scripts]\nhorovodrun = rdmacoll:main\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "named"),
+    [
+        ("horovod/__init__.py", "", ""),
+        ("horovod/library.so", "", "horovod/library.so"),
+        ("rdmacoll/__init__.py", "", "rdmacoll/__init__.py"),
+        ("rdmacoll_horovod-0.1.0.dist-info/METADATA", "Requires-Dist: rdmacoll\n", "not rdmacoll==0.1.0"),
+        ("rdmacoll_horovod-0.1.0.dist-info/entry_points.txt", "", "no command horovodrun"),
+    ],
+)
+def test_the_wheel_of_the_package_horovod_is_python_with_its_command(
+    file: str, text: str, named: str
+) -> None:
+    files = {name: one.encode() for name, one in {**HOROVOD_FILES, file: text}.items()}
+    found = rules.horovod_findings(HOROVOD_NAME, recorded(files, "rdmacoll_horovod"), version="0.1.0")
+    assert len(found) == bool(named), found
+    assert named in "".join(found)
+
+
+def test_a_missing_wheel_of_the_package_horovod_is_a_finding(tmp_path: Path, capsys) -> None:
+    table = check_wheel.Table()
+    check_wheel.check_horovod_archive(check_wheel.horovod_wheel_of(tmp_path / "rdmacoll.whl"), table)
+    (finding,) = table.findings
+    assert finding == f"{tmp_path}/rdmacoll_horovod-{__version__}-py3-none-any.whl is missing: make wheel"
+    assert "NO  missing" in capsys.readouterr().out
 
 
 METADATA = """Metadata-Version: 2.1
@@ -291,7 +333,7 @@ def test_ranks_in_an_environment_are_judged_by_what_they_leave(case, result, cod
 
 
 def test_a_case_without_its_python_is_not_claimed() -> None:
-    trial = environments.try_case(SELFTEST, ROOT / "none.whl", {"3.13": ROOT})
+    trial = environments.try_case(SELFTEST, ROOT / "none.whl", ROOT / "none.whl", {"3.13": ROOT})
     assert not trial.python
     assert not trial.finding
     assert "not tried" in trial.summary()
