@@ -242,22 +242,27 @@ def test_the_best_bucket_is_that_of_the_shortest_step_and_what_it_hides_is_shown
         "rdmacoll-op step 1048576": cell(0.115),
         "rdmacoll-op gradients 4194304": cell(0.02),
         "rdmacoll-op step 4194304": cell(0.105),
+        "horovod-mpi backward": cell(0.1),
+        "horovod-mpi gradients": cell(0.08),
+        "horovod-mpi step": cell(0.21),
     }
-    rows = step.rows_of(cells, ["rdmacoll-op", "openmpi"], [1 << 20, 4 << 20])
+    rows = step.rows_of(cells, ["rdmacoll-op", "openmpi", "horovod-mpi"], [1 << 20, 4 << 20])
     best = step.best_bucket(rows)
     assert best is not None
     assert (best["bucket_bytes"], best["hidden"]) == (4 << 20, pytest.approx(0.75))
     ratios = step.ratios_of(cells, best["bucket_bytes"])
-    assert ratios == {"openmpi": pytest.approx(2.0)}
+    assert ratios == {"openmpi": pytest.approx(2.0), "horovod-mpi": pytest.approx(4.0)}
+    assert step.step_ratios_of(rows, best) == {"horovod-mpi": pytest.approx(2.0)}
     assert step.missed(ratios) == []
     assert step.missed({"openmpi": 0.8, "horovod-mpi": 2.0}) == [
         "our operation is 0.80 times as fast as Open MPI; the goal is 1 times",
         "our operation is 2.00 times as fast as Horovod, Open MPI; the goal is 3 times",
     ]
     assert step.table(rows)[2:] == [
-        "| rdmacoll's op | 1M | 20.0 | 100.0 | 115.0 | 25 % |",
-        "| rdmacoll's op | 4M | 20.0 | 100.0 | 105.0 | 75 % |",
-        "| Open MPI |  | 40.0 |  |  |  |",
+        "| rdmacoll's op | 1M | 20.0 | 100.0 | 115.0 | 15.0 | 25 % |",
+        "| rdmacoll's op | 4M | 20.0 | 100.0 | 105.0 | 5.0 | 75 % |",
+        "| Open MPI |  | 40.0 |  |  |  |  |",
+        "| Horovod, Open MPI |  | 80.0 | 100.0 | 210.0 | 110.0 | 0 % |",
     ]
 
 
