@@ -70,8 +70,8 @@ struct WriteWordParameters {
 };
 
 // X(name, dtype, operator): the kernels that reduce. Those named reduce_* perform any operator.
-// Those named sum_* add faster. They add signed integers as unsigned ones, and do not scale
-// integers. The kernels named *mixed* take both float32 and 16-bit operands.
+// Those named sum_* add faster. Sums of integers there are not scaled, and have no sign. The
+// kernels of mixed widths take float32 operands among those of 16 bits.
 #define RC_CUDA_REDUCTIONS(X)                \
   X(sum_uint8, Uint8, Sum)                   \
   X(sum_uint16, Uint16, Sum)                 \
