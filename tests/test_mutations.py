@@ -162,13 +162,14 @@ class Planted:
 
 
 @pytest.fixture(scope="module")
-def tested() -> None:
-    """A copy of the tree whose tests pass without a planted bug."""
+def kind(request: pytest.FixtureRequest) -> str:
+    """A kind of bug whose tests pass in a copy of the tree without a planted bug."""
+    kind: str = request.param
     copy_sources()
-    for kind, (program, _) in TESTS.items():
-        build(program)
-        passes, text = run_tests(kind)
-        assert passes, f"without any planted bug of {kind}:\n{text}"
+    build(TESTS[kind][0])
+    passes, text = run_tests(kind)
+    assert passes, f"without any planted bug of {kind}:\n{text}"
+    return kind
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +185,8 @@ def simulated() -> None:
 @pytest.mark.parametrize(
     ("kind", "patch"),
     [pytest.param(kind, patch, id=f"{kind}-{patch.stem}") for kind in TESTS for patch in patches(kind)],
+    indirect=["kind"],
 )
-@pytest.mark.usefixtures("tested")
 def test_a_planted_bug_is_seen_by_its_tests(kind: str, patch: Path) -> None:
     with Planted(patch, TESTS[kind][0]):
         passes, _ = run_tests(kind)
