@@ -14,9 +14,9 @@
 
 namespace rdmacoll {
 
-// RDMACOLL_CUDA_IPC: whether ranks of a node read arrays on GPUs from each other.
 // RDMACOLL_TUNE: when the engine measures which of several ways is faster.
 enum class Tune : uint8_t { off, start };
+// RDMACOLL_CUDA_IPC: whether ranks of a node read arrays on GPUs from each other.
 enum class CudaIpc : uint8_t { automatic, off, always };
 
 // Parsed and checked values. An empty optional means automatic.

@@ -37,13 +37,13 @@ struct Speeds {        // GB (10^9 bytes) per second, the median of the bursts
 
 struct Row {
   uint64_t bytes = 0;
-  Times latency;   // one way: half of a ping-pong; over all rounds
-  Times exchange;  // both send at once; over the means of the bursts
+  Times latency;   // half of the time of a ping-pong, over all rounds
+  Times exchange;  // the time in which both sides send at once, over the means of the bursts
   Speeds speeds;
 };
 
-// Called while nothing moves, which has been so since `since`. It sleeps, yields or steps a
-// simulator, until `until` at most.
+// The probe calls it when nothing has moved since `since`. The function sleeps, yields or steps a
+// simulator. It returns by `until`.
 using Idle = std::function<void(Nanoseconds since, Nanoseconds until)>;
 
 struct Setting {

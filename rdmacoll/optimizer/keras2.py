@@ -95,9 +95,10 @@ class Distributed(WrappedCopies):
         return done
 
     def _rdmacoll_pass(self, accumulation: Accumulation, pairs: Any, args: Any, kwargs: Any) -> Any:
-        """A pass with several replicas in this process. TensorFlow leaves a replica only outside of
-        branches. So the sums over replicas are added up there, and the last pass goes back into each
-        replica."""
+        """Adds up a pass of several replicas in this process, and applies the sums in the last pass.
+
+        A replica cannot be left within a branch (merge_call within tf.cond). So this leaves the replicas
+        first, decides there whether the pass is the last one, and enters the replicas again to apply."""
         if not tf.compat.v1.executing_eagerly_outside_functions():
             refuse_accumulation(f"backward_passes_per_step={accumulation.passes}")
         reducer, (gradients, variables) = self._rdmacoll_reduce, split(pairs)
