@@ -103,10 +103,6 @@ void Engine::handle(JobRank peer, FragmentMessage& message) {
   if (message.is_last) hear(peer, std::exchange(all, {}), true);
 }
 
-void Engine::broken_protocol(JobRank sender, const std::string& what) {
-  fail(sender, world_.failed(sender.value(), cat("it sent ", what)));
-}
-
 // ---- control messages ----
 
 void Engine::post(JobRank to, uint32_t set, const Message& message) {

@@ -15,6 +15,13 @@ constexpr const char* kLeftTooEarly = "left before this rank had its data";
 // The limit for the cause of an end, which comes from user code.
 constexpr std::size_t kCauseBytesMax = 1000;
 
+// A failure that a rank has caused itself, while it still answers.
+Status at_fault(const World& world, JobRank rank, const std::string& cause) {
+  const int number = rank.value();
+  return world.blaming(number, cat(world.describe(number), " failed: ", cause, world.loss(number)),
+                       cause);
+}
+
 }  // namespace
 
 void Engine::peer_failed(int lost, const std::string& cause) {
@@ -133,7 +140,11 @@ int Engine::workers_without(JobRank lost) const {
 
 // Other ranks run the same batch, so they cannot continue without this rank.
 void Engine::fail_this_rank(const Status& status) {
-  fail(me(), world_.failed(world_.rank, status.message()));
+  fail(me(), at_fault(world_, me(), status.message()));
+}
+
+void Engine::broken_protocol(JobRank sender, const std::string& what) {
+  fail(sender, at_fault(world_, sender, cat("it sent ", what)));
 }
 
 bool Engine::end_failed_world() {
