@@ -148,14 +148,14 @@ def test_settings_count(tmp_path):
             ["--ranks", "12", "--nodes", "12", "--bytes", "512K", "--network", "tcp"],
             {},
             "direct",
-            "measured: so many hosts",
+            "if so many hosts send",
         ),
         (["--ranks", "3", "--nodes", "3", "--bytes", "8"], {}, "one_shot", "measured: between hosts"),
         (
             ["--op", "alltoall", "--ranks", "64", "--nodes", "64", "--bytes", "16"],
             {},
             "bruck_alltoall",
-            "it takes parts of one size",
+            "needs parts of equal size",
         ),
         (
             ["--ranks", "4", "--nodes", "4", "--bytes", "64M", "--servers", "1"],
@@ -163,7 +163,7 @@ def test_settings_count(tmp_path):
             "ring",
             "parameter servers",
         ),
-        (["--nodes", "8", "--bytes", "64M", "--latency-us", "5000"], {}, "", "made for the usual latency"),
+        (["--nodes", "8", "--bytes", "64M", "--latency-us", "5000"], {}, "", "set for the usual latency"),
         (["--ranks", "64", "--nodes", "64", "--bytes", "8M"], {}, "ring", "few and round limits"),
     ],
 )
