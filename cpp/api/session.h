@@ -83,6 +83,7 @@ class Session {
   void log_transport() const;
   Status check_forced_way() const;
   std::string gpu_summary();
+  int cores_of_quota() const;
   std::unique_ptr<Compute> make_compute(int cores, const LinkModel& links) const;
   DriverOptions driver_options(const Oversubscription& oversubscription, int cores) const;
 

@@ -18,4 +18,8 @@ struct GroupLimit {
 std::optional<GroupLimit> group_limit(const std::string& kind, const std::string& file,
                                       const std::string& old_file, const std::string& root = "");
 
+// Returns the time of how many cores the process's group, and all groups above it, may use. None:
+// there is no quota.
+std::optional<double> group_cores(const std::string& root = "");
+
 }  // namespace rdmacoll

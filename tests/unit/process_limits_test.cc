@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/cgroup.h"
 #include "base/text.h"
 
 namespace rdmacoll {
@@ -123,6 +124,24 @@ TEST_F(Machine, knows_containers_and_the_first_version_of_groups) {
   EXPECT_EQ(process_limits(root).group_limit, std::nullopt);
   put("/sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes", "268435456\n");
   EXPECT_EQ(process_limits(root).group_limit, 256 * kMiB);
+}
+
+TEST_F(Machine, says_how_many_cores_its_groups_may_use) {
+  EXPECT_EQ(group_cores(root), std::nullopt);
+  put("/proc/self/cgroup", "0::/job/step\n");
+  put("/sys/fs/cgroup/cpu.max", "max 100000\n");
+  EXPECT_EQ(group_cores(root), std::nullopt);
+  put("/sys/fs/cgroup/job/cpu.max", "250000 100000\n");
+  put("/sys/fs/cgroup/job/step/cpu.max", "800000 100000\n");
+  EXPECT_EQ(group_cores(root), 2.5);
+  put("/proc/self/cgroup", "3:cpu,cpuacct:/docker/x\n2:pids:/\n");
+  put("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+  put("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(group_cores(root), std::nullopt);
+  put("/sys/fs/cgroup/cpu/docker/x/cpu.cfs_quota_us", "50000\n");
+  EXPECT_EQ(group_cores(root), std::nullopt) << "there is no period";
+  put("/sys/fs/cgroup/cpu/docker/x/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(group_cores(root), 0.5);
 }
 
 TEST_F(Machine, survives_files_that_are_missing_or_broken) {
