@@ -50,7 +50,7 @@ NOTES: dict[str, str] = {
     "horovod.run": "better: without MPI; functions and results are sealed with the job's secret",
     "run": "in a world that stays as it is",
     "join": "better: for a process set, too",
-    "start_timeline": "better: without HOROVOD_TIMELINE=DYNAMIC, too; there are no cycles to mark",
+    "start_timeline": "also without HOROVOD_TIMELINE=DYNAMIC; no cycles to mark, no [phases](#timelines)",
 }
 
 
