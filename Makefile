@@ -151,7 +151,7 @@ $(RELEASE_STAMP): release/requirements.txt | $(REQUIREMENTS_STAMP)
 # package `horovod`, which is Python alone.
 wheel: system $(RELEASE_STAMP)
 	@rm -rf dist
-	@echo "packing the sources, then compiling them with zig: some minutes of two processors"
+	@echo "packing the sources, then compiling them with zig: two or three minutes of two processors"
 	$(PYTHON) -m build --no-isolation --sdist --outdir dist .
 	$(PYTHON) -m pip wheel --verbose --no-build-isolation --no-deps --config-settings=--build-option=--release \
 	  -w dist dist/rdmacoll-*.tar.gz

@@ -1,6 +1,6 @@
 """Keras: the ranks train one model on handwritten digits. Each rank has its own part of the images.
 
-mpirun --bind-to none -np 2 python examples/01_keras_digits.py [EPOCHS]
+rdmacoll run -np 2 python examples/01_keras_digits.py [EPOCHS]
 """
 
 import sys

@@ -1,6 +1,6 @@
 """TensorFlow 1: a graph, and a MonitoredTrainingSession. Rank 0 saves to a folder and continues from it.
 
-mpirun --bind-to none -np 2 python examples/02_monitored_session.py [FOLDER]
+rdmacoll run -np 2 python examples/02_monitored_session.py [FOLDER]
 """
 
 import sys

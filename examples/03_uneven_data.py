@@ -1,6 +1,6 @@
 """Uneven data: a rank whose data ends calls join(). The other ranks go on without it.
 
-mpirun --bind-to none -np 2 python examples/03_uneven_data.py
+rdmacoll run -np 2 python examples/03_uneven_data.py
 """
 
 import keras

@@ -1,6 +1,6 @@
 """A parameter server: two workers fit a line, and the third rank sums their gradients.
 
-mpirun --bind-to none -np 3 python examples/04_parameter_server.py
+rdmacoll run -np 3 python examples/04_parameter_server.py
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """An asynchronous parameter server: it owns a line and applies each gradient of two workers as it comes.
 
-mpirun --bind-to none -np 3 python examples/05_asynchronous_server.py
+rdmacoll run -np 3 python examples/05_asynchronous_server.py
 """
 
 import keras

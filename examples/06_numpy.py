@@ -1,6 +1,6 @@
 """Collectives of numpy arrays. TensorFlow is not needed.
 
-mpirun --bind-to none -np 3 python examples/06_numpy.py
+rdmacoll run -np 3 python examples/06_numpy.py
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """A training loop of your own: a gradient tape, and the averages of its gradients over all ranks.
 
-mpirun --bind-to none -np 2 python examples/07_custom_loop.py
+rdmacoll run -np 2 python examples/07_custom_loop.py
 """
 
 import keras

@@ -1,6 +1,6 @@
 """Process sets: collectives of some of the ranks. Sets may overlap.
 
-mpirun --bind-to none -np 4 python examples/08_process_sets.py
+rdmacoll run -np 4 python examples/08_process_sets.py
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Compression: gradients travel as 16 bits. The weights stay float32.
 
-mpirun --bind-to none -np 2 python examples/09_compression.py
+rdmacoll run -np 2 python examples/09_compression.py
 """
 
 import keras

@@ -30,7 +30,7 @@ from rdmacoll._start.bootstrap_exchange import BootstrapExchange, MpiExchange, S
 from rdmacoll._start.cluster import ClusterOptions
 from rdmacoll._start.inherited import MARK, check_inherited, mark_of, without_launch
 from rdmacoll._start.init_notice import tell_launcher
-from rdmacoll._start.launch import OPEN_MPI, Launch
+from rdmacoll._start.launch import BY_ARGUMENTS, BY_RUN, BY_VARIABLES, OPEN_MPI, Launch
 from rdmacoll._start.mpi_rendezvous import by_mpi_and_address, launch_without_mpi
 from rdmacoll._start.pmi import meet
 from rdmacoll._start.rendezvous import TcpExchange
@@ -42,7 +42,7 @@ from rdmacoll.engine.errors import ConfigError, RdmacollError
 _MPI_DESCRIPTORS = 32
 _RENDEZVOUS_DESCRIPTORS = 12  # sockets, their selectors, and the secret's file
 _ANNOUNCE_S = 3.0
-_BY_HAND = ("arguments of init()", "RDMACOLL_RANK and RDMACOLL_SIZE")
+_BY_HAND = (BY_ARGUMENTS, BY_VARIABLES, BY_RUN)
 
 
 class Start:

@@ -7,15 +7,14 @@ import os
 import struct
 from collections.abc import Mapping
 
-from rdmacoll._start.launch import Launch
+from rdmacoll._start.launch import INIT_PIPE, Launch
 
-# As in rdmacoll/_launch/agent.py, which is apart from the package.
-_VARIABLE, _MESSAGE = "_RDMACOLL_INIT_PIPE", struct.Struct("=I")
+_MESSAGE = struct.Struct("=I")  # as in rdmacoll/_launch/agent.py, which is apart from the package
 
 
 def tell_launcher(variables: Mapping[str, str], launch: Launch) -> None:
     """Tells the agent that has started this rank, if one has, and if the world is the agent's."""
-    pipe = variables.get(_VARIABLE, "")
+    pipe = variables.get(INIT_PIPE, "")
     place = (variables.get("RDMACOLL_RANK"), variables.get("RDMACOLL_SIZE"))
     if not pipe or place != (str(launch.rank), str(launch.size)):
         return

@@ -11,6 +11,9 @@ from rdmacoll._base.external_values import shown, text_of, whole_of
 from rdmacoll.engine.errors import ConfigError
 
 OPEN_MPI = "Open MPI"
+# Sources of the rank, the size and rank 0's address.
+BY_ARGUMENTS, BY_VARIABLES, BY_RUN = "arguments of init()", "RDMACOLL_RANK and RDMACOLL_SIZE", "rdmacoll run"
+INIT_PIPE = "_RDMACOLL_INIT_PIPE"  # `rdmacoll run` gives it to its ranks: rdmacoll/_launch/agent.py
 
 
 class Variables(NamedTuple):
@@ -189,7 +192,8 @@ def by_hand(
     merged.update({name: environ[name] for name in arguments if name not in merged and name in environ})
     if not merged:
         return None
-    source = "arguments of init()" if as_argument else "RDMACOLL_RANK and RDMACOLL_SIZE"
+    by_variables = BY_RUN if environ.get(INIT_PIPE) else BY_VARIABLES
+    source = BY_ARGUMENTS if as_argument else by_variables
     if set(merged) == {"RDMACOLL_SIZE"} and merged["RDMACOLL_SIZE"].strip() == "1":
         merged["RDMACOLL_RANK"] = "0"
     missing = [name for name in ("RDMACOLL_RANK", "RDMACOLL_SIZE") if name not in merged]

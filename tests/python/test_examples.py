@@ -41,7 +41,7 @@ def path_of(name: str) -> Path:
 
 def ranks_of(path: Path) -> int:
     """The number of ranks in the docstring's command."""
-    found = re.search(rf"mpirun --bind-to none -np (\d) python examples/{path.name}", path.read_text())
+    found = re.search(rf"rdmacoll run -np (\d) python examples/{path.name}", path.read_text())
     assert found is not None, path
     return int(found.group(1))
 

@@ -39,6 +39,7 @@ def test_a_world_size_of_one_alone_is_a_world_of_one():
         ),
         (TORCHRUN, "torchrun: rank 1 of 2 (from RANK and WORLD_SIZE), rendezvous at 10.0.0.1:29500"),
         (HAND, "RDMACOLL_RANK and RDMACOLL_SIZE: rank 1 of 3, rendezvous at node1:4000"),
+        ({**HAND, launch.INIT_PIPE: "/pipe"}, "rdmacoll run: rank 1 of 3, rendezvous at node1:4000"),
         ({}, "no launcher: a world of one"),
     ],
 )
