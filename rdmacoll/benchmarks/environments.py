@@ -17,7 +17,7 @@ _NICE = ("nice", "-n", "19")
 
 @dataclass(frozen=True)
 class Environment:
-    """The packages that pip installs there, in this order."""
+    """An environment of a library. pip installs the packages in this order."""
 
     packages: tuple[tuple[str, ...], ...]
     newest_python: tuple[int, int] = (3, 99)

@@ -94,7 +94,7 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
     "--prefix-output-with-timestamp",
     "prefix_output_with_timestamp",
     is_flag=True,
-    help="The time before each line.",
+    help="Print the time before each line.",
 )
 @click.option("--verbose", is_flag=True, help="Print how hosts and ranks are started.")
 @click.option("--config-file", help="A YAML file with options, as horovodrun has it. Options here go first.")

@@ -114,7 +114,8 @@ def check_an_object_that_has_come_before_is_not_read() -> None:
 def check_a_call_that_fails_on_one_rank_alone_shifts_nothing() -> None:
     if SIZE == 1:
         return
-    # Rank 0's call names no rank, so it fails on every rank. The other call fails before it is announced.
+    # Calls with a wrong process set fail before they are announced. A root that does not exist fails the call
+    # on all ranks.
     for call in (hvd.broadcast_object, hvd.allgather_object):
         if RANK == 0:
             raised(Exception, lambda: call(RANK, process_set="no set"))  # noqa: B023
