@@ -247,7 +247,8 @@ class Agent:
             )
         except OSError as error:
             code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_START
-            cause = f"cannot start {command[0]}: {error.strerror}"
+            cure = f' (write "python {command[0]}")' if command[0].endswith(".py") else ""
+            cause = f"cannot start {command[0]}: {error.strerror}{cure}"
             self._send_json(EXIT, number, {"code": code, "pid": 0, "cause": cause})
             return
         rank = Rank(number, process)

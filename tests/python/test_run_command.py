@@ -217,6 +217,18 @@ def test_a_program_that_is_not_there_is_named() -> None:
     assert "failed first: cannot start no-such-program: No such file or directory" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "cause"),
+    [("train.py", "No such file or directory"), ("./train.py", "Permission denied")],
+)
+def test_a_program_without_its_python_is_refused_with_the_cure(
+    tmp_path: Path, command: str, cause: str
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = launch("-np", "2", command, folder=tmp_path)
+    assert f'cannot start {command}: {cause} (write "python {command}"), and' in done.stderr
+
+
 @pytest.mark.parametrize("ends_by", ["SIGTERM", "SIGINT", "SIGKILL"])
 @pytest.mark.parametrize("is_remote", [False, True], ids=["local", "ssh"])
 def test_no_process_is_left_after_a_signal(
