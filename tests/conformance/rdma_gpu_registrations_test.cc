@@ -40,6 +40,18 @@ TEST_F(RdmaGpuRegistrations, memory_outside_an_allocation_is_refused) {
   EXPECT_TRUE(use({memory, kPage}));
 }
 
+// The caller may free released memory, and the host may get its address.
+TEST_F(RdmaGpuRegistrations, an_address_is_held_until_the_release_of_its_memory) {
+  make();
+  std::byte* memory = allocate(2 * kPage);
+  ASSERT_TRUE(registrations_->hold({memory, kPage}));
+  EXPECT_TRUE(registrations_->is_held(memory + kPage - 1));
+  registrations_->release({memory, kPage});
+  EXPECT_FALSE(registrations_->is_held(memory));
+  gpus_->free(memory);
+  EXPECT_FALSE(registrations_->is_held(memory));
+}
+
 TEST_F(RdmaGpuRegistrations, freed_memory_is_registered_anew_when_it_is_allocated_again) {
   for (const bool takes_dma_bufs : {true, false}) {
     SCOPED_TRACE(takes_dma_bufs);
