@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -173,15 +174,12 @@ class Planted:
         copy_sources()
 
 
-@pytest.fixture(scope="module")
-def kind(request: pytest.FixtureRequest) -> str:
-    """A kind of bug whose tests pass in a copy of the tree without a planted bug."""
-    kind: str = request.param
+@functools.cache
+def run_without_bug(kind: str) -> tuple[bool, str]:
+    """Returns whether the tests of a kind pass in a copy of the tree, and the end of their output."""
     copy_sources()
     build(TESTS[kind][0])
-    passes, text = run_tests(kind)
-    assert passes, f"without any planted bug of {kind}:\n{text}"
-    return kind
+    return run_tests(kind)
 
 
 @pytest.fixture(scope="module")
@@ -197,9 +195,10 @@ def simulated() -> None:
 @pytest.mark.parametrize(
     ("kind", "patch"),
     [pytest.param(kind, patch, id=f"{kind}-{patch.stem}") for kind in TESTS for patch in patches(kind)],
-    indirect=["kind"],
 )
 def test_a_planted_bug_is_seen_by_its_tests(kind: str, patch: Path) -> None:
+    passes, text = run_without_bug(kind)
+    assert passes, f"without any planted bug of {kind}:\n{text}"
     with Planted(patch, TESTS[kind][0]):
         passes, _ = run_tests(kind)
     assert not passes, f"all tests pass with {title(patch)}"
