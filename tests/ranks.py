@@ -119,7 +119,11 @@ def mpirun_command(ranks: int) -> list[str]:
 
 
 def command_line(
-    tmp_path: Path, *arguments: str, ranks: int = 0, env: dict[str, str] | None = None
+    tmp_path: Path,
+    *arguments: str,
+    ranks: int = 0,
+    env: dict[str, str] | None = None,
+    timeout_s: float = 400,
 ) -> tuple[int, Any, str]:
     """Runs a command, under mpirun if ranks are given. Returns exit code, JSON file and output. Raises
     AssertionError if the output has a table of Markdown: a terminal gets columns."""
@@ -133,12 +137,12 @@ def command_line(
             env=environ,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=timeout_s,
             check=False,
         )
         code, output = result.returncode, result.stdout + result.stderr
     else:
-        code, output = _forked_command(words, environ)
+        code, output = _forked_command(words, environ, timeout_s)
     assert "---:" not in output, f"Markdown reached the terminal:\n{output}"
     found = json.loads(path.read_text()) if path.exists() else None
     return code, found, output
@@ -151,12 +155,12 @@ def _command_line() -> Parent:
     return Parent(clean_environment(), ("rdmacoll.cli.main", "rich.table"), own)
 
 
-def _forked_command(words: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str]:
+def _forked_command(words: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> tuple[int, str]:
     with tempfile.TemporaryFile() as output:
         program = str(ROOT / "rdmacoll" / "cli" / "main.py")
         process = _command_line().start([program, *words], environ, output)
         try:
-            code = process.wait(400)
+            code = process.wait(timeout_s)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # also ends its children

@@ -75,7 +75,11 @@ def run_example(
         ("06", r"average  \[1\.0, 2\.0, 3\.0, 4\.0\](.|\n)*prepared  \[27\.0, 27\.0, 27\.0, 27\.0\]"),
         ("07", r"2 ranks: loss 0\.0000\d\d, kernel \[1\.0, -2\.0, 0\.5\], bias 3\.000"),
         ("08", r"rank 0: mean of all      \[1\.5, 1\.5, 1\.5\]\n"),
-        slow("09", r"none: loss 0\.\d+, 50\.7 MB of gradients\nfp16: loss 0\.\d+, 25\.4 MB of gradients"),
+        # TensorFlow may report in between that it has no fast kernels for the processor.
+        slow(
+            "09",
+            r"none: loss 0\.\d+, 50\.7 MB of gradients\n(.*\n)*?fp16: loss 0\.\d+, 25\.4 MB of gradients",
+        ),
         ("10", r"rank 1 of 2 on .*; sum of all ranks: 1"),
     ],
 )
