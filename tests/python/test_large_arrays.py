@@ -56,7 +56,7 @@ rdmacoll.shutdown()
     env = {"RDMACOLL_TRANSPORT": transport, "TF_RDMA_BUF_SIZE": "16M"}
     outcome = run(program, ranks, env=env, deadline_s=120)
     assert outcome.succeeded() == ["done"] * ranks
-    assert outcome.ranks[0].output.count("a larger one is faster (TF_RDMA_BUF_SIZE)") == told
+    assert outcome.ranks[0].output.count("Raise RDMACOLL_BUF_SIZE (TF_RDMA_BUF_SIZE)") == told
 
 
 def test_sigusr1_prints_what_a_rank_waits_for():

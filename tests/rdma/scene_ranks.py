@@ -150,7 +150,7 @@ def check_a_tensor_larger_than_the_pool_goes_in_pieces_and_it_is_said_once() -> 
     for entry in outcome.succeeded():
         assert entry["transport"] == "rdma", entry
         assert entry["bytes_sent"] >= 160_000_000, entry
-    logged = [rank.output.count("a larger one is faster (TF_RDMA_BUF_SIZE)") for rank in outcome.ranks]
+    logged = [rank.output.count("Raise RDMACOLL_BUF_SIZE (TF_RDMA_BUF_SIZE)") for rank in outcome.ranks]
     # The best size of the pool depends on the link. For the guest's link, 16 MiB are too small.
     assert logged == [1, 0] or (not ARE_SOFT and logged == [0, 0]), outcome.text()
     assert not traffic.silent(2)
