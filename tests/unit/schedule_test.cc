@@ -145,6 +145,25 @@ TEST_P(EveryAlgorithm, stays_right_when_nics_access_memory_of_gpus) {
   }
 }
 
+// The algorithms of the table read no output by processors that they do not also write by
+// processors.
+TEST(LoweredForNics, receives_no_output_on_a_gpu_that_a_processor_reads) {
+  Builder builder(2, 0, 1);
+  builder.receive(1, builder.output(0));
+  const Slice sum = builder.scratch(0);
+  builder.reduce(sum, {builder.input(0), builder.output(0)}, true);
+  builder.send(1, sum);
+  const Placement placement{
+      .views = {false, false},
+      .input = CallerMemory::device,
+      .output = CallerMemory::device,
+      .nics = {false, true},
+      .direct = {.reads_input = true, .reads_output = true, .writes_output = true}};
+  const Schedule lowered = lower(builder.finish(), placement);
+  EXPECT_EQ(misuse_of_gpus(lowered, placement), "");
+  EXPECT_TRUE(lowered.uses_work);
+}
+
 // The engine cuts segments so that those in flight fit into the pool.
 TEST_P(EveryAlgorithm, needs_no_more_memory_than_its_row_says) {
   for (int ranks = 1; ranks <= 17; ++ranks) {
