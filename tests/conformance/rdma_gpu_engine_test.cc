@@ -173,6 +173,19 @@ TEST_F(RdmaGpuEngines, an_allgather_stages_only_the_own_part) {
   EXPECT_LE(sum("bytes_staged"), kRanks * 2 * part);
 }
 
+// The processor copies small transfers, and it cannot access memory of GPUs.
+TEST_F(RdmaGpuEngines, a_small_part_among_large_ones_is_staged) {
+  make();
+  for (const int64_t rows : {1, 20'000}) {
+    const SimOperation gather{.kind = Kind::allgather,
+                              .name = "gather",
+                              .shapes = {{3, 1}},
+                              .rows = {{50'000}, {rows}, {50'000}}};
+    ASSERT_NO_FATAL_FAILURE(run(gather, on_all));
+    EXPECT_EQ(sum("bytes_direct_received") > 0, rows > 1) << rows << " rows of rank 1";
+  }
+}
+
 // A bias beside a matrix, as gradients have them. Many biases alone cost NICs more than copies.
 TEST_F(RdmaGpuEngines, a_small_tensor_does_not_stage_the_large_ones_beside_it) {
   make();
