@@ -40,7 +40,7 @@ def explain(
     16-bit floats stay in float32 between ranks. Raises ConfigError when a value or a setting is wrong.
 
     >>> explain("allreduce", ranks=8, nodes=2, count=1 << 20)["reason"]
-    'nodes with several ranks: each byte crosses as if a node were one rank'
+    'nodes with several ranks: between nodes, each node sends as much as one rank would'
     """
     query = mirror.PlanQuery(
         ctypes.sizeof(mirror.PlanQuery),
