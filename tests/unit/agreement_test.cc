@@ -45,7 +45,7 @@ TEST(AgreementOfRanks, is_not_disturbed_by_a_late_answer) {
 // verdict on the next operation must not end the one that runs.
 TEST(AgreementOfRanks, gives_a_verdict_to_its_own_operation) {
   Totals totals;
-  run(2944, totals);
+  run(32522, totals);
 }
 
 }  // namespace
