@@ -73,7 +73,7 @@ TEST(Counters, steady_state_makes_nothing_new_and_copies_no_more_than_the_formul
 
 // The root tries both ways, in place and packed, and then keeps one of them.
 TEST(Counters, trials_of_large_sums_end_in_a_plan_and_change_no_bit) {
-  LocalWorld world(2, "RDMACOLL_TRANSPORT=shm\n");
+  LocalWorld world(2, "RDMACOLL_TRANSPORT=shm\nRDMACOLL_TUNE=start\n");
   if (HasFatalFailure()) return;
   const std::size_t count = Tuning().trial_bytes / sizeof(float);
   const auto value = [](int rank, std::size_t i) {
@@ -124,7 +124,7 @@ class SecretMemory {
 };
 
 TEST(Trials, of_memory_that_peers_cannot_read_end_well) {
-  LocalWorld world(2, "RDMACOLL_TRANSPORT=shm\n");
+  LocalWorld world(2, "RDMACOLL_TRANSPORT=shm\nRDMACOLL_TUNE=start\n");
   if (HasFatalFailure()) return;
   const auto count = static_cast<int64_t>(Tuning().one_copy_bytes_scattered / sizeof(float));
   world.each([&](int rank) {
