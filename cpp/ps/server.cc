@@ -105,7 +105,7 @@ bool Server::serve(WorkerRank which) {
   } else if (worker.job) {
     moved |= begin_chunks(which);
     moved |= work(worker);
-    if (worker.job) moved |= send_chunks(which);
+    moved |= send_chunks(which);
   }
   return say(worker) || moved;
 }

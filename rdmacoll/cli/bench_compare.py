@@ -43,10 +43,10 @@ def names_of(text: str, known: list[str], option: str) -> list[str]:
     return list(names)
 
 
-def numbers_of(text: str, option: str) -> list[int]:
-    """Numbers of ranks, from a comma list. Raises click's usage error."""
-    if not all(part.isdigit() and int(part) >= 2 for part in text.split(",")):
-        raise click.BadParameter(f"{option} {text}: numbers from 2 on, as in 2,4")
+def numbers_of(text: str, option: str, least: int = 2) -> list[int]:
+    """Numbers from `least` on, from a comma list. Raises click's usage error."""
+    if not all(part.isdigit() and int(part) >= least for part in text.split(",")):
+        raise click.BadParameter(f"{option} {text}: numbers from {least} on, as in 2,4")
     return [int(part) for part in text.split(",")]
 
 

@@ -15,22 +15,11 @@ from rdmacoll.benchmarks import builds, resnet50, step as steps
 from rdmacoll.benchmarks.compare import MACHINE, machine_facts
 from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS, other_build
 from rdmacoll.benchmarks.turns import Rules
-from rdmacoll.cli.bench_compare import links_of, names_of, refuse_launched
+from rdmacoll.cli.bench_compare import links_of, names_of, numbers_of, refuse_launched
 from rdmacoll.cli.report import Findings, command, parse_bytes, print_line, print_rows
 from rdmacoll.cli.rules_options import takes_build, takes_rules
 
 DEFAULT_BUCKET = 26_214_400  # the default of RDMACOLL_BUCKET_BYTES
-
-
-def threads_of(text: str) -> list[int]:
-    """The numbers of threads of --threads. Raises BadParameter."""
-    try:
-        counts = [int(one) for one in text.split(",")]
-    except ValueError:
-        counts = [-1]
-    if min(counts) < 0:
-        raise click.BadParameter(f"{text!r} has no list of counts from 0 on: 0,1,4", param_hint="--threads")
-    return counts
 
 
 @click.command("step")
@@ -86,7 +75,7 @@ def step(
     refuse_launched()
     links_of(link, [ranks])
     manners = names_of(backward, list(steps.MANNERS), "--backward")
-    counts = threads_of(threads)
+    counts = numbers_of(threads, "--threads", least=0)
     cuts = [parse_bytes(text) for text in buckets.split(",")]
     libraries = [*OURS.values(), *names_of(peers, PEERS, "--peers"), "memory", "stream"]
     libraries += [other_build(name) for name in OURS.values()] if build is not None else []
