@@ -19,6 +19,8 @@ from rdmacoll.cli.bench_kinds import KINDS, Kind
 from rdmacoll.cli.report import Findings, command, note_world_of_one, parse_bytes, print_line
 
 _PEER_TURNS_MIN = 7
+# The MPI's name in MPI_Get_library_version.
+_PEERS = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel(R) MPI"}
 _DTYPE = np.dtype(np.float32)
 _HEADER = (
     f"{'size':>8} {'count':>10} {'type':>8} {'redop':>6} {'median':>10} {'min':>10} {'max':>10} "
@@ -78,9 +80,15 @@ def _line(row: dict[str, Any]) -> str:
 def _peer_names(text: str) -> list[str]:
     names = [name for name in text.split(",") if name]
     for name in names:
-        if name != "openmpi":
-            raise click.BadParameter(f"--peers {name}: only openmpi can be measured")
+        if name not in _PEERS:
+            raise click.BadParameter(f"--peers {name}: only {', '.join(_PEERS)} can be measured")
     return names
+
+
+_OF_ROOTS = """The root moves on with each call, on both sides. So a time lasts until the result is there:
+        with one root, an MPI's root would run ahead of ranks that have not begun.
+
+        """
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,7 @@ class _Options:
     turns: int
     burst: float
     peers: str
+    calls: str
     memory: str
 
 
@@ -103,7 +112,8 @@ def _command(kind: Kind) -> click.Command:
         10^9; a burst is many calls, a turn one burst of each library. The size is the larger one of a rank's
         input and output.
 
-        ratio = time of the peer / our time, the median over the turns: above 1 we are faster.""",
+        {_OF_ROOTS if kind.has_root else ""}ratio = time of the peer / our time, the median over the turns:
+        above 1 we are faster.""",
     )
     @click.option("--min", "minimum", default="8", show_default=True, help="Smallest size in bytes.")
     @click.option("--max", "maximum", default="64M", show_default=True, help="Largest size in bytes.")
@@ -116,7 +126,18 @@ def _command(kind: Kind) -> click.Command:
     )
     @click.option("--turns", default=7, show_default=True, type=click.IntRange(min=1))
     @click.option("--burst", default=0.05, show_default=True, help="Seconds that one turn measures.")
-    @click.option("--peers", default="", help="openmpi: the same calls through mpi4py, turn by turn.")
+    @click.option(
+        "--peers",
+        default="",
+        help=f"One of {', '.join(_PEERS)}, if mpi4py uses it: the same calls, turn by turn.",
+    )
+    @click.option(
+        "--calls",
+        type=click.Choice(("prepared", "plain")),
+        default="prepared",
+        show_default=True,
+        help="prepared: calls look their arrays up beforehand, ours and mpi4py's. plain: in each call.",
+    )
     @click.option(
         "--memory",
         type=click.Choice(bench_memory.NAMES),
@@ -151,8 +172,9 @@ def _measured(kind: Kind, options: _Options) -> Findings:
     memory = bench_memory.memory_named(options.memory)
     ranks = world.size()
     note_world_of_one(f"rdmacoll bench {kind.name}")
-    contestants: list[measure.Contestant] = [measure.OurContestant()]
-    contestants += [measure.MpiContestant(name, "Open MPI") for name in peer_names]
+    is_plain = options.calls == "plain"
+    contestants: list[measure.Contestant] = [measure.OurContestant(is_plain)]
+    contestants += [measure.MpiContestant(name, _PEERS[name], is_plain) for name in peer_names]
     transport = world.describe().get("transport")
     print_line(
         f"{counted(ranks, 'rank')}, {os.cpu_count()} cores, transport {transport}, {memory.label} memory"
@@ -188,7 +210,12 @@ def _measured(kind: Kind, options: _Options) -> Findings:
         "ranks": ranks,
         "cores": os.cpu_count(),
         "machine": platform.processor() or platform.machine(),
-        "settings": {"memory": options.memory, "turns": options.turns, "burst_s": options.burst},
+        "settings": {
+            "memory": options.memory,
+            "calls": options.calls,
+            "turns": options.turns,
+            "burst_s": options.burst,
+        },
         "rows": rows,
         "peers": {contestant.name: contestant.version for contestant in contestants[1:]},
         "ratio": ratios,

@@ -15,14 +15,14 @@ from rdmacoll._world import world
 from rdmacoll.benchmarks import judge
 from rdmacoll.cli import measure
 from rdmacoll.cli.bench import sizes_from
-from rdmacoll.cli.bench_kinds import KINDS, Array, Kind, Run
+from rdmacoll.cli.bench_kinds import KINDS, Array, Kind, RankOfWorld, Run
 from rdmacoll.cli.report import Findings, command, note_world_of_one, print_line
 from rdmacoll.engine.operators import Sum
 
 PIECES = 8
 
 
-def _grouped(input_array: Array) -> Run:
+def _grouped(input_array: Array, _: RankOfWorld) -> Run:
     pieces = np.split(input_array, PIECES)
 
     def run() -> Array:
@@ -32,7 +32,7 @@ def _grouped(input_array: Array) -> Run:
     return run
 
 
-def _singles(input_array: Array) -> Run:
+def _singles(input_array: Array, _: RankOfWorld) -> Run:
     pieces = np.split(input_array, PIECES)
 
     def run() -> Array:
@@ -97,4 +97,4 @@ def consistency(*, minimum: str, maximum: str, turns: int, burst: float) -> Find
 
 def _entry(kind: Kind, count: int) -> measure.Entry:
     input_array = np.empty(kind.input_elements(count, measure.rank_of_world()), np.float32)
-    return measure.Entry(kind, kind.ours(input_array), input_array)
+    return measure.Entry(kind, [kind.ours(input_array, measure.rank_of_world())], input_array)

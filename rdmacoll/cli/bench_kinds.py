@@ -15,15 +15,15 @@ from rdmacoll.engine.operators import Sum
 Array = np.ndarray[Any, Any]
 # Calls once and returns the result, or None on ranks that get none.
 Run = Callable[[], Optional[Array]]
-ROOT = 0
 
 
 @dataclass(frozen=True)
 class RankOfWorld:
-    """A rank, and the number of ranks."""
+    """A rank, the number of ranks, and the root of the collectives that have one."""
 
     rank: int
     ranks: int
+    root: int = 0
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,17 @@ class Kind:
     busbw: Callable[[int], float]  # bus bandwidth / algorithm bandwidth, by the number of ranks
     input_elements: Callable[[int, RankOfWorld], int]  # input elements of a rank, by the size in elements
     expected: Callable[[list[Array], RankOfWorld], Array | None]
-    ours: Callable[[Array], Run]
-    mpi: Callable[[Any, Array, int, RankOfWorld], Run]  # mpi4py's MPI, the input, the size in elements
+    ours: Callable[[Array, RankOfWorld], Run]  # the prepared call with this input
+    plain: Callable[[Array, RankOfWorld], Callable[[], Any]]  # the plain call
+    # mpi4py's MPI, the input, the size in elements, the rank, and whether the call names the datatype
+    mpi: Callable[[Any, Array, int, RankOfWorld, bool], Run]
     is_cut: bool = True  # the size is a multiple of the number of ranks
+    has_root: bool = False
+
+    def roots(self, ranks: int) -> range:
+        """The roots of successive calls. The root moves on with each call, so that no rank can run ahead
+        of the others by many calls: an MPI's broadcast ends at its root before other ranks take part."""
+        return range(ranks if self.has_root else 1)
 
 
 def _all(count: int, _: RankOfWorld) -> int:
@@ -60,15 +68,20 @@ def _own_rows(array: Array, rank_of_world: RankOfWorld) -> Array:
 
 
 def _at_root(rank_of_world: RankOfWorld, array: Array) -> Array | None:
-    return array if rank_of_world.rank == ROOT else None
+    return array if rank_of_world.rank == rank_of_world.root else None
 
 
 def _sum(values: list[Array]) -> Array:
     return np.asarray(np.sum(values, axis=0, dtype=np.float32))
 
 
-def _mpi_allreduce(mpi: Any, input_array: Array, _: int, rank_of_world: RankOfWorld) -> Run:
-    call, operand = mpi.COMM_WORLD.Allreduce, [input_array, mpi.FLOAT]
+def _operand(mpi: Any, array: Array, names_type: bool) -> Any:
+    """An array as an operand of mpi4py. Without the name of its type, mpi4py searches for it in each call."""
+    return [array, mpi.FLOAT] if names_type else array
+
+
+def _mpi_allreduce(mpi: Any, input_array: Array, _: int, __: RankOfWorld, names_type: bool) -> Run:
+    call, operand = mpi.COMM_WORLD.Allreduce, _operand(mpi, input_array, names_type)
     in_place, total = mpi.IN_PLACE, mpi.SUM
 
     def run() -> Array:
@@ -81,10 +94,13 @@ def _mpi_allreduce(mpi: Any, input_array: Array, _: int, rank_of_world: RankOfWo
 def _mpi_call(name: str, out_count: Callable[[int, RankOfWorld], int], *more: str, root: bool = False) -> Any:
     """A call of mpi4py from the given array into another array, which is allocated before."""
 
-    def prepare(mpi: Any, input_array: Array, count: int, rank_of_world: RankOfWorld) -> Run:
+    def prepare(
+        mpi: Any, input_array: Array, count: int, rank_of_world: RankOfWorld, names_type: bool
+    ) -> Run:
         out = np.empty(out_count(count, rank_of_world), np.float32)
-        call, source, target = getattr(mpi.COMM_WORLD, name), [input_array, mpi.FLOAT], [out, mpi.FLOAT]
-        more_arguments = [getattr(mpi, word) for word in more] + ([ROOT] if root else [])
+        call = getattr(mpi.COMM_WORLD, name)
+        source, target = (_operand(mpi, array, names_type) for array in (input_array, out))
+        more_arguments = [getattr(mpi, word) for word in more] + ([rank_of_world.root] if root else [])
         result = _at_root(rank_of_world, out) if name in ("Reduce", "Gather") else out
 
         def run() -> Array | None:
@@ -96,11 +112,12 @@ def _mpi_call(name: str, out_count: Callable[[int, RankOfWorld], int], *more: st
     return prepare
 
 
-def _mpi_broadcast(mpi: Any, input_array: Array, _: int, rank_of_world: RankOfWorld) -> Run:
-    call, operand = mpi.COMM_WORLD.Bcast, [input_array, mpi.FLOAT]
+def _mpi_broadcast(mpi: Any, input_array: Array, _: int, rank_of_world: RankOfWorld, names_type: bool) -> Run:
+    call, operand = mpi.COMM_WORLD.Bcast, _operand(mpi, input_array, names_type)
+    root = rank_of_world.root
 
     def run() -> Array:
-        call(operand, ROOT)
+        call(operand, root)
         return input_array
 
     return run
@@ -114,7 +131,8 @@ KINDS = {
             lambda ranks: 2 * _share(ranks),
             _all,
             lambda values, _: _sum(values),
-            lambda input_array: engine.prepare_allreduce(input_array, input_array, Sum),
+            lambda input_array, _: engine.prepare_allreduce(input_array, input_array, Sum),
+            lambda input_array, _: lambda: engine.allreduce(input_array, Sum, out=input_array),
             _mpi_allreduce,
             is_cut=False,
         ),
@@ -123,7 +141,8 @@ KINDS = {
             _share,
             _all,
             lambda values, rank_of_world: _own_rows(_sum(values), rank_of_world),
-            lambda input_array: engine.prepare_reducescatter(input_array, Sum),
+            lambda input_array, _: engine.prepare_reducescatter(input_array, Sum),
+            lambda input_array, _: lambda: engine.reducescatter(input_array, Sum),
             _mpi_call("Reduce_scatter_block", _part_elements, "SUM"),
         ),
         Kind(
@@ -131,7 +150,8 @@ KINDS = {
             _share,
             _part_elements,
             lambda values, _: np.concatenate(values),
-            engine.prepare_allgather,
+            lambda input_array, _: engine.prepare_allgather(input_array),
+            lambda input_array, _: lambda: engine.allgather(input_array),
             _mpi_call("Allgather", _all),
         ),
         Kind(
@@ -141,42 +161,51 @@ KINDS = {
             lambda values, rank_of_world: np.concatenate(
                 [_own_rows(value, rank_of_world) for value in values]
             ),
-            engine.prepare_alltoall,
+            lambda input_array, _: engine.prepare_alltoall(input_array),
+            lambda input_array, _: lambda: engine.alltoall(input_array),
             _mpi_call("Alltoall", _all),
         ),
         Kind(
             "broadcast",
             _one,
             _all,
-            lambda values, _: values[ROOT],
-            lambda input_array: engine.prepare_broadcast(input_array, ROOT, out=input_array),
+            lambda values, rank_of_world: values[rank_of_world.root],
+            lambda input_array, place: engine.prepare_broadcast(input_array, place.root, out=input_array),
+            lambda input_array, place: lambda: engine.broadcast(input_array, place.root, out=input_array),
             _mpi_broadcast,
             is_cut=False,
+            has_root=True,
         ),
         Kind(
             "reduce",
             _one,
             _all,
             lambda values, rank_of_world: _at_root(rank_of_world, _sum(values)),
-            lambda input_array: engine.prepare_reduce(input_array, ROOT, Sum),
+            lambda input_array, place: engine.prepare_reduce(input_array, place.root, Sum),
+            lambda input_array, place: lambda: engine.reduce(input_array, place.root, Sum),
             _mpi_call("Reduce", _all, "SUM", root=True),
             is_cut=False,
+            has_root=True,
         ),
         Kind(
             "gather",
             _share,
             _part_elements,
             lambda values, rank_of_world: _at_root(rank_of_world, np.concatenate(values)),
-            lambda input_array: engine.prepare_gather(input_array, ROOT),
+            lambda input_array, place: engine.prepare_gather(input_array, place.root),
+            lambda input_array, place: lambda: engine.gather(input_array, place.root),
             _mpi_call("Gather", _all, root=True),
+            has_root=True,
         ),
         Kind(
             "scatter",
             _share,
             _all,
-            lambda values, rank_of_world: _own_rows(values[ROOT], rank_of_world),
-            lambda input_array: engine.prepare_scatter(input_array, ROOT),
+            lambda values, rank_of_world: _own_rows(values[rank_of_world.root], rank_of_world),
+            lambda input_array, place: engine.prepare_scatter(input_array, place.root),
+            lambda input_array, place: lambda: engine.scatter(input_array, place.root),
             _mpi_call("Scatter", _part_elements, root=True),
+            has_root=True,
         ),
     )
 }

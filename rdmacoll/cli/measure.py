@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,7 +19,8 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import Max, Sum
 
 _CALLS_MAX = 20_000
-_WARM_UP_CALLS = 3
+_WARM_UP_ROUNDS = 3
+_VERSION_WORDS = 4  # "Intel(R) MPI Library 2021.19"
 
 
 class Contestant(Protocol):
@@ -27,28 +29,32 @@ class Contestant(Protocol):
     name: str
     version: str
 
-    def prepare(self, kind: Kind, input_array: Array, count: int) -> Run:
+    def prepare(self, kind: Kind, input_array: Array, count: int, place: RankOfWorld) -> Run:
         """A call whose input is `input_array`. count: the size in elements."""
 
 
 class OurContestant:
-    """This library, through prepared calls."""
+    """This library, through prepared or plain calls."""
 
     name = "rdmacoll"
     version = ""
 
-    def prepare(self, kind: Kind, input_array: Array, count: int) -> Run:
-        """The prepared call. It looks its arrays up beforehand, as the peers' calls do."""
-        return kind.ours(input_array)
+    def __init__(self, is_plain: bool = False) -> None:
+        self._is_plain = is_plain
+
+    def prepare(self, kind: Kind, input_array: Array, count: int, place: RankOfWorld) -> Run:
+        """The call. A prepared one looks its arrays up beforehand, as the peers' calls do."""
+        return (kind.plain if self._is_plain else kind.ours)(input_array, place)
 
 
 class MpiContestant:
     """MPI through mpi4py's upper-case calls, with the same input. The outputs are allocated beforehand."""
 
-    def __init__(self, name: str, product: str) -> None:
+    def __init__(self, name: str, product: str, is_plain: bool = False) -> None:
         mpi = bootstrap.mpi_module()
         self.name = name
-        self.version = " ".join(mpi.Get_library_version().split()[:3]).strip(" ,\0")
+        self._is_plain = is_plain
+        self.version = " ".join(mpi.Get_library_version().split()[:_VERSION_WORDS]).strip(" ,\0")
         if product not in mpi.Get_library_version():
             raise ConfigError(f"--peers {name}: mpi4py uses {self.version}, which is not {product}.")
         if mpi.COMM_WORLD.Get_size() != world.size():
@@ -58,14 +64,15 @@ class MpiContestant:
             )
         self._mpi = mpi
 
-    def prepare(self, kind: Kind, input_array: Array, count: int) -> Run:
-        """The call. Its buffers name their datatype, so that mpi4py does not search for it."""
-        return kind.mpi(self._mpi, input_array, count, rank_of_world())
+    def prepare(self, kind: Kind, input_array: Array, count: int, place: RankOfWorld) -> Run:
+        """The call. Unless calls are plain, its buffers name their datatype, so that mpi4py does not search
+        for it."""
+        return kind.mpi(self._mpi, input_array, count, place, not self._is_plain)
 
 
-def rank_of_world() -> RankOfWorld:
-    """This rank."""
-    return RankOfWorld(world.rank(), world.size())
+def rank_of_world(root: int = 0) -> RankOfWorld:
+    """This rank, for calls with this root."""
+    return RankOfWorld(world.rank(), world.size(), root)
 
 
 @dataclass
@@ -78,13 +85,15 @@ class Cell:
 
 
 def check(entry: Entry, turn: int) -> int:
-    """Calls once with the values of this turn. Returns the number of wrong results on this rank."""
+    """Calls once with the values and the root of this turn. Returns the number of wrong results on this
+    rank."""
     values = []
     for rank in range(world.size()):
         values.append(np.empty(entry.input_array.shape, entry.input_array.dtype))
         fill(values[-1], rank, turn)
     entry.memory.put(entry.input_array, values[world.rank()])
-    return _differ(entry.memory.get(entry.run()), entry.kind.expected(values, rank_of_world()))
+    root = turn % len(entry.runs)
+    return _differ(entry.memory.get(entry.runs[root]()), entry.kind.expected(values, rank_of_world(root)))
 
 
 def _differ(got: Array | None, expected: Array | None) -> int:
@@ -98,13 +107,13 @@ def _slowest(seconds: float) -> float:
 
 
 def timed(entry: Entry, calls: int) -> tuple[float, int]:
-    """Times a burst of calls on zeros, which must stay zeros. Returns (seconds per call at the slowest
-    rank, wrong values on this rank)."""
+    """Times a burst of calls on zeros, which must stay zeros. The root moves on with each call. Returns
+    (seconds per call at the slowest rank, wrong values on this rank)."""
     entry.memory.put(entry.input_array, 0.0)
-    result, run = None, entry.run
+    result = None
     engine.barrier()
     begin = time.perf_counter()
-    for _ in range(calls):
+    for run in itertools.islice(itertools.cycle(entry.runs), calls):
         result = run()
     entry.memory.finish()
     seconds = (time.perf_counter() - begin) / calls
@@ -114,18 +123,18 @@ def timed(entry: Entry, calls: int) -> tuple[float, int]:
 
 def _calls_for(entry: Entry, burst_s: float) -> int:
     entry.memory.put(entry.input_array, 0.0)
-    for _ in range(_WARM_UP_CALLS):
-        entry.run()
-    per_call, _ = timed(entry, 5)
+    for run in entry.runs * _WARM_UP_ROUNDS:
+        run()
+    per_call, _ = timed(entry, 5 * len(entry.runs))
     return max(2, min(_CALLS_MAX, int(burst_s / max(per_call, 1e-7))))
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One participant of the turns: the collective, the call, and the call's input."""
+    """One participant of the turns: the collective, the call for each root, and the calls' input."""
 
     kind: Kind
-    run: Run
+    runs: list[Run]
     input_array: Any
     memory: Memory = field(default_factory=HostMemory)
 
@@ -141,8 +150,12 @@ def interleaved(
 ) -> list[Cell]:
     """Lets all contestants take turns on one input of `count` elements. burst_s: seconds."""
     input_array = memory.allocate(kind.input_elements(count, rank_of_world()), np.dtype(np.float32))
-    runs = [contestant.prepare(kind, input_array, count) for contestant in contestants]
-    return take_turns([Entry(kind, run, input_array, memory) for run in runs], turns=turns, burst_s=burst_s)
+    places = [rank_of_world(root) for root in kind.roots(world.size())]
+    entries = [
+        Entry(kind, [one.prepare(kind, input_array, count, place) for place in places], input_array, memory)
+        for one in contestants
+    ]
+    return take_turns(entries, turns=turns, burst_s=burst_s)
 
 
 def take_turns(entries: list[Entry], *, turns: int, burst_s: float) -> list[Cell]:

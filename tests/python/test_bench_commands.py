@@ -169,11 +169,12 @@ def test_consistency_says_what_does_not_hold_and_ends_well(tmp_path):
         slow("scatter"),
     ],
 )
-def test_every_collective_is_measured_beside_the_peer(tmp_path, collective):
+@pytest.mark.parametrize("calls", ["plain", slow("prepared")])
+def test_every_collective_is_measured_beside_the_peer(tmp_path, collective, calls):
     code, found, output = command_line(
         tmp_path,
         *["bench", collective, "--min", "8", "--max", "4K", "--step", "64", "--burst", "0.001"],
-        *["--peers", "openmpi"],
+        *["--peers", "openmpi", "--calls", calls],
         ranks=3,
     )
     assert code == 0, output
@@ -181,10 +182,11 @@ def test_every_collective_is_measured_beside_the_peer(tmp_path, collective):
     assert set(found["ratio"]["openmpi"]) == {str(row["bytes"]) for row in found["rows"]}
 
 
+@pytest.mark.parametrize("root", range(3))
 @pytest.mark.parametrize("name", bench_kinds.KINDS)
-def test_what_each_rank_must_get(name):
+def test_what_each_rank_must_get(name, root):
     ranks, kind = 3, bench_kinds.KINDS[name]
-    places = [bench_kinds.RankOfWorld(rank, ranks) for rank in range(ranks)]
+    places = [bench_kinds.RankOfWorld(rank, ranks, root) for rank in range(ranks)]
     values = [
         np.arange(kind.input_elements(6, place), dtype=np.float32) + 100 * place.rank for place in places
     ]
@@ -195,14 +197,25 @@ def test_what_each_rank_must_get(name):
         "reducescatter": [total[:2], total[2:4], total[4:]],
         "allgather": [[0, 1, 100, 101, 200, 201]] * 3,
         "alltoall": [[0, 1, 100, 101, 200, 201], [2, 3, 102, 103, 202, 203], [4, 5, 104, 105, 204, 205]],
-        "broadcast": [values[0]] * 3,
-        "reduce": [total, None, None],
-        "gather": [[0, 1, 100, 101, 200, 201], None, None],
-        "scatter": [[0, 1], [2, 3], [4, 5]],
+        "broadcast": [values[root]] * 3,
+        "reduce": [total if rank == root else None for rank in range(ranks)],
+        "gather": [[0, 1, 100, 101, 200, 201] if rank == root else None for rank in range(ranks)],
+        "scatter": [values[root][2 * rank : 2 * rank + 2] for rank in range(ranks)],
     }[name]
     for mine, right in zip(got, wanted):
         assert (mine is None) == (right is None)
         assert mine is None or mine.tolist() == list(right)
+
+
+def test_the_root_moves_on_with_each_call(monkeypatch):
+    called = []
+    kind = bench_kinds.KINDS["gather"]
+    monkeypatch.setattr(measure.engine, "barrier", lambda: None)
+    monkeypatch.setattr(measure, "_slowest", lambda seconds: seconds)
+    runs = [lambda root=root: called.append(root) for root in kind.roots(3)]
+    measure.timed(measure.Entry(kind, runs, np.empty(2, np.float32)), 5)
+    assert called == [0, 1, 2, 0, 1]
+    assert list(bench_kinds.KINDS["allgather"].roots(3)) == [0]
 
 
 @pytest.mark.parametrize(
