@@ -88,7 +88,7 @@ class DecisionLog {
   DescriptorTable& table_;
   Rules rules_;
   Visibility visibility_;  // as in form()
-  Trials trials_;
+  Trials trials_{rules_.tuning.trial_row};
   std::deque<Offer> offered_;
   uint64_t formed_ = 0;
   uint64_t accepted_ = 0;

@@ -3,29 +3,32 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/status.h"
+
 namespace rdmacoll {
 namespace {
 
-// Reading in place must save this part of the time, so that a draw does not turn on noise.
-constexpr Nanoseconds kLeastGain = 20;  // one in so many
+// Whether the times lie apart: all but the slowest in place are below all but the fastest staged.
+// Times that other programs disturb overlap. So do those of a draw.
+bool are_apart(std::vector<Nanoseconds> in_place, std::vector<Nanoseconds> staged) {
+  std::ranges::sort(in_place);
+  std::ranges::sort(staged);
+  return in_place[std::max<std::size_t>(in_place.size(), 2) - 2] < staged[1 % staged.size()];
+}
 
 }  // namespace
 
-// Trials whose sums end with an error have no time. Twice as many beginnings are enough.
-bool Trials::is_decided(const Size& size) {
-  return size.ended >= kTrials || size.begun >= 2 * kTrials;
-}
+Trials::Trials(int row) : row_(row) { RC_ASSERT(row >= 2); }
 
 Trials::Way Trials::next(uint64_t sequence, uint64_t bytes, Nanoseconds now) {
   const int number = std::bit_width(bytes) - 1;
   Size& size = sizes_[number];
-  if (is_decided(size)) {
-    const auto& [staged, in_place] = size.least;
-    return {.in_place = in_place < staged - staged / kLeastGain};
-  }
-  const bool in_place = size.begun++ / kRow % 2 == 1;
-  running_[sequence] = {number, in_place, now};
-  return {in_place, true};
+  // Trials whose sums end with an error have no time. Twice as many beginnings are enough.
+  if (size.begun >= 2 * trials()) size.is_decided = true;
+  if (size.is_decided) return {.in_place = size.in_place};
+  const int trial = size.begun++;
+  running_[sequence] = {number, trial, now};
+  return {.in_place = trial < trials() && trial / row_ % 2 == 1, .is_trial = true};
 }
 
 void Trials::ended(uint64_t sequence, Nanoseconds now) {
@@ -34,9 +37,23 @@ void Trials::ended(uint64_t sequence, Nanoseconds now) {
   const Trial trial = found->second;
   running_.erase(found);
   Size& size = sizes_[trial.size];
-  ++size.ended;
-  Nanoseconds& least = size.least[trial.in_place ? 1 : 0];
-  least = std::min(least, now - trial.began_at);
+  const bool counts = trial.number < trials() && trial.number % row_ >= row_ / 2;
+  if (size.is_decided || !counts) return;
+  size.rows[static_cast<std::size_t>(trial.number / row_)].push_back(now - trial.began_at);
+  judge(size);
+}
+
+void Trials::judge(Size& size) const {
+  const auto counted = static_cast<std::size_t>(row_ - row_ / 2);
+  for (std::size_t pair = 0; pair < kPairs; ++pair) {
+    const Times &staged = size.rows[2 * pair], &in_place = size.rows[2 * pair + 1];
+    if (staged.size() < counted || in_place.size() < counted) return;
+    if (!are_apart(in_place, staged)) {
+      size.is_decided = true;
+      return;
+    }
+  }
+  size.is_decided = size.in_place = true;
 }
 
 }  // namespace rdmacoll

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -14,6 +15,8 @@ namespace rdmacoll {
 
 class Trials {
  public:
+  // `row`: the number of sums, 2 at least, that go one way before the other one has its turn.
+  explicit Trials(int row);
   struct Way {
     bool in_place = false;
     bool is_trial = false;  // no plan can repeat it, since the way is not decided yet
@@ -24,24 +27,29 @@ class Trials {
   void ended(uint64_t sequence, Nanoseconds now);
 
  private:
-  // Each way is tried in rows of a few sums, since several sums can be under way at once.
-  static constexpr int kRow = 3;
-  static constexpr int kRows = 4;
-  static constexpr int kTrials = kRow * kRows;
+  // The first half of a row does not count: the way is cold, and sums of the row before may still
+  // be under way. A staged row and the row in place after it are a pair, so both meet the same
+  // load. In place must be clearly faster in so many pairs. The first pair in which it is not ends
+  // the trials.
+  static constexpr int kPairs = 3;
+  int trials() const { return 2 * kPairs * row_; }
 
+  using Times = std::vector<Nanoseconds>;
   struct Size {  // sums of less than twice as many bytes
+    bool is_decided = false;
+    bool in_place = false;
     int begun = 0;
-    int ended = 0;
-    std::array<Nanoseconds, 2> least = {kNever, kNever};  // staged, in place
+    std::array<Times, std::size_t{2} * kPairs> rows;
   };
   struct Trial {
     int size = 0;
-    bool in_place = false;
+    int number = 0;
     Nanoseconds began_at = 0;
   };
-  static bool is_decided(const Size& size);
+  void judge(Size& size) const;
 
-  std::array<Size, 64> sizes_ = {};
+  const int row_;
+  std::map<int, Size> sizes_;          // by the binary logarithm
   std::map<uint64_t, Trial> running_;  // by sequence
 };
 

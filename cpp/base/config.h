@@ -71,7 +71,7 @@ struct Config {
   std::optional<uint64_t> link_gbit;          // RDMACOLL_LINK_GBIT; read from the kernel when unset
   bool share_results = true;                  // RDMACOLL_SHARE_RESULTS
   std::optional<bool> one_copy;               // RDMACOLL_ONE_COPY: process_vm_readv; automatic
-  Tune tune = Tune::off;                      // RDMACOLL_TUNE
+  Tune tune = Tune::start;                    // RDMACOLL_TUNE
   std::optional<int> compute_workers;         // RDMACOLL_COMPUTE_WORKERS; automatic
   std::optional<double> spin_us;              // RDMACOLL_SPIN_US; automatic
   std::string cuda_library = "libcuda.so.1";  // RDMACOLL_CUDA_LIBRARY

@@ -249,16 +249,16 @@ constexpr Setting kSettings[] = {
      1, 10'000, [](Config& config, const ParsedValue& value) { config.link_gbit = value.integer; }},
     {"RDMACOLL_ONE_COPY", "", "automatic", Unit::flag, Scope::world, "true or false",
      "Read a neighbour's memory directly (process_vm_readv) within a node: in large alltoalls and "
-     "scatters, and in large sums where RDMACOLL_TUNE=start finds it faster; true: in all large "
+     "scatters, and in large sums where RDMACOLL_TUNE finds it faster; true: in all large "
      "collectives.",
      0, 0, [](Config& config, const ParsedValue& value) { config.one_copy = value.flag; }},
-    {"RDMACOLL_TUNE", "", "off", Unit::choice, Scope::world, "start or off",
+    {"RDMACOLL_TUNE", "", "start", Unit::choice, Scope::world, "start or off",
      "start: the first large sums of each size within a node try both ways, through the pool and "
-     "by RDMACOLL_ONE_COPY, and later ones take the way of the fastest trial; off: all go through "
-     "the pool.",
+     "by RDMACOLL_ONE_COPY, and later ones take the second way if it is clearly faster; off: all go "
+     "through the pool.",
      0, 0,
      [](Config& config, const ParsedValue& value) {
-       config.tune = value.text == "start" ? Tune::start : Tune::off;
+       config.tune = value.text == "off" ? Tune::off : Tune::start;
      }},
     {"RDMACOLL_SHARE_RESULTS", "", "true", Unit::flag, Scope::world, "true or false",
      "A node keeps one copy of each large sum of TensorFlow operations, which all its ranks read.",

@@ -87,7 +87,7 @@ REFUSALS: Sequence[tuple[Case, str]] = (
     ({"mode": "session", "replicas": "2", "built": "late"}, "do not support distribution strategy"),
     # In sessions Keras never calls a train_step.
     ({"mode": "session", "wrapped": "tape"}, "has reduced no gradient of model"),
-    ({"mode": "session", "replicas": "2", "passes": "2"}, "cannot apply gradients conditionally here"),
+    ({"mode": "session", "replicas": "2", "passes": "2"}, "cannot apply gradients conditionally there"),
     # Without eager execution Keras builds the model from the data, before callbacks.
     ({"mode": "session"}, ""),
     # A program sends its optimizer's variables in their order. A restored optimizer has another order.

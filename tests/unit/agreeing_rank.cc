@@ -17,6 +17,7 @@ Agreement::Rules rules_of_script(const AgreementScript& script) {
   rules.log.servers = script.servers;
   rules.log.tries_ways = script.tries_ways;
   rules.log.tuning.trial_bytes = 4;
+  rules.log.tuning.trial_row = 2;
   if (script.deviation == AgreementScript::Deviation::late) {
     rules.limits.stall_warning = kSecond;
     rules.limits.stall_error = 3 * kSecond;
