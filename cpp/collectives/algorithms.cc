@@ -23,14 +23,17 @@ using Result = AlgorithmRow::Result;
   ROW(direct)                    \
   ROW(halving_doubling)          \
   ROW(ring)                      \
+  ROW(flat_broadcast)            \
   ROW(pipelined_tree)            \
   ROW(binomial_broadcast)        \
+  ROW(direct_allgather)          \
   ROW(doubling_allgather)        \
   ROW(ring_allgather)            \
   ROW(direct_reduce_scatter)     \
   ROW(ring_reduce_scatter)       \
   ROW(bruck_alltoall)            \
   ROW(pairwise_alltoall)         \
+  ROW(flat_reduce)               \
   ROW(binomial_reduce)           \
   ROW(direct_reduce)             \
   ROW(direct_gather)             \

@@ -2,7 +2,7 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
-#include "collectives/choose.h"
+#include "collectives/ranges.h"
 
 namespace rdmacoll {
 
@@ -34,25 +34,11 @@ namespace {
 // The data of all ranks at once.
 int places_of_one_shot(const Shape& shape) { return shape.ranks + 1; }
 
-// Whether the message is so small that a second round costs more than doing all of the work on each
-// rank.
-bool is_small_of_few(const Tuning& tuning, const Facts& facts) {
-  return facts.one_node && facts.ranks > 2 && facts.ranks <= tuning.one_shot_ranks_shared &&
-         facts.bytes * static_cast<uint64_t>(facts.ranks) <= tuning.one_shot_bytes_shared;
-}
-
 std::string_view prefers_one_shot(const Tuning& tuning, const Facts& facts) {
   if (facts.one_node && facts.on_gpus && facts.ranks == 2) {
     return "two ranks with GPUs: neither waits twice for the other's turn";
   }
   return is_small_of_few(tuning, facts) ? "small, few ranks of a node: one round" : "";
-}
-
-// AMD EPYC, 2026-11-25: docs/measurements/2026-11-25-measured-otherwise.md.
-std::string_view correction_of_one_shot(const Tuning&, const Facts& facts, bool) {
-  return facts.one_node ? ""
-                        : "measured: between hosts, one round of so many messages is not faster "
-                          "than two rounds";
 }
 
 }  // namespace
@@ -62,7 +48,7 @@ extern constinit const AlgorithmRow one_shot_row{.algorithm = Algorithm{19},
                                                  .make = one_shot_allreduce,
                                                  .result = AlgorithmRow::Result::sum,
                                                  .preferred = prefers_one_shot,
-                                                 .correction = correction_of_one_shot,
+                                                 .correction = correction_of_one_round,
                                                  .places = places_of_one_shot,
                                                  .for_little = true};
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <string_view>
 
 #include "collectives/choose.h"
 
@@ -35,6 +36,25 @@ inline bool breaks_order_by_node(const Facts& facts) {
 // of two, halving and doubling takes no more time.
 inline bool may_be_ring(const Facts& facts) {
   return !facts.canonical && !is_power_of_two(facts) && !has_wide_partials(facts);
+}
+
+// Whether few ranks share a node. Each waits once in one round of messages to all, and a second
+// round would cost more than the messages.
+inline bool is_few_of_node(const Tuning& tuning, const Facts& facts) {
+  return facts.one_node && facts.ranks > 2 && facts.ranks <= tuning.one_shot_ranks_shared;
+}
+
+// Whether so few ranks have so little data that one rank, or each, may add all of it.
+inline bool is_small_of_few(const Tuning& tuning, const Facts& facts) {
+  return is_few_of_node(tuning, facts) &&
+         facts.bytes * static_cast<uint64_t>(facts.ranks) <= tuning.one_shot_bytes_shared;
+}
+
+// AMD EPYC, 2026-11-25: docs/measurements/2026-11-25-measured-otherwise.md.
+inline std::string_view correction_of_one_round(const Tuning&, const Facts& facts, bool) {
+  return facts.one_node ? ""
+                        : "measured: between hosts, one round of so many messages is not faster "
+                          "than two rounds";
 }
 
 }  // namespace rdmacoll

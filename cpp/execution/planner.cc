@@ -107,7 +107,7 @@ const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape, bool
   const auto found = outlines_.find(key);
   if (found != outlines_.end()) return found->second;
   Schedule schedule = make_schedule(algorithm, shape);
-  if (calls_roll) call_roll(schedule);
+  if (calls_roll) call_roll(schedule, shape);
   return outlines_.emplace(key, Outline(schedule, members_)).first->second;
 }
 

@@ -126,7 +126,7 @@ const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
   auto& program = programs_[key];
   if (program == nullptr) {
     Schedule lowered = lower(make_schedule(algorithm, shape), placement);
-    if (calls_roll) call_roll(lowered);
+    if (calls_roll) call_roll(lowered, shape);
     program = std::make_unique<Program>(std::move(lowered), members_);
   }
   return *program;

@@ -140,7 +140,10 @@ TEST(Algorithms, keep_their_numbers) {
       {named::direct_scatter, "direct_scatter"},
       {named::bruck_alltoall, "bruck_alltoall"},
       {named::parameter_server, "parameter_server"},
-      {named::one_shot, "one_shot"}};
+      {named::one_shot, "one_shot"},
+      {named::flat_broadcast, "flat_broadcast"},
+      {named::flat_reduce, "flat_reduce"},
+      {named::direct_allgather, "direct_allgather"}};
   for (const auto& [algorithm, name] : kNames) EXPECT_EQ(name_of(algorithm), name);
   std::set<Algorithm> numbers;
   for (const AlgorithmRow& row : algorithm_table()) {

@@ -9,6 +9,7 @@
 
 #include "algorithm_names.h"
 #include "collectives/algorithms.h"
+#include "collectives/lower.h"
 
 namespace rdmacoll {
 namespace {
@@ -33,9 +34,9 @@ std::vector<std::set<int>> heard_by_all(const std::vector<Schedule>& all,
         }
         if (!is_ready) continue;
         const int me = static_cast<int>(rank);
-        if (step.verb == Verb::send) {
+        if (sends(step.verb)) {
           sent[{me, step.peer, step.ordinal}] = heard[rank];
-        } else {
+        } else if (receives(step.verb)) {
           const auto came = sent.find({step.peer, me, step.ordinal});
           if (came == sent.end()) continue;
           heard[rank].insert(came->second.begin(), came->second.end());
@@ -60,10 +61,43 @@ TEST(RollCalls, let_every_rank_hear_of_every_other) {
       for (int rank = 0; rank < ranks; ++rank) {
         all.push_back(make_schedule(algorithm, {.ranks = ranks, .rank = rank, .root = ranks / 2}));
         begins.push_back(all.back().steps.size());
-        call_roll(all.back());
+        call_roll(all.back(), {.ranks = ranks});
       }
       for (const std::set<int>& heard : heard_by_all(all, begins)) {
         ASSERT_EQ(heard.size(), static_cast<std::size_t>(ranks)) << name_of(algorithm);
+      }
+    }
+  }
+}
+
+// Few ranks of a node hear from each rank directly. Each pair has one message each way, and data is
+// such a message.
+TEST(RollCalls, of_few_ranks_of_a_node_have_one_round) {
+  for (const Algorithm algorithm :
+       {Algorithm::none, named::binomial_broadcast, named::flat_broadcast, named::direct_gather,
+        named::direct_scatter, named::flat_reduce, named::binomial_reduce}) {
+    for (int ranks = 1; ranks <= 8; ++ranks) {
+      for (const bool are_viewed : {false, true}) {
+        const std::vector<int> nodes = even_nodes(ranks, 1);
+        std::vector<Schedule> all;
+        std::map<std::pair<int, int>, int> messages;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const Shape shape{.ranks = ranks, .rank = rank, .root = ranks / 2, .nodes = nodes};
+          all.push_back(
+              lower(make_schedule(algorithm, shape), {.views = std::vector<bool>(ranks, are_viewed),
+                                                      .input = CallerMemory::hidden,
+                                                      .output = CallerMemory::hidden}));
+          call_roll(all.back(), shape);
+          for (const Step& step : all.back().steps) {
+            if (sends(step.verb)) ++messages[{rank, step.peer}];
+          }
+        }
+        EXPECT_EQ(messages.size(), static_cast<std::size_t>(ranks * (ranks - 1)));
+        for (const auto& [pair, count] : messages) EXPECT_EQ(count, 1);
+        const std::vector<std::size_t> begins(all.size(), 0);
+        for (const std::set<int>& heard : heard_by_all(all, begins)) {
+          ASSERT_EQ(heard.size(), static_cast<std::size_t>(ranks)) << name_of(algorithm);
+        }
       }
     }
   }
@@ -73,7 +107,7 @@ TEST(RollCalls, let_every_rank_hear_of_every_other) {
 TEST(RollCalls, wait_for_nothing_else) {
   Schedule schedule = make_schedule(named::binomial_broadcast, {.ranks = 9, .rank = 4});
   const std::size_t begin = schedule.steps.size();
-  call_roll(schedule);
+  call_roll(schedule, {.ranks = 9});
   for (std::size_t i = begin; i < schedule.steps.size(); ++i) {
     EXPECT_EQ(schedule.steps[i].to.parts, 0);
     for (uint16_t after : schedule.afters_of(schedule.steps[i])) EXPECT_GE(after, begin);
