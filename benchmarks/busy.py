@@ -21,14 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from rdmacoll.benchmarks.machine import machine_facts, machine_line
+
 SIZES = (64, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 OTHER = "while True: sum(range(10000))"
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else 'unknown'}, {len(names)} cores"
 
 
 def turn(call: Callable[[], Any], array: np.ndarray, ranks: int, calls: int) -> float:
@@ -89,13 +85,13 @@ def main() -> None:
             other.wait()
     if rdmacoll.rank() != 0:
         return
-    print(f"{processor()}; {rdmacoll.size()} ranks, {options.others} other processes")
+    print(f"{machine_line()}; {rdmacoll.size()} ranks, {options.others} other processes")
     print(f"{'bytes':>10} {'mpi4py, us':>12} {'rdmacoll, us':>13} {'mpi4py / rdmacoll':>18}")
     for row in rows:
         ratio = row["mpi4py"] / row["rdmacoll"]
         print(f"{row['bytes']:>10} {row['mpi4py']:>12.1f} {row['rdmacoll']:>13.1f} {ratio:>18.2f}")
     if options.json:
-        options.json.write_text(json.dumps({"processor": processor(), "rows": rows}, indent=1) + "\n")
+        options.json.write_text(json.dumps({**machine_facts(), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -18,13 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from rdmacoll.benchmarks.machine import machine_facts, machine_line
+
 CALLS = 200
-
-
-def processor() -> str:
-    with open("/proc/cpuinfo") as lines:
-        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, {len(names)} cores"
 
 
 def ways(size: int) -> dict[str, Callable[[], Any]]:
@@ -89,7 +84,7 @@ def main() -> None:
     import rdmacoll
 
     if rdmacoll.rank() == 0:
-        print(f"{processor()}, {rdmacoll.size()} ranks, {options.bytes} bytes, {options.turns} turns")
+        print(f"{machine_line()}; {rdmacoll.size()} ranks, {options.bytes} bytes, {options.turns} turns")
         base = statistics.median(times["mpi4py, allreduce"])
         for name, values in times.items():
             median = statistics.median(values)
@@ -98,7 +93,7 @@ def main() -> None:
             )
         if options.json:
             with open(options.json, "w") as file:
-                json.dump({"processor": processor(), "ranks": rdmacoll.size(), "times_us": times}, file)
+                json.dump({**machine_facts(), "ranks": rdmacoll.size(), "times_us": times}, file)
     rdmacoll.shutdown()
 
 

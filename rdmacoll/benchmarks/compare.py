@@ -6,8 +6,6 @@ import contextlib
 import functools
 import importlib.util
 import itertools
-import os
-import platform
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -182,17 +180,6 @@ class Comparison(BenchmarkRun):
         )
         teams[:] = [team for team in teams if team in remaining or team not in chosen]
         return cells
-
-
-def machine_facts() -> dict[str, Any]:
-    """The facts of this machine, for JSON."""
-    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    return {
-        "machine": platform.platform(),
-        "processor": models[0] if models else platform.machine(),
-        "cores": os.cpu_count(),
-    }
 
 
 def settings_of(request: ComparisonRequest) -> dict[str, Any]:

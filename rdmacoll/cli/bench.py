@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._world import world
 from rdmacoll.benchmarks import judge
+from rdmacoll.benchmarks.machine import machine_facts, machine_line
 from rdmacoll.cli import bench_memory, measure
 from rdmacoll.cli.bench_kinds import KINDS, Kind
 from rdmacoll.cli.report import Findings, command, note_world_of_one, parse_bytes, print_line
@@ -176,9 +175,7 @@ def _measured(kind: Kind, options: _Options) -> Findings:
     contestants: list[measure.Contestant] = [measure.OurContestant(is_plain)]
     contestants += [measure.MpiContestant(name, _PEERS[name], is_plain) for name in peer_names]
     transport = world.describe().get("transport")
-    print_line(
-        f"{counted(ranks, 'rank')}, {os.cpu_count()} cores, transport {transport}, {memory.label} memory"
-    )
+    print_line(f"{counted(ranks, 'rank')}, transport {transport}, {memory.label} memory; {machine_line()}")
     peer_titles = "".join(f" {c.name:>10} {'ratio':>6}" for c in contestants[1:])
     print_line(_HEADER + peer_titles)
     print_line(_UNITS + "".join(f" {'(us)':>10} {'':>6}" for _ in contestants[1:]))
@@ -208,8 +205,7 @@ def _measured(kind: Kind, options: _Options) -> Findings:
     return {
         "ok": wrong == 0,
         "ranks": ranks,
-        "cores": os.cpu_count(),
-        "machine": platform.processor() or platform.machine(),
+        **machine_facts(),
         "settings": {
             "memory": options.memory,
             "calls": options.calls,

@@ -19,12 +19,12 @@ from rdmacoll.benchmarks.compare import (
     Comparison,
     ComparisonRequest,
     cable_of,
-    machine_facts,
     python_for,
     settings_of,
     title_of,
 )
 from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS, other_build
+from rdmacoll.benchmarks.machine import machine_facts, machine_line
 from rdmacoll.benchmarks.rpc.libraries import PEERS as RPC_PEERS, libraries
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_pair import sizes_of
@@ -125,8 +125,7 @@ def compare(
         seconds,
         build,
     )
-    facts = machine_facts()
-    print_line(f"{facts['processor']}, {counted(facts['cores'], 'core')}")
+    print_line(machine_line())
     comparison = Comparison(request, lambda text: click.echo(text, err=True))
     comparison.run(_print_part)
     cells = [cell for part in comparison.parts for row in part["rows"] for cell in row["time_us"].values()]
@@ -139,7 +138,7 @@ def compare(
     print_line(counted(wrong, "wrong value"))
     found: Findings = {
         "ok": wrong == 0 and bool(cells) and (build is None or bool(ratios)),
-        **facts,
+        **machine_facts(),
         "settings": settings_of(request),
         "parts": comparison.parts,
         "missed": {title_of(part["ranks"], part["link"]): _missed(part) for part in comparison.parts},

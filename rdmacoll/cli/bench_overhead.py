@@ -10,7 +10,7 @@ import click
 from rdmacoll._base.text import counted
 from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks import overhead as costs
-from rdmacoll.benchmarks.compare import machine_facts
+from rdmacoll.benchmarks.machine import machine_facts, machine_line
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import refuse_launched
 from rdmacoll.cli.report import Findings, command, print_line
@@ -32,8 +32,7 @@ def overhead(*, ranks: int, starts: int, rest: float, rules: Rules, seconds: flo
     """
     refuse_launched()
     run = costs.Overhead(ranks, starts, rest, rules, bootstrap.cache_folder(), seconds)
-    facts = machine_facts()
-    print_line(f"{counted(ranks, 'rank')}, {facts['cores']} cores, {facts['processor']}")
+    print_line(f"{counted(ranks, 'rank')}; {machine_line()}")
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
         lines = run.lines(Path(folder), print_line)
     for text in dict.fromkeys(run.left_out):
@@ -46,7 +45,7 @@ def overhead(*, ranks: int, starts: int, rest: float, rules: Rules, seconds: flo
     ]
     return {
         "ok": True,
-        **facts,
+        **machine_facts(),
         "ranks": ranks,
         "library": run.facts,
         "rows": rows,

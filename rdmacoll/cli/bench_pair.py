@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from typing import Any
 
 import click
@@ -11,6 +9,7 @@ import click
 from rdmacoll._abi.mirror import BANDWIDTH, EXCHANGE, LATENCY
 from rdmacoll._base.text import bytes_text
 from rdmacoll._world import pairs
+from rdmacoll.benchmarks.machine import machine_facts, machine_line
 from rdmacoll.cli import bench_pair_memory
 from rdmacoll.cli.report import Findings, command, parse_bytes, print_line
 from rdmacoll.cli.transport_option import TransportName
@@ -114,15 +113,14 @@ def pair(
             raise RdmacollError(" ".join(problem for problem in outcome.problems if problem))
     found = dict(outcome.found)
     over = ", ".join([found["transport"], *found["rails"]])
-    print_line(f"2 ranks, {os.cpu_count()} cores, over {over}, eager up to {found['acc_size']} B")
+    print_line(f"2 ranks over {over}, eager up to {found['acc_size']} B; {machine_line()}")
     print_line(_line(_TITLES))
     print_line(_line(_UNITS))
     for row in found["rows"]:
         print_line(_row_line(row))
     return {
         "ok": True,
-        "cores": os.cpu_count(),
-        "machine": platform.processor() or platform.machine(),
+        **machine_facts(),
         "settings": {"repeat": repeat, "burst_s": burst},
         **found,
     }

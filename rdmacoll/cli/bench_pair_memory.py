@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 import time
 from collections.abc import Sequence
@@ -14,6 +12,7 @@ import numpy as np
 from rdmacoll import engine
 from rdmacoll._base.text import bytes_text
 from rdmacoll._world import world
+from rdmacoll.benchmarks.machine import machine_facts, machine_line
 from rdmacoll.cli.bench_memory import CudaMemory, HostMemory, Memory
 from rdmacoll.cli.report import Findings, print_line
 from rdmacoll.engine.errors import ConfigError, RdmacollError
@@ -156,7 +155,7 @@ def measured(
     ends = _Ends(limit_s)
     found = world.describe()["transport"]
     label = ends.memories["GPU"].label
-    print_line(f"2 ranks, {os.cpu_count()} cores, over {found}, {label}")
+    print_line(f"2 ranks over {found}, {label}; {machine_line()}")
     print_line(_line(_TITLES))
     print_line(_line(_UNITS))
     rows = []
@@ -167,8 +166,7 @@ def measured(
     world.shutdown()
     return {
         "ok": True,
-        "cores": os.cpu_count(),
-        "machine": platform.processor() or platform.machine(),
+        **machine_facts(),
         "settings": {"repeat": repeat, "burst_s": burst, "memory": "cuda"},
         "transport": found,
         "gpu": label,

@@ -12,7 +12,8 @@ import click
 
 from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._start import bootstrap
-from rdmacoll.benchmarks.compare import MACHINE, cable_of, machine_facts
+from rdmacoll.benchmarks.compare import MACHINE, cable_of
+from rdmacoll.benchmarks.machine import machine_facts, machine_line
 from rdmacoll.benchmarks.rpc import judge, payloads
 from rdmacoll.benchmarks.rpc.libraries import OURS, OURS_BY_TCP, PEERS, libraries
 from rdmacoll.benchmarks.rpc.measure import Measurement, PayloadRequest
@@ -154,6 +155,7 @@ def measured(title: str, request: PayloadRequest, plot: str | None) -> Findings:
         raise click.UsageError(
             "--plot needs matplotlib, which is not installed: pip install 'rdmacoll[plot]'."
         )
+    print_line(machine_line())
     measurement = Measurement(request, lambda text: click.echo(text, err=True))
 
     def missed(part: dict[str, Any]) -> list[str]:

@@ -12,8 +12,9 @@ import click
 from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks import builds, resnet50, step as steps
-from rdmacoll.benchmarks.compare import MACHINE, machine_facts
+from rdmacoll.benchmarks.compare import MACHINE
 from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS, other_build
+from rdmacoll.benchmarks.machine import machine_facts, machine_line
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import links_of, names_of, numbers_of, refuse_launched
 from rdmacoll.cli.report import Findings, command, parse_bytes, print_line, print_rows
@@ -79,8 +80,7 @@ def step(
     cuts = [parse_bytes(text) for text in buckets.split(",")]
     libraries = [*OURS.values(), *names_of(peers, PEERS, "--peers"), "memory", "stream"]
     libraries += [other_build(name) for name in OURS.values()] if build is not None else []
-    machine = machine_facts()
-    print_line(f"{machine['processor']}, {counted(machine['cores'], 'core')}")
+    print_line(machine_line())
     print_line(
         f"{len(resnet50.shapes())} gradients, {resnet50.total_bytes() / 1e6:.1f} MB, {counted(ranks, 'rank')}"
     )
@@ -143,7 +143,7 @@ def step(
     print_line(counted(wrong, "wrong value"))
     found: Findings = {
         "ok": wrong == 0 and any(part["rows"] for part in parts) and (build is None or bool(of_builds)),
-        **machine,
+        **machine_facts(),
         "ranks": ranks,
         "link": link,
         "backward_ms": backward_ms,

@@ -12,8 +12,9 @@ import click
 from rdmacoll._base.text import counted
 from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks import builds
-from rdmacoll.benchmarks.compare import MACHINE, cable_of, machine_facts
+from rdmacoll.benchmarks.compare import MACHINE, cable_of
 from rdmacoll.benchmarks.libraries import other_build
+from rdmacoll.benchmarks.machine import machine_facts, machine_line
 from rdmacoll.benchmarks.training import judge
 from rdmacoll.benchmarks.training.libraries import OURS, PEERS, takes_part_between_hosts
 from rdmacoll.benchmarks.training.measure import Measurement, Training, TrainingRequest
@@ -115,8 +116,7 @@ def training(
         seconds,
         build,
     )
-    facts = machine_facts()
-    print_line(f"{facts['processor']}, {counted(facts['cores'], 'core')}")
+    print_line(machine_line())
     measurement = Measurement(request, lambda text: click.echo(text, err=True))
     measurement.run(_print_part)
     rows = [row for part in measurement.parts for row in part["rows"]]
@@ -134,7 +134,7 @@ def training(
         and all(row["time_us"] for row in rows)
         and (build is None or bool(ratios)),
         "what": "ps-training",
-        **facts,
+        **machine_facts(),
         "settings": {
             "workers": workers,
             "servers": servers,
