@@ -91,7 +91,7 @@ class Rank:
         return float(self.engine.allreduce(np.array([mine]), op=_maximum())[0])
 
     def any_gpu_prepares(self) -> bool:
-        """Whether a GPU of a rank still loads kernels. Arrays are staged meanwhile."""
+        """Whether a GPU of a rank is still made ready for sums. Arrays are staged meanwhile."""
         import rdmacoll
 
         mine = np.array([rdmacoll.metrics()["gpus_preparing"]], np.float64)
@@ -102,8 +102,10 @@ class Rank:
         found: dict[str, list[float]] = {name: [] for name in calls}
         for call in calls.values():
             self.seconds(call, bursts)
-            while self.any_gpu_prepares():
+            quiet = 0  # bursts in a row: a GPU is made ready in several steps, which begin with calls
+            while quiet < 3:
                 self.seconds(call, bursts)
+                quiet = 0 if self.any_gpu_prepares() else quiet + 1
         for _ in range(TURNS):
             for name, call in calls.items():
                 found[name].append(self.seconds(call, bursts))

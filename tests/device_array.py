@@ -120,6 +120,11 @@ class _Memory:
             cuda.free(self.address)
 
 
+def keep_memory() -> None:
+    """From now on the memory of arrays stays allocated, as with a library that keeps it for later arrays."""
+    _Memory.__del__ = lambda _: None  # type: ignore[method-assign]
+
+
 class DeviceArray:
     """An array in memory of a GPU. Strides and offset count bytes, as in numpy."""
 

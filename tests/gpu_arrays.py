@@ -68,14 +68,11 @@ def prepare_sums() -> None:
     """Waits until the GPUs of all ranks have the kernels of sums, which they load beside the calls, and until
     ranks of a node have each other's memory open where they can. Call it on all ranks."""
     array = cupy().array(np.zeros(20_000, np.float32))
-    while True:
-        engine.allreduce(array, rdmacoll.Sum)
+    quiet = 0  # calls in a row: offers and answers go with calls
+    while quiet < 6:
+        engine.allreduce(array, rdmacoll.Sum, out=array)
         preparing = np.array([rdmacoll.metrics()["gpus_preparing"]], np.float64)
-        if engine.allreduce(preparing, rdmacoll.Sum)[0] == 0:
-            break
-    for _ in range(3):  # offers and answers go with calls
-        engine.allreduce(array, rdmacoll.Sum)
-        engine.barrier()
+        quiet = quiet + 1 if engine.allreduce(preparing, rdmacoll.Sum)[0] == 0 else 0
 
 
 @functools.cache

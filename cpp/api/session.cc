@@ -312,7 +312,7 @@ Session::~Session() {
   driver_.reset();
   engine_.reset();
   compute_.reset();
-  device_memory_.reset();
+  cuda::CudaMemory::end(std::move(device_memory_), pool_);
   fabric_.reset();
 }
 

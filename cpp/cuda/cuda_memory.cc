@@ -1,9 +1,16 @@
 #include "cuda/cuda_memory.h"
 
+#include <chrono>
+#include <future>
+#include <thread>
 #include <utility>
+
+#include "base/thread.h"
 
 namespace rdmacoll::cuda {
 namespace {
+
+constexpr Nanoseconds kTrimLimit = 2 * kSecond;
 
 // Reads the machine only if NICs carry data, since this takes a while.
 std::shared_ptr<GpuMemory> open_gpu_memory(const Driver& driver, const CudaOptions& options,
@@ -38,15 +45,38 @@ CudaMemory::CudaMemory(const Driver& driver, CudaOptions options)
       sums_(gpus_, modules_, thread_),
       orders_(gpus_, events_, sleeper_),
       pinned_(*gpus_, options.pool, options.log),
-      work_(gpus_, sums_, options.log),
+      work_({gpus_, sums_, thread_, options.log}),
       parts_{*gpus_, *events_, *modules_, pinned_, options.pool, sums_, sleeper_} {}
 
-// The driver may wait for a kernel of the program that never ends.
-CudaMemory::~CudaMemory() {
-  if (thread_.stop()) return;
-  log_.warning(
-      "the CUDA driver is still loading a kernel of rdmacoll, since it waits for kernels of this "
-      "program. Its memory on the GPU stays until they end: end them before shutdown().");
+CudaMemory::~CudaMemory() { (void)thread_.stop(); }
+
+void CudaMemory::end(std::unique_ptr<CudaMemory> memory, std::shared_ptr<const void> pool,
+                     Nanoseconds limit) {
+  if (memory == nullptr) return;
+  struct Ending {
+    std::unique_ptr<CudaMemory> memory;
+    std::shared_ptr<const void> pool;
+    std::promise<void> end;
+  };
+  const Log log = memory->log_;
+  const auto ending = std::make_shared<Ending>();
+  ending->memory = std::move(memory);
+  ending->pool = std::move(pool);
+  std::thread thread;
+  const Status started = start_thread(thread, "the thread that frees memory of GPUs", [ending] {
+    ending->memory.reset();
+    ending->end.set_value();
+  });
+  if (!started.ok()) {
+    log.warning(started.message());
+    return ending->memory.reset();
+  }
+  const auto end = ending->end.get_future().wait_for(std::chrono::nanoseconds(limit));
+  if (end == std::future_status::ready) return thread.join();
+  thread.detach();
+  log.warning(
+      "the CUDA driver frees no memory while kernels run, and kernels of this program still do. So "
+      "the memory of rdmacoll on GPUs stays until they end. End them before shutdown().");
 }
 
 Status CudaMemory::find(const void* memory, Gpu& gpu) {
@@ -66,7 +96,13 @@ Status CudaMemory::order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>&
 std::shared_ptr<std::byte[]> CudaMemory::allocate(Gpu gpu, uint64_t bytes) {
   retired_.sweep(*this);
   std::shared_ptr<std::byte[]> memory;
-  const Status status = device_pool_->allocate(gpu, bytes, memory);
+  Status status = device_pool_->allocate(gpu, bytes, memory);
+  if (!status.ok() && device_pool_->keeps(gpu)) {
+    // The thread frees what is kept. It may wait for kernels, which may wait for this caller.
+    status = thread_.post([pool = device_pool_, gpu] { pool->trim(gpu); });
+    (void)thread_.finish(kTrimLimit);
+    if (status.ok()) status = device_pool_->allocate(gpu, bytes, memory);
+  }
   if (!status.ok()) log_.error(status.message());
   return memory;
 }

@@ -33,7 +33,12 @@ class CudaMemory final : public DeviceMemory {
  public:
   static Status open(CudaOptions options, std::unique_ptr<CudaMemory>& memory);
   CudaMemory(const Driver& driver, CudaOptions options);
+  // Waits for kernels of the program that run.
   ~CudaMemory() override;
+  // Destroys the memory. If kernels of the program still run after `limit`, it warns, and a thread
+  // goes on. `pool`: the owner of CudaOptions::pool, which is kept as long.
+  static void end(std::unique_ptr<CudaMemory> memory, std::shared_ptr<const void> pool,
+                  Nanoseconds limit = 5 * kSecond);
 
   Status use(int number, Gpu& gpu) override { return gpus_->use(number, gpu); }
   int number_of(Gpu gpu) const override { return gpus_->facts(gpu).ordinal; }

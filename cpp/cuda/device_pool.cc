@@ -17,7 +17,7 @@ constexpr std::size_t kClassesOfAPower = 8;  // so at most an eighth of a block 
 DevicePool::~DevicePool() {
   if (gpus_->driver().is_forked_child()) return;
   for (int gpu = 0; gpu < gpus_->size(); ++gpu) {
-    release(static_cast<Gpu>(gpu), take_free(static_cast<Gpu>(gpu)));
+    trim(static_cast<Gpu>(gpu));
   }
 }
 
@@ -51,13 +51,15 @@ Status DevicePool::take(Gpu gpu, std::size_t bytes, Address& address) {
   const Driver& driver = gpus_->driver();
   const ScopedContext scope(*gpus_, gpu);
   RC_RETURN_IF_ERROR(scope.status());
-  Result result = driver.call.cuMemAlloc_v2(&address, bytes);
-  if (result == kOutOfMemory) {
-    release(gpu, take_free(gpu));
-    result = driver.call.cuMemAlloc_v2(&address, bytes);
-  }
-  return driver.check(result,
+  return driver.check(driver.call.cuMemAlloc_v2(&address, bytes),
                       cat("cuMemAlloc of ", bytes_text(bytes), " on ", gpus_->facts(gpu).text()));
+}
+
+bool DevicePool::keeps(Gpu gpu) {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(free_, [&](const auto& one) {
+    return one.first.first == gpu && !one.second.empty();
+  });
 }
 
 void DevicePool::give_back(const Class& of, Address address) {

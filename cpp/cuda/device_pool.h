@@ -24,6 +24,10 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
   // bytes. A next owner gets it as soon as the last one lets go of it. Work of the last owner must
   // come before that of the next one, as on one stream.
   Status allocate(Gpu gpu, std::size_t bytes, std::shared_ptr<std::byte[]>& memory);
+  // Whether memory is kept for next results.
+  bool keeps(Gpu gpu);
+  // Frees the memory that is kept for next results. The driver waits for kernels that run.
+  void trim(Gpu gpu) { release(gpu, take_free(gpu)); }
 
  private:
   using Class = std::pair<Gpu, std::size_t>;  // and bytes

@@ -45,7 +45,7 @@ DriverThread::DriverThread() : queue_(std::make_shared<Queue>()) {}
 Status DriverThread::post(std::function<void()> task) {
   const std::lock_guard starting(mutex_);
   if (!thread_.joinable()) {
-    RC_RETURN_IF_ERROR(start_thread(thread_, "the thread that loads kernels of GPUs",
+    RC_RETURN_IF_ERROR(start_thread(thread_, "the thread for calls of the GPU's driver",
                                     [queue = queue_] { queue->run(); }));
   }
   const std::lock_guard lock(queue_->mutex);
@@ -55,9 +55,11 @@ Status DriverThread::post(std::function<void()> task) {
   return {};
 }
 
-void DriverThread::finish() {
+bool DriverThread::finish(Nanoseconds limit) {
   std::unique_lock lock(queue_->mutex);
-  queue_->changed.wait(lock, [this] { return queue_->tasks.empty() && !queue_->is_busy; });
+  return queue_->changed.wait_for(lock, std::chrono::nanoseconds(limit), [this] {
+    return queue_->tasks.empty() && !queue_->is_busy;
+  });
 }
 
 bool DriverThread::stop(Nanoseconds limit) {
@@ -79,6 +81,8 @@ bool DriverThread::stop(Nanoseconds limit) {
     thread_.join();
   } else {
     thread_.detach();
+  }
+  for (; !dropped.empty(); dropped.pop_front()) {
   }
   return is_in_time;
 }

@@ -1,5 +1,6 @@
-// A thread for calls of the driver that wait for kernels of the program. No other thread of the
-// engine makes such calls while operations run.
+// A thread for calls of the driver that wait for kernels of the program: those that load kernels,
+// free memory, or open and close memory of other processes. No other thread of the engine makes
+// such calls, since a kernel may wait for another rank, and that one for this engine.
 #pragma once
 
 #include <functional>
@@ -24,10 +25,10 @@ class DriverThread {
   // Runs the tasks one after the other. A task shares the ownership of all that it uses, since it
   // may outlive this object. Fails if no thread can be started.
   Status post(std::function<void()> task);
-  // Waits until all tasks have ended.
-  void finish();
-  // Drops the tasks that have not begun, and waits for the other one. False: after `limit` the
-  // driver has not returned. Then the thread ends by itself. Later tasks are dropped.
+  // Waits until all tasks have ended. False: some have not after `limit`.
+  bool finish(Nanoseconds limit = 60 * kSecond);
+  // Drops the tasks that have not begun, in their order, and waits for the other one. False: after
+  // `limit` the driver has not returned. Then the thread ends by itself. Later tasks are dropped.
   bool stop(Nanoseconds limit = 5 * kSecond);
 
  private:

@@ -46,17 +46,24 @@ GpuSums::State GpuSums::prepare(Gpu gpu) {
   std::shared_ptr<Entry>& own = entries_[static_cast<std::size_t>(gpu)];
   if (own != nullptr) return own->state.load(std::memory_order_acquire);
   own = std::make_shared<Entry>(gpus_, gpu);
-  begun_.fetch_add(1, std::memory_order_relaxed);
-  const auto end = [](Entry& entry, Status status, std::atomic<uint64_t>& version) {
+  const auto end = [](Entry& entry, Status status) {
     entry.status = std::move(status);
     entry.state.store(entry.status.ok() ? State::ready : State::refused, std::memory_order_release);
-    version.fetch_add(1, std::memory_order_release);
   };
-  Status posted = thread_.post([entry = own, modules = modules_, version = version_, end] {
-    end(*entry, entry->prepare(*modules), *version);
-  });
-  if (!posted.ok()) end(*own, std::move(posted), *version_);
+  Status posted =
+      run([entry = own, modules = modules_, end] { end(*entry, entry->prepare(*modules)); });
+  if (!posted.ok()) end(*own, std::move(posted));
   return own->state.load(std::memory_order_acquire);
+}
+
+Status GpuSums::run(std::function<void()> task) {
+  begun_.fetch_add(1, std::memory_order_relaxed);
+  const Status posted = thread_.post([task = std::move(task), version = version_] {
+    task();
+    version->fetch_add(1, std::memory_order_release);
+  });
+  if (!posted.ok()) version_->fetch_add(1, std::memory_order_release);
+  return posted;
 }
 
 const Status& GpuSums::refusal(Gpu gpu) const { return entry(gpu)->status; }

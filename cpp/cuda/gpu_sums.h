@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "cuda/gpu_modules.h"
@@ -24,9 +25,13 @@ class GpuSums {
 
   // The first call for a GPU lets the thread begin. Only the holder of the baton calls it.
   State prepare(Gpu gpu);
-  // How many GPUs have become ready or were refused so far. It may be read by any thread.
+  // Lets the thread run a task for a GPU, which the next two functions count. The task shares the
+  // ownership of all that it uses. Fails if no thread can be started. Only the holder of the baton
+  // calls it.
+  Status run(std::function<void()> task);
+  // How many such tasks, and preparations of GPUs, have ended. It may be read by any thread.
   uint64_t version() const { return version_->load(std::memory_order_acquire); }
-  // GPUs that are being prepared. For any thread.
+  // How many have not. For any thread.
   uint64_t preparing() const { return begun_.load(std::memory_order_relaxed) - version(); }
 
   // The reason why a GPU was refused.

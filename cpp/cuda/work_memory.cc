@@ -6,10 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <optional>
-#include <random>
-#include <string>
 #include <string_view>
 
 #include "base/clock.h"
@@ -26,14 +23,6 @@ constexpr uint64_t kShareOfGpu = 16;
 constexpr uint64_t kSlabUnit = uint64_t{2} << 20;
 // Kernels read and write 16 bytes at once, and copies lines of 128.
 constexpr uint64_t kAlignment = 256;
-
-uint64_t number_of_process() {
-  static const uint64_t kNumber = [] {
-    std::random_device device;
-    return (uint64_t{device()} << 32) | device();
-  }();
-  return kNumber;
-}
 
 // How long the end of this rank waits for others that may have its slabs open.
 constexpr Nanoseconds kEndsLimit = 2 * kSecond;
@@ -52,20 +41,17 @@ bool has_hung_up(int socket) {
 }  // namespace
 
 WorkMemory::~WorkMemory() {
-  const Driver& driver = gpus_->driver();
-  if (driver.is_forked_child()) return;
-  while (!opened_.empty()) close(opened_.begin()->first);
+  if (parts_.gpus->driver().is_forked_child()) return;
+  opening_.clear();
+  opened_.clear();
   await_ends();
-  for (const auto& [gpu, memory] : memory_) {
-    const ScopedContext scope(*gpus_, gpu);
-    if (memory.slabs.empty() || !scope.status().ok()) continue;
-    if (readers_ > 0) {
-      log_.warning(cat(bytes_text(memory.bytes), " of ", gpus_->facts(gpu).text(),
-                       " stay allocated until this process ends: another rank may still read them, "
-                       "since it did not answer. End that rank, then this process."));
-      continue;
-    }
-    for (const Slab& slab : memory.slabs) driver.call.cuMemFree_v2(slab.description.begin);
+  if (readers_ == 0) return;
+  for (auto& [gpu, memory] : memory_) {
+    if (memory.slabs.empty()) continue;
+    parts_.log.warning(cat(bytes_text(memory.bytes), " of ", parts_.gpus->facts(gpu).text(),
+                           " stay allocated until this process ends: another rank may still read "
+                           "them, since it did not answer. End that rank, then this process."));
+    for (const Slab& slab : memory.slabs) slab.made->abandon();
   }
 }
 
@@ -85,62 +71,53 @@ void WorkMemory::await_ends() {
 }
 
 uint64_t WorkMemory::bytes_max(Gpu gpu) const {
-  return std::max(kFirstSlabBytes, gpus_->facts(gpu).bytes / kShareOfGpu);
+  return std::max(kFirstSlabBytes, parts_.gpus->facts(gpu).bytes / kShareOfGpu);
 }
 
 int WorkMemory::prepare(Gpu gpu, uint64_t bytes) {
-  const GpuSums::State state = sums_.prepare(gpu);
+  const GpuSums::State state = parts_.sums.prepare(gpu);
   if (state == GpuSums::State::preparing) return 0;
   OfGpu& memory = memory_[gpu];
-  const auto suffices = [bytes](const Slab& slab) { return slab.description.bytes >= bytes; };
-  if (!memory.is_full && std::none_of(memory.slabs.begin(), memory.slabs.end(), suffices)) {
-    const uint64_t wanted = round_up(std::max(bytes, kFirstSlabBytes), kSlabUnit);
-    const uint64_t left = bytes_max(gpu) - memory.bytes;
-    memory.is_full = wanted >= left;
-    const Status status =
-        state == GpuSums::State::refused
-            ? sums_.refusal(gpu)
-            : add_slab(gpu, memory, std::min(wanted, left / kSlabUnit * kSlabUnit));
-    memory.is_full = memory.is_full || !status.ok();
-    if (!status.ok() && memory.slabs.empty()) {
-      log_.warning(cat("Arrays on ", gpus_->facts(gpu).text(),
-                       " go through host memory within a node: ", status.message()));
+  take_next(gpu, memory);
+  const auto suffices = [bytes](const Slab& slab) {
+    return slab.made->description().bytes >= bytes;
+  };
+  if (!memory.is_full && memory.next == nullptr && std::ranges::none_of(memory.slabs, suffices)) {
+    if (state == GpuSums::State::refused) {
+      refuse(gpu, memory, parts_.sums.refusal(gpu));
+    } else {
+      begin_slab(gpu, memory, bytes);
     }
   }
   return static_cast<int>(memory.slabs.size());
 }
 
-Status WorkMemory::add_slab(Gpu gpu, OfGpu& memory, uint64_t bytes) {
-  if (bytes == 0) return {};
-  const Driver& driver = gpus_->driver();
-  const ScopedContext scope(*gpus_, gpu);
-  RC_RETURN_IF_ERROR(scope.status());
-  Address address = 0;
-  RC_RETURN_IF_ERROR(driver.check(driver.call.cuMemAlloc_v2(&address, bytes),
-                                  cat("cuMemAlloc of ", bytes_text(bytes))));
-  Slab slab{.free = FreeExtents(bytes)};
-  slab.description.begin = address;
-  slab.description.bytes = bytes;
-  const Status status = describe(gpu, slab.description);
-  if (!status.ok()) {
-    driver.call.cuMemFree_v2(address);
-    return status;
-  }
-  memory.slabs.push_back(std::move(slab));
-  memory.bytes += bytes;
-  return {};
+void WorkMemory::begin_slab(Gpu gpu, OfGpu& memory, uint64_t bytes) {
+  const uint64_t wanted = round_up(std::max(bytes, kFirstSlabBytes), kSlabUnit);
+  const uint64_t left = (bytes_max(gpu) - memory.bytes) / kSlabUnit * kSlabUnit;
+  memory.is_full = wanted >= left;
+  if (left == 0) return;
+  memory.next = std::make_shared<NewSlab>(parts_.gpus, gpu, std::min(wanted, left));
+  const Status status = parts_.sums.run([next = memory.next] { next->make(); });
+  if (status.ok()) return;
+  memory.next = nullptr;
+  refuse(gpu, memory, status);
 }
 
-Status WorkMemory::describe(Gpu gpu, GpuSlab& slab) const {
-  const Driver& driver = gpus_->driver();
-  MemoryHandle handle{};
-  RC_RETURN_IF_ERROR(
-      driver.check(driver.call.cuIpcGetMemHandle(&handle, slab.begin), "cuIpcGetMemHandle"));
-  std::memcpy(slab.handle.data(), handle.bytes, sizeof handle.bytes);
-  const std::string& uuid = gpus_->facts(gpu).uuid;
-  std::memcpy(slab.uuid.data(), uuid.data(), std::min(uuid.size(), slab.uuid.size() - 1));
-  slab.process = number_of_process();
-  return {};
+void WorkMemory::take_next(Gpu gpu, OfGpu& memory) {
+  if (memory.next == nullptr || !memory.next->is_ended()) return;
+  const std::shared_ptr<NewSlab> made = std::exchange(memory.next, nullptr);
+  if (!made->status().ok()) return refuse(gpu, memory, made->status());
+  const uint64_t bytes = made->description().bytes;
+  memory.slabs.push_back({.made = made, .free = FreeExtents(bytes)});
+  memory.bytes += bytes;
+}
+
+void WorkMemory::refuse(Gpu gpu, OfGpu& memory, const Status& status) {
+  memory.is_full = true;
+  if (!memory.slabs.empty()) return;
+  parts_.log.warning(cat("Arrays on ", parts_.gpus->facts(gpu).text(),
+                         " go through host memory within a node: ", status.message()));
 }
 
 void WorkMemory::enable(Gpu gpu) {
@@ -160,14 +137,14 @@ std::byte* WorkMemory::take(Slab& slab, uint64_t bytes) {
   const std::optional<std::size_t> offset = slab.free.take(bytes, kAlignment);
   if (!offset) return nullptr;
   slab.live[*offset] = bytes;
-  return reinterpret_cast<std::byte*>(slab.description.begin + *offset);
+  return reinterpret_cast<std::byte*>(slab.made->description().begin + *offset);
 }
 
 void WorkMemory::free(Gpu gpu, std::byte* memory) {
   const auto address = reinterpret_cast<uint64_t>(memory);
   for (Slab& slab : memory_.at(gpu).slabs) {
-    const uint64_t begin = slab.description.begin;
-    if (address >= begin && address - begin < slab.description.bytes) {
+    const uint64_t begin = slab.made->description().begin;
+    if (address >= begin && address - begin < slab.made->description().bytes) {
       return give_back(slab, address - begin);
     }
   }
@@ -183,58 +160,57 @@ void WorkMemory::give_back(Slab& slab, uint64_t offset) {
 
 // The slab's own GPU reads it fastest. Other GPUs need access to it as peers.
 Status WorkMemory::open(const GpuSlab& slab, std::byte*& memory, Gpu& gpu) {
-  if (gpus_->size() == 0) return Status::busy();
+  const Gpus& gpus = *parts_.gpus;
+  if (gpus.size() == 0) return Status::busy();
   const std::string_view uuid(slab.uuid.data());
-  gpu = 0;
-  for (Gpu other = 0; other < gpus_->size(); ++other) {
-    if (gpus_->facts(other).uuid == uuid) gpu = other;
+  Gpu own = 0;
+  for (Gpu other = 0; other < gpus.size(); ++other) {
+    if (gpus.facts(other).uuid == uuid) own = other;
   }
-  const GpuSums::State state = sums_.prepare(gpu);
+  const GpuSums::State state = parts_.sums.prepare(own);
   if (state == GpuSums::State::preparing) return Status::busy();
-  if (state == GpuSums::State::refused) return sums_.refusal(gpu);
-  Address address = slab.begin;
-  const bool is_here = slab.process == number_of_process();
-  RC_RETURN_IF_ERROR(is_here ? reach(slab, gpu) : open(slab, gpu, address));
-  memory = reinterpret_cast<std::byte*>(address);
-  if (!is_here) opened_[memory] = gpu;
+  if (state == GpuSums::State::refused) return parts_.sums.refusal(own);
+  const auto [opening, is_new] = opening_.try_emplace({slab.process, slab.begin});
+  if (is_new) {
+    opening->second = std::make_shared<Mapping>(parts_.gpus, own, slab);
+    const Status status = parts_.sums.run([made = opening->second] { made->make(); });
+    if (!status.ok()) {
+      opening_.erase(opening);
+      return status;
+    }
+  }
+  if (!opening->second->is_ended()) return Status::busy();
+  const std::shared_ptr<Mapping> made = std::move(opening->second);
+  opening_.erase(opening);
+  RC_RETURN_IF_ERROR(made->status());
+  memory = made->memory();
+  gpu = made->gpu();
+  opened_[memory] = made;
   return {};
 }
 
-Status WorkMemory::open(const GpuSlab& slab, Gpu gpu, Address& address) {
-  const Driver& driver = gpus_->driver();
-  const ScopedContext scope(*gpus_, gpu);
-  RC_RETURN_IF_ERROR(scope.status());
-  MemoryHandle handle{};
-  std::memcpy(handle.bytes, slab.handle.data(), sizeof handle.bytes);
-  return driver.check(driver.call.cuIpcOpenMemHandle_v2(&address, handle, kIpcLazyPeerAccess),
-                      cat("opening memory of the GPU ", slab.uuid.data(), " by CUDA IPC on ",
-                          gpus_->facts(gpu).text()));
-}
-
-// For a rank in this process: its memory has the same address here.
-Status WorkMemory::reach(const GpuSlab& slab, Gpu gpu) {
-  if (gpus_->facts(gpu).uuid == slab.uuid.data()) return {};
-  int ordinal = 0;
-  Gpu owner = kHost;
-  RC_RETURN_IF_ERROR(gpus_->find(slab.uuid.data(), ordinal));
-  RC_RETURN_IF_ERROR(gpus_->use(ordinal, owner));
-  const Driver& driver = gpus_->driver();
-  const ScopedContext scope(*gpus_, gpu);
-  RC_RETURN_IF_ERROR(scope.status());
-  const Result result = driver.call.cuCtxEnablePeerAccess(gpus_->context(owner), 0);
-  return driver.check(result == kPeerAccessAlreadyEnabled ? kSuccess : result,
-                      cat("access of ", gpus_->facts(gpu).text(), " to ",
-                          gpus_->facts(owner).text(), " by cuCtxEnablePeerAccess"));
-}
-
 void WorkMemory::close(std::byte* memory) {
-  const auto found = opened_.find(memory);
-  if (found == opened_.end()) return;  // a rank of this process
-  const ScopedContext scope(*gpus_, found->second);
-  if (scope.status().ok()) {
-    gpus_->driver().call.cuIpcCloseMemHandle(reinterpret_cast<Address>(memory));
-  }
-  opened_.erase(found);
+  auto node = opened_.extract(memory);
+  if (!node.empty()) drop(std::move(node.mapped()));
+}
+
+void WorkMemory::forget(const GpuSlab& slab) {
+  auto node = opening_.extract(SlabKey{slab.process, slab.begin});
+  if (!node.empty()) drop(std::move(node.mapped()));
+}
+
+void WorkMemory::end_when_closed(Fd socket) {
+  drop(std::shared_ptr<Fd>(new Fd(std::move(socket)), [](Fd* own) {
+    ::shutdown(own->get(), SHUT_WR);
+    delete own;
+  }));
+}
+
+// Lets the thread destroy the object, after its tasks so far. A thread that is stopped, or that
+// cannot be started, leaves this to the caller.
+void WorkMemory::drop(std::shared_ptr<void> owned) {
+  const auto last = std::make_shared<std::shared_ptr<void>>(std::move(owned));
+  (void)parts_.thread.post([last] { last->reset(); });
 }
 
 }  // namespace rdmacoll::cuda

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "cuda/gpu_sums.h"
 #include "cuda/gpus.h"
+#include "cuda/slab_tasks.h"
 #include "memory/free_extents.h"
 #include "memory/gpu_work.h"
 
@@ -18,8 +19,14 @@ namespace rdmacoll::cuda {
 
 class WorkMemory final : public GpuWork {
  public:
-  WorkMemory(std::shared_ptr<Gpus> gpus, GpuSums& sums, Log log)
-      : gpus_(std::move(gpus)), sums_(sums), log_(log) {}
+  struct Parts {
+    std::shared_ptr<Gpus> gpus;
+    GpuSums& sums;
+    DriverThread& thread;
+    Log log;
+  };
+
+  explicit WorkMemory(Parts parts) : parts_(std::move(parts)) {}
   // Closes what is still open, and waits a short time for peers whose connections have ended. The
   // streams must be idle.
   ~WorkMemory() override;
@@ -28,15 +35,17 @@ class WorkMemory final : public GpuWork {
 
   int prepare(Gpu gpu, uint64_t bytes) override;
   const GpuSlab& slab(Gpu gpu, int number) const override {
-    return memory_.at(gpu).slabs.at(static_cast<std::size_t>(number)).description;
+    return memory_.at(gpu).slabs.at(static_cast<std::size_t>(number)).made->description();
   }
   void enable(Gpu gpu) override;
-  uint64_t version() const override { return sums_.version(); }
-  uint64_t bytes_min(Gpu gpu) const override { return sums_.bytes_min(gpu); }
+  uint64_t version() const override { return parts_.sums.version(); }
+  uint64_t bytes_min(Gpu gpu) const override { return parts_.sums.bytes_min(gpu); }
   std::byte* allocate(Gpu gpu, uint64_t bytes) override;
   void free(Gpu gpu, std::byte* memory) override;
   Status open(const GpuSlab& slab, std::byte*& memory, Gpu& gpu) override;
   void close(std::byte* memory) override;
+  void forget(const GpuSlab& slab) override;
+  void end_when_closed(Fd socket) override;
   void count_readers(int change) override { readers_ += change; }
   void await_end(Fd socket, int readers) override {
     ending_.push_back({std::move(socket), readers});
@@ -44,36 +53,36 @@ class WorkMemory final : public GpuWork {
 
  private:
   struct Slab {
-    GpuSlab description = {};
+    std::shared_ptr<NewSlab> made;
     bool is_enabled = false;
     FreeExtents free;
     std::map<uint64_t, uint64_t> live;  // bytes by offset
   };
   struct OfGpu {
     std::vector<Slab> slabs;
-    uint64_t bytes = 0;    // sum over the slabs
-    bool is_full = false;  // no further slab fits
+    std::shared_ptr<NewSlab> next;  // that the thread makes
+    uint64_t bytes = 0;             // sum over the slabs
+    bool is_full = false;           // no further slab fits
   };
-
   struct EndingPeer {
     Fd socket;
     int readers = 0;
   };
+  using SlabKey = std::pair<uint64_t, uint64_t>;  // process and address of the owner
 
   void await_ends();
   uint64_t bytes_max(Gpu gpu) const;
-  Status add_slab(Gpu gpu, OfGpu& memory, uint64_t bytes);
-  Status describe(Gpu gpu, GpuSlab& slab) const;
+  void begin_slab(Gpu gpu, OfGpu& memory, uint64_t bytes);
+  void take_next(Gpu gpu, OfGpu& memory);
+  void refuse(Gpu gpu, OfGpu& memory, const Status& status);
   static std::byte* take(Slab& slab, uint64_t bytes);
   static void give_back(Slab& slab, uint64_t offset);
-  Status open(const GpuSlab& slab, Gpu gpu, Address& address);
-  Status reach(const GpuSlab& slab, Gpu gpu);
+  void drop(std::shared_ptr<void> owned);
 
-  const std::shared_ptr<Gpus> gpus_;
-  GpuSums& sums_;
-  const Log log_;
+  const Parts parts_;
   std::map<Gpu, OfGpu> memory_;
-  std::map<std::byte*, Gpu> opened_;  // memory of other processes
+  std::map<SlabKey, std::shared_ptr<Mapping>> opening_;  // by the thread, or ended since
+  std::map<std::byte*, std::shared_ptr<Mapping>> opened_;
   int readers_ = 0;
   std::vector<EndingPeer> ending_;
 };

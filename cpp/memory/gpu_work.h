@@ -28,12 +28,11 @@ class GpuWork {
  public:
   virtual ~GpuWork() = default;
 
-  // Makes a slab for batches of `bytes`, unless there is one, or the GPU has no room. Returns how
-  // many slabs the GPU has. 0: none, since the GPU is being made ready for sums, which the first
-  // call begins, or for a reason that was logged.
+  // Lets a thread make a slab for batches of `bytes`, unless there is one, or the GPU has no room.
+  // Returns how many slabs the GPU has. 0: none yet, since the GPU is first made ready for sums,
+  // which the first call begins, or none for a reason that was logged.
   virtual int prepare(Gpu gpu, uint64_t bytes) = 0;
-  // Grows when a GPU has become ready for sums, or has failed to. Then prepare() and open() may
-  // give other answers.
+  // Grows when a thread has ended some of this. Then prepare() and open() may give other answers.
   virtual uint64_t version() const = 0;
   virtual const GpuSlab& slab(Gpu gpu, int number) const = 0;
   // All peers of an operation have opened all slabs of the GPU. allocate() takes only such slabs.
@@ -45,10 +44,15 @@ class GpuWork {
   virtual void free(Gpu gpu, std::byte* memory) = 0;
 
   // Maps the slab of a peer for a GPU of this process, whose kernels then reach it. Busy: no GPU is
-  // in use, or it is not ready for sums yet. Fails if no GPU can reach the slab.
+  // in use, it is not ready for sums yet, or a thread still maps the slab. Then call it again when
+  // version() has grown. Fails if no GPU can reach the slab.
   virtual Status open(const GpuSlab& slab, std::byte*& memory, Gpu& gpu) = 0;
-  // No work may use the memory any more.
+  // Lets a thread unmap memory, which no work may use any more, or a slab that open() was to map.
+  // The driver may wait for kernels of the program first.
   virtual void close(std::byte* memory) = 0;
+  virtual void forget(const GpuSlab& slab) = 0;
+  // Ends this side of a connection when all of this is unmapped.
+  virtual void end_when_closed(Fd socket) = 0;
   // Counts the peers that may have slabs of this rank open: 1 more, or 1 less. While there are any,
   // the slabs are not freed.
   virtual void count_readers(int change) = 0;

@@ -254,6 +254,7 @@ Result cuCtxSynchronize() {
 
 Result cuCtxEnablePeerAccess(ContextHandle peer, unsigned flags) {
   return in_call("cuCtxEnablePeerAccess", Needs::context, [&](Call& call) -> Result {
+    call.wait_for_kernels();
     Driver& all = call.driver();
     const Context* const found = all.context(peer);
     if (flags != 0) return kInvalidValue;

@@ -96,6 +96,11 @@ class Call {
   // Puts work into a stream, and counts it. Returns an error if the stream is captured or broken.
   Result submit(Stream& stream, Work work);
   Result wait_for(Stream& stream);
+  // Waits as calls do that change memory or code of a GPU: until no kernel runs in the current
+  // context. A host function stands for a kernel, since it runs as long as a test wants.
+  void wait_for_kernels() {
+    wait([this] { return !driver_.scheduler.runs_host_function(context_); });
+  }
   void misuse(const std::string& sentence) {
     driver_.log.misuse(std::string(name_) + ": " + sentence);
   }

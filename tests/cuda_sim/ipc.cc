@@ -195,6 +195,7 @@ Result cuIpcGetMemHandle(MemoryHandle* handle, Address address) {
 
 Result cuIpcOpenMemHandle_v2(Address* address, MemoryHandle handle, unsigned flags) {
   return in_call("cuIpcOpenMemHandle_v2", Needs::context, [&](Call& call) -> Result {
+    call.wait_for_kernels();
     Driver& all = call.driver();
     const IpcHandle wanted = unpack(handle);
     if (std::memcmp(wanted.mark, kIpcMark, sizeof kIpcMark) != 0) return kInvalidValue;
@@ -231,6 +232,7 @@ Result cuIpcOpenMemHandle_v2(Address* address, MemoryHandle handle, unsigned fla
 
 Result cuIpcCloseMemHandle(Address address) {
   return in_call("cuIpcCloseMemHandle", Needs::context, [&](Call& call) -> Result {
+    call.wait_for_kernels();
     Driver& all = call.driver();
     const auto found = all.imports.find(address);
     if (found == all.imports.end()) return kInvalidValue;

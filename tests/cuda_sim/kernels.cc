@@ -95,8 +95,7 @@ Result cuModuleLoadData(ModuleHandle* handle, const void* image) {
     const int capability = 10 * facts.attribute(DeviceAttribute::capability_major) +
                            facts.attribute(DeviceAttribute::capability_minor);
     if (std::atoi(std::string(target.substr(0, 3)).c_str()) > capability) return kNoBinaryForGpu;
-    // The driver may wait for all that runs.
-    call.wait([&] { return !all.scheduler.runs_host_function(&call.context()); });
+    call.wait_for_kernels();
     auto module = std::make_unique<Module>();
     module->context = &call.context();
     while (!(text = behind(text, ".entry")).empty()) {
@@ -112,6 +111,7 @@ Result cuModuleLoadData(ModuleHandle* handle, const void* image) {
 
 Result cuModuleUnload(ModuleHandle module) {
   return in_call("cuModuleUnload", Needs::context, [&](Call& call) -> Result {
+    call.wait_for_kernels();
     return call.driver().modules.erase(module) != 0 ? kSuccess : kInvalidHandle;
   });
 }

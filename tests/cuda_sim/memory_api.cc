@@ -25,16 +25,14 @@ Result allocate(Call& call, Address* address, std::size_t bytes, bool is_pooled)
   return kSuccess;
 }
 
-// Runs the body with an allocation that begins at the address and can be freed.
-template <class Body>
-Result of_allocation(const char* name, Address address, Body&& body) {
-  return in_call(name, Needs::context, [&](Call& call) -> Result {
-    Allocation* const found = call.driver().memory.find_base(address);
-    return found && !found->is_imported && found->created == 0 ? body(call, *found) : kInvalidValue;
-  });
+// Finds an allocation that begins at the address and can be freed, or returns null.
+Allocation* allocation_at(Call& call, Address address) {
+  Allocation* const found = call.driver().memory.find_base(address);
+  return found && !found->is_imported && found->created == 0 ? found : nullptr;
 }
 
 Result unpin(Call& call, const void* memory, bool is_registered) {
+  call.wait_for_kernels();
   Memory& all = call.driver().memory;
   const Pinned* const found = all.find_pinned(address_of(memory));
   const Result refusal = is_registered ? kMemoryNotRegistered : kInvalidValue;
@@ -59,12 +57,15 @@ Result cuMemAlloc_v2(Address* address, std::size_t bytes) {
 
 Result cuMemFree_v2(Address address) {
   if (address == 0) return kSuccess;
-  return of_allocation("cuMemFree_v2", address, [&](Call& call, Allocation& own) -> Result {
-    check_unused(call, own.address, own.bytes);
-    if (has_openers(call.driver(), own)) {
+  return in_call("cuMemFree_v2", Needs::context, [&](Call& call) -> Result {
+    call.wait_for_kernels();
+    Allocation* const own = allocation_at(call, address);
+    if (own == nullptr) return kInvalidValue;
+    check_unused(call, own->address, own->bytes);
+    if (has_openers(call.driver(), *own)) {
       call.misuse("another process has the memory open by CUDA IPC.");
     }
-    forget_export(call.driver(), own);
+    forget_export(call.driver(), *own);
     call.driver().memory.release(address);
     return kSuccess;
   });
@@ -89,7 +90,8 @@ Result cuMemAllocAsync(Address* address, std::size_t bytes, StreamHandle stream)
 }
 
 Result cuMemFreeAsync(Address address, StreamHandle stream) {
-  return of_allocation("cuMemFreeAsync", address, [&](Call& call, Allocation&) -> Result {
+  return in_call("cuMemFreeAsync", Needs::context, [&](Call& call) -> Result {
+    if (allocation_at(call, address) == nullptr) return kInvalidValue;
     Stream* const own = call.stream(stream);
     if (!own) return kInvalidHandle;
     Driver& all = call.driver();

@@ -54,7 +54,7 @@ uint64_t metric(Session& session, std::string_view name) {
 // Runs sums on GPUs until the ranks, which are threads, read each other's memory there.
 void share_gpus(LocalWorld& world) {
   constexpr std::size_t kCount = 20'000;
-  for (int turn = 0; turn < 5; ++turn) {
+  for (int turn = 0; turn < 8; ++turn) {
     world.each([&](int rank) {
       DeviceCaller caller(rank % 2);
       std::vector<float> mine(kCount, 1.0f);

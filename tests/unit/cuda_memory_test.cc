@@ -112,6 +112,65 @@ TEST_F(CudaMemoryOfGpus, that_is_kept_goes_back_before_there_is_too_little) {
   EXPECT_NE(memory->allocate(gpu, 4 << 20), nullptr);
 }
 
+// The driver waits for kernels before it frees memory, and a kernel may wait for this caller.
+TEST_F(CudaMemoryOfGpus, that_is_kept_goes_back_while_no_call_waits_for_long) {
+  const Gpu gpu = use(0);
+  memory->allocate(gpu, 1 << 20);
+  std::promise<void> may_end;
+  cuda.while_freeing = [end = may_end.get_future().share()] { end.wait(); };
+  cuda.fails["cuMemAlloc"] = kOutOfMemory;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(memory->allocate(gpu, 4 << 20), nullptr);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("cuMemAlloc of 4 MiB"));
+  EXPECT_EQ(cuda.count("cuMemFree"), 0);
+  may_end.set_value();
+  memory->thread().finish();
+  EXPECT_EQ(cuda.count("cuMemFree"), 1);
+}
+
+TEST_F(CudaMemoryOfGpus, makes_slabs_while_no_call_waits) {
+  const Gpu gpu = use(0);
+  GpuWork& work = memory->work();
+  EXPECT_EQ(work.prepare(gpu, 1 << 20), 0);
+  memory->thread().finish();
+  std::promise<void> may_end;
+  cuda.while_freeing = [end = may_end.get_future().share()] { end.wait_for(kLimit); };
+  cuda.fails["cuIpcGetMemHandle"] = kNotSupported;
+  EXPECT_EQ(work.prepare(gpu, 1 << 20), 0);  // the slab cannot be shared, and is freed
+  EXPECT_EQ(work.prepare(gpu, 1 << 20), 0);
+  EXPECT_EQ(work.version(), 1u);
+  EXPECT_EQ(cuda.count("cuMemFree"), 0);
+  may_end.set_value();
+  memory->thread().finish();
+  EXPECT_EQ(work.version(), 2u);
+  EXPECT_EQ(cuda.count("cuMemFree"), 1);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(work.prepare(gpu, 1 << 20), 0);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("go through host memory within a node: cuIpcGetMemHandle"));
+  EXPECT_EQ(said.find("cuIpcGetMemHandle"), said.rfind("cuIpcGetMemHandle"));
+}
+
+// A kernel of the program may run for ever.
+TEST_F(CudaMemoryOfGpus, ends_though_the_driver_does_not_return) {
+  const Gpu gpu = use(0);
+  memory->thread().finish();
+  memory->allocate(gpu, 100);
+  std::promise<void> may_end, has_gone;
+  cuda.while_freeing = [end = may_end.get_future().share()] { end.wait(); };
+  auto end_of_pool = std::shared_ptr<int>(new int(), [&has_gone](int* own) {
+    delete own;
+    has_gone.set_value();
+  });
+  testing::internal::CaptureStderr();
+  CudaMemory::end(std::move(memory), std::move(end_of_pool), 20 * kMillisecond);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("kernels of this program still do"), HasSubstr("before shutdown()")));
+  EXPECT_EQ(cuda.contexts[0].retained, 1);
+  may_end.set_value();
+  has_gone.get_future().wait();  // the pool goes last
+}
+
 // The driver waits for kernels that run while it loads others. So no call waits for the load.
 TEST_F(CudaMemoryOfGpus, has_its_kernels_loaded_while_no_call_waits) {
   std::promise<void> may_end;

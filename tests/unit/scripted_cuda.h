@@ -95,6 +95,7 @@ class ScriptedCuda {
   std::map<std::string, int> calls;
   std::map<void*, std::size_t> pinned;
   std::function<void()> while_loading;  // runs in each load of a module
+  std::function<void()> while_freeing;  // runs whenever memory of a GPU is freed
   std::function<void()> after_query;    // runs once, after the next look at an event
   int live_events = 0;
   int live_streams = 0;

@@ -242,8 +242,14 @@ void fill_memory(Functions& f) {
     return kSuccess;
   };
   f.cuMemFree_v2 = [](Address address) -> Result {
+    if (the().while_freeing) the().while_freeing();
     CALLED("cuMemFree");
     return the().memory.erase(address) == 1 ? kSuccess : kInvalidValue;
+  };
+  f.cuIpcGetMemHandle = [](MemoryHandle* handle, Address address) -> Result {
+    CALLED("cuIpcGetMemHandle");
+    *handle = {};
+    return the().memory.contains(address) ? kSuccess : kInvalidValue;
   };
   f.cuMemHostAlloc = [](void** memory, std::size_t bytes, unsigned) -> Result {
     {

@@ -1,6 +1,10 @@
 // Memory on GPUs that two ranks of a node offer each other, for views.
+#include <fcntl.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/text.h"
 #include "transport/shm/shm_peer.h"
@@ -48,11 +52,11 @@ void ShmPeer::open_offers(GpuWork& work) {
 
 // Opens the slab, and tells the peer so or the reason why not. False: it is too early for both.
 bool ShmPeer::open_offered(const GpuSlab& slab, GpuWork& work) {
+  opener_ = &work;
   RemoteMemory::OnGpu memory{slab.begin, slab.bytes, nullptr, kHost};
   const Status opened = work.open(slab, memory.mapped, memory.gpu);
   if (opened.is_busy()) return false;
   if (opened.ok()) {
-    opener_ = &work;
     remote_.add(memory);
     answer(slab, GpuAnswer::yes, "");
   } else {
@@ -81,20 +85,23 @@ Status ShmPeer::answered(const RecordHeader& header, const std::byte* payload, S
 }
 
 void ShmPeer::stop_views() {
-  const std::vector<RemoteMemory::OnGpu> memory = remote_.take_gpu_memory();
-  for (const RemoteMemory::OnGpu& one : memory) opener_->close(one.mapped);
-  const std::size_t count = memory.size() + std::exchange(offered_, {}).size();
-  if (count > 0 && connected()) {
-    outgoing_.note(RecordKind::gpu_closed, static_cast<uint32_t>(count), 0, {});
+  for (const RemoteMemory::OnGpu& one : remote_.take_gpu_memory()) opener_->close(one.mapped);
+  for (const GpuSlab& slab : std::exchange(offered_, {})) {
+    if (opener_ != nullptr) opener_->forget(slab);
   }
 }
 
-Status ShmPeer::closed(const RecordHeader& header) {
-  if (owner_ == nullptr || header.count > static_cast<uint32_t>(readers_)) return nonsense();
-  for (auto& [begin, views] : offers_) views = GpuViews::no;
-  owner_->count_readers(-static_cast<int>(header.count));
-  readers_ -= static_cast<int>(header.count);
-  return {};
+// The end of the connection tells the peer that it may free the memory that this rank had open, and
+// tells this rank the same of its own memory. shutdown() is needed since a forked child may hold a
+// copy of the socket.
+void ShmPeer::end_socket() {
+  Fd to_peer;
+  if (opener_ != nullptr) to_peer = Fd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
+  if (!to_peer) ::shutdown(socket_.get(), SHUT_WR);
+  if (readers_ == 0) ::shutdown(socket_.get(), SHUT_RD);
+  if (to_peer) opener_->end_when_closed(std::move(to_peer));
+  if (readers_ > 0) owner_->await_end(std::move(socket_), readers_);
+  socket_.reset();
 }
 
 }  // namespace rdmacoll::shm

@@ -28,7 +28,6 @@ enum class RecordKind : uint8_t {
   offer,       // a small transfer that waits for its grant, since the eager budget is used up
   gpu_offer,   // payload: a GpuSlab
   gpu_answer,  // `extra`: the slab's begin; `count`: a GpuAnswer; payload: why not
-  gpu_closed,  // the sender reads none of these slabs any more
 };
 
 // Transfers and views are matched in separate number spaces.

@@ -245,8 +245,6 @@ Status ShmPeer::handle(const RecordHeader& header, const std::byte* payload, Sin
       return offered(header, payload, sink);
     case RecordKind::gpu_answer:
       return answered(header, payload, sink);
-    case RecordKind::gpu_closed:
-      return closed(header);
   }
   return Status(Code::failed, cat("it sent a record of kind ", static_cast<int>(header.kind)));
 }
@@ -263,11 +261,8 @@ void ShmPeer::close() {
   remote_.forget();
   outgoing_.close();
   incoming_.close();
-  // shutdown() is needed since a forked child may hold a copy of the socket.
-  ::shutdown(socket_.get(), readers_ > 0 ? SHUT_WR : SHUT_RDWR);
   ::epoll_ctl(rank_state_.epoll, EPOLL_CTL_DEL, socket_.get(), nullptr);
-  if (readers_ > 0) owner_->await_end(std::move(socket_), readers_);
-  socket_.reset();
+  end_socket();
   channel_.reset();
 }
 

@@ -84,9 +84,9 @@ class ShmPeer {
   Status handle(const RecordHeader& header, const std::byte* payload, Sink& sink);
   Status offered(const RecordHeader& header, const std::byte* payload, Sink& sink);
   Status answered(const RecordHeader& header, const std::byte* payload, Sink& sink);
-  Status closed(const RecordHeader& header);
   bool open_offered(const GpuSlab& slab, GpuWork& work);
   void answer(const GpuSlab& slab, GpuAnswer answer, std::string_view refusal);
+  void end_socket();
 
   RankState rank_state_;
   const int rank_;
@@ -108,7 +108,7 @@ class ShmPeer {
   Liveness liveness_;
   std::map<uint64_t, GpuViews> offers_;  // by the begin of this rank's slab
   std::vector<GpuSlab> offered_;         // by the peer, and not open yet
-  GpuWork* opener_ = nullptr;            // has opened memory of the peer
+  GpuWork* opener_ = nullptr;            // may have opened memory of the peer
   GpuWork* owner_ = nullptr;             // has the memory that was offered to the peer
   int readers_ = 0;                      // slabs that the peer has or may open
 };
