@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
+import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from typing import Any
 
 from driver import MI, NOT_READY, POINTER, Cuda, host_us
@@ -17,11 +20,45 @@ SLAB = 16 * MI
 SMALL = (8, 256, 4096)
 
 
-def waits(cuda: Cuda, _: Any) -> dict[str, dict[str, Any]]:
+class MemoryHandle(ctypes.Structure):
+    """CUipcMemHandle, which calls take by value."""
+
+    _fields_ = (("reserved", ctypes.c_char * 64),)
+
+
+def _export(end: Connection, options: Any) -> None:
+    cuda = Cuda(options.library, options.gpu, options.ptx)
+    handle = MemoryHandle()
+    cuda("cuIpcGetMemHandle", ctypes.byref(handle), POINTER(cuda.allocate(64 * MI)))
+    end.send(bytes(handle))
+    with contextlib.suppress(EOFError):
+        end.recv()
+
+
+@contextlib.contextmanager
+def _memory_of_another_process(options: Any) -> Iterator[MemoryHandle]:
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe()
+    process = context.Process(target=_export, args=(theirs, options), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield MemoryHandle.from_buffer_copy(mine.recv())
+    finally:
+        mine.close()
+        process.join(20)
+
+
+def waits(cuda: Cuda, options: Any) -> dict[str, dict[str, Any]]:
     """Measures calls in milliseconds, first alone and then while a kernel runs on a stream of the caller.
 
     "waits" says whether the kernel had ended when the call returned.
     """
+    with _memory_of_another_process(options) as handle:
+        return _waits(cuda, handle)
+
+
+def _waits(cuda: Cuda, handle: MemoryHandle) -> dict[str, dict[str, Any]]:
     busy, other, event = cuda.stream(), cuda.stream(), cuda.event()
     area = mmap.mmap(-1, SLAB)
     area.write(b"\1" * len(area))
@@ -44,6 +81,10 @@ def waits(cuda: Cuda, _: Any) -> dict[str, dict[str, Any]]:
         kept["function"] = ctypes.c_void_p()
         cuda("cuModuleGetFunction", ctypes.byref(kept["function"]), kept["module"], b"copy_bytes")
 
+    def open_memory() -> None:
+        kept["opened"] = POINTER()
+        cuda("cuIpcOpenMemHandle_v2", ctypes.byref(kept["opened"]), handle, 1)
+
     size, whole = ctypes.c_size_t(MI), ctypes.c_size_t(SLAB)
     calls: dict[str, Callable[[], None]] = {
         "cuModuleLoadData": make("cuModuleLoadData", "module", ptx_of("copy_bytes") + b"\0"),
@@ -60,6 +101,9 @@ def waits(cuda: Cuda, _: Any) -> dict[str, dict[str, Any]]:
         "cuMemHostUnregister": lambda: cuda("cuMemHostUnregister", memory),
         "cuMemHostAlloc of 16 MiB": lambda: kept.__setitem__("host", cuda.pinned(SLAB)),
         "cuMemFreeHost": lambda: cuda("cuMemFreeHost", ctypes.c_void_p(kept["host"])),
+        "cuIpcGetMemHandle": lambda: cuda("cuIpcGetMemHandle", ctypes.byref(MemoryHandle()), POINTER(device)),
+        "cuIpcOpenMemHandle of 64 MiB": open_memory,
+        "cuIpcCloseMemHandle": lambda: cuda("cuIpcCloseMemHandle", kept["opened"]),
         "cuStreamCreate": make("cuStreamCreate", "stream", 1),
         "cuStreamDestroy": lambda: cuda("cuStreamDestroy_v2", kept["stream"]),
         "cuEventCreate": make("cuEventCreate", "event", 2),

@@ -57,9 +57,8 @@ Status DevicePool::take(Gpu gpu, std::size_t bytes, Address& address) {
 
 bool DevicePool::keeps(Gpu gpu) {
   const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(free_, [&](const auto& one) {
-    return one.first.first == gpu && !one.second.empty();
-  });
+  return std::ranges::any_of(
+      free_, [&](const auto& one) { return one.first.first == gpu && !one.second.empty(); });
 }
 
 void DevicePool::give_back(const Class& of, Address address) {

@@ -57,9 +57,8 @@ Status DriverThread::post(std::function<void()> task) {
 
 bool DriverThread::finish(Nanoseconds limit) {
   std::unique_lock lock(queue_->mutex);
-  return queue_->changed.wait_for(lock, std::chrono::nanoseconds(limit), [this] {
-    return queue_->tasks.empty() && !queue_->is_busy;
-  });
+  return queue_->changed.wait_for(lock, std::chrono::nanoseconds(limit),
+                                  [this] { return queue_->tasks.empty() && !queue_->is_busy; });
 }
 
 bool DriverThread::stop(Nanoseconds limit) {

@@ -60,7 +60,7 @@ class WorkMemory final : public GpuWork {
   };
   struct OfGpu {
     std::vector<Slab> slabs;
-    std::shared_ptr<NewSlab> next;  // that the thread makes
+    std::shared_ptr<NewSlab> next;  // in the hands of the thread
     uint64_t bytes = 0;             // sum over the slabs
     bool is_full = false;           // no further slab fits
   };

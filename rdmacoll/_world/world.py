@@ -375,7 +375,7 @@ def metrics() -> dict[str, int | float]:
     - `bytes_striped`: the part of `bytes_sent` that went over additional TCP streams
     - `bytes_staged`: bytes copied between host memory and GPUs, by copies or by `kernel_launches`
     - `bytes_between_gpus`: bytes that GPUs read from the memory on GPUs of other ranks of the node
-    - `gpus_preparing`: GPUs on which kernels are being loaded; their arrays are staged meanwhile
+    - `gpus_preparing`: kernels or memory that are being made ready on GPUs, whose arrays are staged meanwhile
     - `bytes_direct_sent`, `bytes_direct_received`: bytes that NICs read from memory of GPUs, and wrote there
     - `results_shared`: sums that the node stores once
     - `batches_in_place`: batches for which ranks of the node may read each other's arrays (one-copy reads)

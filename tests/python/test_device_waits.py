@@ -1,5 +1,5 @@
-"""Kernels of the program that do not end, while the engine needs calls of the driver that wait for all kernels: calls
-that load kernels, free memory, or open and close memory of other processes. On the fake CUDA driver."""
+"""Kernels of the program that do not end, while the engine needs calls of the driver that wait for kernels:
+calls that load kernels, free memory, or open and close memory of other processes. On the fake driver."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ soon(allocations_of_the_program_alone)
 report({"error": None}, rank=me)
 sys.exit(0)
 """
-    outcome = run(program(IMITATION + KERNEL + body), 2, env=environment(RDMACOLL_CUDA_IPC=ipc), deadline_s=60)
+    outcome = run(
+        program(IMITATION + KERNEL + body), 2, env=environment(RDMACOLL_CUDA_IPC=ipc), deadline_s=60
+    )
     outcome.succeeded()
     for rank in outcome.ranks:
         assert rank.output.count(STAYS) == 1, rank.output
@@ -104,6 +106,4 @@ may_end.set()
 gpu_arrays.prepare_sums()
 assert (engine.allreduce(large, rdmacoll.Sum).get() == 2 * values + 1).all()
 """
-    run_body(
-        f"REFUSED = {is_refused}\n" + KERNEL + body, RDMACOLL_CUDA_IPC="always", CUDA_SIM_DELAY_US="10"
-    )
+    run_body(f"REFUSED = {is_refused}\n" + KERNEL + body, RDMACOLL_CUDA_IPC="always", CUDA_SIM_DELAY_US="10")
