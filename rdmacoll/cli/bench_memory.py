@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Callable, Protocol
 
 import numpy as np
 
 from rdmacoll import engine
 from rdmacoll.cli.bench_kinds import Array
-from rdmacoll.cli.device_memory import gpu_of_rank
+from rdmacoll.cli.device_memory import gpu_of_rank, run_until_gpus_are_ready
 
 NAMES = ("numpy", "engine", "cuda")
+_WARM_UP_ROUNDS = 3
 
 
 class Memory(Protocol):
@@ -30,6 +32,9 @@ class Memory(Protocol):
     def finish(self) -> None:
         """Waits for work that calls have begun. Part of a measured time."""
 
+    def warm_up(self, calls: Sequence[Callable[[], Any]]) -> None:
+        """Runs the calls until later ones go the same way. All ranks call it."""
+
 
 class HostMemory:
     """Arrays of numpy, from `allocate`."""
@@ -48,6 +53,11 @@ class HostMemory:
 
     def finish(self) -> None:
         """Calls return when they are done."""
+
+    def warm_up(self, calls: Sequence[Callable[[], Any]]) -> None:
+        """Runs the calls some times."""
+        for call in list(calls) * _WARM_UP_ROUNDS:
+            call()
 
 
 class CudaMemory:
@@ -72,6 +82,10 @@ class CudaMemory:
     def finish(self) -> None:
         """Waits for the GPU."""
         self.gpu.synchronize()
+
+    def warm_up(self, calls: Sequence[Callable[[], Any]]) -> None:
+        """Runs the calls until GPUs are ready for them. Arrays are staged before."""
+        run_until_gpus_are_ready(calls)
 
 
 def memory_named(name: str) -> Memory:

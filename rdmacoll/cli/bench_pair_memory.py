@@ -14,6 +14,7 @@ from rdmacoll._base.text import bytes_text
 from rdmacoll._world import world
 from rdmacoll.benchmarks.machine import machine_facts, machine_line
 from rdmacoll.cli.bench_memory import CudaMemory, HostMemory, Memory
+from rdmacoll.cli.device_memory import run_until_gpus_are_ready
 from rdmacoll.cli.report import Findings, print_line
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.operators import Max, Min
@@ -82,6 +83,7 @@ def _directions(ends: _Ends, pairing: tuple[str, str], size: int) -> list[Callab
         if found is None or not np.array_equal(found, values):
             raise RdmacollError(f"a transfer of {size} bytes from rank {root} brought wrong values.")
         calls.append(call)
+    run_until_gpus_are_ready(calls)
     return calls
 
 

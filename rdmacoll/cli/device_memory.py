@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,8 +13,10 @@ from rdmacoll import engine
 from rdmacoll._world import world
 from rdmacoll.cli.references import dtype_of
 from rdmacoll.engine.errors import ConfigError, RdmacollError
+from rdmacoll.engine.operators import Max
 
 _REPEATS = 5
+_QUIET_ROUNDS = 4  # at least the steps in which a GPU becomes ready
 _EMPTY_KERNEL = b""".version 6.0
 .target sm_35
 .address_size 64
@@ -159,6 +161,19 @@ class Gpu:
             self("cuStreamSynchronize", self.stream)
             times.append(time.perf_counter() - begin)
         return min(times[1:])
+
+
+def run_until_gpus_are_ready(calls: Sequence[Callable[[], Any]]) -> None:
+    """Runs the calls until no GPU of any rank is made ready for them. Arrays are staged meanwhile.
+
+    All ranks of the world call it. A GPU becomes ready in several steps, each of which begins with a call.
+    """
+    quiet = 0
+    while quiet < _QUIET_ROUNDS:
+        for call in calls:
+            call()
+        preparing = np.array([float(world.metrics()["gpus_preparing"])])
+        quiet = 0 if engine.allreduce(preparing, Max)[0] > 0 else quiet + 1
 
 
 def gpu_of_rank() -> Gpu:

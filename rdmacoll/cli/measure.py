@@ -19,7 +19,6 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import Max, Sum
 
 _CALLS_MAX = 20_000
-_WARM_UP_ROUNDS = 3
 _VERSION_WORDS = 4  # "Intel(R) MPI Library 2021.19"
 
 
@@ -123,8 +122,7 @@ def timed(entry: Entry, calls: int) -> tuple[float, int]:
 
 def _calls_for(entry: Entry, burst_s: float) -> int:
     entry.memory.put(entry.input_array, 0.0)
-    for run in entry.runs * _WARM_UP_ROUNDS:
-        run()
+    entry.memory.warm_up(entry.runs)
     per_call, _ = timed(entry, 5 * len(entry.runs))
     return max(2, min(_CALLS_MAX, int(burst_s / max(per_call, 1e-7))))
 

@@ -107,3 +107,26 @@ gpu_arrays.prepare_sums()
 assert (engine.allreduce(large, rdmacoll.Sum).get() == 2 * values + 1).all()
 """
     run_body(f"REFUSED = {is_refused}\n" + KERNEL + body, RDMACOLL_CUDA_IPC="always", CUDA_SIM_DELAY_US="10")
+
+
+@pytest.mark.parametrize("ipc", ["always", "off"])
+def test_measurements_begin_once_gpus_are_ready(ipc):
+    body = """
+from rdmacoll.cli import bench_memory, measure
+from rdmacoll.cli.bench_kinds import KINDS
+timed, staged = measure.timed, []
+def timed_and_counted(*arguments):
+    before = rdmacoll.metrics()["bytes_staged"]
+    found = timed(*arguments)
+    staged.append(rdmacoll.metrics()["bytes_staged"] - before)
+    return found
+measure.timed = timed_and_counted
+memory = bench_memory.memory_named("cuda")
+cells = measure.interleaved(
+    [measure.OurContestant()], KINDS["allreduce"], 300_000, memory, turns=2, burst_s=0.01
+)
+assert cells[0].wrong == 0
+is_staged = os.environ["RDMACOLL_CUDA_IPC"] == "off"
+assert [one > 0 for one in staged] == [is_staged] * 3, staged
+"""
+    run_body(body, RDMACOLL_CUDA_IPC=ipc)
