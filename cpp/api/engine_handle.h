@@ -19,6 +19,10 @@ struct rc_engine {
 struct rc_handle {
   rdmacoll::Driver* driver;
   rdmacoll::OperationRef operation;
+  // If not null, keeps the operation when the handle is freed. root and stream: of its request.
+  rdmacoll::RepeatedCalls* repeated_calls = nullptr;
+  int32_t root = 0;
+  uint64_t stream = 0;
 };
 
 struct rc_result {

@@ -15,6 +15,7 @@ MIRROR = Path(__file__).resolve().parents[2] / "rdmacoll" / "_abi" / "mirror.py"
 BY_ADDRESS = {
     "engine.memory_lend",
     "operation.call",
+    "operation.call_for_result",
     "operation.run",
     "operation.submit",
     "operation.submit_and_drive",

@@ -64,8 +64,9 @@ int operation_run(rc_engine* engine, const rc_request* request, int64_t timeout_
   return outcome(*(*handle)->operation, done, error);
 }
 
-int operation_call(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
-                   int32_t has_lock, rc_handle** handle, char** error) {
+// `gives_results`: an operation that has succeeded goes to the caller, and is kept afterwards.
+int call(rc_engine* engine, const rc_request* request, int64_t timeout_ms, int32_t has_lock,
+         bool gives_results, rc_handle** handle, char** error) {
   Session& session = *engine->session;
   GilRelease gil_release(lock_hooks);
   OperationRef operation;
@@ -87,8 +88,24 @@ int operation_call(rc_engine* engine, const rc_request* request, int64_t timeout
     return kTimeout;
   }
   if (!operation->status().ok()) return report(operation->status(), error);
-  if (can_repeat) engine->repeated_calls.keep(*request, std::move(operation));
+  RepeatedCalls* const repeated_calls = can_repeat ? &engine->repeated_calls : nullptr;
+  if (gives_results) {
+    *handle = new rc_handle{&session.driver(), std::move(operation), repeated_calls, request->root,
+                            request->stream};
+  } else if (can_repeat) {
+    repeated_calls->keep(request->root, request->stream, std::move(operation));
+  }
   return kDone;
+}
+
+int operation_call(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
+                   int32_t has_lock, rc_handle** handle, char** error) {
+  return call(engine, request, timeout_ms, has_lock, false, handle, error);
+}
+
+int operation_call_for_result(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
+                              int32_t has_lock, rc_handle** handle, char** error) {
+  return call(engine, request, timeout_ms, has_lock, true, handle, error);
 }
 
 void operation_set_lock_hooks(void* (*before)(void), void (*after)(void*)) {
@@ -114,7 +131,12 @@ rc_result* operation_result_hold(rc_handle* handle, int32_t index) {
   return new rc_result{handle->operation->results[static_cast<std::size_t>(index)].memory};
 }
 
-void operation_free(rc_handle* handle) { delete handle; }
+void operation_free(rc_handle* handle) {
+  if (handle->repeated_calls != nullptr) {
+    handle->repeated_calls->keep(handle->root, handle->stream, std::move(handle->operation));
+  }
+  delete handle;
+}
 
 }  // namespace
 
@@ -132,6 +154,7 @@ const rc_operation_api kOperationApi{
     .result_at = operation_result_at,
     .free = operation_free,
     .result_hold = operation_result_hold,
+    .call_for_result = operation_call_for_result,
 };
 
 }  // namespace rdmacoll

@@ -392,6 +392,11 @@ typedef struct rc_operation_api {
   /* A reference to the memory of result_at, which keeps it after `free`. Free it by
    * engine.gpu_free if it is memory of a GPU, and otherwise by prepared.result_free. */
   rc_result* (*result_hold)(rc_handle* handle, int32_t index);
+  /* call for a request with results of its own, without `allocate`. Gives a handle with 0 (success)
+   * too. Read result_at and free the handle before the engine is freed. A later equal request may
+   * write to the memory of the result after `free`. */
+  int (*call_for_result)(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
+                         int32_t has_lock, rc_handle** handle, char** error);
 } rc_operation_api;
 
 /* Operations that one caller runs many times. */

@@ -37,7 +37,7 @@ bool is_equal(const rc_request& given, const Request& known) {
 bool RepeatedCalls::can_repeat(const rc_request& request) {
   const auto kind = static_cast<Kind>(request.kind);
   if (request.size != sizeof(rc_request) || !is_known(kind) || kind == Kind::join ||
-      row_of(kind).makes_result || request.n_tensors < 0 || request.n_tensors > 1) {
+      request.n_tensors < 0 || request.n_tensors > 1) {
     return false;
   }
   const bool is_plain = request.done == nullptr && request.allocate == nullptr &&
@@ -50,7 +50,8 @@ bool RepeatedCalls::can_repeat(const rc_request& request) {
 
 OperationRef RepeatedCalls::take(const rc_request& request) {
   const std::lock_guard lock(mutex_);
-  Slot& slot = slot_of(request);
+  const void* output = request.n_tensors == 0 ? nullptr : request.tensors[0].output;
+  Slot& slot = slot_of(name_of(request), static_cast<Kind>(request.kind), request.root, output);
   const bool is_found = slot.operation != nullptr && slot.root == request.root &&
                         slot.stream == request.stream && is_equal(request, slot.operation->request);
   if (!is_found) return nullptr;
@@ -60,21 +61,26 @@ OperationRef RepeatedCalls::take(const rc_request& request) {
   return operation;
 }
 
-void RepeatedCalls::keep(const rc_request& request, OperationRef operation) {
+void RepeatedCalls::keep(int32_t root, uint64_t stream, OperationRef operation) {
+  for (const Operation::Result& result : operation->results) {
+    if (result.bytes > kResultBytesMax || result.memory.use_count() > 1) return;
+  }
   operation->is_prepared = true;
+  const Request& request = operation->request;
+  const void* output = request.tensors.empty() ? nullptr : request.tensors.front().output;
   const std::lock_guard lock(mutex_);
-  Slot& slot = slot_of(request);
-  slot.root = request.root;
-  slot.stream = request.stream;
+  Slot& slot = slot_of(request.name, request.kind, root, output);
+  slot.root = root;
+  slot.stream = stream;
   std::swap(slot.operation, operation);
 }
 
-RepeatedCalls::Slot& RepeatedCalls::slot_of(const rc_request& request) {
-  std::size_t hash = std::hash<std::string_view>()(name_of(request));
-  hash = hash * 31 + static_cast<std::size_t>(request.kind);
-  if (request.n_tensors > 0) {
-    hash = hash * 31 + (reinterpret_cast<std::uintptr_t>(request.tensors[0].output) >> 4);
-  }
+RepeatedCalls::Slot& RepeatedCalls::slot_of(std::string_view name, Kind kind, int32_t root,
+                                            const void* output) {
+  std::size_t hash = std::hash<std::string_view>()(name);
+  hash = hash * 31 + static_cast<std::size_t>(kind);
+  hash = hash * 31 + static_cast<std::size_t>(root);
+  hash = hash * 31 + (reinterpret_cast<std::uintptr_t>(output) >> 4);
   return slots_[(hash ^ (hash >> 16)) % kSlots];
 }
 

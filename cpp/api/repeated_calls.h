@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <string_view>
 
 #include "api/rdmacoll_c.h"
 #include "operation/operation.h"
@@ -15,15 +16,16 @@ namespace rdmacoll {
 
 class RepeatedCalls {
  public:
-  // Whether operations of such requests can run again: at most one tensor, and no results or
-  // callbacks of their own.
+  // Whether operations of such requests can run again: at most one tensor, and no callbacks. If an
+  // operation owns its results, its caller must be done with them before it is kept.
   static bool can_repeat(const rc_request& request);
 
   // Takes the operation of an equal request, ready to run. Returns null if there is none. An
   // operation on a stream needs a new order.
   OperationRef take(const rc_request& request);
-  // Keeps the operation of this request, which has succeeded. It replaces another one if necessary.
-  void keep(const rc_request& request, OperationRef operation);
+  // Keeps an operation that has succeeded, unless it owns large results, or a caller holds them. It
+  // replaces another one if necessary. root and stream: those of its request.
+  void keep(int32_t root, uint64_t stream, OperationRef operation);
 
  private:
   static constexpr std::size_t kSlots = 64;
@@ -34,7 +36,9 @@ class RepeatedCalls {
     int32_t root = 0;
     uint64_t stream = 0;
   };
-  Slot& slot_of(const rc_request& request);
+  // Larger results would take memory for calls that may never come again.
+  static constexpr uint64_t kResultBytesMax = 64 << 10;
+  Slot& slot_of(std::string_view name, Kind kind, int32_t root, const void* output);
 
   std::mutex mutex_;
   std::array<Slot, kSlots> slots_;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "python/array_view.h"
+#include "python/call_request.h"
 #include "python/module.h"
 
 namespace rdmacoll::python {
@@ -14,6 +15,7 @@ namespace {
 struct Calls {
   PyObject_HEAD unsigned long long engine;  // an rc_engine, as a number for Python
   int ranks;
+  int rank;
   char is_open;
   Py_ssize_t in_flight;  // calls that use the engine now
 };
@@ -29,41 +31,6 @@ PyObject* codes_of_moves = nullptr;        // the same, for collectives that onl
 PyObject *name_of_dtype, *name_of_shape;   // interned
 
 Calls& self_of(PyObject* object) { return *reinterpret_cast<Calls*>(object); }
-
-// A request for one tensor, or for none, and the objects that it needs.
-struct Request {
-  rc_request request{};
-  rc_tensor tensor{};
-  uint64_t bytes = 0;
-  Held held;
-
-  Request(int kind, PyObject* set) {
-    request.size = sizeof(request);
-    request.kind = kind;
-    request.process_set = static_cast<int32_t>(PyLong_AsLong(set));
-    request.prescale = request.postscale = 1.0;
-  }
-
-  // `name`: None or a str. Returns false for names that need Python's checks.
-  bool set_name(PyObject* name) {
-    if (name == Py_None) return true;
-    if (!PyUnicode_CheckExact(name)) return false;
-    PyObject* bytes_of_name = held.keep(PyUnicode_AsUTF8String(name));
-    if (bytes_of_name == nullptr) return false;
-    request.name = PyBytes_AsString(bytes_of_name);
-    return std::strlen(request.name) == static_cast<std::size_t>(PyBytes_Size(bytes_of_name));
-  }
-
-  void set_tensor(const ArrayView& source, const ArrayView& target) {
-    tensor.input = source.data();
-    tensor.output = target.data();
-    tensor.ndim = source.ndim();
-    for (int i = 0; i < source.ndim(); ++i) tensor.dims[i] = source.dim(i);
-    request.n_tensors = 1;
-    request.tensors = &tensor;
-    bytes = source.bytes();
-  }
-};
 
 // Sets the exception that the engine's error describes, and frees the text.
 void raise_error(char* json) {
@@ -98,37 +65,59 @@ bool wait(rc_handle* handle, int& code, char*& error) {
   return true;
 }
 
+// Returns a new array with a copy of the operation's first result, or null with an exception.
+PyObject* copied_result(rc_handle* handle, PyObject* dtype) {
+  int32_t ndim = 0;
+  int64_t dims[8];
+  const void* memory = library->operation->result_at(handle, 0, &ndim, dims);
+  const Ref shape(PyTuple_New(ndim));
+  for (int i = 0; shape && i < ndim; ++i) {
+    PyTuple_SetItem(shape.get(), i, PyLong_FromLongLong(dims[i]));
+  }
+  Ref result(shape ? PyObject_CallFunctionObjArgs(empty, shape.get(), dtype, nullptr) : nullptr);
+  if (!result) return nullptr;
+  Held held;
+  ArrayView view;
+  if (view.read(result.get(), held)) std::memcpy(view.data(), memory, view.bytes());
+  held.drop();
+  return result.release();
+}
+
 // Submits the request and waits for its end. Returns a new reference to `result`, or null with an
 // exception. `engine`: the Engine in Python. `source`: the array that the engine reads, or None.
+// `dtype`: null, or of the result that the engine makes: a copy of it is returned instead, or
+// `result` if that is not null.
 PyObject* perform(Calls& self, PyObject* engine, const Request& call, PyObject* source,
-                  PyObject* result) {
+                  PyObject* result, PyObject* dtype = nullptr) {
   auto* const address = reinterpret_cast<rc_engine*>(self.engine);
   const rc_operation_api& operation = *library->operation;
+  const auto run = dtype == nullptr ? operation.call : operation.call_for_result;
   rc_handle* handle = nullptr;
   char* error = nullptr;
   int code = kTimeout;
   ++self.in_flight;
   if (call.bytes * static_cast<uint64_t>(self.ranks) <= kLockedBytesMax) {
-    code = operation.call(address, &call.request, kSliceMs, 1, &handle, &error);
+    code = run(address, &call.request, kSliceMs, 1, &handle, &error);
   } else {
     PyThreadState* state = PyEval_SaveThread();
-    code = operation.call(address, &call.request, kSliceMs, 0, &handle, &error);
+    code = run(address, &call.request, kSliceMs, 0, &handle, &error);
     PyEval_RestoreThread(state);
   }
   const bool has_ended = wait(handle, code, error);
   if (!has_ended) {
     // The engine may still use the arrays.
     notify(engine, "abandon", "K(OO)", reinterpret_cast<unsigned long long>(handle), source,
-           result);
-  } else if (handle != nullptr) {
-    operation.free(handle);
+           result == nullptr ? Py_None : result);
   }
+  PyObject* returned = nullptr;
+  if (has_ended && code == kDone) {
+    returned = result == nullptr ? copied_result(handle, dtype) : borrowed_to_new(result);
+  }
+  if (has_ended && handle != nullptr) operation.free(handle);
   --self.in_flight;
   if (!self.is_open) notify(engine, "free_if_unused", nullptr);
-  if (!has_ended) return nullptr;
-  if (code == kDone) return borrowed_to_new(result);
-  raise_error(error);
-  return nullptr;
+  if (has_ended && code != kDone) raise_error(error);
+  return returned;
 }
 
 // The method does not do this call. It has submitted nothing.
@@ -149,18 +138,49 @@ PyObject* result_for(PyObject* array, PyObject* dtype, PyObject* out, Held& held
   return held.keep(PyObject_GetAttr(out, name_of_dtype)) == dtype ? out : nullptr;
 }
 
+// Describes the array that a collective reads. Returns its dtype, or null if Python's checks are
+// needed.
+PyObject* describe(Request& call, ArrayView& source, PyObject* codes, PyObject* array,
+                   PyObject* name) {
+  if (!is_array(array)) return nullptr;
+  PyObject* dtype = call.held.keep(PyObject_GetAttr(array, name_of_dtype));
+  PyObject* code = dtype == nullptr ? nullptr : PyDict_GetItemWithError(codes, dtype);
+  if (code == nullptr || !source.read(array, call.held) || !source.is_readable() ||
+      source.ndim() > 8 || !call.set_name(name)) {
+    return nullptr;
+  }
+  call.request.dtype = static_cast<int32_t>(PyLong_AsLong(code));
+  return dtype;
+}
+
+// Runs a collective whose result the engine makes, for a small array of one dimension or more.
+// Larger results are not worth a copy. `has_result`: otherwise the method returns False.
+PyObject* run_for_result(Calls& self, PyObject* engine, Request& call, PyObject* codes,
+                         PyObject* array, PyObject* name, bool has_result) {
+  ArrayView source;
+  PyObject* dtype = self.is_open ? describe(call, source, codes, array, name) : nullptr;
+  if (dtype == nullptr || source.ndim() == 0 ||
+      source.bytes() * static_cast<uint64_t>(self.ranks) > kLockedBytesMax) {
+    return left_to_python();
+  }
+  call.set_tensor(source, source);
+  return perform(self, engine, call, array, has_result ? nullptr : Py_False, dtype);
+}
+
+// Reads the root of a collective. Returns false if Python's checks are needed.
+bool set_root(Request& call, const Calls& self, PyObject* root_rank) {
+  if (Py_TYPE(root_rank) != &PyLong_Type) return false;
+  const long root = PyLong_AsLong(root_rank);
+  call.request.root = static_cast<int32_t>(root);
+  return root >= 0 && root < self.ranks;
+}
+
 // Runs a collective whose result has the shape of `array`. `out`: None or the array for the result.
 PyObject* run_on_array(Calls& self, PyObject* engine, Request& call, PyObject* codes,
                        PyObject* array, PyObject* name, PyObject* out) {
-  if (!self.is_open || !is_array(array)) return left_to_python();
-  PyObject* dtype = call.held.keep(PyObject_GetAttr(array, name_of_dtype));
-  PyObject* code = dtype == nullptr ? nullptr : PyDict_GetItemWithError(codes, dtype);
   ArrayView source;
-  if (code == nullptr || !source.read(array, call.held) || !source.is_readable() ||
-      source.ndim() > 8 || !call.set_name(name)) {
-    return left_to_python();
-  }
-  call.request.dtype = static_cast<int32_t>(PyLong_AsLong(code));
+  PyObject* dtype = self.is_open ? describe(call, source, codes, array, name) : nullptr;
+  if (dtype == nullptr) return left_to_python();
   if (out == array) {
     if (!source.is_writable()) return left_to_python();
     call.set_tensor(source, source);
@@ -180,31 +200,103 @@ bool is_one(PyObject* factor) {
   return PyFloat_CheckExact(factor) && PyFloat_AsDouble(factor) == 1.0;
 }
 
+// The operator's number, or -1 if Python's checks are needed.
+int number_of(PyObject* op) {
+  for (int number = 0; number < kOperators; ++number) {
+    if (op == operators[number]) return number;
+  }
+  return -1;
+}
+
 // allreduce(engine, array, op, name, out, prescale_factor, postscale_factor, set)
 PyObject* allreduce(PyObject* object, PyObject* arguments) {
   const auto given = [arguments](int index) { return PyTuple_GetItem(arguments, index); };
   if (PyTuple_Size(arguments) != 8 || !is_one(given(5)) || !is_one(given(6)))
     return left_to_python();
-  for (int op = 0; op < kOperators; ++op) {
-    if (given(2) != operators[op]) continue;
-    Request call(RC_ALLREDUCE, given(7));
-    call.request.op = op;
-    PyObject* result = run_on_array(self_of(object), given(0), call, codes_of_sums[op], given(1),
-                                    given(3), given(4));
-    call.held.drop();
-    return result;
+  const int op = number_of(given(2));
+  if (op < 0) return left_to_python();
+  Request call(RC_ALLREDUCE, given(7));
+  call.request.op = op;
+  PyObject* result = run_on_array(self_of(object), given(0), call, codes_of_sums[op], given(1),
+                                  given(3), given(4));
+  call.held.drop();
+  return result;
+}
+
+// reduce(engine, array, root_rank, op, name, out, prescale_factor, postscale_factor, set). Returns
+// False on ranks that get no result.
+PyObject* reduce(PyObject* object, PyObject* arguments) {
+  const auto given = [arguments](int index) { return PyTuple_GetItem(arguments, index); };
+  if (PyTuple_Size(arguments) != 9 || !is_one(given(6)) || !is_one(given(7)))
+    return left_to_python();
+  Calls& self = self_of(object);
+  const int op = number_of(given(3));
+  if (op < 0) return left_to_python();
+  Request call(RC_REDUCE, given(8));
+  call.request.op = op;
+  PyObject* result = nullptr;
+  if (!set_root(call, self, given(2))) return left_to_python();
+  if (call.request.root == self.rank) {
+    result = run_on_array(self, given(0), call, codes_of_sums[op], given(1), given(4), given(5));
+  } else {
+    ArrayView source;
+    const bool is_usual =
+        self.is_open && describe(call, source, codes_of_sums[op], given(1), given(4)) != nullptr;
+    if (is_usual) call.set_tensor(source, source);
+    result = is_usual ? perform(self, given(0), call, given(1), Py_False) : left_to_python();
   }
-  return left_to_python();
+  call.held.drop();
+  return result;
+}
+
+// reducescatter(engine, array, op, name, prescale_factor, postscale_factor, set)
+PyObject* reducescatter(PyObject* object, PyObject* arguments) {
+  const auto given = [arguments](int index) { return PyTuple_GetItem(arguments, index); };
+  if (PyTuple_Size(arguments) != 7 || !is_one(given(4)) || !is_one(given(5)))
+    return left_to_python();
+  const int op = number_of(given(2));
+  if (op < 0) return left_to_python();
+  Request call(RC_REDUCESCATTER, given(6));
+  call.request.op = op;
+  PyObject* result =
+      run_for_result(self_of(object), given(0), call, codes_of_sums[op], given(1), given(3), true);
+  call.held.drop();
+  return result;
+}
+
+// kind(engine, array, name, set)
+template <int kind>
+PyObject* move(PyObject* object, PyObject* arguments) {
+  const auto given = [arguments](int index) { return PyTuple_GetItem(arguments, index); };
+  if (PyTuple_Size(arguments) != 4) return left_to_python();
+  Request call(kind, given(3));
+  PyObject* result =
+      run_for_result(self_of(object), given(0), call, codes_of_moves, given(1), given(2), true);
+  call.held.drop();
+  return result;
+}
+
+// kind(engine, array, root_rank, name, set). A gather returns False on ranks that get no result.
+template <int kind>
+PyObject* move_by_root(PyObject* object, PyObject* arguments) {
+  const auto given = [arguments](int index) { return PyTuple_GetItem(arguments, index); };
+  if (PyTuple_Size(arguments) != 5) return left_to_python();
+  Calls& self = self_of(object);
+  Request call(kind, given(4));
+  if (!set_root(call, self, given(2))) return left_to_python();
+  const bool has_result = kind == RC_SCATTER || call.request.root == self.rank;
+  PyObject* result =
+      run_for_result(self, given(0), call, codes_of_moves, given(1), given(3), has_result);
+  call.held.drop();
+  return result;
 }
 
 // broadcast(engine, array, root_rank, name, out, set)
 PyObject* broadcast(PyObject* object, PyObject* arguments) {
   const auto given = [arguments](int index) { return PyTuple_GetItem(arguments, index); };
-  if (PyTuple_Size(arguments) != 6 || Py_TYPE(given(2)) != &PyLong_Type) return left_to_python();
-  const long root = PyLong_AsLong(given(2));
-  if (root < 0 || root >= self_of(object).ranks) return left_to_python();
+  if (PyTuple_Size(arguments) != 6) return left_to_python();
   Request call(RC_BROADCAST, given(5));
-  call.request.root = static_cast<int32_t>(root);
+  if (!set_root(call, self_of(object), given(2))) return left_to_python();
   PyObject* result =
       run_on_array(self_of(object), given(0), call, codes_of_moves, given(1), given(3), given(4));
   call.held.drop();
@@ -223,11 +315,11 @@ PyObject* barrier(PyObject* object, PyObject* arguments) {
   return result;
 }
 
-// Calls(engine's address, ranks)
+// Calls(engine's address, ranks, this rank)
 int init(PyObject* object, PyObject* arguments, PyObject*) {
   Calls& self = self_of(object);
   self.is_open = 1;
-  return PyArg_ParseTuple(arguments, "Ki", &self.engine, &self.ranks) ? 0 : -1;
+  return PyArg_ParseTuple(arguments, "Kii", &self.engine, &self.ranks, &self.rank) ? 0 : -1;
 }
 
 void dealloc(PyObject* object) {
@@ -245,6 +337,12 @@ PyMemberDef members[] = {
 PyMethodDef methods[] = {
     {"allreduce", allreduce, METH_VARARGS, nullptr},
     {"broadcast", broadcast, METH_VARARGS, nullptr},
+    {"reduce", reduce, METH_VARARGS, nullptr},
+    {"reducescatter", reducescatter, METH_VARARGS, nullptr},
+    {"allgather", move<RC_ALLGATHER>, METH_VARARGS, nullptr},
+    {"alltoall", move<RC_ALLTOALL>, METH_VARARGS, nullptr},
+    {"gather", move_by_root<RC_GATHER>, METH_VARARGS, nullptr},
+    {"scatter", move_by_root<RC_SCATTER>, METH_VARARGS, nullptr},
     {"barrier", barrier, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

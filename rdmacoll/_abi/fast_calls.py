@@ -40,10 +40,10 @@ def set_error_factory(error_from: Callable[[str], BaseException]) -> None:
         _MODULE.prepare_calls((np.ndarray, np.empty, error_from, OPERATORS, sums, DTYPES.known_to_move))
 
 
-def calls_of(engine_address: int, ranks: int) -> Any:
+def calls_of(engine_address: int, ranks: int, rank: int) -> Any:
     """The plain calls of one engine, or None without the extension.
 
-    Its methods are allreduce, broadcast and barrier. They return None for the cases that are left to Python
-    code. They have submitted nothing then.
+    Its methods are the collectives. They return None for the cases that are left to Python code. They have
+    submitted nothing then. reduce and gather return False on ranks that get no result.
     """
-    return None if _MODULE is None else _MODULE.Calls(engine_address, ranks)
+    return None if _MODULE is None else _MODULE.Calls(engine_address, ranks, rank)

@@ -11,7 +11,7 @@ _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 ABI_VERSION = 1
-HEADER_HASH = 0x48C77B3CF46D5908
+HEADER_HASH = 0x8BC944AFCD68ED9E
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -297,6 +297,18 @@ class OperationApi(ctypes.Structure):
         ),
         ("free", ctypes.CFUNCTYPE(None, _ADDRESS)),
         ("result_hold", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS, ctypes.c_int32)),
+        (
+            "call_for_result",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                _ADDRESS,
+                ctypes.c_int64,
+                ctypes.c_int32,
+                _ADDRESS,
+                _ADDRESS,
+            ),
+        ),
     ]
 
 

@@ -62,7 +62,8 @@ class Engine:
         # runs that an exception ended. The library cannot tell whether these are done.
         self.unfinished: list[tuple[int, object]] = []
         self.interrupted: list[tuple[int, object]] = []
-        self.plain_calls = fast_calls.calls_of(address, self.topology[1])  # None without the extension
+        # None without the extension
+        self.plain_calls = fast_calls.calls_of(address, self.topology[1], self.topology[0])
         self._holders: set[int] = set()
         self._unfreed = [address]
 

@@ -26,16 +26,10 @@ from rdmacoll.engine.exchanges import (
     allgather_async,
     alltoall,
     alltoall_async,
-    gather,
-    gather_async,
     grouped_allgather,
     grouped_allgather_async,
     prepare_allgather,
     prepare_alltoall,
-    prepare_gather,
-    prepare_scatter,
-    scatter,
-    scatter_async,
 )
 from rdmacoll.engine.joining import join
 from rdmacoll.engine.memory import empty
@@ -51,6 +45,14 @@ from rdmacoll.engine.reductions import (
     reduce_async,
     reducescatter,
     reducescatter_async,
+)
+from rdmacoll.engine.rooted_exchanges import (
+    gather,
+    gather_async,
+    prepare_gather,
+    prepare_scatter,
+    scatter,
+    scatter_async,
 )
 
 __all__ = [

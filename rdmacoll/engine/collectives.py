@@ -1,4 +1,5 @@
-"""Collective operations on numpy arrays. Further ones are in reductions.py and exchanges.py.
+"""Collective operations on numpy arrays. Further ones are in reductions.py, exchanges.py and
+rooted_exchanges.py.
 
 Every rank calls the same operations. With a process_set, every rank of that set does. "All ranks" are then
 the ranks of the set, and an average divides by their number. root_rank is a rank of the world in either case.

@@ -1,4 +1,5 @@
-"""Collectives on numpy arrays that move values unchanged: allgather, gather, scatter, alltoall.
+"""Collectives on numpy arrays that move values unchanged: allgather, alltoall. gather and scatter, which have
+a root, are in rooted_exchanges.py.
 
 They take every fixed-size dtype, bool and complex too. Their errors are those of `allreduce`.
 """
@@ -22,7 +23,8 @@ from rdmacoll.engine.prepared import PreparedCall, check_prepared_arrays, prepar
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 
 
-def _with_rows(array: Any, stream: Any) -> Operand:
+def with_rows(array: Any, stream: Any) -> Operand:
+    """The array to read, with one row if it is a scalar."""
     source = operands.source(array, stream)
     return source.reshape(1) if source.ndim == 0 else source
 
@@ -32,7 +34,7 @@ def _allgather_call(
 ) -> Call:
     number = number_of(engine, process_set)
     try:
-        return _gathering_call((_with_rows(array, stream),), name, number)
+        return _gathering_call((with_rows(array, stream),), name, number)
     except Exception as error:
         announce(engine, mirror.ALLGATHER, (name,), number, error)
         raise
@@ -69,6 +71,11 @@ def allgather(
     allgather([2, 3]) on rank 1 both give [1, 2, 3].
     """
     engine = current()
+    if engine.plain_calls is not None and stream is None:
+        number = number_of(engine, process_set)
+        copied: Array | None = engine.plain_calls.allgather(engine, array, name, number)
+        if copied is not None:
+            return copied
     call = _allgather_call(engine, array, name, process_set, stream)
     result: Array = engine_result_handle(engine, call, performed).wait()
     return result
@@ -102,7 +109,7 @@ def _grouped_allgather(
     def call(sources: list[Operand], name: str | None) -> Call:
         return _gathering_call(sources, name, number)
 
-    return grouped_handle(arrays, _with_rows, Group(mirror.ALLGATHER, name, number, submit, stream), call)
+    return grouped_handle(arrays, with_rows, Group(mirror.ALLGATHER, name, number, submit, stream), call)
 
 
 def grouped_allgather_async(
@@ -126,166 +133,6 @@ def grouped_allgather(
     """`allgather` of several arrays at once, one operation for each dtype: cheaper than one call each."""
     results: list[Array] = _grouped_allgather(performed, arrays, name, process_set, stream).wait()
     return results
-
-
-def _gather_call(
-    engine: Engine, array: Any, root_rank: int, name: str | None, process_set: ProcessSet, stream: Any
-) -> Call:
-    number = number_of(engine, process_set)
-    try:
-        source = _with_rows(array, stream)
-        return Call(
-            mirror.GATHER,
-            (source,),
-            (source,),
-            dtype=DTYPES.moved(source.dtype),
-            root=arguments.root(root_rank, engine.topology[1]),
-            name=name,
-            process_set=number,
-        )
-    except Exception as error:
-        announce(engine, mirror.GATHER, (name,), number, error)
-        raise
-
-
-def _gathered(engine: Engine, call: Call, results: Results | PreparedResults) -> Array | None:
-    return results.array(0, type_of(call.inputs[0])) if engine.topology[0] == call.root else None
-
-
-def _gather(engine: Engine, call: Call, submit: Submit) -> Handle:
-    operation = submit(engine, call)
-    return Handle([operation], lambda: _gathered(engine, call, results_of(engine, operation)))
-
-
-def gather_async(
-    array: Any,
-    root_rank: int,
-    name: str | None = None,
-    *,
-    process_set: ProcessSet = global_process_set,
-    stream: Any = None,
-) -> Handle:
-    """Like `gather`, but returns at once: `wait()` gives the result."""
-    engine = current()
-    return _gather(engine, _gather_call(engine, array, root_rank, name, process_set, stream), Operation)
-
-
-def gather(
-    array: Any,
-    root_rank: int,
-    name: str | None = None,
-    *,
-    process_set: ProcessSet = global_process_set,
-    stream: Any = None,
-) -> Array | None:
-    """At the root, all ranks' arrays, one after the other along the first dimension. Elsewhere None.
-
-    Shapes as for `allgather`.
-    """
-    engine = current()
-    call = _gather_call(engine, array, root_rank, name, process_set, stream)
-    result: Array | None = _gather(engine, call, performed).wait()
-    return result
-
-
-def prepare_gather(
-    array: Array,
-    root_rank: int,
-    name: str | None = None,
-    *,
-    process_set: ProcessSet = global_process_set,
-    stream: Any = None,
-) -> PreparedCall:
-    """A gather to be called many times on the same memory, as with `prepare_allgather`.
-
-    A run returns None on all ranks but the root. Otherwise as `gather`.
-    """
-    engine = current()
-    check_prepared_arrays(engine, mirror.GATHER, name, process_set, "prepare_gather", stream, array=array)
-    call = _gather_call(engine, array, root_rank, name, process_set, stream)
-    return PreparedCall(engine, call, results=lambda results_of_run: _gathered(engine, call, results_of_run))
-
-
-def _scatter_call(
-    engine: Engine,
-    array: Any,
-    root_rank: int,
-    splits: Sequence[int] | None,
-    name: str | None,
-    process_set: ProcessSet,
-    stream: Any,
-) -> Call:
-    number = number_of(engine, process_set)
-    try:
-        source = operands.source(array, stream)
-        arguments.check_has_rows(source, "scatter")
-        root = arguments.root(root_rank, engine.topology[1])
-        has_splits_at_root = splits is not None and engine.topology[0] == root
-        return Call(
-            mirror.SCATTER,
-            (source,),
-            (source,),
-            dtype=DTYPES.moved(source.dtype),
-            root=root,
-            name=name,
-            splits=arguments.splits(splits, process_set.size()) if has_splits_at_root else None,
-            process_set=number,
-        )
-    except Exception as error:
-        announce(engine, mirror.SCATTER, (name,), number, error)
-        raise
-
-
-def scatter_async(
-    array: Any,
-    root_rank: int,
-    splits: Sequence[int] | None = None,
-    name: str | None = None,
-    *,
-    process_set: ProcessSet = global_process_set,
-    stream: Any = None,
-) -> Handle:
-    """Like `scatter`, but returns at once: `wait()` gives the result."""
-    engine = current()
-    call = _scatter_call(engine, array, root_rank, splits, name, process_set, stream)
-    return engine_result_handle(engine, call, Operation)
-
-
-def scatter(
-    array: Any,
-    root_rank: int,
-    splits: Sequence[int] | None = None,
-    name: str | None = None,
-    *,
-    process_set: ProcessSet = global_process_set,
-    stream: Any = None,
-) -> Array:
-    """This rank's rows of the root's array.
-
-    array: of one dimension or more. On ranks other than the root only its dtype and the shape of a row
-    count, so `np.empty((0, 3))` is enough. splits, read at the root: the number of rows for each rank.
-    Without splits all ranks get as many rows, and the first ranks get one of the remaining rows each.
-    Raises ConfigError as `alltoall` does.
-    """
-    engine = current()
-    call = _scatter_call(engine, array, root_rank, splits, name, process_set, stream)
-    result: Array = engine_result_handle(engine, call, performed).wait()
-    return result
-
-
-def prepare_scatter(
-    array: Array,
-    root_rank: int,
-    splits: Sequence[int] | None = None,
-    name: str | None = None,
-    *,
-    process_set: ProcessSet = global_process_set,
-    stream: Any = None,
-) -> PreparedCall:
-    """A scatter to be called many times on the same memory, like `prepare_allgather`, else as `scatter`."""
-    engine = current()
-    check_prepared_arrays(engine, mirror.SCATTER, name, process_set, "prepare_scatter", stream, array=array)
-    return prepared_result(engine, _scatter_call(engine, array, root_rank, splits, name, process_set, stream))
 
 
 def _alltoall_call(
@@ -358,6 +205,11 @@ def alltoall(
     Raises ConfigError when splits are not one for each rank, or their sum is not the first dimension.
     """
     engine = current()
+    if engine.plain_calls is not None and stream is None and splits is None:
+        number = number_of(engine, process_set)
+        copied: Array | None = engine.plain_calls.alltoall(engine, array, name, number)
+        if copied is not None:
+            return copied
     call = _alltoall_call(engine, array, splits, name, process_set, stream)
     result: Array | tuple[Array, Array] = _alltoall(engine, call, performed).wait()
     return result
@@ -387,14 +239,8 @@ __all__ = [
     "allgather_async",
     "alltoall",
     "alltoall_async",
-    "gather",
-    "gather_async",
     "grouped_allgather",
     "grouped_allgather_async",
     "prepare_allgather",
     "prepare_alltoall",
-    "prepare_gather",
-    "prepare_scatter",
-    "scatter",
-    "scatter_async",
 ]

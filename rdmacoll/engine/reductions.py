@@ -134,6 +134,11 @@ def reducescatter(
     """
     engine = current()
     factors = prescale_factor, postscale_factor
+    if engine.plain_calls is not None and stream is None:
+        number = number_of(engine, process_set)
+        copied: Array | None = engine.plain_calls.reducescatter(engine, array, op, name, *factors, number)
+        if copied is not None:
+            return copied
     call = _reducescatter_call(engine, array, op, name, factors, process_set, stream)
     result: Array = engine_result_handle(engine, call, performed).wait()
     return result
@@ -207,6 +212,12 @@ def reduce(
     """
     engine = current()
     factors = prescale_factor, postscale_factor
+    if engine.plain_calls is not None and stream is None:
+        number = number_of(engine, process_set)
+        given = engine, array, root_rank, op, name, out, *factors, number
+        reduced: Array | bool | None = engine.plain_calls.reduce(*given)
+        if reduced is not None:
+            return None if isinstance(reduced, bool) else reduced
     call, result = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set, stream)
     perform(engine, call)
     return result()

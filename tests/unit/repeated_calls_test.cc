@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,10 @@ struct Call {
   }
   Call(const Call&) = delete;
 
+  void keep_in(RepeatedCalls& calls, OperationRef operation) const {
+    calls.keep(request.root, request.stream, std::move(operation));
+  }
+
   OperationRef operation() const {
     Request made;
     made.set = 2;
@@ -61,7 +66,7 @@ TEST(RepeatedCalls, run_the_operation_of_an_equal_call_again_once) {
   ASSERT_TRUE(RepeatedCalls::can_repeat(call.request));
   EXPECT_EQ(calls.take(call.request), nullptr);
   const OperationRef operation = call.operation();
-  calls.keep(call.request, operation);
+  call.keep_in(calls, operation);
   EXPECT_EQ(calls.take(call.request), operation);
   EXPECT_FALSE(operation->done());
   EXPECT_EQ(calls.take(call.request), nullptr) << "it runs already, for another thread";
@@ -89,7 +94,7 @@ TEST(RepeatedCalls, are_equal_in_every_property_and_address) {
   Call call;
   for (const auto& [what, change] : changes) {
     RepeatedCalls calls;
-    calls.keep(call.request, call.operation());
+    call.keep_in(calls, call.operation());
     const rc_tensor tensor = call.tensor;
     const rc_request request = call.request;
     change(call);
@@ -100,12 +105,27 @@ TEST(RepeatedCalls, are_equal_in_every_property_and_address) {
   }
 }
 
-TEST(RepeatedCalls, are_those_without_results_and_callbacks_of_their_own) {
+// Later runs write to the memory of the results.
+TEST(RepeatedCalls, keep_small_results_that_no_caller_holds) {
+  constexpr uint64_t kSmall = 64 << 10;
+  for (const auto& [bytes, is_held, is_kept] :
+       {std::tuple(kSmall, false, true), {kSmall + 1, false, false}, {kSmall, true, false}}) {
+    RepeatedCalls calls;
+    const Call call;
+    const OperationRef operation = call.operation();
+    operation->results = {{{2}, bytes, nullptr}};
+    operation->results[0].memory = std::shared_ptr<std::byte[]>(new std::byte[8]);
+    const auto caller = is_held ? operation->results[0].memory : nullptr;
+    call.keep_in(calls, operation);
+    EXPECT_EQ(calls.take(call.request) != nullptr, is_kept) << bytes << is_held;
+  }
+}
+
+TEST(RepeatedCalls, are_those_without_callbacks_of_their_own) {
   const std::vector<std::pair<std::string, std::function<void(rc_request&)>>> refused{
       {"another size", [](rc_request& request) { request.size -= 8; }},
       {"an unknown kind", [](rc_request& request) { request.kind = 99; }},
       {"a join", [](rc_request& request) { request.kind = RC_JOIN; }},
-      {"an allgather", [](rc_request& request) { request.kind = RC_ALLGATHER; }},
       {"two tensors", [](rc_request& request) { request.n_tensors = 2; }},
       {"a negative number of tensors", [](rc_request& request) { request.n_tensors = -1; }},
       {"a loop", [](rc_request& request) { request.iteration = 1; }},
@@ -139,7 +159,7 @@ TEST(RepeatedCalls, keep_a_bounded_number_of_operations) {
     call.request.name = call.name.c_str();
     OperationRef operation = call.operation();
     kept.push_back(operation);
-    calls.keep(call.request, std::move(operation));
+    call.keep_in(calls, std::move(operation));
   }
   int alive = 0;
   for (const auto& operation : kept) alive += operation.expired() ? 0 : 1;
