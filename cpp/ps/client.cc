@@ -162,6 +162,15 @@ Status Client::find(std::string_view name, uint32_t& variable) const {
   return {};
 }
 
+// The largest chunk of a request for whole variables. A server updates one chunk while the next one
+// is on its way, so chunks that need no grants may be small.
+std::size_t Client::chunk_bytes(const Server& server) const {
+  const Reach reach = transport_.reach(server.rank);
+  if (reach.views) return packed_bytes_;
+  return reach.announced_bytes > 0 ? std::min(options_.chunk_bytes, reach.announced_bytes)
+                                   : options_.chunk_bytes;
+}
+
 // Sends a request for whole variables to each server that has a share of them.
 CallRef Client::move(const Request& like, std::span<const Tensor> tensors) {
   CallRef call = new_call();
@@ -174,9 +183,7 @@ CallRef Client::move(const Request& like, std::span<const Tensor> tensors) {
   const bool updates = makes_update(like.kind);
   for (std::size_t i = 0; i < servers_.size(); ++i) {
     Pending pending{.request = like};
-    const bool packs = transport_.reach(servers_[i].rank).views;
-    pending.request.chunk_bytes =
-        static_cast<uint32_t>(packs ? packed_bytes_ : options_.chunk_bytes);
+    pending.request.chunk_bytes = static_cast<uint32_t>(chunk_bytes(servers_[i]));
     if (like.kind != RequestKind::init) pending.request.step = steps_of(tensors);
     for (const Tensor& tensor : tensors) {
       const StoredSpec spec = stored(tensor.variable, static_cast<int>(i));

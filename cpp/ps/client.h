@@ -163,6 +163,7 @@ class Client final : public Sink {
 
   CallRef request_all(RequestKind kind, const std::string& text = {}, uint64_t step = 0);
   CallRef move(const Request& like, std::span<const Tensor> tensors);
+  std::size_t chunk_bytes(const Server& server) const;
   CallRef new_call() const;
   Pending make(RequestKind kind) const;
   void enqueue(std::size_t server, Pending pending, const CallRef& call);

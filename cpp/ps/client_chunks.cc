@@ -39,8 +39,14 @@ Status Client::give(Server& server, const Pending& pending) {
   if (goes_as_view(transport_.reach(server.rank), pending.chunks[number])) {
     return show(server, pending, sequence);
   }
-  return transport_.post_send({server.rank, kLaneThere, sequence, pending.pieces_there[number],
-                               cookie(server, pending, kPacked)});
+  // A server without an earlier request posts these receives when it reads the request.
+  const bool is_first = &pending == &server.pending.front() && number < kWindow;
+  return transport_.post_send({.peer = server.rank,
+                               .lane = kLaneThere,
+                               .sequence = sequence,
+                               .pieces = pending.pieces_there[number],
+                               .cookie = cookie(server, pending, kPacked),
+                               .is_announced = is_first});
 }
 
 // Packing is a fast copy, and overlaps with the server's work on the previous chunk. Otherwise the

@@ -74,6 +74,8 @@ struct Chunk {
   std::size_t bytes_back = 0;
 };
 
+// The chunks of a worker that a server has in progress.
+inline constexpr std::size_t kWindow = 2;
 inline constexpr std::size_t kItemsMax = 65'536;
 inline constexpr std::size_t kAnswerBytesMax = 65'536;
 inline constexpr std::size_t kChunkBytesLeast = 4096;

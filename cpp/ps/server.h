@@ -68,8 +68,6 @@ class Server final : public Sink {
   void peer_failed(int peer, const std::string& cause) override;
 
  private:
-  static constexpr std::size_t kWindow = 2;  // chunks of a worker that are in progress
-
   struct Buffer {
     enum class State : uint8_t { free, receiving, received, ready, sending };
     State state = State::free;

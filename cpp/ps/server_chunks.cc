@@ -138,12 +138,14 @@ bool Server::send_chunks(WorkerRank which) {
     if (buffer.state != Buffer::State::ready) continue;
     const Piece piece{buffer.data, worker.job->chunks[buffer.chunk].bytes_back};
     bool is_done = false;
-    const Transfer transfer{worker.rank,
-                            kLaneBack,
-                            worker.sequence_back + buffer.chunk,
-                            {&piece, 1},
-                            which.index() * kWindow + slot,
-                            &is_done};
+    // The worker posts all its receives when it reads that the request is accepted.
+    const Transfer transfer{.peer = worker.rank,
+                            .lane = kLaneBack,
+                            .sequence = worker.sequence_back + buffer.chunk,
+                            .pieces = {&piece, 1},
+                            .cookie = which.index() * kWindow + slot,
+                            .is_done = &is_done,
+                            .is_announced = true};
     if (!transport_.post_send(transfer).ok()) continue;  // busy: in the next turn
     buffer.state = Buffer::State::sending;
     bytes_sent_ += piece.bytes;

@@ -48,6 +48,9 @@ struct Transfer {
   // If this is not null, a transfer that is done during the call sets it to true. There is then no
   // Sink::sent or Sink::received for it.
   bool* is_done = nullptr;
+  // For post_send: the peer posts the receive when it handles the control messages before it. So a
+  // larger transfer may go ahead of its grant.
+  bool is_announced = false;
 };
 
 struct View {
@@ -64,6 +67,7 @@ struct Reach {
   std::size_t transfer_bytes_max = 0;  // limit of one Transfer
   bool foreign_transfers = true;       // memory outside the pool is sent without another copy
   std::size_t eager_bytes = 0;         // transfers up to this size do not wait for a grant
+  std::size_t announced_bytes = 0;     // nor do announced ones up to this size; 0: as others
   bool shared_pools = false;           // both ranks may access each other's pool: see pool_of()
 };
 

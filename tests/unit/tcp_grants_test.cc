@@ -53,10 +53,10 @@ TEST(TcpGrants, of_data_that_has_come_go_with_the_next_output) {
   EXPECT_TRUE(puppet.events.received_cookies.empty());
 }
 
-TEST(TcpGrants, go_alone_when_they_hold_a_quarter_of_the_eager_budget) {
+TEST(TcpGrants, go_alone_when_they_hold_half_of_the_eager_budget) {
   Puppet puppet;
   constexpr std::size_t kBytes = tcp::kEagerBytes;
-  constexpr std::size_t kCount = kEagerBytesOfPeer / 4 / (kBytes + tcp::kEagerCost) + 1;
+  constexpr std::size_t kCount = kEagerBytesOfPeer / 2 / (kBytes + tcp::kEagerCost) + 1;
   for (uint64_t sequence = 0; sequence + 1 < kCount; ++sequence) {
     send_ahead(puppet, sequence, kBytes);
     receive(puppet, sequence, kBytes);

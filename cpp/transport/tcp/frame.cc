@@ -25,7 +25,7 @@ std::string check(const Header& header) {
       if (header.position > kTransferBytesMax) return cat("data at byte ", header.position);
       return "";
     case Kind::eager:
-      if (header.bytes > kEagerBytes) return cat("an eager transfer of ", header.bytes, " B");
+      if (header.bytes > kAnnouncedBytes) return cat("an eager transfer of ", header.bytes, " B");
       if (header.position != 0) return cat("an eager transfer at byte ", header.position);
       return "";
     case Kind::heartbeat:

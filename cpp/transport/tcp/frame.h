@@ -41,7 +41,11 @@ inline constexpr std::size_t kFragmentBytes = 256 * 1024;
 // Transfers up to this size are sent before their grant, which would cost a message's travel time.
 // Larger transfers take as long with a grant, as measured.
 inline constexpr std::size_t kEagerBytes = 64 * 1024;
-static_assert(kEagerBytes <= kFragmentBytes, "an eager transfer is one frame");
+// The same for a transfer whose receive its peer is about to post. The peer reads it into its
+// place.
+inline constexpr std::size_t kAnnouncedBytes = 256 * 1024;
+static_assert(kEagerBytes <= kAnnouncedBytes && kAnnouncedBytes <= kFragmentBytes,
+              "an eager transfer is one frame");
 // Each eager transfer counts for this much more than its bytes, which limits their number.
 inline constexpr std::size_t kEagerCost = 4 * 1024;
 static_assert(kEagerBytesOfPeer / kEagerCost < kTransfersMax / 2, "receives find a place");

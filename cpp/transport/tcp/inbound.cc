@@ -22,8 +22,11 @@ Status Inbound::post_recv(const Transfer& transfer, bool& came_first) {
   if (receives_.used() >= kTransfersMax) return Status::busy();
   const uint32_t slot = receives_.take(transfer);
   RC_ASSERT(receives_[slot].bytes <= kTransferBytesMax, cat(receives_[slot].bytes, " B"));
-  came_first = early_.contains(transfer.lane, transfer.sequence);
-  if (came_first) {
+  const bool is_kept = early_.contains(transfer.lane, transfer.sequence);
+  const bool is_held =
+      state_ == State::held && frame_.lane == transfer.lane && frame_.sequence == transfer.sequence;
+  came_first = is_kept || is_held;
+  if (is_kept) {
     claim(transfer, slot);
     return {};
   }
@@ -76,7 +79,13 @@ bool Inbound::report(Sink& sink) {
 
 Inbound::Result Inbound::read(int socket, bool hangup, Outbound& outbound, Sink& sink) {
   Result result;
-  for (std::size_t total = 0; total < kReadBytesPerPoll;) {
+  if (state_ == State::held) {
+    result.moved = true;
+    result.ended = begin_data();
+    if (result.ended.empty()) result.ended = parse(outbound, sink);
+    if (!result.ended.empty()) return result;
+  }
+  for (std::size_t total = 0; total < kReadBytesPerPoll && state_ != State::held;) {
     std::size_t wanted = 0;
     const ssize_t count = receive(socket, wanted);
     if (count < 0 && errno == EINTR) continue;
@@ -151,6 +160,8 @@ std::string Inbound::parse(Outbound& outbound, Sink& sink) {
         take_control(sink);
         if (state_ == State::control) return "";
         break;
+      case State::held:
+        return "";
       case State::data:
         take_data();
         if (left_ > 0) return "";
@@ -186,7 +197,11 @@ std::string Inbound::begin_data() {
     return cat(" (lane ", int{frame_.lane}, ", sequence ", frame_.sequence, ")");
   };
   const uint32_t* slot = posted_.get(frame_.lane, frame_.sequence);
-  if (slot == nullptr && frame_.kind == Kind::eager) return begin_early();
+  if (slot == nullptr && frame_.kind == Kind::eager) {
+    if (frame_.bytes <= kEagerBytes || state_ == State::held) return begin_early();
+    state_ = State::held;
+    return "";
+  }
   if (slot == nullptr) return cat("sent data without a grant", where());
   const Progress& receive = receives_[*slot];
   if (frame_.position != receive.done) {

@@ -18,11 +18,13 @@ class Inbound {
         counters_(counters),
         buffer_(kBufferBytes) {}
 
-  // The caller sends the grant. `came_first`: whether the data has come before.
+  // The caller sends the grant. `came_first`: whether the data has come before, or begun to come.
   Status post_recv(const Transfer& transfer, bool& came_first);
   // Receives that were complete when they were posted, to be reported.
   bool has_reports() const { return !ended_.empty(); }
   bool report(Sink& sink);
+  // A large transfer has come before its receive. The next read() takes it.
+  bool is_held() const { return state_ == State::held; }
   // The error of data that came before its receive and does not fit it, or "". post_recv finds the
   // error and cannot return it.
   const std::string& fault() const { return fault_; }
@@ -45,7 +47,8 @@ class Inbound {
   void clear();
 
  private:
-  enum class State : uint8_t { header, control, data };
+  // held: a large transfer came before its receive, which may be posted until the next read().
+  enum class State : uint8_t { header, control, held, data };
 
   static constexpr std::size_t kBufferBytes = 16 * 1024;
 

@@ -57,14 +57,14 @@ Status Outbound::post_control(std::span<const std::byte> message) {
 }
 
 // If the data has come, its sender needs the grant for its eager budget alone. So such grants wait
-// until they hold a quarter of the budget.
+// until they hold half of the budget.
 void Outbound::grant(Lane lane, uint64_t sequence, uint64_t bytes, bool came_first) {
   const Header header{
       .kind = Kind::grant, .lane = lane, .epoch = epoch_, .sequence = sequence, .position = bytes};
   if (!came_first) return put_urgent(header, {});
   late_.push(encode(header));
   late_bytes_ += bytes + kEagerCost;
-  if (late_bytes_ > eager_bytes_max_ / 4) put_late();
+  if (late_bytes_ > eager_bytes_max_ / 2) put_late();
 }
 
 void Outbound::put_late() {
@@ -92,7 +92,7 @@ Status Outbound::post_send(const Transfer& transfer) {
     ready_.push(slot);
     return {};
   }
-  const bool ahead = goes_ahead(sends_[slot]);
+  const bool ahead = goes_ahead(sends_[slot], transfer.is_announced);
   bool is_new = !waiting_.contains(transfer.lane, transfer.sequence);
   if (ahead) {
     is_new = is_new && eager_.insert(transfer.lane, transfer.sequence, bytes);
@@ -106,8 +106,9 @@ Status Outbound::post_send(const Transfer& transfer) {
   return {};
 }
 
-bool Outbound::goes_ahead(const Progress& send) const {
-  return send.bytes <= kEagerBytes && send.pieces.size() <= kEagerPieces &&
+bool Outbound::goes_ahead(const Progress& send, bool is_announced) const {
+  return send.bytes <= (is_announced ? announced_bytes_max_ : kEagerBytes) &&
+         send.pieces.size() <= kEagerPieces &&
          eager_bytes_ + send.bytes + kEagerCost <= eager_bytes_max_;
 }
 
@@ -160,8 +161,8 @@ void Outbound::plan_frames(Plan& plan) {
     Frame& frame = plan.frames[plan.frame_count++];
     plan.add(frame.header.data(), kHeaderBytes);
     const uint64_t left = send.bytes - send.done;
-    const std::size_t named =
-        send.gather(std::min<uint64_t>(left, call_bytes_max_), plan.iovecs, plan.iovec_count);
+    const std::size_t named = send.gather(ahead ? left : std::min<uint64_t>(left, call_bytes_max_),
+                                          plan.iovecs, plan.iovec_count);
     plan.bytes += named;
     frame.header = encode({.kind = ahead ? Kind::eager : Kind::data,
                            .lane = send.lane,
@@ -243,8 +244,10 @@ void Outbound::frame_done(Sink& sink) {
   }
 }
 
-// No stream takes much more than a stripe in one turn.
+// No stream takes much more than a stripe in one turn. Large transfers wait for their grants, so
+// that further streams can take stripes of them.
 void Outbound::share(uint64_t stripe_bytes) {
+  announced_bytes_max_ = kEagerBytes;
   stripe_bytes_ = stripe_bytes;
   call_bytes_max_ = std::max<std::size_t>(stripe_bytes, kEagerBytes);
   write_bytes_max_ = std::min(kWriteBytesPerPoll, call_bytes_max_);
@@ -259,7 +262,7 @@ bool Outbound::has_stripe() const {
 Stripe Outbound::find_stripe(std::size_t& at) const {
   for (at = 0; at < std::min(ready_.size(), kSendsSearched); ++at) {
     const Progress& send = sends_[ready_[at]];
-    if (send.bytes <= kEagerBytes) continue;
+    if (send.bytes <= kEagerBytes || eager_.contains(send.lane, send.sequence)) continue;
     std::optional<uint64_t> taken;
     if (at == 0 || send.done > 0) taken = send.done;
     if (at == 0 && current_) *taken += current_->payload_left;

@@ -60,7 +60,7 @@ class Outbound {
   };
   struct Plan;
 
-  bool goes_ahead(const Progress& send) const;
+  bool goes_ahead(const Progress& send, bool is_announced) const;
   void put_late();
   void put_urgent(const Header& header, std::span<const std::byte> payload);
   void plan_frames(Plan& plan);
@@ -74,6 +74,7 @@ class Outbound {
   std::size_t eager_bytes_max_;
   std::size_t write_bytes_max_ = kWriteBytesPerPoll;
   std::size_t call_bytes_max_ = kFragmentBytes;
+  std::size_t announced_bytes_max_ = kAnnouncedBytes;
   uint64_t stripe_bytes_ = kStripeBytes;
   Transport::Counters& counters_;
 

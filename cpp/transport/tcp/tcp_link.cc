@@ -58,6 +58,7 @@ bool Link::wants_poll() const {
 
 bool Link::write_at_once(Nanoseconds now, Sink& sink) {
   if (!stream_.writable || !fault().empty() || !outbound_.has_output()) return false;
+  if (output_waits()) return false;
   if (!write(now, sink)) return false;
   stream_.readable = true;
   return true;
@@ -66,6 +67,7 @@ bool Link::write_at_once(Nanoseconds now, Sink& sink) {
 bool Link::poll(Nanoseconds now, Sink& sink) {
   liveness_->polled(now);
   bool moved = inbound_.report(sink);
+  const bool waits = output_waits();
   if (stream_.readable) moved |= read(now, sink);
   if (is_connected() && !beside_.empty()) moved |= poll_beside(now, sink);
   if (is_connected() && !fault().empty()) fail(fault());
@@ -74,7 +76,9 @@ bool Link::poll(Nanoseconds now, Sink& sink) {
     outbound_.heartbeat();
     liveness_->sent(now);  // also when the socket is full: then the peer is silent
   }
-  if (is_connected() && stream_.writable && outbound_.has_output()) moved |= write(now, sink);
+  if (is_connected() && stream_.writable && outbound_.has_output() && !waits) {
+    moved |= write(now, sink);
+  }
   return moved;
 }
 

@@ -69,6 +69,8 @@ class Link {
   const std::string& fault() const {
     return inbound_.fault().empty() ? outbound_.fault() : inbound_.fault();
   }
+  // A large transfer is read in this turn. The output goes with the answer to it in the next one.
+  bool output_waits() const { return inbound_.is_held() && stream_.readable; }
   bool read(Nanoseconds now, Sink& sink);
   bool write(Nanoseconds now, Sink& sink);
   void drain_and_fail(const std::string& cause, Nanoseconds now, Sink& sink);

@@ -90,9 +90,11 @@ bool TcpTransport::is_connected(int peer) const { return link(peer).is_connected
 
 Reach TcpTransport::reach(int) const {
   const std::size_t ahead = eager_bytes_of_peer(static_cast<int>(links_.size()));
+  const bool announces = streams_.count == 1 && ahead >= tcp::kAnnouncedBytes + tcp::kEagerCost;
   return {.transport = "tcp",
           .transfer_bytes_max = tcp::kTransferBytesMax,
-          .eager_bytes = std::min(tcp::kEagerBytes, ahead - std::min(ahead, tcp::kEagerCost))};
+          .eager_bytes = std::min(tcp::kEagerBytes, ahead - std::min(ahead, tcp::kEagerCost)),
+          .announced_bytes = announces ? tcp::kAnnouncedBytes : 0};
 }
 
 Status TcpTransport::post_control(int peer, std::span<const std::byte> message) {
