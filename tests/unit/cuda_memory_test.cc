@@ -117,7 +117,7 @@ TEST_F(CudaMemoryOfGpus, that_is_kept_goes_back_while_no_call_waits_for_long) {
   const Gpu gpu = use(0);
   memory->allocate(gpu, 1 << 20);
   std::promise<void> may_end;
-  cuda.while_freeing = [end = may_end.get_future().share()] { end.wait(); };
+  cuda.while_freeing = [end = may_end.get_future().share()] { end.wait_for(kLimit); };
   cuda.fails["cuMemAlloc"] = kOutOfMemory;
   testing::internal::CaptureStderr();
   EXPECT_EQ(memory->allocate(gpu, 4 << 20), nullptr);
@@ -157,7 +157,7 @@ TEST_F(CudaMemoryOfGpus, ends_though_the_driver_does_not_return) {
   memory->thread().finish();
   memory->allocate(gpu, 100);
   std::promise<void> may_end, has_gone;
-  cuda.while_freeing = [end = may_end.get_future().share()] { end.wait(); };
+  cuda.while_freeing = [end = may_end.get_future().share()] { end.wait_for(kLimit); };
   auto end_of_pool = std::shared_ptr<int>(new int(), [&has_gone](int* own) {
     delete own;
     has_gone.set_value();
