@@ -204,7 +204,9 @@ Status Session::set_up(const std::vector<int>& leaders) {
   const int share = oversubscription.cpus / oversubscription.ranks;
   compute_ = make_compute(std::min({cores, share, cores_of_quota()}), links);
   Tuning tuning = tuning_for(links);
-  if (config_.one_copy == true) tuning.one_copy_bytes = tuning.one_copy_bytes_scattered;
+  if (config_.one_copy == true) {
+    tuning.one_copy_bytes = tuning.one_copy_bytes_exchange = tuning.one_copy_bytes_scattered;
+  }
   engine_ = std::make_unique<Engine>(
       EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_, tuning});
   engine_->record_to(std::move(first_timeline_));

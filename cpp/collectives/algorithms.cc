@@ -113,9 +113,7 @@ bool has_root(Result result) {
          result == Result::root_sum || result == Result::root_concatenation;
 }
 
-bool is_scattered(Result result) {
-  return result == Result::exchange || result == Result::own_value;
-}
+bool is_scattered(Result result) { return result == Result::own_value; }
 
 bool is_known(Algorithm algorithm) {
   return algorithm == Algorithm::none || row_of(algorithm) != nullptr;

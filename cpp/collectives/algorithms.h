@@ -115,7 +115,8 @@ struct AlgorithmRow {
 };
 bool is_sum(AlgorithmRow::Result result);
 bool has_root(AlgorithmRow::Result result);
-bool is_scattered(AlgorithmRow::Result result);  // each byte goes to one rank
+// Each byte of the root goes to one rank.
+bool is_scattered(AlgorithmRow::Result result);
 std::span<const AlgorithmRow> algorithm_table();
 const AlgorithmRow* row_of(Algorithm algorithm);  // null: the number is not in the table
 bool is_by_servers(Algorithm algorithm);

@@ -41,7 +41,8 @@ const AlgorithmRow& preferred(AlgorithmRow::Result result, const Tuning& tuning,
 // data is not cut so: each byte is packed for one rank alone, and caches gain nothing.
 bool is_cut_for_caches(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts) {
   if (is_scattered(result)) return false;
-  const uint64_t whole = is_sum(result) ? tuning.whole_bytes_shared : 0;
+  const bool is_whole_if_small = is_sum(result) || result == AlgorithmRow::Result::exchange;
+  const uint64_t whole = is_whole_if_small ? tuning.whole_bytes_shared : 0;
   return facts.bytes > whole && !facts.in_place;
 }
 

@@ -64,10 +64,11 @@ struct Tuning {
   uint64_t bruck_bytes_port = 512;         // for each pair, if ranks share ports
   // Within a node callers' memory is packed into shared memory, and is still in the cache when the
   // peer reads it. Two such copies take less time than one copy by the kernel, which reads callers'
-  // memory in place. Large scattered data is the exception: each byte goes to one rank. A small sum
-  // is one segment.
+  // memory in place. The exceptions are large scattered data, and exchanges that fit no cache. A
+  // small sum or exchange is one segment. These cuts are measured, and depend on the caches.
   uint64_t one_copy_bytes = UINT64_MAX;
   uint64_t one_copy_bytes_scattered = 4 << 20;
+  uint64_t one_copy_bytes_exchange = 32 << 20;
   // From here on the root tries both ways in which sums move within a node.
   uint64_t trial_bytes = 1 << 20;
   int trial_row = 8;  // ... in rows of so many sums
@@ -83,6 +84,7 @@ struct Tuning {
   uint64_t segment_bytes_trees = 128 << 10;  // at most: a segment has to reach the leaves
 
   bool reads_in_place(AlgorithmRow::Result result, uint64_t bytes) const {
+    if (result == AlgorithmRow::Result::exchange) return bytes >= one_copy_bytes_exchange;
     return bytes >= (is_scattered(result) ? one_copy_bytes_scattered : one_copy_bytes);
   }
 };

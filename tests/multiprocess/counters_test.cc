@@ -145,10 +145,10 @@ TEST(Trials, of_memory_that_peers_cannot_read_end_well) {
         return value == 3;
       })) << step;
     }
-    Request exchange;
-    exchange.kind = Kind::alltoall;
-    exchange.tensors = {{bytes, nullptr, {count}, ""}};
-    const Status status = run(world.rank(rank), std::move(exchange));
+    Request scatter;
+    scatter.kind = Kind::scatter;
+    scatter.tensors = {{bytes, nullptr, {count}, ""}};
+    const Status status = run(world.rank(rank), std::move(scatter));
     EXPECT_TRUE(status.ok()) << status.message();
   });
 }

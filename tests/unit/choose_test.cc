@@ -375,21 +375,5 @@ TEST(Choice, within_a_node_is_as_measured) {
   }
 }
 
-TEST(Choice, within_a_node_cuts_data_that_is_staged_from_gpus_into_longer_segments) {
-  const Tuning tuning;
-  for (uint64_t bytes = 1 << 10; bytes <= 1u << 30; bytes *= 2) {
-    Facts facts{.ranks = 2, .bytes = bytes};
-    const uint64_t on_host = segment_bytes_of(named::binomial_broadcast, tuning, facts);
-    facts.stages_gpus = true;
-    const uint64_t staged = segment_bytes_of(named::binomial_broadcast, tuning, facts);
-    EXPECT_GE(staged, on_host);
-    if (bytes >= 4 * on_host) {
-      EXPECT_EQ(staged, std::min(bytes / kSegmentsInFlight, tuning.segment_bytes_shared));
-    }
-    facts.segment_bytes = 12345;
-    EXPECT_EQ(segment_bytes_of(named::binomial_broadcast, tuning, facts), 12345u);
-  }
-}
-
 }  // namespace
 }  // namespace rdmacoll
