@@ -4,6 +4,7 @@ calls that load kernels, free memory, or open and close memory of other processe
 from __future__ import annotations
 
 import pytest
+from marks import slow
 from rank_program import program, wait_done
 from ranks import Run, run
 from test_device_collectives import environment, run_body
@@ -38,7 +39,7 @@ def allocations_of_the_program_alone():
 STAYS = "kernels of this program still do"
 
 
-@pytest.mark.parametrize("ipc", ["off", "always"])
+@pytest.mark.parametrize("ipc", [slow("off"), "always"])
 def test_the_end_waits_only_some_time_for_a_kernel_of_the_program(ipc):
     body = """
 array = cupy.array(np.full(300_000, me + 1.0, np.float32))
@@ -89,10 +90,10 @@ sys.exit(0)
 
 
 # A larger batch needs another slab, which a peer opens, or whose handle the driver refuses.
-@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("is_refused", [False, slow(True)])
 def test_more_memory_of_gpus_is_shared_while_no_call_waits(is_refused):
     body = """
-values = np.arange(20_000_000, dtype=np.float32) % 977
+values = np.arange(17_000_000, dtype=np.float32) % 977
 large = cupy.array(values + me)
 gpu_arrays.prepare_sums()
 if REFUSED:
@@ -109,7 +110,7 @@ assert (engine.allreduce(large, rdmacoll.Sum).get() == 2 * values + 1).all()
     run_body(f"REFUSED = {is_refused}\n" + KERNEL + body, RDMACOLL_CUDA_IPC="always", CUDA_SIM_DELAY_US="10")
 
 
-@pytest.mark.parametrize("ipc", ["always", "off"])
+@pytest.mark.parametrize("ipc", ["always", slow("off")])
 def test_measurements_begin_once_gpus_are_ready(ipc):
     body = """
 from rdmacoll.cli import bench_memory, measure
