@@ -87,7 +87,7 @@ bool Agreement::decide(const Visibility& visibility) {
   if (!queue_.incomplete().empty() || !decided().empty()) return false;
   auto formed = log_.form(visibility, now_.turned_at);
   if (!formed) return false;
-  if (formed->is_cut_short) host_.segments_are_short(formed->decision.segment_bytes);
+  if (formed->is_cut_short) host_.segments_are_short(formed->decision.movement.segment_bytes);
   for (const InternMessage& intern : formed->interns) {
     tree_.post_down(intern);
     tree_.post_servers(intern);
@@ -108,7 +108,7 @@ void Agreement::obey(Agreed agreed) {
 // At a server: its placeholders need no caller's memory, and begin at once.
 void Agreement::serve(Decision decision) {
   const Agreed agreed = queue_.agreed_of(std::move(decision));
-  if (!is_by_servers(agreed.decision.algorithm)) {
+  if (!is_by_servers(agreed.decision.movement.algorithm)) {
     return queue_.accept(agreed.decision);
   }
   if (!now_.goes_on()) return;

@@ -12,10 +12,8 @@ namespace rdmacoll {
 
 struct Decided {
   uint64_t sequence = 0;
-  Algorithm algorithm = Algorithm::none;
-  uint64_t segment_bytes = 0;
-  bool in_place = false;  // as in Decision
-  RowsRef rows;           // null if the decision has no rows
+  Movement movement;
+  RowsRef rows;  // null if the decision has no rows
   int64_t most_rows = 0;
   bool is_planned = false;  // decided by a plan, without a readiness check
   std::vector<OperationRef> operations;

@@ -167,13 +167,14 @@ std::optional<DecisionLog::Formed> DecisionLog::form(const Visibility& visibilit
   const Trials::Way way = way_of(first, bytes_of_rank, formed.decision.sequence, now);
   const Choice choice = choose(first, bytes, way.in_place);
   formed.is_trial = way.is_trial;
-  formed.decision.in_place = way.in_place;
-  formed.decision.algorithm = choice.algorithm;
-  formed.decision.segment_bytes = std::max(
+  Movement& movement = formed.decision.movement;
+  movement.in_place = way.in_place;
+  movement.algorithm = choice.algorithm;
+  movement.segment_bytes = std::max(
       std::min(choice.segment_bytes, segment_bytes_max(first)),
       segment_bytes_min(cut_bytes, shares_of(row_of(first.descriptor.kind), world_.size())));
-  formed.is_cut_short = bytes > formed.decision.segment_bytes &&
-                        choice.segment_bytes / kCutShort >= formed.decision.segment_bytes;
+  formed.is_cut_short =
+      bytes > movement.segment_bytes && choice.segment_bytes / kCutShort >= movement.segment_bytes;
   formed.decision.rows = first.unit.rows;
   formed.decision.most_rows = first.most_rows;
   return formed;

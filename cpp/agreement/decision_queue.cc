@@ -46,9 +46,7 @@ bool DecisionQueue::take_operations(const Agreed& agreed) {
     if (!find_operation(agreed, i, found_.back())) return false;
   }
   Decided& decided = decided_.emplace_back(Decided{decision.sequence,
-                                                   decision.algorithm,
-                                                   decision.segment_bytes,
-                                                   decision.in_place,
+                                                   decision.movement,
                                                    agreed.rows,
                                                    decision.most_rows,
                                                    agreed.is_planned,

@@ -188,11 +188,10 @@ std::string Gate::complaint(SetRank sender, const Decision& decision) {
     if (unit.descriptor.id == 0 && decision.units.size() > 1) return kUnknown;
   }
   // A server receives all decisions without their rows, and takes part in some.
-  if (is_server() && !is_by_servers(decision.algorithm)) return "";
+  if (is_server() && !is_by_servers(decision.movement.algorithm)) return "";
   const std::size_t receivers =
       decision.rows.empty() ? 0 : tree_subtree(world_.rank(), world_.size()).size();
-  return complaint_about(
-      {decision.algorithm, decision.segment_bytes, decision.rows, decision.most_rows, receivers});
+  return complaint_about({decision.movement, decision.rows, decision.most_rows, receivers});
 }
 
 // Checks the operations in units_.
@@ -210,15 +209,15 @@ std::string Gate::complaint_about(const Batch& batch) {
   if (!are_rows_right(batch, first, moves_bytes)) {
     return "a decision with row counts that do not fit its operation";
   }
-  const AlgorithmRow* row = row_of(batch.algorithm);
+  const AlgorithmRow* row = row_of(batch.movement.algorithm);
   const bool fits =
       row == nullptr ? !moves_bytes : moves_bytes && row->result == row_of(first.kind).result;
   if (!fits) {
     return cat("a decision to run ", name_of(first.kind), " by ",
                row == nullptr ? std::string_view("no algorithm") : row->name);
   }
-  if (batch.segment_bytes > kOperationBytesMax) {
-    return cat("a decision with segments of ", batch.segment_bytes, " bytes");
+  if (batch.movement.segment_bytes > kOperationBytesMax) {
+    return cat("a decision with segments of ", batch.movement.segment_bytes, " bytes");
   }
   return "";
 }
@@ -255,7 +254,8 @@ bool Gate::are_rows_right(const Batch& batch, const Descriptor& descriptor,
     moves_bytes = largest > 0;
   }
   const uint64_t shares = shares_of(row_of(descriptor.kind), world_.size());
-  return largest <= kOperationBytesMax && batch.segment_bytes >= segment_bytes_min(largest, shares);
+  return largest <= kOperationBytesMax &&
+         batch.movement.segment_bytes >= segment_bytes_min(largest, shares);
 }
 
 bool Gate::has_a_unit_twice() const {
@@ -294,9 +294,8 @@ std::string Gate::complaint(SetRank sender, const PlanMessage& message) {
       if (unit.numbered != descriptor->name.empty()) return "a plan that counts named operations";
       units_.push_back({descriptor, unit.numbered ? number++ : unit.iteration});
     }
-    std::string what =
-        complaint_about({decision.algorithm, decision.segment_bytes, decision.rows,
-                         decision.most_rows, static_cast<std::size_t>(world_.size())});
+    std::string what = complaint_about({decision.movement, decision.rows, decision.most_rows,
+                                        static_cast<std::size_t>(world_.size())});
     if (!what.empty()) return what;
   }
   return "";

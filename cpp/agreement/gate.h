@@ -57,8 +57,7 @@ class Gate {
   };
   // The fields that decisions of the log and of a plan share.
   struct Batch {
-    Algorithm algorithm;
-    uint64_t segment_bytes;
+    const Movement& movement;
     const RowTable& rows;
     int64_t most_rows;
     // An alltoall has a row count for each of these ranks, or one for all of them.

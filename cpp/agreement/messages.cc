@@ -120,9 +120,21 @@ void get_rows(Reader& reader, int ranks, Rows& rows, int64_t& most_rows) {
   if (most_rows < 0) reader.fail();
 }
 
+void put(Writer& writer, const Movement& movement) {
+  writer.put(movement.algorithm).put(movement.segment_bytes).put(movement.in_place);
+}
+Movement get_movement(Reader& reader) {
+  Movement movement;
+  movement.algorithm = reader.get<Algorithm>();
+  movement.segment_bytes = reader.get<uint64_t>();
+  movement.in_place = reader.get<uint8_t>() != 0;
+  if (!is_known(movement.algorithm)) reader.fail();
+  return movement;
+}
+
 void put(Writer& writer, const Decision& decision) {
-  writer.put(decision.sequence).put(decision.algorithm).put(decision.segment_bytes);
-  writer.put(decision.in_place);
+  writer.put(decision.sequence);
+  put(writer, decision.movement);
   writer.put(static_cast<uint32_t>(decision.units.size()));
   for (const DecisionUnit& unit : decision.units) {
     put(writer, unit.descriptor);
@@ -133,13 +145,9 @@ void put(Writer& writer, const Decision& decision) {
 Decision get_decision(Reader& reader, int ranks) {
   Decision decision;
   decision.sequence = reader.get<uint64_t>();
-  decision.algorithm = reader.get<Algorithm>();
-  decision.segment_bytes = reader.get<uint64_t>();
-  decision.in_place = reader.get<uint8_t>() != 0;
+  decision.movement = get_movement(reader);
   const auto count = reader.get<uint32_t>();
-  if (count == 0 || count > kRecordsMax || !is_known(decision.algorithm)) {
-    reader.fail();
-  }
+  if (count == 0 || count > kRecordsMax) reader.fail();
   for (uint32_t i = 0; i < count && reader.ok(); ++i) {
     DecisionUnit unit;
     unit.descriptor = get_descriptor(reader);
@@ -205,7 +213,7 @@ void put(Writer& writer, const PlanMessage& message) {
   writer.put(message.era).put(message.start).put(message.first_number);
   writer.put(static_cast<uint32_t>(message.decisions.size()));
   for (const PlannedDecision& decision : message.decisions) {
-    writer.put(decision.algorithm).put(decision.segment_bytes).put(decision.in_place);
+    put(writer, decision.movement);
     writer.put(static_cast<uint32_t>(decision.units.size()));
     for (const PlannedUnit& unit : decision.units) {
       writer.put(unit.descriptor).put(unit.numbered).put(unit.iteration);
@@ -222,13 +230,9 @@ PlanMessage get_plan(Reader& reader, int ranks) {
   if (count == 0 || count > kRecordsMax) reader.fail();
   for (uint32_t i = 0; i < count && reader.ok(); ++i) {
     PlannedDecision& decision = message.decisions.emplace_back();
-    decision.algorithm = reader.get<Algorithm>();
-    decision.segment_bytes = reader.get<uint64_t>();
-    decision.in_place = reader.get<uint8_t>() != 0;
+    decision.movement = get_movement(reader);
     const auto units = reader.get<uint32_t>();
-    if (units == 0 || units > kRecordsMax || !is_known(decision.algorithm)) {
-      reader.fail();
-    }
+    if (units == 0 || units > kRecordsMax) reader.fail();
     for (uint32_t j = 0; j < units && reader.ok(); ++j) {
       PlannedUnit& unit = decision.units.emplace_back();
       unit.descriptor = reader.get<uint32_t>();

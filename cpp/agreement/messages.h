@@ -59,14 +59,12 @@ struct DecisionUnit {
 };
 struct Decision {
   uint64_t sequence = 0;
-  Algorithm algorithm = Algorithm::none;
-  uint64_t segment_bytes = 0;
-  std::vector<DecisionUnit> units;
+  Movement movement;
+  std::vector<DecisionUnit> units = {};
   // Row counts by rank, if they differ between ranks. An alltoall has a list for each sender: one
   // number for all receivers, or one for each rank in the subtree of the message's receiver.
-  std::vector<std::vector<int64_t>> rows;
+  std::vector<std::vector<int64_t>> rows = {};
   int64_t most_rows = 0;  // alltoall: the maximum over all pairs of ranks
-  bool in_place = false;  // peers may read the callers' memory, where they can
 };
 
 // Downward: the decisions from `start` on are these, repeated until a rank leaves the plan. Ranks
@@ -77,12 +75,10 @@ struct PlannedUnit {
   int64_t iteration = 0;
 };
 struct PlannedDecision {
-  Algorithm algorithm = Algorithm::none;
-  uint64_t segment_bytes = 0;
-  std::vector<PlannedUnit> units;
+  Movement movement;
+  std::vector<PlannedUnit> units = {};
   std::vector<std::vector<int64_t>> rows = {};  // the row counts of all ranks
   int64_t most_rows = 0;                        // as in Decision
-  bool in_place = false;                        // as in Decision
 };
 struct PlanMessage {
   uint32_t era = 0;

@@ -24,8 +24,7 @@ bool Plan::begin(const PlanMessage& message) {
   for (const PlannedDecision& decision : message.decisions) {
     numbered_before_.push_back(numbered_.size());
     Agreed& agreed = period_.emplace_back();
-    agreed.decision = {0,  decision.algorithm, decision.segment_bytes, {},
-                       {}, decision.most_rows, decision.in_place};
+    agreed.decision = {.movement = decision.movement, .most_rows = decision.most_rows};
     agreed.is_planned = true;
     if (!take_rows(decision, agreed)) return false;
     for (const PlannedUnit& unit : decision.units) {

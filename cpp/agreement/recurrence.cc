@@ -56,8 +56,7 @@ void Recurrence::note(const Decision& decision, bool is_trial) {
 }
 
 std::optional<PlannedDecision> Recurrence::planned(const Decision& decision) {
-  PlannedDecision planned{decision.algorithm, decision.segment_bytes, {}, {},
-                          decision.most_rows, decision.in_place};
+  PlannedDecision planned{.movement = decision.movement, .most_rows = decision.most_rows};
   bool is_plannable = numbers_in(decision.rows) <= kRowsMax;
   for (const DecisionUnit& unit : decision.units) {
     const std::string* bytes = table_.resolve(unit.descriptor);

@@ -49,6 +49,15 @@ struct Shape {
 // Shape::nodes.
 std::vector<int> even_nodes(int ranks, int nodes);
 
+// How the data of a batch moves: alike on all ranks.
+struct Movement {
+  Algorithm algorithm = Algorithm::none;
+  uint64_t segment_bytes = 0;
+  bool in_place = false;  // peers may read the callers' memory, where they can
+
+  bool operator==(const Movement&) const = default;
+};
+
 // The schedule of shape.rank. It is empty for Algorithm::none.
 Schedule make_schedule(Algorithm algorithm, const Shape& shape);
 

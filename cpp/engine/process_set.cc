@@ -142,14 +142,14 @@ bool ProcessSet::starts_at_once(const OperationRef& operation) {
   const bool is_again =
       now_.lost.empty() && planner_.can_replay(*operation, decision, next->rows, next->is_planned);
   if (is_again) {
-    in_place_ += decision.in_place ? 1 : 0;
+    in_place_ += decision.movement.in_place ? 1 : 0;
     host_.starts(*operation);
     const Status status = executor_.start(lanes_, decision.sequence, operation);
     if (!status.ok()) host_.fail_this_rank(status);
     return true;
   }
-  Decided decided{decision.sequence, decision.algorithm, decision.segment_bytes, decision.in_place,
-                  next->rows,        decision.most_rows, next->is_planned,       {operation}};
+  Decided decided{decision.sequence,  decision.movement, next->rows,
+                  decision.most_rows, next->is_planned,  {operation}};
   const bool is_started = planner_.connect(decided) && start_batch(decided);
   if (!is_started) agreement_.decided().push_back(std::move(decided));
   return true;
@@ -180,7 +180,7 @@ bool ProcessSet::start_batch(Decided& decided) {
   Batch batch;
   Status status = planner_.prepare(decided, place, batch);
   const bool is_ready = status.ok() && !misses_peer(batch);
-  if (is_ready) in_place_ += decided.in_place ? 1 : 0;
+  if (is_ready) in_place_ += decided.movement.in_place ? 1 : 0;
   if (is_ready && place.is_shared()) ++shared_;
   if (is_ready) {
     for (const OperationRef& operation : batch.operations) host_.starts(*operation);

@@ -13,7 +13,7 @@ namespace rdmacoll {
 // children in the control tree, so all ranks must be its children.
 bool ResultPlaces::shares_results(const Decided& decided) const {
   const int ranks = parts_.world.size();
-  const AlgorithmRow* row = row_of(decided.algorithm);
+  const AlgorithmRow* row = row_of(decided.movement.algorithm);
   if (row == nullptr || !row->has_one_writer) return false;
   const bool are_connected = !row->by_servers || ranks <= kTreeRadix + 1;
   if (!are_connected || decided.operations.size() != 1) return false;

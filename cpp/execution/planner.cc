@@ -114,17 +114,16 @@ const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape, bool
 // Whether a prepared operation runs alone again. Only the topology can have changed since.
 bool Planner::is_known(const Decided& decided) const {
   return decided.operations.size() == 1 &&
-         is_recipe_of(*decided.operations.front(), decided.algorithm, decided.segment_bytes,
-                      decided.in_place, decided.rows, decided.is_planned);
+         is_recipe_of(*decided.operations.front(), decided.movement, decided.rows,
+                      decided.is_planned);
 }
 
-bool Planner::is_recipe_of(const Operation& operation, Algorithm algorithm, uint64_t segment_bytes,
-                           bool in_place, const RowsRef& rows, bool is_planned) const {
+bool Planner::is_recipe_of(const Operation& operation, const Movement& movement,
+                           const RowsRef& rows, bool is_planned) const {
   if (operation.caches.topology_version != topology_version_ || has_ready_gpus()) return false;
   const Recipe::Head& head = operation.caches.recipe->head;
-  return !head.is_pinned_by_run && head.algorithm == algorithm &&
-         head.segment_bytes == segment_bytes && head.in_place == in_place &&
-         head.calls_roll == calls_roll(operation, algorithm, is_planned) &&
+  return !head.is_pinned_by_run && head.movement == movement &&
+         head.calls_roll == calls_roll(operation, movement.algorithm, is_planned) &&
          operation.caches.recipe->rows == rows;
 }
 
@@ -132,12 +131,12 @@ bool Planner::can_replay(const Operation& operation, const Decision& decision, c
                          bool is_planned) const {
   // An alltoall must write the received row counts again, and shared results have a new address.
   return operation.request.kind != Kind::alltoall && !operation.request.shares_results &&
-         is_recipe_of(operation, decision.algorithm, decision.segment_bytes, decision.in_place,
-                      rows, is_planned);
+         is_recipe_of(operation, decision.movement, rows, is_planned);
 }
 
 const std::vector<JobRank>& Planner::peers_of(const Decided& decided) {
-  return outline_of(decided.algorithm, shape_of(decided, false), calls_roll(decided)).peers;
+  return outline_of(decided.movement.algorithm, shape_of(decided, false), calls_roll(decided))
+      .peers;
 }
 
 bool Planner::connect(const Decided& decided) {
@@ -206,9 +205,7 @@ Recipe::Head Planner::head_of(const Decided& decided, bool shares_results) const
   const bool averages = reduces && first.op == ReduceOp::average;
   const Scaled scaled = scaled_of(first);
   return {.kind = first.kind,
-          .algorithm = decided.algorithm,
-          .segment_bytes = decided.segment_bytes,
-          .in_place = decided.in_place,
+          .movement = decided.movement,
           .calls_roll = calls_roll(decided),
           .shape = shape_of(decided, shares_results),
           // kinds that do not reduce move bytes
@@ -258,7 +255,7 @@ void Planner::list_tensors(const Decided& decided) {
 RecipeRef Planner::even_recipe(const Recipe::Head& head) {
   auto recipe = std::make_shared<Recipe>();
   recipe->head = head;
-  recipe->layout.assign_even(tensors_, head.segment_bytes, outline_of(head).parts);
+  recipe->layout.assign_even(tensors_, head.movement.segment_bytes, outline_of(head).parts);
   add_program(*recipe);
   return recipe;
 }
@@ -270,7 +267,7 @@ Status Planner::ragged_recipe(const Decided& decided, const Recipe::Head& head, 
   recipe->rows = decided.rows;
   Cut cut;
   RC_RETURN_IF_ERROR(cut_rows(decided, cut));
-  if (head.algorithm != Algorithm::none) {
+  if (head.movement.algorithm != Algorithm::none) {
     // Parts that only pass through this rank have the maximum size.
     cut.rows.resize(static_cast<std::size_t>(outline_of(head).parts), {decided.most_rows});
   }
@@ -309,7 +306,7 @@ Status Planner::cut_exchange(const Decided& decided, const Descriptor& descripto
   const bool fits = exchange.got.size() == ranks &&
                     exchange.got[world_.rank().index()] == exchange.given[world_.rank().index()] &&
                     most_rows({exchange.given, exchange.got}) <= exchange.most &&
-                    (!needs_even(decided.algorithm) || exchange.is_even());
+                    (!needs_even(decided.movement.algorithm) || exchange.is_even());
   if (!fits) return misfit(operation);
   cut = exchange_cut(descriptor, exchange);
   return {};
@@ -336,7 +333,7 @@ Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& l
         make_result(operation, 1, {world_.size()}, sizeof(int64_t) * world_.size(), received));
     tell(rows_of(decided), received);
   }
-  layout.assign_ragged(cut, inputs, outputs, decided.segment_bytes, gpus);
+  layout.assign_ragged(cut, inputs, outputs, decided.movement.segment_bytes, gpus);
   return {};
 }
 

@@ -91,12 +91,12 @@ class Planner {
   Shape shape_of(const Decided& decided, bool shares_results) const;
   static bool calls_roll(const Operation& operation, Algorithm algorithm, bool is_planned);
   static bool calls_roll(const Decided& decided) {
-    return calls_roll(*decided.operations.front(), decided.algorithm, decided.is_planned);
+    return calls_roll(*decided.operations.front(), decided.movement.algorithm, decided.is_planned);
   }
-  bool is_recipe_of(const Operation& operation, Algorithm algorithm, uint64_t segment_bytes,
-                    bool in_place, const RowsRef& rows, bool is_planned) const;
+  bool is_recipe_of(const Operation& operation, const Movement& movement, const RowsRef& rows,
+                    bool is_planned) const;
   const Outline& outline_of(const Recipe::Head& head) {
-    return outline_of(head.algorithm, head.shape, head.calls_roll);
+    return outline_of(head.movement.algorithm, head.shape, head.calls_roll);
   }
   const Outline& outline_of(Algorithm algorithm, const Shape& shape, bool calls_roll);
   Recipe::Head head_of(const Decided& decided, bool shares_results) const;

@@ -180,7 +180,7 @@ void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head, B
   uint64_t bytes = 0;
   for (const Layout::Tensor& tensor : tensors) bytes += tensor.bytes;
   const auto kind = [&](const auto& memory_of) {
-    return kind_of(tensors, head.in_place, [&](const Layout::Tensor& tensor) {
+    return kind_of(tensors, head.movement.in_place, [&](const Layout::Tensor& tensor) {
       return Piece{memory_of(tensor), tensor.bytes, tensor.gpu};
     });
   };
@@ -200,8 +200,8 @@ void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head, B
 void Planner::see(const Layout& layout, Recipe::Head& head, Batch& batch) {
   if (!topology_.is_known) refresh_topology();
   const auto itself = [](const Piece& piece) { return piece; };
-  head.input = kind_of(layout.input_memory(), head.in_place, itself);
-  head.output = kind_of(layout.output_memory(), head.in_place, itself);
+  head.input = kind_of(layout.input_memory(), head.movement.in_place, itself);
+  head.output = kind_of(layout.output_memory(), head.movement.in_place, itself);
   if (!suits_nics(head, layout.bytes())) return;
   pin(joined(layout.input_memory()), joined(layout.output_memory()), head, batch);
 }
@@ -234,7 +234,7 @@ void Planner::pin(const std::vector<Piece>& inputs, const std::vector<Piece>& ou
 
 void Planner::add_program(Recipe& recipe) {
   const Recipe::Head& head = recipe.head;
-  if (head.algorithm == Algorithm::none && !head.calls_roll) return;
+  if (head.movement.algorithm == Algorithm::none && !head.calls_roll) return;
   if (head.calls_roll) recipe.layout.have_a_segment();
   const Layout& layout = recipe.layout;
   const int parts_at_once = outline_of(head).parts_at_once;
@@ -254,9 +254,11 @@ void Planner::add_program(Recipe& recipe) {
   if (head.direct != DirectAccess{} && layout.part_bytes_min() > topology_.nic_eager_bytes_max) {
     placement.direct = head.direct;
   }
-  recipe.program = &programs_.prepared(head.algorithm, head.shape, placement, head.calls_roll);
+  recipe.program =
+      &programs_.prepared(head.movement.algorithm, head.shape, placement, head.calls_roll);
   // Segments for GPUs may be longer than the pool allows for several at once.
-  recipe.segments_at_once = head.segment_bytes > segment_bytes_max_ ? 1 : kSegmentsInFlight;
+  recipe.segments_at_once =
+      head.movement.segment_bytes > segment_bytes_max_ ? 1 : kSegmentsInFlight;
   const bool is_viewed = std::ranges::find(placement.views, true) != placement.views.end();
   if (head.gpu == kHost || !is_viewed || placement.output_shared) return;
   const GpuWork& work = *gpu_work_.load(std::memory_order_acquire);
@@ -264,7 +266,8 @@ void Planner::add_program(Recipe& recipe) {
   // Kernels and peers reach the work memory, and this rank's kernels the callers' memory.
   placement.input = placement.output = CallerMemory::hidden;
   placement.direct = {};
-  recipe.on_gpu = &programs_.prepared(head.algorithm, head.shape, placement, head.calls_roll);
+  recipe.on_gpu =
+      &programs_.prepared(head.movement.algorithm, head.shape, placement, head.calls_roll);
 }
 
 }  // namespace rdmacoll

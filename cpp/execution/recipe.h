@@ -14,9 +14,7 @@ namespace rdmacoll {
 struct Recipe {
   struct Head {
     Kind kind = Kind::barrier;
-    Algorithm algorithm = Algorithm::none;
-    uint64_t segment_bytes = 0;
-    bool in_place = false;  // as in Decision
+    Movement movement;
     bool calls_roll = false;
     Shape shape;
     Dtype dtype = Dtype::uint8;

@@ -158,8 +158,8 @@ void AgreeingRank::take(Request request, const Place& place) {
   const Agreed* const next = has_room() ? agreement_.take_planned(*operation) : nullptr;
   if (next == nullptr) return agreement_.submit(operation);
   const Decision& decision = next->decision;
-  Decided decided{decision.sequence, decision.algorithm, decision.segment_bytes, decision.in_place,
-                  next->rows,        decision.most_rows, next->is_planned,       {operation}};
+  Decided decided{decision.sequence,  decision.movement, next->rows,
+                  decision.most_rows, next->is_planned,  {operation}};
   if (random_() % 4 != 0) return run(std::move(decided));
   agreement_.decided().push_back(std::move(decided));  // a peer is not connected yet
 }

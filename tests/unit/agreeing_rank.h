@@ -41,7 +41,7 @@ class Witness {
     EXPECT_TRUE(is_first) << "rank " << rank << " begins decision " << decided.sequence << " twice";
   }
   bool have_all_begun(const Decided& decided) const {
-    const bool has_servers = decided.algorithm == named::parameter_server;
+    const bool has_servers = decided.movement.algorithm == named::parameter_server;
     const int ranks = script_.ranks + (has_servers ? script_.servers : 0);
     return static_cast<int>(log_.at(decided.sequence).begun.size()) == ranks;
   }
@@ -88,8 +88,8 @@ class Witness {
   };
 
   static std::string describe(const Decided& decided) {
-    std::string text = cat(static_cast<int>(decided.algorithm), " in ", decided.segment_bytes, ", ",
-                           decided.most_rows, " rows");
+    std::string text = cat(static_cast<int>(decided.movement.algorithm), " in ",
+                           decided.movement.segment_bytes, ", ", decided.most_rows, " rows");
     for (const OperationRef& operation : decided.operations) {
       text += cat("; ", operation->request.name, " ", operation->request.iteration);
     }

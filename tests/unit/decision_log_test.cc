@@ -58,8 +58,8 @@ TEST_F(Decisions, large_sums_within_a_node_try_both_ways) {
       log.offer(unit("g", elements), on_gpu);
       const auto formed = log.form(visibility);
       EXPECT_EQ(formed->decision.sequence, static_cast<uint64_t>(i));
-      in_place += formed->decision.in_place ? 1 : 0;
-      EXPECT_FALSE(formed->decision.in_place && !formed->is_trial);
+      in_place += formed->decision.movement.in_place ? 1 : 0;
+      EXPECT_FALSE(formed->decision.movement.in_place && !formed->is_trial);
     }
     return in_place;
   };
@@ -118,7 +118,7 @@ TEST_F(Decisions, a_pool_that_cuts_segments_short_is_noticed) {
     DecisionLog log(world_, table_, rules);
     log.offer(unit("large", 1 << 20));
     const auto formed = log.form({});
-    EXPECT_LE(formed->decision.segment_bytes, segment_bytes_max);
+    EXPECT_LE(formed->decision.movement.segment_bytes, segment_bytes_max);
     EXPECT_EQ(formed->is_cut_short, segment_bytes_max == 64);
     log.offer(unit("small", 4));
     EXPECT_FALSE(log.form({})->is_cut_short);
@@ -133,14 +133,14 @@ TEST_F(Decisions, data_that_ranks_share_on_gpus_is_cut_in_longer_segments) {
   DecisionLog log(pair, table_, rules);
   log.offer(unit("gradients", 1 << 22), true);
   const auto shared = log.form({.one_node = true, .gpus = true});
-  EXPECT_EQ(shared->decision.segment_bytes, rules.segment_bytes_max * kSegmentsInFlight);
-  EXPECT_EQ(shared->decision.algorithm, named::one_shot);
+  EXPECT_EQ(shared->decision.movement.segment_bytes, rules.segment_bytes_max * kSegmentsInFlight);
+  EXPECT_EQ(shared->decision.movement.algorithm, named::one_shot);
   log.offer(unit("on_the_host", 1 << 22));
   log.offer(unit("on_a_gpu_that_is_staged", 1 << 22), true);
   for (const bool shares_gpus : {true, false}) {
     const auto other = log.form({.one_node = true, .gpus = shares_gpus});
-    EXPECT_LE(other->decision.segment_bytes, rules.segment_bytes_max);
-    EXPECT_EQ(other->decision.algorithm, named::direct);
+    EXPECT_LE(other->decision.movement.segment_bytes, rules.segment_bytes_max);
+    EXPECT_EQ(other->decision.movement.algorithm, named::direct);
   }
 }
 
@@ -171,7 +171,7 @@ TEST_F(Decisions, long_operations_have_no_more_segments_than_other_ranks_accept)
     ASSERT_TRUE(log.offer({{"long", 0}, encode_descriptor(request), one.said}).is_none());
     auto formed = log.form({});
     ASSERT_TRUE(formed);
-    EXPECT_GE(formed->decision.segment_bytes, 64u);
+    EXPECT_GE(formed->decision.movement.segment_bytes, 64u);
 
     const SetWorld leaf = set_world(3, 4);
     const Readiness readiness(leaf, others, {});
@@ -189,7 +189,7 @@ TEST_F(Decisions, long_operations_have_no_more_segments_than_other_ranks_accept)
       ASSERT_TRUE(columns_of(all, leaf.ranks(), {leaf.rank()}, decision.rows));
     }
     EXPECT_EQ(gate.complaint(kTreeRoot, decision), "") << name_of(one.kind);
-    decision.segment_bytes = 64;
+    decision.movement.segment_bytes = 64;
     EXPECT_NE(gate.complaint(kTreeRoot, decision), "") << name_of(one.kind);
   }
 }
@@ -212,8 +212,8 @@ TEST_F(Decisions, numbers_of_rows_that_do_not_fit_name_the_rank) {
 
 TEST_F(Decisions, a_gap_in_the_sequence_is_refused) {
   DecisionLog log(world_, table_, {});
-  EXPECT_TRUE(log.accept(Decision{0, Algorithm::none, 0, {}, {}}));
-  EXPECT_FALSE(log.accept(Decision{2, Algorithm::none, 0, {}, {}}));
+  EXPECT_TRUE(log.accept(Decision{0}));
+  EXPECT_FALSE(log.accept(Decision{2}));
 }
 
 TEST_F(Decisions, canonical_order_never_chooses_another) {

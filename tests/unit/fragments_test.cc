@@ -16,7 +16,7 @@ TEST(Messages, that_are_too_long_go_in_parts) {
   ASSERT_EQ(encode_in_parts(kEpoch, small).size(), 1u);
   EXPECT_EQ(encode_in_parts(kEpoch, small).front(), encode(kEpoch, small));
 
-  Decision decision{1, named::pairwise_alltoall, 4096, {{{1, ""}, 0}}, {}, 9};
+  Decision decision{1, {named::pairwise_alltoall, 4096}, {{{1, ""}, 0}}, {}, 9};
   decision.rows.assign(300, std::vector<int64_t>(1000, 7));
   const auto parts = encode_in_parts(kEpoch, decision);
   ASSERT_EQ(parts.size(), 3u);
@@ -35,7 +35,7 @@ TEST(Messages, that_are_too_long_go_in_parts) {
 // A set may be removed between two parts. The parts therefore name no set, and the whole message
 // names its set.
 TEST(Messages, of_a_set_say_so_once_their_parts_are_one) {
-  Decision decision{1, named::pairwise_alltoall, 4096, {{{1, ""}, 0}}, {}, 9};
+  Decision decision{1, {named::pairwise_alltoall, 4096}, {{{1, ""}, 0}}, {}, 9};
   decision.rows.assign(300, std::vector<int64_t>(1000, 7));
   Message read;
   std::string whole;

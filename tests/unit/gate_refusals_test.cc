@@ -42,7 +42,7 @@ class GateOfRankOne : public testing::Test {
     EXPECT_NE(gate_.complaint(SetRank(sender), wrong), "");
     EXPECT_NE(gate_.complaint(SetRank(2), message), "") << "rank 2 is neither parent nor child";
   }
-  Decision decision(uint32_t id) const { return {0, named::ring, 4096, {{{id, ""}, 0}}, {}, 0}; }
+  Decision decision(uint32_t id) const { return {0, {named::ring, 4096}, {{{id, ""}, 0}}}; }
 
   const SetWorld world_ = set_world(1, 40);
   DescriptorTable table_;
@@ -107,23 +107,23 @@ TEST_F(GateOfRankOne, refuses_decisions_that_cannot_be_run) {
   is_refused([](Decision& one) { one.sequence = 1; });
   is_refused([](Decision& one) { one.units.push_back(one.units.front()); });
   is_refused([](Decision& one) { one.units.push_back({{3, ""}, 0}); });
-  is_refused([](Decision& one) { one.algorithm = Algorithm::none; });
-  is_refused([](Decision& one) { one.algorithm = named::ring_allgather; });
-  is_refused([](Decision& one) { one.segment_bytes = UINT64_MAX; });
+  is_refused([](Decision& one) { one.movement.algorithm = Algorithm::none; });
+  is_refused([](Decision& one) { one.movement.algorithm = named::ring_allgather; });
+  is_refused([](Decision& one) { one.movement.segment_bytes = UINT64_MAX; });
   is_refused([](Decision& one) { one.most_rows = 1; });
   is_refused([](Decision& one) { one.rows.resize(40); });
   Decision both = decision(1);
   both.units.push_back({{2, ""}, 0});
   EXPECT_EQ(gate_.complaint(kTreeRoot, both), "");
   Decision rows = decision(3);
-  rows.algorithm = named::ring_allgather;
+  rows.movement.algorithm = named::ring_allgather;
   rows.rows.assign(40, {2});
   refuses<Decision>(0, rows, [](Decision& one) { one.rows[5] = {2, 2}; });
   refuses<Decision>(0, rows, [](Decision& one) { one.rows[5] = {int64_t{1} << 60}; });
 }
 
 TEST_F(GateOfRankOne, refuses_a_plan_and_its_end_at_another_place) {
-  const PlanMessage message{1, 0, -1, {{named::ring, 4096, {{1, false, 0}}}}};
+  const PlanMessage message{1, 0, -1, {{{named::ring, 4096}, {{1, false, 0}}}}};
   const auto is_refused = [&](const std::function<void(PlanMessage&)>& change) {
     refuses<PlanMessage>(0, message, change);
   };

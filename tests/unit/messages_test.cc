@@ -33,10 +33,11 @@ static_assert(fields_of<DescriptorRef>() == 2);
 static_assert(fields_of<ReadyRecord>() == 9);
 static_assert(fields_of<ReadyMessage>() == 2);
 static_assert(fields_of<InternMessage>() == 2);
+static_assert(fields_of<Movement>() == 3);
 static_assert(fields_of<DecisionUnit>() == 2);
-static_assert(fields_of<Decision>() == 7);
+static_assert(fields_of<Decision>() == 5);
 static_assert(fields_of<PlannedUnit>() == 3);
-static_assert(fields_of<PlannedDecision>() == 6);
+static_assert(fields_of<PlannedDecision>() == 4);
 static_assert(fields_of<PlanMessage>() == 4);
 static_assert(fields_of<FreezeMessage>() == 1);
 static_assert(fields_of<FrozenMessage>() == 3);
@@ -60,7 +61,7 @@ std::vector<Message> examples() {
                    6},
       InternMessage{7, "bytes"},
       Decision{
-          11, named::direct, 4096, {{{7, ""}, 0}, {{0, "full"}, 3}}, {{1, 2}, {}, {3}}, 3, true},
+          11, {named::direct, 4096, true}, {{{7, ""}, 0}, {{0, "full"}, 3}}, {{1, 2}, {}, {3}}, 3},
       VerdictMessage{
           "name", 2, {SetRank(0), SetRank(3)}, Status(Code::mismatch, "they differ", detail)},
       FailureMessage{JobRank(2), Status(Code::rank_failed, "rank 2 is gone", detail)},
@@ -69,7 +70,7 @@ std::vector<Message> examples() {
       PlanMessage{3,
                   900,
                   12,
-                  {{named::ring, 64, {{7, false, 5}, {8, true, 0}}, {{1, 2}, {}, {3}}, 3, true}}},
+                  {{{named::ring, 64, true}, {{7, false, 5}, {8, true, 0}}, {{1, 2}, {}, {3}}, 3}}},
       FreezeMessage{3},
       FrozenMessage{3, 901, 905},
       ResumeMessage{4, 901, 905},
@@ -115,7 +116,7 @@ TEST(Messages, with_a_negative_number_of_rows_are_refused) {
       encode(kEpoch, ReadyMessage{{{{1, ""}, 0, SetRank(1), true, {{SetRank(1), {3, -1}}}}}}),
       read));
   EXPECT_FALSE(decode(
-      kEpoch, 2, encode(kEpoch, Decision{0, named::direct, 64, {{{1, ""}, 0}}, {{-1}}}), read));
+      kEpoch, 2, encode(kEpoch, Decision{0, {named::direct, 64}, {{{1, ""}, 0}}, {{-1}}}), read));
 }
 
 // A decision names an algorithm by its number. A number that is used again would run another one at
@@ -157,7 +158,7 @@ TEST(Messages, with_an_algorithm_that_does_not_exist_are_refused) {
   for (int number = 0; number < 256; ++number) {
     const auto algorithm = static_cast<Algorithm>(number);
     const bool exists = algorithm == Algorithm::none || algorithm_from(name_of(algorithm));
-    const auto bytes = encode(kEpoch, Decision{0, algorithm, 64, {{{1, ""}, 0}}, {}});
+    const auto bytes = encode(kEpoch, Decision{0, {algorithm, 64}, {{{1, ""}, 0}}, {}});
     EXPECT_EQ(decode(kEpoch, 2, bytes, read), exists) << number;
   }
 }

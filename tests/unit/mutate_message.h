@@ -162,6 +162,11 @@ class Mutator {
       });
     }
   }
+  void movement(Movement& movement) {
+    number("algorithm", movement.algorithm);
+    number("segment_bytes", movement.segment_bytes);
+    number("in_place", movement.in_place);
+  }
   void descriptor(const std::string& name, DescriptorRef& ref) {
     number(name + " id", ref.id);
     if (ref.id == 0) descriptor(name, ref.bytes);
@@ -215,8 +220,7 @@ class Mutator {
   }
   void visit(Decision& message) {
     number("sequence", message.sequence);
-    number("algorithm", message.algorithm);
-    number("segment_bytes", message.segment_bytes);
+    movement(message.movement);
     list("units", message.units);
     for (DecisionUnit& unit : message.units) {
       descriptor("descriptor", unit.descriptor);
@@ -224,7 +228,6 @@ class Mutator {
     }
     rows("rows", message.rows);
     number("most_rows", message.most_rows);
-    number("in_place", message.in_place);
   }
   void visit(PlanMessage& message) {
     number("era", message.era);
@@ -232,8 +235,7 @@ class Mutator {
     number("first_number", message.first_number);
     list("decisions", message.decisions);
     for (PlannedDecision& decision : message.decisions) {
-      number("algorithm", decision.algorithm);
-      number("segment_bytes", decision.segment_bytes);
+      movement(decision.movement);
       list("units", decision.units);
       for (PlannedUnit& unit : decision.units) {
         number("descriptor", unit.descriptor);
@@ -242,7 +244,6 @@ class Mutator {
       }
       rows("rows", decision.rows);
       number("most_rows", decision.most_rows);
-      number("in_place", decision.in_place);
     }
   }
   void visit(FreezeMessage& message) { number("era", message.era); }

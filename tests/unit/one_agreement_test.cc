@@ -58,7 +58,7 @@ TEST(OneAgreement, begins_a_decision_that_names_its_operation) {
   const OperationRef x = OneAgreement::sum("x");
   leaf.submit(x);
   leaf.turn();
-  const Decision decision{0, named::ring, 4096, {{{1, ""}, 0}}, {}, 0};
+  const Decision decision{0, {named::ring, 4096}, {{{1, ""}, 0}}, {}, 0};
   EXPECT_NE(leaf.hear(0, decision), "") << "number 1 has no descriptor yet";
   EXPECT_EQ(leaf.hear(0, InternMessage{1, x->descriptor}), "");
   EXPECT_NE(leaf.hear(1, decision), "") << "rank 1 is not its parent";
@@ -72,7 +72,7 @@ TEST(OneAgreement, begins_a_decision_that_names_its_operation) {
 TEST(OneAgreement, blames_its_parent_for_a_decision_about_nothing_that_it_has_submitted) {
   OneAgreement leaf(2, 3);
   EXPECT_EQ(leaf.hear(0, InternMessage{1, OneAgreement::sum("x")->descriptor}), "");
-  EXPECT_EQ(leaf.hear(0, Decision{0, named::ring, 4096, {{{1, ""}, 0}}, {}, 0}), "");
+  EXPECT_EQ(leaf.hear(0, Decision{0, {named::ring, 4096}, {{{1, ""}, 0}}, {}, 0}), "");
   EXPECT_EQ(leaf.blamed(), kTreeRoot);
 }
 

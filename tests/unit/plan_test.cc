@@ -30,7 +30,7 @@ class Plans : public testing::Test {
     return std::make_shared<Operation>(std::move(request));
   }
   Decision decision(std::vector<std::string> names, Kind kind = Kind::allreduce) {
-    Decision decision{sequence_++, named::direct, 4096, {}, {}};
+    Decision decision{sequence_++, {named::direct, 4096}};
     for (const std::string& name : names) {
       decision.units.push_back({{number_of(name, 4, kind), {}}, name.empty() ? unnamed_++ : 0});
     }
@@ -143,8 +143,7 @@ TEST_F(Plans, give_no_name_two_meanings) {
   Recurrence recurrence(table_, 2);
   for (int round = 0; round < 5; ++round) {
     for (const int64_t elements : {4, 8}) {
-      recurrence.note(
-          {sequence_++, named::direct, 4096, {{{number_of("m", elements), {}}, 0}}, {}});
+      recurrence.note({sequence_++, {named::direct, 4096}, {{{number_of("m", elements), {}}, 0}}});
     }
   }
   EXPECT_FALSE(recurrence.find());
@@ -237,7 +236,7 @@ TEST_F(Plans, with_rows_that_do_not_fit_are_refused) {
   const SetWorld world = set_world(0, 2);
   for (const RowTable& rows :
        {RowTable{{1}}, RowTable{{1}, {1, 2}}, RowTable{}, RowTable{{1}, {2}, {3}}}) {
-    PlanMessage message{1, 0, 0, {{named::ring_allgather, 64, {}, rows}}};
+    PlanMessage message{1, 0, 0, {{{named::ring_allgather, 64}, {}, rows}}};
     message.decisions[0].units = {{number_of("g", 4, Kind::allgather), false, 0}};
     Plan mode(world, table_);
     EXPECT_FALSE(mode.begin(message)) << rows.size();
