@@ -35,6 +35,14 @@ struct DriverThread::Queue {
       is_busy = false;
       changed.notify_all();
     }
+    // The end of a task may tell a peer that the tasks before it have ended.
+    while (!tasks.empty()) {
+      std::function<void()> dropped = std::move(tasks.front());
+      tasks.pop_front();
+      lock.unlock();
+      dropped = nullptr;
+      lock.lock();
+    }
     has_ended = true;
     changed.notify_all();
   }
@@ -68,10 +76,8 @@ bool DriverThread::stop(Nanoseconds limit) {
   }
   const std::lock_guard starting(mutex_);
   if (!thread_.joinable()) return true;
-  std::deque<std::function<void()>> dropped;  // destroyed without the lock
   std::unique_lock lock(queue_->mutex);
   queue_->is_stopped = true;
-  dropped.swap(queue_->tasks);
   queue_->changed.notify_all();
   const bool is_in_time = queue_->changed.wait_for(lock, std::chrono::nanoseconds(limit),
                                                    [this] { return queue_->has_ended; });
@@ -80,8 +86,6 @@ bool DriverThread::stop(Nanoseconds limit) {
     thread_.join();
   } else {
     thread_.detach();
-  }
-  for (; !dropped.empty(); dropped.pop_front()) {
   }
   return is_in_time;
 }

@@ -27,8 +27,9 @@ class DriverThread {
   Status post(std::function<void()> task);
   // Waits until all tasks have ended. False: some have not after `limit`.
   bool finish(Nanoseconds limit = 60 * kSecond);
-  // Drops the tasks that have not begun, in their order, and waits for the other one. False: after
-  // `limit` the driver has not returned. Then the thread ends by itself. Later tasks are dropped.
+  // Lets the thread drop the tasks that have not begun, in their order and after the one that has,
+  // and waits for that. False: after `limit` the driver has not returned. Then the thread ends by
+  // itself. Later tasks are dropped by those who post them.
   bool stop(Nanoseconds limit = 5 * kSecond);
 
  private:

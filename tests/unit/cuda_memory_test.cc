@@ -308,6 +308,32 @@ TEST(CudaDriverThread, is_left_alone_if_the_driver_does_not_return) {
   EXPECT_TRUE(seen.expired());
 }
 
+// The end of a later task may tell a peer that the task before it has ended.
+TEST(CudaDriverThread, drops_tasks_after_the_one_that_runs) {
+  std::promise<void> has_begun, may_end, is_dropped;
+  auto end = may_end.get_future().share();
+  std::future<void> dropped = is_dropped.get_future();
+  {
+    DriverThread thread;
+    ASSERT_TRUE(thread
+                    .post([&has_begun, end] {
+                      has_begun.set_value();
+                      end.wait();
+                    })
+                    .ok());
+    std::shared_ptr<int> owned(new int(1), [&is_dropped](const int* number) {
+      delete number;
+      is_dropped.set_value();
+    });
+    ASSERT_TRUE(thread.post([owned = std::move(owned)] {}).ok());
+    has_begun.get_future().wait();
+    EXPECT_FALSE(thread.stop(20 * kMillisecond));
+  }
+  EXPECT_EQ(dropped.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  may_end.set_value();
+  EXPECT_EQ(dropped.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+}
+
 TEST(CudaMemoryWithoutADriver, is_refused_with_the_cure) {
   std::unique_ptr<MemoryPool> pool;
   ASSERT_TRUE(MemoryPool::create(std::size_t{16} << 20, pool).ok());
