@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -35,9 +36,9 @@ struct SimGpus::Arena {
 std::shared_ptr<std::byte[]> SimGpus::allocate(Gpu gpu, uint64_t bytes) {
   std::shared_ptr<Arena>& arena = arenas_[static_cast<std::size_t>(gpu)];
   if (arena == nullptr) arena = std::make_shared<Arena>();
+  if (bytes >= kBytes - arena->used) return nullptr;
   std::byte* const memory = arena->addresses.data() + arena->used;
-  arena->used += round_up(bytes + 1, kAlignment);
-  RC_ASSERT(arena->used <= kBytes, "a simulated GPU is full");
+  arena->used = std::min(arena->used + round_up(bytes + 1, kAlignment), kBytes);
   return {memory, [arena](std::byte*) {}};
 }
 
@@ -51,6 +52,12 @@ std::byte* SimGpus::bytes_of(Gpu gpu, const void* address, std::size_t bytes) co
   return arena.bytes.data() + offset;
 }
 
+std::byte* SimGpus::taken(Gpu gpu, uint64_t bytes) {
+  std::byte* const memory = allocate(gpu, bytes).get();
+  RC_ASSERT(memory != nullptr, "a simulated GPU is full");
+  return memory;
+}
+
 std::function<void()> SimGpus::take(Request& request, Gpu gpu) {
   struct Upload {
     std::byte* into;
@@ -61,11 +68,11 @@ std::function<void()> SimGpus::take(Request& request, Gpu gpu) {
   for (TensorRef& tensor : request.tensors) {
     const std::size_t bytes = tensor.bytes(request.dtype);
     const bool is_in_place = tensor.output == tensor.input;
-    std::byte* const input = allocate(gpu, bytes).get();
+    std::byte* const input = taken(gpu, bytes);
     uploads.push_back({bytes_of(gpu, input, bytes), tensor.input, bytes});
     std::memset(uploads.back().into, 0xdd, bytes);
     tensor.input = input;
-    if (tensor.output != nullptr) tensor.output = is_in_place ? input : allocate(gpu, bytes).get();
+    if (tensor.output != nullptr) tensor.output = is_in_place ? input : taken(gpu, bytes);
     tensor.gpu = gpu;
   }
   request.result_memory = [this, gpu](uint64_t bytes) { return allocate(gpu, bytes); };

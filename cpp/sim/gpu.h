@@ -20,7 +20,7 @@ class SimGpus {
  public:
   static constexpr Gpu kGpus = 2;
 
-  // Never null. The memory stays until this object and the reference are gone.
+  // Null if the GPU is full. The memory stays until this object and the reference are gone.
   std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes);
   // Finds these bytes in the second mapping. They must belong to that GPU.
   std::byte* bytes_of(Gpu gpu, const void* address, std::size_t bytes) const;
@@ -35,6 +35,8 @@ class SimGpus {
   void overwrite(const TensorRef& tensor, Dtype dtype) const;
 
  private:
+  std::byte* taken(Gpu gpu, uint64_t bytes);
+
   struct Arena;
   std::array<std::shared_ptr<Arena>, kGpus> arenas_;  // null until the GPU is used
 };
