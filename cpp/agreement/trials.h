@@ -29,8 +29,8 @@ class Trials {
  private:
   // The first half of a row does not count: the way is cold, and sums of the row before may still
   // be under way. A staged row and the row in place after it are a pair, so both meet the same
-  // load. In place must be clearly faster in so many pairs. The first pair in which it is not ends
-  // the trials.
+  // load. In place must be clearly faster in all kPairs pairs. The first pair in which it is not
+  // ends the trials.
   static constexpr int kPairs = 3;
   int trials() const { return 2 * kPairs * row_; }
 

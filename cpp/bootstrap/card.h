@@ -15,7 +15,7 @@
 namespace rdmacoll {
 
 // Grows with every change of frames, messages, the handshake or this card.
-inline constexpr uint32_t kWireVersion = 28;
+inline constexpr uint32_t kWireVersion = 29;
 
 struct Card {
   uint32_t wire = kWireVersion;  // a card of another version is read up to abi

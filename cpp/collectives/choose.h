@@ -71,7 +71,7 @@ struct Tuning {
   uint64_t one_copy_bytes_exchange = 32 << 20;
   // From here on the root tries both ways in which sums move within a node.
   uint64_t trial_bytes = 1 << 20;
-  int trial_row = 8;  // ... in rows of so many sums
+  int trial_row = 8;  // the number of sums in a row of trials
   uint64_t whole_bytes_shared = 1 << 20;
   uint64_t packed_segment_bytes_rank = 128 << 10;
   uint64_t segment_bytes_shared = 4 << 20;
