@@ -18,12 +18,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rdmacoll.benchmarks import resnet50
 from rdmacoll.benchmarks.machine import machine_facts
+from rdmacoll.benchmarks.team_rank.tensorflow_ops import pause
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "measurements"
 STEP = FOLDER / "2026-11-28-step-trace.json"
@@ -57,7 +58,7 @@ def traced_steps(threads: int) -> dict[str, Any]:
     reducer = GradientReducer(name="step", op=rdmacoll.Sum)
     shapes = resnet50.shapes()
     values = [tf.fill(shape, 1.0) for shape in shapes]
-    pause = _pause(tf, BACKWARD_S / sum(len(shape) > 1 for shape in shapes))
+    wait = pause(tf, "wait", BACKWARD_S / sum(len(shape) > 1 for shape in shapes))
 
     def stamp(*after: Any) -> Any:
         with tf.control_dependencies(after):
@@ -67,7 +68,7 @@ def traced_steps(threads: int) -> dict[str, Any]:
         gradients = list(values)
         begin = stamp(one)
         for index in range(len(shapes) - 1, -1, -1):
-            one = pause(one) if len(shapes[index]) > 1 else one
+            one = wait(one) if len(shapes[index]) > 1 else one
             gradients[index] = values[index] * one
         ready = [stamp(gradient) for gradient in gradients]
         sums = reducer(gradients)
@@ -92,22 +93,6 @@ def traced_steps(threads: int) -> dict[str, Any]:
         }
     rdmacoll.shutdown()
     return found
-
-
-def _pause(tf: Any, seconds: float) -> Callable[[Any], Any]:
-    """A layer's backward pass: the processor is free, as while an accelerator computes."""
-    import time
-
-    def nap(one: Any) -> Any:
-        time.sleep(seconds)
-        return one
-
-    def waits(one: Any) -> Any:
-        after = tf.numpy_function(nap, [one], tf.float32)
-        after.set_shape(())
-        return after
-
-    return waits
 
 
 def engine_times(events: Sequence[dict[str, Any]]) -> dict[int, list[tuple[float, float, float]]]:

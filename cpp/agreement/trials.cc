@@ -13,7 +13,8 @@ namespace {
 bool are_apart(std::vector<Nanoseconds> in_place, std::vector<Nanoseconds> staged) {
   std::ranges::sort(in_place);
   std::ranges::sort(staged);
-  return in_place[std::max<std::size_t>(in_place.size(), 2) - 2] < staged[1 % staged.size()];
+  const std::size_t dropped = in_place.size() > 1 ? 1 : 0;
+  return in_place[in_place.size() - 1 - dropped] < staged[dropped];
 }
 
 }  // namespace

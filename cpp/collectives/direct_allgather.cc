@@ -13,21 +13,12 @@ Schedule direct_allgather(const Shape& shape) {
   return program.finish();
 }
 
-namespace {
-
-std::string_view prefers_direct_allgather(const Tuning& tuning, const Facts& facts) {
-  return is_few_of_node(tuning, facts) ? "few ranks of a node: one round, and one copy for all"
-                                       : "";
-}
-
-}  // namespace
-
 extern constinit const AlgorithmRow direct_allgather_row{
     .algorithm = Algorithm{22},
     .name = "direct_allgather",
     .make = direct_allgather,
     .result = AlgorithmRow::Result::concatenation,
-    .preferred = prefers_direct_allgather,
+    .preferred = prefers_one_round,
     .correction = correction_of_one_round};
 
 }  // namespace rdmacoll

@@ -4,6 +4,16 @@
 
 namespace rdmacoll {
 
+void collected_sum(Builder& program, const Shape& shape, int part, const Slice& sum) {
+  std::vector<Slice> sources(shape.ranks, program.contribution(part));
+  for (int d = 1; d < shape.ranks; ++d) {
+    const int peer = (shape.rank + shape.ranks - d) % shape.ranks;
+    sources[peer] = program.scratch(part);
+    program.receive(peer, sources[peer]);
+  }
+  program.reduce(sum, sources, true);
+}
+
 void direct_sums(Builder& program, const Shape& shape, const Slice& sum) {
   const int ranks = shape.ranks;
   const int rank = shape.rank;
@@ -11,14 +21,7 @@ void direct_sums(Builder& program, const Shape& shape, const Slice& sum) {
   const auto partner = [&](int distance) { return (rank + distance) % ranks; };
 
   for (int d = 1; d < ranks; ++d) program.send(partner(d), program.contribution(partner(d)));
-  std::vector<Slice> sources(ranks);
-  sources[rank] = program.contribution(rank);
-  for (int d = 1; d < ranks; ++d) {
-    const int peer = partner(ranks - d);
-    sources[peer] = program.scratch(rank);
-    program.receive(peer, sources[peer]);
-  }
-  program.reduce(sum, sources, true);
+  collected_sum(program, shape, rank, sum);
 }
 
 void direct_copies(Builder& program, const Shape& shape) {

@@ -19,20 +19,11 @@ Schedule flat_broadcast(const Shape& shape) {
   return program.finish();
 }
 
-namespace {
-
-std::string_view prefers_flat_broadcast(const Tuning& tuning, const Facts& facts) {
-  return is_few_of_node(tuning, facts) ? "few ranks of a node: one round, and one copy for all"
-                                       : "";
-}
-
-}  // namespace
-
 extern constinit const AlgorithmRow flat_broadcast_row{.algorithm = Algorithm{20},
                                                        .name = "flat_broadcast",
                                                        .make = flat_broadcast,
                                                        .result = AlgorithmRow::Result::root_value,
-                                                       .preferred = prefers_flat_broadcast,
+                                                       .preferred = prefers_one_round,
                                                        .correction = correction_of_one_round,
                                                        .segments = Segments::tree};
 

@@ -6,6 +6,9 @@
 
 namespace rdmacoll {
 
+// Places for the data of all ranks at once, as collected_sum() of the whole segment needs them.
+inline int places_of_all_data(const Shape& shape) { return shape.ranks + 1; }
+
 // Reduce-scatter around the ring: p-1 rounds, after which the output has the whole sum of this
 // rank's part. `partial` is the place for partial sums of other parts: the output, or scratch if
 // the rank has no output for them.
@@ -13,6 +16,9 @@ void ring_sums(Builder& program, const Shape& shape, Space partial);
 
 // Allgather around the ring. Every part begins in the output of its own rank.
 void ring_copies(Builder& program, const Shape& shape);
+
+// This rank collects a part from all ranks and reduces once, in canonical order, into `sum`.
+void collected_sum(Builder& program, const Shape& shape, int part, const Slice& sum);
 
 // Direct reduce-scatter: rank k collects part k from all ranks and reduces once, in canonical
 // order, into `sum`.

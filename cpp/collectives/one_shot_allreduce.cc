@@ -1,7 +1,5 @@
-#include <vector>
-
 #include "collectives/algorithms.h"
-#include "collectives/builder.h"
+#include "collectives/halves.h"
 #include "collectives/ranges.h"
 
 namespace rdmacoll {
@@ -19,20 +17,11 @@ Schedule one_shot_allreduce(const Shape& shape) {
     return program.finish();
   }
   for (int d = 1; d < ranks; ++d) program.send((rank + d) % ranks, mine);
-  std::vector<Slice> all(static_cast<std::size_t>(ranks), mine);
-  for (int d = 1; d < ranks; ++d) {
-    const int peer = (rank + ranks - d) % ranks;
-    all[static_cast<std::size_t>(peer)] = program.scratch(0);
-    program.receive(peer, all[static_cast<std::size_t>(peer)]);
-  }
-  program.reduce(program.output(0), all, true);
+  collected_sum(program, shape, 0, program.output(0));
   return program.finish();
 }
 
 namespace {
-
-// The data of all ranks at once.
-int places_of_one_shot(const Shape& shape) { return shape.ranks + 1; }
 
 std::string_view prefers_one_shot(const Tuning& tuning, const Facts& facts) {
   if (facts.one_node && facts.on_gpus && facts.ranks == 2) {
@@ -49,7 +38,7 @@ extern constinit const AlgorithmRow one_shot_row{.algorithm = Algorithm{19},
                                                  .result = AlgorithmRow::Result::sum,
                                                  .preferred = prefers_one_shot,
                                                  .correction = correction_of_one_round,
-                                                 .places = places_of_one_shot,
+                                                 .places = places_of_all_data,
                                                  .for_little = true};
 
 }  // namespace rdmacoll

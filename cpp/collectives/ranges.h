@@ -50,6 +50,12 @@ inline bool is_small_of_few(const Tuning& tuning, const Facts& facts) {
          facts.bytes * static_cast<uint64_t>(facts.ranks) <= tuning.one_shot_bytes_shared;
 }
 
+// The range of one round for what only moves.
+inline std::string_view prefers_one_round(const Tuning& tuning, const Facts& facts) {
+  return is_few_of_node(tuning, facts) ? "few ranks of a node: one round, and one copy for all"
+                                       : "";
+}
+
 // AMD EPYC, 2026-11-25: docs/measurements/2026-11-25-measured-otherwise.md.
 inline std::string_view correction_of_one_round(const Tuning&, const Facts& facts, bool) {
   return facts.one_node ? ""

@@ -96,7 +96,7 @@ class _Step:
         self._seen = (0, len(shapes) - 1)
         self._ends: Any = None
         values = library.gradients(shapes)
-        pause = _pause(tf, work["manner"], work["backward_s"] / sum(len(s) > 1 for s in shapes))
+        backward = pause(tf, work["manner"], work["backward_s"] / sum(len(s) > 1 for s in shapes))
         bucket_bytes = work.get("bucket_bytes")
 
         def step(one: Any) -> list[Any]:
@@ -104,7 +104,7 @@ class _Step:
             if work["what"] != "gradients":
                 for index in range(len(shapes) - 1, -1, -1):
                     # The gradients of a kernel and of its scale and bias become ready together.
-                    one = pause(one) if len(shapes[index]) > 1 else one
+                    one = backward(one) if len(shapes[index]) > 1 else one
                     gradients[index] = values[index] * one
             return library.reduce(gradients, bucket_bytes) if self._is_reduced else gradients
 
@@ -138,7 +138,7 @@ class _Step:
         return wrong_gradients(results, self._ranks) + int(timed)
 
 
-def _pause(tf: Any, manner: str, seconds: float) -> Callable[[Any], Any]:
+def pause(tf: Any, manner: str, seconds: float) -> Callable[[Any], Any]:
     """A function for a layer's backward pass, which takes `seconds`. wait: the processor is free, as while
     an accelerator computes. compute: the processor multiplies matrices."""
     if manner == "wait":
