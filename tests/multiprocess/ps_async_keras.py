@@ -14,6 +14,7 @@ import tensorflow as tf
 from ranks import report
 
 import rdmacoll
+from rdmacoll import ps
 
 TASK, SERVERS, *ARGUMENTS = sys.argv[1:]
 WRAP = rdmacoll.DistributedOptimizer
@@ -335,11 +336,20 @@ def refused() -> list[str]:
 
 
 class PlannedFailure(keras.callbacks.Callback):
-    """Ends worker 1, or reports that this rank is in the middle of its training."""
+    """Ends worker 1, or reports that this rank is in the middle of its training.
+
+    The other workers train until the server has counted the worker as lost, and one epoch more.
+    """
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        self.kind, self.steps = kind, 0
+        self.kind, self.steps, self.steps_at_loss = kind, 0, 0
+
+    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+        if self.steps_at_loss:
+            self.model.stop_training = True
+        elif self.kind == "worker" and ps.stats()[0]["lost"]:
+            self.steps_at_loss = self.steps
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
         self.steps += 1
@@ -356,12 +366,11 @@ def planned_failure(kind: str) -> dict[str, object]:
     counter = PlannedFailure(kind)
     x, y = data()
     try:
-        epochs = 4 if kind == "worker" else 1_000_000
-        model.fit(x, y, batch_size=12, epochs=epochs, verbose=0, callbacks=[counter])
+        model.fit(x, y, batch_size=12, epochs=1_000_000, verbose=0, callbacks=[counter])
     except Exception as error:
         typed = rdmacoll.error_from(error)
         return {"steps": counter.steps, "error": f"{type(typed).__name__}: {typed}"}
-    return {"steps": counter.steps, "error": ""}
+    return {"steps_after_loss": counter.steps - counter.steps_at_loss, "error": ""}
 
 
 def held_back() -> dict[str, object]:

@@ -57,6 +57,8 @@ deadline = time.monotonic() + 60
 alive = workers - (MISHAP == "worker dies")
 while abs(float(ps.pull("b")) - 0.1 * alive) > 1e-6 and time.monotonic() < deadline:
     time.sleep(0.01)
+while MISHAP == "worker dies" and not all(server["lost"] for server in ps.stats()):
+    time.sleep(0.01)  # a worker that left before the servers see the death would count as less alive
 weights["w"] = ps.pull("w")
 try:
     total = float(rdmacoll.engine.allreduce(np.ones(3), rdmacoll.Sum)[0])

@@ -129,8 +129,14 @@ while True:
 
 
 def test_a_death_that_is_survived_is_a_warning_with_who_goes_on():
-    program = PUSHING.replace("while True:", "for _ in range(1000 if rdmacoll.rank() != 1 else 10**9):")
-    program = program.replace("if os", "time.sleep(0.002)\n    if os")
+    until = "while rdmacoll.rank() == 1 or not all(server['lost'] for server in ps.stats()):"
+    program = PUSHING.replace("while True:", until)
+    program += """
+try:
+    rdmacoll.engine.barrier()  # fails once this worker has seen the death, too
+except rdmacoll.RankFailedError:
+    pass
+"""
     with Run(program, 5, env={"RDMACOLL_NUM_SERVERS": "2"}) as started:
         started.wait_for_reports([0, 1, 2])
         os.kill(started.pid(1), signal.SIGKILL)
