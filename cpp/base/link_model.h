@@ -3,6 +3,9 @@
 // into the LogP model", 1995.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 namespace rdmacoll {
 
 struct Link {
@@ -14,11 +17,47 @@ struct Link {
   bool operator==(const Link&) const = default;
 };
 
-// Ranks of one node share its two ports to the network, one out and one in. Within a node each rank
-// has its own ports; the shared bandwidth of memory is not modelled. Nodes may stand in racks,
-// which also share their ways to other racks.
+// Rates of one kind of work on memory, in bytes per microsecond.
+struct MemoryRate {
+  double cached = 1;      // one rank, on data in its caches
+  double beyond = 1;      // one rank, on data that no cache has, while the others are idle
+  double beyond_all = 1;  // such data, all ranks of the node together
+
+  // The rate beyond the caches of one of `ranks` that all work at once.
+  double shared_by(int ranks) const { return std::min(beyond, beyond_all / std::max(1, ranks)); }
+  bool operator==(const MemoryRate&) const = default;
+};
+
+// The cost of moving and adding data within a node. A profile may measure all of this at the start.
+// So only choices among algorithms that add in the same order may depend on it.
+//
+// Usual figures: AMD EPYC, two ranks whose cores share a third-level cache. Calibrated from
+// docs/measurements/2026-11-25-measured-otherwise.md and 2026-11-28-trials.md.
+struct NodeMemory {
+  double round_us = 0.4;     // from the post of a message to the peer that waits for it
+  double message_us = 0.02;  // processor time to post a message, and to take one
+  double step_us = 0.08;     // fixed processor time of any copy or sum, beside its bytes
+  double line_us = 0.001;    // one cache line of 64 bytes out of another rank's cache, in a row
+  uint64_t cache_bytes = 1 << 20;  // data of a rank up to here stays in a cache of its own
+  MemoryRate copy{.cached = 75'000, .beyond = 24'000, .beyond_all = 192'000};
+  // For each source but the first.
+  MemoryRate reduce{.cached = 51'000, .beyond = 16'000, .beyond_all = 128'000};
+  // One-copy reads of a peer's memory by the kernel (process_vm_readv).
+  double read_call_us = 0.5;          // for each call
+  double read_page_us = 0.17;         // for each page of 4 KiB, beside its bytes
+  double read_bytes_per_us = 75'000;  // at most; no copy is faster than `copy`
+
+  bool operator==(const NodeMemory&) const = default;
+};
+
+// Ranks of one node share its two ports to the network, one out and one in. Nodes may stand in
+// racks, which also share their ways to other racks.
+//
+// Costs within a single node follow from `memory` alone. Costs between nodes follow from all other
+// numbers, and never from `memory`: the order of additions between nodes may not depend on a
+// measurement, since equal runs must have equal bits.
 struct LinkModel {
-  Link node;
+  Link node;  // within a node, if there are several nodes
   Link network;
   int rack_nodes = 0;              // 0: all nodes are in one rack
   double uplink_bytes_per_us = 1;  // rate of a rack's uplink, in each direction
@@ -27,6 +66,7 @@ struct LinkModel {
   double step_us = 0;              // fixed cost of any copy or reduction, beside its bytes
   double copy_bytes_per_us = 1;
   double reduce_bytes_per_us = 1;  // for each source but the first
+  NodeMemory memory = {};
 };
 
 // Usual figures: a node of today, and its links to other nodes, by device or by socket.

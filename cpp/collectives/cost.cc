@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <queue>
@@ -11,15 +12,16 @@
 #include "base/link_ports.h"
 #include "base/status.h"
 #include "collectives/lower.h"
+#include "collectives/node_cost.h"
 
 namespace rdmacoll {
 namespace {
 
-// At most this many segments are executed. The pipeline has then long been full.
+// Position most this many segments are executed. The pipeline has then long been full.
 constexpr uint32_t kSegmentsExecuted = 32;
 
 // A step of one segment at one rank.
-struct At {
+struct Position {
   int rank = 0;
   uint32_t segment = 0;
   uint16_t step = 0;
@@ -33,8 +35,8 @@ struct Event {
   double time = 0;
   uint64_t number = 0;  // in the order of creation
   EventKind kind = EventKind::ready;
-  At at;
-  At other;  // matched: the receiving step; passing: the sending one
+  Position at;
+  Position other;  // matched: the receiving step; passing: the sending one
   uint8_t hop = 0;
 
   // Events at the same time go in the order of the schedules. A rank's transfers thus get the port
@@ -52,14 +54,19 @@ class TimedExecution {
     double network_bytes = 0;
   };
 
+  // `bytes`: of all segments, of which `segments` are executed.
   TimedExecution(const std::vector<Schedule>& schedules, std::span<const int> nodes,
-                 const LinkModel& links, double segment_bytes, uint32_t segments)
+                 const LinkModel& links, double bytes, double segment_bytes, uint32_t segments)
       : schedules_(schedules),
         links_(links),
+        node_{.latency_us = links.memory.round_us, .overhead_us = links.memory.message_us},
+        node_cost_(links.memory, static_cast<int>(schedules.size()), bytes, segment_bytes),
+        is_one_node_(std::ranges::adjacent_find(nodes, std::not_equal_to<>()) == nodes.end()),
         ports_(links, nodes),
         bytes_per_part_(segment_bytes / schedules.front().parts),
         segments_(segments),
         processors_(schedules.size(), 0),
+        caches_(schedules.size(), 0),
         traffic_(schedules.size()) {
     for (const Schedule& schedule : schedules) {
       RC_ASSERT(schedule.parts == schedules.front().parts);
@@ -88,7 +95,7 @@ class TimedExecution {
  private:
   struct Run {  // one segment at one rank
     std::vector<uint16_t> waits, unread;
-    std::vector<At> shown_by;  // by await: the publishing step
+    std::vector<Position> shown_by;  // by await: the publishing step
     uint32_t left = 0;
   };
   struct RankState {
@@ -112,12 +119,13 @@ class TimedExecution {
     uint32_t in_flight = 0;
   };
 
-  Run& run_of(const At& at) { return ranks_[at.rank].runs[at.segment % kSegmentsInFlight]; }
-  const Step& step_of(const At& at) const { return schedules_[at.rank].steps[at.step]; }
-  const Link& link_between(int a, int b) const { return ports_.link(a, b); }
+  Run& run_of(const Position& at) { return ranks_[at.rank].runs[at.segment % kSegmentsInFlight]; }
+  const Step& step_of(const Position& at) const { return schedules_[at.rank].steps[at.step]; }
+  const Link& link_between(int a, int b) const { return is_one_node_ ? node_ : ports_.link(a, b); }
   double bytes_of(const Slice& slice) const { return bytes_per_part_ * slice.parts * width(slice); }
 
-  void expect(double time, EventKind kind, const At& at, const At& other = {}, int hop = 0) {
+  void expect(double time, EventKind kind, const Position& at, const Position& other = {},
+              int hop = 0) {
     events_.push({time, made_++, kind, at, other, static_cast<uint8_t>(hop)});
   }
 
@@ -167,10 +175,11 @@ class TimedExecution {
     }
   }
 
-  void start(const At& at, double time) {
+  void start(const Position& at, double time) {
     const Step& step = step_of(at);
     if (computes(step.verb)) {
-      return expect(work(at.rank, time, compute_us(step)), EventKind::done, at);
+      const double done = work(at.rank, time, is_one_node_ ? node_us(at) : compute_us(step));
+      return expect(std::max(done, is_one_node_ ? handed(at, time) : 0), EventKind::done, at);
     }
     const bool out = sends(step.verb);
     if (out) time = work(at.rank, time, link_between(at.rank, step.peer).overhead_us);
@@ -193,7 +202,46 @@ class TimedExecution {
     return links_.step_us + bytes_of(step.to) / rate;
   }
 
-  void transfer(const At& from, const At& to, double time) {
+  // The place of a slice that the rank works on, within a single node.
+  MemoryPlace place_of(const Position& at, const Slice& slice) {
+    if (slice.space == Space::input || slice.space == Space::output) return MemoryPlace::caller;
+    if (slice.space != Space::view) return MemoryPlace::pool;
+    const Position& shown_by = run_of(at).shown_by[slice.slot];
+    const Space space = step_of(shown_by).to.space;
+    return space == Space::input || space == Space::output ? MemoryPlace::peer_caller
+                                                           : MemoryPlace::peer_pool;
+  }
+
+  double node_us(const Position& at) {
+    const Step& step = step_of(at);
+    const std::span<const Slice> sources = schedules_[at.rank].sources_of(step);
+    const MemoryPlace to = place_of(at, step.to);
+    if (step.verb != Verb::reduce) {
+      double time = 0;
+      for (const Slice& source : sources) {
+        time += node_cost_.copy_us(bytes_of(source), place_of(at, source), to);
+      }
+      return time;
+    }
+    MemoryPlace own = MemoryPlace::pool, peer = MemoryPlace::pool;
+    for (const Slice& source : sources)
+      (source.space == Space::view ? peer : own) = place_of(at, source);
+    return node_cost_.reduce_us(bytes_of(step.to), own, peer, step.sources - 1, to);
+  }
+
+  // The time at which the caches of peers have handed over what this step reads there.
+  double handed(const Position& at, double time) {
+    double done = 0;
+    for (const Slice& source : schedules_[at.rank].sources_of(step_of(at))) {
+      if (source.space != Space::view || place_of(at, source) == MemoryPlace::peer_caller) continue;
+      double& free_from = caches_[run_of(at).shown_by[source.slot].rank];
+      free_from = std::max(free_from, time) + node_cost_.handed_us(bytes_of(source));
+      done = std::max(done, free_from);
+    }
+    return done;
+  }
+
+  void transfer(const Position& from, const Position& to, double time) {
     const Link& link = link_between(from.rank, to.rank);
     const Step& sent = step_of(from);
     traffic_[from.rank].messages += 1;
@@ -210,7 +258,7 @@ class TimedExecution {
     expect(begins + link.latency_us, EventKind::passing, to, from, 1);
   }
 
-  void pass(const At& to, const At& from, int hop, double time) {
+  void pass(const Position& to, const Position& from, int hop, double time) {
     double last = 0;
     const double bytes = bytes_of(step_of(to).to);
     const double begins = ports_.pass(hop, from.rank, to.rank, bytes, time, last);
@@ -220,12 +268,12 @@ class TimedExecution {
     expect(last, EventKind::arrived, to);
   }
 
-  void finish(const At& at, double time) {
+  void finish(const Position& at, double time) {
     Run& run = run_of(at);
     const Schedule& schedule = schedules_[at.rank];
     for (const Slice& source : schedule.sources_of(step_of(at))) {
       if (source.space != Space::view || --run.unread[source.slot] > 0) continue;
-      const At shown_by = run.shown_by[source.slot];
+      const Position shown_by = run.shown_by[source.slot];
       expect(time + link_between(at.rank, shown_by.rank).latency_us, EventKind::done, shown_by);
     }
     for (uint16_t successor : ranks_[at.rank].successors[at.step]) {
@@ -238,14 +286,18 @@ class TimedExecution {
 
   const std::vector<Schedule>& schedules_;
   const LinkModel& links_;
+  const Link node_;  // if all ranks are on one node
+  const NodeCost node_cost_;
+  const bool is_one_node_;
   LinkPorts ports_;
   double bytes_per_part_;
   uint32_t segments_;
   std::vector<RankState> ranks_;
   std::vector<double> processors_;  // by rank: the time until which it is busy
+  std::vector<double> caches_;      // by rank: the time until which its cache serves readers
   // Transfers of which one end is ready: that end, and the time since which it waits. The key is
   // the sender, the receiver, the segment and the ordinal.
-  std::map<std::tuple<int, int, uint32_t, uint16_t>, std::pair<At, double>> waiting_;
+  std::map<std::tuple<int, int, uint32_t, uint16_t>, std::pair<Position, double>> waiting_;
   std::priority_queue<Event> events_;
   uint64_t made_ = 0;
   double end_ = 0;
@@ -259,10 +311,11 @@ Cost cost_of(const std::vector<Schedule>& schedules, std::span<const int> nodes,
   const uint64_t segments = std::max<uint64_t>((bytes + segment_bytes - 1) / segment_bytes, 1);
   const double each = static_cast<double>(bytes) / static_cast<double>(segments);
   const auto executed = static_cast<uint32_t>(std::min<uint64_t>(segments, kSegmentsExecuted));
-  TimedExecution execution(schedules, nodes, links, each, executed);
+  const auto all = static_cast<double>(bytes);
+  TimedExecution execution(schedules, nodes, links, all, each, executed);
   Cost cost{execution.run()};
   if (segments > executed) {
-    const double half = TimedExecution(schedules, nodes, links, each, executed / 2).run();
+    const double half = TimedExecution(schedules, nodes, links, all, each, executed / 2).run();
     const double rate = (cost.time_us - half) / (executed - executed / 2);
     cost.time_us += static_cast<double>(segments - executed) * rate;
   }

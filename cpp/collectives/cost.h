@@ -1,6 +1,10 @@
 // Estimates the time of a collective. It executes the schedules of all ranks against a model of
 // links. Each step occupies its processor, each transfer its ports, and the last step to end gives
 // the time. A new algorithm thus needs no formula, and its cost is that of its critical path.
+//
+// If all ranks are on one node, the costs are those of NodeMemory: ranks share the memory's rate,
+// data in caches costs less, a cache serves one reader at a time, and one-copy reads cost each
+// call and page. Otherwise NodeMemory does not count.
 #pragma once
 
 #include <cstdint>

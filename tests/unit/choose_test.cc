@@ -99,6 +99,16 @@ std::vector<std::tuple<Place, Kind>> cells() {
   return all;
 }
 
+// Data that leaves the caches of a node takes longer, and no cut is the reason.
+LinkModel without_caches(LinkModel links) {
+  NodeMemory& memory = links.memory;
+  for (MemoryRate* rate : {&memory.copy, &memory.reduce}) {
+    rate->beyond = rate->cached;
+    rate->beyond_all = 1e15;
+  }
+  return links;
+}
+
 class Chosen : public testing::TestWithParam<std::tuple<Place, Kind>> {
  protected:
   Chosen()
@@ -126,10 +136,12 @@ class Chosen : public testing::TestWithParam<std::tuple<Place, Kind>> {
   const Tolerance& tolerance() const { return wide_ ? kOfWide : kUsual; }
   double time_of(Algorithm algorithm, uint64_t bytes, const LinkModel& links) {
     // Several tests need the same times.
-    static std::map<std::tuple<std::string, Algorithm, bool, double, uint64_t>, double> times;
+    static std::map<std::tuple<std::string, Algorithm, bool, double, double, uint64_t>, double>
+        times;
     const std::string cell = cat(place_.name, " ", std::get<1>(GetParam()).name);
     const double rate = links.network.bytes_per_us;
-    const auto [known, is_new] = times.try_emplace({cell, algorithm, links.via_nic, rate, bytes});
+    const auto [known, is_new] =
+        times.try_emplace({cell, algorithm, links.via_nic, rate, links.memory.copy.beyond, bytes});
     if (!is_new) return known->second;
     auto& schedules = schedules_[{algorithm, links.via_nic}];
     if (schedules.empty()) schedules = lowered_schedules(algorithm, shape(), links, false);
@@ -168,7 +180,7 @@ class Chosen : public testing::TestWithParam<std::tuple<Place, Kind>> {
 // No cut may show as a jump.
 TEST_P(Chosen, takes_longer_for_more_and_no_more_than_that) {
   if (kSanitized && place_.ranks > 8) return;
-  for (const LinkModel& links : {kNicLinks, kSocketLinks}) {
+  for (const LinkModel& links : {without_caches(kNicLinks), without_caches(kSocketLinks)}) {
     double before = 0;
     for (uint64_t bytes = kLeast; bytes <= kMost; bytes *= 2) {
       const double here = time_of(choice(bytes, links).algorithm, bytes, links);
@@ -217,7 +229,7 @@ TEST_P(Chosen, takes_no_longer_for_a_group_than_for_its_tensors_one_after_the_ot
   const bool has_groups = result_ == Result::sum || result_ == Result::root_value ||
                           result_ == Result::concatenation || result_ == Result::own_sum;
   if (!has_groups || (kSanitized && place_.ranks > 8)) return;
-  for (const LinkModel& links : {kNicLinks, kSocketLinks}) {
+  for (const LinkModel& links : {without_caches(kNicLinks), without_caches(kSocketLinks)}) {
     for (uint64_t bytes = kLeast; bytes <= kMost / 8; bytes *= 2) {
       const double single = time_of(choice(bytes, links).algorithm, bytes, links);
       const double group = time_of(choice(8 * bytes, links).algorithm, 8 * bytes, links);

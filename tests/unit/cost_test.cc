@@ -163,23 +163,113 @@ TEST(Cost, counts_the_processors_overhead_and_the_ports_gap) {
   EXPECT_GE(cost_of(schedules, nodes, links, 8, 1 << 20).time_us, busy + 2 * 6 * 9);
 }
 
-// Within a node nothing goes through a port. A rank that sees a peer's memory reads this memory.
-TEST(Cost, within_a_node_is_that_of_the_memory) {
+// Memory of one rate. The rest costs nothing.
+NodeMemory plain_memory() {
+  return {.round_us = 0,
+          .message_us = 0,
+          .step_us = 0,
+          .line_us = 0,
+          .cache_bytes = 1ull << 40,
+          .copy = {1000, 1000, kInfinite},
+          .reduce = {500, 500, kInfinite},
+          .read_call_us = 0,
+          .read_page_us = 0,
+          .read_bytes_per_us = 1000};
+}
+
+double in_node(Algorithm algorithm, int ranks, const NodeMemory& memory, uint64_t bytes,
+               bool is_visible = false, uint64_t segment_bytes = 1ull << 40) {
   LinkModel links = hockney();
-  links.network.bytes_per_us = 0.001;
-  links.copy_bytes_per_us = 1000;
-  const std::vector<int> nodes = even_nodes(4, 1);
-  const Shape shape{.ranks = 4, .nodes = nodes};
-  const uint64_t bytes = 4'000'000;
-  const Cost seen = cost_of(lowered_schedules(named::direct, shape, links, true), nodes, links,
-                            bytes, 1ull << 40);
-  EXPECT_EQ(seen.network_bytes, 0u);
-  const double reads = 0.75 * bytes * (kGamma + 1 / links.copy_bytes_per_us);
-  EXPECT_NEAR(seen.time_us, reads, 0.02 * reads);
-  // Each rank first packs the parts that others read, and copies its own part back.
-  const Cost packed = cost_of(lowered_schedules(named::direct, shape, links, false), nodes, links,
-                              bytes, 1ull << 40);
-  EXPECT_NEAR(packed.time_us, reads + bytes / links.copy_bytes_per_us, 0.05 * reads);
+  links.network.bytes_per_us = links.node.bytes_per_us = 0.001;  // no port counts
+  links.memory = memory;
+  const std::vector<int> nodes = even_nodes(ranks, 1);
+  const Shape shape{.ranks = ranks, .nodes = nodes};
+  const Cost cost = cost_of(lowered_schedules(algorithm, shape, links, is_visible), nodes, links,
+                            bytes, segment_bytes);
+  EXPECT_EQ(cost.network_bytes, 0u);
+  return cost.time_us;
+}
+
+// A rank that sees a peer's memory reads this memory. Otherwise each rank first packs what others
+// read: its data for them, and its sum.
+TEST(CostInNode, is_that_of_the_memory) {
+  const double bytes = 4'000'000;
+  const double reads = 0.75 * bytes * (1 / 500.0 + 1 / 1000.0);
+  EXPECT_NEAR(in_node(named::direct, 4, plain_memory(), 4'000'000, true),
+              0.75 * bytes * (1 / 500.0 + 1 / 1000.0 + 1 / 1000.0), 0.001 * reads);
+  EXPECT_NEAR(in_node(named::direct, 4, plain_memory(), 4'000'000), reads + bytes / 1000,
+              0.001 * reads);
+}
+
+TEST(CostInNode, counts_rounds_messages_and_steps) {
+  NodeMemory memory = plain_memory();
+  memory.round_us = 100;
+  // The round trip of one round, and of two. A rank ends when its peers have read its data.
+  EXPECT_NEAR(in_node(named::one_shot, 4, memory, 8), 200, 0.1);
+  EXPECT_NEAR(in_node(named::direct, 4, memory, 8), 300, 0.1);
+  memory = plain_memory();
+  memory.message_us = 100;  // three are posted and three are taken, in each round
+  EXPECT_NEAR(in_node(named::one_shot, 4, memory, 8), 600, 0.1);
+  EXPECT_NEAR(in_node(named::direct, 4, memory, 8), 1200, 0.1);
+  memory = plain_memory();
+  memory.step_us = 100;  // pack, reduce; three packs, a sum, a pack and three copies
+  EXPECT_NEAR(in_node(named::one_shot, 4, memory, 8), 200, 0.1);
+  EXPECT_NEAR(in_node(named::direct, 4, memory, 8), 800, 0.1);
+}
+
+// The caches hold 1 MB of 4 MB, so three quarters come from memory. Ranks share its rate.
+TEST(CostInNode, is_higher_beyond_the_caches_where_ranks_share_the_rate) {
+  NodeMemory memory = plain_memory();
+  const double cached = in_node(named::direct_allgather, 2, memory, 4'000'000);
+  memory.cache_bytes = 1'000'000;
+  memory.copy = {1000, 100, 100};
+  memory.reduce = memory.copy;
+  // Each rank copies its half to its output, packs its half, and copies the other one. All in one
+  // segment, so packed data lies beyond the caches too.
+  EXPECT_NEAR(cached, 3 * 2000, 1);
+  const double beyond = 6'000'000 * (0.25 / 1000 + 0.75 / 50);
+  EXPECT_NEAR(in_node(named::direct_allgather, 2, memory, 4'000'000), beyond, 0.01 * beyond);
+  // In short segments packed data stays in the caches: the first copy is as before.
+  const double packed = 4'000'000 * (0.625 / 1000 + 0.375 / 50) + beyond / 3;
+  EXPECT_NEAR(in_node(named::direct_allgather, 2, memory, 4'000'000, false, 500'000), packed,
+              0.01 * packed);
+  memory.copy.beyond_all = 1000;  // enough for both
+  const double alone = 6'000'000 * (0.25 / 1000 + 0.75 / 100);
+  EXPECT_NEAR(in_node(named::direct_allgather, 2, memory, 4'000'000), alone, 0.01 * alone);
+}
+
+TEST(CostInNode, of_one_copy_reads_counts_calls_and_pages) {
+  NodeMemory memory = plain_memory();
+  const double plain = in_node(named::direct_allgather, 4, memory, 64 << 10, true);
+  memory.read_call_us = 10;
+  memory.read_page_us = 1;  // three parts of four pages
+  EXPECT_NEAR(in_node(named::direct_allgather, 4, memory, 64 << 10, true), plain + 30 + 12, 0.1);
+  // Packed data is read without the kernel.
+  EXPECT_EQ(in_node(named::direct_allgather, 4, memory, 64 << 10),
+            in_node(named::direct_allgather, 4, plain_memory(), 64 << 10));
+}
+
+// In a flat broadcast all read one rank's cache. In an allgather each reads from another rank.
+TEST(CostInNode, counts_that_a_cache_serves_one_reader_at_a_time) {
+  NodeMemory memory = plain_memory();
+  memory.line_us = 1;
+  constexpr uint64_t kBytes = 64'000;
+  EXPECT_NEAR(in_node(named::flat_broadcast, 5, memory, kBytes), 4 * 1000 + 2 * 64, 1);
+  EXPECT_NEAR(in_node(named::direct_allgather, 4, memory, kBytes), 3 * 250 + 2 * 16, 1);
+}
+
+// A profile measures NodeMemory at each start. Costs between nodes decide the order of additions,
+// which equal runs must share.
+TEST(CostInNode, has_no_influence_between_nodes) {
+  for (const Algorithm algorithm : {named::two_level, named::ring, named::halving_doubling}) {
+    LinkModel links = kSocketLinks;
+    const std::vector<int> nodes = even_nodes(6, 3);
+    const auto schedules = lowered_schedules(algorithm, {.ranks = 6, .nodes = nodes}, links, false);
+    const double usual = cost_of(schedules, nodes, links, 1 << 20, 1 << 20).time_us;
+    links.memory = plain_memory();
+    links.memory.round_us = 1000;
+    EXPECT_EQ(cost_of(schedules, nodes, links, 1 << 20, 1 << 20).time_us, usual);
+  }
 }
 
 }  // namespace

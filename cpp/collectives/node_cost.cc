@@ -1,0 +1,62 @@
+#include "collectives/node_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace rdmacoll {
+namespace {
+
+constexpr double kLineBytes = 64, kPageBytes = 4096;
+
+double share_beyond(double bytes, uint64_t cache_bytes) {
+  const auto cached = static_cast<double>(cache_bytes);
+  return bytes <= cached ? 0 : 1 - cached / bytes;
+}
+
+}  // namespace
+
+NodeCost::NodeCost(const NodeMemory& memory, int ranks, double bytes, double segment_bytes)
+    : memory_(memory),
+      ranks_(ranks),
+      caller_beyond_(share_beyond(bytes, memory.cache_bytes)),
+      pool_beyond_(share_beyond(segment_bytes, memory.cache_bytes)) {}
+
+double NodeCost::beyond(MemoryPlace place) const {
+  return place == MemoryPlace::caller || place == MemoryPlace::peer_caller ? caller_beyond_
+                                                                           : pool_beyond_;
+}
+
+double NodeCost::byte_us(const MemoryRate& rate, double share) const {
+  const double cached = (1 - share) / rate.cached;
+  return share == 0 ? cached : cached + share / rate.shared_by(ranks_);
+}
+
+double NodeCost::read_us(double bytes, double share) const {
+  const double pages = std::ceil(bytes / kPageBytes);
+  const double each = std::max(byte_us(memory_.copy, share), 1 / memory_.read_bytes_per_us);
+  return memory_.read_call_us + pages * memory_.read_page_us + bytes * each;
+}
+
+double NodeCost::copy_us(double bytes, MemoryPlace from, MemoryPlace to) const {
+  const double share = (beyond(from) + beyond(to)) / 2;
+  if (from == MemoryPlace::peer_caller) return memory_.step_us + read_us(bytes, share);
+  const double copied = bytes * byte_us(memory_.copy, share);
+  return memory_.step_us +
+         (from == MemoryPlace::peer_pool ? std::max(copied, handed_us(bytes)) : copied);
+}
+
+// The kernel reads a peer's memory into a cache first.
+double NodeCost::reduce_us(double bytes, MemoryPlace own, MemoryPlace peer, int peers,
+                           MemoryPlace to) const {
+  const bool is_read = peer == MemoryPlace::peer_caller;
+  const double of_peers = is_read ? 0 : beyond(peer);
+  const double share = (beyond(own) + of_peers * peers + beyond(to)) / (peers + 2);
+  const double added = bytes * peers * byte_us(memory_.reduce, share);
+  const double handed = peer == MemoryPlace::peer_pool ? peers * handed_us(bytes) : 0;
+  const double read = is_read ? peers * read_us(bytes, caller_beyond_ / 2) : 0;
+  return memory_.step_us + read + std::max(added, handed);
+}
+
+double NodeCost::handed_us(double bytes) const { return bytes / kLineBytes * memory_.line_us; }
+
+}  // namespace rdmacoll

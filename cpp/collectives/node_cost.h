@@ -1,0 +1,44 @@
+// The time that a rank's work on memory takes within a node. cost_of() and the rows of algorithms
+// use the same formulas. Pure.
+#pragma once
+
+#include <cstdint>
+
+#include "base/link_model.h"
+
+namespace rdmacoll {
+
+// The place of the data of a copy or sum.
+enum class MemoryPlace : uint8_t {
+  caller,       // this rank's caller's memory
+  pool,         // this rank's pool
+  peer_pool,    // the pool of a peer, which this rank reads
+  peer_caller,  // the caller's memory of a peer, which the kernel reads for this rank
+};
+
+class NodeCost {
+ public:
+  // `bytes`: each rank's data of the whole operation, which lies in callers' memory. Data of
+  // `segment_bytes` passes through the pools at once. All `ranks` work at the same time.
+  NodeCost(const NodeMemory& memory, int ranks, double bytes, double segment_bytes);
+
+  double copy_us(double bytes, MemoryPlace from, MemoryPlace to) const;
+  // The sum of own data and that of `peers` ranks.
+  double reduce_us(double bytes, MemoryPlace own, MemoryPlace peer, int peers,
+                   MemoryPlace to) const;
+  // The time for which a rank's cache hands `bytes` to one reader. Readers wait for each other.
+  double handed_us(double bytes) const;
+
+ private:
+  // How much of such data no cache has: from 0 to 1.
+  double beyond(MemoryPlace place) const;
+  // The time of each byte if `share` of the data lies beyond the caches.
+  double byte_us(const MemoryRate& rate, double share) const;
+  double read_us(double bytes, double share) const;
+
+  const NodeMemory& memory_;
+  int ranks_;
+  double caller_beyond_, pool_beyond_;
+};
+
+}  // namespace rdmacoll
