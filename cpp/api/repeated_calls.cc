@@ -32,6 +32,24 @@ bool is_equal(const rc_request& given, const Request& known) {
          (given.n_tensors == 0 || is_equal(given.tensors[0], known.tensors[0]));
 }
 
+// Holds the flag, if it was clear.
+class Turn {
+ public:
+  explicit Turn(std::atomic_flag& flag) : flag_(flag) {
+    has_flag_ = !flag.test_and_set(std::memory_order_acquire);
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() {
+    if (has_flag_) flag_.clear(std::memory_order_release);
+  }
+  explicit operator bool() const { return has_flag_; }
+
+ private:
+  std::atomic_flag& flag_;
+  bool has_flag_ = false;
+};
+
 }  // namespace
 
 bool RepeatedCalls::can_repeat(const rc_request& request) {
@@ -49,7 +67,8 @@ bool RepeatedCalls::can_repeat(const rc_request& request) {
 }
 
 OperationRef RepeatedCalls::take(const rc_request& request) {
-  const std::lock_guard lock(mutex_);
+  const Turn turn(is_in_use_);
+  if (!turn) return nullptr;
   const void* output = request.n_tensors == 0 ? nullptr : request.tensors[0].output;
   Slot& slot = slot_of(name_of(request), static_cast<Kind>(request.kind), request.root, output);
   const bool is_found = slot.operation != nullptr && slot.root == request.root &&
@@ -68,7 +87,8 @@ void RepeatedCalls::keep(int32_t root, uint64_t stream, OperationRef operation) 
   operation->is_prepared = true;
   const Request& request = operation->request;
   const void* output = request.tensors.empty() ? nullptr : request.tensors.front().output;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(is_in_use_);
+  if (!turn) return;
   Slot& slot = slot_of(request.name, request.kind, root, output);
   slot.root = root;
   slot.stream = stream;

@@ -1,12 +1,13 @@
 // Operations of plain calls that have succeeded. A call with equal arguments, at equal addresses,
 // runs its operation again. The operation knows its descriptor, plan and recipe then. Nothing keeps
-// the caller's memory, whose address is compared and not read.
+// the caller's memory, whose address is compared and not read. Threads never wait for each other
+// here: one that finds another one at work goes without an operation, and keeps none.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string_view>
 
 #include "api/rdmacoll_c.h"
@@ -40,7 +41,7 @@ class RepeatedCalls {
   static constexpr uint64_t kResultBytesMax = 64 << 10;
   Slot& slot_of(std::string_view name, Kind kind, int32_t root, const void* output);
 
-  std::mutex mutex_;
+  std::atomic_flag is_in_use_;
   std::array<Slot, kSlots> slots_;
 };
 

@@ -2,16 +2,12 @@
 
 namespace rdmacoll::python {
 
-PyObject* ArrayView::attribute = nullptr;
-
-bool ArrayView::read(PyObject* array, Held& held) {
-  PyObject* capsule = held.keep(PyObject_GetAttr(array, attribute));
-  if (capsule != nullptr) {
-    its_ = static_cast<const Interface*>(PyCapsule_GetPointer(capsule, nullptr));
-  }
-  if (its_ != nullptr && its_->two == 2) return true;
-  PyErr_Clear();
-  return false;
+bool ArrayView::fits(PyObject* array, PyObject* dtype, const void* address) {
+  const ArrayView view(array);
+  const Fields& its = *view.its_;
+  return its.data == address && its.nd == 2 && its.descr == dtype && view.is_writable() &&
+         its.dimensions[0] == 2 && its.dimensions[1] == 3 && its.strides[0] == 12 &&
+         its.strides[1] == 4;
 }
 
 bool ArrayView::has_shape_of(const ArrayView& other) const {
@@ -22,15 +18,10 @@ bool ArrayView::has_shape_of(const ArrayView& other) const {
   return true;
 }
 
-bool ArrayView::overlaps(const ArrayView& other) const {
-  const char *mine = data(), *its = other.data();
-  return mine != its && mine < its + other.bytes() && its < mine + bytes();
-}
-
-uint64_t ArrayView::bytes() const {
-  auto bytes = static_cast<uint64_t>(its_->itemsize);
-  for (int i = 0; i < ndim(); ++i) bytes *= static_cast<uint64_t>(dim(i));
-  return bytes;
+uint64_t ArrayView::elements() const {
+  uint64_t elements = 1;
+  for (int i = 0; i < ndim(); ++i) elements *= static_cast<uint64_t>(dim(i));
+  return elements;
 }
 
 }  // namespace rdmacoll::python

@@ -1,4 +1,4 @@
-// A numpy array as its `__array_struct__` describes it. The stable ABI of CPython 3.9 has no buffer
+// A numpy array, read without a call of Python. The stable ABI of CPython 3.9 has no buffer
 // protocol.
 #pragma once
 
@@ -10,43 +10,41 @@ namespace rdmacoll::python {
 
 class ArrayView {
  public:
-  // The interned name of the attribute.
-  static PyObject* attribute;
+  // `array`: an object of numpy.ndarray itself. The view is valid as long as `array` is.
+  explicit ArrayView(PyObject* array) : its_(reinterpret_cast<const Fields*>(array)) {}
 
-  // Returns false, without an exception, if the array has no such attribute. The view is valid as
-  // long as `held`.
-  bool read(PyObject* array, Held& held);
+  // Whether the fields of this numpy lie where a view expects them. `array`: of float32 and of
+  // shape (2, 3), C-contiguous. `dtype` and `address`: its own, as numpy gives them.
+  static bool fits(PyObject* array, PyObject* dtype, const void* address);
 
-  // Whether the engine can read it: C-contiguous, and in the machine's byte order.
+  // Whether the engine can read it. A dtype with its number has the machine's byte order.
   bool is_readable() const { return (its_->flags & kReadable) == kReadable; }
   bool is_writable() const { return (its_->flags & kWritable) == kWritable; }
   bool has_shape_of(const ArrayView& other) const;
-  // Whether the two share memory, and begin at different addresses.
-  bool overlaps(const ArrayView& other) const;
 
-  char* data() const { return static_cast<char*>(its_->data); }
+  PyObject* dtype() const { return its_->descr; }  // borrowed
+  char* data() const { return its_->data; }
   int ndim() const { return its_->nd; }
-  int64_t dim(int index) const { return its_->shape[index]; }
-  uint64_t bytes() const;
+  int64_t dim(int index) const { return its_->dimensions[index]; }
+  uint64_t elements() const;
 
  private:
-  // numpy's PyArrayInterface.
-  struct Interface {
-    int two;
+  // The beginning of numpy's PyArrayObject_fields. It is part of numpy's ABI, and the same in
+  // numpy 1 and 2.
+  struct Fields {
+    PyObject_HEAD char* data;
     int nd;
-    char typekind;
-    int itemsize;
-    int flags;
-    Py_ssize_t* shape;
+    Py_ssize_t* dimensions;
     Py_ssize_t* strides;
-    void* data;
+    PyObject* base;
     PyObject* descr;
+    int flags;
   };
-  // Flags of numpy: C-contiguous, not byte-swapped, writable.
-  static constexpr int kReadable = 0x1 | 0x200;
+  // Flags of numpy: C-contiguous, writable.
+  static constexpr int kReadable = 0x1;
   static constexpr int kWritable = kReadable | 0x400;
 
-  const Interface* its_ = nullptr;
+  const Fields* its_;
 };
 
 }  // namespace rdmacoll::python

@@ -17,10 +17,9 @@ struct Request {
   uint64_t bytes = 0;
   Held held;
 
-  Request(int kind, PyObject* set) {
+  explicit Request(int kind) {
     request.size = sizeof(request);
     request.kind = kind;
-    request.process_set = static_cast<int32_t>(PyLong_AsLong(set));
     request.prescale = request.postscale = 1.0;
   }
 
@@ -34,14 +33,15 @@ struct Request {
     return std::strlen(request.name) == static_cast<std::size_t>(PyBytes_Size(bytes_of_name));
   }
 
-  void set_tensor(const ArrayView& source, const ArrayView& target) {
+  // `itemsize`: of an element, in bytes.
+  void set_tensor(const ArrayView& source, const ArrayView& target, uint64_t itemsize) {
     tensor.input = source.data();
     tensor.output = target.data();
     tensor.ndim = source.ndim();
     for (int i = 0; i < source.ndim(); ++i) tensor.dims[i] = source.dim(i);
     request.n_tensors = 1;
     request.tensors = &tensor;
-    bytes = source.bytes();
+    bytes = source.elements() * itemsize;
   }
 };
 

@@ -1,6 +1,8 @@
 // The extension module `fast_calls`: calls of the library from CPython, without ctypes.
 #include "python/module.h"
 
+#include "python/plain_calls.h"
+
 namespace rdmacoll::python {
 
 const rc_api* library = nullptr;
@@ -30,6 +32,7 @@ PyObject* connect(PyObject*, PyObject* address) {
 PyMethodDef functions[] = {
     {"connect", connect, METH_O, nullptr},
     {"prepare_calls", prepare_calls, METH_O, nullptr},
+    {"use_engine", use_engine, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -48,6 +51,7 @@ PyObject* make_module() {
   Ref module(PyModule_Create(&definition));
   const bool is_complete = module && add_object(module.get(), "Run", make_run_type()) &&
                            add_object(module.get(), "Calls", make_calls_type()) &&
+                           add_object(module.get(), "PlainFunction", make_plain_function_type()) &&
                            add_object(module.get(), "CAPSULE_DESTRUCTOR", capsule_destructor());
   return is_complete ? module.release() : nullptr;
 }

@@ -18,10 +18,7 @@ inline constexpr int kDone = 0, kTimeout = 1;
 extern const rc_api* library;
 
 PyObject* make_run_type();
-PyObject* make_calls_type();
 // Returns the address of the destructor of DLPack capsules, as an int.
 PyObject* capsule_destructor();
-// Takes a tuple of the Python objects that calls need. Returns None.
-PyObject* prepare_calls(PyObject* module, PyObject* objects);
 
 }  // namespace rdmacoll::python

@@ -1,6 +1,6 @@
-// The type `Calls`: collectives on numpy arrays, checked, submitted and waited for without a Python
-// frame. Only the usual case is done here. In all other cases a method returns None before it has
-// submitted anything, and the caller's Python code does the work with its checks and errors.
+// The collectives of plain_calls.h, and the type `Calls` of an engine that runs them.
+#include "python/plain_calls.h"
+
 #include <cstddef>
 #include <cstring>
 
@@ -11,7 +11,7 @@
 namespace rdmacoll::python {
 namespace {
 
-// One engine's calls.
+// What calls need of one engine.
 struct Calls {
   PyObject_HEAD unsigned long long engine;  // an rc_engine, as a number for Python
   int ranks;
@@ -22,13 +22,20 @@ struct Calls {
 
 // Objects of Python, kept until the process ends.
 constexpr int kOperators = 5;
-PyObject* ndarray = nullptr;
+PyObject* ndarray = nullptr;               // null: the arrays of this numpy cannot be read
 PyObject* empty = nullptr;                 // numpy.empty
 PyObject* error_from = nullptr;            // makes an exception from JSON
+PyObject* number_of = nullptr;             // the number of a process set in an engine
+PyObject* global_set = nullptr;            // the set of all ranks, whose number is 0
 PyObject* operators[kOperators] = {};      // by their numbers
 PyObject* codes_of_sums[kOperators] = {};  // dicts from dtypes to numbers, by operator
 PyObject* codes_of_moves = nullptr;        // the same, for collectives that only move values
-PyObject *name_of_dtype, *name_of_shape;   // interned
+constexpr std::size_t kDtypesMax = 32;
+uint64_t itemsizes[kDtypesMax] = {};  // by the number of the dtype
+PyObject* name_of_shape;              // interned
+
+// The running engine, and its Calls. None: there is no engine.
+PyObject *current_engine = nullptr, *current_calls = nullptr;
 
 Calls& self_of(PyObject* object) { return *reinterpret_cast<Calls*>(object); }
 
@@ -65,8 +72,81 @@ bool wait(rc_handle* handle, int& code, char*& error) {
   return true;
 }
 
+// Python code has to do the call.
+PyObject* left_to_python() {
+  PyErr_Clear();
+  return nullptr;
+}
+
+// Whether two ranges of so many bytes share memory, and begin at different addresses.
+bool overlap(const char* one, const char* other, uint64_t bytes) {
+  return one != other && one < other + bytes && other < one + bytes;
+}
+
+// One call in the usual case. It has no destructor, as `Held`.
+struct Call {
+  Request request;
+  PyObject* engine = nullptr;  // the Engine in Python
+  Calls* calls = nullptr;
+
+  explicit Call(int kind) : request(kind) {}
+  bool begin(PyObject* const* given);
+  PyObject* describe(PyObject* codes, PyObject* const* given);
+  bool set_root(PyObject* root_rank);
+  bool is_small() const {
+    return request.bytes * static_cast<uint64_t>(calls->ranks) <= kLockedBytesMax;
+  }
+  PyObject* perform(PyObject* source, PyObject* result, PyObject* dtype = nullptr);
+  PyObject* run_on_array(PyObject* codes, PyObject* const* given);
+  PyObject* run_for_result(PyObject* codes, PyObject* const* given, bool has_result);
+
+ private:
+  PyObject* copied_result(rc_handle* handle, PyObject* dtype);
+  PyObject* result_for(PyObject* array, PyObject* dtype, PyObject* out);
+};
+
+// Takes the engine and the process set. Returns false if Python's checks are needed.
+bool Call::begin(PyObject* const* given) {
+  const PyObject *stream = given[kStream], *splits = given[kSplits];
+  if (ndarray == nullptr || current_calls == nullptr || current_calls == Py_None ||
+      (stream != nullptr && stream != Py_None) || (splits != nullptr && splits != Py_None)) {
+    return false;
+  }
+  engine = request.held.keep(borrowed_to_new(current_engine));
+  calls = &self_of(request.held.keep(borrowed_to_new(current_calls)));
+  PyObject* const set = given[kProcessSet];
+  if (set != global_set) {
+    PyObject* number =
+        request.held.keep(PyObject_CallFunctionObjArgs(number_of, engine, set, nullptr));
+    if (number == nullptr) return false;
+    request.request.process_set = static_cast<int32_t>(PyLong_AsLong(number));
+  }
+  return request.set_name(given[kName]);
+}
+
+// Describes the array that a collective reads. Returns its dtype, or null if Python's checks are
+// needed.
+PyObject* Call::describe(PyObject* codes, PyObject* const* given) {
+  PyObject* const array = given[kArray];
+  if (reinterpret_cast<PyObject*>(Py_TYPE(array)) != ndarray) return nullptr;
+  const ArrayView source(array);
+  PyObject* code = PyDict_GetItemWithError(codes, source.dtype());
+  if (code == nullptr || !source.is_readable() || source.ndim() > 8) return nullptr;
+  request.request.dtype = static_cast<int32_t>(PyLong_AsLong(code));
+  request.set_tensor(source, source, itemsizes[request.request.dtype]);
+  return source.dtype();
+}
+
+// Reads the root. Returns false if Python's checks are needed.
+bool Call::set_root(PyObject* root_rank) {
+  if (Py_TYPE(root_rank) != &PyLong_Type) return false;
+  const long root = PyLong_AsLong(root_rank);
+  request.request.root = static_cast<int32_t>(root);
+  return root >= 0 && root < calls->ranks;
+}
+
 // Returns a new array with a copy of the operation's first result, or null with an exception.
-PyObject* copied_result(rc_handle* handle, PyObject* dtype) {
+PyObject* Call::copied_result(rc_handle* handle, PyObject* dtype) {
   int32_t ndim = 0;
   int64_t dims[8];
   const void* memory = library->operation->result_at(handle, 0, &ndim, dims);
@@ -76,31 +156,29 @@ PyObject* copied_result(rc_handle* handle, PyObject* dtype) {
   }
   Ref result(shape ? PyObject_CallFunctionObjArgs(empty, shape.get(), dtype, nullptr) : nullptr);
   if (!result) return nullptr;
-  Held held;
-  ArrayView view;
-  if (view.read(result.get(), held)) std::memcpy(view.data(), memory, view.bytes());
-  held.drop();
+  const ArrayView view(result.get());
+  std::memcpy(view.data(), memory, view.elements() * itemsizes[request.request.dtype]);
   return result.release();
 }
 
 // Submits the request and waits for its end. Returns a new reference to `result`, or null with an
-// exception. `engine`: the Engine in Python. `source`: the array that the engine reads, or None.
-// `dtype`: null, or of the result that the engine makes: a copy of it is returned instead, or
-// `result` if that is not null.
-PyObject* perform(Calls& self, PyObject* engine, const Request& call, PyObject* source,
-                  PyObject* result, PyObject* dtype = nullptr) {
-  auto* const address = reinterpret_cast<rc_engine*>(self.engine);
+// exception. `source`: the array that the engine reads, or None. `dtype`: null, or of the result
+// that the engine makes: a copy of it is returned instead, or `result` if that is not null.
+PyObject* Call::perform(PyObject* source, PyObject* result, PyObject* dtype) {
+  // Nothing lets another thread run from here to the submission, so the engine cannot end.
+  if (!calls->is_open) return left_to_python();
+  auto* const address = reinterpret_cast<rc_engine*>(calls->engine);
   const rc_operation_api& operation = *library->operation;
   const auto run = dtype == nullptr ? operation.call : operation.call_for_result;
   rc_handle* handle = nullptr;
   char* error = nullptr;
   int code = kTimeout;
-  ++self.in_flight;
-  if (call.bytes * static_cast<uint64_t>(self.ranks) <= kLockedBytesMax) {
-    code = run(address, &call.request, kSliceMs, 1, &handle, &error);
+  ++calls->in_flight;
+  if (is_small()) {
+    code = run(address, &request.request, kSliceMs, 1, &handle, &error);
   } else {
     PyThreadState* state = PyEval_SaveThread();
-    code = run(address, &call.request, kSliceMs, 0, &handle, &error);
+    code = run(address, &request.request, kSliceMs, 0, &handle, &error);
     PyEval_RestoreThread(state);
   }
   const bool has_ended = wait(handle, code, error);
@@ -114,206 +192,125 @@ PyObject* perform(Calls& self, PyObject* engine, const Request& call, PyObject* 
     returned = result == nullptr ? copied_result(handle, dtype) : borrowed_to_new(result);
   }
   if (has_ended && handle != nullptr) operation.free(handle);
-  --self.in_flight;
-  if (!self.is_open) notify(engine, "free_if_unused", nullptr);
+  --calls->in_flight;
+  if (!calls->is_open) notify(engine, "free_if_unused", nullptr);
   if (has_ended && code != kDone) raise_error(error);
   return returned;
 }
 
-// The method does not do this call. It has submitted nothing.
-PyObject* left_to_python() {
-  PyErr_Clear();
-  Py_RETURN_NONE;
+// Runs a collective whose result the engine makes, for a small array of one dimension or more.
+// Larger results are not worth a copy. `has_result`: otherwise the call returns None.
+PyObject* Call::run_for_result(PyObject* codes, PyObject* const* given, bool has_result) {
+  PyObject* dtype = describe(codes, given);
+  if (dtype == nullptr || request.tensor.ndim == 0 || !is_small()) return left_to_python();
+  return perform(given[kArray], has_result ? nullptr : Py_None, dtype);
 }
-
-bool is_array(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == ndarray; }
 
 // The array for the result: `out`, or a new one. Returns null if Python's checks are needed.
-PyObject* result_for(PyObject* array, PyObject* dtype, PyObject* out, Held& held) {
+PyObject* Call::result_for(PyObject* array, PyObject* dtype, PyObject* out) {
   if (out == Py_None) {
-    PyObject* shape = held.keep(PyObject_GetAttr(array, name_of_shape));
-    return held.keep(PyObject_CallFunctionObjArgs(empty, shape, dtype, nullptr));
+    PyObject* shape = request.held.keep(PyObject_GetAttr(array, name_of_shape));
+    return request.held.keep(PyObject_CallFunctionObjArgs(empty, shape, dtype, nullptr));
   }
-  if (!is_array(out)) return nullptr;
-  return held.keep(PyObject_GetAttr(out, name_of_dtype)) == dtype ? out : nullptr;
+  const bool is_array = reinterpret_cast<PyObject*>(Py_TYPE(out)) == ndarray;
+  return is_array && ArrayView(out).dtype() == dtype ? out : nullptr;
 }
 
-// Describes the array that a collective reads. Returns its dtype, or null if Python's checks are
-// needed.
-PyObject* describe(Request& call, ArrayView& source, PyObject* codes, PyObject* array,
-                   PyObject* name) {
-  if (!is_array(array)) return nullptr;
-  PyObject* dtype = call.held.keep(PyObject_GetAttr(array, name_of_dtype));
-  PyObject* code = dtype == nullptr ? nullptr : PyDict_GetItemWithError(codes, dtype);
-  if (code == nullptr || !source.read(array, call.held) || !source.is_readable() ||
-      source.ndim() > 8 || !call.set_name(name)) {
-    return nullptr;
-  }
-  call.request.dtype = static_cast<int32_t>(PyLong_AsLong(code));
-  return dtype;
-}
-
-// Runs a collective whose result the engine makes, for a small array of one dimension or more.
-// Larger results are not worth a copy. `has_result`: otherwise the method returns False.
-PyObject* run_for_result(Calls& self, PyObject* engine, Request& call, PyObject* codes,
-                         PyObject* array, PyObject* name, bool has_result) {
-  ArrayView source;
-  PyObject* dtype = self.is_open ? describe(call, source, codes, array, name) : nullptr;
-  if (dtype == nullptr || source.ndim() == 0 ||
-      source.bytes() * static_cast<uint64_t>(self.ranks) > kLockedBytesMax) {
-    return left_to_python();
-  }
-  call.set_tensor(source, source);
-  return perform(self, engine, call, array, has_result ? nullptr : Py_False, dtype);
-}
-
-// Reads the root of a collective. Returns false if Python's checks are needed.
-bool set_root(Request& call, const Calls& self, PyObject* root_rank) {
-  if (Py_TYPE(root_rank) != &PyLong_Type) return false;
-  const long root = PyLong_AsLong(root_rank);
-  call.request.root = static_cast<int32_t>(root);
-  return root >= 0 && root < self.ranks;
-}
-
-// Runs a collective whose result has the shape of `array`. `out`: None or the array for the result.
-PyObject* run_on_array(Calls& self, PyObject* engine, Request& call, PyObject* codes,
-                       PyObject* array, PyObject* name, PyObject* out) {
-  ArrayView source;
-  PyObject* dtype = self.is_open ? describe(call, source, codes, array, name) : nullptr;
+// Runs a collective whose result has the shape of the array.
+PyObject* Call::run_on_array(PyObject* codes, PyObject* const* given) {
+  PyObject *const array = given[kArray], *const out = given[kOut];
+  PyObject* dtype = describe(codes, given);
   if (dtype == nullptr) return left_to_python();
+  const ArrayView source(array);
   if (out == array) {
-    if (!source.is_writable()) return left_to_python();
-    call.set_tensor(source, source);
-    return perform(self, engine, call, Py_None, array);
+    return source.is_writable() ? perform(Py_None, array) : left_to_python();
   }
-  PyObject* result = result_for(array, dtype, out, call.held);
-  ArrayView target;
-  if (result == nullptr || !target.read(result, call.held) || !target.is_writable() ||
-      !target.has_shape_of(source) || target.overlaps(source)) {
+  PyObject* result = result_for(array, dtype, out);
+  if (result == nullptr) return left_to_python();
+  const ArrayView target(result);
+  if (!target.is_writable() || !target.has_shape_of(source) ||
+      overlap(source.data(), target.data(), request.bytes)) {
     return left_to_python();
   }
-  call.set_tensor(source, target);
-  return perform(self, engine, call, array, result);
+  request.set_tensor(source, target, itemsizes[request.request.dtype]);
+  return perform(array, result);
 }
 
 bool is_one(PyObject* factor) {
   return PyFloat_CheckExact(factor) && PyFloat_AsDouble(factor) == 1.0;
 }
 
-// The operator's number, or -1 if Python's checks are needed.
-int number_of(PyObject* op) {
+// Reads the operator of a reduction. Returns -1 if Python's checks are needed.
+int operator_of(PyObject* const* given) {
+  if (!is_one(given[kPrescaleFactor]) || !is_one(given[kPostscaleFactor])) return -1;
   for (int number = 0; number < kOperators; ++number) {
-    if (op == operators[number]) return number;
+    if (given[kOp] == operators[number]) return number;
   }
   return -1;
 }
 
-// allreduce(engine, array, op, name, out, prescale_factor, postscale_factor, set)
-PyObject* allreduce(PyObject* object, PyObject* arguments) {
-  const auto given = [arguments](int index) { return PyTuple_GetItem(arguments, index); };
-  if (PyTuple_Size(arguments) != 8 || !is_one(given(5)) || !is_one(given(6)))
-    return left_to_python();
-  const int op = number_of(given(2));
-  if (op < 0) return left_to_python();
-  Request call(RC_ALLREDUCE, given(7));
-  call.request.op = op;
-  PyObject* result = run_on_array(self_of(object), given(0), call, codes_of_sums[op], given(1),
-                                  given(3), given(4));
-  call.held.drop();
+PyObject* allreduce(Call& call, PyObject* const* given) {
+  const int op = call.request.request.op = operator_of(given);
+  return op < 0 ? left_to_python() : call.run_on_array(codes_of_sums[op], given);
+}
+
+PyObject* reduce(Call& call, PyObject* const* given) {
+  const int op = call.request.request.op = operator_of(given);
+  if (op < 0 || !call.set_root(given[kRootRank])) return left_to_python();
+  PyObject* const codes = codes_of_sums[op];
+  if (call.request.request.root == call.calls->rank) return call.run_on_array(codes, given);
+  if (call.describe(codes, given) == nullptr) return left_to_python();
+  return call.perform(given[kArray], Py_None);
+}
+
+PyObject* reducescatter(Call& call, PyObject* const* given) {
+  const int op = call.request.request.op = operator_of(given);
+  return op < 0 ? left_to_python() : call.run_for_result(codes_of_sums[op], given, true);
+}
+
+PyObject* move(Call& call, PyObject* const* given) {
+  return call.run_for_result(codes_of_moves, given, true);
+}
+
+PyObject* gather(Call& call, PyObject* const* given) {
+  if (!call.set_root(given[kRootRank])) return left_to_python();
+  const bool has_result = call.request.request.root == call.calls->rank;
+  return call.run_for_result(codes_of_moves, given, has_result);
+}
+
+PyObject* scatter(Call& call, PyObject* const* given) {
+  return call.set_root(given[kRootRank]) ? move(call, given) : left_to_python();
+}
+
+PyObject* broadcast(Call& call, PyObject* const* given) {
+  if (!call.set_root(given[kRootRank])) return left_to_python();
+  return call.run_on_array(codes_of_moves, given);
+}
+
+PyObject* barrier(Call& call, PyObject* const*) { return call.perform(Py_None, Py_None); }
+
+template <int kind, PyObject* (*run)(Call& call, PyObject* const* given)>
+PyObject* plain_call(PyObject* const* given) {
+  Call call(kind);
+  PyObject* result = call.begin(given) ? run(call, given) : left_to_python();
+  call.request.held.drop();
   return result;
 }
 
-// reduce(engine, array, root_rank, op, name, out, prescale_factor, postscale_factor, set). Returns
-// False on ranks that get no result.
-PyObject* reduce(PyObject* object, PyObject* arguments) {
-  const auto given = [arguments](int index) { return PyTuple_GetItem(arguments, index); };
-  if (PyTuple_Size(arguments) != 9 || !is_one(given(6)) || !is_one(given(7)))
-    return left_to_python();
-  Calls& self = self_of(object);
-  const int op = number_of(given(3));
-  if (op < 0) return left_to_python();
-  Request call(RC_REDUCE, given(8));
-  call.request.op = op;
-  PyObject* result = nullptr;
-  if (!set_root(call, self, given(2))) return left_to_python();
-  if (call.request.root == self.rank) {
-    result = run_on_array(self, given(0), call, codes_of_sums[op], given(1), given(4), given(5));
-  } else {
-    ArrayView source;
-    const bool is_usual =
-        self.is_open && describe(call, source, codes_of_sums[op], given(1), given(4)) != nullptr;
-    if (is_usual) call.set_tensor(source, source);
-    result = is_usual ? perform(self, given(0), call, given(1), Py_False) : left_to_python();
-  }
-  call.held.drop();
-  return result;
-}
-
-// reducescatter(engine, array, op, name, prescale_factor, postscale_factor, set)
-PyObject* reducescatter(PyObject* object, PyObject* arguments) {
-  const auto given = [arguments](int index) { return PyTuple_GetItem(arguments, index); };
-  if (PyTuple_Size(arguments) != 7 || !is_one(given(4)) || !is_one(given(5)))
-    return left_to_python();
-  const int op = number_of(given(2));
-  if (op < 0) return left_to_python();
-  Request call(RC_REDUCESCATTER, given(6));
-  call.request.op = op;
-  PyObject* result =
-      run_for_result(self_of(object), given(0), call, codes_of_sums[op], given(1), given(3), true);
-  call.held.drop();
-  return result;
-}
-
-// kind(engine, array, name, set)
-template <int kind>
-PyObject* move(PyObject* object, PyObject* arguments) {
-  const auto given = [arguments](int index) { return PyTuple_GetItem(arguments, index); };
-  if (PyTuple_Size(arguments) != 4) return left_to_python();
-  Request call(kind, given(3));
-  PyObject* result =
-      run_for_result(self_of(object), given(0), call, codes_of_moves, given(1), given(2), true);
-  call.held.drop();
-  return result;
-}
-
-// kind(engine, array, root_rank, name, set). A gather returns False on ranks that get no result.
-template <int kind>
-PyObject* move_by_root(PyObject* object, PyObject* arguments) {
-  const auto given = [arguments](int index) { return PyTuple_GetItem(arguments, index); };
-  if (PyTuple_Size(arguments) != 5) return left_to_python();
-  Calls& self = self_of(object);
-  Request call(kind, given(4));
-  if (!set_root(call, self, given(2))) return left_to_python();
-  const bool has_result = kind == RC_SCATTER || call.request.root == self.rank;
-  PyObject* result =
-      run_for_result(self, given(0), call, codes_of_moves, given(1), given(3), has_result);
-  call.held.drop();
-  return result;
-}
-
-// broadcast(engine, array, root_rank, name, out, set)
-PyObject* broadcast(PyObject* object, PyObject* arguments) {
-  const auto given = [arguments](int index) { return PyTuple_GetItem(arguments, index); };
-  if (PyTuple_Size(arguments) != 6) return left_to_python();
-  Request call(RC_BROADCAST, given(5));
-  if (!set_root(call, self_of(object), given(2))) return left_to_python();
-  PyObject* result =
-      run_on_array(self_of(object), given(0), call, codes_of_moves, given(1), given(3), given(4));
-  call.held.drop();
-  return result;
-}
-
-// barrier(engine, name, set). Returns True when it is done.
-PyObject* barrier(PyObject* object, PyObject* arguments) {
-  Calls& self = self_of(object);
-  if (PyTuple_Size(arguments) != 3 || !self.is_open) return left_to_python();
-  Request call(RC_BARRIER, PyTuple_GetItem(arguments, 2));
-  PyObject* result = call.set_name(PyTuple_GetItem(arguments, 1))
-                         ? perform(self, PyTuple_GetItem(arguments, 0), call, Py_None, Py_True)
-                         : left_to_python();
-  call.held.drop();
-  return result;
-}
+constexpr struct {
+  const char* name;
+  PlainCall call;
+} kPlainCalls[] = {
+    {"allreduce", plain_call<RC_ALLREDUCE, allreduce>},
+    {"broadcast", plain_call<RC_BROADCAST, broadcast>},
+    {"reduce", plain_call<RC_REDUCE, reduce>},
+    {"reducescatter", plain_call<RC_REDUCESCATTER, reducescatter>},
+    {"allgather", plain_call<RC_ALLGATHER, move>},
+    {"alltoall", plain_call<RC_ALLTOALL, move>},
+    {"gather", plain_call<RC_GATHER, gather>},
+    {"scatter", plain_call<RC_SCATTER, scatter>},
+    {"barrier", plain_call<RC_BARRIER, barrier>},
+};
 
 // Calls(engine's address, ranks, this rank)
 int init(PyObject* object, PyObject* arguments, PyObject*) {
@@ -334,24 +331,10 @@ PyMemberDef members[] = {
     {nullptr, 0, 0, 0, nullptr},
 };
 
-PyMethodDef methods[] = {
-    {"allreduce", allreduce, METH_VARARGS, nullptr},
-    {"broadcast", broadcast, METH_VARARGS, nullptr},
-    {"reduce", reduce, METH_VARARGS, nullptr},
-    {"reducescatter", reducescatter, METH_VARARGS, nullptr},
-    {"allgather", move<RC_ALLGATHER>, METH_VARARGS, nullptr},
-    {"alltoall", move<RC_ALLTOALL>, METH_VARARGS, nullptr},
-    {"gather", move_by_root<RC_GATHER>, METH_VARARGS, nullptr},
-    {"scatter", move_by_root<RC_SCATTER>, METH_VARARGS, nullptr},
-    {"barrier", barrier, METH_VARARGS, nullptr},
-    {nullptr, nullptr, 0, nullptr},
-};
-
 PyType_Slot slots[] = {
     {Py_tp_init, reinterpret_cast<void*>(init)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_members, members},
-    {Py_tp_methods, methods},
     {0, nullptr},
 };
 
@@ -359,19 +342,42 @@ PyType_Spec spec = {"fast_calls.Calls", sizeof(Calls), 0, Py_TPFLAGS_DEFAULT, sl
 
 }  // namespace
 
+PlainCall plain_call_of(const char* name) {
+  for (const auto& known : kPlainCalls) {
+    if (std::strcmp(known.name, name) == 0) return known.call;
+  }
+  return nullptr;
+}
+
 PyObject* make_calls_type() { return PyType_FromSpec(&spec); }
 
 PyObject* prepare_calls(PyObject*, PyObject* arguments) {
-  if (!PyArg_ParseTuple(arguments, "OOO(OOOOO)(OOOOO)O", &ndarray, &empty, &error_from,
-                        &operators[0], &operators[1], &operators[2], &operators[3], &operators[4],
+  PyObject *type, *example, *dtype, *address, *sizes;
+  if (!PyArg_ParseTuple(arguments, "OOOOO(OOO)(OOOOO)(OOOOO)OO!", &type, &empty, &error_from,
+                        &number_of, &global_set, &example, &dtype, &address, &operators[0],
+                        &operators[1], &operators[2], &operators[3], &operators[4],
                         &codes_of_sums[0], &codes_of_sums[1], &codes_of_sums[2], &codes_of_sums[3],
-                        &codes_of_sums[4], &codes_of_moves)) {
+                        &codes_of_sums[4], &codes_of_moves, &PyTuple_Type, &sizes)) {
     return nullptr;
   }
   Py_INCREF(arguments);  // keeps the objects
-  ArrayView::attribute = PyUnicode_InternFromString("__array_struct__");
-  name_of_dtype = PyUnicode_InternFromString("dtype");
+  const auto dtypes = static_cast<std::size_t>(PyTuple_Size(sizes));
+  for (std::size_t number = 0; number < dtypes && number < kDtypesMax; ++number) {
+    itemsizes[number] =
+        PyLong_AsUnsignedLongLong(PyTuple_GetItem(sizes, static_cast<Py_ssize_t>(number)));
+  }
   name_of_shape = PyUnicode_InternFromString("shape");
+  const bool fits =
+      dtypes <= kDtypesMax && ArrayView::fits(example, dtype, PyLong_AsVoidPtr(address));
+  ndarray = fits ? type : nullptr;
+  return PyErr_Occurred() == nullptr ? PyBool_FromLong(fits) : nullptr;
+}
+
+PyObject* use_engine(PyObject*, PyObject* arguments) {
+  PyObject *engine, *calls;
+  if (!PyArg_ParseTuple(arguments, "OO", &engine, &calls)) return nullptr;
+  const Ref old_engine(std::exchange(current_engine, borrowed_to_new(engine)));
+  const Ref old_calls(std::exchange(current_calls, borrowed_to_new(calls)));
   Py_RETURN_NONE;
 }
 

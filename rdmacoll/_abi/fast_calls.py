@@ -5,12 +5,17 @@ It is optional. Without it calls do the same through ctypes, and take longer.
 
 from __future__ import annotations
 
+import functools
 import importlib
-from typing import Any, Callable
+import inspect
+from typing import Any, Callable, TypeVar, cast
 
 import numpy as np
 
-from rdmacoll.engine.operators import DTYPES, OPERATORS
+from rdmacoll.engine.operators import CODES, DTYPES, OPERATORS
+from rdmacoll.engine.process_set import global_process_set, number_of
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _extension() -> Any:
@@ -35,15 +40,42 @@ def connect(table_address: int) -> bool:
 
 def set_error_factory(error_from: Callable[[str], BaseException]) -> None:
     """Sets the function that makes the exception of a failed call from the engine's JSON."""
-    if _MODULE is not None:
-        sums = tuple(DTYPES.known_to_reduce(op) for op in OPERATORS)
-        _MODULE.prepare_calls((np.ndarray, np.empty, error_from, OPERATORS, sums, DTYPES.known_to_move))
+    if _MODULE is None:
+        return
+    example = np.zeros((2, 3), np.float32)
+    sums = tuple(DTYPES.known_to_reduce(op) for op in OPERATORS)
+    # numpy has no bfloat16
+    sizes = tuple(2 if name == "bfloat16" else np.dtype(name).itemsize for name in CODES)
+    _MODULE.prepare_calls(
+        (
+            *(np.ndarray, np.empty, error_from, number_of, global_process_set),
+            (example, example.dtype, example.ctypes.data),
+            *(OPERATORS, sums, DTYPES.known_to_move, sizes),
+        )
+    )
 
 
 def calls_of(engine_address: int, ranks: int, rank: int) -> Any:
-    """The plain calls of one engine, or None without the extension.
-
-    Its methods are the collectives. They return None for the cases that are left to Python code. They have
-    submitted nothing then. reduce and gather return False on ranks that get no result.
-    """
+    """What plain calls need of one engine, or None without the extension."""
     return None if _MODULE is None else _MODULE.Calls(engine_address, ranks, rank)
+
+
+def use_engine(engine: Any, calls: Any) -> None:
+    """Sets the engine that plain calls use, and its `calls_of`. None: Python code does all calls."""
+    if _MODULE is not None:
+        _MODULE.use_engine(engine, calls)
+
+
+def plain(function: _Function) -> _Function:
+    """Lets the extension do the usual calls of a collective. `function` does the others.
+
+    The result looks like `function` to programs. Its name tells the collective.
+    """
+    if _MODULE is None:
+        return function
+    parameters = inspect.signature(function).parameters.values()
+    names = tuple(parameter.name for parameter in parameters)
+    defaults = tuple(one.default for one in parameters if one.default is not one.empty)
+    positional = sum(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters)
+    made = _MODULE.PlainFunction(function, function.__name__, names, defaults, positional)
+    return cast(_Function, functools.update_wrapper(made, function))

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
+from rdmacoll._abi import fast_calls
 from rdmacoll._abi.library import load
 from rdmacoll._abi.settings import Values
 from rdmacoll._base import sealed
@@ -44,6 +45,11 @@ class _Process:
         self.sets: list[ProcessSet] = []  # the sets that it had from `init`
         self.poll: Callable[[], None] | None = None  # set in a process that only serves
         self.listeners: list[Callable[[int], None]] = []
+
+    def use(self, engine: Engine | None) -> None:
+        """Makes `engine` the running one."""
+        self.engine = engine
+        fast_calls.use_engine(engine, engine and engine.plain_calls)
 
     def notify(self, address: int) -> None:
         for listener in self.listeners:
@@ -196,7 +202,8 @@ def _started(
                 note_failure()
             raise
         else:
-            engine = _PROCESS.engine = Engine(library, address, options.values)
+            engine = Engine(library, address, options.values)
+            _PROCESS.use(engine)
             engine.hold_address(exchange)
             engine.is_started_by_mpi = start.comm is not None
             engine.object_key = sealed.key_of(secret)
@@ -256,9 +263,10 @@ def start_of(comm: Any = None, **by_hand: Any) -> Start:
 
 def _end(cause: str | None) -> None:
     with _PROCESS.lock:
-        engine, _PROCESS.engine = _PROCESS.engine, None
+        engine = _PROCESS.engine
         if engine is None:
             return
+        _PROCESS.use(None)
         _PROCESS.notify(0)
         _PROCESS.sets = initial_sets(engine)
         unbind(engine)
@@ -307,7 +315,7 @@ def _after_fork() -> None:
     if _PROCESS.engine is not None:
         # The child keeps the parent's engine, and never closes or frees it: its thread does not exist here.
         _PROCESS.engine.release_in_child()
-        _PROCESS.engine = None
+        _PROCESS.use(None)
     # Also after shutdown(): MPI belongs to the parent, and MPI_Finalize would hang in the child.
     _PROCESS.is_forked = True
     _PROCESS.finalizes_mpi = False

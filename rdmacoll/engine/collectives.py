@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rdmacoll._abi import arguments, mirror
+from rdmacoll._abi.fast_calls import plain
 from rdmacoll._calls import operands
 from rdmacoll._calls.calls import reduction_call
 from rdmacoll._calls.groups import Group, grouped_out_handle
@@ -63,6 +64,7 @@ def _allreduce_call(
         raise
 
 
+@plain
 def allreduce(
     array: Any,
     op: int = Average,
@@ -87,12 +89,6 @@ def allreduce(
     """
     engine = current()
     number = number_of(engine, process_set)
-    if engine.plain_calls is not None and stream is None:
-        result: Array | None = engine.plain_calls.allreduce(
-            engine, array, op, name, out, prescale_factor, postscale_factor, number
-        )
-        if result is not None:
-            return result
     call = _allreduce_call(engine, array, op, name, out, (prescale_factor, postscale_factor), number, stream)
     perform(engine, call)
     return operands.deliver(call.outputs[0], out)
@@ -211,6 +207,7 @@ def _one_broadcast_call(
         raise
 
 
+@plain
 def broadcast(
     array: Any,
     root_rank: int,
@@ -226,11 +223,6 @@ def broadcast(
     out: the array for the result, which may be `array` itself; without it a new array is made.
     """
     engine = current()
-    if engine.plain_calls is not None and stream is None:
-        number = number_of(engine, process_set)
-        result: Array | None = engine.plain_calls.broadcast(engine, array, root_rank, name, out, number)
-        if result is not None:
-            return result
     call = _one_broadcast_call(engine, array, root_rank, name, out, process_set, stream)
     perform(engine, call)
     return operands.deliver(call.outputs[0], out)
@@ -311,12 +303,11 @@ def barrier_async(name: str | None = None, *, process_set: ProcessSet = global_p
     return Handle([Operation(engine, _barrier_call(engine, name, process_set))], lambda: None)
 
 
+@plain
 def barrier(name: str | None = None, *, process_set: ProcessSet = global_process_set) -> None:
     """Returns when every rank has called it."""
     engine = current()
-    plain = engine.plain_calls
-    if plain is None or plain.barrier(engine, name, number_of(engine, process_set)) is None:
-        perform(engine, _barrier_call(engine, name, process_set))
+    perform(engine, _barrier_call(engine, name, process_set))
 
 
 def prepare_allreduce(

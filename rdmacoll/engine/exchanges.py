@@ -11,6 +11,7 @@ from typing import Any
 
 from rdmacoll._abi import arguments, mirror
 from rdmacoll._abi.arguments import Array
+from rdmacoll._abi.fast_calls import plain
 from rdmacoll._calls import operands
 from rdmacoll._calls.groups import Group, grouped_handle
 from rdmacoll._calls.refusals import announce
@@ -57,6 +58,7 @@ def allgather_async(
     return engine_result_handle(engine, _allgather_call(engine, array, name, process_set, stream), Operation)
 
 
+@plain
 def allgather(
     array: Any,
     name: str | None = None,
@@ -71,11 +73,6 @@ def allgather(
     allgather([2, 3]) on rank 1 both give [1, 2, 3].
     """
     engine = current()
-    if engine.plain_calls is not None and stream is None:
-        number = number_of(engine, process_set)
-        copied: Array | None = engine.plain_calls.allgather(engine, array, name, number)
-        if copied is not None:
-            return copied
     call = _allgather_call(engine, array, name, process_set, stream)
     result: Array = engine_result_handle(engine, call, performed).wait()
     return result
@@ -184,6 +181,7 @@ def alltoall_async(
     return _alltoall(engine, _alltoall_call(engine, array, splits, name, process_set, stream), Operation)
 
 
+@plain
 def alltoall(
     array: Any,
     splits: Sequence[int] | None = None,
@@ -205,11 +203,6 @@ def alltoall(
     Raises ConfigError when splits are not one for each rank, or their sum is not the first dimension.
     """
     engine = current()
-    if engine.plain_calls is not None and stream is None and splits is None:
-        number = number_of(engine, process_set)
-        copied: Array | None = engine.plain_calls.alltoall(engine, array, name, number)
-        if copied is not None:
-            return copied
     call = _alltoall_call(engine, array, splits, name, process_set, stream)
     result: Array | tuple[Array, Array] = _alltoall(engine, call, performed).wait()
     return result

@@ -10,6 +10,7 @@ from typing import Any, Callable
 
 from rdmacoll._abi import arguments, mirror
 from rdmacoll._abi.arguments import Array
+from rdmacoll._abi.fast_calls import plain
 from rdmacoll._calls import operands
 from rdmacoll._calls.calls import reduction_call
 from rdmacoll._calls.groups import Group, grouped_handle
@@ -116,6 +117,7 @@ def reducescatter_async(
     return engine_result_handle(engine, call, Operation)
 
 
+@plain
 def reducescatter(
     array: Any,
     op: int = Average,
@@ -134,11 +136,6 @@ def reducescatter(
     """
     engine = current()
     factors = prescale_factor, postscale_factor
-    if engine.plain_calls is not None and stream is None:
-        number = number_of(engine, process_set)
-        copied: Array | None = engine.plain_calls.reducescatter(engine, array, op, name, *factors, number)
-        if copied is not None:
-            return copied
     call = _reducescatter_call(engine, array, op, name, factors, process_set, stream)
     result: Array = engine_result_handle(engine, call, performed).wait()
     return result
@@ -193,6 +190,7 @@ def _reduce_call(
     return call, lambda: operands.deliver(target, out) if rank == root else None
 
 
+@plain
 def reduce(
     array: Any,
     root_rank: int,
@@ -212,12 +210,6 @@ def reduce(
     """
     engine = current()
     factors = prescale_factor, postscale_factor
-    if engine.plain_calls is not None and stream is None:
-        number = number_of(engine, process_set)
-        given = engine, array, root_rank, op, name, out, *factors, number
-        reduced: Array | bool | None = engine.plain_calls.reduce(*given)
-        if reduced is not None:
-            return None if isinstance(reduced, bool) else reduced
     call, result = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set, stream)
     perform(engine, call)
     return result()

@@ -10,6 +10,7 @@ from typing import Any
 
 from rdmacoll._abi import arguments, mirror
 from rdmacoll._abi.arguments import Array
+from rdmacoll._abi.fast_calls import plain
 from rdmacoll._calls import operands
 from rdmacoll._calls.refusals import announce
 from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, results_of, type_of
@@ -64,6 +65,7 @@ def gather_async(
     return _gather(engine, _gather_call(engine, array, root_rank, name, process_set, stream), Operation)
 
 
+@plain
 def gather(
     array: Any,
     root_rank: int,
@@ -77,11 +79,6 @@ def gather(
     Shapes as for `allgather`.
     """
     engine = current()
-    if engine.plain_calls is not None and stream is None:
-        number = number_of(engine, process_set)
-        copied: Array | bool | None = engine.plain_calls.gather(engine, array, root_rank, name, number)
-        if copied is not None:
-            return None if isinstance(copied, bool) else copied
     call = _gather_call(engine, array, root_rank, name, process_set, stream)
     result: Array | None = _gather(engine, call, performed).wait()
     return result
@@ -150,6 +147,7 @@ def scatter_async(
     return engine_result_handle(engine, call, Operation)
 
 
+@plain
 def scatter(
     array: Any,
     root_rank: int,
@@ -167,11 +165,6 @@ def scatter(
     Raises ConfigError as `alltoall` does.
     """
     engine = current()
-    if engine.plain_calls is not None and stream is None and splits is None:
-        number = number_of(engine, process_set)
-        copied: Array | None = engine.plain_calls.scatter(engine, array, root_rank, name, number)
-        if copied is not None:
-            return copied
     call = _scatter_call(engine, array, root_rank, splits, name, process_set, stream)
     result: Array = engine_result_handle(engine, call, performed).wait()
     return result

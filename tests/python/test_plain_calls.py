@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import pickle
+import pydoc
+import typing
+import weakref
+
 import pytest
 from rank_program import program, turns_of_a_thread_during
 from ranks import run
+
+from rdmacoll import engine
 
 # Hides the extension from a program. Its calls go through ctypes.
 WITHOUT_EXTENSION = 'import sys\nsys.modules["rdmacoll.lib.fast_calls"] = None\n'
@@ -12,6 +21,7 @@ WITHOUT_EXTENSION = 'import sys\nsys.modules["rdmacoll.lib.fast_calls"] = None\n
 CASES = """
 import ml_dtypes
 from rdmacoll.engine.operators import ReduceOp
+from rdmacoll._abi import fast_calls
 from rdmacoll._world.world import current
 
 plain = current().plain_calls
@@ -120,15 +130,15 @@ def test_calls_through_the_extension_are_those_through_ctypes() -> None:
 assert plain is not None, "build it: make native"
 wrong = []
 for label, *call in calls:
-    current().plain_calls = None
+    fast_calls.use_engine(None, None)
     expected = outcome(*call)
-    current().plain_calls = plain
+    fast_calls.use_engine(current(), plain)
     for which in "first", "second":
         found = outcome(*call)
         if found != expected:
             wrong.append((label, which, expected, found))
     # One rank uses the extension, the other does not. They still match.
-    current().plain_calls = plain if me == 0 else None
+    fast_calls.use_engine(current(), plain if me == 0 else None)
     found = outcome(*call)
     if found != expected:
         wrong.append((label, "mixed", expected, found))
@@ -140,24 +150,65 @@ assert len(calls) > 200 and not wrong, wrong
 
 def test_the_usual_calls_take_the_extension() -> None:
     body = """
+import rdmacoll.engine.collectives as module
 from rdmacoll._world.world import current
-one, other = np.ones(3), np.ones(3)
-engine.allreduce(one), engine.broadcast(one, 0)    # this dtype is known from now on
-plain, ours = current().plain_calls, current()
-references = [sys.getrefcount(one) for one in (one, other, ours, None)]
-assert plain.allreduce(ours, one, rdmacoll.Average, None, one, 1.0, 1.0, 0) is one
-assert plain.allreduce(ours, one, rdmacoll.Average, "name", other, 1.0, 1.0, 0) is other
-assert plain.allreduce(ours, one, rdmacoll.Average, None, None, 1.0, 1.0, 0).tolist() == [1.0, 1.0, 1.0]
-assert plain.broadcast(ours, one, 0, None, other, 0) is other
-assert plain.barrier(ours, None, 0) is True
+one, other, ours = np.ones(3), np.ones(3), current()
+engine.allreduce(one), engine.broadcast(one, 0), engine.barrier()    # this dtype is known from now on
+engine.allreduce(one, rdmacoll.Sum)
+only = [rdmacoll.add_process_set([rank]) for rank in range(2)][me]
+python = module.current, module.perform
+keywords = {"out": other, "op": rdmacoll.Average}
+module.current = module.perform = None    # Python code would fail
+references = [sys.getrefcount(each) for each in (one, other, ours, only, None)]
+assert engine.allreduce(one, out=one) is one
+assert engine.allreduce(one, rdmacoll.Average, "name", other, process_set=only) is other
+assert engine.allreduce(array=one, name=None, prescale_factor=1.0).tolist() == [1.0, 1.0, 1.0]
+assert engine.broadcast(one, 0, out=other) is other
+assert engine.broadcast(root_rank=0, array=one).tolist() == [1.0, 1.0, 1.0]
+assert engine.barrier() is None
 for _ in range(100):
-    plain.allreduce(ours, one, rdmacoll.Average, "name", other, 1.0, 1.0, 0)
-    plain.allreduce(ours, one, rdmacoll.Sum, "name", [], 1.0, 1.0, 0)
-now = [sys.getrefcount(one) for one in (one, other, ours, None)]
-assert now[:3] == references[:3] and abs(now[3] - references[3]) < 50, (references, now)
-assert plain.in_flight == 0
+    engine.allreduce(one, **keywords)
+    engine.allreduce(*(one, rdmacoll.Average, "name"), out=other)
+    engine.allreduce(one, rdmacoll.Sum, process_set=only)
+    for refused in ({}, {"array": one, "shape": 3}, {"array": one, "stream": 1}):
+        try:
+            engine.allreduce(**refused)
+        except TypeError:
+            pass    # missing, unknown, or Python code
+        else:
+            raise AssertionError(refused)
+del refused
+now = [sys.getrefcount(each) for each in (one, other, ours, only, None)]
+assert now[:4] == references[:4] and abs(now[4] - references[4]) < 50, (references, now)
+assert ours.plain_calls.in_flight == 0
+module.current, module.perform = python
 """
-    assert [entry["error"] for entry in run(program(body), 1).succeeded()] == [None]
+    assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
+
+
+def test_collectives_look_like_python_functions() -> None:
+    plain = [
+        getattr(engine, name) for name in engine.__all__ if hasattr(getattr(engine, name), "__wrapped__")
+    ]
+    assert {each.__name__ for each in plain} == {
+        *("allreduce", "broadcast", "barrier", "reduce", "reducescatter"),
+        *("allgather", "alltoall", "gather", "scatter"),
+    }
+    for each in plain:
+        function = each.__wrapped__
+        assert inspect.isroutine(each)
+        assert inspect.signature(each) == inspect.signature(function)
+        assert typing.get_type_hints(each) == typing.get_type_hints(function)
+        assert inspect.getdoc(each) == inspect.getdoc(function)
+        assert (
+            pydoc.render_doc(each).splitlines()[2].startswith(f"\b{each.__name__[0]}"[:0] + each.__name__[0])
+        )
+        assert repr(each) == repr(function)
+        assert pickle.loads(pickle.dumps(each)) is copy.deepcopy(each) is each
+        assert weakref.ref(each)() is each
+    bound = type("Program", (), {"sum": engine.allreduce})().sum
+    assert inspect.ismethod(bound)
+    assert bound.__func__ is engine.allreduce.__wrapped__
 
 
 def test_a_result_of_a_plain_call_stays_while_equal_calls_follow() -> None:
@@ -243,7 +294,12 @@ if me == 0:
     thread.join(20)
     assert said == ["ShutdownError"], said
     assert ours.plain_calls.in_flight == 0 and not ours._unfreed, "the engine was not freed"
-    assert ours.plain_calls.barrier(ours, None, 0) is None
+    try:
+        engine.barrier()
+    except rdmacoll.NotInitializedError:
+        pass
+    else:
+        raise AssertionError("it ran without an engine")
     rdmacoll.init(rank=0, size=1, rendezvous="127.0.0.1:0")    # for the report
 else:
     engine.allreduce(np.ones(3), rdmacoll.Sum, name="known")
