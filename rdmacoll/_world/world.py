@@ -134,18 +134,8 @@ def init(
         if _PROCESS.is_forked:
             raise refusal()
         if _PROCESS.engine is not None:
-            arguments = (
-                comm,
-                rank,
-                size,
-                rendezvous,
-                process_sets,
-                placement,
-                sync,
-                staleness,
-                *lists.values(),
-            )
-            if not settings and not argv and all(argument is None for argument in arguments):
+            arguments = comm, rank, size, rendezvous, process_sets, placement, sync, staleness
+            if not settings and not argv and all(one is None for one in (*arguments, *lists.values())):
                 return
             raise ConfigError("rdmacoll is already initialised: call shutdown() before another init().")
         if _PROCESS.had_servers and comm is None:
