@@ -11,7 +11,7 @@
 namespace rdmacoll::python {
 namespace {
 
-// What calls need of one engine.
+// The engine that calls use.
 struct Calls {
   PyObject_HEAD unsigned long long engine;  // an rc_engine, as a number for Python
   int ranks;

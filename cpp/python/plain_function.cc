@@ -22,8 +22,8 @@ struct PlainFunction {
   PyObject* function;  // the Python function
   PyObject* defaults;  // a tuple, which owns the objects of `given`
   PlainCall plain_call;
-  Py_ssize_t positional;              // so many parameters may be positional
-  Py_ssize_t count;                   // of all parameters
+  Py_ssize_t positional;              // the number of parameters that may be positional
+  Py_ssize_t count;                   // the number of all parameters
   Parameter parameters[kParameters];  // in their order
   PyObject* names[kParameters];       // in the same order, interned
   PyObject* given[kParameters];       // by Parameter: the default, or null

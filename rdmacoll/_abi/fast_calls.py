@@ -56,7 +56,7 @@ def set_error_factory(error_from: Callable[[str], BaseException]) -> None:
 
 
 def calls_of(engine_address: int, ranks: int, rank: int) -> Any:
-    """What plain calls need of one engine, or None without the extension."""
+    """The engine as plain calls use it, or None without the extension."""
     return None if _MODULE is None else _MODULE.Calls(engine_address, ranks, rank)
 
 
