@@ -100,26 +100,34 @@ Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes) const {
           .stages_gpus = stages_gpus};
 }
 
-Choice DecisionLog::choose(const Offer& offer, uint64_t bytes, bool in_place) const {
+DecisionLog::Way DecisionLog::way_of(const Offer& offer, uint64_t bytes, bool in_place) const {
   Facts facts = facts_of(offer, bytes);
   facts.in_place = in_place;
-  return rdmacoll::choose(row_of(offer.descriptor.kind).result, rules_.tuning, facts);
+  return {choose(row_of(offer.descriptor.kind).result, rules_.tuning, facts), in_place};
 }
 
-// Trials must not change the order of additions, nor take part in what several nodes or GPUs do.
-Trials::Way DecisionLog::way_of(const Offer& offer, uint64_t bytes, uint64_t sequence,
-                                Nanoseconds now) {
-  const KindRow& kind = row_of(offer.descriptor.kind);
-  const bool is_usual = rules_.tuning.reads_in_place(kind.result, bytes);
-  const bool may_try = rules_.tries_ways && offer.descriptor.kind == Kind::allreduce &&
-                       bytes >= rules_.tuning.trial_bytes && visibility_.one_node &&
-                       visibility_.callers && !offer.on_gpu && rules_.servers == 0;
-  if (!may_try) return {is_usual};
-  for (const bool in_place : {false, true}) {
-    const Choice choice = choose(offer, bytes, in_place);
-    if (!adds_in_canonical_order(choice, facts_of(offer, bytes))) return {is_usual};
+// Trials take no part in what several nodes or GPUs do.
+bool DecisionLog::may_try(const Offer& offer) const {
+  return rules_.tries_ways && offer.descriptor.kind == Kind::allreduce && visibility_.one_node &&
+         !offer.on_gpu && rules_.servers == 0;
+}
+
+// The ways of a decision, the usual one first. All have the same bits: they add in canonical order.
+std::vector<DecisionLog::Way> DecisionLog::ways_of(const Offer& offer, uint64_t bytes,
+                                                   uint64_t bytes_of_rank) const {
+  const AlgorithmRow::Result result = row_of(offer.descriptor.kind).result;
+  const bool is_usual = rules_.tuning.reads_in_place(result, bytes_of_rank);
+  std::vector<Way> ways{way_of(offer, bytes, is_usual)};
+  if (!may_try(offer)) return ways;
+  if (visibility_.callers && bytes >= rules_.tuning.trial_bytes && !is_usual) {
+    ways.push_back(way_of(offer, bytes, true));
   }
-  return trials_.next(sequence, bytes, now);
+  const Facts facts = facts_of(offer, bytes);
+  const auto is_canonical = [&](const Way& way) {
+    return adds_in_canonical_order(way.choice, facts);
+  };
+  if (!std::ranges::all_of(ways, is_canonical)) ways.resize(1);
+  return ways;
 }
 
 // The wide sums (float32) of 16-bit floats take twice the memory. Segments on GPUs fit one at a
@@ -164,11 +172,13 @@ std::optional<DecisionLog::Formed> DecisionLog::form(const Visibility& visibilit
   const bool is_exchange = first.descriptor.kind == Kind::alltoall;
   const uint64_t bytes_of_rank =
       is_exchange ? 2 * bytes / static_cast<uint64_t>(world_.size()) : bytes;
-  const Trials::Way way = way_of(first, bytes_of_rank, formed.decision.sequence, now);
-  const Choice choice = choose(first, bytes, way.in_place);
-  formed.is_trial = way.is_trial;
+  const std::vector<Way> ways = ways_of(first, bytes, bytes_of_rank);
+  Trials::Turn turn;
+  if (ways.size() > 1) turn = trials_.next(formed.decision.sequence, bytes, ways.size(), now);
+  formed.is_trial = turn.is_trial;
+  const auto& [choice, in_place] = ways[turn.way];
   Movement& movement = formed.decision.movement;
-  movement.in_place = way.in_place;
+  movement.in_place = in_place;
   movement.algorithm = choice.algorithm;
   movement.segment_bytes = std::max(
       std::min(choice.segment_bytes, segment_bytes_max(first)),

@@ -29,7 +29,7 @@ class DecisionLog {
  public:
   struct Rules {
     Tuning tuning;
-    bool tries_ways = false;  // whether Trials decide how large sums move within a node
+    bool tries_ways = false;  // whether Trials decide how sums move within a node
     bool canonical = false;
     std::vector<Forced> forced;
     std::optional<uint64_t> segment_bytes;
@@ -48,7 +48,7 @@ class DecisionLog {
   struct Formed {
     std::vector<InternMessage> interns;
     Decision decision;
-    bool is_trial = false;      // as in Trials::Way
+    bool is_trial = false;      // as in Trials::Turn
     bool is_cut_short = false;  // the pool allows only a small part of the best segment size
   };
   std::optional<Formed> form(const Visibility& visibility, Nanoseconds now = 0);
@@ -80,8 +80,14 @@ class DecisionLog {
   bool fuses(const Offer& offer, uint64_t bytes) const;
   bool may_share(const Offer& a, const Offer& b) const;
   Facts facts_of(const Offer& offer, uint64_t bytes) const;
-  Choice choose(const Offer& offer, uint64_t bytes, bool in_place) const;
-  Trials::Way way_of(const Offer& offer, uint64_t bytes, uint64_t sequence, Nanoseconds now);
+  // A way in which a decision about `bytes` can move.
+  struct Way {
+    Choice choice;
+    bool in_place = false;
+  };
+  Way way_of(const Offer& offer, uint64_t bytes, bool in_place) const;
+  bool may_try(const Offer& offer) const;
+  std::vector<Way> ways_of(const Offer& offer, uint64_t bytes, uint64_t bytes_of_rank) const;
 
   const SetWorld& world_;
   Spread spread_;

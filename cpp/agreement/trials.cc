@@ -8,28 +8,42 @@
 namespace rdmacoll {
 namespace {
 
-// Whether the times lie apart: all but the slowest in place are below all but the fastest staged.
-// Times that other programs disturb overlap. So do those of a draw.
-bool are_apart(std::vector<Nanoseconds> in_place, std::vector<Nanoseconds> staged) {
-  std::ranges::sort(in_place);
-  std::ranges::sort(staged);
-  const std::size_t dropped = in_place.size() > 1 ? 1 : 0;
-  return in_place[in_place.size() - 1 - dropped] < staged[dropped];
+// Whether the times lie apart: all but the slowest of the rival are below all but the fastest of
+// the best way. Times that other programs disturb overlap. So do those of a draw.
+bool are_apart(std::vector<Nanoseconds> rival, std::vector<Nanoseconds> best) {
+  std::ranges::sort(rival);
+  std::ranges::sort(best);
+  const std::size_t dropped = rival.size() > 1 ? 1 : 0;
+  return rival[rival.size() - 1 - dropped] < best[dropped];
 }
 
 }  // namespace
 
 Trials::Trials(int row) : row_(row) { RC_ASSERT(row >= 2); }
 
-Trials::Way Trials::next(uint64_t sequence, uint64_t bytes, Nanoseconds now) {
+void Trials::begin(Size& size, std::size_t rival) {
+  size.rival = rival;
+  size.contest = ++contests_;
+  size.begun = 0;
+  for (Times& row : size.rows) row.clear();
+}
+
+Trials::Turn Trials::next(uint64_t sequence, uint64_t bytes, std::size_t ways, Nanoseconds now) {
+  RC_ASSERT(ways >= 1);
   const int number = std::bit_width(bytes) - 1;
   Size& size = sizes_[number];
+  if (size.ways != ways) {  // a new size, or ranks see other memory of each other now
+    size.ways = ways;
+    size.best = 0;
+    begin(size, 1);
+  }
   // Trials whose sums end with an error have no time. Twice as many beginnings are enough.
-  if (size.begun >= 2 * trials()) size.is_decided = true;
-  if (size.is_decided) return {.in_place = size.in_place};
+  if (size.begun >= 2 * trials()) begin(size, size.rival + 1);
+  if (size.is_decided()) return {.way = size.best};
   const int trial = size.begun++;
-  running_[sequence] = {number, trial, now};
-  return {.in_place = trial < trials() && trial / row_ % 2 == 1, .is_trial = true};
+  running_[sequence] = {number, size.contest, trial, now};
+  const bool is_of_rival = trial < trials() && trial / row_ % 2 == 1;
+  return {.way = is_of_rival ? size.rival : size.best, .is_trial = true};
 }
 
 void Trials::ended(uint64_t sequence, Nanoseconds now) {
@@ -39,22 +53,20 @@ void Trials::ended(uint64_t sequence, Nanoseconds now) {
   running_.erase(found);
   Size& size = sizes_[trial.size];
   const bool counts = trial.number < trials() && trial.number % row_ >= row_ / 2;
-  if (size.is_decided || !counts) return;
+  if (size.contest != trial.contest || !counts) return;
   size.rows[static_cast<std::size_t>(trial.number / row_)].push_back(now - trial.began_at);
   judge(size);
 }
 
-void Trials::judge(Size& size) const {
+void Trials::judge(Size& size) {
   const auto counted = static_cast<std::size_t>(row_ - row_ / 2);
   for (std::size_t pair = 0; pair < kPairs; ++pair) {
-    const Times &staged = size.rows[2 * pair], &in_place = size.rows[2 * pair + 1];
-    if (staged.size() < counted || in_place.size() < counted) return;
-    if (!are_apart(in_place, staged)) {
-      size.is_decided = true;
-      return;
-    }
+    const Times &best = size.rows[2 * pair], &rival = size.rows[2 * pair + 1];
+    if (best.size() < counted || rival.size() < counted) return;
+    if (!are_apart(rival, best)) return begin(size, size.rival + 1);
   }
-  size.is_decided = size.in_place = true;
+  size.best = size.rival;
+  begin(size, size.rival + 1);
 }
 
 }  // namespace rdmacoll

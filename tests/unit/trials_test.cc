@@ -1,4 +1,4 @@
-// The two ways of large sums within a node: which one is tried, and which one stays.
+// The ways of sums within a node: which one is tried, and which one stays.
 #include "agreement/trials.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include <array>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/text.h"
 
@@ -16,31 +17,41 @@ constexpr uint64_t kMiB = 1 << 20;
 constexpr int kRow = 8;
 constexpr int kAll = 6 * kRow;  // trials that favour reading in place to the last
 
-using Times = std::function<Nanoseconds(bool in_place)>;
+using Times = std::function<Nanoseconds(bool is_rival)>;
 
 class TrialsOfSums : public testing::Test {
  protected:
-  // Runs sums one after the other. Returns their ways: s and i for trials, S and I afterwards.
+  // Runs sums of two ways one after the other. Returns the ways: u and r (the usual one, its rival)
+  // for trials, U and R afterwards.
   std::string run(int sums, uint64_t bytes, const Times& time) {
     std::string ways;
     for (int i = 0; i < sums; ++i) {
-      const Trials::Way way = trials_.next(sequence_, bytes, now_);
-      now_ += time(way.in_place);
+      const Trials::Turn turn = trials_.next(sequence_, bytes, 2, now_);
+      now_ += time(turn.way == 1);
       trials_.ended(sequence_++, now_);
-      ways += std::string(way.is_trial ? "si" : "SI")[way.in_place ? 1 : 0];
+      ways += std::string(turn.is_trial ? "ur" : "UR")[turn.way];
     }
     return ways;
   }
-  static Times times(Nanoseconds staged, Nanoseconds in_place) {
-    return [=](bool is_in_place) { return is_in_place ? in_place : staged; };
+  // Runs sums of as many ways as there are times. Returns the ways: a, b ... for trials, A, B ...
+  // afterwards.
+  std::string run(int sums, uint64_t bytes, const std::vector<Nanoseconds>& times) {
+    std::string ways;
+    for (int i = 0; i < sums; ++i) {
+      const Trials::Turn turn = trials_.next(sequence_, bytes, times.size(), now_);
+      now_ += times[turn.way];
+      trials_.ended(sequence_++, now_);
+      ways += static_cast<char>((turn.is_trial ? 'a' : 'A') + turn.way);
+    }
+    return ways;
+  }
+  static Times times(Nanoseconds usual, Nanoseconds rival) {
+    return [=](bool is_rival) { return is_rival ? rival : usual; };
   }
   // The way that stays if these times come round and round.
-  char choice(uint64_t bytes, std::array<Nanoseconds, 4> staged,
-              std::array<Nanoseconds, 4> in_place) {
+  char choice(uint64_t bytes, std::array<Nanoseconds, 4> usual, std::array<Nanoseconds, 4> rival) {
     std::size_t runs = 0;
-    const auto time = [&](bool is_in_place) {
-      return (is_in_place ? in_place : staged)[runs++ % 4];
-    };
+    const auto time = [&](bool is_rival) { return (is_rival ? rival : usual)[runs++ % 4]; };
     return run(kAll + 1, bytes, time).back();
   }
 
@@ -49,7 +60,7 @@ class TrialsOfSums : public testing::Test {
   Nanoseconds now_ = 1000;
 };
 
-// "ssiiS" as "2s 2i 1S".
+// "uurrU" as "2u 2r 1U".
 std::string lengths(const std::string& ways) {
   std::string text;
   for (std::size_t end = 0; end < ways.size();) {
@@ -61,65 +72,80 @@ std::string lengths(const std::string& ways) {
 }
 
 TEST_F(TrialsOfSums, go_both_ways_in_turns_and_keep_the_one_that_is_faster_in_each_pair_of_rows) {
-  EXPECT_EQ(lengths(run(60, 4 * kMiB, times(200, 100))), "8s 8i 8s 8i 8s 8i 12I");
+  EXPECT_EQ(lengths(run(60, 4 * kMiB, times(200, 100))), "8u 8r 8u 8r 8u 8r 12R");
 }
 
-TEST_F(TrialsOfSums, end_with_the_first_pair_of_rows_that_does_not_favour_reading_in_place) {
-  EXPECT_EQ(lengths(run(20, 16 * kMiB, times(100, 200))), "8s 8i 4S");
-  int in_place_before = 0;
-  const auto slower_later = [&](bool in_place) {
-    return in_place && ++in_place_before <= kRow ? 100 : 200;
-  };
-  EXPECT_EQ(lengths(run(40, kMiB, slower_later)), "8s 8i 8s 8i 8S");
+TEST_F(TrialsOfSums, end_with_the_first_pair_of_rows_that_does_not_favour_the_rival) {
+  EXPECT_EQ(lengths(run(20, 16 * kMiB, times(100, 200))), "8u 8r 4U");
+  int before = 0;
+  const auto slower_later = [&](bool is_rival) { return is_rival && ++before <= kRow ? 100 : 200; };
+  EXPECT_EQ(lengths(run(40, kMiB, slower_later)), "8u 8r 8u 8r 8U");
 }
 
 TEST_F(TrialsOfSums, of_sizes_within_a_power_of_two_are_common) {
   run(kAll, 4 * kMiB, times(200, 100));
-  EXPECT_EQ(run(1, 8 * kMiB - 1, times(200, 100)), "I");
-  EXPECT_EQ(run(1, 8 * kMiB, times(200, 100)), "s");
-  EXPECT_EQ(run(1, 4 * kMiB - 1, times(200, 100)), "s");
+  EXPECT_EQ(run(1, 8 * kMiB - 1, times(200, 100)), "R");
+  EXPECT_EQ(run(1, 8 * kMiB, times(200, 100)), "u");
+  EXPECT_EQ(run(1, 4 * kMiB - 1, times(200, 100)), "u");
 }
 
-// One slow time in place and one fast time staged may be those of a busy processor.
+// One slow time of the rival and one fast time of the usual way may be those of a busy processor.
 TEST_F(TrialsOfSums, keep_the_usual_way_if_times_overlap) {
-  EXPECT_EQ(choice(1 * kMiB, {200, 200, 200, 200}, {200, 200, 200, 200}), 'S');
-  EXPECT_EQ(choice(2 * kMiB, {100, 200, 210, 205}, {190, 150, 900, 180}), 'I');
-  EXPECT_EQ(choice(4 * kMiB, {100, 180, 210, 205}, {190, 150, 900, 180}), 'S');
-  EXPECT_EQ(choice(8 * kMiB, {100, 200, 210, 205}, {190, 150, 900, 203}), 'S');
+  EXPECT_EQ(choice(1 * kMiB, {200, 200, 200, 200}, {200, 200, 200, 200}), 'U');
+  EXPECT_EQ(choice(2 * kMiB, {100, 200, 210, 205}, {190, 150, 900, 180}), 'R');
+  EXPECT_EQ(choice(4 * kMiB, {100, 180, 210, 205}, {190, 150, 900, 180}), 'U');
+  EXPECT_EQ(choice(8 * kMiB, {100, 200, 210, 205}, {190, 150, 900, 203}), 'U');
 }
 
 // The way is cold, and the first sums of a program touch new memory.
 TEST_F(TrialsOfSums, do_not_count_the_first_half_of_a_row) {
-  const auto choice_of_cold = [&](uint64_t bytes, Nanoseconds staged, Nanoseconds in_place) {
+  const auto choice_of_cold = [&](uint64_t bytes, Nanoseconds usual, Nanoseconds rival) {
     int runs = 0;
-    const auto time = [&](bool is_in_place) {
+    const auto time = [&](bool is_rival) {
       const Nanoseconds cold = runs++ % kRow < kRow / 2 ? 900 : 0;
-      return is_in_place ? in_place : staged + cold;
+      return is_rival ? rival : usual + cold;
     };
     return run(kAll + 1, bytes, time).back();
   };
-  EXPECT_EQ(choice_of_cold(kMiB, 200, 100), 'I');
-  EXPECT_EQ(choice_of_cold(2 * kMiB, 100, 200), 'S');
+  EXPECT_EQ(choice_of_cold(kMiB, 200, 100), 'R');
+  EXPECT_EQ(choice_of_cold(2 * kMiB, 100, 200), 'U');
 }
 
 TEST_F(TrialsOfSums, under_way_at_once_are_told_apart) {
-  for (uint64_t i = 0; i < kAll; ++i) trials_.next(i, kMiB, 100 * static_cast<Nanoseconds>(i));
-  const Trials::Way beyond = trials_.next(kAll, kMiB, 100 * kAll);  // the others have not ended
+  for (uint64_t i = 0; i < kAll; ++i) trials_.next(i, kMiB, 2, 100 * static_cast<Nanoseconds>(i));
+  const Trials::Turn beyond = trials_.next(kAll, kMiB, 2, 100 * kAll);  // the others have not ended
   EXPECT_TRUE(beyond.is_trial);
-  EXPECT_FALSE(beyond.in_place);
+  EXPECT_EQ(beyond.way, 0);
   for (uint64_t i = kAll + 1; i-- > 0;) {
-    const bool in_place = i / kRow % 2 == 1;
-    trials_.ended(i, 100 * static_cast<Nanoseconds>(i) + (in_place ? 500 : 900));
+    const bool is_rival = i / kRow % 2 == 1;
+    trials_.ended(i, 100 * static_cast<Nanoseconds>(i) + (is_rival ? 500 : 900));
   }
-  const Trials::Way way = trials_.next(kAll + 1, kMiB, 100 * kAll);
-  EXPECT_FALSE(way.is_trial);
-  EXPECT_TRUE(way.in_place);
+  const Trials::Turn turn = trials_.next(kAll + 1, kMiB, 2, 100 * kAll);
+  EXPECT_FALSE(turn.is_trial);
+  EXPECT_EQ(turn.way, 1);
 }
 
 TEST_F(TrialsOfSums, that_fail_do_not_keep_the_way_open_for_ever) {
-  for (uint64_t i = 0; i < 2 * kAll; ++i) EXPECT_TRUE(trials_.next(i, kMiB, 0).is_trial);
-  EXPECT_FALSE(trials_.next(2 * kAll, kMiB, 0).is_trial);
-  EXPECT_FALSE(trials_.next(2 * kAll + 1, kMiB, 0).in_place);
+  for (uint64_t i = 0; i < 2 * kAll; ++i) EXPECT_TRUE(trials_.next(i, kMiB, 2, 0).is_trial);
+  EXPECT_FALSE(trials_.next(2 * kAll, kMiB, 2, 0).is_trial);
+  EXPECT_EQ(trials_.next(2 * kAll + 1, kMiB, 2, 0).way, 0);
+}
+
+// The second rival wins against the usual way, and the third one loses against the second.
+TEST_F(TrialsOfSums, meet_one_rival_after_the_other) {
+  EXPECT_EQ(lengths(run(90, kMiB, {200, 300, 100, 150})), "8a 8b 8a 8c 8a 8c 8a 16c 8d 10C");
+  EXPECT_EQ(lengths(run(3, 2 * kMiB, {200})), "3A");
+}
+
+TEST_F(TrialsOfSums, begin_again_if_there_are_other_ways) {
+  run(kAll, kMiB, times(200, 100));
+  EXPECT_EQ(lengths(run(30, kMiB, {200, 300, 300})), "8a 8b 8a 6c");
+  // The time of a sum that began before does not count among those of the new trials.
+  const uint64_t old = sequence_++;
+  trials_.next(old, kMiB, 3, now_);
+  run(1, kMiB, times(200, 100));
+  trials_.ended(old, now_ + 1'000'000);
+  EXPECT_EQ(lengths(run(kAll, kMiB, times(200, 100))), "7u 8r 8u 8r 8u 8r 1R");
 }
 
 }  // namespace
