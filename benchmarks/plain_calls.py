@@ -9,6 +9,7 @@ the mean of 200 calls. The table has the median and the smallest turn of rank 0,
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import time
@@ -22,54 +23,48 @@ from rdmacoll.benchmarks.machine import machine_facts, machine_line
 CALLS = 200
 
 
-def ways(size: int) -> dict[str, Callable[[], Any]]:
-    """The measured ways to call. Those of ours are an allreduce in place, a broadcast and a barrier."""
+def ways(size: int) -> dict[str, dict[str, Callable[[], Any]]]:
+    """The measured ways to call, by collective. An allreduce and a broadcast are in place."""
     from mpi4py import MPI
 
     import rdmacoll
     from rdmacoll import engine
-    from rdmacoll._world.world import current
 
     rdmacoll.init()
-    array = np.ones(max(size // 4, 1), np.float32)
-    ours, plain = current(), current().plain_calls
-
-    def without_extension(call: Callable[[], Any]) -> Callable[[], Any]:
-        def called() -> Any:
-            ours.plain_calls = None
-            try:
-                return call()
-            finally:
-                ours.plain_calls = plain
-
-        return called
-
-    def allreduce() -> Any:
-        return engine.allreduce(array, op=rdmacoll.Max, out=array)
-
-    def broadcast() -> Any:
-        return engine.broadcast(array, 0, out=array)
-
-    found = {
-        "mpi4py, allreduce": lambda: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array, MPI.MAX),
-        "prepared allreduce": engine.prepare_allreduce(array, op=rdmacoll.Max, out=array),
+    world, array = MPI.COMM_WORLD, np.ones(max(size // 4, 1), np.float32)
+    rows = np.empty((rdmacoll.size(), *array.shape), np.float32)
+    collectives = {
+        engine.allreduce: (
+            lambda call: call(array, op=rdmacoll.Max, out=array),
+            lambda: world.Allreduce(MPI.IN_PLACE, array, MPI.MAX),
+        ),
+        engine.broadcast: (lambda call: call(array, 0, out=array), lambda: world.Bcast(array, 0)),
+        engine.allgather: (lambda call: call(array), lambda: world.Allgather(array, rows)),
+        engine.barrier: (lambda call: call(), world.Barrier),
     }
-    for name, call in ("allreduce", allreduce), ("broadcast", broadcast), ("barrier", engine.barrier):
-        if plain is not None:
-            found[f"extension, {name}"] = call
-        found[f"ctypes, {name}"] = without_extension(call)
+    found = {}
+    for call, (use, mpi) in collectives.items():
+        python = getattr(call, "__wrapped__", call)  # the Python function, which goes through ctypes
+        found[call.__name__] = {"mpi4py": mpi, "ctypes": functools.partial(use, python)}
+        if python is not call:
+            found[call.__name__]["extension"] = functools.partial(use, call)
+    found["allreduce"]["prepared"] = engine.prepare_allreduce(array, op=rdmacoll.Max, out=array)
     return found
 
 
-def measure(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, list[float]]:
-    """Returns the mean time of a call for each turn, in microseconds."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
+Times = dict[str, dict[str, list[float]]]
+
+
+def measure(collectives: dict[str, dict[str, Callable[[], Any]]], turns: int) -> Times:
+    """Returns the mean time of a call for each turn, in microseconds, by collective and way."""
+    times: Times = {name: {way: [] for way in calls} for name, calls in collectives.items()}
     for _ in range(turns):
-        for name, call in calls.items():
-            begin = time.perf_counter()
-            for _ in range(CALLS):
-                call()
-            times[name].append((time.perf_counter() - begin) / CALLS * 1e6)
+        for name, calls in collectives.items():
+            for way, call in calls.items():
+                begin = time.perf_counter()
+                for _ in range(CALLS):
+                    call()
+                times[name][way].append((time.perf_counter() - begin) / CALLS * 1e6)
     return times
 
 
@@ -85,12 +80,14 @@ def main() -> None:
 
     if rdmacoll.rank() == 0:
         print(f"{machine_line()}; {rdmacoll.size()} ranks, {options.bytes} bytes, {options.turns} turns")
-        base = statistics.median(times["mpi4py, allreduce"])
-        for name, values in times.items():
-            median = statistics.median(values)
-            print(
-                f"{name:22} median {median:8.2f}  least {min(values):8.2f}  mpi4py / it {base / median:5.2f}"
-            )
+        for name, found in times.items():
+            base = statistics.median(found["mpi4py"])
+            for way, values in found.items():
+                median = statistics.median(values)
+                print(
+                    f"{name:10} {way:10} median {median:8.2f}  least {min(values):8.2f}"
+                    f"  mpi4py / it {base / median:5.2f}"
+                )
         if options.json:
             with open(options.json, "w") as file:
                 json.dump({**machine_facts(), "ranks": rdmacoll.size(), "times_us": times}, file)
