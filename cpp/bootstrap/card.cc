@@ -5,117 +5,19 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <fstream>
 
+#include "base/json_scanner.h"
 #include "base/text.h"
 
 namespace rdmacoll {
 namespace {
 
 constexpr std::size_t kCardBytesMax = 64 * 1024;
-constexpr std::size_t kTextBytesMax = 4096;
 constexpr std::size_t kAddressesMax = 256;
 constexpr std::size_t kSettingsMax = 256;
 constexpr std::size_t kTransportsMax = 16;
 constexpr std::size_t kUnixNameBytesMax = 100;  // sockaddr_un takes 107
-
-// Reads text that another rank wrote. After the first unexpected letter it is !ok() and yields
-// nothing.
-class Scanner {
- public:
-  explicit Scanner(std::string_view text) : rest_(text) {}
-
-  bool ok() const { return ok_; }
-  bool at_end() const { return ok_ && rest_.empty(); }
-  bool next_is(char c) const { return ok_ && !rest_.empty() && rest_[0] == c; }
-  void fail() {
-    ok_ = false;
-    rest_ = {};
-  }
-
-  Scanner& expect(std::string_view literal) {
-    if (!rest_.starts_with(literal)) {
-      fail();
-    } else {
-      rest_.remove_prefix(literal.size());
-    }
-    return *this;
-  }
-
-  template <typename T>
-  T number() {
-    T value{};
-    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
-    if (error != std::errc()) {
-      fail();
-      return T{};
-    }
-    rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
-    return value;
-  }
-
-  bool flag() {
-    const auto value = number<int>();
-    if (value != 0 && value != 1) fail();
-    return value == 1;
-  }
-
-  std::string text() {
-    std::string value;
-    expect("\"");
-    while (ok_ && !next_is('"')) {
-      if (rest_.empty() || static_cast<unsigned char>(rest_[0]) < 0x20 ||
-          value.size() >= kTextBytesMax) {
-        fail();
-      } else if (rest_[0] == '\\') {
-        value += escaped();
-      } else {
-        value += rest_[0];
-        rest_.remove_prefix(1);
-      }
-    }
-    expect("\"");
-    return ok_ ? value : "";
-  }
-
-  // Calls `item` for each of [a,b,...] or {a,b,...}.
-  template <typename Item>
-  void list(std::string_view brackets, std::size_t max, Item item) {
-    expect(brackets.substr(0, 1));
-    for (std::size_t count = 0; ok_ && !next_is(brackets[1]); ++count) {
-      if (count > 0) expect(",");
-      if (count >= max) fail();
-      item();
-    }
-    expect(brackets.substr(1, 1));
-  }
-
- private:
-  std::string escaped() {
-    static constexpr std::string_view kShort = "\"\\/bfnrt";
-    static constexpr std::string_view kMeaning = "\"\\/\b\f\n\r\t";
-    const char kind = rest_.size() > 1 ? rest_[1] : '\0';
-    if (const std::size_t at = kShort.find(kind); kind != '\0' && at != kShort.npos) {
-      rest_.remove_prefix(2);
-      return std::string(1, kMeaning[at]);
-    }
-    unsigned value = 0;
-    if (kind == 'u' && rest_.size() >= 6) {
-      const auto [end, error] = std::from_chars(rest_.data() + 2, rest_.data() + 6, value, 16);
-      if (error == std::errc() && end == rest_.data() + 6) {
-        rest_.remove_prefix(6);
-        if (value < 0x80) return std::string(1, static_cast<char>(value));
-        if (value == 0xfffd) return "\xef\xbf\xbd";
-      }
-    }
-    fail();
-    return "";
-  }
-
-  std::string_view rest_;
-  bool ok_ = true;
-};
 
 // Whether a Unix socket's name has plain letters only. It is empty in a world of one.
 bool is_plain_name(const std::string& name) {
@@ -124,7 +26,7 @@ bool is_plain_name(const std::string& name) {
          });
 }
 
-TransportCard scan_transport(Scanner& scanner) {
+TransportCard scan_transport(JsonScanner& scanner) {
   TransportCard card;
   card.obstacle = scanner.expect("{\"obstacle\":").text();
   card.is_off = scanner.expect(",\"off\":").flag();
@@ -141,7 +43,7 @@ std::string transport_json(const std::string& name, const TransportCard& card) {
              ",\"request\":", json_quote(card.request), ",\"pool\":", card.pool_bytes, "}");
 }
 
-void scan(Scanner& scanner, Card& card) {
+void scan(JsonScanner& scanner, Card& card) {
   card.wire = scanner.expect("{\"wire\":").number<uint32_t>();
   card.abi = scanner.expect(",\"abi\":").number<uint32_t>();
   if (card.wire != kWireVersion) return;  // another version may mean anything by the rest
@@ -191,7 +93,7 @@ std::string to_json(const Card& card) {
 
 Status parse_card(std::string_view text, int rank, Card& card) {
   card = Card{};
-  Scanner scanner(text.size() <= kCardBytesMax ? text : std::string_view());
+  JsonScanner scanner(text.size() <= kCardBytesMax ? text : std::string_view());
   scan(scanner, card);
   if (scanner.ok()) return {};
   return Status(Code::invalid, cat("the card of rank ", rank, " cannot be read (", text.size(),
