@@ -17,7 +17,7 @@ MAY_INCLUDE = {
     "collectives": _BASE,
     "bootstrap": _BELOW | {"transport"},
     "settings": _BELOW | {"transport", "bootstrap", "collectives"},
-    "probe": _BELOW | {"transport"},
+    "probe": _BELOW | {"transport", "compute", "bootstrap"},
     "ps": _BELOW | {"transport"},
     "operation": _BELOW | {"collectives"},
     "agreement": _AGREEMENT,

@@ -72,6 +72,8 @@ struct Config {
   bool share_results = true;                  // RDMACOLL_SHARE_RESULTS
   std::optional<bool> one_copy;               // RDMACOLL_ONE_COPY: process_vm_readv; automatic
   Tune tune = Tune::start;                    // RDMACOLL_TUNE
+  std::string profile;                        // RDMACOLL_PROFILE: "off" or a path; automatic
+  std::string cache_folder;                   // this user's, for files that may be lost; "": none
   std::optional<int> compute_workers;         // RDMACOLL_COMPUTE_WORKERS; automatic
   std::optional<double> spin_us;              // RDMACOLL_SPIN_US; automatic
   std::string cuda_library = "libcuda.so.1";  // RDMACOLL_CUDA_LIBRARY

@@ -325,9 +325,22 @@ std::optional<std::string> environment(std::string_view name) {
   return text;
 }
 
+namespace {
+
+// As the XDG base directory specification has it: relative paths do not count.
+std::string cache_folder(Lookup lookup) {
+  const std::string own = lookup("XDG_CACHE_HOME").value_or("");
+  if (own.starts_with("/")) return own + "/rdmacoll";
+  const std::string home = lookup("HOME").value_or("");
+  return home.starts_with("/") ? home + "/.cache/rdmacoll" : "";
+}
+
+}  // namespace
+
 Status read_config(std::string_view arguments, Lookup lookup, Config& config,
                    std::vector<SettingValue>& values) {
   Config fresh;
+  fresh.cache_folder = cache_folder(lookup);
   values.clear();
   std::map<std::string, std::string> named;
   Status status = parse_arguments(arguments, named);

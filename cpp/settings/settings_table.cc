@@ -260,6 +260,12 @@ constexpr Setting kSettings[] = {
      [](Config& config, const ParsedValue& value) {
        config.tune = value.text == "off" ? Tune::off : Tune::start;
      }},
+    {"RDMACOLL_PROFILE", "", "auto", Unit::text, Scope::rank, "auto, off or a path",
+     "What copies and signals cost on this machine, for the choice of algorithms within a node. "
+     "auto: kept in the user's cache folder, and measured when it is missing there (50 ms at the "
+     "first start on a machine); off: usual figures; a path: kept in this file. `rdmacoll tune` "
+     "measures longer.",
+     0, 0, [](Config& config, const ParsedValue& value) { config.profile = value.text; }},
     {"RDMACOLL_SHARE_RESULTS", "", "true", Unit::flag, Scope::world, "true or false",
      "A node keeps one copy of each large sum of TensorFlow operations, which all its ranks read.",
      0, 0, [](Config& config, const ParsedValue& value) { config.share_results = value.flag; }},

@@ -54,6 +54,26 @@ TEST_F(ConfigTest, table_and_struct_agree_on_every_default) {
   EXPECT_EQ(config, fresh);
 }
 
+TEST_F(ConfigTest, the_cache_folder_is_the_users) {
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.cache_folder, "");
+  variables() = {{"HOME", "/h/a"}};
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.cache_folder, "/h/a/.cache/rdmacoll");
+  variables()["XDG_CACHE_HOME"] = "relative";
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.cache_folder, "/h/a/.cache/rdmacoll");
+  variables()["XDG_CACHE_HOME"] = "/var/b";
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.cache_folder, "/var/b/rdmacoll");
+  for (const auto& [given, profile] :
+       {std::pair{"auto", ""}, {"off", "off"}, {"/x.json", "/x.json"}}) {
+    variables()["RDMACOLL_PROFILE"] = given;
+    ASSERT_TRUE(read().ok());
+    EXPECT_EQ(config.profile, profile);
+  }
+}
+
 TEST_F(ConfigTest, names_are_unique_and_rows_are_complete) {
   std::set<std::string_view> names;
   for (const Setting& setting : settings_table()) {

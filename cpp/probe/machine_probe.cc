@@ -1,0 +1,336 @@
+#include "probe/machine_probe.h"
+
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/small_range.h"
+#include "probe/busy_core.h"
+
+namespace rdmacoll::probe {
+namespace {
+
+constexpr uint64_t kUsualL2 = 512 << 10;
+constexpr uint64_t kUsualL3 = 16 << 20;
+// Most of a working set of this many times the L3 has left it before it is used again.
+constexpr double kBeyondCache = 1.75;
+constexpr std::size_t kTouched = 2 << 20;  // memory is touched in steps of this size
+constexpr std::size_t kSamplesMin = 5;
+constexpr uint64_t kMiddleMax = 16 << 20;
+// Two threads may wait for their cores on a busy machine. After this many slices they give up.
+constexpr int kLineSlices = 8;
+// A machine keeps room for the job itself.
+constexpr uint64_t kShareOfMemory = 16;
+
+class Prober {
+ public:
+  Prober(const MachineFacts& facts, const ProbePlan& plan, Nanoseconds deadline, const Clock& clock)
+      : facts_(facts), plan_(plan), clock_(clock), deadline_(deadline) {
+    choose_cpus();
+  }
+
+  int cpu() const { return facts_.cpus.empty() ? -1 : facts_.cpus.front(); }
+
+  // Numbers that cost little come first, and are measured in any case. The others may find no time.
+  MachineProfile measure() {
+    MachineProfile found{.machine = facts_.key(),
+                         .cores = facts_.cpus.size(),
+                         .l2_bytes = facts_.l2_bytes,
+                         .l3_bytes = facts_.l3_bytes};
+    const uint64_t l2 = facts_.l2_bytes > 0 ? facts_.l2_bytes : kUsualL2;
+    const uint64_t l3 = facts_.l3_bytes > l2 ? facts_.l3_bytes : kUsualL3;
+    if (const Arena near(round(l2 / 2), false); touch(near)) {
+      found.copy_l2 = rate(near, copy);
+      found.sum_l2 = rate(near, sum);
+      one_copy(near, found);
+    }
+    if (facts_.l3_bytes > 2 * l2) {
+      if (const Arena middle(round(std::max(std::min(l3 / 4, kMiddleMax), 2 * l2)), false);
+          touch(middle)) {
+        found.copy_l3 = rate(middle, copy);
+        if (plan_.thorough) found.sum_l3 = rate(middle, sum);
+      }
+    }
+    found.line_ns = line();
+    in_memory(round(static_cast<uint64_t>(static_cast<double>(l3) * kBeyondCache)), found);
+    if (plan_.thorough) found.wake_ns = wake_up();
+    return found;
+  }
+
+ private:
+  static uint64_t round(uint64_t bytes) { return std::max<uint64_t>(bytes / kPage, 16) * kPage; }
+
+  // All threads together leave most of the memory to the job.
+  uint64_t room_in_memory() const {
+    return facts_.memory_limit == 0 ? UINT64_MAX : facts_.memory_limit / kShareOfMemory;
+  }
+
+  // The first of `order` is the next core, rather than a second hyper-thread of the same one, and
+  // with the same L3 if possible.
+  void choose_cpus() {
+    const std::vector<int>& cpus = facts_.cpus;
+    if (cpus.empty()) return;
+    others_.assign(cpus.begin() + 1, cpus.end());
+    std::stable_partition(others_.begin(), others_.end(),
+                          [&](int cpu) { return has(facts_.l3_cpus, cpu); });
+    std::stable_partition(others_.begin(), others_.end(),
+                          [&](int cpu) { return !has(facts_.siblings, cpu); });
+  }
+  static bool has(const std::vector<int>& cpus, int cpu) {
+    return std::find(cpus.begin(), cpus.end(), cpu) != cpus.end();
+  }
+  int second_cpu() const { return others_.empty() ? -1 : others_.front(); }
+  bool is_late() const { return clock_.now() >= deadline_; }
+
+  // False: there is no memory, or no time before `end`.
+  bool touch(const Arena& arena, Nanoseconds end = kNever) const {
+    for (std::size_t at = 0; at < arena.size(); at += kTouched) {
+      if (clock_.now() >= end) return false;
+      // Equal bytes that are no zeros: sums of them stay numbers, and are never subnormal.
+      std::memset(arena.data() + at, 0x3f, std::min(kTouched, arena.size() - at));
+    }
+    return arena.data() != nullptr;
+  }
+
+  // Copies and sums of `bytes` bytes, which fit no cache: of one core, and of several at once. Each
+  // core touches its own memory, which is then near it.
+  void in_memory(uint64_t bytes, MachineProfile& found) {
+    const uint64_t most = room_in_memory() / bytes;
+    if (bytes > plan_.bytes_max || most == 0) return;
+    const std::size_t helpers = std::min<std::size_t>(
+        {others_.size(), static_cast<std::size_t>(plan_.cores_max) - 1, most - 1});
+    std::vector<std::unique_ptr<Helper>> busy;
+    for (std::size_t i = 0; i < helpers; ++i) {
+      busy.push_back(std::make_unique<Helper>(*this, others_[i], bytes));
+    }
+    const Arena own(bytes, true);
+    if (!touch(own, deadline_)) return;
+    while (has(busy, Helper::kTouching) && !is_late()) sched_yield();
+    std::erase_if(busy, [](const auto& one) { return one->state() != Helper::kReady; });
+    found.copy_memory = rate(own, copy);
+    found.sum_memory = rate(own, sum);
+    if (busy.empty()) return;
+    const auto of_all = [&](Work work) {
+      for (auto& helper : busy) helper->begin(work);
+      while (has(busy, Helper::kReady) && !is_late()) sched_yield();
+      const uint64_t each = rate(own, work);
+      for (auto& helper : busy) helper->begin(nullptr);
+      while (has(busy, Helper::kBusy) && !is_late()) sched_yield();
+      return each * (busy.size() + 1);
+    };
+    found.copy_memory_all = of_all(copy);
+    found.sum_memory_all = of_all(sum);
+    if (found.copy_memory_all > 0) found.busy_cores = busy.size() + 1;
+  }
+
+  // A core that works in an arena of its own until it is stopped. It sleeps between two works.
+  class Helper {
+   public:
+    enum State : int { kTouching, kFailed, kReady, kBusy };
+
+    Helper(const Prober& prober, int cpu, std::size_t bytes)
+        : prober_(prober), arena_(bytes, true), thread_(cpu, [this] { run(); }) {
+      if (!thread_.has_started()) state_.store(kFailed);
+    }
+    ~Helper() {
+      is_over_.store(true);
+      begin(nullptr);
+    }
+    // Null: stop.
+    void begin(Work work) {
+      {
+        const std::lock_guard lock(mutex_);
+        work_.store(work);
+      }
+      changed_.notify_one();
+    }
+    int state() const { return state_.load(); }
+
+   private:
+    void run() {
+      if (!prober_.touch(arena_, prober_.deadline_)) return state_.store(kFailed);
+      Walk walk(arena_);
+      while (true) {
+        if (const Work work = work_.load(); work != nullptr) {
+          walk.step(work);
+          state_.store(kBusy);
+          continue;
+        }
+        state_.store(kReady);
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return work_.load() != nullptr || is_over_.load(); });
+        if (is_over_.load()) return;
+      }
+    }
+
+    const Prober& prober_;
+    Arena arena_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::atomic<Work> work_{nullptr};
+    std::atomic<int> state_{kTouching};
+    std::atomic<bool> is_over_{false};
+    PinnedThread thread_;  // the last member: it uses the others
+  };
+
+  static bool has(const std::vector<std::unique_ptr<Helper>>& helpers, int state) {
+    return is_any_of(helpers, [state](const auto& helper) { return helper->state() == state; });
+  }
+
+  // Bytes per microsecond. The quicker half of the samples counts: others were interrupted.
+  uint64_t rate(const Arena& arena, Work work) {
+    Walk walk(arena);
+    // Data that fits a cache is brought there first.
+    if (arena.size() <= 4 * kUsualL3) walk.once(work);
+    const double ns = sample([&] { walk.step(work); });
+    return static_cast<uint64_t>(static_cast<double>(walk.chunk()) * kMicrosecond /
+                                 std::max(ns, 1.0));
+  }
+
+  // The lower quartile of the time of `work`, in ns.
+  double sample(const std::function<void()>& work) {
+    samples_.clear();
+    const Nanoseconds end = std::min(deadline_, clock_.now() + plan_.slice);
+    Nanoseconds before = clock_.now();
+    while (samples_.size() < kSamplesMin || before < end) {
+      work();
+      const Nanoseconds after = clock_.now();
+      samples_.push_back(after - before);
+      before = after;
+    }
+    const auto quartile = samples_.begin() + static_cast<std::ptrdiff_t>(samples_.size() / 4);
+    std::nth_element(samples_.begin(), quartile, samples_.end());
+    return static_cast<double>(*quartile);
+  }
+
+  // Reads this process's own memory, as a peer would.
+  void one_copy(const Arena& arena, MachineProfile& found) {
+    const std::size_t pages = std::min<std::size_t>(arena.size() / 2 / kPage, 64);
+    const auto read = [&](std::span<const iovec> from) {
+      const iovec to{arena.half(), pages * kPage};
+      return ::process_vm_readv(::getpid(), &to, 1, from.data(), from.size(), 0) > 0;
+    };
+    std::vector<iovec> scattered;  // one byte of each page
+    for (std::size_t page = 0; page < pages; ++page) {
+      scattered.push_back({arena.data() + page * kPage, 1});
+    }
+    const std::vector<iovec> all{{arena.data(), pages * kPage}};
+    const std::span<const iovec> bytes(scattered);
+    if (!read(all) || !read(bytes)) return;
+    const double one_page = sample([&] { read(bytes.first(1)); });
+    const double each_page = sample([&] { read(bytes); });
+    const double all_bytes = sample([&] { read(all); });
+    const auto more_pages = static_cast<double>(pages - 1);
+    // A read of whole pages has no list of pieces, so a page costs at most what it costs there.
+    const double page = std::clamp((each_page - one_page) / more_pages, 0.0,
+                                   (all_bytes - one_page) / more_pages / 2);
+    const double call = std::max(one_page - page, 1.0);
+    const double moved = std::max(all_bytes - call - page * static_cast<double>(pages), 1.0);
+    found.one_copy_call_ns = static_cast<uint64_t>(call);
+    found.one_copy_page_ns = static_cast<uint64_t>(page);
+    found.one_copy_rate =
+        static_cast<uint64_t>(static_cast<double>(pages * kPage) * kMicrosecond / moved);
+  }
+
+  // Half of the time of a ping-pong between two cores, each of which writes a line of its own.
+  uint64_t line() {
+    if (second_cpu() < 0) return 0;
+    struct alignas(128) Line {
+      std::atomic<uint32_t> value{0};
+    };
+    Line ping, pong;
+    constexpr uint32_t kEnd = UINT32_MAX;
+    constexpr uint32_t kRounds = 32;  // each sample has so many
+    const Nanoseconds end = std::min(deadline_, clock_.now() + kLineSlices * plan_.slice);
+    // The clock is read seldom, since a reading takes a part of a line's time.
+    const auto differs = [this, end](const Line& line, uint32_t from, uint32_t& value) {
+      for (uint32_t looks = 1;; ++looks) {
+        value = line.value.load(std::memory_order_acquire);
+        if (value != from) return true;
+        if (looks % 256 == 0 && clock_.now() >= end) return false;
+      }
+    };
+    const PinnedThread second(second_cpu(), [&] {
+      for (uint32_t seen = 0; differs(ping, seen, seen) && seen != kEnd;) {
+        pong.value.store(seen, std::memory_order_release);
+      }
+    });
+    uint32_t round = 0, seen = 0;
+    bool is_answered = true;
+    const auto turn = [&] {
+      ping.value.store(++round, std::memory_order_release);
+      is_answered = differs(pong, round - 1, seen) && is_answered;
+    };
+    if (second.has_started()) turn();  // once the second core runs
+    const double ns = second.has_started() ? sample([&] {
+      for (uint32_t i = 0; i < kRounds; ++i) turn();
+    })
+                                           : 0;
+    ping.value.store(kEnd, std::memory_order_release);
+    return is_answered ? static_cast<uint64_t>(ns / (2 * kRounds) + 0.5) : 0;
+  }
+
+  // From the signal to a thread that sleeps until it runs on the second core.
+  uint64_t wake_up() {
+    const Fd bell(::eventfd(0, EFD_CLOEXEC));
+    if (second_cpu() < 0 || !bell) return 0;
+    std::atomic<uint32_t> woken{0};
+    const PinnedThread second(second_cpu(), [&] {
+      uint64_t count = 0;
+      while (::read(bell.get(), &count, sizeof count) == sizeof count) {
+        woken.fetch_add(1);
+        if (count > 1) return;
+      }
+    });
+    const auto ring = [&](uint64_t count) {
+      return ::write(bell.get(), &count, sizeof count) == sizeof count;
+    };
+    std::vector<Nanoseconds> times;
+    constexpr uint32_t kTimes = 100;
+    for (uint32_t round = 1; second.has_started() && round <= kTimes && !is_late(); ++round) {
+      ::usleep(200);  // the other thread sleeps again, and its core too
+      const Nanoseconds before = clock_.now();
+      if (!ring(1)) break;
+      while (woken.load() < round && !is_late()) continue;
+      times.push_back(clock_.now() - before);
+    }
+    ring(2);
+    if (times.empty()) return 0;
+    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
+                     times.end());
+    return static_cast<uint64_t>(times[times.size() / 2]);
+  }
+
+  const MachineFacts& facts_;
+  const ProbePlan& plan_;
+  const Clock& clock_;
+  Nanoseconds deadline_;
+  std::vector<int> others_;  // CPUs beside the first one, the nearest first
+  std::vector<Nanoseconds> samples_;
+};
+
+}  // namespace
+
+MachineProfile measure_machine(const MachineFacts& facts, const ProbePlan& plan) {
+  const SteadyClock clock;
+  Prober prober(facts, plan, clock.now() + plan.limit, clock);
+  MachineProfile found;
+  {
+    const PinnedThread first(prober.cpu(), [&] { found = prober.measure(); });
+  }
+  return found;
+}
+
+}  // namespace rdmacoll::probe

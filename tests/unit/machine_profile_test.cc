@@ -1,0 +1,150 @@
+// The profile of a machine as a value: its text, and the slowest of several.
+#include "probe/machine_profile.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace rdmacoll::probe {
+namespace {
+
+MachineProfile numbered(uint64_t first) {
+  MachineProfile profile{.machine = "Example \"9\"; Linux 6"};
+  for (const ProfileField& field : profile_fields()) profile.*field.value = first++;
+  return profile;
+}
+
+TEST(MachineProfile, has_each_field_once) {
+  std::set<std::string_view> names;
+  std::set<uint64_t> values;
+  const MachineProfile profile = numbered(1);
+  for (const ProfileField& field : profile_fields()) {
+    names.insert(field.name);
+    values.insert(profile.*field.value);
+  }
+  EXPECT_EQ(names.size(), profile_fields().size());
+  EXPECT_EQ(values.size(), profile_fields().size());
+  // A field without a row would be lost in the text.
+  EXPECT_EQ(sizeof(MachineProfile), sizeof(std::string) + profile_fields().size() * 8);
+}
+
+TEST(MachineProfile, comes_back_from_its_text) {
+  MachineProfile again;
+  ASSERT_TRUE(parse_profile(to_json(numbered(7)), again));
+  EXPECT_EQ(again, numbered(7));
+}
+
+TEST(MachineProfile, is_refused_when_its_text_is_damaged) {
+  const std::string text = to_json(numbered(7));
+  MachineProfile found = numbered(1);
+  for (std::size_t bytes = 0; bytes < text.size(); ++bytes) {
+    EXPECT_FALSE(parse_profile(text.substr(0, bytes), found)) << bytes;
+    EXPECT_EQ(found, MachineProfile{});
+  }
+  EXPECT_FALSE(parse_profile(text + " ", found));
+  for (const auto& [part, other] : {std::pair{"\"profile\":1", "\"profile\":2"},
+                                    {"\"line_ns\":", "\"line_ns\":-"},
+                                    {"\"line_ns\":", "\"line_ns\":99999999999999999999"},
+                                    {"\"line_ns\":", "\"line_ns\":9999999999999999"},
+                                    {"\"line_ns\":", "\"other_ns\":"}}) {
+    std::string changed = text;
+    const std::size_t at = changed.find(part);
+    ASSERT_NE(at, changed.npos) << part;
+    EXPECT_FALSE(parse_profile(changed.replace(at, std::string(part).size(), other), found))
+        << other;
+  }
+  EXPECT_FALSE(parse_profile(std::string(1 << 20, '{'), found));
+}
+
+TEST(SlowestProfile, has_the_slowest_number_of_each_kind) {
+  const MachineProfile all = slowest(std::vector{numbered(100), numbered(50), MachineProfile{}});
+  for (const ProfileField& field : profile_fields()) {
+    const MachineProfile expected = numbered(field.unit == "ns" ? 100 : 50);
+    EXPECT_EQ(all.*field.value, expected.*field.value) << field.name;
+  }
+  EXPECT_EQ(slowest({}), MachineProfile{});
+}
+
+LinkModel socket_links() { return usual_links(false); }
+
+TEST(LinksWithProfile, stay_as_usual_without_one) {
+  EXPECT_EQ(with_profile(socket_links(), {}).memory, NodeMemory{});
+}
+
+// Equal runs have equal bits, and between nodes the choice decides the order of additions.
+TEST(LinksWithProfile, have_the_usual_network) {
+  for (const uint64_t first : {1, 1000, 1'000'000}) {
+    for (const bool via_nic : {false, true}) {
+      LinkModel links = with_profile(usual_links(via_nic, 40), numbered(first));
+      EXPECT_NE(links.memory, NodeMemory{});
+      links.memory = {};
+      const LinkModel usual = usual_links(via_nic, 40);
+      EXPECT_EQ(links.node, usual.node);
+      EXPECT_EQ(links.network, usual.network);
+      EXPECT_EQ(links.rack_nodes, usual.rack_nodes);
+      EXPECT_EQ(links.uplink_bytes_per_us, usual.uplink_bytes_per_us);
+      EXPECT_EQ(links.eager_bytes, usual.eager_bytes);
+      EXPECT_EQ(links.via_nic, usual.via_nic);
+      EXPECT_EQ(links.step_us, usual.step_us);
+      EXPECT_EQ(links.copy_bytes_per_us, usual.copy_bytes_per_us);
+      EXPECT_EQ(links.reduce_bytes_per_us, usual.reduce_bytes_per_us);
+    }
+  }
+}
+
+TEST(LinksWithProfile, are_twice_as_slow_on_a_machine_that_is) {
+  const auto links_of = [](uint64_t rate, uint64_t ns) {
+    MachineProfile profile{.machine = "Example"};
+    for (const ProfileField& field : profile_fields()) {
+      profile.*field.value = field.unit == "ns" ? ns : rate;
+    }
+    profile.busy_cores = 2;
+    profile.copy_memory_all = profile.sum_memory_all = 2 * rate;
+    profile.l2_bytes = 2 << 20;
+    return with_profile(socket_links(), profile).memory;
+  };
+  const NodeMemory fast = links_of(40'000, 200), slow = links_of(20'000, 400);
+  EXPECT_EQ(fast.cache_bytes, 2U << 20);
+  EXPECT_DOUBLE_EQ(slow.round_us, 2 * fast.round_us);
+  EXPECT_DOUBLE_EQ(slow.line_us, 2 * fast.line_us);
+  EXPECT_DOUBLE_EQ(slow.read_call_us, 2 * fast.read_call_us);
+  EXPECT_DOUBLE_EQ(slow.read_page_us, 2 * fast.read_page_us);
+  EXPECT_DOUBLE_EQ(2 * slow.read_bytes_per_us, fast.read_bytes_per_us);
+  for (const auto& [less, more] : {std::pair{slow.copy, fast.copy}, {slow.reduce, fast.reduce}}) {
+    EXPECT_DOUBLE_EQ(2 * less.cached, more.cached);
+    EXPECT_DOUBLE_EQ(2 * less.beyond, more.beyond);
+    EXPECT_DOUBLE_EQ(2 * less.beyond_all, more.beyond_all);
+  }
+}
+
+TEST(LinksWithProfile, share_memory_if_busy_cores_hinder_each_other) {
+  const NodeMemory usual;
+  MachineProfile profile{.copy_memory = 40'000, .copy_memory_all = 80'000, .busy_cores = 2};
+  const auto copy = [&] { return with_profile(socket_links(), profile).memory.copy; };
+  // They do not: the node's rate is unknown, and as many times that of a core as usual.
+  EXPECT_DOUBLE_EQ(copy().beyond_all / copy().beyond, usual.copy.beyond_all / usual.copy.beyond);
+  profile.busy_cores = 64;
+  profile.copy_memory_all = 64 * 40'000;
+  EXPECT_DOUBLE_EQ(copy().beyond_all / copy().beyond, 64);
+  // They do: the node's rate is theirs.
+  profile.busy_cores = 2;
+  profile.copy_memory_all = 30'000;
+  const double all = copy().beyond_all;
+  EXPECT_LT(copy().shared_by(4), copy().beyond);
+  profile.copy_memory_all = 15'000;
+  EXPECT_DOUBLE_EQ(copy().beyond_all, all / 2);
+  EXPECT_LT(copy().shared_by(2), copy().beyond);
+  profile.copy_memory_all = profile.busy_cores = 0;
+  EXPECT_DOUBLE_EQ(copy().beyond_all / copy().beyond, usual.copy.beyond_all / usual.copy.beyond);
+}
+
+TEST(LinksWithProfile, are_bounded_when_a_measurement_was_disturbed) {
+  MachineProfile profile{.copy_l2 = 1, .line_ns = uint64_t{1} << 50};
+  const NodeMemory memory = with_profile(socket_links(), profile).memory;
+  const NodeMemory usual;
+  EXPECT_GE(memory.copy.cached, usual.copy.cached / 100);
+  EXPECT_LE(memory.round_us, usual.round_us * 100);
+}
+
+}  // namespace
+}  // namespace rdmacoll::probe
