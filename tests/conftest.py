@@ -18,6 +18,8 @@ from suites import Builds  # noqa: E402
 # As in the Makefile: one compiler cache for every build folder.
 os.environ.setdefault("CCACHE_BASEDIR", str(TESTS.parent))
 os.environ.setdefault("CCACHE_NOHASHDIR", "1")
+# Equal choices on every machine, and no file in the home of the user.
+os.environ.setdefault("RDMACOLL_PROFILE", "off")
 
 # A test may be skipped for these reasons only; any other skip is a failure.
 ALLOWED_SKIPS = {

@@ -84,6 +84,8 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     environ["PYTHONFAULTHANDLER"] = "1"
     environ["OMP_NUM_THREADS"] = "1"
     environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    # Equal choices on every machine, and no file in the home of the user.
+    environ["RDMACOLL_PROFILE"] = "off"
     environ.update(extra or {})
     return environ
 
@@ -151,7 +153,7 @@ def command_line(
 @functools.lru_cache(maxsize=1)
 def _command_line() -> Parent:
     """The shared parent of command lines. They read all variables at run time, except Python's own."""
-    own = (*_FOREIGN, "COLUMNS", "HOROVOD_", "TF_CONFIG")
+    own = (*_FOREIGN, "COLUMNS", "HOROVOD_", "TF_CONFIG", "XDG_CACHE_HOME")
     return Parent(clean_environment(), ("rdmacoll.cli.main", "rich.table"), own)
 
 

@@ -8,6 +8,7 @@
 #include "base/link_model.h"
 #include "base/status.h"
 #include "operation/operation.h"
+#include "probe/machine_profile.h"
 #include "sim/scale.h"
 
 namespace rdmacoll {
@@ -34,6 +35,10 @@ struct PlanQuery {
   // share the node if there is only one.
   int servers = 0;
 };
+// As tools.machine_profile() in rdmacoll_c.h.
+std::string machine_profile_json(const Config& config, bool measure);
+// The profile of this machine from its file; empty if there is none, or if it is off.
+probe::MachineProfile kept_profile(const Config& config);
 Status plan_json(const PlanQuery& query, const Config& config, std::string& json);
 
 }  // namespace rdmacoll

@@ -42,6 +42,12 @@ int engine_start(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms, 
   return report(engine->session->start({leaders, leaders + size}, nanoseconds(timeout_ms)), error);
 }
 
+char* engine_profile(rc_engine* engine) { return copy_text(engine->session->profile()); }
+
+void engine_set_profiles(rc_engine* engine, const char* const* profiles) {
+  engine->session->set_profiles({profiles, profiles + engine->session->size()});
+}
+
 void engine_close(rc_engine* engine, const char* cause) {
   engine->session->close(cause == nullptr ? "" : cause);
 }
@@ -192,6 +198,8 @@ const rc_engine_api kEngineApi{
     .gpu_of = engine_gpu_of,
     .gpu_allocate = engine_gpu_allocate,
     .gpu_free = engine_gpu_free,
+    .profile = engine_profile,
+    .set_profiles = engine_set_profiles,
 };
 
 }  // namespace rdmacoll

@@ -252,8 +252,8 @@ typedef struct rc_engine_api {
    *   2. The caller gathers all cards, by rank.
    *   3. node: finds the rank that leads this rank's node, by trying a real connection. Fails with
    *      ConfigError if settings or builds differ between the cards.
-   *   4. The caller gathers the leaders. start connects the control tree and starts the engine
-   *      thread.
+   *   4. The caller gathers the leaders, and with them each rank's profile. start connects the
+   *      control tree and starts the engine thread.
    * secret: the job's secret (16 bytes or more). job: the job's name. arguments: as in
    * tools.settings(). Call close for every opened engine. */
   int (*open)(int32_t rank, int32_t size, const char* job, const uint8_t* secret,
@@ -336,6 +336,12 @@ typedef struct rc_engine_api {
   /* Frees a reference to memory of a GPU. stream: the engine uses the memory again after the
    * present work of this stream, numbered as in rc_request; 0: at once. */
   void (*gpu_free)(rc_engine* engine, rc_result* result, uint64_t stream);
+  /* After node: the profile of this rank's machine, one line of JSON, if this rank leads a node of
+   * several ranks. It is read from its file (RDMACOLL_PROFILE), or else measured, in about 50 ms,
+   * and kept. Returns "" at other ranks, and without a profile. */
+  char* (*profile)(rc_engine* engine);
+  /* Before start: the profiles of all ranks, by rank. Rank 0 chooses algorithms by the slowest. */
+  void (*set_profiles)(rc_engine* engine, const char* const* profiles);
 } rc_engine_api;
 
 /* Operations that run once. */
@@ -595,6 +601,15 @@ typedef struct rc_tools_api {
    * "error": why the setting cannot be}], "warnings": sentences about lost direct ways}. Unknown
    * facts are null. */
   int (*gpus)(const char* sys, const char* proc, const char* arguments, char** json, char** error);
+  /* Returns the profile of this machine under these settings. measure: 0 reads it from its file, 1
+   * measures it for up to 20 s and writes the file. arguments: as in settings(), with its errors.
+   * {"source": "off", "none", "file" or "measured", "path": of the file, or "", "note": a sentence
+   * about a file that could not be used or written, or "", "took_s": of the measurement, "machine":
+   * the file's name for it, "memory_limit": bytes of the control group or the machine, "quota":
+   * cores of processor time, or null, "threads_per_core", "shared_huge_pages": the kernel's word,
+   * "fields": [{"name", "unit": "bytes", "cores", "bytes/us" or "ns", "value": null if it was not
+   * measured, "meaning"}]} */
+  int (*machine_profile)(const char* arguments, int32_t measure, char** json, char** error);
 } rc_tools_api;
 
 typedef struct rc_api {

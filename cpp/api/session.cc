@@ -142,7 +142,9 @@ Status Session::open(int rank, int size, std::string job, std::vector<std::byte>
 }
 
 Status Session::probe_node(const std::vector<std::string>& cards, int& leader) {
-  return fabric_->probe_node(cards, leader);
+  RC_RETURN_IF_ERROR(fabric_->probe_node(cards, leader));
+  leads_node_ = leader == rank_ && fabric_->has_neighbours();
+  return {};
 }
 
 Status Session::start(const std::vector<int>& leaders, Nanoseconds timeout) {
@@ -199,7 +201,7 @@ Status Session::set_up(const std::vector<int>& leaders) {
         "this rank may use one core only, where TensorFlow and the engine fight over it; start "
         "with: mpirun --bind-to none.");
   }
-  const LinkModel links = links_between_nodes();
+  const LinkModel links = this->links();
   const Oversubscription oversubscription = world_.oversubscription(cores);
   const int share = oversubscription.cpus / oversubscription.ranks;
   compute_ = make_compute(std::min({cores, share, cores_of_quota()}), links);
@@ -221,11 +223,12 @@ Status Session::set_up(const std::vector<int>& leaders) {
   return driver_->open();
 }
 
-// The usual model of this kind of link, with the known rate.
-LinkModel Session::links_between_nodes() const {
+// The usual model of this kind of link, with the known rate, and with the measured costs within a
+// node.
+LinkModel Session::links() const {
   const double gbit =
       config_.link_gbit ? static_cast<double>(*config_.link_gbit) : fabric_->link_gbit_per_s();
-  return usual_links(fabric_->via_nic(), gbit);
+  return probe::with_profile(usual_links(fabric_->via_nic(), gbit), profile_);
 }
 
 void Session::log_transport() const {

@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "memory/device_memory.h"
 #include "memory/pool.h"
+#include "probe/machine_profile.h"
 #include "settings/settings.h"
 
 namespace rdmacoll {
@@ -33,6 +34,11 @@ class Session {
   const std::string& card() const { return fabric_->card(); }
   Fabric& fabric() { return *fabric_; }
   Status probe_node(const std::vector<std::string>& cards, int& leader);
+  // After probe_node. At the leader of a node of several ranks: the profile of its machine, which
+  // is measured if it is not kept yet. "": of the other ranks, or without a profile.
+  std::string profile() const;
+  // Before start(): the profiles of all ranks. Those of rank 0 decide, so the others ignore them.
+  void set_profiles(const std::vector<std::string>& profiles);
   // Connects the world. Returns busy() after `timeout`; call it again then. kNever: only the limit
   // of the settings. After success it returns an error if a rank was lost meanwhile.
   Status start(const std::vector<int>& leaders, Nanoseconds timeout = kNever);
@@ -79,7 +85,7 @@ class Session {
   Session() = default;
   Status set_up(const std::vector<int>& leaders);
   void log_waiting();
-  LinkModel links_between_nodes() const;
+  LinkModel links() const;
   void log_transport() const;
   Status check_forced_way() const;
   std::string gpu_summary();
@@ -93,6 +99,8 @@ class Session {
   Log log_;
   int rank_ = 0;
   int size_ = 1;
+  bool leads_node_ = false;        // this rank leads one of several ranks
+  probe::MachineProfile profile_;  // at rank 0: the slowest one of all nodes
   World world_;
   std::shared_ptr<MemoryPool> pool_;  // shared with lent memory, which may outlive the session
   std::unique_ptr<Fabric> fabric_;

@@ -54,6 +54,7 @@ int tools_explain(const rc_plan_query* given, const char* arguments, char** json
   std::string text;
   Status status = read(arguments, config, values);
   if (status.ok()) status = plan_query_from(*given, query);
+  if (status.ok()) query.links = probe::with_profile(query.links, kept_profile(config));
   if (status.ok()) status = plan_json(query, config, text);
   if (status.ok()) *json = copy_text(text);
   return report(status, error);
@@ -140,6 +141,14 @@ int tools_gpus(const char* sys, const char* proc, const char* arguments, char** 
   return report(status, error);
 }
 
+int tools_machine_profile(const char* arguments, int32_t measure, char** json, char** error) {
+  Config config;
+  std::vector<SettingValue> values;
+  const Status status = read(arguments, config, values);
+  if (status.ok()) *json = copy_text(machine_profile_json(config, measure != 0));
+  return report(status, error);
+}
+
 }  // namespace
 
 const rc_tools_api kToolsApi{
@@ -158,6 +167,7 @@ const rc_tools_api kToolsApi{
     .pair_run = tools_pair_run,
     .pair_free = tools_pair_free,
     .gpus = tools_gpus,
+    .machine_profile = tools_machine_profile,
 };
 
 }  // namespace rdmacoll

@@ -14,8 +14,9 @@
 
 namespace rdmacoll {
 
-// Grows with every change of frames, messages, the handshake or this card.
-inline constexpr uint32_t kWireVersion = 29;
+// Grows with every change of frames, messages, the handshake, this card or the other texts of a
+// start.
+inline constexpr uint32_t kWireVersion = 30;
 
 struct Card {
   uint32_t wire = kWireVersion;  // a card of another version is read up to abi

@@ -53,6 +53,9 @@ class Fabric final : public Transport {
   // seconds at most.
   Status probe_node(const std::vector<std::string>& cards, int& leader);
 
+  // After probe_node: whether other ranks of this user run on this node, as far as cards tell.
+  bool has_neighbours() const;
+
   // Makes the world from the leader that each rank has found. Call it after probe_node.
   Status make_world(const std::vector<int>& leaders, World& world) const;
 

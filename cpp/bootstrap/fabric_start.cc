@@ -132,6 +132,12 @@ Status Fabric::probe_node(const std::vector<std::string>& cards, int& leader) {
   return {};
 }
 
+bool Fabric::has_neighbours() const {
+  return std::ranges::count_if(cards_, [this](const Card& card) {
+           return card.node_key == card_.node_key && card.uid == card_.uid;
+         }) > 1;
+}
+
 bool Fabric::node_socket_accepts(int peer, Nanoseconds deadline) const {
   while (true) {
     Fd socket;

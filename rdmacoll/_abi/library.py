@@ -161,6 +161,14 @@ class Library:
         self._check(call(opened, texts, ctypes.byref(leader), ctypes.byref(error)), error)
         return leader.value
 
+    def engine_profile(self, engine: int) -> str:
+        """After step 3: the profile of this rank's machine, if it leads a node of several ranks; else ""."""
+        return self.take_text(self._engine.profile(engine))
+
+    def engine_set_profiles(self, engine: int, profiles: Sequence[str]) -> None:
+        """Before step 4: the profiles of all ranks, by rank."""
+        self._engine.set_profiles(engine, (ctypes.c_char_p * len(profiles))(*[p.encode() for p in profiles]))
+
     def engine_start(self, engine: int, leaders: Sequence[int], timeout_ms: int) -> bool:
         """Step 4: connects the control tree and starts the engine's thread.
 
@@ -323,6 +331,13 @@ class Library:
     def gpus(self, arguments: str = "", *, sys: str = "/sys", proc: str = "/proc") -> dict[str, Any]:
         """GPUs, NICs and the way between each two. Keys in rdmacoll_c.h. Raises ConfigError."""
         return self._answer(self._tools.gpus, sys.encode(), proc.encode(), arguments.encode())
+
+    def machine_profile(self, arguments: str = "", *, measure: bool = False) -> dict[str, Any]:
+        """The profile of this machine; `measure`: measured for up to 20 s and kept. Keys in rdmacoll_c.h.
+
+        Raises ConfigError.
+        """
+        return self._answer(self._tools.machine_profile, arguments.encode(), int(measure))
 
     def pair_open(
         self, *, side: int, numbers: Sequence[int], job: str, secret: bytes, arguments: str

@@ -11,7 +11,7 @@ _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 ABI_VERSION = 1
-HEADER_HASH = 0x8BC944AFCD68ED9E
+HEADER_HASH = 0xB87C1DB8032275EF
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -247,6 +247,8 @@ class EngineApi(ctypes.Structure):
             ),
         ),
         ("gpu_free", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS, ctypes.c_uint64)),
+        ("profile", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
+        ("set_profiles", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.POINTER(ctypes.c_char_p))),
     ]
 
 
@@ -564,6 +566,16 @@ class ToolsApi(ctypes.Structure):
                 ctypes.c_char_p,
                 ctypes.c_char_p,
                 ctypes.c_char_p,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "machine_profile",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.c_char_p,
+                ctypes.c_int32,
                 _ADDRESSES,
                 _ADDRESSES,
             ),

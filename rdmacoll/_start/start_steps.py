@@ -60,6 +60,9 @@ def start_engine(
         exchange.share_address(lambda: library.engine_forward_rendezvous(engine))
         return card
 
+    def find_node() -> str:
+        return f"{library.engine_node(engine, cards)} {library.engine_profile(engine)}"
+
     def connect() -> str:
         while not library.engine_start(engine, leaders, _SLICE_MS):
             exchange.check()
@@ -74,10 +77,9 @@ def start_engine(
         job, secret = exchange.job()
         cards = agree(exchange, open_engine)
         liveness = LivenessCheck(cards, launch.rank)
-        found = agree(
-            exchange, lambda: str(library.engine_node(engine, cards)), _LivenessWatch(liveness.check)
-        )
-        leaders = [int(text) for text in found]
+        found = [text.partition(" ") for text in agree(exchange, find_node, _LivenessWatch(liveness.check))]
+        leaders = [int(leader) for leader, _, _ in found]
+        library.engine_set_profiles(engine, [profile for _, _, profile in found])
         watch = _LivenessWatch(check_ranks)
         agree(exchange, connect, watch)
         if servers is not None:

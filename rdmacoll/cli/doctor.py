@@ -55,6 +55,7 @@ CHECKS = (
     Check("Node", "open files", system.files, ("files",)),
     Check("Node", "memory", system.memory, ("memory", "settings")),
     Check("Node", "threads", system.threads, ("threads", "cores")),
+    Check("Node", "profile", system.profile, ("profile",)),
     Check("Network", "loopback", network.loopback, ("network",)),
     Check("Network", "host name", network.host_name, ("network", "start")),
     Check("Network", "interfaces", network.interfaces, ("network", "settings")),

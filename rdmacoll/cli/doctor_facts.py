@@ -209,4 +209,5 @@ class Machine:
     packages: Packages = field(default_factory=Packages)
     start: Start = field(default_factory=Start)
     gpus: Mapping[str, Any] = field(default_factory=dict)  # the engine's report; empty: there is none
+    profile: Mapping[str, Any] = field(default_factory=dict)  # measured costs; empty: unknown
     broken: Mapping[str, str] = field(default_factory=dict)

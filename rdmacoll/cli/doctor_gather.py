@@ -102,6 +102,16 @@ def gpus(loaded: library.Library | None) -> Mapping[str, Any]:
         return {}  # the part of the settings has the reason
 
 
+def _profile(loaded: library.Library | None) -> Mapping[str, Any]:
+    """The kept profile of this machine. Without an engine, or under wrong settings, there is none."""
+    if loaded is None:
+        return {}
+    try:
+        return loaded.machine_profile()
+    except ConfigError:
+        return {}  # the part of the settings has the reason
+
+
 def _settings() -> Settings:
     found = _loaded()
     if found is None:
@@ -353,5 +363,6 @@ def gather(*, load_tensorflow: bool = False) -> Machine:
         packages=part("packages", lambda: _packages(load_tensorflow), Packages()),
         start=part("start", _start, Start()),
         gpus=part("gpus", lambda: gpus(_loaded()), {}),
+        profile=part("profile", lambda: _profile(_loaded()), {}),
         broken=broken,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rdmacoll.cli.doctor_facts import UNLIMITED, Machine
 from rdmacoll.cli.doctor_findings import Finding, limit_cure, note, ok, problem, size_text
+from rdmacoll.cli.profile_text import summary
 
 # Descriptors: the engine keeps some for each peer; Python and TensorFlow keep hundreds.
 _FILES_TIGHT, _FILES_FEW = 1024, 256
@@ -185,6 +186,25 @@ def threads(machine: Machine) -> Iterator[Finding]:
         omp_threads = f", OMP_NUM_THREADS={found.omp_threads}" if found.omp_threads is not None else ""
         seen = ("no limit" if soft == UNLIMITED else f"up to {soft}") + omp_threads
         yield ok("threads", seen, why="the engine, TensorFlow and numpy start threads", check=check)
+
+
+def profile(machine: Machine) -> Iterator[Finding]:
+    """The measured costs of this machine, and the file that keeps them."""
+    found = machine.profile
+    if not found:
+        return
+    why = "rank 0 chooses algorithms within a node by what copies and signals cost on the slowest machine"
+    check = "rdmacoll tune"
+    if not found["note"]:
+        yield ok("profile", summary(found), why=why, check=check)
+        return
+    yield note(
+        "profile",
+        found["note"].rstrip("."),
+        why=why,
+        cure="rdmacoll tune, which writes it anew; or RDMACOLL_PROFILE with another file, or off",
+        check=check,
+    )
 
 
 def files(machine: Machine) -> Iterator[Finding]:

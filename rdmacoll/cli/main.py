@@ -26,6 +26,7 @@ from rdmacoll.cli.run import run
 from rdmacoll.cli.scale import scale
 from rdmacoll.cli.selftest import selftest
 from rdmacoll.cli.serve import serve
+from rdmacoll.cli.tune import tune
 from rdmacoll.version import __version__
 
 # If one rank fails, the launcher ends the others. Rank 0 gets this long to print the reason.
@@ -42,6 +43,7 @@ commands.add_command(config)
 commands.add_command(doctor)
 commands.add_command(verify_schedules)
 commands.add_command(plan)
+commands.add_command(tune)
 commands.add_command(selftest)
 sim.add_command(scale)
 commands.add_command(sim)

@@ -8,6 +8,7 @@ import click
 
 from rdmacoll._abi.plan_query import OPERATIONS, explain
 from rdmacoll._base.text import bytes_text, counted
+from rdmacoll.cli.plan_measure import measured_beside_model, time_text
 from rdmacoll.cli.report import (
     Findings,
     command,
@@ -52,9 +53,8 @@ _STEP_MEANINGS = {
 @click.option(
     "--bytes",
     "size",
-    default="1M",
-    show_default=True,
-    help="Bytes of each rank. For allgather and gather: of all ranks together. For scatter: of the root.",
+    help="Bytes of each rank. For allgather and gather: of all ranks together. For scatter: of the root. "
+    "Default: 1M, with --measure 64K to 64M.",
 )
 @click.option(
     "--dtype",
@@ -85,13 +85,19 @@ _STEP_MEANINGS = {
     type=click.IntRange(min=0),
     help="The number of parameter servers.",
 )
+@click.option(
+    "--measure",
+    "measures",
+    is_flag=True,
+    help="Run the operation on the ranks of this launcher, and print its time beside the model's.",
+)
 @command("plan")
 def plan(
     *,
     operation: str,
     ranks: int,
     nodes: int,
-    size: str,
+    size: str | None,
     dtype: str,
     algorithm: str | None,
     rank: int,
@@ -99,14 +105,21 @@ def plan(
     latency_us: float,
     gbit: float,
     servers: int,
+    measures: bool,
 ) -> Findings:
     """Explains an operation without running it: which algorithm, why, at what cost, in which steps.
 
     The costs come from executing the schedules of all ranks against a model of the links. Settings of the
     environment count: RDMACOLL_ALLREDUCE_ALGORITHM, RDMACOLL_ORDER, RDMACOLL_SEGMENT_BYTES,
-    RDMACOLL_LINK_GBIT, and those that turn a transport off.
+    RDMACOLL_LINK_GBIT, and those that turn a transport off. So does the profile of this machine, if a start
+    or `rdmacoll tune` has kept one.
+
+    mpirun -np 2 rdmacoll plan --op allreduce --measure runs the operation, and prints its time beside the
+    model's.
     """
-    count = parse_bytes(size)
+    if measures:
+        return measured_beside_model(operation, None if size is None else parse_bytes(size))
+    count = parse_bytes(size or "1M")
     rows = networks()
     # The last row reaches every rank, and carries what no other row carries.
     chosen = next((row for row in rows if row["name"] == network or not (network or row["is_off"])), rows[-1])
@@ -199,15 +212,6 @@ def _print_costs(count: int, found: dict[str, Any]) -> None:
         "* is chosen. messages: of the rank that sends most. network: sent to other nodes by the node that "
         f"sends most. cut: segments x parts.{order}"
     )
-
-
-def time_text(time_us: float) -> str:
-    """A time with its unit.
-
-    >>> time_text(269.1), time_text(39410.8)
-    ('269.1 us', '39.4 ms')
-    """
-    return f"{time_us:.1f} us" if time_us < 10_000 else f"{time_us / 1e3:.1f} ms"
 
 
 def _binary(count: int) -> str:

@@ -1,0 +1,107 @@
+"""`rdmacoll plan --measure`: the times of an operation beside those that the cost model predicts."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import click
+import numpy as np
+
+from rdmacoll._abi.library import load
+from rdmacoll._abi.plan_query import explain
+from rdmacoll._base.text import bytes_text, counted
+from rdmacoll._world import world
+from rdmacoll.benchmarks.machine import machine_facts, machine_line
+from rdmacoll.cli import bench_memory, measure
+from rdmacoll.cli.bench_kinds import KINDS
+from rdmacoll.cli.profile_text import summary
+from rdmacoll.cli.report import Findings, print_line, print_prose
+
+_SIZES = [64 << 10 << 2 * power for power in range(6)]
+_TURNS = 7
+_BURST_S = 0.1
+# The first large sums of each size try two ways to move data. They end before anything is timed.
+_TRIALS = 120
+_DTYPE = np.dtype(np.float32)
+
+
+def time_text(time_us: float) -> str:
+    """A time with its unit.
+
+    >>> time_text(269.1), time_text(39410.8)
+    ('269.1 us', '39.4 ms')
+    """
+    return f"{time_us:.1f} us" if time_us < 10_000 else f"{time_us / 1e3:.1f} ms"
+
+
+def measured_beside_model(operation: str, size: int | None) -> Findings:
+    """Measures the operation on the ranks of this launcher. size: in bytes; None: from 64 KiB to 64 MiB.
+
+    Raises click's usage error in a world of one, and if the ranks are on several nodes: the model compares
+    networks, and does not predict their times."""
+    world.init()
+    ranks = world.size()
+    if ranks < 2:
+        raise click.UsageError(
+            "--measure needs several ranks: mpirun --bind-to none -np 2 rdmacoll plan --measure"
+        )
+    nodes = len(set(world.describe()["nodes"]))
+    if nodes > 1:
+        raise click.UsageError(
+            f"--measure needs ranks of one node, and these are on {nodes}: the model does not predict "
+            "networks. Start all ranks on one node."
+        )
+    kind, memory = KINDS[operation], bench_memory.HostMemory()
+    profile = load().machine_profile()
+    print_line(f"{operation}, {counted(ranks, 'rank')} of one node; {machine_line()}")
+    print_prose(f"profile: {summary(profile)}")
+    print_line(f"{'size':>8} {'algorithm':<20} {'model':>10} {'measured':>10} {'least':>10} {'ratio':>6}")
+    rows: list[dict[str, Any]] = []
+    contestant = measure.OurContestant()
+    for one_size in _SIZES if size is None else [size]:
+        count = max(1, one_size // _DTYPE.itemsize // ranks) * ranks
+        found = explain(operation, ranks=ranks, nodes=1, count=count * _DTYPE.itemsize)
+        model_us = next(row["time_us"] for row in found["costs"] if row["algorithm"] == found["algorithm"])
+        _end_trials(contestant, operation, count)
+        cell = measure.interleaved([contestant], kind, count, memory, turns=_TURNS, burst_s=_BURST_S)[0]
+        median_us = statistics.median(cell.seconds) * 1e6
+        rows.append(
+            {
+                "bytes": count * _DTYPE.itemsize,
+                "algorithm": found["algorithm"],
+                "model_us": model_us,
+                "time_us": {
+                    "median": median_us,
+                    "min": min(cell.seconds) * 1e6,
+                    "max": max(cell.seconds) * 1e6,
+                },
+                "ratio": model_us / median_us,
+                "wrong": cell.wrong,
+            }
+        )
+        print_line(
+            f"{bytes_text(count * _DTYPE.itemsize):>8} {found['algorithm']:<20} {time_text(model_us):>10} "
+            f"{time_text(median_us):>10} {time_text(min(cell.seconds) * 1e6):>10} "
+            f"{model_us / median_us:>6.2f}"
+        )
+    print_prose(
+        "ratio: model / measured, the median of the turns. A prediction is good between 0.8 and 1.25."
+    )
+    return {
+        "ok": all(row["wrong"] == 0 for row in rows),
+        "operation": operation,
+        "ranks": ranks,
+        **machine_facts(),
+        "profile": profile,
+        "rows": rows,
+    }
+
+
+def _end_trials(contestant: measure.OurContestant, operation: str, count: int) -> None:
+    """Calls until the engine has chosen the way of large sums."""
+    if operation != "allreduce" or count * _DTYPE.itemsize < 1 << 20:
+        return
+    run = contestant.prepare(KINDS[operation], np.zeros(count, _DTYPE), count, measure.rank_of_world())
+    for _ in range(_TRIALS):
+        run()

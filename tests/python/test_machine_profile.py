@@ -1,0 +1,151 @@
+"""The profile of a machine: measured at the first start, kept in a file, and never a reason to fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rank_program import program
+from ranks import Outcome, Run, command_line, run
+
+LOG = {"RDMACOLL_LOG": "debug", "RDMACOLL_PROFILE": "auto"}
+MEASURED, READ = "measured this machine in", "the profile of this machine is from"
+# Sums in one order, whatever the algorithm: other algorithms for other sizes must not be seen in the bits.
+SUMS = program(
+    """
+import hashlib
+digest = hashlib.sha256()
+values = np.random.default_rng(me)
+for count in (1, 700, 9000, 70_000, 300_001, 1_100_000):
+    digest.update(engine.allreduce(values.standard_normal(count, np.float32), op=rdmacoll.Sum).tobytes())
+""",
+    after='report({"sums": digest.hexdigest()})',
+)
+BARRIER = program("engine.barrier()")
+
+
+def cache(folder: Path) -> dict[str, str]:
+    return {**LOG, "XDG_CACHE_HOME": str(folder)}
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def times(outcome: Outcome, words: str) -> int:
+    """How often the ranks said these words. Ranks of mpirun share one output."""
+    return sum(output.count(words) for output in {rank.output for rank in outcome.ranks})
+
+
+@pytest.mark.parametrize("launcher", ["tcp", "mpirun"])
+def test_the_first_start_measures_once_and_the_next_one_reads(tmp_path, launcher):
+    first = run(BARRIER, 3, launcher=launcher, env=cache(tmp_path))
+    first.succeeded()
+    assert (times(first, MEASURED), times(first, READ)) == (1, 0), first.text()
+    (path,) = files(tmp_path)
+    assert path.parent == tmp_path / "rdmacoll"
+    found = json.loads(path.read_text())
+    assert found["copy_l2"] > 0
+    second = run(BARRIER, 3, launcher=launcher, env=cache(tmp_path))
+    second.succeeded()
+    assert (times(second, MEASURED), times(second, READ)) == (0, 1), second.text()
+    assert json.loads(path.read_text()) == found
+
+
+def test_a_world_of_one_measures_nothing(tmp_path):
+    run(BARRIER, 1, env=cache(tmp_path)).succeeded()
+    assert files(tmp_path) == []
+
+
+def test_two_jobs_that_start_at_once_leave_one_whole_file(tmp_path):
+    with Run(BARRIER, 8, env=cache(tmp_path)) as first, Run(BARRIER, 2, env=cache(tmp_path)) as second:
+        first.finish(120).succeeded()
+        second.finish(120).succeeded()
+    (path,) = files(tmp_path)
+    assert json.loads(path.read_text())["profile"] == 1
+
+
+def test_no_folder_for_the_file_is_told_once_and_ends_nothing(tmp_path):
+    (tmp_path / "file").touch()
+    unwritable = run(BARRIER, 2, env=cache(tmp_path / "file"))
+    unwritable.succeeded()
+    assert times(unwritable, "info: the profile of this machine cannot be kept in") == 1
+    homeless = run(BARRIER, 2, env={**LOG, "HOME": "", "XDG_CACHE_HOME": ""})
+    homeless.succeeded()
+    assert times(homeless, "info: the profile of this machine is not kept") == 1, homeless.text()
+    quiet = run(BARRIER, 2, env={"RDMACOLL_PROFILE": "auto", "XDG_CACHE_HOME": str(tmp_path / "file")})
+    quiet.succeeded()
+    assert "profile" not in quiet.text()
+
+
+def test_a_named_file_is_kept_and_one_that_is_damaged_is_replaced(tmp_path):
+    path = tmp_path / "own" / "profile.json"
+    env = {**LOG, "RDMACOLL_PROFILE": str(path), "HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": ""}
+    run(BARRIER, 2, env=env).succeeded()
+    whole = path.read_text()
+    path.write_text(whole[:-40])
+    again = run(BARRIER, 2, env=env)
+    again.succeeded()
+    assert f"info: {path} is not used: it is damaged" in again.text()
+    assert json.loads(path.read_text()).keys() == json.loads(whole).keys()
+    assert files(tmp_path) == [path]
+
+
+def test_no_profile_changes_the_bits_of_sums(tmp_path):
+    """Slow and fast machines take other algorithms, which all add in one order within a node."""
+    expected = run(SUMS, 3, env={"RDMACOLL_PROFILE": "off"}).succeeded()
+    path = tmp_path / "profile.json"
+    run(BARRIER, 2, env={**LOG, "RDMACOLL_PROFILE": str(path)}).succeeded()
+    measured = json.loads(path.read_text())
+    for rate, time_ns in ((1, 1_000_000), (1_000_000, 1)):
+        planted = {
+            name: value if isinstance(value, str) or name == "profile" else time_ns if "_ns" in name else rate
+            for name, value in measured.items()
+        }
+        path.write_text(json.dumps(planted, separators=(",", ":")))
+        outcome = run(SUMS, 3, env={**LOG, "RDMACOLL_PROFILE": str(path)})
+        found = outcome.succeeded()
+        assert READ in outcome.text()
+        assert [one["sums"] for one in found] == [one["sums"] for one in expected]
+
+
+def test_tune_prints_and_keeps_the_profile_and_doctor_shows_it(tmp_path):
+    env = cache(tmp_path)
+    code, found, output = command_line(tmp_path, "doctor", env=env)
+    assert "not measured yet" in output
+    code, found, output = command_line(tmp_path, "tune", env=env)
+    assert (code, found["ok"], found["source"]) == (0, True, "measured"), output
+    (path,) = files(tmp_path / "rdmacoll")
+    assert str(path) in output
+    assert found["path"] == str(path)
+    values = {field["name"]: field["value"] for field in found["fields"]}
+    assert values["copy_l2"] > 0
+    assert "a cache line from core to core" in output
+    kept = json.loads(path.read_text())
+    assert {name: value or None for name, value in kept.items() if name in values} == values
+    code, found, output = command_line(tmp_path, "doctor", env=env)
+    assert str(path) in " ".join(finding["seen"] for finding in found["findings"])
+
+
+def test_tune_fails_where_it_cannot_keep_the_profile(tmp_path):
+    (tmp_path / "file").touch()
+    code, found, output = command_line(tmp_path, "tune", env=cache(tmp_path / "file"))
+    assert (code, found["ok"]) == (1, False)
+    assert "cannot be kept" in output
+    code, found, output = command_line(tmp_path, "tune", env={"RDMACOLL_PROFILE": "off"})
+    assert (code, found["error"]["kind"]) == (1, "ConfigError"), found
+    assert "unset it" in output
+
+
+def test_plan_measures_beside_the_model(tmp_path):
+    code, found, output = command_line(tmp_path, "plan", "--measure", "--bytes", "256K", ranks=2)
+    assert (code, found["ok"]) == (0, True), output
+    (row,) = found["rows"]
+    assert row["bytes"] == 256 << 10
+    assert min(row["model_us"], row["time_us"]["min"]) > 0
+    assert row["ratio"] == pytest.approx(row["model_us"] / row["time_us"]["median"])
+    assert "256K" in output
+    code, _, output = command_line(tmp_path, "plan", "--measure")
+    assert code == 2
+    assert "mpirun --bind-to none" in output
