@@ -9,6 +9,8 @@ const rc_api* library = nullptr;
 
 namespace {
 
+constexpr long kContract = 2;  // CONTRACT in rdmacoll/_abi/fast_calls.py
+
 void* save_thread() { return PyEval_SaveThread(); }
 void restore_thread(void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }
 
@@ -49,7 +51,9 @@ bool add_object(PyObject* module, const char* name, PyObject* object) {
 
 PyObject* make_module() {
   Ref module(PyModule_Create(&definition));
-  const bool is_complete = module && add_object(module.get(), "Run", make_run_type()) &&
+  const bool is_complete = module &&
+                           PyModule_AddIntConstant(module.get(), "CONTRACT", kContract) == 0 &&
+                           add_object(module.get(), "Run", make_run_type()) &&
                            add_object(module.get(), "Calls", make_calls_type()) &&
                            add_object(module.get(), "PlainFunction", make_plain_function_type()) &&
                            add_object(module.get(), "CAPSULE_DESTRUCTOR", capsule_destructor());

@@ -26,7 +26,10 @@ def _extension() -> Any:
         return None
 
 
-_MODULE = _extension()
+# The contract between this file and cpp/python: a change of what a function takes or gives is a new number.
+CONTRACT = 2
+_FOUND = _extension()
+_MODULE = _FOUND if getattr(_FOUND, "CONTRACT", None) == CONTRACT else None
 # The base class of prepared calls that run without Python code, or None.
 RUN: Any = _MODULE and _MODULE.Run
 # The address of a destructor of DLPack capsules (rdmacoll/_abi/dlpack.py), or None.
@@ -35,7 +38,7 @@ CAPSULE_DESTRUCTOR: Any = getattr(_MODULE, "CAPSULE_DESTRUCTOR", None)
 
 def connect(table_address: int) -> bool:
     """Gives the library's table to the extension. False if the extension is of another build."""
-    return _MODULE is None or bool(_MODULE.connect(table_address))
+    return _FOUND is None or (_MODULE is not None and bool(_MODULE.connect(table_address)))
 
 
 def set_error_factory(error_from: Callable[[str], BaseException]) -> None:

@@ -6,6 +6,9 @@ import copy
 import inspect
 import pickle
 import pydoc
+import re
+import subprocess
+import sys
 import typing
 import weakref
 
@@ -182,6 +185,7 @@ now = [sys.getrefcount(each) for each in (one, other, ours, only, None)]
 assert now[:4] == references[:4] and abs(now[4] - references[4]) < 50, (references, now)
 assert ours.plain_calls.in_flight == 0
 module.current, module.perform = python
+engine.barrier()    # neither rank leaves before the other one has ended
 """
     assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
 
@@ -303,7 +307,10 @@ if me == 0:
     rdmacoll.init(rank=0, size=1, rendezvous="127.0.0.1:0")    # for the report
 else:
     engine.allreduce(np.ones(3), rdmacoll.Sum, name="known")
-    time.sleep(0.5)
+    try:
+        engine.barrier(name="never")
+    except rdmacoll.RdmacollError:
+        pass    # rank 0 has left
 """
     outcome = run(program(body), 2).succeeded()
     assert [entry["error"] for entry in outcome] == [None, None]
@@ -318,6 +325,24 @@ for _ in range(100):
 {turns_of_a_thread_during("engine.allreduce(mine, rdmacoll.Max, out=mine)")}
 """
     assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
+
+
+def test_an_extension_of_another_build_is_refused_at_the_start() -> None:
+    program = """
+import sys, types
+sys.modules["rdmacoll.lib.fast_calls"] = types.SimpleNamespace(connect=lambda table: True)
+import rdmacoll
+try:
+    rdmacoll.init(rank=0, size=1, rendezvous="127.0.0.1:0")
+except rdmacoll.ConfigError as error:
+    print(error)
+"""
+    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert re.fullmatch(
+        r"fast_calls.abi3.so and \S+ come from different builds. Install the package again, or run "
+        r'"make native" in the clone.\n',
+        outcome.stdout,
+    ), outcome.stdout
 
 
 def test_without_the_extension_everything_goes_through_ctypes() -> None:
