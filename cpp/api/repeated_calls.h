@@ -2,6 +2,9 @@
 // runs its operation again. The operation knows its descriptor, plan and recipe then. Nothing keeps
 // the caller's memory, whose address is compared and not read. Threads never wait for each other
 // here: one that finds another one at work goes without an operation, and keeps none.
+//
+// This helps calls up to 64 KiB. To see it, let can_repeat() return false
+// (docs/measurements/2026-11-28-what-mechanisms-are-worth.md).
 #pragma once
 
 #include <array>

@@ -1,5 +1,11 @@
 // Decides how long to poll before sleeping: as long as polling has paid lately. It resembles the
 // kernel's halt polling for virtual machines, but returns to the full spin budget at once.
+//
+// Polling helps all small operations, since a wake-up takes longer than they do. Shorter polling
+// saves processor time where ranks wait for slow links or late peers, and changes no other time.
+// YieldCost helps where other processes want the cores.
+// docs/measurements/2026-11-28-what-mechanisms-are-worth.md has the figures, and shows how to see
+// them (RDMACOLL_SPIN_US=0).
 #pragma once
 
 #include <algorithm>

@@ -59,7 +59,8 @@ class Driver {
                          GilRelease* gil_release = nullptr);
   // Submits, and drives the engine for op_spin unless another thread drives it. If the peers are
   // ready, the operation ends here, and no thread is woken. Otherwise the engine thread completes
-  // it.
+  // it. This helps small TensorFlow operations. To see it, return submit(operation) instead
+  // (docs/measurements/2026-11-28-what-mechanisms-are-worth.md).
   Status submit_and_drive(const OperationRef& operation);
   // Returns when the operation is done, or after `timeout` (kNever: no limit). Drives the engine
   // unless another thread does. Returns whether the operation is done.

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "compute/compute.h"
 #include "execution/pinned_memory.h"
+#include "execution/places_in_turn.h"
 #include "execution/recipe.h"
 #include "memory/gpu_work.h"
 #include "memory/pool.h"
@@ -150,7 +151,7 @@ class Executor final : public ComputeSink {
     std::byte* gpu_allocation = nullptr;
     Gpu gpu_of_allocation = kHost;
     uint64_t gpu_bytes = 0;
-    uint64_t turn = 0;  // counts segments, to rotate through the places
+    PlacesInTurn places;
   };
   struct Slot {
     Lane lane = 0;  // equals its index

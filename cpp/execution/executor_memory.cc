@@ -10,13 +10,6 @@
 namespace rdmacoll {
 namespace {
 
-// In each lane, memory that peers read rotates through this many bytes of places, if the pool has
-// room. When a place is used again, its lines have left the second-level caches, so writing it
-// takes no lines away from a reader. The size was measured
-// (docs/measurements/2026-11-25-measured-otherwise.md).
-constexpr uint64_t kTurnedBytes = 512 << 10;
-constexpr uint64_t kPlaceAlignment = 4096;
-
 bool is_on_gpu(const Piece& piece) { return piece.gpu != kHost; }
 
 }  // namespace
@@ -112,17 +105,17 @@ uint64_t Executor::slice_bytes(const Run& run, const Slice& slice) const {
          static_cast<uint64_t>(width(slice));
 }
 
-// Only batches of one segment rotate their places. Several segments already use several places.
+// Only batches of one segment take places in turn (places_in_turn.h), if the pool has room. Several
+// segments already use several places.
 Status Executor::place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes) {
   if (run.gpu != kHost) {
     move_work(run, run.gpu_allocation);
     return {};
   }
   const bool takes_turns = program.has_peer_visible_writes && segments == 1 && bytes > 0;
-  const uint64_t place = round_up(bytes, kPlaceAlignment);
-  const uint64_t turned = std::max(place, kTurnedBytes);
-  if (takes_turns && turned > run.work_bytes && pool_.used() + turned <= pool_.size() / 4) {
-    if (allocate_work(run, turned)) pool_.touch(run.allocation, turned + kAwayFromArrays);
+  const uint64_t places = PlacesInTurn::all_bytes(bytes);
+  if (takes_turns && places > run.work_bytes && pool_.used() + places <= pool_.size() / 4) {
+    if (allocate_work(run, places)) pool_.touch(run.allocation, places + kAwayFromArrays);
   }
   if (bytes > run.work_bytes) {
     if (run.allocation != nullptr) pool_.free(std::exchange(run.allocation, nullptr));
@@ -131,9 +124,7 @@ Status Executor::place_work(Run& run, const Program& program, uint32_t segments,
   }
   if (run.allocation == nullptr) return {};  // the program needs no work memory
   std::byte* work = run.allocation + kAwayFromArrays;
-  if (takes_turns && place <= run.work_bytes) {
-    work += run.turn++ % (std::min(run.work_bytes, turned) / place) * place;
-  }
+  if (takes_turns) work += run.places.next(bytes, run.work_bytes);
   move_work(run, work);
   return {};
 }

@@ -1,6 +1,10 @@
 // Results that all ranks of a node share. One rank lends the memory from its pool, which the others
 // map. Each rank writes its part of the sum there, and no rank copies the parts of the others. A
 // block begins with the number of ranks that still hold it.
+//
+// They help TensorFlow's sums from 1 MiB on, and all gradients of a model most. A backward pass of
+// an accelerator may hide the difference. RDMACOLL_SHARE_RESULTS=false shows it
+// (docs/measurements/2026-11-28-what-mechanisms-are-worth.md).
 #pragma once
 
 #include <algorithm>

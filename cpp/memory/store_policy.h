@@ -5,6 +5,10 @@
 // widely even on one machine (measured). If a write goes past the cache, it takes nothing away, and
 // the reader fetches the lines from memory. Both ways are tried for each size, and the faster one
 // is used for some thousands of writes.
+//
+// This helps from 16 KiB on where copies use ordinary stores, as those of an older glibc do, and
+// where all writes wait for lines. docs/measurements/2026-11-28-what-mechanisms-are-worth.md has
+// the figures, and shows how to see them.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
 // Copies past the cache. A write through the cache first fetches each line from memory, so memory
-// that is not read before costs its bytes twice.
+// that is not read before costs its bytes twice. This helps large collectives of several ranks that
+// share the memory's rate (docs/measurements/2026-11-28-what-mechanisms-are-worth.md).
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 """The extension module `fast_calls` (cpp/python): calls of the library without ctypes and Python frames.
 
-It is optional. Without it calls do the same through ctypes, and take longer.
+It is optional. Without it calls do the same through ctypes, and take longer: several times as long below 64
+KiB. `_MODULE = None` below shows it (docs/measurements/2026-11-28-what-mechanisms-are-worth.md).
 """
 
 from __future__ import annotations

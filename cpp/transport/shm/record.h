@@ -63,7 +63,9 @@ inline constexpr std::size_t kGpuSlabsMax = 1024;  // maximum of one peer
 
 inline constexpr std::size_t kPiecesMax = 128;
 static_assert(sizeof(RecordHeader) + kPiecesMax * sizeof(PieceRecord) <= kRecordBytesMax);
-// Transfers up to this size go as data. Two copies take less time than a view and its release.
+// Transfers up to this size go as data. Two copies take less time than a view and its release. This
+// helps most for the smallest sums
+// (docs/measurements/2026-11-28-what-mechanisms-are-worth.md).
 inline constexpr std::size_t kDataBytesMax = 4096;
 static_assert(sizeof(RecordHeader) + kDataBytesMax <= kRecordBytesMax);
 inline constexpr std::size_t kControlFragmentMax = kRecordBytesMax - sizeof(RecordHeader);

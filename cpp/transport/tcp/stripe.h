@@ -3,6 +3,10 @@
 // remaining stripe of the first transfer with bytes left. If the first stream has not begun a
 // transfer, the further streams may take all of it. So a faster stream carries more, and no stream
 // waits for another.
+//
+// They help where one stream does not fill the link: bonded ports, a limit for each stream, BBR.
+// They cost time where processors are the limit. RDMACOLL_TCP_STREAMS=4 shows it
+// (docs/measurements/2026-11-28-what-mechanisms-are-worth.md).
 #pragma once
 
 #include <cstdint>
