@@ -1,5 +1,6 @@
 // Explains a choice: the algorithm, the cost of each algorithm, and the schedule of one rank.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 
@@ -72,9 +73,9 @@ std::vector<int> nodes_of(const PlanQuery& query) {
   return nodes;
 }
 
-// The choice follows the ranges of the rows, not the cost model. Explains why it is not the model's
-// `cheapest` algorithm. It tries the choice with one fact changed, or takes the row's correction of
-// the model.
+// The choice follows the rows' formulas and ranges, not the cost model. Explains why it is not the
+// model's `cheapest` algorithm. It tries the choice with one fact changed, or takes the row's
+// correction of the model.
 std::string_view why_not_cheapest(const PlanQuery& query, const Tuning& tuning, const Facts& facts,
                                   Algorithm chosen, Algorithm cheapest) {
   const auto differs = [&](const Facts& others) {
@@ -89,8 +90,9 @@ std::string_view why_not_cheapest(const PlanQuery& query, const Tuning& tuning, 
   if (differs(free)) return "RDMACOLL_ALLREDUCE_ALGORITHM forces the choice";
   if (differs(any_order)) return "RDMACOLL_ORDER requests canonical order";
   if (facts.one_node) {
-    return "measured: within a node the limits come from 2 to 4 ranks on 2 cores, not from the "
-           "model";
+    return std::isinf(cost_in_node(*row_of(cheapest), tuning, facts))
+               ? "it is no candidate within a node"
+               : "the choice follows the formulas, which are simpler than the model";
   }
   const AlgorithmRow& row = *row_of(cheapest);
   if (row.needs_even && !facts.is_even) {
@@ -105,6 +107,12 @@ std::string_view why_not_cheapest(const PlanQuery& query, const Tuning& tuning, 
     return "the limits between algorithms are set for the usual latency";
   }
   return "the choice uses few and round limits between algorithms";
+}
+
+// "null" if the algorithm is no candidate, and between nodes, where ranges decide.
+std::string formula_text(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts) {
+  const double cost = facts.one_node ? cost_in_node(row, tuning, facts) : HUGE_VAL;
+  return std::isinf(cost) ? "null" : cat(cost);
 }
 
 std::string quoted(std::string_view name, std::string_view text) {
@@ -161,8 +169,9 @@ Status plan_json(const PlanQuery& given, const Config& config, std::string& json
     const Cost cost = cost_of(schedules, std::span(nodes).first(schedules.size()), query.links,
                               bytes, segment_bytes);
     costs.push_back(cat("{", quoted("algorithm", row->name), ", \"time_us\": ", cost.time_us,
-                        ", \"messages\": ", cost.messages, ", \"network_bytes\": ",
-                        cost.network_bytes, ", \"segment_bytes\": ", std::min(segment_bytes, bytes),
+                        ", \"formula_us\": ", formula_text(*row, tuning, facts), ", \"messages\": ",
+                        cost.messages, ", \"network_bytes\": ", cost.network_bytes,
+                        ", \"segment_bytes\": ", std::min(segment_bytes, bytes),
                         ", \"segments\": ", (bytes + segment_bytes - 1) / segment_bytes,
                         ", \"parts\": ", schedules.front().parts, ", \"canonical\": ",
                         !adds                      ? "null"

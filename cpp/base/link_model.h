@@ -37,7 +37,7 @@ struct NodeMemory {
   double round_us = 0.4;     // from the post of a message to the peer that waits for it
   double message_us = 0.02;  // processor time to post a message, and to take one
   double step_us = 0.08;     // fixed processor time of any copy or sum, beside its bytes
-  double line_us = 0.001;    // one cache line of 64 bytes out of another rank's cache, in a row
+  double line_us = 0.0003;   // one cache line of 64 bytes out of another rank's cache, in a row
   uint64_t cache_bytes = 1 << 20;  // data of a rank up to here stays in a cache of its own
   MemoryRate copy{.cached = 75'000, .beyond = 24'000, .beyond_all = 192'000};
   // For each source but the first.

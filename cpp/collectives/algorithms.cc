@@ -14,27 +14,28 @@ namespace {
 using Result = AlgorithmRow::Result;
 
 // One row for each algorithm: the name of its AlgorithmRow without "_row". Among those with one
-// result, the first one that is preferred runs.
+// result, the first one that is preferred runs between nodes. Within a node the cheapest one runs,
+// and the first one of several with the same cost.
 #define RDMACOLL_ALGORITHMS(ROW) \
   ROW(parameter_server)          \
-  ROW(one_shot)                  \
   ROW(recursive_doubling)        \
+  ROW(one_shot)                  \
   ROW(two_level)                 \
   ROW(direct)                    \
   ROW(halving_doubling)          \
   ROW(ring)                      \
-  ROW(flat_broadcast)            \
   ROW(pipelined_tree)            \
   ROW(binomial_broadcast)        \
-  ROW(direct_allgather)          \
+  ROW(flat_broadcast)            \
   ROW(doubling_allgather)        \
   ROW(ring_allgather)            \
+  ROW(direct_allgather)          \
   ROW(direct_reduce_scatter)     \
   ROW(ring_reduce_scatter)       \
   ROW(bruck_alltoall)            \
   ROW(pairwise_alltoall)         \
-  ROW(flat_reduce)               \
   ROW(binomial_reduce)           \
+  ROW(flat_reduce)               \
   ROW(direct_reduce)             \
   ROW(direct_gather)             \
   ROW(direct_scatter)

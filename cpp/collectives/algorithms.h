@@ -71,6 +71,7 @@ enum class Segments : uint8_t {
 
 struct Facts;
 struct Tuning;
+class InNode;
 
 // Places of one segment that recursive algorithms need at most: in each round one to receive and
 // one to publish.
@@ -96,8 +97,13 @@ struct AlgorithmRow {
     root_concatenation,
     exchange
   } result;
-  // Why the algorithm is the best one for these facts, or "": it is not. choose() takes the first
-  // row of the table that gives a reason. Null: the algorithm only runs if it is forced.
+  // Within a node: the closed form of its cost in microseconds. choose() takes the cheapest
+  // algorithm there. The formula leaves out no more than a tenth of cost_of(), which executes the
+  // schedules. Such an algorithm adds in canonical order within any node. Null: it only runs there
+  // if it is forced.
+  double (*cost_in_node)(const InNode& node) = nullptr;
+  // Between nodes: why the algorithm is the best one for these facts, or "": it is not. choose()
+  // takes the first row of the table that gives a reason. Null: it only runs there if it is forced.
   std::string_view (*preferred)(const Tuning& tuning, const Facts& facts) = nullptr;
   // Why measurements contradict the cost model's opinion that the algorithm is the cheapest here,
   // or

@@ -1,6 +1,9 @@
+#include <algorithm>
+
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
+#include "collectives/in_node.h"
 
 namespace rdmacoll {
 
@@ -26,6 +29,17 @@ Schedule binomial_broadcast(const Shape& shape) {
 
 namespace {
 
+double binomial_broadcast_in_node(const InNode& node) {
+  const double bytes = node.segment();
+  const int depth = node.depth(), children = node.doublings();
+  const double root = node.copy(bytes) + node.pack(bytes) + node.messages(children);
+  const double reads = node.messages(1) + node.read(bytes);
+  const double inner = reads + node.pack(bytes) + node.messages(std::max(0, children - 1));
+  const double served = node.serve(bytes, children);
+  const double passage = root + std::max(0, depth - 1) * (reads + node.pack(bytes)) + reads;
+  return node.time(passage, std::max({root, inner, served}), (depth + 1) * node.round());
+}
+
 std::string_view prefers_binomial_broadcast(const Tuning&, const Facts&) {
   return "the fewest rounds, and neighbours of a node get it from each other";
 }
@@ -37,6 +51,7 @@ extern constinit const AlgorithmRow binomial_broadcast_row{
     .name = "binomial_broadcast",
     .make = binomial_broadcast,
     .result = AlgorithmRow::Result::root_value,
+    .cost_in_node = binomial_broadcast_in_node,
     .preferred = prefers_binomial_broadcast,
     .segments = Segments::tree};
 

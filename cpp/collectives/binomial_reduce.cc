@@ -2,6 +2,7 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/in_node.h"
 #include "collectives/ranges.h"
 
 namespace rdmacoll {
@@ -40,9 +41,19 @@ Schedule binomial_reduce(const Shape& shape) {
 
 namespace {
 
+double binomial_reduce_in_node(const InNode& node) {
+  const double bytes = node.segment();
+  const int children = node.doublings();
+  const double leaf = node.pack(bytes) + node.messages(1);
+  double root = children > 0 ? node.sum(bytes, 1) : 0;
+  for (int level = 1; level < children; ++level) root += node.sum_to_pool(node.partial(bytes));
+  root += node.messages(children);
+  return node.time(leaf + root + node.messages(std::max(0, children - 1)), std::max(leaf, root),
+                   (node.depth() + 1) * node.round());
+}
+
 bool is_short_reduce(const Tuning& tuning, const Facts& facts) {
   const uint64_t bytes = partial_bytes(facts);
-  if (facts.one_node) return bytes <= tuning.doubling_bytes_shared;
   const bool is_for_tree = !has_wide_partials(facts) || bytes <= tuning.reduce_bytes_wide ||
                            facts.ranks > tuning.reduce_ranks_wide;
   if (facts.spread.shares_nodes && tuning.reduces_by_node && is_for_tree) return true;
@@ -61,6 +72,7 @@ extern constinit const AlgorithmRow binomial_reduce_row{.algorithm = Algorithm{1
                                                         .name = "binomial_reduce",
                                                         .make = binomial_reduce,
                                                         .result = AlgorithmRow::Result::root_sum,
+                                                        .cost_in_node = binomial_reduce_in_node,
                                                         .preferred = prefers_binomial_reduce,
                                                         .segments = Segments::tree};
 

@@ -1,9 +1,11 @@
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
+#include "collectives/in_node.h"
 
 namespace rdmacoll {
 namespace {
@@ -58,12 +60,26 @@ Schedule bruck_alltoall(const Shape& shape) {
 
 namespace {
 
+constexpr int kFewOfNode = 8;
+
+// Each round gathers half of the parts, and brings half of them to the pool.
+double bruck_in_node(const InNode& node) {
+  // Few ranks of a node have one round, as in their roll call.
+  const bool is_worth_it = node.ranks() > kFewOfNode && node.is_one_segment();
+  if (!node.is_even() || !is_worth_it) return std::numeric_limits<double>::infinity();
+  const double half = node.part() / 4 * node.ranks();
+  const int rounds = node.doublings();
+  const double work = rounds * (node.gather(half) + node.messages(2) + node.read_to_pool(half)) +
+                      node.unpack(2 * half);
+  return node.time(work, rounds * node.round());
+}
+
 std::string_view prefers_bruck_alltoall(const Tuning& tuning, const Facts& facts) {
   const auto pairs = static_cast<uint64_t>(facts.ranks) * static_cast<uint64_t>(facts.ranks);
   const uint64_t most =
       facts.spread.shares_nodes ? tuning.bruck_bytes_port : tuning.bruck_bytes_network;
   const bool is_small = facts.bytes <= most * pairs;
-  const bool are_many = !facts.one_node && facts.ranks >= tuning.bruck_ranks_network;
+  const bool are_many = facts.ranks >= tuning.bruck_ranks_network;
   if (!facts.is_even || !is_small || !are_many) return "";
   return "small, many ranks: log2 p messages instead of p-1";
 }
@@ -74,6 +90,7 @@ extern constinit const AlgorithmRow bruck_alltoall_row{.algorithm = Algorithm{17
                                                        .name = "bruck_alltoall",
                                                        .make = bruck_alltoall,
                                                        .result = AlgorithmRow::Result::exchange,
+                                                       .cost_in_node = bruck_in_node,
                                                        .preferred = prefers_bruck_alltoall,
                                                        .needs_even = true};
 

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <map>
 #include <set>
 
 #include "base/status.h"
 #include "collectives/doubling.h"
+#include "collectives/in_node.h"
 
 namespace rdmacoll {
 namespace {
@@ -25,31 +27,59 @@ const AlgorithmRow* forced_at(const Facts& facts) {
   return nullptr;
 }
 
-// The first row of the table that is preferred.
+// Costs that differ by less are the same.
+constexpr double kDraw = 0.999;
+
+// The cheapest row within a node. The first one counts if several cost the same.
+const AlgorithmRow& cheapest_in_node(AlgorithmRow::Result result, const Tuning& tuning,
+                                     const Facts& facts) {
+  const AlgorithmRow* best = nullptr;
+  double least = std::numeric_limits<double>::infinity();
+  for (const AlgorithmRow& row : algorithm_table()) {
+    if (row.result != result) continue;
+    const double cost = cost_in_node(row, tuning, facts);
+    if (cost >= kDraw * least) continue;
+    best = &row;
+    least = cost;
+  }
+  RC_ASSERT(best != nullptr, "no algorithm runs within a node for this operation");
+  return *best;
+}
+
+// Parameter servers if there are any. Otherwise, within a node, the cheapest row, and between nodes
+// the first row of the table that is preferred.
 const AlgorithmRow& preferred(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts,
                               std::string_view& reason) {
   for (const AlgorithmRow& row : algorithm_table()) {
-    if (row.result != result || row.preferred == nullptr) continue;
+    const bool has_range = row.preferred != nullptr && (row.by_servers || !facts.one_node);
+    if (row.result != result || !has_range) continue;
     reason = row.preferred(tuning, facts);
     if (!reason.empty()) return row;
   }
-  RC_ASSERT(false, "no algorithm is preferred for this operation");
-  return algorithm_table().front();
+  RC_ASSERT(facts.one_node, "no algorithm is preferred for this operation");
+  reason = "within a node: the lowest cost by the rates of its memory";
+  return cheapest_in_node(result, tuning, facts);
 }
 
 // Whether segments are cut so small that packed data stays in the caches of the node. Scattered
-// data is not cut so: each byte is packed for one rank alone, and caches gain nothing.
+// data is not cut so: each byte is packed for one rank alone, and caches gain nothing. Sums and
+// exchanges that fit the cache gain nothing either.
 bool is_cut_for_caches(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts) {
   if (is_scattered(result)) return false;
   const bool is_whole_if_small = is_sum(result) || result == AlgorithmRow::Result::exchange;
-  const uint64_t whole = is_whole_if_small ? tuning.whole_bytes_shared : 0;
+  const uint64_t whole = is_whole_if_small ? tuning.memory.cache_bytes : 0;
   return facts.bytes > whole && !facts.in_place;
+}
+
+// A rank's parts of all segments in flight fill half of its cache.
+uint64_t cached_part_bytes(const NodeMemory& memory) {
+  return std::max<uint64_t>(memory.cache_bytes / (2 * kSegmentsInFlight), 4096);
 }
 
 uint64_t segment_bytes_in_node(AlgorithmRow::Result result, const Tuning& tuning,
                                const Facts& facts) {
   if (is_cut_for_caches(result, tuning, facts)) {
-    const uint64_t cached = tuning.packed_segment_bytes_rank * static_cast<uint64_t>(facts.ranks);
+    const uint64_t cached = cached_part_bytes(tuning.memory) * static_cast<uint64_t>(facts.ranks);
     if (!facts.stages_gpus) return cached;
     // Each copy from or to a GPU has a fixed cost.
     return std::max(cached, std::min(facts.bytes / kSegmentsInFlight, tuning.segment_bytes_shared));
@@ -83,6 +113,12 @@ uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts
                         tuning.segment_bytes_trees);
   }
   return tuning.segment_bytes_network;
+}
+
+double cost_in_node(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts) {
+  if (row.cost_in_node == nullptr) return std::numeric_limits<double>::infinity();
+  const uint64_t segment_bytes = segment_bytes_of(row.algorithm, tuning, facts);
+  return row.cost_in_node(InNode(tuning.memory, facts, row.result, segment_bytes));
 }
 
 bool are_nodes_canonical(const Shape& shape) {

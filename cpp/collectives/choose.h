@@ -12,16 +12,13 @@
 
 namespace rdmacoll {
 
-// Cuts in bytes. Those within a node are measured. Those between nodes come from the cost model
+// The memory of a node, and cuts in bytes between nodes. The cuts come from the cost model
 // (`rdmacoll plan` shows it), until a measurement of the fabric replaces them. The defaults are for
 // RDMA of 100 Gbit/s, socket_tuning() is for TCP of 10 Gbit/s.
 struct Tuning {
-  int one_shot_ranks_shared = 8;                    // one round up to here, in one node,
-  uint64_t one_shot_bytes_shared = 64 << 10;        // ... and up to here, in bytes of all ranks
-  uint64_t doubling_bytes_shared = 32 << 10;        // recursive doubling up to here, in one node
-  uint64_t doubling_bytes_shared_pair = 128 << 10;  // ... between two ranks
-  uint64_t doubling_bytes_network = 8 << 10;        // ... between nodes
-  uint64_t doubling_bytes_uneven = 2 << 10;         // ... if some ranks serve several partners
+  NodeMemory memory = {};                      // all choices within a node follow from it
+  uint64_t doubling_bytes_network = 8 << 10;   // recursive doubling up to here, between nodes
+  uint64_t doubling_bytes_uneven = 2 << 10;    // ... if some ranks serve several partners
   uint64_t doubling_bytes_long_way = 2 << 10;  // ... if it crosses nodes more often than it must
   uint64_t doubling_bytes_pair = 16 << 10;     // ... between two ranks, which send nothing twice
   uint64_t doubling_bytes_port = 32 << 10;     // ... of all ranks of a node, which share a port
@@ -64,16 +61,15 @@ struct Tuning {
   uint64_t bruck_bytes_port = 512;         // for each pair, if ranks share ports
   // Within a node callers' memory is packed into shared memory, and is still in the cache when the
   // peer reads it. Two such copies take less time than one copy by the kernel, which reads callers'
-  // memory in place. The exceptions are large scattered data, and exchanges that fit no cache. A
-  // small sum or exchange is one segment. These cuts are measured, and depend on the caches.
+  // memory in place. The exceptions are large scattered data, and exchanges that fit no cache
+  // (AMD EPYC, docs/measurements/2026-11-25-measured-otherwise.md,
+  // 2026-11-28-other-collectives.md).
   uint64_t one_copy_bytes = UINT64_MAX;
   uint64_t one_copy_bytes_scattered = 4 << 20;
   uint64_t one_copy_bytes_exchange = 32 << 20;
   // From here on the root tries both ways in which sums move within a node.
   uint64_t trial_bytes = 1 << 20;
   int trial_row = 8;  // the number of sums in a row of trials
-  uint64_t whole_bytes_shared = 1 << 20;
-  uint64_t packed_segment_bytes_rank = 128 << 10;
   uint64_t segment_bytes_shared = 4 << 20;
   // Each step of a segment on GPUs costs the start of a kernel and its way to the peer.
   uint64_t segment_bytes_gpus = 64 << 20;
@@ -141,9 +137,13 @@ struct Choice {
   std::string_view reason = "there is nothing to move";
 };
 
-// Chooses among the algorithms with this result: the first row of the table that prefers these
-// facts, unless another one is forced.
+// Chooses among the algorithms with this result, unless one is forced. Within a node: the cheapest
+// one. Between nodes: the first row of the table that prefers these facts.
 Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts);
+
+// Within a node: the closed form of an algorithm's cost in microseconds, or infinity: it only runs
+// if it is forced.
+double cost_in_node(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts);
 
 // Bytes of a segment with this algorithm.
 uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts& facts);

@@ -1,5 +1,6 @@
 #include "collectives/choose.h"
 #include "collectives/halves.h"
+#include "collectives/in_node.h"
 #include "collectives/ranges.h"
 
 namespace rdmacoll {
@@ -13,12 +14,24 @@ Schedule direct_allgather(const Shape& shape) {
   return program.finish();
 }
 
+namespace {
+
+double direct_allgather_in_node(const InNode& node) {
+  const int peers = node.ranks() - 1;
+  const double part = node.part();
+  const double work = node.copy(part) + (peers > 0 ? node.pack(part) : 0) +
+                      node.messages(2 * peers) + peers * node.read(part);
+  return node.time(work, node.round(peers) + node.round());
+}
+
+}  // namespace
+
 extern constinit const AlgorithmRow direct_allgather_row{
     .algorithm = Algorithm{22},
     .name = "direct_allgather",
     .make = direct_allgather,
     .result = AlgorithmRow::Result::concatenation,
-    .preferred = prefers_one_round,
+    .cost_in_node = direct_allgather_in_node,
     .correction = correction_of_one_round};
 
 }  // namespace rdmacoll

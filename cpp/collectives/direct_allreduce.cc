@@ -1,5 +1,6 @@
 #include "collectives/choose.h"
 #include "collectives/halves.h"
+#include "collectives/in_node.h"
 #include "collectives/ranges.h"
 
 namespace rdmacoll {
@@ -15,6 +16,14 @@ Schedule direct_allreduce(const Shape& shape) {
 
 namespace {
 
+double direct_in_node(const InNode& node) {
+  const int peers = node.ranks() - 1;
+  const double part = node.part();
+  const double work = (peers + 1) * node.pack(part) + node.messages(4 * peers) +
+                      node.sum(part, peers) + peers * node.read(part);
+  return node.time(work, 2 * node.round(peers) + node.round());
+}
+
 // Whether two rounds of p-1 messages each pay.
 bool is_of_middle_size(const Tuning& tuning, const Facts& facts) {
   const auto ranks = static_cast<uint64_t>(facts.ranks);
@@ -26,7 +35,6 @@ bool is_of_middle_size(const Tuning& tuning, const Facts& facts) {
 }
 
 std::string_view prefers_direct(const Tuning& tuning, const Facts& facts) {
-  if (facts.one_node) return "within a node: each rank reads the memory of the others";
   if (is_of_middle_size(tuning, facts)) return "middle size: two rounds";
   if (facts.ranks > tuning.direct_ranks_at_once) return "";
   if (facts.canonical) return "canonical order: each sum is made at one place";
@@ -56,6 +64,7 @@ extern constinit const AlgorithmRow direct_row{.algorithm = Algorithm{2},
                                                .name = "direct",
                                                .make = direct_allreduce,
                                                .result = AlgorithmRow::Result::sum,
+                                               .cost_in_node = direct_in_node,
                                                .preferred = prefers_direct,
                                                .correction = correction_of_direct,
                                                .segments = Segments::stages,

@@ -1,6 +1,9 @@
+#include <algorithm>
+
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
+#include "collectives/in_node.h"
 
 namespace rdmacoll {
 
@@ -21,6 +24,16 @@ Schedule direct_gather(const Shape& shape) {
 
 namespace {
 
+double direct_gather_in_node(const InNode& node) {
+  const int peers = node.ranks() - 1;
+  const double part = node.part();
+  const double other = node.pack(part) + node.messages(1);
+  const double reads = peers * (node.read(part) + node.messages(1));
+  const double root = node.copy(part) + reads;
+  return node.time(std::max(other, node.copy(part)) + reads, std::max(other, root),
+                   2 * node.round());
+}
+
 std::string_view prefers_direct_gather(const Tuning&, const Facts&) { return "there is no other"; }
 
 }  // namespace
@@ -30,6 +43,7 @@ extern constinit const AlgorithmRow direct_gather_row{
     .name = "direct_gather",
     .make = direct_gather,
     .result = AlgorithmRow::Result::root_concatenation,
+    .cost_in_node = direct_gather_in_node,
     .preferred = prefers_direct_gather};
 
 }  // namespace rdmacoll

@@ -1,5 +1,6 @@
 #include "collectives/choose.h"
 #include "collectives/halves.h"
+#include "collectives/in_node.h"
 
 namespace rdmacoll {
 
@@ -25,6 +26,14 @@ Schedule direct_reduce(const Shape& shape) {
 
 namespace {
 
+double direct_reduce_in_node(const InNode& node) {
+  const int peers = node.ranks() - 1;
+  const double part = node.part();
+  const double root = peers * node.pack(part) + node.messages(3 * peers) + node.sum(part, peers) +
+                      peers * node.read(part);
+  return node.time(root, 2 * node.round(peers) + node.round());
+}
+
 std::string_view prefers_direct_reduce(const Tuning&, const Facts&) {
   return "each sum is made at one place, and goes to the root";
 }
@@ -35,6 +44,7 @@ extern constinit const AlgorithmRow direct_reduce_row{.algorithm = Algorithm{14}
                                                       .name = "direct_reduce",
                                                       .make = direct_reduce,
                                                       .result = AlgorithmRow::Result::root_sum,
+                                                      .cost_in_node = direct_reduce_in_node,
                                                       .preferred = prefers_direct_reduce,
                                                       .segments = Segments::stages};
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "collectives/halves.h"
+#include "collectives/in_node.h"
 #include "collectives/ranges.h"
 
 namespace rdmacoll {
@@ -15,9 +16,16 @@ Schedule direct_reduce_scatter(const Shape& shape) {
 
 namespace {
 
+double direct_reduce_scatter_in_node(const InNode& node) {
+  const int peers = node.ranks() - 1;
+  const double part = node.part();
+  const double work = peers * node.pack(part) + node.messages(2 * peers) + node.sum(part, peers);
+  return node.time(work, node.round(peers) + node.round());
+}
+
 std::string_view prefers_direct_reduce_scatter(const Tuning& tuning, const Facts& facts) {
-  const bool meets = facts.one_node || facts.canonical ||
-                     meets_where_partials_are_wide(facts, tuning.wide_ranks_scattered);
+  const bool meets =
+      facts.canonical || meets_where_partials_are_wide(facts, tuning.wide_ranks_scattered);
   const auto sharing = static_cast<uint64_t>(facts.spread.ranks_of_node);
   const uint64_t most =
       facts.spread.shares_nodes
@@ -39,6 +47,7 @@ extern constinit const AlgorithmRow direct_reduce_scatter_row{
     .name = "direct_reduce_scatter",
     .make = direct_reduce_scatter,
     .result = AlgorithmRow::Result::own_sum,
+    .cost_in_node = direct_reduce_scatter_in_node,
     .preferred = prefers_direct_reduce_scatter,
     .segments = Segments::stages};
 

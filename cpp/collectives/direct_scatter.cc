@@ -1,6 +1,9 @@
+#include <algorithm>
+
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
+#include "collectives/in_node.h"
 
 namespace rdmacoll {
 
@@ -21,6 +24,14 @@ Schedule direct_scatter(const Shape& shape) {
 
 namespace {
 
+double direct_scatter_in_node(const InNode& node) {
+  const int peers = node.ranks() - 1;
+  const double part = node.part();
+  const double root = peers * (node.pack(part) + node.messages(1)) + node.copy(part);
+  const double other = node.messages(1) + node.read(part);
+  return node.time(root + other, std::max(root, other), 2 * node.round());
+}
+
 std::string_view prefers_direct_scatter(const Tuning&, const Facts&) { return "there is no other"; }
 
 }  // namespace
@@ -29,6 +40,7 @@ extern constinit const AlgorithmRow direct_scatter_row{.algorithm = Algorithm{16
                                                        .name = "direct_scatter",
                                                        .make = direct_scatter,
                                                        .result = AlgorithmRow::Result::own_value,
+                                                       .cost_in_node = direct_scatter_in_node,
                                                        .preferred = prefers_direct_scatter};
 
 }  // namespace rdmacoll

@@ -2,6 +2,7 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/in_node.h"
 #include "collectives/ranges.h"
 
 namespace rdmacoll {
@@ -33,6 +34,19 @@ Schedule doubling_allgather(const Shape& shape) {
 
 namespace {
 
+// Each rank packs what it passes on: half of all in the end. If p is not a power of two, the ranks
+// of the last, smaller block read as much as the others hold.
+double doubling_allgather_in_node(const InNode& node) {
+  double work = node.copy(node.part());
+  int held = 1;  // parts
+  for (int round = 0; round < node.doublings(); ++round) {
+    work += node.pack((round == 0 ? 1 : held / 2) * node.part()) + node.messages(2) +
+            node.read(held * node.part());
+    held *= 2;
+  }
+  return node.time(work, (node.doublings() + 1) * node.round());
+}
+
 // The largest size, in bytes of all ranks together.
 uint64_t doubling_bytes_of_gather(const Tuning& tuning, const Facts& facts) {
   const auto ranks = static_cast<uint64_t>(facts.ranks);
@@ -48,7 +62,7 @@ uint64_t doubling_bytes_of_gather(const Tuning& tuning, const Facts& facts) {
 std::string_view prefers_doubling_allgather(const Tuning& tuning, const Facts& facts) {
   // With three ranks a ring takes two rounds as well, and they are shorter. On two nodes a ring
   // crosses in each round.
-  const bool doubles = !facts.one_node && (facts.ranks != 3 || facts.spread.shares_nodes);
+  const bool doubles = facts.ranks != 3 || facts.spread.shares_nodes;
   const bool is_small = facts.bytes <= doubling_bytes_of_gather(tuning, facts);
   return doubles && is_small ? "small, between nodes: the fewest rounds" : "";
 }
@@ -60,6 +74,7 @@ extern constinit const AlgorithmRow doubling_allgather_row{
     .name = "doubling_allgather",
     .make = doubling_allgather,
     .result = AlgorithmRow::Result::concatenation,
+    .cost_in_node = doubling_allgather_in_node,
     .preferred = prefers_doubling_allgather};
 
 }  // namespace rdmacoll

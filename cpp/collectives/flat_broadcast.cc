@@ -1,5 +1,8 @@
+#include <algorithm>
+
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/in_node.h"
 #include "collectives/ranges.h"
 
 namespace rdmacoll {
@@ -19,11 +22,24 @@ Schedule flat_broadcast(const Shape& shape) {
   return program.finish();
 }
 
+namespace {
+
+// All ranks read the root's copy at once, so the root's cache may be the slowest part.
+double flat_broadcast_in_node(const InNode& node) {
+  const int peers = node.ranks() - 1;
+  const double bytes = node.segment();
+  const double root = node.copy(bytes) + (peers > 0 ? node.pack(bytes) : 0) + node.messages(peers);
+  const double reader = std::max(node.messages(1) + node.read(bytes), node.serve(bytes, peers));
+  return node.time(root + reader, std::max(root, reader), 2 * node.round());
+}
+
+}  // namespace
+
 extern constinit const AlgorithmRow flat_broadcast_row{.algorithm = Algorithm{20},
                                                        .name = "flat_broadcast",
                                                        .make = flat_broadcast,
                                                        .result = AlgorithmRow::Result::root_value,
-                                                       .preferred = prefers_one_round,
+                                                       .cost_in_node = flat_broadcast_in_node,
                                                        .correction = correction_of_one_round,
                                                        .segments = Segments::tree};
 

@@ -1,5 +1,8 @@
+#include <algorithm>
+
 #include "collectives/algorithms.h"
 #include "collectives/halves.h"
+#include "collectives/in_node.h"
 #include "collectives/ranges.h"
 
 namespace rdmacoll {
@@ -23,8 +26,11 @@ Schedule flat_reduce(const Shape& shape) {
 
 namespace {
 
-std::string_view prefers_flat_reduce(const Tuning& tuning, const Facts& facts) {
-  return is_small_of_few(tuning, facts) ? "small, few ranks of a node: one round" : "";
+double flat_reduce_in_node(const InNode& node) {
+  const int peers = node.ranks() - 1;
+  const double other = node.pack(node.segment()) + node.messages(1);
+  const double root = node.messages(peers) + node.sum(node.segment(), peers);
+  return node.time(other + root, std::max(other, root), 2 * node.round());
 }
 
 }  // namespace
@@ -33,7 +39,7 @@ extern constinit const AlgorithmRow flat_reduce_row{.algorithm = Algorithm{21},
                                                     .name = "flat_reduce",
                                                     .make = flat_reduce,
                                                     .result = AlgorithmRow::Result::root_sum,
-                                                    .preferred = prefers_flat_reduce,
+                                                    .cost_in_node = flat_reduce_in_node,
                                                     .correction = correction_of_one_round,
                                                     .places = places_of_all_data,
                                                     .for_little = true};

@@ -3,6 +3,7 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/binary_blocks.h"
+#include "collectives/in_node.h"
 #include "collectives/ranges.h"
 
 namespace rdmacoll {
@@ -27,6 +28,28 @@ Schedule halving_doubling_allreduce(const Shape& shape) {
 
 namespace {
 
+// A rank of the largest block. If there are smaller blocks, it also adds a share of the next one's
+// sum and gives a share of the result back.
+double halving_doubling_in_node(const InNode& node) {
+  const int block = binary_block_parts(node.ranks());
+  double work = 0;
+  int rounds = 1;
+  for (int halves = 2; halves <= block; halves *= 2) {
+    const double half = node.partial(node.segment() / halves);
+    const double whole = node.segment() / halves;
+    work += node.pack(halves == 2 ? whole : half) + node.sum(halves == 2 ? whole : half, 1) +
+            node.pack(whole) + node.read(whole) + node.messages(4);
+    rounds += 2;
+  }
+  const int others = node.ranks() - block;
+  if (others > 0) {
+    const double share = node.segment() / block;
+    work += node.sum(node.partial(share), 1) + node.pack(share) + node.messages(2);
+    rounds += std::popcount(static_cast<unsigned>(others)) - 1;
+  }
+  return node.time(work, rounds * node.round());
+}
+
 std::string_view prefers_halving_doubling(const Tuning& tuning, const Facts& facts) {
   const bool few = facts.ranks <=
                    (may_be_ring(facts) ? tuning.direct_ranks_network : tuning.direct_ranks_at_once);
@@ -45,6 +68,7 @@ extern constinit const AlgorithmRow halving_doubling_row{.algorithm = Algorithm{
                                                          .name = "halving_doubling",
                                                          .make = halving_doubling_allreduce,
                                                          .result = AlgorithmRow::Result::sum,
+                                                         .cost_in_node = halving_doubling_in_node,
                                                          .preferred = prefers_halving_doubling,
                                                          .segments = Segments::stages,
                                                          .other_names = "rechd rsag"};

@@ -1,5 +1,8 @@
+#include <limits>
+
 #include "collectives/algorithms.h"
 #include "collectives/halves.h"
+#include "collectives/in_node.h"
 #include "collectives/ranges.h"
 
 namespace rdmacoll {
@@ -23,11 +26,15 @@ Schedule one_shot_allreduce(const Shape& shape) {
 
 namespace {
 
-std::string_view prefers_one_shot(const Tuning& tuning, const Facts& facts) {
-  if (facts.one_node && facts.on_gpus && facts.ranks == 2) {
-    return "two ranks with GPUs: neither waits twice for the other's turn";
-  }
-  return is_small_of_few(tuning, facts) ? "small, few ranks of a node: one round" : "";
+// The sum may overwrite the data that peers read, so they cannot read it in place.
+double one_shot_in_node(const InNode& node) {
+  if (node.is_in_place()) return std::numeric_limits<double>::infinity();
+  const int peers = node.ranks() - 1;
+  // H200, 2026-11-27: two ranks that share a GPU wait for its turns, and here none waits twice.
+  if (node.is_on_gpus() && peers == 1) return 0;
+  const double work =
+      node.pack(node.segment()) + node.messages(2 * peers) + node.sum(node.segment(), peers);
+  return node.time(work, node.round(peers) + node.round());
 }
 
 }  // namespace
@@ -36,7 +43,7 @@ extern constinit const AlgorithmRow one_shot_row{.algorithm = Algorithm{19},
                                                  .name = "one_shot",
                                                  .make = one_shot_allreduce,
                                                  .result = AlgorithmRow::Result::sum,
-                                                 .preferred = prefers_one_shot,
+                                                 .cost_in_node = one_shot_in_node,
                                                  .correction = correction_of_one_round,
                                                  .places = places_of_all_data,
                                                  .for_little = true};

@@ -1,6 +1,7 @@
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
+#include "collectives/in_node.h"
 
 namespace rdmacoll {
 
@@ -25,6 +26,15 @@ Schedule pairwise_alltoall(const Shape& shape) {
 
 namespace {
 
+// Half of the parts are given, half are got.
+double pairwise_in_node(const InNode& node) {
+  const int peers = node.ranks() - 1;
+  const double part = node.part() / 2;
+  const double work =
+      peers * (node.pack(part) + node.messages(2) + node.read(part)) + node.copy(part);
+  return node.time(work, node.round(peers) + node.round());
+}
+
 std::string_view prefers_pairwise_alltoall(const Tuning&, const Facts&) {
   return "each byte goes straight to where it belongs";
 }
@@ -35,6 +45,7 @@ extern constinit const AlgorithmRow pairwise_alltoall_row{.algorithm = Algorithm
                                                           .name = "pairwise_alltoall",
                                                           .make = pairwise_alltoall,
                                                           .result = AlgorithmRow::Result::exchange,
+                                                          .cost_in_node = pairwise_in_node,
                                                           .preferred = prefers_pairwise_alltoall};
 
 }  // namespace rdmacoll

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <bit>
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
+#include "collectives/in_node.h"
 
 namespace rdmacoll {
 namespace {
@@ -97,12 +99,24 @@ Schedule pipelined_tree_broadcast(const Shape& shape) {
 
 namespace {
 
+// A rank reads both halves, and passes one of them on to two others.
+double pipelined_tree_in_node(const InNode& node) {
+  const double half = node.segment() / 2;
+  const int depth = node.doublings();
+  const double root = node.copy(node.segment()) + 2 * node.pack(half) + node.messages(2);
+  const double passes = node.read(half) + node.pack(half) + node.messages(2);
+  const double inner = passes + node.read(half) + node.messages(2);
+  const double passage =
+      root + std::max(1, depth - 1) * passes + node.read(half) + node.messages(1);
+  return node.time(passage, std::max(root, inner), (depth + 1) * node.round());
+}
+
 std::string_view prefers_pipelined_tree(const Tuning& tuning, const Facts& facts) {
   const uint64_t most =
       facts.ranks <= 2 ? tuning.binomial_bytes_pair : tuning.binomial_bytes_network;
   const bool are_two_nodes =
       facts.spread.shares_nodes && facts.ranks <= 2 * facts.spread.ranks_of_node;
-  if (facts.one_node || are_two_nodes || facts.bytes <= most) return "";
+  if (are_two_nodes || facts.bytes <= most) return "";
   return "large, between nodes: no rank sends more than it receives";
 }
 
@@ -112,6 +126,7 @@ extern constinit const AlgorithmRow pipelined_tree_row{.algorithm = Algorithm{8}
                                                        .name = "pipelined_tree",
                                                        .make = pipelined_tree_broadcast,
                                                        .result = AlgorithmRow::Result::root_value,
+                                                       .cost_in_node = pipelined_tree_in_node,
                                                        .preferred = prefers_pipelined_tree,
                                                        .segments = Segments::tree};
 

@@ -38,24 +38,6 @@ inline bool may_be_ring(const Facts& facts) {
   return !facts.canonical && !is_power_of_two(facts) && !has_wide_partials(facts);
 }
 
-// Whether few ranks share a node. Each waits once in one round of messages to all, and a second
-// round would cost more than the messages.
-inline bool is_few_of_node(const Tuning& tuning, const Facts& facts) {
-  return facts.one_node && facts.ranks > 2 && facts.ranks <= tuning.one_shot_ranks_shared;
-}
-
-// Whether so few ranks have so little data that one rank, or each, may add all of it.
-inline bool is_small_of_few(const Tuning& tuning, const Facts& facts) {
-  return is_few_of_node(tuning, facts) &&
-         facts.bytes * static_cast<uint64_t>(facts.ranks) <= tuning.one_shot_bytes_shared;
-}
-
-// The range of one round for what only moves.
-inline std::string_view prefers_one_round(const Tuning& tuning, const Facts& facts) {
-  return is_few_of_node(tuning, facts) ? "few ranks of a node: one round, and one copy for all"
-                                       : "";
-}
-
 // AMD EPYC, 2026-11-25: docs/measurements/2026-11-25-measured-otherwise.md.
 inline std::string_view correction_of_one_round(const Tuning&, const Facts& facts, bool) {
   return facts.one_node ? ""

@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <limits>
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 #include "collectives/doubling.h"
+#include "collectives/in_node.h"
 #include "collectives/ranges.h"
 
 namespace rdmacoll {
@@ -44,6 +46,20 @@ Schedule recursive_doubling_allreduce(const Shape& shape) {
 
 namespace {
 
+// The sum may overwrite the data that peers read, so they cannot read it in place. If p is not a
+// power of two, a rank of the last, smaller block serves several partners.
+double recursive_doubling_in_node(const InNode& node) {
+  if (node.is_in_place()) return std::numeric_limits<double>::infinity();
+  const double bytes = node.segment();
+  const int rounds = node.doublings();
+  double work = node.pack(bytes) + node.messages(2 * rounds);
+  if (rounds > 0) work += node.sum(bytes, 1);
+  for (int round = 1; round < rounds; ++round) work += node.sum_to_pool(node.partial(bytes));
+  const int lower = 1 << std::max(0, rounds - 1);
+  const int served = (lower - 1) / std::max(1, node.ranks() - lower);
+  return node.time(work + node.messages(served), (rounds + 1) * node.round());
+}
+
 uint64_t doubling_bytes_between_nodes(const Tuning& tuning, const Facts& facts) {
   if (facts.ranks <= 2) return tuning.doubling_bytes_pair;
   if (facts.spread.is_doubled_the_long_way && !breaks_order_by_node(facts)) {
@@ -61,21 +77,18 @@ uint64_t doubling_bytes_between_nodes(const Tuning& tuning, const Facts& facts) 
 
 // The message is so small that rounds cost more than bytes.
 std::string_view prefers_recursive_doubling(const Tuning& tuning, const Facts& facts) {
-  if (!facts.one_node) {
-    const bool is_short = partial_bytes(facts) <= doubling_bytes_between_nodes(tuning, facts);
-    return is_short ? "small, between nodes: the fewest rounds" : "";
-  }
-  const uint64_t most =
-      facts.ranks <= 2 ? tuning.doubling_bytes_shared_pair : tuning.doubling_bytes_shared;
-  return facts.bytes <= most ? "small, within a node: the fewest rounds" : "";
+  const bool is_short = partial_bytes(facts) <= doubling_bytes_between_nodes(tuning, facts);
+  return is_short ? "small, between nodes: the fewest rounds" : "";
 }
 
 }  // namespace
 
-extern constinit const AlgorithmRow recursive_doubling_row{.algorithm = Algorithm{3},
-                                                           .name = "recursive_doubling",
-                                                           .make = recursive_doubling_allreduce,
-                                                           .result = AlgorithmRow::Result::sum,
-                                                           .preferred = prefers_recursive_doubling};
+extern constinit const AlgorithmRow recursive_doubling_row{
+    .algorithm = Algorithm{3},
+    .name = "recursive_doubling",
+    .make = recursive_doubling_allreduce,
+    .result = AlgorithmRow::Result::sum,
+    .cost_in_node = recursive_doubling_in_node,
+    .preferred = prefers_recursive_doubling};
 
 }  // namespace rdmacoll

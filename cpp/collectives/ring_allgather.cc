@@ -1,5 +1,6 @@
 #include "collectives/choose.h"
 #include "collectives/halves.h"
+#include "collectives/in_node.h"
 
 namespace rdmacoll {
 
@@ -13,6 +14,14 @@ Schedule ring_allgather(const Shape& shape) {
 
 namespace {
 
+double ring_allgather_in_node(const InNode& node) {
+  const int peers = node.ranks() - 1;
+  const double part = node.part();
+  const double work =
+      node.copy(part) + peers * (node.pack(part) + node.read(part) + node.messages(2));
+  return node.time(work, (peers + 1) * node.round());
+}
+
 std::string_view prefers_ring_allgather(const Tuning&, const Facts&) {
   return "every link carries the same";
 }
@@ -24,6 +33,7 @@ extern constinit const AlgorithmRow ring_allgather_row{
     .name = "ring_allgather",
     .make = ring_allgather,
     .result = AlgorithmRow::Result::concatenation,
+    .cost_in_node = ring_allgather_in_node,
     .preferred = prefers_ring_allgather};
 
 }  // namespace rdmacoll

@@ -41,6 +41,7 @@ Tuning socket_tuning() {
 // of two, as cuts are powers of two.
 Tuning tuning_for(const LinkModel& links) {
   Tuning tuning = links.via_nic ? Tuning{} : socket_tuning();
+  tuning.memory = links.memory;
   const Link usual = usual_links(links.via_nic).network;
   const double rate = links.network.bytes_per_us / usual.bytes_per_us;
   const int fastest = links.via_nic ? 1 : 2;  // beyond, bytes cost the processor's time

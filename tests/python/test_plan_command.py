@@ -12,6 +12,7 @@ from ranks import clean_environment, command_line
 COST = {
     "algorithm",
     "time_us",
+    "formula_us",
     "messages",
     "network_bytes",
     "segment_bytes",
@@ -35,6 +36,8 @@ def test_the_choice_its_reason_and_the_cost_of_each_algorithm(tmp_path):
     assert costs["two_level"]["network_bytes"] == 1 << 20
     assert costs["two_level"]["time_us"] < costs["direct"]["time_us"]
     assert not costs["ring"]["canonical"]
+    assert {row["formula_us"] for row in costs.values()} == {None}  # formulas are for one node
+    assert "formula" not in output
     assert "two_level is chosen. Nodes with several ranks" in output
     assert "two_level *" in output
     # The written schedule, and the lowered one with publish and await for memory that ranks see.
@@ -143,7 +146,6 @@ def test_settings_count(tmp_path):
             "one_shot",
             "RDMACOLL_ALLREDUCE_ALGORITHM forces the choice",
         ),
-        (["--nodes", "1", "--bytes", "8K"], {}, "recursive_doubling", "measured: within a node"),
         (
             ["--ranks", "12", "--nodes", "12", "--bytes", "512K", "--network", "tcp"],
             {},
@@ -179,6 +181,31 @@ def test_a_choice_that_is_not_the_cheapest_of_the_model_says_why(tmp_path, argum
     assert line.endswith(f" less: {found['why_not_cheapest']}.")
 
 
+@pytest.mark.parametrize(
+    ("operation", "ranks", "size", "chosen"),
+    [
+        ("allreduce", "2", "64K", "recursive_doubling"),
+        ("allreduce", "4", "8K", "one_shot"),
+        ("allreduce", "8", "1M", "direct"),
+        ("broadcast", "8", "1M", "flat_broadcast"),
+        ("reduce", "4", "1K", "flat_reduce"),
+    ],
+)
+def test_within_a_node_the_least_cost_of_the_formulas_is_chosen(tmp_path, operation, ranks, size, chosen):
+    code, found, output = command_line(
+        tmp_path, "plan", "--op", operation, "--ranks", ranks, "--nodes", "1", "--bytes", size
+    )
+    assert code == 0, output
+    assert found["algorithm"] == chosen
+    formulas = {row["algorithm"]: row["formula_us"] for row in found["costs"]}
+    assert formulas[chosen] == min(cost for cost in formulas.values() if cost is not None)
+    # Only algorithms that add in canonical order are candidates.
+    assert all(formulas[name] is None for name in ("ring", "two_level") if name in formulas)
+    assert "lowest cost by the rates of its memory" in output
+    assert "formula" in output
+    assert "no candidate" in output or operation != "allreduce"
+
+
 def test_nothing_is_said_where_the_cheapest_is_chosen(tmp_path):
     code, found, output = command_line(tmp_path, "plan", "--nodes", "2")
     assert code == 0, output
@@ -210,7 +237,7 @@ def test_sums_have_one(tmp_path, operation):
         (["--ranks", "4", "--rank", "4"], "there is no rank 4 among 4: give 0 to 3."),
         (
             ["--algorithm", "pipelined_tree"],
-            "pipelined_tree is no algorithm for this: choose one of one_shot, recursive_doubling",
+            "pipelined_tree is no algorithm for this: choose one of recursive_doubling, one_shot",
         ),
         (["--bytes", "0"], "0 bytes need no algorithm: give 1 or more."),
         (["--ranks", "100000"], "give 1 to 256."),

@@ -264,7 +264,7 @@ TEST_F(ConfigTest, a_wrong_algorithm_is_told_what_is_allowed) {
   EXPECT_EQ(status.code(), Code::invalid);
   EXPECT_THAT(status.message(),
               HasSubstr("RDMACOLL_ALLREDUCE_ALGORITHM=ring:32k:tree is not allowed: it takes auto, "
-                        "one_shot, recursive_doubling, two_level, direct, halving_doubling or "
+                        "recursive_doubling, one_shot, two_level, direct, halving_doubling or "
                         "ring, or "));
 }
 

@@ -1,0 +1,95 @@
+// The terms of which a row's closed-form cost within a node is made. All times are those of one
+// segment, in microseconds. Pure.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+
+#include "collectives/choose.h"
+#include "collectives/node_cost.h"
+#include "collectives/schedule.h"
+
+namespace rdmacoll {
+
+class InNode {
+ public:
+  // `segment_bytes`: the length of a segment, of which the operation has one or several.
+  InNode(const NodeMemory& memory, const Facts& facts, AlgorithmRow::Result result,
+         uint64_t segment_bytes);
+
+  int ranks() const { return ranks_; }
+  // ceil(log2 p): the rounds in which blocks of ranks double.
+  int doublings() const { return std::bit_width(static_cast<unsigned>(ranks_ - 1)); }
+  // floor(log2 p): the most messages one after the other in a binomial tree.
+  int depth() const { return std::bit_width(static_cast<unsigned>(ranks_)) - 1; }
+  bool is_even() const { return facts_.is_even; }
+  bool is_on_gpus() const { return facts_.on_gpus; }
+  bool is_in_place() const { return facts_.in_place; }
+
+  double segment() const { return segment_; }
+  double part() const { return segment_ / ranks_; }
+  // The length of a partial sum of so much data: 16-bit floats are added as float32.
+  double partial(double bytes) const { return is_wide_ ? kWide * bytes : bytes; }
+
+  // Processor time to post or to take so many messages.
+  double messages(int count) const { return memory_.message_us * count; }
+  // Caller's memory is copied to the pool, unless peers read it in place.
+  double pack(double bytes) const {
+    return facts_.in_place ? 0 : cost_.copy_us(bytes, MemoryPlace::caller, MemoryPlace::pool);
+  }
+  // Parts that lie apart are gathered in the pool.
+  double gather(double bytes) const {
+    return cost_.copy_us(bytes, MemoryPlace::caller, MemoryPlace::pool);
+  }
+  // A peer's data is copied to the caller's memory, or to the pool, to be passed on.
+  double read(double bytes) const { return cost_.copy_us(bytes, peer_, MemoryPlace::caller); }
+  double read_to_pool(double bytes) const {
+    return cost_.copy_us(bytes, MemoryPlace::peer_pool, MemoryPlace::pool);
+  }
+  double unpack(double bytes) const {
+    return cost_.copy_us(bytes, MemoryPlace::pool, MemoryPlace::caller);
+  }
+  double copy(double bytes) const {
+    return cost_.copy_us(bytes, MemoryPlace::caller, MemoryPlace::caller);
+  }
+  // Own data and that of so many peers is added up in the caller's memory.
+  double sum(double bytes, int peers) const {
+    return cost_.reduce_us(bytes, MemoryPlace::caller, peer_, peers, MemoryPlace::caller);
+  }
+  // A partial sum, made where peers read it.
+  double sum_to_pool(double bytes) const {
+    return cost_.reduce_us(bytes, MemoryPlace::pool, MemoryPlace::peer_pool, 1, MemoryPlace::pool);
+  }
+  // The time for which a rank's cache serves so many readers of the same data.
+  double serve(double bytes, int readers) const {
+    return facts_.in_place ? 0 : readers * cost_.handed_us(bytes);
+  }
+
+  // The wait for the messages of one round. If `peers` ranks each send one, all but the last are
+  // taken while that one is under way.
+  double round(int peers = 1) const {
+    return memory_.round_us - std::min(memory_.round_us, messages(std::max(0, peers - 1)));
+  }
+
+  bool is_one_segment() const { return segments_ == 1; }
+  // The time of all segments, if each rank works for `work` in each of them. `waits` counts once,
+  // since segments overlap.
+  double time(double work, double waits) const { return segments_ * work + waits; }
+  // The same if a segment passes several ranks in turn, which takes `passage`. The segments in
+  // flight pass each rank together. Then the busiest rank, which works for `work`, sets the pace.
+  double time(double passage, double work, double waits) const {
+    const double together = std::min<double>(segments_, kSegmentsInFlight);
+    return together * passage + (segments_ - together) * work + waits;
+  }
+
+ private:
+  const NodeMemory& memory_;
+  const Facts& facts_;
+  int ranks_;
+  bool is_wide_;
+  double segments_, segment_;
+  MemoryPlace peer_;
+  NodeCost cost_;
+};
+
+}  // namespace rdmacoll

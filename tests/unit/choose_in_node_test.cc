@@ -1,0 +1,107 @@
+// Choices within a node, which follow from what its memory costs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "algorithm_names.h"
+#include "collectives/choose.h"
+
+namespace rdmacoll {
+namespace {
+
+using Result = AlgorithmRow::Result;
+
+// docs/measurements/2026-11-25-measured-otherwise.md and 2026-11-28-other-collectives.md: two to
+// eight ranks on an AMD EPYC. A cut may move by a factor of two.
+TEST(ChoiceInNode, is_close_to_the_measured_one) {
+  for (const int ranks : {2, 3, 4, 5, 8}) {
+    for (uint64_t bytes = 1; bytes < 1u << 30; bytes *= 2) {
+      const Facts facts{.ranks = ranks, .bytes = bytes};
+      const auto chosen = [&](Result result) { return choose(result, {}, facts).algorithm; };
+      const uint64_t of_all = bytes * static_cast<uint64_t>(ranks);
+      if (ranks == 2) {
+        EXPECT_EQ(chosen(Result::sum),
+                  bytes <= 128 << 10 ? named::recursive_doubling : named::direct);
+      } else if (of_all <= 64 << 10) {
+        EXPECT_EQ(chosen(Result::sum), named::one_shot) << ranks << " " << bytes;
+        EXPECT_EQ(chosen(Result::root_sum), named::flat_reduce);
+      } else if (bytes >= 64 << 10) {
+        EXPECT_EQ(chosen(Result::sum), named::direct) << ranks << " " << bytes;
+      }
+      if (ranks < 4) continue;  // up to three ranks, a tree has one round too
+      EXPECT_EQ(chosen(Result::root_value), named::flat_broadcast);
+      EXPECT_EQ(chosen(Result::concatenation), named::direct_allgather);
+    }
+  }
+}
+
+TEST(ChoiceInNode, follows_what_its_memory_costs) {
+  const auto chosen = [](const NodeMemory& memory, int ranks, uint64_t bytes) {
+    Tuning tuning;
+    tuning.memory = memory;
+    return choose(Result::sum, tuning, {.ranks = ranks, .bytes = bytes}).algorithm;
+  };
+  EXPECT_EQ(chosen({}, 4, 64 << 10), named::direct);
+  EXPECT_EQ(chosen({.round_us = 20}, 4, 64 << 10), named::one_shot);
+  EXPECT_EQ(chosen({}, 4, 8 << 10), named::one_shot);
+  EXPECT_EQ(chosen({.copy = {7500, 7500, 1e9}, .reduce = {5100, 5100, 1e9}}, 4, 8 << 10),
+            named::direct);
+}
+
+// Sums that overwrite what peers read are packed first, so they are no way of reading in place.
+TEST(ChoiceInNode, is_never_packed_where_sums_are_read_in_place) {
+  for (const int ranks : {2, 4, 8}) {
+    for (const uint64_t bytes : {1u << 20, 4u << 20, 64u << 20}) {
+      const Facts facts{.ranks = ranks, .bytes = bytes, .in_place = true};
+      const Algorithm chosen = choose(Result::sum, {}, facts).algorithm;
+      EXPECT_TRUE(chosen == named::direct || chosen == named::halving_doubling) << name_of(chosen);
+    }
+  }
+}
+
+// A profile decides within a node, and may differ from start to start. The bits must not.
+TEST(ChoiceInNode, is_canonical_whatever_its_memory_costs) {
+  uint32_t random = 1;
+  const auto times = [&random](double& value) {
+    random = random * 1664525 + 1013904223;
+    value *= std::exp2(static_cast<double>(random >> 24) / 16 - 8);  // from 1/256 to 256
+  };
+  for (int trial = 0; trial < 2000; ++trial) {
+    Tuning tuning;
+    NodeMemory& memory = tuning.memory;
+    for (double* value :
+         {&memory.round_us, &memory.message_us, &memory.step_us, &memory.line_us,
+          &memory.copy.cached, &memory.copy.beyond, &memory.copy.beyond_all, &memory.reduce.cached,
+          &memory.reduce.beyond, &memory.reduce.beyond_all, &memory.read_page_us}) {
+      times(*value);
+    }
+    const int ranks = 2 + trial % 40;
+    const std::vector<int> nodes = even_nodes(ranks, 1);
+    const Shape shape{.ranks = ranks, .nodes = nodes};
+    for (const Result result : {Result::sum, Result::own_sum, Result::root_sum}) {
+      for (const bool in_place : {false, true}) {
+        const Facts facts{
+            .ranks = ranks, .bytes = uint64_t{1} << (trial % 30), .in_place = in_place};
+        EXPECT_TRUE(is_canonical(choose(result, tuning, facts).algorithm, shape));
+      }
+    }
+  }
+}
+
+TEST(ChoiceBetweenNodes, does_not_depend_on_what_memory_costs) {
+  LinkModel links = kSocketLinks;
+  links.memory = {.round_us = 50, .message_us = 5, .cache_bytes = 1 << 14};
+  for (const int ranks : {2, 4, 7, 16, 33}) {
+    for (uint64_t bytes = 1; bytes < 1u << 30; bytes *= 2) {
+      const Facts facts{.ranks = ranks, .one_node = false, .bytes = bytes};
+      const auto chosen = [&facts](const LinkModel& model) {
+        return choose(Result::sum, tuning_for(model), facts);
+      };
+      EXPECT_EQ(chosen(links).algorithm, chosen(kSocketLinks).algorithm);
+      EXPECT_EQ(chosen(links).segment_bytes, chosen(kSocketLinks).segment_bytes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rdmacoll
