@@ -6,7 +6,7 @@
 namespace rdmacoll {
 namespace {
 
-constexpr double kLineBytes = 64, kPageBytes = 4096;
+constexpr double kBytesOfLine = 64, kBytesOfPage = 4096;
 
 double share_beyond(double bytes, uint64_t cache_bytes) {
   const auto cached = static_cast<double>(cache_bytes);
@@ -32,7 +32,7 @@ double NodeCost::byte_us(const MemoryRate& rate, double share) const {
 }
 
 double NodeCost::read_us(double bytes, double share) const {
-  const double pages = std::ceil(bytes / kPageBytes);
+  const double pages = std::ceil(bytes / kBytesOfPage);
   const double each = std::max(byte_us(memory_.copy, share), 1 / memory_.read_bytes_per_us);
   return memory_.read_call_us + pages * memory_.read_page_us + bytes * each;
 }
@@ -57,6 +57,6 @@ double NodeCost::reduce_us(double bytes, MemoryPlace own, MemoryPlace peer, int 
   return memory_.step_us + read + std::max(added, handed);
 }
 
-double NodeCost::handed_us(double bytes) const { return bytes / kLineBytes * memory_.line_us; }
+double NodeCost::handed_us(double bytes) const { return bytes / kBytesOfLine * memory_.line_us; }
 
 }  // namespace rdmacoll
