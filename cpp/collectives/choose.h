@@ -62,8 +62,8 @@ struct Tuning {
   // Within a node callers' memory is packed into shared memory, and is still in the cache when the
   // peer reads it. Two such copies take less time than one copy by the kernel, which reads callers'
   // memory in place. The exceptions are large scattered data, and exchanges that fit no cache
-  // (AMD EPYC, 2026-11-28: docs/measurements/2026-11-28-other-collectives.md). Large arrays of numpy
-  // lie in huge pages, of which the root knows nothing. So these two limits are no formulas.
+  // (AMD EPYC, 2026-11-28: docs/measurements/2026-11-28-other-collectives.md). Large arrays of
+  // numpy lie in huge pages, of which the root knows nothing. So these two limits are no formulas.
   uint64_t one_copy_bytes = UINT64_MAX;
   uint64_t one_copy_bytes_scattered = 4 << 20;
   uint64_t one_copy_bytes_exchange = 32 << 20;
