@@ -118,11 +118,15 @@ std::vector<DecisionLog::Way> DecisionLog::ways_of(const Offer& offer, uint64_t 
   const AlgorithmRow::Result result = row_of(offer.descriptor.kind).result;
   const bool is_usual = rules_.tuning.reads_in_place(result, bytes_of_rank);
   std::vector<Way> ways{way_of(offer, bytes, is_usual)};
-  if (!may_try(offer)) return ways;
-  if (visibility_.callers && bytes >= rules_.tuning.trial_bytes && !is_usual) {
-    ways.push_back(way_of(offer, bytes, true));
+  if (!may_try(offer) || bytes < rules_.tuning.trial_bytes) return ways;
+  Facts facts = facts_of(offer, bytes);
+  facts.in_place = is_usual;
+  if (visibility_.callers && bytes >= rules_.tuning.trial_bytes_in_place) {
+    ways.push_back(way_of(offer, bytes, !is_usual));
   }
-  const Facts facts = facts_of(offer, bytes);
+  for (const Choice& rival : rivals_in_node(ways.front().choice, rules_.tuning, facts)) {
+    ways.push_back({rival, is_usual});
+  }
   const auto is_canonical = [&](const Way& way) {
     return adds_in_canonical_order(way.choice, facts);
   };

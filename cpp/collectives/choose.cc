@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/status.h"
 #include "collectives/doubling.h"
@@ -27,8 +28,16 @@ const AlgorithmRow* forced_at(const Facts& facts) {
   return nullptr;
 }
 
+// Up to here the data of all ranks fits into each rank's pool, whatever its size. GPUs have room.
+constexpr uint64_t kLittleBytes = 512 << 10;
+
 // Costs that differ by less are the same.
 constexpr double kDraw = 0.999;
+
+// An algorithm that costs more than the choice by this factor is no rival: the model is not that
+// wrong. Each rival delays the first plan, so there are few.
+constexpr double kRivalCost = 1.3;
+constexpr std::size_t kRivalsMax = 2;
 
 // The cheapest row within a node. The first one counts if several cost the same.
 const AlgorithmRow& cheapest_in_node(AlgorithmRow::Result result, const Tuning& tuning,
@@ -116,9 +125,33 @@ uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts
 }
 
 double cost_in_node(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts) {
-  if (row.cost_in_node == nullptr) return std::numeric_limits<double>::infinity();
+  const bool is_little =
+      facts.on_gpus || facts.bytes * static_cast<uint64_t>(facts.ranks) <= kLittleBytes;
+  if (row.cost_in_node == nullptr || (row.for_little && !is_little)) {
+    return std::numeric_limits<double>::infinity();
+  }
   const uint64_t segment_bytes = segment_bytes_of(row.algorithm, tuning, facts);
   return row.cost_in_node(InNode(tuning.memory, facts, row.result, segment_bytes));
+}
+
+std::vector<Choice> rivals_in_node(const Choice& choice, const Tuning& tuning, const Facts& facts) {
+  const AlgorithmRow* chosen = row_of(choice.algorithm);
+  if (chosen == nullptr || forced_at(facts) != nullptr) return {};
+  const double most = kRivalCost * cost_in_node(*chosen, tuning, facts);
+  std::vector<std::pair<double, const AlgorithmRow*>> rows;
+  for (const AlgorithmRow& row : algorithm_table()) {
+    if (row.result != chosen->result || &row == chosen) continue;
+    const double cost = cost_in_node(row, tuning, facts);
+    if (cost <= most && is_in_canonical_order(row, facts)) rows.emplace_back(cost, &row);
+  }
+  std::ranges::stable_sort(rows, {}, [](const auto& row) { return row.first; });
+  rows.resize(std::min(rows.size(), kRivalsMax));
+  std::vector<Choice> rivals;
+  for (const auto& [cost, row] : rows) {
+    rivals.push_back({row->algorithm, segment_bytes_of(row->algorithm, tuning, facts),
+                      "within a node: about as cheap as the choice"});
+  }
+  return rivals;
 }
 
 bool are_nodes_canonical(const Shape& shape) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/link_model.h"
 #include "collectives/algorithms.h"
@@ -67,8 +68,10 @@ struct Tuning {
   uint64_t one_copy_bytes = UINT64_MAX;
   uint64_t one_copy_bytes_scattered = 4 << 20;
   uint64_t one_copy_bytes_exchange = 32 << 20;
-  // From here on the root tries both ways in which sums move within a node.
-  uint64_t trial_bytes = 1 << 20;
+  // From here on the root tries several algorithms for a sum within a node, and both ways to move
+  // large data. Sums below the first size take less time than what a plan saves them.
+  uint64_t trial_bytes = 16 << 10;
+  uint64_t trial_bytes_in_place = 1 << 20;
   int trial_row = 8;  // the number of sums in a row of trials
   uint64_t segment_bytes_shared = 4 << 20;
   // Each step of a segment on GPUs costs the start of a kernel and its way to the peer.
@@ -140,6 +143,10 @@ struct Choice {
 // Chooses among the algorithms with this result, unless one is forced. Within a node: the cheapest
 // one. Between nodes: the first row of the table that prefers these facts.
 Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts);
+
+// Within a node: the other algorithms that may be as fast as the choice, the cheapest first. They
+// add in canonical order. None if an algorithm is forced.
+std::vector<Choice> rivals_in_node(const Choice& choice, const Tuning& tuning, const Facts& facts);
 
 // Within a node: the closed form of an algorithm's cost in microseconds, or infinity: it only runs
 // if it is forced.

@@ -253,9 +253,9 @@ constexpr Setting kSettings[] = {
      "collectives.",
      0, 0, [](Config& config, const ParsedValue& value) { config.one_copy = value.flag; }},
     {"RDMACOLL_TUNE", "", "start", Unit::choice, Scope::world, "start or off",
-     "start: the first large sums of each size within a node try both ways, through the pool and "
-     "by RDMACOLL_ONE_COPY, and later ones take the second way if it is clearly faster; off: all go "
-     "through the pool.",
+     "start: the first sums of each size within a node try the algorithms that cost about as much, "
+     "and large ones both the pool and RDMACOLL_ONE_COPY; later sums take what is clearly the "
+     "fastest; off: all take the cheapest algorithm by the costs of this machine, and the pool.",
      0, 0,
      [](Config& config, const ParsedValue& value) {
        config.tune = value.text == "off" ? Tune::off : Tune::start;

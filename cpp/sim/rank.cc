@@ -55,7 +55,8 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, 
                                                         .one_copy_bytes = 256,
                                                         .one_copy_bytes_scattered = 256,
                                                         .one_copy_bytes_exchange = 256,
-                                                        .trial_bytes = 256,
+                                                        .trial_bytes = 64,
+                                                        .trial_bytes_in_place = 256,
                                                         .trial_row = 3}});
   for (std::size_t set = 1; set <= script.first_sets; ++set) add_set(set);
 }

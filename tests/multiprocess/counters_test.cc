@@ -76,7 +76,7 @@ TEST(Counters, trials_of_large_sums_end_in_a_plan_and_change_no_bit) {
   LocalWorld world(2, "RDMACOLL_TRANSPORT=shm\n");
   if (HasFatalFailure()) return;
   const int row = Tuning().trial_row;
-  const std::size_t count = Tuning().trial_bytes / sizeof(float);
+  const std::size_t count = Tuning().trial_bytes_in_place / sizeof(float);
   const auto value = [](int rank, std::size_t i) {
     return 1.f / static_cast<float>(i % 977 + 1 + 3 * static_cast<std::size_t>(rank));
   };

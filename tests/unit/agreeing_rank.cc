@@ -16,7 +16,7 @@ Agreement::Rules rules_of_script(const AgreementScript& script) {
   rules.checks_names = true;
   rules.log.servers = script.servers;
   rules.log.tries_ways = script.tries_ways;
-  rules.log.tuning.trial_bytes = 4;
+  rules.log.tuning.trial_bytes = rules.log.tuning.trial_bytes_in_place = 4;
   rules.log.tuning.trial_row = 2;
   if (script.deviation == AgreementScript::Deviation::late) {
     rules.limits.stall_warning = kSecond;

@@ -63,7 +63,7 @@ TEST_F(Decisions, large_sums_within_a_node_try_both_ways) {
     }
     return in_place;
   };
-  const int64_t large = Tuning().trial_bytes / sizeof(float);
+  const int64_t large = Tuning().trial_bytes_in_place / sizeof(float);
   EXPECT_EQ(tries({.tries_ways = true}, kAll, large), Tuning().trial_row);
   EXPECT_EQ(tries({.tries_ways = true}, kAll, large - 1), 0);
   EXPECT_EQ(tries({}, kAll, large), 0);
@@ -72,6 +72,31 @@ TEST_F(Decisions, large_sums_within_a_node_try_both_ways) {
   EXPECT_EQ(tries({.tries_ways = true}, kAll, large, true), 0);
   EXPECT_EQ(tries({.tries_ways = true, .forced = {{named::ring}}}, kAll, large), 0);
   EXPECT_EQ(tries({.tries_ways = true, .servers = 1}, kAll, large), 0);
+}
+
+// With equal costs of rounds and bytes, all algorithms within a node are rivals. The cheapest ones
+// have their trials, and each sum has the same order of additions.
+TEST_F(Decisions, sums_within_a_node_try_the_algorithms_that_cost_about_as_much) {
+  const auto tried = [&](DecisionLog::Rules rules, const Visibility& visibility, int64_t elements) {
+    DescriptorTable table;
+    DecisionLog log(world_, table, std::move(rules));
+    std::set<Algorithm> algorithms;
+    Nanoseconds now = 0;
+    for (int i = 0; i < 100; ++i) {
+      log.offer(unit("g", elements));
+      const auto formed = log.form(visibility, now);
+      log.has_run(formed->decision.sequence, ++now);
+      algorithms.insert(formed->decision.movement.algorithm);
+      EXPECT_TRUE(is_canonical(formed->decision.movement.algorithm, {.ranks = world_.size()}));
+    }
+    return algorithms.size();
+  };
+  const int64_t count = Tuning().trial_bytes / sizeof(float);
+  EXPECT_GT(tried({.tries_ways = true}, {.one_node = true}, count), 1);
+  EXPECT_EQ(tried({.tries_ways = true}, {.one_node = true}, count - 1), 1);
+  EXPECT_EQ(tried({}, {.one_node = true}, count), 1);
+  EXPECT_EQ(tried({.tries_ways = true}, {}, count), 1);
+  EXPECT_EQ(tried({.tries_ways = true, .forced = {{named::direct}}}, {.one_node = true}, count), 1);
 }
 
 // The bits of a sum must not depend on the operations that are ready at the same time.
