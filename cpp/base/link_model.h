@@ -22,6 +22,7 @@ struct MemoryRate {
   double cached = 1;      // one rank, on data in its caches
   double beyond = 1;      // one rank, on data that no cache has, while the others are idle
   double beyond_all = 1;  // such data, all ranks of the node together
+  double shared = 1;      // one rank, on data in NodeMemory's shared cache
 
   // The rate beyond the caches of one of `ranks` that all work at once.
   double shared_by(int ranks) const { return std::min(beyond, beyond_all / std::max(1, ranks)); }
@@ -39,9 +40,13 @@ struct NodeMemory {
   double step_us = 0.08;     // fixed processor time of any copy or sum, beside its bytes
   double line_us = 0.0003;   // one cache line of 64 bytes out of another rank's cache, in a row
   uint64_t cache_bytes = 1 << 20;  // data of a rank up to here stays in a cache of its own
-  MemoryRate copy{.cached = 75'000, .beyond = 24'000, .beyond_all = 192'000};
+  // The cache that so many ranks share at most. 0: there is none, or it holds little of what
+  // another rank has written.
+  uint64_t shared_cache_bytes = 0;
+  int shared_cache_ranks = 1;
+  MemoryRate copy{.cached = 75'000, .beyond = 24'000, .beyond_all = 192'000, .shared = 38'000};
   // For each source but the first.
-  MemoryRate reduce{.cached = 51'000, .beyond = 16'000, .beyond_all = 128'000};
+  MemoryRate reduce{.cached = 51'000, .beyond = 16'000, .beyond_all = 128'000, .shared = 25'500};
   // One-copy reads of a peer's memory by the kernel (process_vm_readv).
   double read_call_us = 0.5;          // for each call
   double read_page_us = 0.17;         // for each page of 4 KiB, beside its bytes

@@ -8,6 +8,15 @@ namespace {
 
 constexpr double kBytesOfLine = 64, kBytesOfPage = 4096;
 
+// Data that is used in turns leaves a cache of many ways before it fills it.
+constexpr double kUsedShare = 0.5;
+
+// How much of all data of the ranks lies in the cache that they share.
+double share_in_shared(const NodeMemory& memory, int ranks, double bytes) {
+  const double most = kUsedShare * static_cast<double>(memory.shared_cache_bytes);
+  return std::min(1.0, most / std::max(1.0, bytes * std::min(ranks, memory.shared_cache_ranks)));
+}
+
 double share_beyond(double bytes, uint64_t cache_bytes) {
   const auto cached = static_cast<double>(cache_bytes);
   return bytes <= cached ? 0 : 1 - cached / bytes;
@@ -19,7 +28,8 @@ NodeCost::NodeCost(const NodeMemory& memory, int ranks, double bytes, double seg
     : memory_(memory),
       ranks_(ranks),
       caller_beyond_(share_beyond(bytes, memory.cache_bytes)),
-      pool_beyond_(share_beyond(segment_bytes, memory.cache_bytes)) {}
+      pool_beyond_(share_beyond(segment_bytes, memory.cache_bytes)),
+      in_shared_(share_in_shared(memory, ranks, bytes)) {}
 
 double NodeCost::beyond(MemoryPlace place) const {
   return place == MemoryPlace::caller || place == MemoryPlace::peer_caller ? caller_beyond_
@@ -28,7 +38,9 @@ double NodeCost::beyond(MemoryPlace place) const {
 
 double NodeCost::byte_us(const MemoryRate& rate, double share) const {
   const double cached = (1 - share) / rate.cached;
-  return share == 0 ? cached : cached + share / rate.shared_by(ranks_);
+  if (share == 0) return cached;
+  const double shared = in_shared_ == 0 ? 0 : in_shared_ / rate.shared;
+  return cached + share * (shared + (1 - in_shared_) / rate.shared_by(ranks_));
 }
 
 double NodeCost::read_us(double bytes, double share) const {

@@ -30,15 +30,16 @@ class NodeCost {
   double handed_us(double bytes) const;
 
  private:
-  // How much of such data no cache has: from 0 to 1.
+  // How much of such data lies beyond a rank's own cache: from 0 to 1.
   double beyond(MemoryPlace place) const;
-  // The time of each byte if `share` of the data lies beyond the caches.
+  // The time of each byte if `share` of the data lies beyond a rank's own cache.
   double byte_us(const MemoryRate& rate, double share) const;
   double read_us(double bytes, double share) const;
 
   const NodeMemory& memory_;
   int ranks_;
   double caller_beyond_, pool_beyond_;
+  double in_shared_;  // how much of the former lies in the shared cache
 };
 
 }  // namespace rdmacoll

@@ -30,7 +30,8 @@ constexpr std::size_t kTouched = 2 << 20;  // memory is touched in steps of this
 constexpr std::size_t kSamplesMin = 5;
 constexpr uint64_t kMiddleMax = 16 << 20;
 // Two threads may wait for their cores on a busy machine. After this many slices they give up.
-constexpr int kLineSlices = 8;
+constexpr int kPairSlices = 8;
+constexpr std::size_t kPeerSamples = 64;
 // A machine keeps room for the job itself.
 constexpr uint64_t kShareOfMemory = 16;
 
@@ -48,7 +49,8 @@ class Prober {
     MachineProfile found{.machine = facts_.key(),
                          .cores = facts_.cpus.size(),
                          .l2_bytes = facts_.l2_bytes,
-                         .l3_bytes = facts_.l3_bytes};
+                         .l3_bytes = facts_.l3_bytes,
+                         .l3_cores = facts_.l3_cpus.size()};
     const uint64_t l2 = facts_.l2_bytes > 0 ? facts_.l2_bytes : kUsualL2;
     const uint64_t l3 = facts_.l3_bytes > l2 ? facts_.l3_bytes : kUsualL3;
     if (const Arena near(round(l2 / 2), false); touch(near)) {
@@ -60,10 +62,11 @@ class Prober {
       if (const Arena middle(round(std::max(std::min(l3 / 4, kMiddleMax), 2 * l2)), false);
           touch(middle)) {
         found.copy_l3 = rate(middle, copy);
-        if (plan_.thorough) found.sum_l3 = rate(middle, sum);
+        found.sum_l3 = rate(middle, sum);
       }
     }
     found.line_ns = line();
+    found.peer_copy = peer_copy();
     in_memory(round(static_cast<uint64_t>(static_cast<double>(l3) * kBeyondCache)), found);
     if (plan_.thorough) found.wake_ns = wake_up();
     return found;
@@ -210,9 +213,14 @@ class Prober {
       samples_.push_back(after - before);
       before = after;
     }
-    const auto quartile = samples_.begin() + static_cast<std::ptrdiff_t>(samples_.size() / 4);
-    std::nth_element(samples_.begin(), quartile, samples_.end());
-    return static_cast<double>(*quartile);
+    return quartile(samples_);
+  }
+
+  // The lower one: longer samples were interrupted.
+  static double quartile(std::vector<Nanoseconds>& times) {
+    const auto at = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4);
+    std::nth_element(times.begin(), at, times.end());
+    return static_cast<double>(*at);
   }
 
   // Reads this process's own memory, as a peer would.
@@ -244,42 +252,86 @@ class Prober {
         static_cast<uint64_t>(static_cast<double>(pages * kPage) * kMicrosecond / moved);
   }
 
-  // Half of the time of a ping-pong between two cores, each of which writes a line of its own.
-  uint64_t line() {
-    if (second_cpu() < 0) return 0;
+  // Two cores that hand a number to each other, each in a line of its own. They give up at `end`,
+  // since one of them may wait for its core on a busy machine.
+  class PingPong {
+   public:
+    PingPong(const Clock& clock, Nanoseconds end) : clock_(clock), end_(end) {}
+
+    // Waits for the other core's next number. False: it has ended, or the time is over.
+    bool await_ping() { return differs(ping_, seen_, seen_) && seen_ != kEnd; }
+    void pong() { pong_.value.store(seen_, std::memory_order_release); }
+    // Returns whether the other core has answered.
+    bool turn() {
+      ping_.value.store(++round_, std::memory_order_release);
+      uint32_t answer = 0;
+      return differs(pong_, round_ - 1, answer);
+    }
+    void end() { ping_.value.store(kEnd, std::memory_order_release); }
+
+   private:
+    static constexpr uint32_t kEnd = UINT32_MAX;
     struct alignas(128) Line {
       std::atomic<uint32_t> value{0};
     };
-    Line ping, pong;
-    constexpr uint32_t kEnd = UINT32_MAX;
-    constexpr uint32_t kRounds = 32;  // each sample has so many
-    const Nanoseconds end = std::min(deadline_, clock_.now() + kLineSlices * plan_.slice);
+
     // The clock is read seldom, since a reading takes a part of a line's time.
-    const auto differs = [this, end](const Line& line, uint32_t from, uint32_t& value) {
+    bool differs(const Line& line, uint32_t from, uint32_t& value) const {
       for (uint32_t looks = 1;; ++looks) {
         value = line.value.load(std::memory_order_acquire);
         if (value != from) return true;
-        if (looks % 256 == 0 && clock_.now() >= end) return false;
+        if (looks % 256 == 0 && clock_.now() >= end_) return false;
       }
-    };
+    }
+
+    const Clock& clock_;
+    Nanoseconds end_;
+    Line ping_, pong_;
+    uint32_t seen_ = 0;   // the last number that the other core took
+    uint32_t round_ = 0;  // the last one that this core gave
+  };
+
+  Nanoseconds end_of_pairs() const {
+    return std::min(deadline_, clock_.now() + kPairSlices * plan_.slice);
+  }
+
+  // Half of the time of a ping-pong.
+  uint64_t line() {
+    if (second_cpu() < 0) return 0;
+    constexpr uint32_t kRounds = 32;  // each sample has so many
+    PingPong pair(clock_, end_of_pairs());
     const PinnedThread second(second_cpu(), [&] {
-      for (uint32_t seen = 0; differs(ping, seen, seen) && seen != kEnd;) {
-        pong.value.store(seen, std::memory_order_release);
+      while (pair.await_ping()) pair.pong();
+    });
+    bool is_answered = second.has_started() && pair.turn();  // then the second core runs
+    const double ns = is_answered ? sample([&] {
+      for (uint32_t i = 0; i < kRounds; ++i) is_answered = is_answered && pair.turn();
+    })
+                                  : 0;
+    pair.end();
+    return is_answered ? static_cast<uint64_t>(ns / (2 * kRounds) + 0.5) : 0;
+  }
+
+  // The rate of copies of what the second core has just written.
+  uint64_t peer_copy() {
+    const Arena memory(2 * kChunkMax, false);
+    if (second_cpu() < 0 || !touch(memory)) return 0;
+    PingPong pair(clock_, end_of_pairs());
+    const PinnedThread second(second_cpu(), [&] {
+      for (int turn = 1; pair.await_ping(); ++turn) {
+        std::memset(memory.data(), turn, kChunkMax);
+        pair.pong();
       }
     });
-    uint32_t round = 0, seen = 0;
-    bool is_answered = true;
-    const auto turn = [&] {
-      ping.value.store(++round, std::memory_order_release);
-      is_answered = differs(pong, round - 1, seen) && is_answered;
-    };
-    if (second.has_started()) turn();  // once the second core runs
-    const double ns = second.has_started() ? sample([&] {
-      for (uint32_t i = 0; i < kRounds; ++i) turn();
-    })
-                                           : 0;
-    ping.value.store(kEnd, std::memory_order_release);
-    return is_answered ? static_cast<uint64_t>(ns / (2 * kRounds) + 0.5) : 0;
+    std::vector<Nanoseconds> times;
+    while (second.has_started() && times.size() < kPeerSamples && pair.turn()) {
+      const Nanoseconds before = clock_.now();
+      std::memcpy(memory.half(), memory.data(), kChunkMax);
+      times.push_back(clock_.now() - before);
+    }
+    pair.end();
+    if (times.size() < kSamplesMin) return 0;
+    return static_cast<uint64_t>(kChunkMax * kMicrosecond / std::max(quartile(times), 1.0));
   }
 
   // From the signal to a thread that sleeps until it runs on the second core.

@@ -19,6 +19,7 @@ constexpr ProfileField kFields[] = {
     {"cores", "cores", &Profile::cores, "cores of a process"},
     {"l2_bytes", "bytes", &Profile::l2_bytes, "L2 cache of a core"},
     {"l3_bytes", "bytes", &Profile::l3_bytes, "L3 cache of a core"},
+    {"l3_cores", "cores", &Profile::l3_cores, "cores that share an L3 cache"},
     {"copy_l2", "bytes/us", &Profile::copy_l2, "copy in L2"},
     {"copy_l3", "bytes/us", &Profile::copy_l3, "copy in L3"},
     {"copy_memory", "bytes/us", &Profile::copy_memory, "copy in memory"},
@@ -31,6 +32,7 @@ constexpr ProfileField kFields[] = {
     {"one_copy_call_ns", "ns", &Profile::one_copy_call_ns, "one-copy read: each call"},
     {"one_copy_page_ns", "ns", &Profile::one_copy_page_ns, "one-copy read: each page of 4 KiB"},
     {"one_copy_rate", "bytes/us", &Profile::one_copy_rate, "one-copy read: bytes, in L2"},
+    {"peer_copy", "bytes/us", &Profile::peer_copy, "copy of what another core has written"},
     {"line_ns", "ns", &Profile::line_ns, "a cache line from core to core"},
     {"wake_ns", "ns", &Profile::wake_ns, "wake-up of a sleeping thread"},
 };
@@ -42,10 +44,12 @@ constexpr ProfileField kFields[] = {
 MachineProfile usual_profile() {
   MachineProfile usual;
   usual.copy_l2 = 133'000;
-  usual.copy_l3 = 68'000;
+  usual.copy_l3 = 63'000;
   usual.copy_memory = 37'500;
   usual.copy_memory_all = 25'500;
+  usual.peer_copy = 84'000;
   usual.sum_l2 = 128'000;
+  usual.sum_l3 = 62'000;
   usual.sum_memory = 26'200;
   usual.sum_memory_all = 22'000;
   usual.busy_cores = 2;
@@ -57,6 +61,15 @@ MachineProfile usual_profile() {
 }
 const MachineProfile kUsual = usual_profile();
 
+// The share of the engine's work in caches that moves lines between cores: it reads what peers have
+// written, and writes where they have read.
+constexpr double kPeersShare = 0.6;
+// A message crosses from core to core by so many lines: its place, and its bytes.
+constexpr double kLinesOfRound = 2;
+constexpr double kLineMost = 0.5;  // us; a longer time was disturbed, or is negative
+// A core copies what another one has written into the same L3 faster than its own data there, and
+// what has to come from another L3 at about half of that rate.
+constexpr double kSharingRate = 0.75;
 // No machine of today differs by more. A measurement that does was disturbed.
 constexpr double kRatioMax = 32;
 // Cores hinder each other if their sum is below this share of what they have alone.
@@ -107,17 +120,23 @@ LinkModel with_profile(LinkModel links, const MachineProfile& profile) {
   const NodeMemory usual;
   NodeMemory& memory = links.memory;
   const auto times = [](double value, uint64_t measured, uint64_t usual_number) {
+    if (measured == 0 || usual_number == 0) return value;
     const double ratio = static_cast<double>(measured) / static_cast<double>(usual_number);
-    return measured == 0 ? value : value * std::clamp(ratio, 1 / kRatioMax, kRatioMax);
+    return value * std::clamp(ratio, 1 / kRatioMax, kRatioMax);
   };
   const auto scale = [&](double& value, uint64_t Profile::*field) {
     value = times(value, profile.*field, kUsual.*field);
   };
+  const double peers_time =
+      1 - kPeersShare + times(kPeersShare, kUsual.peer_copy, profile.peer_copy);
   const auto scale_rate = [&](MemoryRate& rate, uint64_t Profile::*cached,
-                              uint64_t Profile::*beyond, uint64_t Profile::*all) {
+                              uint64_t Profile::*shared, uint64_t Profile::*beyond,
+                              uint64_t Profile::*all) {
     const double usual_all = rate.beyond * static_cast<double>(kUsual.busy_cores);
     const double usual_cores = rate.beyond_all / rate.beyond;
+    scale(rate.shared, shared);
     scale(rate.cached, cached);
+    rate.cached /= peers_time;
     scale(rate.beyond, beyond);
     const auto cores = static_cast<double>(profile.busy_cores);
     const bool is_shared =
@@ -127,11 +146,23 @@ LinkModel with_profile(LinkModel links, const MachineProfile& profile) {
     rate.beyond_all = is_shared ? times(usual_all, profile.*all, kUsual.*all)
                                 : rate.beyond * std::max(cores, usual_cores);
   };
-  scale(memory.round_us, &Profile::line_ns);
-  if (profile.copy_l3 > 0) memory.line_us = times(memory.line_us, kUsual.copy_l3, profile.copy_l3);
+  if (profile.line_ns > 0) {
+    const double more_ns =
+        static_cast<double>(profile.line_ns) - static_cast<double>(kUsual.line_ns);
+    memory.round_us += kLinesOfRound * std::clamp(more_ns / 1e3, -kLineMost, kLineMost);
+  }
+  memory.line_us = times(memory.line_us, kUsual.peer_copy, profile.peer_copy);
   if (profile.l2_bytes > 0) memory.cache_bytes = profile.l2_bytes;
-  scale_rate(memory.copy, &Profile::copy_l2, &Profile::copy_memory, &Profile::copy_memory_all);
-  scale_rate(memory.reduce, &Profile::sum_l2, &Profile::sum_memory, &Profile::sum_memory_all);
+  // Cores that do not share their L3 find nothing there that the others have written.
+  if (static_cast<double>(profile.peer_copy) >
+      kSharingRate * static_cast<double>(profile.copy_l3)) {
+    memory.shared_cache_bytes = profile.copy_l3 == 0 ? 0 : profile.l3_bytes;
+    memory.shared_cache_ranks = static_cast<int>(std::clamp<uint64_t>(profile.l3_cores, 1, 1024));
+  }
+  scale_rate(memory.copy, &Profile::copy_l2, &Profile::copy_l3, &Profile::copy_memory,
+             &Profile::copy_memory_all);
+  scale_rate(memory.reduce, &Profile::sum_l2, &Profile::sum_l3, &Profile::sum_memory,
+             &Profile::sum_memory_all);
   scale(memory.read_call_us, &Profile::one_copy_call_ns);
   scale(memory.read_page_us, &Profile::one_copy_page_ns);
   scale(memory.read_bytes_per_us, &Profile::one_copy_rate);

@@ -18,6 +18,7 @@ struct MachineProfile {
   uint64_t cores = 0;     // a process may use so many
   uint64_t l2_bytes = 0;  // sizes of the caches of one core
   uint64_t l3_bytes = 0;
+  uint64_t l3_cores = 0;  // cores that share the L3
   // Copies and sums of two arrays of float32, in a working set that fits L2, that fits L3 and not
   // L2, and that fits no cache. The last ones are of several cores at once, in sum.
   uint64_t copy_l2 = 0, copy_l3 = 0, copy_memory = 0, copy_memory_all = 0;
@@ -26,8 +27,9 @@ struct MachineProfile {
   // A one-copy read (process_vm_readv) takes the time of the call, plus that of each page of 4 KiB,
   // plus that of the bytes at this rate.
   uint64_t one_copy_call_ns = 0, one_copy_page_ns = 0, one_copy_rate = 0;
-  uint64_t line_ns = 0;  // from a write of a cache line until another core has read it
-  uint64_t wake_ns = 0;  // from the signal until a sleeping thread runs; `rdmacoll tune` alone
+  uint64_t peer_copy = 0;  // copies of data that another core has just written
+  uint64_t line_ns = 0;    // from a write of a cache line until another core has read it
+  uint64_t wake_ns = 0;    // from the signal until a sleeping thread runs; `rdmacoll tune` alone
 
   bool operator==(const MachineProfile&) const = default;
 };

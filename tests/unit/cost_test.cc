@@ -238,6 +238,29 @@ TEST(CostInNode, is_higher_beyond_the_caches_where_ranks_share_the_rate) {
   EXPECT_NEAR(in_node(named::direct_allgather, 2, memory, 4'000'000), alone, 0.01 * alone);
 }
 
+// All ranks use half of the shared cache, and memory for the rest.
+TEST(CostInNode, is_lower_if_ranks_share_a_cache) {
+  NodeMemory memory = plain_memory();
+  memory.cache_bytes = 1'000'000;
+  memory.copy = {.cached = 1000, .beyond = 100, .beyond_all = kInfinite, .shared = 500};
+  memory.reduce = memory.copy;
+  const auto time = [&](int ranks) {
+    return in_node(named::direct_allgather, ranks, memory, 4'000'000);
+  };
+  const double without = time(2);
+  memory.shared_cache_bytes = 16'000'000;  // half of it has the data of both ranks
+  memory.shared_cache_ranks = 8;
+  const double all = 6'000'000 * (0.25 / 1000 + 0.75 / 500);
+  EXPECT_NEAR(time(2), all, 0.01 * all);
+  memory.shared_cache_bytes = 8'000'000;
+  const double half = 6'000'000 * (0.25 / 1000 + 0.75 * (0.5 / 500 + 0.5 / 100));
+  EXPECT_NEAR(time(2), half, 0.01 * half);
+  memory.shared_cache_ranks = 1;  // each rank has a cache of this size
+  EXPECT_NEAR(time(2), all, 0.01 * all);
+  memory.shared_cache_bytes = 0;
+  EXPECT_DOUBLE_EQ(time(2), without);
+}
+
 TEST(CostInNode, of_one_copy_reads_counts_calls_and_pages) {
   NodeMemory memory = plain_memory();
   const double plain = in_node(named::direct_allgather, 4, memory, 64 << 10, true);
