@@ -137,14 +137,18 @@ double cost_in_node(const AlgorithmRow& row, const Tuning& tuning, const Facts& 
 std::vector<Choice> rivals_in_node(const Choice& choice, const Tuning& tuning, const Facts& facts) {
   const AlgorithmRow* chosen = row_of(choice.algorithm);
   if (chosen == nullptr || forced_at(facts) != nullptr) return {};
-  const double most = kRivalCost * cost_in_node(*chosen, tuning, facts);
+  const double least = cost_in_node(*chosen, tuning, facts);
   std::vector<std::pair<double, const AlgorithmRow*>> rows;
   for (const AlgorithmRow& row : algorithm_table()) {
-    if (row.result != chosen->result || &row == chosen) continue;
+    if (row.result != chosen->result || !is_in_canonical_order(row, facts)) continue;
     const double cost = cost_in_node(row, tuning, facts);
-    if (cost <= most && is_in_canonical_order(row, facts)) rows.emplace_back(cost, &row);
+    if (cost > least / kDraw && cost <= kRivalCost * least) rows.emplace_back(cost, &row);
   }
   std::ranges::stable_sort(rows, {}, [](const auto& row) { return row.first; });
+  // Two algorithms with one cost do the same: those for many ranks are alike if there are two.
+  const auto is_same = [](const auto& a, const auto& b) { return a.first >= kDraw * b.first; };
+  const auto same = std::ranges::unique(rows, is_same);
+  rows.erase(same.begin(), same.end());
   rows.resize(std::min(rows.size(), kRivalsMax));
   std::vector<Choice> rivals;
   for (const auto& [cost, row] : rows) {
