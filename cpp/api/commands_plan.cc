@@ -89,18 +89,17 @@ std::string_view why_not_cheapest(const PlanQuery& query, const Tuning& tuning, 
   if (facts.servers > 0) return "the parameter servers add, so other algorithms do not apply";
   if (differs(free)) return "RDMACOLL_ALLREDUCE_ALGORITHM forces the choice";
   if (differs(any_order)) return "RDMACOLL_ORDER requests canonical order";
-  if (facts.one_node) {
-    return std::isinf(cost_in_node(*row_of(cheapest), tuning, facts))
-               ? "it is no candidate within a node"
-               : "the choice follows the formulas, which are simpler than the model";
-  }
   const AlgorithmRow& row = *row_of(cheapest);
+  if (facts.one_node && !formula_us(row, tuning, facts)) return "it is no candidate within a node";
   if (row.needs_even && !facts.is_even) {
     return "it needs parts of equal size, and the ranks do not divide these bytes";
   }
   const std::string_view correction =
       row.correction == nullptr ? "" : row.correction(tuning, facts, query.links.via_nic);
   if (!correction.empty()) return correction;
+  if (has_formulas(row.result, facts)) {
+    return "the choice follows the formulas, which are simpler than the model";
+  }
   Link usual = usual_links(query.links.via_nic).network;
   usual.bytes_per_us = query.links.network.bytes_per_us;
   if (query.links.network != usual) {
@@ -109,10 +108,10 @@ std::string_view why_not_cheapest(const PlanQuery& query, const Tuning& tuning, 
   return "the choice uses few and round limits between algorithms";
 }
 
-// "null" if the algorithm is no candidate, and between nodes, where ranges decide.
+// "null" if the algorithm is no candidate, or if ranges decide.
 std::string formula_text(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts) {
-  const double cost = facts.one_node ? cost_in_node(row, tuning, facts) : HUGE_VAL;
-  return std::isinf(cost) ? "null" : cat(cost);
+  const std::optional<double> cost = formula_us(row, tuning, facts);
+  return cost ? cat(*cost) : "null";
 }
 
 std::string quoted(std::string_view name, std::string_view text) {

@@ -552,7 +552,7 @@ typedef struct rc_tools_api {
    * settings(), with its errors.
    * {"algorithm": the chosen one, "reason", "cheapest": the one with the least modelled time,
    * "why_not_cheapest", "shown": the algorithm of the schedule below, "nodes": by rank, "costs":
-   * [{"algorithm", "time_us", "formula_us": null unless it is a candidate within a node,
+   * [{"algorithm", "time_us", "formula_us": null unless it is a candidate by its formula,
    * "messages": sent by the busiest rank, "network_bytes": sent by the busiest node,
    * "segment_bytes", "segments", "parts", "canonical"}], "schedule": as the algorithm makes it,
    * "lowered": as it runs} */

@@ -72,6 +72,7 @@ enum class Segments : uint8_t {
 struct Facts;
 struct Tuning;
 class InNode;
+class BetweenNodes;
 
 // Places of one segment that recursive algorithms need at most: in each round one to receive and
 // one to publish.
@@ -102,8 +103,11 @@ struct AlgorithmRow {
   // schedules. Such an algorithm adds in canonical order within any node. Null: it only runs there
   // if it is forced.
   double (*cost_in_node)(const InNode& node) = nullptr;
-  // Between nodes: why the algorithm is the best one for these facts, or "": it is not. choose()
-  // takes the first row of the table that gives a reason. Null: it only runs there if it is forced.
+  // Between nodes of one rank each: the same for results that are no sums. Null: the range decides.
+  double (*cost_between_nodes)(const BetweenNodes& nodes) = nullptr;
+  // Between nodes otherwise: why the algorithm is the best one for these facts, or "": it is not.
+  // choose() takes the first row of the table that gives a reason. Null: it only runs there if it
+  // is forced.
   std::string_view (*preferred)(const Tuning& tuning, const Facts& facts) = nullptr;
   // Why measurements contradict the cost model's opinion that the algorithm is the cheapest here,
   // or

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "collectives/algorithms.h"
+#include "collectives/between_nodes.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
 #include "collectives/in_node.h"
@@ -40,6 +41,18 @@ double binomial_broadcast_in_node(const InNode& node) {
   return node.time(passage, std::max({root, inner, served}), (depth + 1) * node.round());
 }
 
+// If p is not a power of two, the first messages go to smaller subtrees, and the longest way begins
+// later.
+double binomial_broadcast_between(const BetweenNodes& nodes) {
+  const double bytes = nodes.segment();
+  const int depth = nodes.depth(), children = nodes.doublings();
+  const double begin = nodes.segments_at_once() * nodes.copy(bytes) + nodes.pin(bytes);
+  const double late = (children - depth) * (nodes.port(bytes) + nodes.messages(1));
+  const double passage = begin + late + depth * nodes.message(bytes) + nodes.pin(bytes);
+  const double pace = std::max(children * nodes.port(bytes), nodes.copy(bytes) + nodes.pin(bytes));
+  return passage + (nodes.segments() - 1) * pace;
+}
+
 std::string_view prefers_binomial_broadcast(const Tuning&, const Facts&) {
   return "the fewest rounds, and neighbours of a node get it from each other";
 }
@@ -52,6 +65,7 @@ extern constinit const AlgorithmRow binomial_broadcast_row{
     .make = binomial_broadcast,
     .result = AlgorithmRow::Result::root_value,
     .cost_in_node = binomial_broadcast_in_node,
+    .cost_between_nodes = binomial_broadcast_between,
     .preferred = prefers_binomial_broadcast,
     .segments = Segments::tree};
 

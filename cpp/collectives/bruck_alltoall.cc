@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "collectives/algorithms.h"
+#include "collectives/between_nodes.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
 #include "collectives/in_node.h"
@@ -74,11 +75,32 @@ double bruck_in_node(const InNode& node) {
   return node.time(work, rounds * node.round());
 }
 
+// The parts that a round moves: the number of distances below p with this bit.
+int parts_of_round(int bit, int ranks) {
+  return ranks / (2 * bit) * bit + std::max(0, ranks % (2 * bit) - bit);
+}
+
+// Each round waits for the one before, because some parts are in both. The last round may have none
+// of them.
+double bruck_between(const BetweenNodes& nodes) {
+  const int ranks = nodes.ranks();
+  if (!nodes.is_even() || ranks <= 3) return std::numeric_limits<double>::infinity();
+  const double part = nodes.segment() / (2 * ranks);
+  double work = nodes.copy(ranks * part);
+  for (int bit = 1; bit < ranks; bit *= 2) {
+    const double bytes = parts_of_round(bit, ranks) * part;
+    work += nodes.port(bytes) + nodes.copy(bytes);
+  }
+  const int rounds = nodes.doublings();
+  const bool is_chain = ranks > 3 << (rounds - 2);
+  const int waits = is_chain ? rounds : rounds - 1;
+  return nodes.segments() * work + waits * (nodes.messages(2) + nodes.latency()) +
+         nodes.messages(rounds - waits);
+}
+
 std::string_view prefers_bruck_alltoall(const Tuning& tuning, const Facts& facts) {
   const auto pairs = static_cast<uint64_t>(facts.ranks) * static_cast<uint64_t>(facts.ranks);
-  const uint64_t most =
-      facts.spread.shares_nodes ? tuning.bruck_bytes_port : tuning.bruck_bytes_network;
-  const bool is_small = facts.bytes <= most * pairs;
+  const bool is_small = facts.bytes <= tuning.bruck_bytes_port * pairs;
   const bool are_many = facts.ranks >= tuning.bruck_ranks_network;
   if (!facts.is_even || !is_small || !are_many) return "";
   return "small, many ranks: log2 p messages instead of p-1";
@@ -91,6 +113,7 @@ extern constinit const AlgorithmRow bruck_alltoall_row{.algorithm = Algorithm{17
                                                        .make = bruck_alltoall,
                                                        .result = AlgorithmRow::Result::exchange,
                                                        .cost_in_node = bruck_in_node,
+                                                       .cost_between_nodes = bruck_between,
                                                        .preferred = prefers_bruck_alltoall,
                                                        .needs_even = true};
 

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "base/status.h"
+#include "collectives/between_nodes.h"
 #include "collectives/doubling.h"
 #include "collectives/in_node.h"
 
@@ -39,35 +41,38 @@ constexpr double kDraw = 0.999;
 constexpr double kRivalCost = 1.3;
 constexpr std::size_t kRivalsMax = 2;
 
-// The cheapest row within a node. The first one counts if several cost the same.
-const AlgorithmRow& cheapest_in_node(AlgorithmRow::Result result, const Tuning& tuning,
-                                     const Facts& facts) {
+// The cheapest row. The first one counts if several cost the same.
+const AlgorithmRow& cheapest(AlgorithmRow::Result result, const Tuning& tuning,
+                             const Facts& facts) {
   const AlgorithmRow* best = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (const AlgorithmRow& row : algorithm_table()) {
     if (row.result != result) continue;
-    const double cost = cost_in_node(row, tuning, facts);
+    const double cost =
+        facts.one_node ? cost_in_node(row, tuning, facts) : cost_between_nodes(row, tuning, facts);
     if (cost >= kDraw * least) continue;
     best = &row;
     least = cost;
   }
-  RC_ASSERT(best != nullptr, "no algorithm runs within a node for this operation");
+  RC_ASSERT(best != nullptr, "no algorithm has a formula for this operation");
   return *best;
 }
 
-// Parameter servers if there are any. Otherwise, within a node, the cheapest row, and between nodes
-// the first row of the table that is preferred.
+// Parameter servers if there are any. Otherwise the cheapest row where rows have formulas, or the
+// first row of the table that is preferred.
 const AlgorithmRow& preferred(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts,
                               std::string_view& reason) {
+  const bool by_formula = has_formulas(result, facts);
   for (const AlgorithmRow& row : algorithm_table()) {
-    const bool has_range = row.preferred != nullptr && (row.by_servers || !facts.one_node);
+    const bool has_range = row.preferred != nullptr && (row.by_servers || !by_formula);
     if (row.result != result || !has_range) continue;
     reason = row.preferred(tuning, facts);
     if (!reason.empty()) return row;
   }
-  RC_ASSERT(facts.one_node, "no algorithm is preferred for this operation");
-  reason = "within a node: the lowest cost by the rates of its memory";
-  return cheapest_in_node(result, tuning, facts);
+  RC_ASSERT(by_formula, "no algorithm is preferred for this operation");
+  reason = facts.one_node ? "within a node: the lowest cost by the rates of its memory"
+                          : "between nodes: the lowest cost by latency and rate of the links";
+  return cheapest(result, tuning, facts);
 }
 
 // Whether segments are cut so small that packed data stays in the caches of the node. Scattered
@@ -76,7 +81,7 @@ const AlgorithmRow& preferred(AlgorithmRow::Result result, const Tuning& tuning,
 bool is_cut_for_caches(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts) {
   if (is_scattered(result)) return false;
   const bool is_whole_if_small = is_sum(result) || result == AlgorithmRow::Result::exchange;
-  const uint64_t whole = is_whole_if_small ? tuning.memory.cache_bytes : 0;
+  const uint64_t whole = is_whole_if_small ? tuning.links.memory.cache_bytes : 0;
   return facts.bytes > whole && !facts.in_place;
 }
 
@@ -88,7 +93,8 @@ uint64_t cached_part_bytes(const NodeMemory& memory) {
 uint64_t segment_bytes_in_node(AlgorithmRow::Result result, const Tuning& tuning,
                                const Facts& facts) {
   if (is_cut_for_caches(result, tuning, facts)) {
-    const uint64_t cached = cached_part_bytes(tuning.memory) * static_cast<uint64_t>(facts.ranks);
+    const uint64_t cached =
+        cached_part_bytes(tuning.links.memory) * static_cast<uint64_t>(facts.ranks);
     if (!facts.stages_gpus) return cached;
     // Each copy from or to a GPU has a fixed cost.
     return std::max(cached, std::min(facts.bytes / kSegmentsInFlight, tuning.segment_bytes_shared));
@@ -131,7 +137,25 @@ double cost_in_node(const AlgorithmRow& row, const Tuning& tuning, const Facts& 
     return std::numeric_limits<double>::infinity();
   }
   const uint64_t segment_bytes = segment_bytes_of(row.algorithm, tuning, facts);
-  return row.cost_in_node(InNode(tuning.memory, facts, row.result, segment_bytes));
+  return row.cost_in_node(InNode(tuning.links.memory, facts, row.result, segment_bytes));
+}
+
+double cost_between_nodes(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts) {
+  if (row.cost_between_nodes == nullptr) return std::numeric_limits<double>::infinity();
+  const uint64_t segment_bytes = segment_bytes_of(row.algorithm, tuning, facts);
+  return row.cost_between_nodes(BetweenNodes(tuning.links, facts, row.result, segment_bytes));
+}
+
+bool has_formulas(AlgorithmRow::Result result, const Facts& facts) {
+  return facts.one_node || (!is_sum(result) && !facts.spread.shares_nodes);
+}
+
+std::optional<double> formula_us(const AlgorithmRow& row, const Tuning& tuning,
+                                 const Facts& facts) {
+  if (!has_formulas(row.result, facts)) return std::nullopt;
+  const double cost =
+      facts.one_node ? cost_in_node(row, tuning, facts) : cost_between_nodes(row, tuning, facts);
+  return std::isinf(cost) ? std::nullopt : std::optional(cost);
 }
 
 std::vector<Choice> rivals_in_node(const Choice& choice, const Tuning& tuning, const Facts& facts) {

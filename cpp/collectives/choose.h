@@ -17,7 +17,9 @@ namespace rdmacoll {
 // (`rdmacoll plan` shows it), until a measurement of the fabric replaces them. The defaults are for
 // RDMA of 100 Gbit/s, socket_tuning() is for TCP of 10 Gbit/s.
 struct Tuning {
-  NodeMemory memory = {};                      // all choices within a node follow from it
+  // Formulas: choices within a node follow from `links.memory`, and choices between nodes of one
+  // rank each from the other numbers, unless they are sums. The cuts are for all other choices.
+  LinkModel links = kNicLinks;
   uint64_t doubling_bytes_network = 8 << 10;   // recursive doubling up to here, between nodes
   uint64_t doubling_bytes_uneven = 2 << 10;    // ... if some ranks serve several partners
   uint64_t doubling_bytes_long_way = 2 << 10;  // ... if it crosses nodes more often than it must
@@ -51,15 +53,12 @@ struct Tuning {
   uint64_t reduce_bytes_wide = 32 << 10;  // ... or up to here if partial sums are wide
   int reduce_ranks_wide = 32;             // ... and there are no more ranks than this
   // An allgather runs by doubling up to one of these sizes.
-  uint64_t gather_bytes_rank = 32 << 10;   // times the number of ranks
-  uint64_t gather_bytes_uneven = 8 << 10;  // the same, for few ranks that are no power of two
-  uint64_t gather_bytes_port = 32 << 10;   // in total, if ranks share ports
+  uint64_t gather_bytes_port = 32 << 10;  // in total, if ranks share ports
   uint64_t gather_bytes_long_way = 16
                                    << 10;  // in total, if doubling crosses nodes needlessly often
   // An alltoall runs by Bruck's algorithm from this number of ranks on, up to these sizes.
   int bruck_ranks_network = 12;
-  uint64_t bruck_bytes_network = 1 << 10;  // for each pair
-  uint64_t bruck_bytes_port = 512;         // for each pair, if ranks share ports
+  uint64_t bruck_bytes_port = 512;  // for each pair, if ranks share ports
   // Within a node callers' memory is packed into shared memory, and is still in the cache when the
   // peer reads it. Two such copies take less time than one copy by the kernel, which reads callers'
   // memory in place. The exceptions are large scattered data, and exchanges that fit no cache
@@ -140,8 +139,9 @@ struct Choice {
   std::string_view reason = "there is nothing to move";
 };
 
-// Chooses among the algorithms with this result, unless one is forced. Within a node: the cheapest
-// one. Between nodes: the first row of the table that prefers these facts.
+// Chooses among the algorithms with this result, unless one is forced. Within a node, and between
+// nodes of one rank each for what is no sum: the cheapest one. Otherwise: the first row of the
+// table that prefers these facts.
 Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts);
 
 // Within a node: the other algorithms that may be as fast as the choice, the cheapest first. They
@@ -151,6 +151,12 @@ std::vector<Choice> rivals_in_node(const Choice& choice, const Tuning& tuning, c
 // Within a node: the closed form of an algorithm's cost in microseconds, or infinity: it only runs
 // if it is forced.
 double cost_in_node(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts);
+// The same between nodes of one rank each, for what is no sum.
+double cost_between_nodes(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts);
+// Whether choices follow the formulas here. Otherwise they follow the ranges.
+bool has_formulas(AlgorithmRow::Result result, const Facts& facts);
+// The formula that counts here. None: the algorithm is no candidate, or ranges decide.
+std::optional<double> formula_us(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts);
 
 // Bytes of a segment with this algorithm.
 uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts& facts);

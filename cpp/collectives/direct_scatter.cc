@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "collectives/algorithms.h"
+#include "collectives/between_nodes.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
 #include "collectives/in_node.h"
@@ -32,6 +33,14 @@ double direct_scatter_in_node(const InNode& node) {
   return node.time(root + other, std::max(root, other), 2 * node.round());
 }
 
+// All parts leave through the root's port, one after the other.
+double direct_scatter_between(const BetweenNodes& nodes) {
+  const int peers = nodes.ranks() - 1;
+  const double part = nodes.part();
+  const double sent = std::max(nodes.port(part), nodes.messages(1) + nodes.pin(part));
+  return nodes.segments() * peers * sent + nodes.latency() + nodes.messages(1) + nodes.pin(part);
+}
+
 std::string_view prefers_direct_scatter(const Tuning&, const Facts&) { return "there is no other"; }
 
 }  // namespace
@@ -41,6 +50,7 @@ extern constinit const AlgorithmRow direct_scatter_row{.algorithm = Algorithm{16
                                                        .make = direct_scatter,
                                                        .result = AlgorithmRow::Result::own_value,
                                                        .cost_in_node = direct_scatter_in_node,
+                                                       .cost_between_nodes = direct_scatter_between,
                                                        .preferred = prefers_direct_scatter};
 
 }  // namespace rdmacoll

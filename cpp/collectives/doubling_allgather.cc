@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "collectives/algorithms.h"
+#include "collectives/between_nodes.h"
 #include "collectives/builder.h"
 #include "collectives/in_node.h"
 #include "collectives/ranges.h"
@@ -47,24 +48,30 @@ double doubling_allgather_in_node(const InNode& node) {
   return node.time(work, (node.doublings() + 1) * node.round());
 }
 
+// If p is not a power of two, each rank of a smaller block serves several ranks.
+double doubling_allgather_between(const BetweenNodes& nodes) {
+  const double part = nodes.part();
+  double time = nodes.segments() * (nodes.copy(part) + nodes.pin(part));
+  int held = 1;  // parts
+  for (int round = 0; round < nodes.doublings(); ++round, held *= 2) {
+    const int others = std::min(held, nodes.ranks() - held);
+    const int served = (held + others - 1) / others;
+    const double sent = std::max(held, served * others) * part;
+    time += nodes.messages(1 + served) + nodes.latency() + nodes.segments() * nodes.port(sent);
+  }
+  return time + nodes.pin(held / 2 * part);
+}
+
 // The largest size, in bytes of all ranks together.
 uint64_t doubling_bytes_of_gather(const Tuning& tuning, const Facts& facts) {
-  const auto ranks = static_cast<uint64_t>(facts.ranks);
-  if (facts.spread.shares_nodes) {
-    if (facts.spread.is_doubled_the_long_way) return tuning.gather_bytes_long_way;
-    const bool are_many = is_power_of_two(facts) && facts.ranks >= 32;
-    return tuning.gather_bytes_port * (are_many ? 2 : 1);
-  }
-  if (is_power_of_two(facts)) return tuning.gather_bytes_rank * ranks;
-  return (facts.ranks < 8 ? tuning.gather_bytes_uneven : tuning.gather_bytes_rank / 2) * ranks;
+  if (facts.spread.is_doubled_the_long_way) return tuning.gather_bytes_long_way;
+  const bool are_many = is_power_of_two(facts) && facts.ranks >= 32;
+  return tuning.gather_bytes_port * (are_many ? 2 : 1);
 }
 
 std::string_view prefers_doubling_allgather(const Tuning& tuning, const Facts& facts) {
-  // With three ranks a ring takes two rounds as well, and they are shorter. On two nodes a ring
-  // crosses in each round.
-  const bool doubles = facts.ranks != 3 || facts.spread.shares_nodes;
   const bool is_small = facts.bytes <= doubling_bytes_of_gather(tuning, facts);
-  return doubles && is_small ? "small, between nodes: the fewest rounds" : "";
+  return is_small ? "small, between nodes: the fewest rounds" : "";
 }
 
 }  // namespace
@@ -75,6 +82,7 @@ extern constinit const AlgorithmRow doubling_allgather_row{
     .make = doubling_allgather,
     .result = AlgorithmRow::Result::concatenation,
     .cost_in_node = doubling_allgather_in_node,
+    .cost_between_nodes = doubling_allgather_between,
     .preferred = prefers_doubling_allgather};
 
 }  // namespace rdmacoll

@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "collectives/algorithms.h"
+#include "collectives/between_nodes.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
 #include "collectives/in_node.h"
@@ -111,12 +112,21 @@ double pipelined_tree_in_node(const InNode& node) {
   return node.time(passage, std::max(root, inner), (depth + 1) * node.round());
 }
 
+// A rank passes each half on to two others. On average a half waits for the other child in half of
+// the levels.
+double pipelined_tree_between(const BetweenNodes& nodes) {
+  const double bytes = nodes.segment(), half = bytes / 2;
+  const int depth = nodes.doublings();
+  const double begin = nodes.copy(bytes) + nodes.pin(bytes) + nodes.messages(1);
+  const double passage = begin + depth * nodes.message(half) +
+                         (1 + 0.5 * (depth - 1)) * nodes.port(half) + nodes.pin(half);
+  const double pace = std::max(2 * nodes.port(half), nodes.copy(bytes) + nodes.pin(bytes));
+  return passage + (nodes.segments() - 1) * pace;
+}
+
 std::string_view prefers_pipelined_tree(const Tuning& tuning, const Facts& facts) {
-  const uint64_t most =
-      facts.ranks <= 2 ? tuning.binomial_bytes_pair : tuning.binomial_bytes_network;
-  const bool are_two_nodes =
-      facts.spread.shares_nodes && facts.ranks <= 2 * facts.spread.ranks_of_node;
-  if (are_two_nodes || facts.bytes <= most) return "";
+  const bool are_two_nodes = facts.ranks <= 2 * facts.spread.ranks_of_node;
+  if (are_two_nodes || facts.bytes <= tuning.binomial_bytes_network) return "";
   return "large, between nodes: no rank sends more than it receives";
 }
 
@@ -127,6 +137,7 @@ extern constinit const AlgorithmRow pipelined_tree_row{.algorithm = Algorithm{8}
                                                        .make = pipelined_tree_broadcast,
                                                        .result = AlgorithmRow::Result::root_value,
                                                        .cost_in_node = pipelined_tree_in_node,
+                                                       .cost_between_nodes = pipelined_tree_between,
                                                        .preferred = prefers_pipelined_tree,
                                                        .segments = Segments::tree};
 

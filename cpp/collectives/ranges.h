@@ -1,12 +1,24 @@
 // Questions about the facts of an operation that the ranges of several algorithms share.
 #pragma once
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <string_view>
 
 #include "collectives/choose.h"
 
 namespace rdmacoll {
+
+// Bytes of a rank. An exchange's parts are those that a rank gives and those that it gets.
+inline double row_bytes_of_rank(AlgorithmRow::Result result, const Facts& facts) {
+  const auto bytes = static_cast<double>(facts.bytes);
+  return result == AlgorithmRow::Result::exchange ? 2 * bytes / facts.ranks : bytes;
+}
+
+inline double segments_of(double bytes, uint64_t segment_bytes) {
+  return std::max(1.0, std::ceil(bytes / static_cast<double>(segment_bytes)));
+}
 
 inline bool is_power_of_two(const Facts& facts) {
   return std::has_single_bit(static_cast<unsigned>(facts.ranks));

@@ -8,7 +8,8 @@ namespace rdmacoll {
 
 // Over TCP each message costs more, and bytes cost more in comparison with rounds.
 Tuning socket_tuning() {
-  return {.doubling_bytes_network = 16 << 10,
+  return {.links = kSocketLinks,
+          .doubling_bytes_network = 16 << 10,
           .doubling_bytes_long_way = 0,
           .doubling_bytes_pair = 256 << 10,
           .direct_bytes_pair = 200,
@@ -30,7 +31,6 @@ Tuning socket_tuning() {
           .reduce_bytes_network = 16 << 10,
           .reduce_bytes_rank = 2 << 10,
           .reduces_by_node = true,
-          .gather_bytes_rank = 64 << 10,
           .gather_bytes_port = 16 << 10,
           .gather_bytes_long_way = 0,
           // Data that has arrived is still in the cache when it is added (measured, two hosts).
@@ -41,7 +41,7 @@ Tuning socket_tuning() {
 // of two, as cuts are powers of two.
 Tuning tuning_for(const LinkModel& links) {
   Tuning tuning = links.via_nic ? Tuning{} : socket_tuning();
-  tuning.memory = links.memory;
+  tuning.links = links;
   const Link usual = usual_links(links.via_nic).network;
   const double rate = links.network.bytes_per_us / usual.bytes_per_us;
   const int fastest = links.via_nic ? 1 : 2;  // beyond, bytes cost the processor's time

@@ -190,7 +190,7 @@ def _print_costs(count: int, found: dict[str, Any]) -> None:
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("algorithm", no_wrap=True)
-    # Within a node the formulas decide, between nodes the algorithms' ranges.
+    # The ranges of the algorithms decide where none has a formula.
     has_formulas = any(row["formula_us"] is not None for row in found["costs"])
     titles = ("formula",) if has_formulas else ()
     for title in (*titles, "model", "GB/s", "messages", "network", "cut"):
@@ -212,7 +212,7 @@ def _print_costs(count: int, found: dict[str, Any]) -> None:
         )
     print_table(table)
     order = " order: canonical, or the algorithm's own." if is_sum else ""
-    formula = " formula: the cost that decides within a node (none: no candidate)." if has_formulas else ""
+    formula = " formula: the cost that decides (none: no candidate)." if has_formulas else ""
     print_prose(
         "* is chosen. messages: of the rank that sends most. network: sent to other nodes by the node that "
         f"sends most. cut: segments x parts.{order}{formula}"

@@ -206,6 +206,18 @@ def test_within_a_node_the_least_cost_of_the_formulas_is_chosen(tmp_path, operat
     assert "no candidate" in output or operation != "allreduce"
 
 
+def test_what_adds_nothing_has_formulas_between_nodes_of_one_rank_each(tmp_path):
+    for ranks, nodes, has_formulas in ((8, 8, True), (8, 4, False)):
+        arguments = ("--op", "broadcast", "--ranks", str(ranks), "--nodes", str(nodes), "--bytes", "1M")
+        code, found, output = command_line(tmp_path, "plan", *arguments)
+        assert code == 0, output
+        assert found["algorithm"] == "pipelined_tree"
+        formulas = {row["algorithm"]: row["formula_us"] for row in found["costs"]}
+        assert (formulas["pipelined_tree"] is not None) == has_formulas
+        assert ("lowest cost by latency and rate of the links" in output) == has_formulas
+    assert formulas["flat_broadcast"] is None
+
+
 def test_nothing_is_said_where_the_cheapest_is_chosen(tmp_path):
     code, found, output = command_line(tmp_path, "plan", "--nodes", "2")
     assert code == 0, output

@@ -38,7 +38,7 @@ TEST(ChoiceInNode, is_close_to_the_measured_one) {
 TEST(ChoiceInNode, follows_what_its_memory_costs) {
   const auto chosen = [](const NodeMemory& memory, int ranks, uint64_t bytes) {
     Tuning tuning;
-    tuning.memory = memory;
+    tuning.links.memory = memory;
     return choose(Result::sum, tuning, {.ranks = ranks, .bytes = bytes}).algorithm;
   };
   EXPECT_EQ(chosen({}, 4, 64 << 10), named::direct);
@@ -68,7 +68,7 @@ TEST(ChoiceInNode, is_canonical_whatever_its_memory_costs) {
   };
   for (int trial = 0; trial < 2000; ++trial) {
     Tuning tuning;
-    NodeMemory& memory = tuning.memory;
+    NodeMemory& memory = tuning.links.memory;
     for (double* value :
          {&memory.round_us, &memory.message_us, &memory.step_us, &memory.line_us,
           &memory.copy.cached, &memory.copy.beyond, &memory.copy.beyond_all, &memory.reduce.cached,

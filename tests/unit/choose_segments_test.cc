@@ -18,9 +18,9 @@ TEST(ChoiceOfSegments, within_a_node_stages_an_exchange_in_segments_that_stay_in
       Facts facts{.ranks = ranks, .bytes = bytes};
       facts.in_place = tuning.reads_in_place(Result::exchange, bytes);
       EXPECT_EQ(facts.in_place, bytes >= 32 << 20);
-      const bool is_cut = bytes > tuning.memory.cache_bytes && !facts.in_place;
+      const bool is_cut = bytes > tuning.links.memory.cache_bytes && !facts.in_place;
       EXPECT_EQ(segment_bytes_of(named::pairwise_alltoall, tuning, facts),
-                is_cut ? ranks * tuning.memory.cache_bytes / 8 : tuning.segment_bytes_shared);
+                is_cut ? ranks * tuning.links.memory.cache_bytes / 8 : tuning.segment_bytes_shared);
       EXPECT_EQ(tuning.reads_in_place(Result::own_value, bytes), bytes >= 4 << 20);
     }
   }

@@ -151,15 +151,15 @@ class Chosen : public testing::TestWithParam<std::tuple<Place, Kind>> {
     return known->second = cost_of(schedules, nodes_, links, row, segment_bytes).time_us;
   }
 
-  // Within a node.
-  double closed_form(const AlgorithmRow& row, uint64_t bytes, const LinkModel& links) const {
-    return cost_in_node(row, tuning_for(links), facts(bytes));
-  }
-
   // Whether a measurement contradicts the model here.
   bool is_corrected(const AlgorithmRow& row, uint64_t bytes, const LinkModel& links) const {
     return row.correction != nullptr &&
            !row.correction(tuning_for(links), facts(bytes), links.via_nic).empty();
+  }
+
+  // Whether formulas decide here, and the algorithm is no candidate.
+  bool is_no_candidate(const AlgorithmRow& row, uint64_t bytes, const LinkModel& links) const {
+    return has_formulas(result_, facts(bytes)) && !formula_us(row, tuning_for(links), facts(bytes));
   }
 
   // Expects that the chosen algorithm takes at most `most` times as long as any other.
@@ -168,7 +168,7 @@ class Chosen : public testing::TestWithParam<std::tuple<Place, Kind>> {
     const double mine = time_of(chosen, bytes, links);
     for (const AlgorithmRow& row : algorithm_table()) {
       if (row.result != result_ || row.algorithm == chosen) continue;
-      if (is_corrected(row, bytes, links)) continue;
+      if (is_corrected(row, bytes, links) || is_no_candidate(row, bytes, links)) continue;
       EXPECT_LE(mine, most * time_of(row.algorithm, bytes, links))
           << name_of(chosen) << " instead of " << row.name << " for " << bytes << " bytes";
     }
@@ -201,7 +201,7 @@ TEST_P(Chosen, takes_longer_for_more_and_no_more_than_that) {
   }
 }
 
-// Within a node there are no exceptions.
+// Formulas have no exceptions.
 TEST_P(Chosen, costs_little_more_than_the_cheapest_but_for_known_exceptions) {
   if (place_.ranks > (kSanitized ? 8 : kRanksCompared)) return;
   for (const LinkModel& links : {kNicLinks, kSocketLinks}) {
@@ -212,9 +212,9 @@ TEST_P(Chosen, costs_little_more_than_the_cheapest_but_for_known_exceptions) {
         if (row.result != result_ || row.by_servers || row.algorithm == chosen) continue;
         if (row.by_node && !spread_.shares_nodes) continue;  // the same as halving and doubling
         if (is_corrected(row, bytes, links)) continue;
-        if (place_.nodes == 1 && std::isinf(closed_form(row, bytes, links))) continue;
-        const double most =
-            place_.nodes == 1 ? kUsualLoss : most_lost(kind_, chosen, row.algorithm);
+        if (is_no_candidate(row, bytes, links)) continue;
+        const bool by_formula = has_formulas(result_, facts(bytes));
+        const double most = by_formula ? kUsualLoss : most_lost(kind_, chosen, row.algorithm);
         EXPECT_LE(mine, most * time_of(row.algorithm, bytes, links))
             << name_of(chosen) << " instead of " << row.name << " for " << bytes << " bytes";
       }
@@ -228,8 +228,9 @@ TEST_P(Chosen, has_closed_forms_within_a_node_that_agree_with_the_executed_sched
   for (uint64_t bytes = 8; bytes <= kMost; bytes *= 4) {
     for (const AlgorithmRow& row : algorithm_table()) {
       if (row.result != result_) continue;
-      const double formula = closed_form(row, bytes, kNicLinks);
-      if (std::isinf(formula)) continue;
+      const std::optional<double> found = formula_us(row, tuning_for(kNicLinks), facts(bytes));
+      if (!found) continue;
+      const double formula = *found;
       const double executed = time_of(row.algorithm, bytes, kNicLinks);
       const bool is_short = bytes <= 64 << 10;
       EXPECT_GE(formula, (is_short ? 0.88 : 0.75) * executed) << row.name << ", " << bytes;
@@ -278,14 +279,15 @@ TEST_P(Chosen, takes_no_longer_by_node_than_flat) {
 
 // Links that are slower than the usual ones.
 TEST_P(Chosen, is_hardly_slower_over_slow_links) {
-  if (place_.nodes == 1 || result_ != Result::sum || wide_ || kSanitized) return;
+  const bool by_formula = has_formulas(result_, facts(1));
+  if (place_.nodes == 1 || (result_ != Result::sum && !by_formula) || wide_ || kSanitized) return;
   LinkModel slow_tcp = kSocketLinks, slow_rdma = kNicLinks;
   slow_tcp.network.bytes_per_us /= 10;
   slow_rdma.network.bytes_per_us /= 4;
   for (const LinkModel& links : {slow_tcp, slow_rdma}) {
     schedules_.clear();
     for (uint64_t bytes = kLeast; bytes <= kMost; bytes *= 4) {
-      expect_best(bytes, links, tolerance().most_lost);
+      expect_best(bytes, links, by_formula ? kUsualLoss : tolerance().most_lost);
     }
   }
 }
