@@ -160,7 +160,10 @@ std::optional<double> formula_us(const AlgorithmRow& row, const Tuning& tuning,
 
 std::vector<Choice> rivals_in_node(const Choice& choice, const Tuning& tuning, const Facts& facts) {
   const AlgorithmRow* chosen = row_of(choice.algorithm);
-  if (chosen == nullptr || forced_at(facts) != nullptr) return {};
+  // Beyond the cache of a rank, the algorithm that adds each part at one rank is clearly the
+  // fastest.
+  const bool is_cached = facts.bytes <= tuning.memory.cache_bytes;
+  if (chosen == nullptr || !is_cached || forced_at(facts) != nullptr) return {};
   const double least = cost_in_node(*chosen, tuning, facts);
   std::vector<std::pair<double, const AlgorithmRow*>> rows;
   for (const AlgorithmRow& row : algorithm_table()) {
