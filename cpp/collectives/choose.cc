@@ -162,7 +162,7 @@ std::vector<Choice> rivals_in_node(const Choice& choice, const Tuning& tuning, c
   const AlgorithmRow* chosen = row_of(choice.algorithm);
   // Beyond the cache of a rank, the algorithm that adds each part at one rank is clearly the
   // fastest.
-  const bool is_cached = facts.bytes <= tuning.memory.cache_bytes;
+  const bool is_cached = facts.bytes <= tuning.links.memory.cache_bytes;
   if (chosen == nullptr || !is_cached || forced_at(facts) != nullptr) return {};
   const double least = cost_in_node(*chosen, tuning, facts);
   std::vector<std::pair<double, const AlgorithmRow*>> rows;
