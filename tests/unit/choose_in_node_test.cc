@@ -91,14 +91,18 @@ TEST(ChoiceInNode, is_canonical_whatever_its_memory_costs) {
 TEST(ChoiceBetweenNodes, does_not_depend_on_what_memory_costs) {
   LinkModel links = kSocketLinks;
   links.memory = {.round_us = 50, .message_us = 5, .cache_bytes = 1 << 14};
-  for (const int ranks : {2, 4, 7, 16, 33}) {
-    for (uint64_t bytes = 1; bytes < 1u << 30; bytes *= 2) {
-      const Facts facts{.ranks = ranks, .one_node = false, .bytes = bytes};
-      const auto chosen = [&facts](const LinkModel& model) {
-        return choose(Result::sum, tuning_for(model), facts);
-      };
-      EXPECT_EQ(chosen(links).algorithm, chosen(kSocketLinks).algorithm);
-      EXPECT_EQ(chosen(links).segment_bytes, chosen(kSocketLinks).segment_bytes);
+  constexpr Result kResults[] = {Result::sum,           Result::root_value,        Result::own_sum,
+                                 Result::concatenation, Result::own_value,         Result::root_sum,
+                                 Result::exchange,      Result::root_concatenation};
+  for (const Result result : kResults) {
+    for (const int ranks : {2, 4, 7, 16, 33}) {
+      for (uint64_t bytes = 1; bytes < 1u << 30; bytes *= 2) {
+        const Facts facts{.ranks = ranks, .one_node = false, .bytes = bytes, .is_even = true};
+        const Choice usual = choose(result, tuning_for(kSocketLinks), facts);
+        const Choice chosen = choose(result, tuning_for(links), facts);
+        EXPECT_EQ(chosen.algorithm, usual.algorithm) << ranks << " " << bytes;
+        EXPECT_EQ(chosen.segment_bytes, usual.segment_bytes) << ranks << " " << bytes;
+      }
     }
   }
 }
