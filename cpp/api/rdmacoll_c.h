@@ -337,7 +337,7 @@ typedef struct rc_engine_api {
    * present work of this stream, numbered as in rc_request; 0: at once. */
   void (*gpu_free)(rc_engine* engine, rc_result* result, uint64_t stream);
   /* After node: the profile of this rank's machine, one line of JSON, if this rank leads a node of
-   * several ranks. It is read from its file (RDMACOLL_PROFILE), or else measured, in about 50 ms,
+   * several ranks. It is read from its file (RDMACOLL_PROFILE), or else measured, in about 20 ms,
    * and kept. Returns "" at other ranks, and without a profile. */
   char* (*profile)(rc_engine* engine);
   /* Before start: the profiles of all ranks, by rank. Rank 0 chooses algorithms by the slowest. */

@@ -7,7 +7,7 @@ namespace rdmacoll {
 
 std::string Session::profile() const {
   if (!leads_node_) return "";
-  const probe::MachineFacts facts = probe::read_machine();
+  const probe::MachineFacts facts = probe::read_machine(fabric_->node_cpus());
   const probe::FoundProfile found = probe::find_profile(config_, facts, probe::kProbeAtStart);
   if (!found.note.empty()) log_.info(found.note);
   switch (found.source) {

@@ -53,8 +53,10 @@ class Fabric final : public Transport {
   // seconds at most.
   Status probe_node(const std::vector<std::string>& cards, int& leader);
 
-  // After probe_node: whether other ranks of this user run on this node, as far as cards tell.
+  // After probe_node: whether other ranks of this user run on this node, as far as cards tell, and
+  // the CPUs of all of them, ascending. A launcher may bind each rank to one.
   bool has_neighbours() const;
+  std::vector<int> node_cpus() const;
 
   // Makes the world from the leader that each rank has found. Call it after probe_node.
   Status make_world(const std::vector<int>& leaders, World& world) const;
@@ -135,6 +137,7 @@ class Fabric final : public Transport {
   Status check_room() const;
   Status listen();
   int number(int rank) const;
+  bool is_neighbour(const Card& card) const;
   Status open_transports();
   void note_choice();
   bool node_socket_accepts(int peer, Nanoseconds deadline) const;

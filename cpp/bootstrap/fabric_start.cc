@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "base/system_error.h"
@@ -126,16 +127,28 @@ Status Fabric::probe_node(const std::vector<std::string>& cards, int& leader) {
   const Nanoseconds deadline = clock_.now() + std::min(start_timeout_, kProbeTimeout);
   for (leader = 0; leader < options_.rank; ++leader) {
     const Card& card = cards_[leader];
-    if (card.node_key != card_.node_key || card.uid != card_.uid) continue;
+    if (!is_neighbour(card)) continue;
     if (node_socket_accepts(leader, deadline)) return {};
   }
   return {};
 }
 
+bool Fabric::is_neighbour(const Card& card) const {
+  return card.node_key == card_.node_key && card.uid == card_.uid;
+}
+
 bool Fabric::has_neighbours() const {
-  return std::ranges::count_if(cards_, [this](const Card& card) {
-           return card.node_key == card_.node_key && card.uid == card_.uid;
-         }) > 1;
+  return std::ranges::count_if(cards_, [&](const Card& card) { return is_neighbour(card); }) > 1;
+}
+
+std::vector<int> Fabric::node_cpus() const {
+  std::set<int> cpus;
+  for (const Card& card : cards_) {
+    if (!is_neighbour(card)) continue;
+    const std::vector<int> own = parse_cpu_list(card.cpus);
+    cpus.insert(own.begin(), own.end());
+  }
+  return {cpus.begin(), cpus.end()};
 }
 
 bool Fabric::node_socket_accepts(int peer, Nanoseconds deadline) const {

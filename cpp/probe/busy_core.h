@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <functional>
@@ -54,18 +55,22 @@ inline void run_on(int cpu) {
   ::sched_setaffinity(0, sizeof set, &set);  // if it is refused, the numbers are rougher
 }
 
-// A thread of its own core. Signals go to the other threads. Joins at the end.
+// A thread of its own core. Signals go to the other threads. The constructor returns when the
+// thread is on its core: it starts on that of its creator, which may be about to poll for it.
 class PinnedThread {
  public:
   PinnedThread(int cpu, std::function<void()> work) {
     sigset_t all, before;
     sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    has_started_ = start_thread(thread_, "a thread that measures", [cpu, work = std::move(work)] {
-                     run_on(cpu);
-                     work();
-                   }).ok();
+    has_started_ =
+        start_thread(thread_, "a thread that measures", [this, cpu, work = std::move(work)] {
+          run_on(cpu);
+          is_placed_.store(true);
+          work();
+        }).ok();
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    while (has_started_ && !is_placed_.load()) ::sched_yield();
   }
   PinnedThread(const PinnedThread&) = delete;
   PinnedThread& operator=(const PinnedThread&) = delete;
@@ -75,8 +80,9 @@ class PinnedThread {
   bool has_started() const { return has_started_; }
 
  private:
-  std::thread thread_;
+  std::atomic<bool> is_placed_{false};
   bool has_started_ = false;
+  std::thread thread_;
 };
 
 inline void copy(std::byte* to, const std::byte* from, std::size_t bytes) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <utility>
 
 #include "base/cgroup.h"
 #include "base/text.h"
@@ -86,10 +87,10 @@ std::string MachineFacts::key() const {
              quota > 0 ? cat(", time of ", quota) : "");
 }
 
-MachineFacts read_machine(const std::string& root) {
+MachineFacts read_machine(std::vector<int> cpus, const std::string& root) {
   MachineFacts facts{.processor = processor_of(root),
                      .kernel = kernel_release(),
-                     .cpus = allowed_cpus(),
+                     .cpus = cpus.empty() ? allowed_cpus() : std::move(cpus),
                      .online = std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN))),
                      .quota = group_cores(root).value_or(0),
                      .memory_limit = memory_limit(root)};

@@ -11,7 +11,7 @@ namespace rdmacoll::probe {
 struct MachineFacts {
   std::string processor;      // "AMD EPYC, family 26, model 2"; "unknown"
   std::string kernel;         // "6.18.44"
-  std::vector<int> cpus;      // those that this process may use; empty: unknown
+  std::vector<int> cpus;      // those that the ranks may use; empty: unknown
   int online = 1;             // the machine's CPUs
   double quota = 0;           // cores of processor time that the control group grants; 0: all
   uint64_t memory_limit = 0;  // bytes, of the control group or the machine; 0: unknown
@@ -25,8 +25,9 @@ struct MachineFacts {
   std::string key() const;
 };
 
-// `root`: the folder of /proc and /sys, for tests. Never fails: what cannot be read is unknown. The
-// caches and siblings are those of the first of `cpus`.
-MachineFacts read_machine(const std::string& root = "");
+// `cpus`: the CPUs of all ranks of the node; empty: those of this process. `root`: the folder of
+// /proc and /sys, for tests. Never fails: what cannot be read is unknown. The caches and siblings
+// are those of the first CPU.
+MachineFacts read_machine(std::vector<int> cpus = {}, const std::string& root = "");
 
 }  // namespace rdmacoll::probe

@@ -196,7 +196,7 @@ class Prober {
   uint64_t rate(const Arena& arena, Work work) {
     Walk walk(arena);
     // Data that fits a cache is brought there first.
-    if (arena.size() <= 4 * kUsualL3) walk.once(work);
+    if (arena.size() <= kMiddleMax) walk.once(work);
     const double ns = sample([&] { walk.step(work); });
     return static_cast<uint64_t>(static_cast<double>(walk.chunk()) * kMicrosecond /
                                  std::max(ns, 1.0));

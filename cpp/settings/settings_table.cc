@@ -262,9 +262,9 @@ constexpr Setting kSettings[] = {
      }},
     {"RDMACOLL_PROFILE", "", "auto", Unit::text, Scope::rank, "auto, off or a path",
      "What copies and signals cost on this machine, for the choice of algorithms within a node. "
-     "auto: kept in the user's cache folder, and measured when it is missing there (50 ms at the "
+     "auto: kept in the user's cache folder, and measured when it is missing there (20 ms at the "
      "first start on a machine); off: usual figures; a path: kept in this file. `rdmacoll tune` "
-     "measures longer.",
+     "measures longer, and memory too.",
      0, 0, [](Config& config, const ParsedValue& value) { config.profile = value.text; }},
     {"RDMACOLL_SHARE_RESULTS", "", "true", Unit::flag, Scope::world, "true or false",
      "A node keeps one copy of each large sum of TensorFlow operations, which all its ranks read.",

@@ -16,9 +16,9 @@ def tune() -> Findings:
     """Measures this machine, for 20 seconds at most, and keeps its profile for later starts.
 
     The profile tells what copies, sums, one-copy reads and signals between cores cost. By it rank 0 chooses
-    algorithms within a node. The first start on a machine measures most of it in 50 ms. This command also
-    measures memory beyond large caches, and all cores at once. Run it while the machine is idle, with as many
-    cores as a rank has. The file is that of RDMACOLL_PROFILE.
+    algorithms within a node. The first start on a machine measures most of it in 20 ms. This command measures
+    longer, and memory beyond the caches, too, by one core and by all at once. Run it while the machine is
+    idle, with all cores that the ranks of a node have. The file is that of RDMACOLL_PROFILE.
     """
     if not is_rank_0():
         return {"ok": True}  # the ranks of a launcher would disturb each other

@@ -32,6 +32,7 @@ TEST(MachineProbe, measures_every_number_that_decides) {
   const MachineFacts facts = small_machine();
   ProbePlan plan = kProbeAtStart;
   plan.limit = 20 * kSecond;  // a busy machine leaves no number out
+  plan.bytes_max = 64 << 20;
   plan.slice = 50 * kMillisecond;
   const MachineProfile found = measure_machine(facts, plan);
   EXPECT_EQ(found.machine, facts.key());
@@ -68,6 +69,7 @@ TEST(MachineProbe, keeps_its_limit) {
 TEST(MachineProbe, has_the_numbers_of_one_core_without_time_too) {
   ProbePlan plan = kProbeAtStart;
   plan.limit = 0;
+  plan.bytes_max = 64 << 20;
   const MachineProfile found = measure_machine(small_machine(), plan);
   for (const uint64_t value : {found.copy_l2, found.sum_l2, found.copy_l3, found.one_copy_rate}) {
     EXPECT_GT(value, 0U);
@@ -96,6 +98,7 @@ TEST(MachineProbe, leaves_out_memory_that_the_plan_or_the_control_group_does_not
   facts.l3_bytes = 300 << 20;
   ProbePlan plan = kProbeAtStart;
   plan.limit = 20 * kSecond;
+  plan.bytes_max = 64 << 20;
   const MachineProfile large = measure_machine(facts, plan);
   EXPECT_EQ(large.copy_memory, 0U);
   EXPECT_EQ(large.sum_memory_all, 0U);
@@ -157,7 +160,7 @@ TEST_F(MachineFolder, tells_processor_caches_and_control_group) {
   write(cpu_ + "/cache/index3/shared_cpu_list", "0-7");
   write(cpu_ + "/topology/thread_siblings_list", "0,4");
   write("sys/kernel/mm/transparent_hugepage/shmem_enabled", "always [advise] never");
-  const MachineFacts facts = read_machine(root_);
+  const MachineFacts facts = read_machine({}, root_);
   EXPECT_EQ(facts.processor, "Example 9, family 26, model 2");
   EXPECT_EQ(facts.quota, 1.5);
   EXPECT_EQ(facts.memory_limit, 1U << 20);
@@ -171,7 +174,7 @@ TEST_F(MachineFolder, tells_processor_caches_and_control_group) {
 }
 
 TEST_F(MachineFolder, may_be_empty) {
-  const MachineFacts facts = read_machine(root_);
+  const MachineFacts facts = read_machine({}, root_);
   EXPECT_EQ(facts.processor, "unknown");
   EXPECT_EQ(facts.quota, 0);
   EXPECT_EQ(facts.l2_bytes + facts.l3_bytes, 0U);
