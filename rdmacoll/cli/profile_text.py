@@ -52,8 +52,9 @@ def summary(found: Mapping[str, Any]) -> str:
         return value_text(*values[name])
 
     rates = [text(name).removesuffix(" GB/s") for name in ("copy_l2", "copy_l3", "copy_memory")]
+    line = "" if values["line_ns"][1] is None else f"a cache line {text('line_ns')}; "
     return (
-        f"{counted(values['cores'][1] or 0, 'core')}; copies in L2, L3 and memory {', '.join(rates)} GB/s; a "
-        f"cache line {text('line_ns')}; a one-copy read {text('one_copy_call_ns')} and "
+        f"{counted(values['cores'][1] or 0, 'core')}; copies in L2, L3 and memory {', '.join(rates)} GB/s; "
+        f"{line}a one-copy read {text('one_copy_call_ns')} and "
         f"{text('one_copy_page_ns')} a page (from {found['path']})"
     )
