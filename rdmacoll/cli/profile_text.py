@@ -7,6 +7,16 @@ from typing import Any
 
 from rdmacoll._base.text import counted
 
+# The fields of the clause, and their names there.
+_SHOWN = (
+    ("copy_l2", "copies in L2"),
+    ("copy_l3", "in L3"),
+    ("copy_memory", "in memory"),
+    ("peer_copy", "from another core"),
+    ("line_ns", "a cache line"),
+    ("one_copy_call_ns", "a one-copy read"),
+)
+
 
 def value_text(unit: str, value: int | None) -> str:
     """A number of a profile for people.
@@ -46,15 +56,11 @@ def summary(found: Mapping[str, Any]) -> str:
         return "off (RDMACOLL_PROFILE); usual figures are used"
     if found["source"] == "none":
         return "not measured yet: the first start of several ranks does it"
-    values = {field["name"]: (field["unit"], field["value"]) for field in found["fields"]}
-
-    def text(name: str) -> str:
-        return value_text(*values[name])
-
-    rates = [text(name).removesuffix(" GB/s") for name in ("copy_l2", "copy_l3", "copy_memory")]
-    line = "" if values["line_ns"][1] is None else f"a cache line {text('line_ns')}; "
-    return (
-        f"{counted(values['cores'][1] or 0, 'core')}; copies in L2, L3 and memory {', '.join(rates)} GB/s; "
-        f"{line}a one-copy read {text('one_copy_call_ns')} and "
-        f"{text('one_copy_page_ns')} a page (from {found['path']})"
-    )
+    values = {field["name"]: field for field in found["fields"] if field["value"] is not None}
+    clauses = [counted(values["cores"]["value"], "core")] if "cores" in values else []
+    clauses += [
+        f"{words} {value_text(values[name]['unit'], values[name]['value'])}"
+        for name, words in _SHOWN
+        if name in values
+    ]
+    return f"{', '.join(clauses)} (from {found['path']})"

@@ -9,6 +9,9 @@ import pytest
 from rank_program import program
 from ranks import Outcome, Run, command_line, run
 
+from rdmacoll.cli.doctor_facts import Machine
+from rdmacoll.cli.doctor_system import profile
+
 LOG = {"RDMACOLL_LOG": "debug", "RDMACOLL_PROFILE": "auto"}
 MEASURED, READ = "measured this machine in", "the profile of this machine is from"
 # Sums in one order, whatever the algorithm: other algorithms for other sizes must not be seen in the bits.
@@ -23,6 +26,41 @@ for count in (1, 700, 9000, 70_000, 300_001, 1_100_000):
     after='report({"sums": digest.hexdigest()})',
 )
 BARRIER = program("engine.barrier()")
+
+
+FOUND = {
+    "source": "file",
+    "path": "/c/p.json",
+    "note": "",
+    "fields": [
+        {"name": "cores", "unit": "cores", "value": 8},
+        {"name": "copy_l3", "unit": "bytes/us", "value": 64_120},
+        {"name": "copy_memory", "unit": "bytes/us", "value": None},
+        {"name": "line_ns", "unit": "ns", "value": 53},
+    ],
+}
+DAMAGED = {**FOUND, "source": "none", "note": "/c/p.json is not used: it is damaged."}
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "texts"),
+    [
+        (FOUND, "ok", ["8 cores", "in L3 64.1 GB/s", "53 ns", "/c/p.json"]),
+        ({**FOUND, "source": "none"}, "ok", ["not measured yet"]),
+        ({**FOUND, "source": "off"}, "ok", ["off (RDMACOLL_PROFILE)"]),
+        (DAMAGED, "note", ["it is damaged", "rdmacoll tune", "off"]),
+    ],
+)
+def test_doctor_shows_the_profile_and_its_fault(found, state, texts):
+    (finding,) = profile(Machine(profile=found))
+    assert finding.state == state
+    shown = finding.seen + finding.cure
+    assert [text for text in texts if text not in shown] == []
+    assert "not measured GB/s" not in shown
+
+
+def test_doctor_says_nothing_of_a_profile_without_an_engine():
+    assert list(profile(Machine())) == []
 
 
 def cache(folder: Path) -> dict[str, str]:
