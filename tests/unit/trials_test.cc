@@ -6,6 +6,7 @@
 #include <array>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/text.h"
@@ -139,12 +140,12 @@ TEST_F(TrialsOfSums, meet_one_rival_after_the_other) {
 
 TEST_F(TrialsOfSums, begin_again_if_there_are_other_ways) {
   run(kAll, kMiB, times(200, 100));
-  EXPECT_EQ(lengths(run(30, kMiB, {200, 300, 300})), "8a 8b 8a 6c");
-  // The time of a sum that began before does not count among those of the new trials.
-  const uint64_t old = sequence_++;
-  trials_.next(old, kMiB, 3, now_);
+  EXPECT_EQ(lengths(run(28, kMiB, {200, 300, 300})), "8a 8b 8a 4c");
+  // Sums that began before end among the new trials. Their times do not count.
+  const uint64_t old = std::exchange(sequence_, sequence_ + 4);
+  for (uint64_t i = old; i < sequence_; ++i) EXPECT_EQ(trials_.next(i, kMiB, 3, now_).way, 2);
   run(1, kMiB, times(200, 100));
-  trials_.ended(old, now_ + 1'000'000);
+  for (uint64_t i = old; i < old + 4; ++i) trials_.ended(i, now_ + 1'000'000);
   EXPECT_EQ(lengths(run(kAll, kMiB, times(200, 100))), "7u 8r 8u 8r 8u 8r 1R");
 }
 
