@@ -1,16 +1,20 @@
 #include "probe/machine_facts.h"
 
+#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "base/cgroup.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "bootstrap/numa.h"
 
 namespace rdmacoll::probe {
@@ -71,6 +75,20 @@ std::string chosen_word(const std::string& line) {
   return close == line.npos ? "" : line.substr(open + 1, close - open - 1);
 }
 
+// All CPUs that the control group permits. A launcher may have bound this process to one of them,
+// and its neighbours to the others. A thread finds out, so that the process stays bound.
+std::vector<int> permitted_cpus() {
+  std::vector<int> permitted = allowed_cpus();
+  std::thread scout;
+  const Status started = start_thread(scout, "a thread that counts CPUs", [&permitted] {
+    cpu_set_t all;
+    std::memset(&all, 0xff, sizeof all);
+    if (::sched_setaffinity(0, sizeof all, &all) == 0) permitted = allowed_cpus();
+  });
+  if (started.ok()) scout.join();
+  return permitted;
+}
+
 uint64_t memory_limit(const std::string& root) {
   const long pages = ::sysconf(_SC_PHYS_PAGES);
   const long page = ::sysconf(_SC_PAGESIZE);
@@ -90,7 +108,7 @@ std::string MachineFacts::key() const {
 MachineFacts read_machine(std::vector<int> cpus, const std::string& root) {
   MachineFacts facts{.processor = processor_of(root),
                      .kernel = kernel_release(),
-                     .cpus = cpus.empty() ? allowed_cpus() : std::move(cpus),
+                     .cpus = cpus.empty() ? permitted_cpus() : std::move(cpus),
                      .online = std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN))),
                      .quota = group_cores(root).value_or(0),
                      .memory_limit = memory_limit(root)};

@@ -25,9 +25,9 @@ struct MachineFacts {
   std::string key() const;
 };
 
-// `cpus`: the CPUs of all ranks of the node; empty: those of this process. `root`: the folder of
-// /proc and /sys, for tests. Never fails: what cannot be read is unknown. The caches and siblings
-// are those of the first CPU.
+// `cpus`: the CPUs of all ranks of the node; empty: those that the control group permits, also if
+// this process is bound to one of them. `root`: the folder of /proc and /sys, for tests. Never
+// fails: unreadable facts are unknown. The caches and siblings are those of the first CPU.
 MachineFacts read_machine(std::vector<int> cpus = {}, const std::string& root = "");
 
 }  // namespace rdmacoll::probe

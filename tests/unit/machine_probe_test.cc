@@ -173,6 +173,21 @@ TEST_F(MachineFolder, tells_processor_caches_and_control_group) {
   EXPECT_NE(facts.key().find(", time of 1.5"), std::string::npos) << facts.key();
 }
 
+// mpirun binds ranks of small jobs to a core each, and the profile is of the machine.
+TEST(MachineFacts, count_the_cpus_of_a_bound_process_too) {
+  const std::vector<int> before = read_machine().cpus;
+  cpu_set_t saved, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof saved, &saved), 0);
+  CPU_ZERO(&one);
+  CPU_SET(static_cast<std::size_t>(before.front()), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_EQ(read_machine().cpus, before);
+  cpu_set_t after;
+  ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);
+  EXPECT_NE(CPU_EQUAL(&one, &after), 0);
+  ASSERT_EQ(sched_setaffinity(0, sizeof saved, &saved), 0);
+}
+
 TEST_F(MachineFolder, may_be_empty) {
   const MachineFacts facts = read_machine({}, root_);
   EXPECT_EQ(facts.processor, "unknown");
