@@ -134,6 +134,14 @@ std::vector<DecisionLog::Way> DecisionLog::ways_of(const Offer& offer, uint64_t 
   return ways;
 }
 
+Trials::Ways DecisionLog::numbers_of(const std::vector<Way>& ways) {
+  Trials::Ways numbers;
+  for (const Way& way : ways) {
+    numbers.push_back(2 * static_cast<uint32_t>(way.choice.algorithm) + (way.in_place ? 1 : 0));
+  }
+  return numbers;
+}
+
 // The wide sums (float32) of 16-bit floats take twice the memory. Segments on GPUs fit one at a
 // time into the pool of a rank that has to stage them.
 uint64_t DecisionLog::segment_bytes_max(const Offer& offer) const {
@@ -178,7 +186,9 @@ std::optional<DecisionLog::Formed> DecisionLog::form(const Visibility& visibilit
       is_exchange ? 2 * bytes / static_cast<uint64_t>(world_.size()) : bytes;
   const std::vector<Way> ways = ways_of(first, bytes, bytes_of_rank);
   Trials::Turn turn;
-  if (ways.size() > 1) turn = trials_.next(formed.decision.sequence, bytes, ways.size(), now);
+  if (ways.size() > 1) {
+    turn = trials_.next(formed.decision.sequence, bytes, numbers_of(ways), now);
+  }
   formed.is_trial = turn.is_trial;
   const auto& [choice, in_place] = ways[turn.way];
   Movement& movement = formed.decision.movement;

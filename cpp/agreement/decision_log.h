@@ -88,6 +88,7 @@ class DecisionLog {
   Way way_of(const Offer& offer, uint64_t bytes, bool in_place) const;
   bool may_try(const Offer& offer) const;
   std::vector<Way> ways_of(const Offer& offer, uint64_t bytes, uint64_t bytes_of_rank) const;
+  static Trials::Ways numbers_of(const std::vector<Way>& ways);
 
   const SetWorld& world_;
   Spread spread_;

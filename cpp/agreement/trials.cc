@@ -28,20 +28,19 @@ void Trials::begin(Size& size, std::size_t rival) {
   for (Times& row : size.rows) row.clear();
 }
 
-Trials::Turn Trials::next(uint64_t sequence, uint64_t bytes, std::size_t ways, Nanoseconds now) {
-  RC_ASSERT(ways >= 1);
-  const int number = std::bit_width(bytes) - 1;
-  Size& size = sizes_[number];
-  if (size.ways != ways) {  // a new size, or ranks see other memory of each other now
-    size.ways = ways;
-    size.best = 0;
+Trials::Turn Trials::next(uint64_t sequence, uint64_t bytes, const Ways& ways, Nanoseconds now) {
+  RC_ASSERT(!ways.empty());
+  const auto [found, is_new] = sizes_.try_emplace({std::bit_width(bytes) - 1, ways});
+  Size& size = found->second;
+  if (is_new) {
+    size.ways = ways.size();
     begin(size, 1);
   }
   // Trials whose sums end with an error have no time. Twice as many beginnings are enough.
   if (size.begun >= 2 * trials()) begin(size, size.rival + 1);
   if (size.is_decided()) return {.way = size.best};
   const int trial = size.begun++;
-  running_[sequence] = {number, size.contest, trial, now};
+  running_[sequence] = {&size, size.contest, trial, now};
   const bool is_of_rival = trial < trials() && trial / row_ % 2 == 1;
   return {.way = is_of_rival ? size.rival : size.best, .is_trial = true};
 }
@@ -51,7 +50,7 @@ void Trials::ended(uint64_t sequence, Nanoseconds now) {
   if (found == running_.end()) return;
   const Trial trial = found->second;
   running_.erase(found);
-  Size& size = sizes_[trial.size];
+  Size& size = *trial.size;
   const bool counts = trial.number < trials() && trial.number % row_ >= row_ / 2;
   if (size.contest != trial.contest || !counts) return;
   size.rows[static_cast<std::size_t>(trial.number / row_)].push_back(now - trial.began_at);

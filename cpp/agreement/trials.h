@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,9 +24,10 @@ class Trials {
     std::size_t way = 0;    // its place in the list of ways
     bool is_trial = false;  // no plan can repeat it, since the way is not decided yet
   };
-  // The way of the next decision, about a sum of `bytes`, which begins now. `ways`: how many there
-  // are. The first one is the usual way.
-  Turn next(uint64_t sequence, uint64_t bytes, std::size_t ways, Nanoseconds now);
+  using Ways = std::vector<uint32_t>;  // each way's number, which is the same in all lists
+  // The way of the next decision, about a sum of `bytes`, which begins now. The first one of `ways`
+  // is the usual way.
+  Turn next(uint64_t sequence, uint64_t bytes, const Ways& ways, Nanoseconds now);
   // A decision has run. This rank's time counts for all, since all move the same bytes.
   void ended(uint64_t sequence, Nanoseconds now);
 
@@ -39,7 +41,7 @@ class Trials {
   int trials() const { return 2 * kPairs * row_; }
 
   using Times = std::vector<Nanoseconds>;
-  struct Size {  // sums of less than twice as many bytes
+  struct Size {
     std::size_t ways = 0;
     std::size_t best = 0;
     std::size_t rival = 1;  // == ways: all have had their trials
@@ -50,7 +52,7 @@ class Trials {
     bool is_decided() const { return rival >= ways; }
   };
   struct Trial {
-    int size = 0;
+    Size* size = nullptr;
     uint64_t contest = 0;
     int number = 0;
     Nanoseconds began_at = 0;
@@ -59,8 +61,10 @@ class Trials {
   void judge(Size& size);
 
   const int row_;
-  uint64_t contests_ = 0;              // those that have begun
-  std::map<int, Size> sizes_;          // by the binary logarithm
+  uint64_t contests_ = 0;  // those that have begun
+  // By the binary logarithm of the bytes, and the ways. Sums of one logarithm may have different
+  // ways, and come in turns: each list of ways has its own trials.
+  std::map<std::pair<int, Ways>, Size> sizes_;
   std::map<uint64_t, Trial> running_;  // by sequence
 };
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,26 +26,33 @@ class TrialsOfSums : public testing::Test {
   // Runs sums of two ways one after the other. Returns the ways: u and r (the usual one, its rival)
   // for trials, U and R afterwards.
   std::string run(int sums, uint64_t bytes, const Times& time) {
-    std::string ways;
+    std::string taken;
     for (int i = 0; i < sums; ++i) {
-      const Trials::Turn turn = trials_.next(sequence_, bytes, 2, now_);
+      const Trials::Turn turn = trials_.next(sequence_, bytes, ways(2), now_);
       now_ += time(turn.way == 1);
       trials_.ended(sequence_++, now_);
-      ways += std::string(turn.is_trial ? "ur" : "UR")[turn.way];
+      taken += std::string(turn.is_trial ? "ur" : "UR")[turn.way];
     }
-    return ways;
+    return taken;
+  }
+  // Ways with the numbers first, first + 1 ...
+  static Trials::Ways ways(std::size_t count, uint32_t first = 0) {
+    Trials::Ways numbers(count);
+    std::iota(numbers.begin(), numbers.end(), first);
+    return numbers;
   }
   // Runs sums of as many ways as there are times. Returns the ways: a, b ... for trials, A, B ...
   // afterwards.
-  std::string run(int sums, uint64_t bytes, const std::vector<Nanoseconds>& times) {
-    std::string ways;
+  std::string run(int sums, uint64_t bytes, const std::vector<Nanoseconds>& times,
+                  uint32_t first = 0) {
+    std::string taken;
     for (int i = 0; i < sums; ++i) {
-      const Trials::Turn turn = trials_.next(sequence_, bytes, times.size(), now_);
+      const Trials::Turn turn = trials_.next(sequence_, bytes, ways(times.size(), first), now_);
       now_ += times[turn.way];
       trials_.ended(sequence_++, now_);
-      ways += static_cast<char>((turn.is_trial ? 'a' : 'A') + turn.way);
+      taken += static_cast<char>((turn.is_trial ? 'a' : 'A') + turn.way);
     }
-    return ways;
+    return taken;
   }
   static Times times(Nanoseconds usual, Nanoseconds rival) {
     return [=](bool is_rival) { return is_rival ? rival : usual; };
@@ -113,23 +121,25 @@ TEST_F(TrialsOfSums, do_not_count_the_first_half_of_a_row) {
 }
 
 TEST_F(TrialsOfSums, under_way_at_once_are_told_apart) {
-  for (uint64_t i = 0; i < kAll; ++i) trials_.next(i, kMiB, 2, 100 * static_cast<Nanoseconds>(i));
-  const Trials::Turn beyond = trials_.next(kAll, kMiB, 2, 100 * kAll);  // the others have not ended
+  for (uint64_t i = 0; i < kAll; ++i)
+    trials_.next(i, kMiB, ways(2), 100 * static_cast<Nanoseconds>(i));
+  const Trials::Turn beyond =
+      trials_.next(kAll, kMiB, ways(2), 100 * kAll);  // the others have not ended
   EXPECT_TRUE(beyond.is_trial);
   EXPECT_EQ(beyond.way, 0);
   for (uint64_t i = kAll + 1; i-- > 0;) {
     const bool is_rival = i / kRow % 2 == 1;
     trials_.ended(i, 100 * static_cast<Nanoseconds>(i) + (is_rival ? 500 : 900));
   }
-  const Trials::Turn turn = trials_.next(kAll + 1, kMiB, 2, 100 * kAll);
+  const Trials::Turn turn = trials_.next(kAll + 1, kMiB, ways(2), 100 * kAll);
   EXPECT_FALSE(turn.is_trial);
   EXPECT_EQ(turn.way, 1);
 }
 
 TEST_F(TrialsOfSums, that_fail_do_not_keep_the_way_open_for_ever) {
-  for (uint64_t i = 0; i < 2 * kAll; ++i) EXPECT_TRUE(trials_.next(i, kMiB, 2, 0).is_trial);
-  EXPECT_FALSE(trials_.next(2 * kAll, kMiB, 2, 0).is_trial);
-  EXPECT_EQ(trials_.next(2 * kAll + 1, kMiB, 2, 0).way, 0);
+  for (uint64_t i = 0; i < 2 * kAll; ++i) EXPECT_TRUE(trials_.next(i, kMiB, ways(2), 0).is_trial);
+  EXPECT_FALSE(trials_.next(2 * kAll, kMiB, ways(2), 0).is_trial);
+  EXPECT_EQ(trials_.next(2 * kAll + 1, kMiB, ways(2), 0).way, 0);
 }
 
 // The second rival wins against the usual way, and the third one loses against the second.
@@ -138,15 +148,30 @@ TEST_F(TrialsOfSums, meet_one_rival_after_the_other) {
   EXPECT_EQ(lengths(run(3, 2 * kMiB, {200})), "3A");
 }
 
-TEST_F(TrialsOfSums, begin_again_if_there_are_other_ways) {
-  run(kAll, kMiB, times(200, 100));
-  EXPECT_EQ(lengths(run(28, kMiB, {200, 300, 300})), "8a 8b 8a 4c");
-  // Sums that began before end among the new trials. Their times do not count.
-  const uint64_t old = std::exchange(sequence_, sequence_ + 4);
-  for (uint64_t i = old; i < sequence_; ++i) EXPECT_EQ(trials_.next(i, kMiB, 3, now_).way, 2);
-  run(1, kMiB, times(200, 100));
-  for (uint64_t i = old; i < old + 4; ++i) trials_.ended(i, now_ + 1'000'000);
-  EXPECT_EQ(lengths(run(kAll, kMiB, times(200, 100))), "7u 8r 8u 8r 8u 8r 1R");
+// Sizes within a power of two may have different rivals. Their sums come in turns in each step.
+TEST_F(TrialsOfSums, of_each_list_of_ways_are_apart) {
+  std::string two, three, other;
+  for (int i = 0; i < kAll + 1; ++i) {
+    two += run(1, kMiB, {200, 100});
+    three += run(1, kMiB + 4, {200, 300, 300});
+    other += run(1, kMiB + 8, {100, 200}, 1);
+  }
+  EXPECT_EQ(lengths(two), "8a 8b 8a 8b 8a 8b 1B");
+  EXPECT_EQ(lengths(three), "8a 8b 8a 8c 17A");
+  EXPECT_EQ(lengths(other), "8a 8b 33A");
+}
+
+// Two sums of the first rival's trials end while the second rival has its own.
+TEST_F(TrialsOfSums, do_not_count_times_of_another_rival) {
+  const std::vector<Nanoseconds> times = {200, 300, 100};
+  run(kRow / 2, kMiB, times);
+  const Nanoseconds began = now_;
+  const uint64_t old = sequence_;
+  for (int i = 0; i < 2; ++i) trials_.next(sequence_++, kMiB, ways(3), began);
+  run(2 * kAll - kRow / 2 - 2, kMiB, times);
+  EXPECT_EQ(run(1, kMiB, times), "a");
+  for (uint64_t i = 0; i < 2; ++i) trials_.ended(old + i, began + 1);
+  EXPECT_EQ(lengths(run(kAll, kMiB, times)), "7a 8c 8a 8c 8a 8c 1C");
 }
 
 }  // namespace
