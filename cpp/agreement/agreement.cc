@@ -84,7 +84,8 @@ bool Agreement::collect_ready() {
 // Decisions that cannot start are postponed. Meanwhile more operations may become ready and share
 // a batch.
 bool Agreement::decide(const Visibility& visibility) {
-  if (!queue_.incomplete().empty() || !decided().empty()) return false;
+  // A rank that leaves has ended the operations of which nothing is decided.
+  if (now_.leaving || !queue_.incomplete().empty() || !decided().empty()) return false;
   auto formed = log_.form(visibility, now_.turned_at);
   if (!formed) return false;
   if (formed->is_cut_short) host_.segments_are_short(formed->decision.movement.segment_bytes);

@@ -179,6 +179,25 @@ report([ended, time.monotonic() - begin], rank=me)
         assert seconds < 25
 
 
+def test_shutdown_ends_more_large_sums_than_run_at_once():
+    program = """
+import numpy as np, rdmacoll
+from ranks import report
+values, ends = np.ones(1 << 20, np.float32), set()
+for turn in range(20):
+    rdmacoll.init()
+    handles = [rdmacoll.engine.allreduce_async(values, op=rdmacoll.Sum) for _ in range(40)]
+    rdmacoll.shutdown()
+    for handle in handles:
+        try:
+            handle.wait()
+        except rdmacoll.RdmacollError as error:
+            ends.add(type(error).__name__)
+report(sorted(ends), rank=0)
+"""
+    assert run(program, 1).succeeded() == [["ShutdownError"]]
+
+
 def test_the_library_that_is_missing_is_named(tmp_path):
     program = (
         "import rdmacoll._abi.library as library, pathlib\n"
