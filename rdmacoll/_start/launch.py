@@ -243,7 +243,21 @@ def first_host(nodelist: str) -> str:
         if letter == "," and depth == 0:
             end = position
             break
-    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", nodelist[:end])
+    return _first_of_each_range(nodelist[:end])
+
+
+def _first_of_each_range(text: str) -> str:
+    """The text with the first number of each range in place of the range. Takes linear time.
+
+    >>> _first_of_each_range("rack[2-3]-n[01,04]"), _first_of_each_range("a[]b[,2]c[1")
+    ('rack2-n01', 'a[]b[,2]c[1')
+    """
+    found, at = "", 0
+    while (begin := text.find("[", at)) >= 0 and (end := text.find("]", begin)) >= 0:
+        first = re.split("[,-]", text[begin + 1 : end], maxsplit=1)[0]
+        found += text[at:begin] + (first or text[begin : end + 1])
+        at = end + 1
+    return found + text[at:]
 
 
 def by_slurm(environ: Mapping[str, str]) -> Launch | None:

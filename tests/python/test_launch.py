@@ -126,6 +126,11 @@ def test_the_first_host_of_a_node_list_is_found(nodes, host):
     assert launch.first_host(nodes) == host
 
 
+def test_a_node_list_of_brackets_alone_takes_no_longer_than_others():
+    for nodes in ("[" * 100_000, "[-" * 50_000, "[," * 50_000 + "]"):
+        assert launch.first_host(nodes) == nodes
+
+
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
