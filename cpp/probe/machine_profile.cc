@@ -72,6 +72,9 @@ constexpr double kLineMost = 0.5;  // us; a longer time was disturbed, or is neg
 constexpr double kSharingRate = 0.75;
 // No machine of today differs by more. A measurement that does was disturbed.
 constexpr double kRatioMax = 32;
+// No cache of a core, or of several, is smaller or larger. A file that says so is wrong.
+constexpr uint64_t kL2Min = 64 << 10, kL2Max = 64 << 20;
+constexpr uint64_t kL3Max = uint64_t{4} << 30;
 // Cores hinder each other if their sum is below this share of what they have alone.
 constexpr double kHindered = 0.9;
 
@@ -152,11 +155,11 @@ LinkModel with_profile(LinkModel links, const MachineProfile& profile) {
     memory.round_us += kLinesOfRound * std::clamp(more_ns / 1e3, -kLineMost, kLineMost);
   }
   memory.line_us = times(memory.line_us, kUsual.peer_copy, profile.peer_copy);
-  if (profile.l2_bytes > 0) memory.cache_bytes = profile.l2_bytes;
+  if (profile.l2_bytes > 0) memory.cache_bytes = std::clamp(profile.l2_bytes, kL2Min, kL2Max);
   // Cores that do not share their L3 find nothing there that the others have written.
   if (static_cast<double>(profile.peer_copy) >
       kSharingRate * static_cast<double>(profile.copy_l3)) {
-    memory.shared_cache_bytes = profile.copy_l3 == 0 ? 0 : profile.l3_bytes;
+    memory.shared_cache_bytes = profile.copy_l3 == 0 ? 0 : std::min(profile.l3_bytes, kL3Max);
     memory.shared_cache_ranks = static_cast<int>(std::clamp<uint64_t>(profile.l3_cores, 1, 1024));
   }
   scale_rate(memory.copy, &Profile::copy_l2, &Profile::copy_l3, &Profile::copy_memory,

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include "base/fd.h"
 #include "base/system_error.h"
@@ -74,6 +76,13 @@ std::string write_file(const std::string& path, const std::string& text) {
   const std::string sentence = error_text(is_written ? errno : problem);
   ::unlink(draft.c_str());
   return sentence;
+}
+
+// Two sentences; the second one may be "".
+std::string both(std::string one, std::string other) {
+  if (other.empty()) return one;
+  other.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(other.front())));
+  return cat(one, " ", other);
 }
 
 }  // namespace
@@ -142,7 +151,7 @@ FoundProfile find_profile(const Config& config, const MachineFacts& facts,
     found.profile = {};
     found.source = FoundProfile::Source::none;
   }
-  if (!problem.empty()) found.note = cat(problem, found.note.empty() ? "" : " ", found.note);
+  if (!problem.empty()) found.note = both(std::move(problem), std::move(found.note));
   return found;
 }
 

@@ -176,5 +176,17 @@ TEST(LinksWithProfile, are_bounded_when_a_measurement_was_disturbed) {
   EXPECT_LE(memory.round_us, usual.round_us + 1);
 }
 
+TEST(LinksWithProfile, are_bounded_when_a_file_names_impossible_caches) {
+  MachineProfile wrong;
+  wrong.copy_l3 = 1;
+  wrong.peer_copy = 1 << 20;
+  wrong.l2_bytes = wrong.l3_bytes = uint64_t{1} << 50;
+  const NodeMemory large = with_profile(LinkModel{}, wrong).memory;
+  EXPECT_EQ(large.cache_bytes, 64u << 20);
+  EXPECT_EQ(large.shared_cache_bytes, uint64_t{4} << 30);
+  wrong.l2_bytes = 1;
+  EXPECT_EQ(with_profile(LinkModel{}, wrong).memory.cache_bytes, 64u << 10);
+}
+
 }  // namespace
 }  // namespace rdmacoll::probe
