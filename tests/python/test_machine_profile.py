@@ -125,7 +125,7 @@ def test_a_named_file_is_kept_and_one_that_is_damaged_is_replaced(tmp_path):
     path.write_text(whole[:-40])
     again = run(BARRIER, 2, env=env)
     again.succeeded()
-    assert f"info: {path} is not used: it is damaged" in again.text()
+    assert f"warning: {path} is not used: it is damaged" in again.text()
     assert json.loads(path.read_text()).keys() == json.loads(whole).keys()
     assert files(tmp_path) == [path]
 
