@@ -97,7 +97,8 @@ Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes) const {
           .is_even = offer.is_even,
           .servers = rules_.servers,
           .on_gpus = on_gpus,
-          .stages_gpus = stages_gpus};
+          .stages_gpus = stages_gpus,
+          .shares_result = what.shares_results};
 }
 
 DecisionLog::Way DecisionLog::way_of(const Offer& offer, uint64_t bytes, bool in_place) const {

@@ -133,7 +133,9 @@ uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts
 double cost_in_node(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts) {
   const bool is_little =
       facts.on_gpus || facts.bytes * static_cast<uint64_t>(facts.ranks) <= kLittleBytes;
-  if (row.cost_in_node == nullptr || (row.for_little && !is_little)) {
+  const bool is_unfit =
+      (row.for_little && !is_little) || (facts.shares_result && !row.has_one_writer);
+  if (row.cost_in_node == nullptr || is_unfit) {
     return std::numeric_limits<double>::infinity();
   }
   const uint64_t segment_bytes = segment_bytes_of(row.algorithm, tuning, facts);

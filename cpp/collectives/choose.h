@@ -126,11 +126,12 @@ struct Facts {
   std::span<const Forced> forced = {};
   std::optional<uint64_t> segment_bytes;  // RDMACOLL_SEGMENT_BYTES
   Spread spread = {};
-  bool is_even = false;      // exchange: all parts of all ranks have one size
-  int servers = 0;           // separate servers, which make all sums
-  bool on_gpus = false;      // the ranks of the node read and sum each other's data on GPUs
-  bool stages_gpus = false;  // tensors on GPUs are copied through host memory
-  bool in_place = false;     // peers read the callers' memory
+  bool is_even = false;        // exchange: all parts of all ranks have one size
+  int servers = 0;             // separate servers, which make all sums
+  bool on_gpus = false;        // the ranks of the node read and sum each other's data on GPUs
+  bool stages_gpus = false;    // tensors on GPUs are copied through host memory
+  bool in_place = false;       // peers read the callers' memory
+  bool shares_result = false;  // ranks of the node share the result, if it has one writer
 };
 
 struct Choice {

@@ -20,9 +20,10 @@ namespace {
 
 class Decisions : public testing::Test {
  protected:
-  static ReadyUnit unit(const std::string& name, int64_t elements) {
+  static ReadyUnit unit(const std::string& name, int64_t elements, bool shares_results = false) {
     Request request;
     request.name = name;
+    request.shares_results = shares_results;
     request.tensors = {{nullptr, nullptr, {elements}, ""}};
     return {{name, 0}, encode_descriptor(request), {}};
   }
@@ -77,14 +78,16 @@ TEST_F(Decisions, large_sums_within_a_node_try_both_ways) {
 // With equal costs of rounds and bytes, all algorithms within a node are rivals. The cheapest ones
 // have their trials, and each sum has the same order of additions.
 TEST_F(Decisions, sums_within_a_node_try_the_algorithms_that_cost_about_as_much) {
-  const auto tried = [&](DecisionLog::Rules rules, const Visibility& visibility, int64_t elements) {
+  const auto tried = [&](DecisionLog::Rules rules, const Visibility& visibility, int64_t elements,
+                         bool shares_results = false) {
     DescriptorTable table;
     DecisionLog log(world_, table, std::move(rules));
     std::set<Algorithm> algorithms;
     Nanoseconds now = 0;
     for (int i = 0; i < 100; ++i) {
-      log.offer(unit("g", elements));
+      log.offer(unit("g", elements, shares_results));
       const auto formed = log.form(visibility, now);
+      EXPECT_TRUE(!shares_results || row_of(formed->decision.movement.algorithm)->has_one_writer);
       log.has_run(formed->decision.sequence, ++now);
       algorithms.insert(formed->decision.movement.algorithm);
       EXPECT_TRUE(is_canonical(formed->decision.movement.algorithm, {.ranks = world_.size()}));
@@ -97,6 +100,10 @@ TEST_F(Decisions, sums_within_a_node_try_the_algorithms_that_cost_about_as_much)
   EXPECT_EQ(tried({}, {.one_node = true}, count), 1);
   EXPECT_EQ(tried({.tries_ways = true}, {}, count), 1);
   EXPECT_EQ(tried({.tries_ways = true, .forced = {{named::direct}}}, {.one_node = true}, count), 1);
+  // A result with one writer is shared, so no rival may end that.
+  const int64_t shared = (256 << 10) / sizeof(float);
+  EXPECT_GT(tried({.tries_ways = true}, {.one_node = true}, shared), 1);
+  tried({.tries_ways = true}, {.one_node = true}, shared, true);
 }
 
 // The bits of a sum must not depend on the operations that are ready at the same time.
