@@ -9,9 +9,10 @@ std::string Session::profile() const {
   if (!leads_node_) return "";
   const probe::MachineFacts facts = probe::read_machine(fabric_->node_cpus());
   const probe::FoundProfile found = probe::find_profile(config_, facts, probe::kProbeAtStart);
-  // The user has named a file, so it should be used.
-  if (!found.note.empty() && !config_.profile.empty()) log_.warning(found.note);
-  if (!found.note.empty() && config_.profile.empty()) log_.info(found.note);
+  if (!found.note.empty()) {
+    const bool is_named = !config_.profile.empty();  // the user wants this file to be used
+    is_named ? log_.warning(found.note) : log_.info(found.note);
+  }
   switch (found.source) {
     case probe::FoundProfile::Source::off:
     case probe::FoundProfile::Source::none:

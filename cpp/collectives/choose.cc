@@ -41,6 +41,11 @@ constexpr double kDraw = 0.999;
 constexpr double kRivalCost = 1.3;
 constexpr std::size_t kRivalsMax = 2;
 
+// Infinity: the algorithm is no candidate.
+double cost_by_formula(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts) {
+  return facts.one_node ? cost_in_node(row, tuning, facts) : cost_between_nodes(row, tuning, facts);
+}
+
 // The cheapest row. The first one counts if several cost the same.
 const AlgorithmRow& cheapest(AlgorithmRow::Result result, const Tuning& tuning,
                              const Facts& facts) {
@@ -48,8 +53,7 @@ const AlgorithmRow& cheapest(AlgorithmRow::Result result, const Tuning& tuning,
   double least = std::numeric_limits<double>::infinity();
   for (const AlgorithmRow& row : algorithm_table()) {
     if (row.result != result) continue;
-    const double cost =
-        facts.one_node ? cost_in_node(row, tuning, facts) : cost_between_nodes(row, tuning, facts);
+    const double cost = cost_by_formula(row, tuning, facts);
     if (cost >= kDraw * least) continue;
     best = &row;
     least = cost;
@@ -155,8 +159,7 @@ bool has_formulas(AlgorithmRow::Result result, const Facts& facts) {
 std::optional<double> formula_us(const AlgorithmRow& row, const Tuning& tuning,
                                  const Facts& facts) {
   if (!has_formulas(row.result, facts)) return std::nullopt;
-  const double cost =
-      facts.one_node ? cost_in_node(row, tuning, facts) : cost_between_nodes(row, tuning, facts);
+  const double cost = cost_by_formula(row, tuning, facts);
   return std::isinf(cost) ? std::nullopt : std::optional(cost);
 }
 

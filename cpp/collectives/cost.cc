@@ -17,7 +17,7 @@
 namespace rdmacoll {
 namespace {
 
-// Position most this many segments are executed. The pipeline has then long been full.
+// At most this many segments are executed. The pipeline has then long been full.
 constexpr uint32_t kSegmentsExecuted = 32;
 
 // A step of one segment at one rank.

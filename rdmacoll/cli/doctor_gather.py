@@ -92,22 +92,14 @@ def _engine() -> Engine:
     return Engine(str(found.path), found.version, mirror.ABI_VERSION)
 
 
-def gpus(loaded: library.Library | None) -> Mapping[str, Any]:
-    """The engine's report on GPUs and NICs. Without an engine, or under wrong settings, there is none."""
+def _report(
+    loaded: library.Library | None, report: Callable[[library.Library], Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """The report of the engine. Without an engine, or under wrong settings, there is none."""
     if loaded is None:
         return {}
     try:
-        return loaded.gpus()
-    except ConfigError:
-        return {}  # the part of the settings has the reason
-
-
-def _profile(loaded: library.Library | None) -> Mapping[str, Any]:
-    """The kept profile of this machine. Without an engine, or under wrong settings, there is none."""
-    if loaded is None:
-        return {}
-    try:
-        return loaded.machine_profile()
+        return report(loaded)
     except ConfigError:
         return {}  # the part of the settings has the reason
 
@@ -362,7 +354,7 @@ def gather(*, load_tensorflow: bool = False) -> Machine:
         mpi=part("mpi", _mpi, Mpi()),
         packages=part("packages", lambda: _packages(load_tensorflow), Packages()),
         start=part("start", _start, Start()),
-        gpus=part("gpus", lambda: gpus(_loaded()), {}),
-        profile=part("profile", lambda: _profile(_loaded()), {}),
+        gpus=part("gpus", lambda: _report(_loaded(), library.Library.gpus), {}),
+        profile=part("profile", lambda: _report(_loaded(), library.Library.machine_profile), {}),
         broken=broken,
     )
