@@ -86,7 +86,7 @@ bool Agreement::collect_ready() {
 bool Agreement::decide(const Visibility& visibility) {
   // A rank that leaves has ended the operations of which nothing is decided.
   if (now_.leaving || !queue_.incomplete().empty() || !decided().empty()) return false;
-  auto formed = log_.form(visibility, now_.turned_at);
+  auto formed = log_.form(visibility, host_.time());
   if (!formed) return false;
   if (formed->is_cut_short) host_.segments_are_short(formed->decision.movement.segment_bytes);
   for (const InternMessage& intern : formed->interns) {
@@ -138,8 +138,8 @@ bool Agreement::gather() {
 void Agreement::ended(const Operation& operation, bool is_agreed) {
   if (tree_.is_root()) {
     readiness_.ended(key_of(operation));
-    const bool has_run = is_agreed && operation.request.kind == Kind::allreduce;
-    if (has_run) log_.has_run(operation.state.sequence, now_.turned_at);
+    const uint64_t sequence = operation.state.sequence;
+    if (is_agreed && log_.is_timed(sequence)) log_.has_run(sequence, host_.time());
   }
   names_.ended(operation, is_agreed);
   plan_mode_.ended(operation);

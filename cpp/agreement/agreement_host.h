@@ -6,6 +6,7 @@
 #include <string>
 
 #include "agreement/messages.h"
+#include "base/clock.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "operation/operation.h"
@@ -14,6 +15,8 @@ namespace rdmacoll {
 
 class AgreementHost {
  public:
+  // The time now. Situation::turned_at is older by all that this turn has computed.
+  virtual Nanoseconds time() const = 0;
   virtual void post(SetRank to, const Message& message) = 0;
   // Ends the world. `what`: the end of the sentence "it sent ...".
   virtual void broken_protocol(SetRank sender, const std::string& what) = 0;

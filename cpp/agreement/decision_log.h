@@ -54,6 +54,8 @@ class DecisionLog {
   std::optional<Formed> form(const Visibility& visibility, Nanoseconds now = 0);
   bool waiting() const { return !offered_.empty(); }
   bool has_offer(const UnitKey& key) const;
+  // Root: whether the decision is a trial that has not ended.
+  bool is_timed(uint64_t sequence) const { return trials_.is_timed(sequence); }
   // Root: an operation of the decision has run on this rank.
   void has_run(uint64_t sequence, Nanoseconds now) { trials_.ended(sequence, now); }
 

@@ -28,6 +28,8 @@ class Trials {
   // The way of the next decision, about a sum of `bytes`, which begins now. The first one of `ways`
   // is the usual way.
   Turn next(uint64_t sequence, uint64_t bytes, const Ways& ways, Nanoseconds now);
+  // Whether the decision is a trial that has not ended.
+  bool is_timed(uint64_t sequence) const { return running_.contains(sequence); }
   // A decision has run. This rank's time counts for all, since all move the same bytes.
   void ended(uint64_t sequence, Nanoseconds now);
 

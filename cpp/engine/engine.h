@@ -153,6 +153,7 @@ class Engine final : public Sink, private SetHost {
   void handle(JobRank peer, FragmentMessage& message);
 
   // Callbacks of the sets.
+  Nanoseconds time() const override { return clock_.now(); }
   void post(JobRank to, uint32_t set, const Message& message) override;
   void misses(JobRank peer) override;
   void fail(JobRank rank, Status status);

@@ -120,6 +120,7 @@ class ProcessSet final : private AgreementHost {
 
  private:
   // AgreementHost: the agreement calls these.
+  Nanoseconds time() const override { return host_.time(); }
   void post(SetRank to, const Message& message) override;
   void broken_protocol(SetRank sender, const std::string& what) override;
   bool begin(const OperationRef& placeholder) override;

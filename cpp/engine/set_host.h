@@ -5,6 +5,7 @@
 #include <string>
 
 #include "agreement/messages.h"
+#include "base/clock.h"
 #include "base/rank.h"
 #include "base/status.h"
 #include "operation/operation.h"
@@ -14,6 +15,7 @@ namespace rdmacoll {
 class SetHost {
  public:
   virtual ~SetHost() = default;
+  virtual Nanoseconds time() const = 0;  // now; turns began earlier
   virtual void post(JobRank to, uint32_t set, const Message& message) = 0;
   virtual void misses(JobRank peer) = 0;  // an operation needs a peer that is lost
   virtual void fail_this_rank(const Status& status) = 0;

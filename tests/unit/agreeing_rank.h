@@ -139,6 +139,7 @@ class AgreeingRank final : private AgreementHost {
     int begun = 0;
   };
 
+  Nanoseconds time() const override { return situation_.turned_at; }
   void post(SetRank to, const Message& message) override { outbox_.emplace_back(to, message); }
   void broken_protocol(SetRank sender, const std::string& what) override;
   bool begin(const OperationRef& placeholder) override;

@@ -43,10 +43,11 @@ class OneAgreement final : private AgreementHost {
   // One turn of the loop, `later` than the last one. Decided operations begin.
   void turn(Nanoseconds later = kCheckInterval) {
     situation_.turned_at += later;
+    computed_ = 0;
     agreement_.check();
     agreement_.pass_readiness();
     if (agreement_.collect_ready()) {
-      while (agreement_.decide({})) begin_decided();
+      while (agreement_.decide(visibility_)) begin_decided();
       agreement_.start_plan();
     }
     while (agreement_.follow_plan()) begin_decided();
@@ -54,6 +55,11 @@ class OneAgreement final : private AgreementHost {
     begin_decided();
     agreement_.end_join();
   }
+
+  // Sets the memory of other ranks that the root sees.
+  void see(const Visibility& visibility) { visibility_ = visibility; }
+  // The current turn spends some time on sums.
+  void compute(Nanoseconds takes) { computed_ += takes; }
 
   // The messages of one kind to a rank since the start, in order.
   template <typename Body>
@@ -77,6 +83,7 @@ class OneAgreement final : private AgreementHost {
   Situation& situation() { return situation_; }
 
  private:
+  Nanoseconds time() const override { return situation_.turned_at + computed_; }
   void post(SetRank to, const Message& message) override { sent_.emplace_back(to, message); }
   void broken_protocol(SetRank sender, const std::string&) override { blamed_ = sender; }
   bool begin(const OperationRef&) override { return true; }
@@ -93,6 +100,8 @@ class OneAgreement final : private AgreementHost {
 
   const SetWorld world_;
   Situation situation_;
+  Nanoseconds computed_ = 0;  // in this turn
+  Visibility visibility_;
   std::vector<std::pair<SetRank, Message>> sent_;
   std::vector<Decided> begun_;
   std::map<OperationRef, Status> ended_;

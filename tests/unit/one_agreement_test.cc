@@ -104,5 +104,26 @@ TEST(OneAgreement, of_the_root_names_the_rank_that_is_missing) {
   EXPECT_THAT(root.sent<VerdictMessage>(1), SizeIs(1));
 }
 
+// The sums of a turn run in the turn itself, after its beginning.
+TEST(OneAgreement, of_the_root_times_trials_to_the_end_of_what_their_turn_computes) {
+  const auto chosen = [](Nanoseconds usual, Nanoseconds rival) -> std::string {
+    OneAgreement root(0, 2, {.log = {.tries_ways = true}});
+    root.see({.one_node = true});
+    std::vector<Algorithm> taken;
+    for (int i = 0; i < 6 * Tuning().trial_row + 1; ++i) {
+      const OperationRef x = OneAgreement::sum("x", (256 << 10) / sizeof(float));
+      root.submit(x);
+      EXPECT_EQ(root.hear(1, readiness(1, x)), "");
+      root.turn();
+      taken.push_back(root.begun().back().movement.algorithm);
+      root.compute(taken.back() == taken.front() ? usual : rival);
+      root.agreement().ended(*x, true);
+    }
+    return taken.back() == taken.front() ? "usual" : "rival";
+  };
+  EXPECT_EQ(chosen(30 * kMicrosecond, 10 * kMicrosecond), "rival");
+  EXPECT_EQ(chosen(10 * kMicrosecond, 30 * kMicrosecond), "usual");
+}
+
 }  // namespace
 }  // namespace rdmacoll
