@@ -117,8 +117,10 @@ TEST_P(ComputeTest, a_reduction_reads_a_neighbour_in_pieces_that_stay_in_the_cac
   c.finish(Dtype::float32, ReduceOp::sum);
   ASSERT_TRUE(run(c.job).ok());
   EXPECT_EQ(c.sources[0], expected);
-  EXPECT_EQ(neighbour.reads, 4 * count / (64 << 10));
-  EXPECT_EQ(neighbour.largest_read, 64U << 10);
+  // The size follows the processor's second-level cache. A polling thread takes shorter parts.
+  EXPECT_GE(neighbour.largest_read, std::size_t{64} << 10);
+  EXPECT_LE(neighbour.largest_read, std::size_t{256} << 10);
+  EXPECT_LE(neighbour.reads, 4 * count / (64 << 10));
 }
 
 TEST_P(ComputeTest, nothing_to_do_is_done) {
@@ -127,7 +129,7 @@ TEST_P(ComputeTest, nothing_to_do_is_done) {
 }
 
 TEST_P(ComputeTest, a_neighbour_that_fails_fails_the_job_once) {
-  for (int reads : {0, 1, 20}) {
+  for (int reads : {0, 1, 12}) {
     Neighbour neighbour;
     neighbour.fail_after = reads;
     std::mt19937_64 random(1);
