@@ -103,13 +103,15 @@ bool is_forked_child() { return forked_child.load(std::memory_order_relaxed); }
 int cores_allowed() { return std::max(1, static_cast<int>(allowed_cpus().size())); }
 
 Status Session::open(int rank, int size, std::string job, std::vector<std::byte> secret,
-                     std::string_view arguments, std::unique_ptr<Session>& session) {
+                     std::string_view arguments, std::unique_ptr<Session>& session,
+                     SessionMachine machine) {
   RC_RETURN_IF_ERROR(refuse_forked_child());
   if (size < 1 || rank < 0 || rank >= size) {
     return {Code::invalid, cat("rank ", rank, " of ", size, " ranks is not possible.")};
   }
   watch_forks();
   std::unique_ptr<Session> opened(new Session);
+  opened->machine_ = std::move(machine);
   RC_RETURN_IF_ERROR(read_config(arguments, environment, opened->config_, opened->settings_));
   RC_RETURN_IF_ERROR(check_servers(opened->config_, size));
   opened->rank_ = rank;
@@ -134,7 +136,8 @@ Status Session::open(int rank, int size, std::string job, std::vector<std::byte>
                         .epoch = kFirstEpoch,
                         .config = opened->config_,
                         .abi = RC_ABI_VERSION,
-                        .settings = world_settings(opened->settings_)};
+                        .settings = world_settings(opened->settings_),
+                        .transports = opened->machine_.transports};
   RC_RETURN_IF_ERROR(
       Fabric::open(std::move(options), *opened->pool_, opened->clock_, opened->fabric_));
   session = std::move(opened);

@@ -25,10 +25,18 @@ namespace cuda {
 class CudaMemory;
 }
 
+// The parts of the machine that tests replace.
+struct SessionMachine {
+  std::vector<TransportRow> transports;  // as in FabricOptions
+  std::string sys = "/sys";              // as in cuda::SystemRoots
+  std::string proc = "/proc";
+};
+
 class Session {
  public:
   static Status open(int rank, int size, std::string job, std::vector<std::byte> secret,
-                     std::string_view arguments, std::unique_ptr<Session>& session);
+                     std::string_view arguments, std::unique_ptr<Session>& session,
+                     SessionMachine machine = {});
   ~Session();
 
   const std::string& card() const { return fabric_->card(); }
@@ -94,6 +102,7 @@ class Session {
   DriverOptions driver_options(const Oversubscription& oversubscription, int cores) const;
 
   SteadyClock clock_;
+  SessionMachine machine_;
   Config config_;
   std::vector<SettingValue> settings_;
   Log log_;

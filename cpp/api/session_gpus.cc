@@ -36,7 +36,9 @@ Status Session::device_memory(DeviceMemory*& memory) {
                                                .wake = [this] { driver_->wake(); },
                                                .nics = fabric_->nics(),
                                                .gpudirect = config_.gpudirect,
-                                               .nvml_library = config_.nvml_library},
+                                               .nvml_library = config_.nvml_library,
+                                               .sys = machine_.sys,
+                                               .proc = machine_.proc},
                                               opened));
     auto compute = std::make_unique<cuda::GpuCompute>(std::move(compute_), clock_);
     compute->open(opened->parts());

@@ -16,8 +16,10 @@ constexpr Nanoseconds kTrimLimit = 2 * kSecond;
 std::shared_ptr<GpuMemory> open_gpu_memory(const Driver& driver, const CudaOptions& options,
                                            const std::shared_ptr<Gpus>& gpus) {
   if (options.nics.empty()) return nullptr;
-  GpuSystem system =
-      read_gpu_system({.cuda_library = options.library, .nvml_library = options.nvml_library});
+  GpuSystem system = read_gpu_system({.sys = options.sys,
+                                      .proc = options.proc,
+                                      .cuda_library = options.library,
+                                      .nvml_library = options.nvml_library});
   // Neither /sys nor NVML may show the GPUs in a container.
   if (system.gpus.empty()) (void)add_cuda_facts(driver, system.gpus);
   return std::make_shared<GpuMemory>(

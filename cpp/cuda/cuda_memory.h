@@ -27,6 +27,8 @@ struct CudaOptions {
   std::vector<std::string> nics;
   GpuDirectSetting gpudirect;
   std::string nvml_library;
+  std::string sys = "/sys";  // this one and the next as in SystemRoots
+  std::string proc = "/proc";
 };
 
 class CudaMemory final : public DeviceMemory {

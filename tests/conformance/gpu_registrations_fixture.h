@@ -11,6 +11,7 @@
 #include "transport/rdma/gpu_registrations.h"
 #include "verbs_sim/device.h"
 #include "verbs_sim/fabric.h"
+#include "verbs_sim/gpus.h"
 
 namespace rdmacoll::rdma {
 

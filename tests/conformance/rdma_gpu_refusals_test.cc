@@ -61,9 +61,11 @@ TEST_F(RdmaGpuRefusals, memory_that_cannot_be_registered_is_said_once) {
   EXPECT_THAT(said_[0], HasSubstr("takes no dma-buf"));
   EXPECT_EQ(gpus_->counters().sync_memops, 1u);
   gpus_->free(memory);
-  EXPECT_FALSE(registrations_->hold({allocate(kPage), kPage}));
-  EXPECT_EQ(gpus_->counters().sync_memops, 2u) << "other memory is tried";
-  EXPECT_EQ(said_.size(), 1u);
+  for (std::size_t pages = 1; pages < 4; ++pages) {
+    EXPECT_FALSE(registrations_->hold({allocate(pages * kPage), pages * kPage}));
+  }
+  EXPECT_EQ(gpus_->counters().sync_memops, 4u) << "other memory is tried";
+  EXPECT_EQ(said_.size(), 1u) << "whatever the sizes";
 }
 
 TEST_F(RdmaGpuRefusals, memory_is_refused_by_its_attributes_before_any_try) {

@@ -18,6 +18,7 @@ namespace {
 constexpr std::size_t kChunk = std::size_t{2} << 20;
 constexpr std::size_t kSmall = std::size_t{1} << 20;
 constexpr std::size_t kAlignment = 512;
+constexpr std::size_t kHostPage = 4096;
 constexpr std::size_t kGarbage = std::size_t{64} << 10;  // bytes of new memory that are not zero
 
 constexpr std::size_t round_up(std::size_t bytes, std::size_t to) {
@@ -65,11 +66,16 @@ void Memory::add_gpu(std::size_t bytes) {
 
 Address Memory::find_gap(Address begin, Address end, std::size_t taken,
                          std::size_t alignment) const {
-  Address candidate = round_up(begin, alignment);
+  const auto place_at = [&](Address address) {
+    const Address aligned = round_up(address, alignment);
+    const bool fits = taken > kChunk || aligned / kChunk == (aligned + taken - 1) / kChunk;
+    return fits ? aligned : round_up(aligned, kChunk);  // small ones lie in one chunk
+  };
+  Address candidate = place_at(begin);
   for (auto next = allocations_.lower_bound(begin); next != allocations_.end() && next->first < end;
        ++next) {
     if (next->first >= candidate && next->first - candidate >= taken) break;
-    candidate = round_up(next->first + next->second.taken, alignment);
+    candidate = place_at(next->first + next->second.taken);
   }
   return candidate + taken <= end ? candidate : 0;
 }
@@ -166,6 +172,16 @@ Allocation* Memory::find(Address address) {
   const auto found = at_or_before(allocations_, address);
   if (found == allocations_.end() || !found->second.holds(address, 1)) return nullptr;
   return &found->second;
+}
+
+Allocation* Memory::find_block(Address address, std::size_t bytes) {
+  auto found = allocations_.upper_bound(address + bytes - 1);
+  if (found == allocations_.begin()) return nullptr;
+  Allocation& own = (--found)->second;
+  const bool shares_chunk = own.taken < kChunk && own.created == 0;
+  const Address begin = shares_chunk ? own.address / kChunk * kChunk : own.address;
+  const Address end = shares_chunk ? begin + kChunk : own.address + round_up(own.bytes, kHostPage);
+  return address >= begin && bytes <= end - address ? &own : nullptr;
 }
 
 Allocation* Memory::find_base(Address address) {

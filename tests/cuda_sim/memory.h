@@ -95,6 +95,9 @@ class Memory {
 
   // Returns the allocation that holds the address, or null.
   Allocation* find(Address address);
+  // Returns an allocation in these pages of the host. Null if the pages are not in one piece of the
+  // driver's memory: a large allocation, or a chunk that small ones share.
+  Allocation* find_block(Address address, std::size_t bytes);
   Allocation* find_base(Address address);
   Pinned* find_pinned(Address address);
   // Returns null if the range overlaps other pinned memory.

@@ -58,12 +58,8 @@ Result cuMemGetHandleForAddressRange(void* handle, Address address, std::size_t 
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
     if (type != kHandleTypeDmaBuf || flags != 0 || bytes == 0) return kInvalidValue;
     if (address % page != 0 || bytes % page != 0) return kInvalidValue;
-    const Allocation* const own = all.memory.find(address);
-    // An allocation reaches to the end of its last page.
-    const std::size_t whole = own ? (own->bytes + page - 1) / page * page : 0;
-    if (!own || own->is_imported || own->is_managed || address - own->address + bytes > whole) {
-      return kInvalidValue;
-    }
+    const Allocation* const own = all.memory.find_block(address, bytes);
+    if (!own || own->is_imported || own->is_managed) return kInvalidValue;
     const int fd = dma_buf(all.memory, *own, address);
     if (fd < 0) return kOutOfMemory;
     *static_cast<int*>(handle) = fd;

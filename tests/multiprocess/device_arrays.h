@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,28 +25,33 @@ inline std::string fake_cuda_settings() {
 }
 
 // Threads of several ranks call it at once.
-inline const cuda::Functions& fake_cuda() {
-  static const cuda::Driver* const kDriver = [] {
-    const cuda::Driver* driver = nullptr;
-    const Status status = cuda::Driver::open(cuda_sim::library_path(), driver);
-    RC_ASSERT(status.ok(), status.message());
-    return driver;
-  }();
-  return kDriver->call;
+inline const cuda::Driver& fake_cuda(const std::string& library = cuda_sim::library_path()) {
+  const cuda::Driver* driver = nullptr;
+  const Status status = cuda::Driver::open(library, driver);
+  RC_ASSERT(status.ok(), status.message());
+  return *driver;
+}
+
+inline uint64_t metric(Session& session, std::string_view name) {
+  const std::string metrics = session.metrics();
+  const std::string key = cat("\"", name, "\": ");
+  const std::size_t at = metrics.find(key);
+  EXPECT_NE(at, std::string::npos) << name;
+  return at == std::string::npos ? 0 : std::stoull(metrics.substr(at + key.size()));
 }
 
 // The work of one thread on one GPU. Its stream and its memory end with it.
 class DeviceCaller {
  public:
-  explicit DeviceCaller(int ordinal) {
+  explicit DeviceCaller(int ordinal, const cuda::Driver& driver = fake_cuda())
+      : call_(driver.call) {
     must(call_.cuDeviceGet(&device_, ordinal));
     must(call_.cuDevicePrimaryCtxRetain(&context_, device_));
     must(call_.cuCtxPushCurrent_v2(context_));
     must(call_.cuStreamCreate(&stream_, cuda::kStreamNonBlocking));
   }
   ~DeviceCaller() {
-    synchronize();
-    for (const cuda::Address address : memory_) must(call_.cuMemFree_v2(address));
+    free();
     must(call_.cuStreamDestroy_v2(stream_));
     cuda::ContextHandle current = nullptr;
     must(call_.cuCtxPopCurrent_v2(&current));
@@ -61,6 +67,13 @@ class DeviceCaller {
     must(call_.cuMemAlloc_v2(&address, bytes + 1));
     memory_.push_back(address);
     return reinterpret_cast<std::byte*>(address);
+  }
+  // Frees all memory, after the work of the stream.
+  void free() {
+    synchronize();
+    for (const cuda::Address address : std::exchange(memory_, {})) {
+      must(call_.cuMemFree_v2(address));
+    }
   }
   // Moves the tensors of a request to the GPU. The stream still copies the inputs afterwards, so
   // they must stay until the operation has ended.
@@ -105,7 +118,7 @@ class DeviceCaller {
     return copy;
   }
 
-  const cuda::Functions& call_ = fake_cuda();
+  const cuda::Functions& call_;
   cuda::DeviceNumber device_ = 0;
   cuda::ContextHandle context_ = nullptr;
   cuda::StreamHandle stream_ = nullptr;

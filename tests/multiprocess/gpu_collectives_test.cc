@@ -43,14 +43,6 @@ constexpr GpuSetup kSetups[] = {
      some},
 };
 
-uint64_t metric(Session& session, std::string_view name) {
-  const std::string metrics = session.metrics();
-  const std::string key = cat("\"", name, "\": ");
-  const std::size_t at = metrics.find(key);
-  EXPECT_NE(at, std::string::npos) << name;
-  return at == std::string::npos ? 0 : std::stoull(metrics.substr(at + key.size()));
-}
-
 // Runs sums on GPUs until the ranks, which are threads, read each other's memory there.
 void share_gpus(LocalWorld& world) {
   constexpr std::size_t kCount = 20'000;

@@ -18,19 +18,24 @@ namespace rdmacoll {
 
 class LocalWorld {
  public:
-  // Fails the test when it does not start.
-  LocalWorld(int ranks, const std::string& settings) : sessions_(ranks) {
+  // Fails the test when it does not start. `machines`: each rank's own machine, which counts as a
+  // node of its own. Empty: this machine has all ranks.
+  LocalWorld(int ranks, const std::string& settings,
+             const std::vector<SessionMachine>& machines = {})
+      : sessions_(ranks) {
     std::vector<std::string> cards(ranks);
     std::vector<int> leaders(ranks);
     const std::vector<std::byte> secret(32, std::byte{7});
     each([&](int rank) {
-      const Status status = Session::open(rank, ranks, "test", secret, settings, sessions_[rank]);
+      const Status status = Session::open(rank, ranks, "test", secret, settings, sessions_[rank],
+                                          machines.empty() ? SessionMachine() : machines.at(rank));
       ASSERT_TRUE(status.ok()) << status.message();
       cards[rank] = sessions_[rank]->card();
     });
     each([&](int rank) {
       const Status status = sessions_[rank]->probe_node(cards, leaders[rank]);
       ASSERT_TRUE(status.ok()) << status.message();
+      if (!machines.empty()) leaders[rank] = rank;
     });
     // One rank is early; it comes back, and goes on where it was.
     if (ranks > 1) {

@@ -28,12 +28,12 @@ AdapterModel ethernet(int host, int number = 0);
 // LIDs start anew in every subnet.
 AdapterModel infiniband(int host, int number = 0, int subnet = 0);
 
-class SimGpus;
+class GpusOfHost;
 
 struct Adapter {
   AdapterModel model;
   int host = 0;
-  SimGpus* gpus = nullptr;          // the host's
+  GpusOfHost* gpus = nullptr;       // the host's
   std::vector<bool> is_up;          // by the port's position
   bool is_broken = false;           // device fatal
   bool is_gone = false;             // removed from the machine

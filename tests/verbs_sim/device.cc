@@ -20,11 +20,14 @@ bool SimRegistration::holds(uint64_t address, uint64_t bytes) const {
   return address >= begin && bytes <= bytes_ && address - begin <= bytes_ - bytes;
 }
 
-std::byte* SimRegistration::access(const std::byte* address) const {
-  if (!is_of_gpu()) return const_cast<std::byte*>(address);
-  const auto at = static_cast<std::size_t>(address - memory_);
-  device_.adapter_.gpus->check(range_, at, address);
-  return device_.adapter_.gpus->access(range_, at);
+void SimRegistration::read(const std::byte* address, std::span<std::byte> into) const {
+  if (is_of_gpu()) return range_->read(address, into);
+  std::memmove(into.data(), address, into.size());
+}
+
+void SimRegistration::write(std::byte* address, std::span<const std::byte> bytes) const {
+  if (is_of_gpu()) return range_->write(&device_.adapter_, address, bytes);
+  std::memmove(address, bytes.data(), bytes.size());
 }
 
 Status SimDevice::register_memory(std::byte* memory, std::size_t bytes,
@@ -47,7 +50,7 @@ Status SimDevice::register_memory(std::byte* memory, std::size_t bytes,
 }
 
 // Local and remote keys never coincide, and no key is used twice. So a mixed-up or stale key shows.
-void SimDevice::add(std::byte* memory, std::size_t bytes, SimGpus::Range range,
+void SimDevice::add(std::byte* memory, std::size_t bytes, std::unique_ptr<GpusOfHost::Range> range,
                     std::unique_ptr<rdma::Registration>& registration) {
   next_key_ += 2 + 2 * static_cast<uint32_t>(fabric_.below(8));
   auto made = std::make_unique<SimRegistration>(
@@ -60,7 +63,7 @@ void SimDevice::add(std::byte* memory, std::size_t bytes, SimGpus::Range range,
 Status SimDevice::register_gpu_memory(std::byte* memory, std::size_t bytes,
                                       std::unique_ptr<rdma::Registration>& registration) {
   RC_RETURN_IF_ERROR(gone());
-  SimGpus::Range range;
+  std::unique_ptr<GpusOfHost::Range> range;
   const bool is_known = adapter_.model.has_peer_memory && adapter_.gpus != nullptr;
   const int error = is_known ? adapter_.gpus->map(memory, bytes, range) : EFAULT;
   if (error != 0) return rdma::gpu_memory_not_registered(facts_.name, bytes, error);
@@ -72,8 +75,8 @@ Status SimDevice::register_dma_buf(const rdma::DmaBufPart& part,
                                    std::unique_ptr<rdma::Registration>& registration) {
   RC_RETURN_IF_ERROR(gone());
   RC_ASSERT(adapter_.model.takes_dma_bufs && adapter_.gpus != nullptr);
-  SimGpus::Range range;
-  const int error = adapter_.gpus->map_dma_buf(part.descriptor, part.offset, part.bytes, range);
+  std::unique_ptr<GpusOfHost::Range> range;
+  const int error = adapter_.gpus->map_dma_buf(part, range);
   if (error != 0) return rdma::dma_buf_not_registered(facts_.name, part.bytes, error);
   add(part.memory, part.bytes, std::move(range), registration);
   return {};
@@ -82,9 +85,7 @@ Status SimDevice::register_dma_buf(const rdma::DmaBufPart& part,
 bool SimDevice::would_write(uint32_t key, const std::byte* memory, std::size_t bytes) const {
   const SimRegistration* found = find_remote(key);
   if (found == nullptr || !found->holds(reinterpret_cast<uint64_t>(memory), bytes)) return false;
-  if (!found->is_of_gpu()) return true;
-  const auto at = static_cast<std::size_t>(memory - found->memory());
-  adapter_.gpus->check(found->range(), at, memory);
+  if (found->is_of_gpu()) found->range()->check(memory);
   return true;
 }
 
@@ -96,11 +97,7 @@ void SimDevice::remove(SimRegistration& registration) {
             " has posted requests in the ", registration.bytes(), " bytes that are deregistered"));
   }
   registrations_.erase(registration.keys().local);
-  if (registration.is_of_gpu()) {
-    adapter_.gpus->unmap(registration.range());
-  } else {
-    locked_bytes_ -= registration.bytes();
-  }
+  if (!registration.is_of_gpu()) locked_bytes_ -= registration.bytes();
   ++fabric_.counters_.deregistrations;
 }
 

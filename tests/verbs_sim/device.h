@@ -9,14 +9,14 @@
 
 #include "base/fd.h"
 #include "verbs_sim/fabric.h"
-#include "verbs_sim/gpus.h"
+#include "verbs_sim/nic_memory.h"
 
 namespace rdmacoll::verbs_sim {
 
 class SimRegistration final : public rdma::Registration {
  public:
   SimRegistration(SimDevice& device, std::byte* memory, std::size_t bytes, rdma::MemoryKeys keys,
-                  SimGpus::Range range = {})
+                  std::unique_ptr<GpusOfHost::Range> range = {})
       : device_(device), memory_(memory), bytes_(bytes), keys_(keys), range_(std::move(range)) {}
   ~SimRegistration() override;
 
@@ -24,17 +24,18 @@ class SimRegistration final : public rdma::Registration {
   std::byte* memory() const { return memory_; }
   std::size_t bytes() const { return bytes_; }
   bool holds(uint64_t address, uint64_t bytes) const;
-  bool is_of_gpu() const { return range_.memory != nullptr; }
-  const SimGpus::Range& range() const { return range_; }
-  // The bytes that a NIC finds at this address.
-  std::byte* access(const std::byte* address) const;
+  bool is_of_gpu() const { return range_ != nullptr; }
+  GpusOfHost::Range* range() const { return range_.get(); }
+  // Accesses by the NIC.
+  void read(const std::byte* address, std::span<std::byte> into) const;
+  void write(std::byte* address, std::span<const std::byte> bytes) const;
 
  private:
   SimDevice& device_;
   std::byte* const memory_;
   const std::size_t bytes_;
   const rdma::MemoryKeys keys_;
-  const SimGpus::Range range_;  // GPU memory
+  const std::unique_ptr<GpusOfHost::Range> range_;  // null: memory of the host
 };
 
 // A completion, and the requests that its poll gives back.
@@ -78,7 +79,7 @@ class SimDevice final : public rdma::Device {
   void tell(rdma::AsyncEvent event);
   void remove(SimQueuePair& queue_pair);
   void remove(SimRegistration& registration);
-  void add(std::byte* memory, std::size_t bytes, SimGpus::Range range,
+  void add(std::byte* memory, std::size_t bytes, std::unique_ptr<GpusOfHost::Range> range,
            std::unique_ptr<rdma::Registration>& registration);
   // The registration of a local key. Null for bytes without one, as inlined ones are.
   const SimRegistration* find_local(uint32_t key) const;

@@ -79,7 +79,7 @@ SimFabric::~SimFabric() {
   RC_ASSERT(devices_.empty(), cat(devices_.size(), " devices outlive their fabric"));
 }
 
-SimVerbs& SimFabric::add_host(const std::vector<AdapterModel>& adapters, SimGpus* gpus) {
+SimVerbs& SimFabric::add_host(const std::vector<AdapterModel>& adapters, GpusOfHost* gpus) {
   const int host = static_cast<int>(verbs_.size());
   for (const AdapterModel& model : adapters) {
     auto adapter = std::make_unique<Adapter>();

@@ -111,7 +111,7 @@ class SimFabric {
   SimFabric& operator=(const SimFabric&) = delete;
 
   // Hosts count from 0. `gpus` outlive the host's devices.
-  SimVerbs& add_host(const std::vector<AdapterModel>& adapters, SimGpus* gpus = nullptr);
+  SimVerbs& add_host(const std::vector<AdapterModel>& adapters, GpusOfHost* gpus = nullptr);
   SimVerbs& verbs(int host) { return *verbs_[static_cast<std::size_t>(host)]; }
   FabricPolicy& policy() { return policy_; }  // may change at any time
   const FabricCounters& counters() const { return counters_; }

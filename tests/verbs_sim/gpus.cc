@@ -29,6 +29,63 @@ uint64_t inode_of(int descriptor) {
 
 }  // namespace
 
+// A part of a physical memory that a NIC has registered.
+class SimGpus::Registered final : public GpusOfHost::Range {
+ public:
+  // `begin`: the address by which requests name the byte at `offset`.
+  Registered(SimGpus& gpus, std::shared_ptr<Memory> memory, std::size_t offset, std::size_t bytes,
+             const std::byte* begin)
+      : gpus_(&gpus), memory_(std::move(memory)), offset_(offset), begin_(begin) {
+    const auto within = static_cast<std::size_t>(begin - gpus.arena_) % kPageBytes;
+    bar1_bytes_ = round_up(within + bytes, kPageBytes);
+  }
+  Registered(Registered&&) = default;
+  ~Registered() override {
+    if (memory_ != nullptr && is_charged_) used() -= bar1_bytes_;
+  }
+
+  // Returns false if BAR1 has no room.
+  bool charge() {
+    if (used() + bar1_bytes_ > gpus_->model(gpu()).bar1_bytes) return false;
+    if (!memory_->is_synchronous) ++gpus_->counters_.unsynchronized;
+    used() += bar1_bytes_;
+    return is_charged_ = true;
+  }
+  Gpu gpu() const override { return memory_->gpu; }
+  void check(const std::byte* address) override {
+    const std::byte* begin = nullptr;
+    const Allocation* now = gpus_->holder(address, &begin);
+    const bool is_current = now != nullptr && now->memory == memory_ &&
+                            static_cast<std::size_t>(address - begin) == place(address);
+    if (!is_current) ++gpus_->counters_.stale_accesses;
+  }
+  void read(const std::byte* address, std::span<std::byte> into) override {
+    check(address);
+    touch(*memory_);
+    std::memcpy(into.data(), memory_->written.data() + place(address), into.size());
+  }
+  void write(const void* nic, std::byte* address, std::span<const std::byte> bytes) override {
+    check(address);
+    touch(*memory_);
+    std::memcpy(memory_->written.data() + place(address), bytes.data(), bytes.size());
+    memory_->unflushed.push_back({nic, place(address), bytes.size()});
+    if (gpus_->model(gpu()).write_flush == WriteFlush::none) show(*memory_, nullptr);
+  }
+
+ private:
+  std::size_t place(const std::byte* address) const {
+    return offset_ + static_cast<std::size_t>(address - begin_);
+  }
+  uint64_t& used() const { return gpus_->bar1_used_[static_cast<std::size_t>(gpu())]; }
+
+  SimGpus* gpus_;
+  std::shared_ptr<Memory> memory_;
+  std::size_t offset_;
+  const std::byte* begin_;
+  uint64_t bar1_bytes_ = 0;
+  bool is_charged_ = false;
+};
+
 SimGpus::SimGpus(std::vector<GpuModel> models)
     : models_(std::move(models)), bar1_used_(models_.size()) {
   void* arena =
@@ -200,65 +257,35 @@ bool SimGpus::owns(const std::byte* address) const {
   return holder(address, &begin) != nullptr;
 }
 
-int SimGpus::charge(Range& range, std::size_t pages) {
-  uint64_t& used = bar1_used_[static_cast<std::size_t>(range.memory->gpu)];
-  if (used + pages > model(range.memory->gpu).bar1_bytes) {
+int SimGpus::charge(Registered range, std::unique_ptr<Range>& charged) {
+  if (!range.charge()) {
     ++counters_.bar1_refusals;
     return ENOMEM;
   }
-  if (!range.memory->is_synchronous) ++counters_.unsynchronized;
-  range.bar1_bytes = pages;
-  used += pages;
+  charged = std::make_unique<Registered>(std::move(range));
   return 0;
 }
 
-int SimGpus::map(const std::byte* address, std::size_t bytes, Range& range) {
+int SimGpus::map(std::byte* address, std::size_t bytes, std::unique_ptr<Range>& range) {
   const std::byte* begin = nullptr;
   const Allocation* found = holder(address, &begin);
   const auto offset = static_cast<std::size_t>(address - begin);
   if (found == nullptr || !found->is_capable || offset + bytes > found->bytes) return EFAULT;
-  range = {.memory = found->memory, .offset = offset, .bytes = bytes};
-  const auto within = static_cast<std::size_t>(address - arena_) % kPageBytes;
-  return charge(range, round_up(within + bytes, kPageBytes));
+  return charge({*this, found->memory, offset, bytes, address}, range);
 }
 
-int SimGpus::map_dma_buf(int descriptor, uint64_t offset, std::size_t bytes, Range& range) {
+int SimGpus::map_dma_buf(const rdma::DmaBufPart& part, std::unique_ptr<Range>& range) {
   forget_closed();
-  const auto found = dma_bufs_.find(descriptor);
+  const auto found = dma_bufs_.find(part.descriptor);
   if (found == dma_bufs_.end()) return EBADF;
   const DmaBuf& buf = found->second;
-  const std::byte* address = buf.begin + offset;
+  const std::byte* address = buf.begin + part.offset;
   auto at = buf.memories.upper_bound(address);
-  if (at == buf.memories.begin() || offset + bytes > buf.bytes) return EINVAL;
+  if (at == buf.memories.begin() || part.offset + part.bytes > buf.bytes) return EINVAL;
   --at;
   const auto within = static_cast<std::size_t>(address - at->first);
-  const auto page_offset = static_cast<std::size_t>(address - arena_) % kPageBytes;
-  if (within + bytes > at->second->bytes) return EINVAL;
-  range = {.memory = at->second, .offset = within, .bytes = bytes, .is_dma_buf = true};
-  return charge(range, round_up(page_offset + bytes, kPageBytes));
-}
-
-void SimGpus::unmap(const Range& range) {
-  bar1_used_[static_cast<std::size_t>(range.memory->gpu)] -= range.bar1_bytes;
-}
-
-void SimGpus::check(const Range& range, std::size_t at, const std::byte* address) {
-  const std::byte* begin = nullptr;
-  const Allocation* now = holder(address, &begin);
-  const bool is_current = now != nullptr && now->memory == range.memory &&
-                          static_cast<std::size_t>(address - begin) == range.offset + at;
-  if (!is_current) ++counters_.stale_accesses;
-}
-
-std::byte* SimGpus::access(const Range& range, std::size_t at) {
-  touch(*range.memory);
-  return range.memory->written.data() + range.offset + at;
-}
-
-void SimGpus::note_write(const void* nic, const Range& range, std::size_t at, std::size_t bytes) {
-  Memory& memory = *range.memory;
-  memory.unflushed.push_back({nic, range.offset + at, bytes});
-  if (model(memory.gpu).write_flush == WriteFlush::none) show(memory, nullptr);
+  if (within + part.bytes > at->second->bytes) return EINVAL;
+  return charge({*this, at->second, within, part.bytes, part.memory}, range);
 }
 
 void SimGpus::flush_by(const void* nic, Gpu gpu) {

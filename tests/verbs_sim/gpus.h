@@ -1,7 +1,5 @@
-// Simulated GPUs of one host: their memory, and its registrations by NICs.
-//
-// The processor cannot read GPU memory. Freed addresses are given again at once, so a stale key
-// shows. Writes of a NIC stay invisible to kernels until a flush that covers this NIC.
+// Simulated GPUs of one host: their memory, and its registrations by NICs. The processor cannot
+// read it.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +12,7 @@
 #include <vector>
 
 #include "memory/gpu_memory_facts.h"
+#include "verbs_sim/nic_memory.h"
 
 namespace rdmacoll::verbs_sim {
 
@@ -35,7 +34,7 @@ struct GpuCounters {
   uint64_t unsynchronized = 0;  // registrations before set_sync_memops
 };
 
-class SimGpus final : public GpuMemoryFacts {
+class SimGpus final : public GpuMemoryFacts, public GpusOfHost {
  public:
   // The physical memory of one allocation. Allocations and dma-bufs keep it.
   struct Memory {
@@ -51,14 +50,6 @@ class SimGpus final : public GpuMemoryFacts {
       std::size_t bytes = 0;
     };
     std::vector<Unflushed> unflushed;
-  };
-  // A part of a physical memory that a NIC has registered.
-  struct Range {
-    std::shared_ptr<Memory> memory;
-    std::size_t offset = 0;
-    std::size_t bytes = 0;
-    uint64_t bar1_bytes = 0;
-    bool is_dma_buf = false;
   };
 
   explicit SimGpus(std::vector<GpuModel> models);
@@ -92,21 +83,13 @@ class SimGpus final : public GpuMemoryFacts {
   Status flush(Gpu gpu) override;
 
   // ---- a NIC ----
-  bool owns(const std::byte* address) const;
-  // Return 0 or an errno.
-  int map(const std::byte* address, std::size_t bytes, Range& range);
-  int map_dma_buf(int descriptor, uint64_t offset, std::size_t bytes, Range& range);
-  void unmap(const Range& range);
-  // Counts an access to `address`, `at` bytes behind the range's begin, if the range is not of the
-  // memory that is at the address now.
-  void check(const Range& range, std::size_t at, const std::byte* address);
-  // The bytes at `at` in the range.
-  std::byte* access(const Range& range, std::size_t at);
-  void note_write(const void* nic, const Range& range, std::size_t at, std::size_t bytes);
-  // A read by the NIC, which pushes its earlier writes to this GPU.
-  void flush_by(const void* nic, Gpu gpu);
+  bool owns(const std::byte* address) const override;
+  int map(std::byte* address, std::size_t bytes, std::unique_ptr<Range>& range) override;
+  int map_dma_buf(const rdma::DmaBufPart& part, std::unique_ptr<Range>& range) override;
+  void flush_by(const void* nic, Gpu gpu) override;
 
  private:
+  class Registered;
   struct Allocation {
     std::size_t bytes = 0;
     uint64_t buffer_id = 0;
@@ -123,7 +106,7 @@ class SimGpus final : public GpuMemoryFacts {
 
   const Allocation* holder(const std::byte* address, const std::byte** begin) const;
   std::shared_ptr<Memory> make_memory(Gpu gpu, std::size_t bytes);
-  int charge(Range& range, std::size_t pages);
+  int charge(Registered range, std::unique_ptr<Range>& charged);
   void forget_closed();
   static void touch(Memory& memory);
   static void show(Memory& memory, const void* nic);

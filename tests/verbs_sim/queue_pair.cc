@@ -173,10 +173,10 @@ bool SimQueuePair::uses(uint32_t local_key) const {
                      [&](const rdma::ReceiveRequest& receive) { return is_in(receive.piece); });
 }
 
-std::byte* SimQueuePair::access(const rdma::Sge& piece) const {
+void SimQueuePair::read(const rdma::Sge& piece, uint64_t at, std::span<std::byte> into) const {
   const SimRegistration* registration = device_.find_local(piece.local_key);
-  if (registration == nullptr) return const_cast<std::byte*>(piece.address);
-  return registration->access(piece.address);
+  if (registration != nullptr) return registration->read(piece.address + at, into);
+  std::memmove(into.data(), piece.address + at, into.size());
 }
 
 void SimQueuePair::gather(const Send& send, uint64_t at, std::span<std::byte> into) const {
@@ -191,28 +191,31 @@ void SimQueuePair::gather(const Send& send, uint64_t at, std::span<std::byte> in
       continue;
     }
     const std::size_t part = std::min<std::size_t>(piece.bytes - at, into.size());
-    // Both ends may be in one buffer, so the ranges may overlap.
-    std::memmove(into.data(), access(piece) + at, part);
+    read(piece, at, into.first(part));
     into = into.subspan(part);
     at = 0;
     if (into.empty()) return;
   }
 }
 
-void SimQueuePair::scatter(const Send& send, const std::byte* from) const {
+void SimQueuePair::scatter(const Send& send, std::span<const std::byte> from) const {
   for (const rdma::Sge& piece : send.pieces) {
-    std::memmove(access(piece), from, piece.bytes);
-    from += piece.bytes;
+    const SimRegistration* registration = device_.find_local(piece.local_key);
+    registration->write(const_cast<std::byte*>(piece.address), from.first(piece.bytes));
+    from = from.subspan(piece.bytes);
   }
 }
 
 std::size_t SimQueuePair::hash_of(const Send& send) const {
   std::size_t hash = 0;
+  std::vector<std::byte> bytes;
   if (send.request.is_inline) return hash;  // the user may have freed the memory
   if (send.request.kind == rdma::SendKind::read) return hash;
   for (const rdma::Sge& piece : send.pieces) {
     if (piece.bytes == 0) continue;
-    const std::string_view view(reinterpret_cast<const char*>(access(piece)), piece.bytes);
+    bytes.resize(piece.bytes);
+    read(piece, 0, bytes);
+    const std::string_view view(reinterpret_cast<const char*>(bytes.data()), piece.bytes);
     hash = hash * 31 + std::hash<std::string_view>{}(view);
   }
   return hash;

@@ -99,10 +99,10 @@ class SimQueuePair final : public rdma::QueuePair {
   void check_send(const rdma::SendRequest& request) const;
   bool uses(uint32_t local_key) const;
   void gather(const Send& send, uint64_t at, std::span<std::byte> into) const;
-  void scatter(const Send& send, const std::byte* from) const;
+  void scatter(const Send& send, std::span<const std::byte> from) const;
   std::size_t hash_of(const Send& send) const;
-  // The bytes of a local piece, as the NIC finds them.
-  std::byte* access(const rdma::Sge& piece) const;
+  // Reads bytes of a local piece, from `at` on, as the NIC finds them.
+  void read(const rdma::Sge& piece, uint64_t at, std::span<std::byte> into) const;
 
   SimDevice& device_;
   SimFabric& fabric_;

@@ -141,9 +141,11 @@ void SimQueuePair::read(SimQueuePair& peer) {
   if (message.bytes > 0) {
     // A read pushes the earlier writes of its NIC.
     if (from->is_of_gpu()) {
-      peer.device_.adapter_.gpus->flush_by(&peer.device_.adapter_, from->range().memory->gpu);
+      peer.device_.adapter_.gpus->flush_by(&peer.device_.adapter_, from->range()->gpu());
     }
-    scatter(message, from->access(reinterpret_cast<const std::byte*>(address)));
+    std::vector<std::byte> bytes(message.bytes);
+    from->read(reinterpret_cast<const std::byte*>(address), bytes);
+    scatter(message, bytes);
   }
   ++fabric_.counters_.reads;
   const bool was_acknowledged = !has_work(kAcknowledgements);
@@ -163,12 +165,9 @@ void SimQueuePair::land(SimQueuePair& peer) {
   const SimRegistration* target = is_send ? peer.device_.find_local(transfer_->local_key)
                                           : peer.device_.find_remote(message.request.remote_key);
   // The bytes are read only now, so a too early reuse of the memory shows.
-  auto* at = reinterpret_cast<std::byte*>(address);
-  gather(message, part.at, {target->access(at), part.bytes});
-  if (!target->is_of_gpu()) return;
-  peer.device_.adapter_.gpus->note_write(&peer.device_.adapter_, target->range(),
-                                         static_cast<std::size_t>(at - target->memory()),
-                                         part.bytes);
+  std::vector<std::byte> bytes(part.bytes);
+  gather(message, part.at, bytes);
+  target->write(reinterpret_cast<std::byte*>(address), bytes);
 }
 
 void SimQueuePair::finish(SimQueuePair& peer) {

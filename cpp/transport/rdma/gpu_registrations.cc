@@ -94,9 +94,10 @@ bool GpuRegistrations::may_fit(Allocation& allocation, std::size_t first, std::s
   }
   const uint64_t most = facts_.registrable_bytes(gpu);
   if (cost > most) {
-    say_staged(gpu, cat("An array takes more of the GPU's BAR1 than its ", bytes_text(most),
-                        ". Turn on above-4G decoding in the firmware, and Resizable BAR where "
-                        "there is one."));
+    say_staged(gpu, Reason::too_large,
+               cat("An array takes more of the GPU's BAR1 than its ", bytes_text(most),
+                   ". Turn on above-4G decoding in the firmware, and Resizable BAR where "
+                   "there is one."));
   }
   return gpus_[gpu].held_bytes + cost <= most;
 }
@@ -121,7 +122,7 @@ bool GpuRegistrations::hold(Allocation& allocation, std::size_t index) {
   slab.cost = cost_of(allocation, index);
   if (!make_room(allocation.facts.gpu, slab.cost)) return false;
   if (Status opened = open(slab); !opened.ok()) {
-    say_staged(allocation.facts.gpu, opened.message());
+    say_staged(allocation.facts.gpu, Reason::refused, opened.message());
     allocation.skips = std::min(kSkipsMax, uint32_t{1} << std::min(allocation.failures++, 30u));
     return false;
   }
@@ -243,34 +244,36 @@ GpuRegistrations::Allocation& GpuRegistrations::remember(const GpuAllocation& fo
   const uint64_t room = facts_.registrable_bytes(found.gpu) / devices_.size();
   const uint64_t slab = page_bytes(room / kSlabShare);
   if (!found.is_capable) {
-    set_obstacle(allocation,
+    set_obstacle(allocation, Reason::not_capable,
                  "It is not capable of GPUDirect RDMA, as memory of cudaMallocAsync. Allocate it "
                  "with cudaMalloc.");
   } else if (room == 0) {
-    set_obstacle(allocation, "The size of the GPU's BAR1 is unknown, since NVML is missing.");
+    set_obstacle(allocation, Reason::bar1_unknown,
+                 "The size of the GPU's BAR1 is unknown, since NVML is missing.");
   } else if (allocation.slab_bytes > page_bytes(room / kWholeShare)) {
     allocation.slab_bytes = slab;
   }
   if (allocation.slab_bytes == 0) {
     allocation.slab_bytes = kGpuPageBytes;
-    set_obstacle(allocation, cat("The GPU's BAR1 has only ", bytes_text(room), " for each NIC."));
+    set_obstacle(allocation, Reason::bar1_tiny,
+                 cat("The GPU's BAR1 has only ", bytes_text(room), " for each NIC."));
   }
   if (!allocation.obstacle.empty()) return allocation;
   if (Status set = facts_.set_sync_memops(found); !set.ok()) {
-    set_obstacle(allocation, set.message());
+    set_obstacle(allocation, Reason::attribute, set.message());
   }
   return allocation;
 }
 
-void GpuRegistrations::set_obstacle(Allocation& allocation, const std::string& why) {
+void GpuRegistrations::set_obstacle(Allocation& allocation, Reason reason, const std::string& why) {
   allocation.obstacle = why;
-  say_staged(allocation.facts.gpu, why);
+  say_staged(allocation.facts.gpu, reason, why);
 }
 
-void GpuRegistrations::say_staged(Gpu gpu, const std::string& why) {
-  const std::string sentence =
-      cat("memory of ", facts_.text(gpu), " is staged through the host. ", why);
-  if (said_.insert(sentence).second) say_(sentence);
+// A sentence may name the size of one array. Further arrays are staged for the same reason.
+void GpuRegistrations::say_staged(Gpu gpu, Reason reason, const std::string& why) {
+  if (!said_.insert({gpu, reason}).second) return;
+  say_(cat("memory of ", facts_.text(gpu), " is staged through the host. ", why));
 }
 
 void GpuRegistrations::sweep(std::size_t count) {

@@ -13,6 +13,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "memory/gpu_memory_facts.h"
 #include "memory/piece.h"
@@ -35,7 +36,7 @@ class GpuRegistrations {
     uint64_t refusals = 0;       // holds that returned false
   };
 
-  // `say` hears the reason once if NICs cannot access memory.
+  // `say` hears each kind of reason once for each GPU if NICs cannot access memory.
   GpuRegistrations(GpuMemoryFacts& facts, std::span<Device* const> devices,
                    Transport::Counters& counters, Say say);
   GpuRegistrations(const GpuRegistrations&) = delete;
@@ -72,6 +73,16 @@ class GpuRegistrations {
   std::size_t allocations() const { return allocations_.size(); }
 
  private:
+  // Kinds of reasons why memory is staged.
+  enum class Reason : uint8_t {
+    not_capable,
+    bar1_unknown,
+    bar1_tiny,
+    attribute,
+    too_large,
+    refused
+  };
+
   struct Slab;
   using Idle = std::list<Slab*>;  // registered and not held, the longest unused first
   struct Allocation;
@@ -120,8 +131,8 @@ class GpuRegistrations {
   bool make_room(Gpu gpu, uint64_t cost);
   void evict(Slab& slab);
   Allocations::iterator drop(Allocations::iterator at);
-  void set_obstacle(Allocation& allocation, const std::string& why);
-  void say_staged(Gpu gpu, const std::string& why);
+  void set_obstacle(Allocation& allocation, Reason reason, const std::string& why);
+  void say_staged(Gpu gpu, Reason reason, const std::string& why);
   const Allocation* find(const std::byte* address) const;
   const Slab& slab_of(const std::byte* address) const;
 
@@ -133,7 +144,7 @@ class GpuRegistrations {
   Allocations allocations_;
   std::map<Gpu, OfGpu> gpus_;
   const std::byte* swept_ = nullptr;  // the last allocation that sweep() looked at
-  std::set<std::string> said_;
+  std::set<std::pair<Gpu, Reason>> said_;
 };
 
 }  // namespace rdmacoll::rdma
