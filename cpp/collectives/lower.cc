@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/small_range.h"
 #include "collectives/builder.h"
 
 namespace rdmacoll {
@@ -36,13 +37,13 @@ class Lowering {
 
  private:
   // Marks the output parts that live in work: hidden parts that a NIC reads or writes, and parts
-  // of a GPU's memory that anything else than a NIC with direct access does.
+  // of a GPU's memory that anything else than a NIC with direct access, or a copy there, does.
   void mark_outputs_in_work() {
     if (placement_.output == CallerMemory::visible || placement_.output_shared) return;
     const bool is_of_gpu = placement_.output == CallerMemory::device;
     for (const Step& step : from_.steps) {
       const bool is_by_nic = step.peer >= 0 && by_nic(step);
-      if (step.to.space == Space::output &&
+      if (step.to.space == Space::output && !is_copy_on_gpu(step) &&
           (is_of_gpu ? !is_by_nic || !is_direct(step.verb) : is_by_nic)) {
         mark(step.to);
       }
@@ -78,6 +79,15 @@ class Lowering {
     return sends(verb) ? placement_.direct.reads_output : placement_.direct.writes_output;
   }
 
+  // Whether the step copies a caller's input to its output, both in memory of GPUs.
+  bool is_copy_on_gpu(const Step& step) const {
+    return step.verb == Verb::copy && !step.final && !step.prescale &&
+           step.to.space == Space::output && placement_.input == CallerMemory::device &&
+           placement_.output == CallerMemory::device &&
+           are_all_of(from_.sources_of(step),
+                      [](const Slice& source) { return source.space == Space::input; });
+  }
+
   bool by_nic(const Step& step) const {
     return !placement_.views[step.peer] && !placement_.nics.empty() && placement_.nics[step.peer];
   }
@@ -93,6 +103,8 @@ class Lowering {
       }
     } else if (step.verb == Verb::receive) {
       receive(step);
+    } else if (is_copy_on_gpu(step) && !is_in_work(step.to)) {
+      to_.add(step, from_.sources_of(step));
     } else {
       std::vector<Slice> sources;
       for (const Slice& source : from_.sources_of(step)) sources.push_back(moved(source));

@@ -50,9 +50,10 @@ struct Placement {
 // memory of that GPU, which is hidden.
 //
 // With work memory on the host, memory of GPUs is staged. Each input is packed before its first
-// use, and each output is made in work and unpacked at the end. Only
-// NICs with direct access touch such memory in other steps: they send inputs, and they receive and
-// pass on outputs that no processor reads or writes.
+// use, and each output is made in work and unpacked at the end. Other
+// steps touch such memory in two cases. NICs with direct access send inputs, and they receive and
+// pass on outputs that no processor reads or writes. A copy from an input to such an output stays
+// on the GPU.
 //
 // If all outputs are the same memory, output data is not sent: a message without bytes says that
 // the data is there. This is only for algorithms in which each part of the output is written by one

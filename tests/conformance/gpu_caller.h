@@ -57,7 +57,10 @@ class CopyingCompute final : public Compute {
         bytes.insert(bytes.end(), read.begin(), read.end());
       }
     }
-    counters_.bytes_staged += bytes.size();
+    const auto is_on_host = [](const Piece& piece) { return piece.gpu == kHost; };
+    const bool is_staged = std::ranges::any_of(job.to, is_on_host) ||
+                           std::ranges::any_of(job.sources[0].pieces, is_on_host);
+    if (is_staged) counters_.bytes_staged += bytes.size();
     std::size_t done = 0;
     for (const Piece& piece : job.to) {
       if (piece.gpu == kHost) {

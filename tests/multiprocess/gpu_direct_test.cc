@@ -199,12 +199,9 @@ TEST(GpuDirectWay, of_each_direction_follows_the_setting) {
     if (one.ways == kBoth) {
       EXPECT_EQ(received, 2 * kCount * sizeof(float));
     }
-    for (const int rank : {0, 2}) {
-      const uint64_t staged = metric(world.rank(rank), "bytes_staged");
-      EXPECT_EQ(staged == 0, one.ways == kBoth) << "rank " << rank;
-    }
     world.run_kind(gather);
     const uint64_t staged = world.sum("bytes_staged");
+    EXPECT_EQ(staged == 0, one.ways == kBoth) << "if NICs may do it all, they do";
     world.run_kind(sum_of(30'000));
     EXPECT_GT(world.sum("bytes_staged"), staged) << "processors make sums";
     EXPECT_EQ(world.sum("bytes_direct_sent") > 0, one.ways.sends);

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "algorithm_names.h"
+#include "base/small_range.h"
 #include "base/text.h"
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
@@ -104,6 +105,8 @@ std::string misuse_of_gpus(const Schedule& schedule, const Placement& placement)
     bool touches = is_callers(step.to);
     for (const Slice& source : schedule.sources_of(step)) touches |= is_callers(source);
     if (!touches || step.verb == Verb::pack || step.verb == Verb::unpack) continue;
+    const bool is_plain_copy = step.verb == Verb::copy && !step.final && !step.prescale;
+    if (is_plain_copy && are_all_of(schedule.sources_of(step), is_callers)) continue;
     const bool is_input = step.to.space == Space::input;
     const bool is_right = (step.verb == Verb::send && (is_input ? placement.direct.reads_input
                                                                 : placement.direct.reads_output)) ||
@@ -147,6 +150,37 @@ TEST_P(EveryAlgorithm, stays_right_when_nics_access_memory_of_gpus) {
 
 // The algorithms of the table read no output by processors that they do not also write by
 // processors.
+TEST(LoweredForNics, copies_a_tensor_of_a_gpu_there) {
+  for (const bool is_output_sent : {false, true}) {
+    Builder builder(2, 0, 1);
+    builder.copy(builder.output(0), builder.input(0));
+    builder.send(1, is_output_sent ? builder.output(0) : builder.input(0));
+    Placement placement{.views = {false, false},
+                        .input = CallerMemory::device,
+                        .output = CallerMemory::device,
+                        .nics = {false, true}};
+    const Schedule schedule = builder.finish();
+    placement.direct = {.reads_input = true, .reads_output = true, .writes_output = true};
+    const Schedule direct = lower(schedule, placement);
+    EXPECT_FALSE(direct.uses_work) << to_text(direct);
+    placement.direct = {};
+    const Schedule staged = lower(schedule, placement);
+    EXPECT_EQ(misuse_of_gpus(staged, placement), "");
+    EXPECT_TRUE(staged.uses_work) << to_text(staged);
+  }
+}
+
+// A processor scales the sum of one rank.
+TEST(LoweredForNics, copies_a_tensor_of_a_gpu_on_the_host_if_it_is_scaled) {
+  Builder builder(1, 0, 1);
+  builder.copy(builder.output(0), builder.input(0), true);
+  const Placement placement{
+      .views = {false}, .input = CallerMemory::device, .output = CallerMemory::device};
+  const Schedule lowered = lower(builder.finish(), placement);
+  EXPECT_EQ(misuse_of_gpus(lowered, placement), "");
+  EXPECT_TRUE(lowered.uses_work) << to_text(lowered);
+}
+
 TEST(LoweredForNics, receives_no_output_on_a_gpu_that_a_processor_reads) {
   Builder builder(2, 0, 1);
   builder.receive(1, builder.output(0));
