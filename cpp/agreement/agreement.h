@@ -118,6 +118,10 @@ class Agreement {
   void ended(const Operation& operation, bool is_agreed);
   // Whether the result of an operation that has run is the one that the caller receives.
   bool is_final(const Operation& ended) const { return plan_mode_.is_final(ended); }
+  // Whether an operation that succeeds now ends with success, at once and for good.
+  bool ends_well(const Operation& operation) const {
+    return now_.goes_on() && plan_mode_.ends_well(operation);
+  }
   // Ends operations that no longer wait for other ranks.
   void end_caught_up() { plan_mode_.end_caught_up(); }
 

@@ -95,6 +95,7 @@ class PlanMode {
   // ---- operations that have run ----
   bool settle(OperationRef& operation, Status& status);  // as in Agreement
   bool is_final(const Operation& ended) const;           // as in Agreement
+  bool ends_well(const Operation& operation) const;      // as in Agreement
   void ended(const Operation& operation);
   void end_caught_up();  // ends held operations that no longer wait
   std::size_t held() const { return held_.size(); }

@@ -159,6 +159,11 @@ bool PlanMode::is_final(const Operation& ended) const {
          (ended.is_placeholder || !to_replay_.contains(key_of(ended)));
 }
 
+bool PlanMode::ends_well(const Operation& operation) const {
+  return is_final(operation) &&
+         (judged_.empty() || !judged_.contains({operation.state.sequence, key_of(operation)}));
+}
+
 void PlanMode::ended(const Operation& operation) {
   if (!operation.is_placeholder && !to_replay_.empty()) to_replay_.erase(key_of(operation));
 }

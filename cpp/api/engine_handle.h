@@ -23,7 +23,18 @@ struct rc_handle {
   rdmacoll::RepeatedCalls* repeated_calls = nullptr;
   int32_t root = 0;
   uint64_t stream = 0;
+  // Of a handle without an operation.
+  std::shared_ptr<const rdmacoll::GpuEnd> end = nullptr;
 };
+
+namespace rdmacoll {
+
+// Whether the work has ended. Null: there was none.
+bool has_passed(const GpuEnd* end);
+// A handle for the end of the operation's work on GPUs. Null: it has ended.
+rc_handle* end_of(const Operation& operation);
+
+}  // namespace rdmacoll
 
 struct rc_result {
   std::shared_ptr<std::byte[]> memory;

@@ -163,6 +163,16 @@ int engine_gpu_allocate(rc_engine* engine, int32_t gpu, uint64_t bytes, rc_resul
   return report({}, error);
 }
 
+int engine_gpu_follow(rc_engine* engine, int32_t gpu, uint64_t stream, uint64_t follower,
+                      char** error) {
+  DeviceMemory* memory = nullptr;
+  Status status = engine->session->device_memory(memory);
+  Gpu found = kHost;
+  if (status.ok()) status = memory->use(gpu, found);
+  if (status.ok()) status = memory->follow(found, stream, follower);
+  return report(status, error);
+}
+
 void engine_gpu_free(rc_engine* engine, rc_result* result, uint64_t stream) {
   if (is_forked_child()) return;
   const std::unique_ptr<rc_result> given(result);
@@ -200,6 +210,7 @@ const rc_engine_api kEngineApi{
     .gpu_free = engine_gpu_free,
     .profile = engine_profile,
     .set_profiles = engine_set_profiles,
+    .gpu_follow = engine_gpu_follow,
 };
 
 }  // namespace rdmacoll

@@ -20,7 +20,7 @@ namespace {
 
 int outcome(Operation& operation, bool done, char** error) {
   if (!done) return kTimeout;
-  return report(operation.status(), error);
+  return report(follow_end(operation), error);
 }
 
 // Prepares an operation of an earlier call on a stream. The address may belong to other memory now,
@@ -87,14 +87,15 @@ int call(rc_engine* engine, const rc_request* request, int64_t timeout_ms, int32
     *handle = new rc_handle{&session.driver(), std::move(operation)};
     return kTimeout;
   }
-  if (!operation->status().ok()) return report(operation->status(), error);
+  if (status = follow_end(*operation); !status.ok()) return report(status, error);
   RepeatedCalls* const repeated_calls = can_repeat ? &engine->repeated_calls : nullptr;
   if (gives_results) {
     *handle = new rc_handle{&session.driver(), std::move(operation), repeated_calls, request->root,
                             request->stream};
-  } else if (can_repeat) {
-    repeated_calls->keep(request->root, request->stream, std::move(operation));
+    return kDone;
   }
+  *handle = end_of(*operation);
+  if (can_repeat) repeated_calls->keep(request->root, request->stream, std::move(operation));
   return kDone;
 }
 
@@ -118,7 +119,13 @@ int operation_wait(rc_handle* handle, int64_t timeout_ms, char** error) {
   return outcome(*handle->operation, done, error);
 }
 
-int operation_is_done(rc_handle* handle) { return handle->operation->done() ? 1 : 0; }
+int operation_is_done(rc_handle* handle) {
+  if (handle->operation == nullptr) return has_passed(handle->end.get()) ? 1 : 0;
+  Operation& operation = *handle->operation;
+  return operation.done() && has_passed(operation.gpu_end.get()) ? 1 : 0;
+}
+
+rc_handle* operation_end_of(rc_handle* handle) { return end_of(*handle->operation); }
 
 const void* operation_result_at(rc_handle* handle, int32_t index, int32_t* ndim, int64_t dims[8]) {
   const Operation::Result& result = handle->operation->results[static_cast<std::size_t>(index)];
@@ -140,6 +147,17 @@ void operation_free(rc_handle* handle) {
 
 }  // namespace
 
+// After a failure of a GPU no work is done any more.
+bool has_passed(const GpuEnd* end) {
+  bool is_over = true;
+  return end == nullptr || !end->passed(is_over).ok() || is_over;
+}
+
+rc_handle* end_of(const Operation& operation) {
+  if (has_passed(operation.gpu_end.get())) return nullptr;
+  return new rc_handle{.driver = nullptr, .operation = nullptr, .end = operation.gpu_end};
+}
+
 const rc_operation_api kOperationApi{
     .size = sizeof(rc_operation_api),
     .submit = operation_submit,
@@ -155,6 +173,7 @@ const rc_operation_api kOperationApi{
     .free = operation_free,
     .result_hold = operation_result_hold,
     .call_for_result = operation_call_for_result,
+    .end_of = operation_end_of,
 };
 
 }  // namespace rdmacoll

@@ -55,7 +55,7 @@ int Prepared::run(const GilReleaseHooks& hooks) {
   }
   is_running_ = !operation.done();
   if (is_running_) return kTimeout;
-  if (!operation.status().ok()) return report(operation.status(), error_);
+  if (const Status status = follow_end(operation); !status.ok()) return report(status, error_);
   return std::exchange(operation.state.has_moved_results, false) ? kMoved : kDone;
 }
 

@@ -20,6 +20,7 @@ class Prepared {
 
   // Like prepared.run() in rdmacoll_c.h. `hooks` are called around long waits.
   int run(const GilReleaseHooks& hooks);
+  const Operation& operation() const { return *operation_; }
   const Operation::Result& result(std::size_t index) const { return operation_->results[index]; }
 
  private:

@@ -52,6 +52,8 @@ void prepared_result_free(rc_result* result) { delete result; }
 
 void prepared_free(rc_prepared* prepared) { delete prepared; }
 
+rc_handle* prepared_end_of(rc_prepared* prepared) { return end_of(prepared->prepared.operation()); }
+
 }  // namespace
 
 const rc_prepared_api kPreparedApi{
@@ -62,6 +64,7 @@ const rc_prepared_api kPreparedApi{
     .result_at = prepared_result_at,
     .result_free = prepared_result_free,
     .free = prepared_free,
+    .end_of = prepared_end_of,
 };
 
 }  // namespace rdmacoll

@@ -127,9 +127,12 @@ typedef struct rc_request {
   /* 0: the tensors are in host memory. Otherwise they are in memory of GPUs (or in memory that the
    * host shares with them), and this is the CUDA stream that orders the operation, as DLPack
    * numbers streams: 1: the legacy default one, 2: the one of the thread, others: a handle. The
-   * operation begins after the stream's present work. It ends when its results are complete.
-   * Results are in memory of the same GPU, also those of `allocate`. The row counts of an alltoall
-   * are in host memory. Not together with `shared_result`. */
+   * operation begins after the stream's present work. With `done` or `allocate`, it ends when its
+   * results are complete. Without, it may end earlier, and the stream then waits for the results:
+   * later work of this stream finds them. The memory of the tensors must stay until then: is_done,
+   * end_of. The stream must exist until the caller has waited. Results are in memory of the same
+   * GPU, also those of `allocate`. The row counts of an alltoall are in host memory. Not together
+   * with `shared_result`. */
   uint64_t stream;
 } rc_request;
 
@@ -342,6 +345,10 @@ typedef struct rc_engine_api {
   char* (*profile)(rc_engine* engine);
   /* Before start: the profiles of all ranks, by rank. Rank 0 chooses algorithms by the slowest. */
   void (*set_profiles)(rc_engine* engine, const char* const* profiles);
+  /* Makes the stream `follower` wait for the present work of another stream, numbered as in
+   * rc_request. gpu: the one of default streams, by CUDA's number. */
+  int (*gpu_follow)(rc_engine* engine, int32_t gpu, uint64_t stream, uint64_t follower,
+                    char** error);
 } rc_engine_api;
 
 /* Operations that run once. */
@@ -369,8 +376,9 @@ typedef struct rc_operation_api {
   int (*run)(rc_engine* engine, const rc_request* request, int64_t timeout_ms, rc_handle** handle,
              char** error);
   /* run for a request without results of its own (allreduce, broadcast, reduce, barrier). Gives a
-   * handle only with 1 (timeout). A request that equals an earlier one, also in its addresses, is
-   * faster than the first. has_lock: the caller holds the lock of set_lock_hooks(). */
+   * handle only with 1 (timeout), and with 0 (success) one as end_of returns it. A request that
+   * equals an earlier one, also in its addresses, is faster than the first. has_lock: the caller
+   * holds the lock of set_lock_hooks(). */
   int (*call)(rc_engine* engine, const rc_request* request, int64_t timeout_ms, int32_t has_lock,
               rc_handle** handle, char** error);
   /* For callers with a lock that other threads wait for, like Python's: `before` releases it, and
@@ -389,7 +397,8 @@ typedef struct rc_operation_api {
   /* Waits for the operation, and drives the engine meanwhile (the baton). Returns 0 if it has
    * succeeded, 1 after timeout_ms (-1: no limit), 2 if it has failed: *error. error may be NULL. */
   int (*wait)(rc_handle* handle, int64_t timeout_ms, char** error);
-  int (*is_done)(rc_handle* handle); /* returns 1 or 0 */
+  /* Returns 1 or 0. 1: results are complete, and the memory of the tensors is free. */
+  int (*is_done)(rc_handle* handle);
   /* Returns a result of an operation that has succeeded without `allocate`, as in rc_allocate.
    * The memory is valid until free. */
   const void* (*result_at)(rc_handle* handle, int32_t index, int32_t* ndim, int64_t dims[8]);
@@ -403,6 +412,9 @@ typedef struct rc_operation_api {
    * write to the memory of the result after `free`. */
   int (*call_for_result)(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
                          int32_t has_lock, rc_handle** handle, char** error);
+  /* After the success of an operation with a stream: returns a handle for is_done and free, which
+   * outlives that of the operation. Or NULL, if results are complete already. */
+  rc_handle* (*end_of)(rc_handle* handle);
 } rc_operation_api;
 
 /* Operations that one caller runs many times. */
@@ -429,6 +441,8 @@ typedef struct rc_prepared_api {
                           int64_t dims[8]);
   void (*result_free)(rc_result* result);
   void (*free)(rc_prepared* prepared);
+  /* Like operation.end_of, for the last run. */
+  rc_handle* (*end_of)(rc_prepared* prepared);
 } rc_prepared_api;
 
 /* Asynchronous parameter servers, in a world of their own. The last `servers` ranks serve. */

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "memory/piece.h"
+#include "memory/stream_order.h"
 
 namespace rdmacoll {
 
@@ -45,6 +47,8 @@ struct ComputeJob {
   // Such a job is submitted, never performed at once.
   bool on_gpu = false;
   bool views_gpu = false;  // as on_gpu, because of a peer's pieces, which change in each run
+  // If not null, submit() sets it if all work of the job is on GPUs, and is enqueued there.
+  bool* is_enqueued = nullptr;
 
   std::size_t width() const { return wide ? 2 : 1; }  // width of `to`
 };
@@ -86,6 +90,8 @@ class Compute {
   virtual void drop_waiting() {}
   virtual uint64_t bytes_copied() const { return bytes_copied_; }  // by jobs with one source
   virtual GpuCounters gpu_counters() const { return {}; }
+  // The end of all work that is enqueued on GPUs now. Null: there is none.
+  virtual std::shared_ptr<const GpuEnd> gpu_end() const { return nullptr; }
 
  protected:
   // Counts a job that is performed. Called once for each job.

@@ -48,7 +48,7 @@ CudaMemory::CudaMemory(const Driver& driver, CudaOptions options)
       orders_(gpus_, events_, sleeper_),
       pinned_(*gpus_, options.pool, options.log),
       work_({gpus_, sums_, thread_, options.log}),
-      parts_{*gpus_, *events_, *modules_, pinned_, options.pool, sums_, sleeper_} {}
+      parts_{*gpus_, events_, *modules_, pinned_, options.pool, sums_, sleeper_} {}
 
 CudaMemory::~CudaMemory() { (void)thread_.stop(); }
 

@@ -48,6 +48,9 @@ class CudaMemory final : public DeviceMemory {
   Status find(const void* memory, Gpu& gpu) override;
   Status find_stream(uint64_t stream, Gpu& gpu) override { return orders_.find_gpu(stream, gpu); }
   Status order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) override;
+  Status follow(Gpu gpu, uint64_t stream, uint64_t follower) override {
+    return orders_.follow(gpu, stream, follower);
+  }
   // Logs the reason if there is no memory.
   std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes) override;
   void retire(std::shared_ptr<std::byte[]> memory, uint64_t stream) override;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "cuda/gpus.h"
@@ -20,11 +22,30 @@ class EventPool {
   // The context must be the current one.
   Status take(ContextHandle context, EventHandle& event);
   void give_back(ContextHandle context, EventHandle event);
+  const Driver& driver() const { return driver_; }
 
  private:
   const Driver& driver_;
   std::mutex mutex_;
   std::map<ContextHandle, std::vector<EventHandle>> free_;
+};
+
+// An event of the pool. The last reference gives it back.
+class SharedEvent {
+ public:
+  SharedEvent(std::shared_ptr<EventPool> pool, ContextHandle context, EventHandle event)
+      : pool_(std::move(pool)), context_(context), event_(event) {}
+  ~SharedEvent() { pool_->give_back(context_, event_); }
+  SharedEvent(const SharedEvent&) = delete;
+  SharedEvent& operator=(const SharedEvent&) = delete;
+
+  EventHandle handle() const { return event_; }
+  const Driver& driver() const { return pool_->driver(); }
+
+ private:
+  const std::shared_ptr<EventPool> pool_;
+  const ContextHandle context_;
+  const EventHandle event_;
 };
 
 }  // namespace rdmacoll::cuda

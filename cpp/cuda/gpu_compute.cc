@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "compute/job.h"
+#include "cuda/end_of_lanes.h"
 #include "cuda/job_pieces.h"
 
 namespace rdmacoll::cuda {
@@ -306,6 +307,7 @@ Status GpuCompute::submit(const ComputeJob& job) {
   bytes_on_gpus_ += bytes;
   ++in_flight_;
   if (slot.ends == 0) ended_.push_back(index);
+  if (job.is_enqueued != nullptr) *job.is_enqueued = slot.status.ok() && slot.ends > 0;
   return {};
 }
 
@@ -357,6 +359,15 @@ GpuCounters GpuCompute::gpu_counters() const {
   const GpuParts* const parts = parts_.load(std::memory_order_acquire);
   if (parts != nullptr) counters.preparing = parts->sums.preparing();
   return counters;
+}
+
+std::shared_ptr<const GpuEnd> GpuCompute::gpu_end() const {
+  std::vector<std::shared_ptr<const SharedEvent>> events;
+  for (const auto& [key, lane] : lanes_) {
+    if (auto event = lane.last(); event != nullptr) events.push_back(std::move(event));
+  }
+  if (events.empty()) return nullptr;
+  return std::make_shared<const EndOfLanes>(std::move(events));
 }
 
 Nanoseconds GpuCompute::next_deadline() const {

@@ -24,7 +24,7 @@ namespace rdmacoll::cuda {
 // They outlive the compute.
 struct GpuParts {
   const Gpus& gpus;
-  EventPool& events;
+  std::shared_ptr<EventPool> events;
   GpuModules& modules;
   PinnedPool& pinned;
   MemoryPool& pool;
@@ -52,6 +52,7 @@ class GpuCompute final : public Compute {
   void drop_waiting() override { host_->drop_waiting(); }
   uint64_t bytes_copied() const override { return host_->bytes_copied() + bytes_on_gpus_; }
   GpuCounters gpu_counters() const override;
+  std::shared_ptr<const GpuEnd> gpu_end() const override;
 
  private:
   static constexpr std::size_t kJobsMax = 256;

@@ -12,7 +12,7 @@ Lane::~Lane() {
   const ScopedContext scope(gpus_, gpu_);
   if (!scope.status().ok()) return;
   driver.call.cuStreamSynchronize(stream_);
-  for (const End& end : ends_) events_.give_back(gpus_.context(gpu_), end.event);
+  ends_.clear();
   driver.call.cuStreamDestroy_v2(stream_);
 }
 
@@ -24,31 +24,31 @@ Status Lane::open() {
 
 Status Lane::end(uint16_t job, const char* what) {
   const Driver& driver = gpus_.driver();
-  EventHandle event = nullptr;
-  Status status = events_.take(gpus_.context(gpu_), event);
+  EventHandle taken = nullptr;
+  Status status = events_->take(gpus_.context(gpu_), taken);
+  std::shared_ptr<const SharedEvent> event;
   if (status.ok()) {
-    status = driver.check(driver.call.cuEventRecord(event, stream_), "cuEventRecord");
-    if (!status.ok()) events_.give_back(gpus_.context(gpu_), event);
+    event = std::make_shared<const SharedEvent>(events_, gpus_.context(gpu_), taken);
+    status = driver.check(driver.call.cuEventRecord(taken, stream_), "cuEventRecord");
   }
   if (!status.ok()) {  // the job's copies may not go on behind its end
     driver.call.cuStreamSynchronize(stream_);
     return status;
   }
-  ends_.push_back({event, job, what});
+  ends_.push_back({std::move(event), job, what});
   return {};
 }
 
 bool Lane::take_ended(uint16_t& job, Status& status) {
   if (ends_.empty()) return false;
   const Driver& driver = gpus_.driver();
-  const Result result = driver.call.cuEventQuery(ends_.front().event);
+  const Result result = driver.call.cuEventQuery(ends_.front().event->handle());
   if (result == kNotReady) return false;
-  const End end = ends_.front();
+  const End end = std::move(ends_.front());
   if (result != kSuccess) {
     status = driver.error(result, cat(end.what, " on ", gpus_.facts(gpu_).text()));
   }
   ends_.pop_front();
-  events_.give_back(gpus_.context(gpu_), end.event);
   job = end.job;
   return true;
 }
@@ -57,9 +57,9 @@ bool Lane::watch(const std::shared_ptr<Sleeper>& sleeper) {
   End& oldest = ends_.front();
   // If the driver refuses, the timer of the sleeper still wakes it.
   if (!std::exchange(oldest.is_watched, true)) {
-    (void)wake_stream_.notify_after(gpus_, gpu_, oldest.event, sleeper);
+    (void)wake_stream_.notify_after(gpus_, gpu_, oldest.event->handle(), sleeper);
   }
-  return gpus_.driver().call.cuEventQuery(oldest.event) == kNotReady;
+  return gpus_.driver().call.cuEventQuery(oldest.event->handle()) == kNotReady;
 }
 
 }  // namespace rdmacoll::cuda

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 
 #include "cuda/event_pool.h"
 #include "cuda/sleeper.h"
@@ -13,7 +14,8 @@ namespace rdmacoll::cuda {
 // A stream of the engine, and the jobs whose work it has. Only the holder of the baton uses it.
 class Lane {
  public:
-  Lane(const Gpus& gpus, Gpu gpu, EventPool& events) : gpus_(gpus), gpu_(gpu), events_(events) {}
+  Lane(const Gpus& gpus, Gpu gpu, std::shared_ptr<EventPool> events)
+      : gpus_(gpus), gpu_(gpu), events_(std::move(events)) {}
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
@@ -26,6 +28,10 @@ class Lane {
   Status end(uint16_t job, const char* what);
 
   bool is_idle() const { return ends_.empty(); }
+  // The event behind the present work. Null: all of it is done.
+  std::shared_ptr<const SharedEvent> last() const {
+    return ends_.empty() ? nullptr : ends_.back().event;
+  }
   // Takes the oldest job if it has ended. `status` has its error.
   bool take_ended(uint16_t& job, Status& status);
   // Lets the end of the oldest job notify the sleeper, which is armed. False: it has ended.
@@ -33,7 +39,7 @@ class Lane {
 
  private:
   struct End {
-    EventHandle event;
+    std::shared_ptr<const SharedEvent> event;
     uint16_t job;
     const char* what;
     bool is_watched = false;
@@ -41,7 +47,7 @@ class Lane {
 
   const Gpus& gpus_;
   const Gpu gpu_;
-  EventPool& events_;
+  const std::shared_ptr<EventPool> events_;
   StreamHandle stream_ = nullptr;
   WakeStream wake_stream_;
   std::deque<End> ends_;

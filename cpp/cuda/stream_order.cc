@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "cuda/end_of_lanes.h"
 
 namespace rdmacoll::cuda {
 namespace {
@@ -31,6 +32,15 @@ Status refuse_capture(uint64_t stream, Result result) {
                              "outside of the capture.")};
 }
 
+Status check_not_captured(const Driver& driver, uint64_t stream) {
+  int capture = kCaptureNone;
+  const Result result = driver.call.cuStreamIsCapturing(handle_of(stream), &capture);
+  if (result == kStreamCaptureImplicit || capture != kCaptureNone) {
+    return refuse_capture(stream, result);
+  }
+  return driver.check(result, title(stream));
+}
+
 }  // namespace
 
 class StreamOrders::Order final : public StreamOrder {
@@ -40,18 +50,18 @@ class StreamOrders::Order final : public StreamOrder {
       : shared_(std::move(shared)),
         key_(stream, gpu,
              stream == kPerThreadStream ? std::this_thread::get_id() : std::thread::id()),
-        context_(context),
+        stream_context_(context),
         event_(event) {}
-  ~Order() override {
-    if (is_watched_) shared_->wake_streams.release(key_, has_passed_);
-    shared_->events->give_back(context_, event_);
-  }
+  ~Order() override { drop_event(false); }
 
   Status reached(bool& is_reached) override {
+    is_reached = event_ == nullptr;
+    if (is_reached) return {};
     const Driver& driver = shared_->gpus->driver();
     const RelaxedCapture relaxed(driver);
     const Result result = driver.call.cuEventQuery(event_);
-    is_reached = has_passed_ = result == kSuccess;
+    is_reached = result == kSuccess;
+    if (is_reached) drop_event(true);
     if (result == kSuccess || result == kNotReady) return {};
     return driver.error(result, cat("work on ", title(std::get<uint64_t>(key_)), " of ",
                                     shared_->gpus->facts(std::get<Gpu>(key_)).text()));
@@ -59,6 +69,7 @@ class StreamOrders::Order final : public StreamOrder {
 
   // The sleeper is armed before the last look at the event. Otherwise the event could pass between.
   bool arm() override {
+    if (event_ == nullptr) return false;
     const RelaxedCapture relaxed(shared_->gpus->driver());
     shared_->sleeper->arm();
     if (!is_watched_) {
@@ -70,13 +81,31 @@ class StreamOrders::Order final : public StreamOrder {
     return shared_->gpus->driver().call.cuEventQuery(event_) == kNotReady;
   }
 
+  EventHandle event() const { return event_; }
+
+  // A wait in a captured stream would become part of the graph.
+  Status follow(const GpuEnd& end) override {
+    const Driver& driver = shared_->gpus->driver();
+    const ScopedContext scope(driver, stream_context_);
+    RC_RETURN_IF_ERROR(scope.status());
+    const uint64_t stream = std::get<uint64_t>(key_);
+    RC_RETURN_IF_ERROR(check_not_captured(driver, stream));
+    return static_cast<const EndOfLanes&>(end).hold(handle_of(stream));
+  }
+
  private:
+  // The object lives longer than the event is needed.
+  void drop_event(bool has_passed) {
+    if (event_ == nullptr) return;
+    if (is_watched_) shared_->wake_streams.release(key_, has_passed);
+    shared_->events->give_back(stream_context_, std::exchange(event_, nullptr));
+  }
+
   const std::shared_ptr<Shared> shared_;
   const WakeStreams::Key key_;
-  const ContextHandle context_;
-  const EventHandle event_;
+  const ContextHandle stream_context_;
+  EventHandle event_;  // null: it has passed
   bool is_watched_ = false;
-  bool has_passed_ = false;
 };
 
 StreamOrders::StreamOrders(std::shared_ptr<Gpus> gpus, std::shared_ptr<EventPool> events,
@@ -103,18 +132,32 @@ Status StreamOrders::find_context(uint64_t stream, Gpu gpu, ContextHandle& conte
 }
 
 Status StreamOrders::record(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) {
+  std::shared_ptr<Order> made;
+  RC_RETURN_IF_ERROR(record(stream, gpu, made));
+  order = std::move(made);
+  return {};
+}
+
+Status StreamOrders::follow(Gpu gpu, uint64_t stream, uint64_t follower) {
+  const Driver& driver = shared_->gpus->driver();
+  std::shared_ptr<Order> order;
+  RC_RETURN_IF_ERROR(record(stream, gpu, order));
+  ContextHandle context = nullptr;
+  RC_RETURN_IF_ERROR(find_context(follower, gpu, context));
+  const ScopedContext scope(driver, context);
+  RC_RETURN_IF_ERROR(scope.status());
+  return driver.check(driver.call.cuStreamWaitEvent(handle_of(follower), order->event(), 0),
+                      cat("cuStreamWaitEvent on ", title(follower)));
+}
+
+Status StreamOrders::record(uint64_t stream, Gpu gpu, std::shared_ptr<Order>& order) {
   const Driver& driver = shared_->gpus->driver();
   RC_RETURN_IF_ERROR(driver.usable());
   ContextHandle context = nullptr;
   RC_RETURN_IF_ERROR(find_context(stream, gpu, context));
   const ScopedContext scope(driver, context);
   RC_RETURN_IF_ERROR(scope.status());
-  int capture = kCaptureNone;
-  const Result result = driver.call.cuStreamIsCapturing(handle_of(stream), &capture);
-  if (result == kStreamCaptureImplicit || capture != kCaptureNone) {
-    return refuse_capture(stream, result);
-  }
-  RC_RETURN_IF_ERROR(driver.check(result, title(stream)));
+  RC_RETURN_IF_ERROR(check_not_captured(driver, stream));
   EventHandle event = nullptr;
   RC_RETURN_IF_ERROR(shared_->events->take(context, event));
   auto made = std::make_shared<Order>(shared_, stream, gpu, context, event);

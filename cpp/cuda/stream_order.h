@@ -1,5 +1,5 @@
 // The order between callers' streams and the engine. On a caller's stream the engine only records
-// an event.
+// an event, and lets the stream wait for the engine's own.
 #pragma once
 
 #include <memory>
@@ -20,6 +20,8 @@ class StreamOrders {
   // does not say which. A stream that a CUDA graph captures is refused, too. Any thread may call
   // it.
   Status record(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order);
+  // As in DeviceMemory.
+  Status follow(Gpu gpu, uint64_t stream, uint64_t follower);
   // The GPU of a stream. Streams 1 and 2 belong to the GPU that is current in this thread.
   Status find_gpu(uint64_t stream, Gpu& gpu);
 
@@ -32,6 +34,7 @@ class StreamOrders {
     WakeStreams wake_streams;
   };
 
+  Status record(uint64_t stream, Gpu gpu, std::shared_ptr<Order>& order);
   Status find_context(uint64_t stream, Gpu gpu, ContextHandle& context) const;
 
   const std::shared_ptr<Shared> shared_;

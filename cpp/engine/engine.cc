@@ -135,6 +135,11 @@ bool Engine::execute() {
 // The poll also sends the messages of this turn. Peers wait for them, and a caller that drives may
 // return with its result.
 bool Engine::finish_operations() {
+  if (executor_.has_enqueued() && suspects_.empty()) {
+    executor_.finish_enqueued([this](const Operation& operation) {
+      return set_of(operation).agreement().ends_well(operation);
+    });
+  }
   if (!executor_.has_finished()) return false;
   if (executor_.has_viewed() || transport_.needs_poll()) {
     poll_transport();

@@ -91,7 +91,9 @@ bool Engine::judge_suspects() {
 // that this rank no longer reads its memory. This rank waits shortly for the same message of all
 // peers. Afterwards no peer uses the memory of this rank's callers.
 void Engine::fail(JobRank rank, Status status) {
-  if (!now_.goes_on() || ended_ || (now_.leaving && in_flight_ == 0)) return;
+  // An operation that has ended may still have work on a GPU, whose failure must not be lost.
+  const bool needs_nobody = now_.leaving && in_flight_ == 0 && executor_.status().ok();
+  if (!now_.goes_on() || ended_ || needs_nobody) return;
   now_.failure = std::move(status);
   failed_at_ = clock_.now();
   executor_.compute().drop_waiting();

@@ -76,6 +76,10 @@ Status Executor::start(Slot& slot) {
   const uint32_t segments = recipe.program == nullptr ? 0 : recipe.layout.segments();
   slot.segments_left = segments;
   slot.caller_segments_left = segments;
+  slot.ends_early = is_any_of(slot.batch.operations, [](const OperationRef& operation) {
+    return operation->request.caller_stream != nullptr;
+  });
+  slot.caller_segments_unenqueued = segments;
   if (segments == 0) {
     end_of_caller_memory(slot);
     slot.busy = false;
@@ -120,7 +124,7 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
   }
   run.segment = segment;
   run.left = static_cast<uint32_t>(schedule.steps.size());
-  run.caller_left = program.caller_steps;
+  run.caller_left = run.caller_unenqueued = program.caller_steps;
   run.waiting = program.afters;
   if (program.has_views) run.readers = program.readers;
   for (const uint16_t step : program.first) make_ready(program, cookie(slot.lane, index, step));
@@ -230,10 +234,38 @@ bool Executor::compute(Run& run, const Step& step, StepMemory& memory, uint64_t 
     end_job(cookie, status);
     return true;
   }
-  if (!compute().submit(memory.job).ok()) return false;
+  bool is_enqueued = false;
+  memory.job.is_enqueued = &is_enqueued;
+  const Status submitted = compute().submit(memory.job);
+  memory.job.is_enqueued = nullptr;
+  if (!submitted.ok()) return false;
   ++jobs_;
   count(memory.job, bytes);
+  if (is_enqueued && run.slot->ends_early) note_enqueued(cookie);
   return true;
+}
+
+// The work of a step is enqueued on GPUs. Its memory is in use until the step is done.
+void Executor::note_enqueued(uint64_t cookie) {
+  Run& run = run_of(cookie);
+  const auto step = static_cast<std::size_t>(cookie & 0xffff);
+  if (!program_of(run).turns[step].touches_caller) return;
+  run.waiting[step] = kEnqueued;
+  if (is_last_job(run, step)) ++last_jobs_;
+  count_enqueued(run);
+}
+
+void Executor::count_enqueued(Run& run) {
+  Slot& slot = *run.slot;
+  if (--run.caller_unenqueued > 0 || --slot.caller_segments_unenqueued > 0) return;
+  if (slot.caller_segments_left == 0) return;  // all is done
+  slot.is_enqueued = true;
+  ++enqueued_;
+}
+
+// Whether nothing follows the job of an enqueued step, and no peer waits for its end.
+bool Executor::is_last_job(const Run& run, std::size_t step) const {
+  return program_of(run).turns[step].successors.empty() && !run.memory[step].has_views;
 }
 
 void Executor::count(const ComputeJob& job, uint64_t bytes) {
@@ -269,6 +301,9 @@ void Executor::viewed(uint64_t cookie, const View& view) {
 
 void Executor::computed(uint64_t cookie, const Status& status) {
   --jobs_;
+  const Run& run = run_of(cookie);
+  const auto step = static_cast<std::size_t>(cookie & 0xffff);
+  if (run.waiting[step] == kEnqueued && is_last_job(run, step)) --last_jobs_;
   if (!halted_) end_job(cookie, status);
 }
 
@@ -287,6 +322,7 @@ void Executor::finish(uint64_t cookie) {
   const auto index = static_cast<std::size_t>(cookie & 0xffff);
   const Program::StepTraits& turn = program.turns[index];
   RC_ASSERT(run.left > 0);
+  const bool is_counted = run.waiting[index] == kEnqueued || !slot.ends_early;
   run.waiting[index] = kDone;
   if (turn.computes && program.has_views) release_views(run, program.schedule.steps[index]);
   for (uint16_t successor : turn.successors) {
@@ -296,6 +332,7 @@ void Executor::finish(uint64_t cookie) {
   if (turn.touches_caller && --run.caller_left == 0) {
     if (--slot.caller_segments_left == 0) end_of_caller_memory(slot);
   }
+  if (turn.touches_caller && !is_counted) count_enqueued(run);
   if (--run.left == 0) end_segment(slot, run);
 }
 
@@ -335,6 +372,8 @@ void Executor::end_of_caller_memory(Slot& slot) {
   has_viewed_ |= program != nullptr && program->has_views;
   for (OperationRef& operation : slot.batch.operations) finished_.push_back(std::move(operation));
   slot.batch.operations.clear();
+  slot.ended.clear();
+  if (std::exchange(slot.is_enqueued, false)) --enqueued_;
   slot.batch.pinned.release();
 }
 

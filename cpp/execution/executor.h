@@ -3,12 +3,14 @@
 // bytes only through Transport, and computes only through Compute.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -84,6 +86,20 @@ class Executor final : public ComputeSink {
     has_viewed_ = false;
   }
   bool has_finished() const { return !finished_.empty(); }
+  // Whether all GPU work is enqueued that uses the memory of some operations.
+  bool has_enqueued() const { return enqueued_ > 0; }
+  // Finishes those of them that may end before their work is done, and for which `may_end` returns
+  // true. Their batch keeps its memory until then.
+  template <typename MayEnd>
+  void finish_enqueued(MayEnd may_end) {
+    for (Slot& slot : slots_) {
+      if (!std::exchange(slot.is_enqueued, false)) continue;
+      --enqueued_;
+      finish_enqueued(slot, [&](const Operation& operation) {
+        return operation.request.caller_stream != nullptr && may_end(operation);
+      });
+    }
+  }
   // Whether one of them has read memory of a peer.
   bool has_viewed() const { return has_viewed_; }
   const Status& status() const { return status_; }  // a compute step failed: the world ends
@@ -96,7 +112,8 @@ class Executor final : public ComputeSink {
   int peers_waiting() const;
   bool has_steps() const { return !transfers_.empty() || !computes_.empty() || !releases_.empty(); }
   // Whether this rank still has to issue a step, now or after other steps.
-  bool has_to_issue() const { return unissued_ > 0 || jobs_ > 0 || !releases_.empty(); }
+  // Without jobs whose end nothing waits for: the next caller, or the thread, finds it.
+  bool has_to_issue() const { return unissued_ > 0 || jobs_ > last_jobs_ || !releases_.empty(); }
   // Waits for running jobs. Their completions have no effect.
   void halt();
   // Releases everything, after halt() and after the transport has dropped its peers. Returns the
@@ -132,14 +149,16 @@ class Executor final : public ComputeSink {
     const RemoteReader* reader = nullptr;
   };
   struct Slot;
-  static constexpr uint16_t kDone = 0xffff;  // in Run::waiting: the step is done
-  struct Run {                               // one segment in flight
+  static constexpr uint16_t kDone = 0xffff;      // in Run::waiting: the step is done
+  static constexpr uint16_t kEnqueued = 0xfffe;  // it is a job whose work is enqueued on GPUs
+  struct Run {                                   // one segment in flight
     Slot* slot = nullptr;
     const Program* program = nullptr;
     RecipeRef recipe;  // the recipe that `memory` belongs to
     uint32_t segment = 0;
-    uint32_t left = 0;         // steps that are not done; 0: this run is free
-    uint32_t caller_left = 0;  // open steps that use the caller's memory
+    uint32_t left = 0;               // steps that are not done; 0: this run is free
+    uint32_t caller_left = 0;        // open steps that use the caller's memory
+    uint32_t caller_unenqueued = 0;  // those of them that are not enqueued on GPUs
     std::vector<uint16_t> waiting;
     std::vector<uint16_t> readers;
     std::vector<Seen> views;
@@ -162,7 +181,13 @@ class Executor final : public ComputeSink {
     uint32_t next_segment = 0;
     uint32_t segments_left = 0;         // segments until the slot is free
     uint32_t caller_segments_left = 0;  // segments until the operations are done
-    std::vector<uint64_t> out, in;      // by peer: the first sequence of this batch
+    // The same until all their work is enqueued. Counted if `ends_early`: an operation may end
+    // then.
+    uint32_t caller_segments_unenqueued = 0;
+    bool ends_early = false;
+    bool is_enqueued = false;         // it is, and finish_enqueued() was not called since
+    std::vector<OperationRef> ended;  // such operations, whose results must stay
+    std::vector<uint64_t> out, in;    // by peer: the first sequence of this batch
     // With work memory on a GPU, more segments are in flight: two processes take turns there.
     std::vector<Run> runs = std::vector<Run>(kSegmentsInFlight);
     std::size_t runs_at_once = kSegmentsInFlight;
@@ -207,6 +232,24 @@ class Executor final : public ComputeSink {
                    StepMemory& memory);
   void look_at_views(const Run& run, const Step& step, StepMemory& memory);
   void count(const ComputeJob& job, uint64_t bytes);
+  void note_enqueued(uint64_t cookie);
+  void count_enqueued(Run& run);
+  bool is_last_job(const Run& run, std::size_t step) const;
+  template <typename MayEnd>
+  void finish_enqueued(Slot& slot, MayEnd may_end) {
+    std::shared_ptr<const GpuEnd> end = compute().gpu_end();
+    std::vector<OperationRef>& operations = slot.batch.operations;
+    const auto stay =
+        std::stable_partition(operations.begin(), operations.end(),
+                              [&](const OperationRef& operation) { return !may_end(*operation); });
+    for (auto it = stay; it != operations.end(); ++it) {
+      (*it)->gpu_end = end;
+      slot.ended.push_back(*it);
+      finished_.push_back(std::move(*it));
+    }
+    operations.erase(stay, operations.end());
+    has_viewed_ |= slot.program->has_views;
+  }
   void end_job(uint64_t cookie, const Status& status);
   void finish(uint64_t cookie);
   void end_segment(Slot& slot, Run& run);
@@ -234,7 +277,9 @@ class Executor final : public ComputeSink {
   bool has_viewed_ = false;
   Status status_;
   std::size_t jobs_ = 0;
-  std::size_t sends_ = 0;  // sends and publishes whose memory is still in use
+  std::size_t last_jobs_ = 0;  // those on GPUs that no step, peer or operation waits for
+  std::size_t enqueued_ = 0;   // slots with `is_enqueued`
+  std::size_t sends_ = 0;      // sends and publishes whose memory is still in use
   Reduced reduced_;
   std::size_t unissued_ = 0;  // steps of batches in flight
   bool halted_ = false;

@@ -24,6 +24,9 @@ class DeviceMemory {
   virtual Status find_stream(uint64_t stream, Gpu& gpu) = 0;
   // Notes the work that the stream has now. `gpu`: a GPU whose memory the operation uses.
   virtual Status order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) = 0;
+  // Makes the stream `follower` wait for the present work of another one. `gpu`: the one of default
+  // streams.
+  virtual Status follow(Gpu gpu, uint64_t stream, uint64_t follower) = 0;
   // Allocates memory of a GPU for a result, with an address even for no bytes. Null: there is none.
   // The memory may outlive this object.
   virtual std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes) = 0;

@@ -239,6 +239,7 @@ void Operation::nudge() {
 void Operation::rearm() {
   status_ = {};
   state.has_ended = false;
+  gpu_end.reset();
   done_.store(0, std::memory_order_release);
 }
 

@@ -69,6 +69,9 @@ struct Request : Terms {
   std::function<std::shared_ptr<std::byte[]>(uint64_t bytes)> result_memory;
   // For tensors in memory of GPUs: the operation begins once the caller's stream has reached it.
   std::shared_ptr<StreamOrder> order;
+  // If not null, the operation may end while its last work on GPUs is enqueued and not done. The
+  // caller then lets this stream follow Operation::gpu_end.
+  std::shared_ptr<StreamOrder> caller_stream;
   // If the results are shared, receives their address and the reference that keeps them alive.
   // Otherwise `allocate` supplies the outputs that have no memory.
   std::function<void(std::size_t tensor, std::byte* memory, const std::shared_ptr<void>& hold)>
@@ -94,7 +97,7 @@ class Operation {
   explicit Operation(Request request);
 
   // Called once, by the holder of the baton or by the thread that it delegates to. Afterwards the
-  // engine does not touch the caller's memory.
+  // engine does not touch the caller's memory, except for the work before `gpu_end`.
   void complete(Status status);
   bool done() const { return done_.load(std::memory_order_acquire) == kDone; }
   // Returns when the operation is done, when `timeout` has passed, or when nudge() was called after
@@ -131,6 +134,9 @@ class Operation {
   // For kinds with KindRow::makes_result: one for each tensor. An alltoall also has the row counts
   // received from each rank.
   std::vector<Result> results;
+  // After success: the end of the operation's work on GPUs, which may still use the memory of the
+  // caller. Null: the memory is free.
+  std::shared_ptr<const GpuEnd> gpu_end;
 
   // The progress of the operation so far.
   struct State {

@@ -60,6 +60,7 @@ class Library:
         self.handle_wait = operation.wait
         self.handle_done = operation.is_done
         self.handle_free = operation.free
+        self.handle_end = operation.end_of
         self.prepare = prepared.prepare
         self.prepared_run = prepared.run
         self.prepared_run_locked = prepared.run_locked
@@ -69,6 +70,7 @@ class Library:
         if not fast_calls.connect(self.table_address):
             raise ConfigError(f"fast_calls.abi3.so and {path} come from different builds. {BUILD_AGAIN}")
         self.prepared_free = prepared.free
+        self.prepared_end = prepared.end_of
         self.result_free = prepared.result_free
         self.memory_allocate = engine.memory_allocate
         self.memory_free = engine.memory_free
@@ -278,6 +280,11 @@ class Library:
         outputs = ctypes.byref(result), ctypes.byref(memory), ctypes.byref(error)
         self._check(self._engine.gpu_allocate(engine, gpu, size, *outputs), error)
         return result.value or 0, memory.value or 0
+
+    def gpu_follow(self, engine: int, gpu: int, stream: int, follower: int) -> None:
+        """Makes the stream `follower` wait for the present work of `stream`. Raises RdmacollError."""
+        error = _VOID()
+        self._check(self._engine.gpu_follow(engine, gpu, stream, follower, ctypes.byref(error)), error)
 
     def handle_result_at(self, handle: int, index: int) -> tuple[int, tuple[int, ...]]:
         """(address, dims) of one result that the engine made. The operation has succeeded."""

@@ -11,7 +11,7 @@ _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 ABI_VERSION = 1
-HEADER_HASH = 0xB87C1DB8032275EF
+HEADER_HASH = 0xE16D64583653E3B3
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -249,6 +249,17 @@ class EngineApi(ctypes.Structure):
         ("gpu_free", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS, ctypes.c_uint64)),
         ("profile", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
         ("set_profiles", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.POINTER(ctypes.c_char_p))),
+        (
+            "gpu_follow",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.c_uint64,
+                ctypes.c_uint64,
+                _ADDRESSES,
+            ),
+        ),
     ]
 
 
@@ -311,6 +322,7 @@ class OperationApi(ctypes.Structure):
                 _ADDRESS,
             ),
         ),
+        ("end_of", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
     ]
 
 
@@ -335,6 +347,7 @@ class PreparedApi(ctypes.Structure):
         ),
         ("result_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
         ("free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("end_of", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
     ]
 
 

@@ -189,7 +189,7 @@ class _Jax(ArrayLibrary):
 
 class _Numba(ArrayLibrary):
     def adopt(self, memory: Any) -> Any:
-        # The result is complete, so numba need not wait for a stream.
+        # Later work of the call's stream finds the result complete, so the host need not wait.
         return self._module.cuda.as_cuda_array(memory, sync=False)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from rdmacoll._abi import dlpack
-from rdmacoll._calls.array_libraries import Order
+from rdmacoll._calls import device_arrays
+from rdmacoll._calls.array_libraries import LEGACY_STREAM, Order
 from rdmacoll._world.running_engine import Engine
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.errors import ConfigError, NotInitializedError
 
 
 class GpuMemory:
@@ -23,7 +25,29 @@ class GpuMemory:
         self._engine = engine
         self._result = result
         self._order = order
+        self._last_order = order  # of the last call that has used the memory
+        self._is_used_repeatedly = False
         engine.share(id(self))
+
+    @property
+    def stream(self) -> int | None:
+        """The stream whose later work finds the memory complete. None: all work finds it so."""
+        if self._last_order is None or not self._engine.is_open:
+            return None
+        is_complete = not self._is_used_repeatedly and self._engine.is_done_with_arrays()
+        return None if is_complete else self._last_order.stream
+
+    def use_on(self, order: Order, *, repeatedly: bool) -> None:
+        """Notes that a call with this order uses the memory. repeatedly: its runs do so from now on."""
+        self._last_order = order
+        self._is_used_repeatedly = self._is_used_repeatedly or repeatedly
+
+    def let_follow(self, follower: int, gpu: int) -> None:
+        """Lets a stream of a consumer wait until the memory is complete."""
+        stream = self.stream
+        if stream is not None and stream != follower:
+            with contextlib.suppress(NotInitializedError), self._engine.held() as address:
+                self._engine.library.gpu_follow(address, gpu, stream, follower)
 
     def __del__(self) -> None:
         engine = self._engine
@@ -60,6 +84,11 @@ class GpuArray:
             result, address = engine.library.gpu_allocate(held, gpu, size)
             return cls(GpuMemory(engine, result, order), address, shape, dtype, gpu)
 
+    def use_on(self, order: Order, *, repeatedly: bool = False) -> None:
+        """Notes that a call with this order uses the memory. repeatedly: its runs do so from now on."""
+        if isinstance(self._owner, GpuMemory):
+            self._owner.use_on(order, repeatedly=repeatedly)
+
     @property
     def ndim(self) -> int:
         """The number of dimensions."""
@@ -84,7 +113,7 @@ class GpuArray:
             "typestr": self.dtype.str,
             "data": (self.address, False),
             "strides": None,
-            "stream": None,  # the engine's work is done
+            "stream": self._owner.stream if isinstance(self._owner, GpuMemory) else None,
             "version": 3,
         }
 
@@ -99,11 +128,13 @@ class GpuArray:
         dl_device: Sequence[int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """stream: needs not wait, since the engine's work is done."""
+        """stream: the consumer's, which waits for the array. -1: none waits. Raises RdmacollError."""
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"the memory is on cuda:{self.gpu}, and cannot be exported to another device.")
         if copy:
             raise BufferError("the memory is exported without a copy only: leave copy=True out.")
+        if isinstance(self._owner, GpuMemory) and stream != device_arrays.NO_ORDER:
+            self._owner.let_follow(stream or LEGACY_STREAM, self.gpu)
         is_versioned = max_version is not None and max_version[0] >= 1
         return dlpack.export(
             self._owner, self.address, self.shape, self.dtype.name, self.gpu, is_versioned=is_versioned

@@ -12,7 +12,7 @@ import numpy as np
 
 from rdmacoll._abi import arguments, dlpack
 from rdmacoll._calls import device_arrays
-from rdmacoll._calls.array_libraries import ArrayLibrary, Order, given_order, library_of
+from rdmacoll._calls.array_libraries import LEGACY_STREAM, ArrayLibrary, Order, given_order, library_of
 from rdmacoll._calls.device_arrays import UNKNOWN_GPU, DeviceArray
 from rdmacoll._calls.gpu_array import GpuArray
 from rdmacoll._calls.submission import Array, Operand
@@ -44,11 +44,20 @@ def _on_host(array: Any, stream: Any) -> Any:
 
 def _read(array: Any, stream: Any) -> DeviceArray:
     library = library_of(array)
-    return _read_on(array, library, library.order(array) if stream is None else given_order(stream))
+    if stream is not None:
+        order = given_order(stream)
+    elif isinstance(array, GpuArray):
+        # Its protocol names a stream for a while only. The stream of this call waits for that one.
+        order = Order(LEGACY_STREAM)
+    else:
+        order = library.order(array)
+    return _read_on(array, library, order)
 
 
 def _read_on(array: Any, library: ArrayLibrary, order: Order) -> DeviceArray:
     found = library.read(array, order.stream)
+    if isinstance(array, GpuArray):
+        array.use_on(order)
     gpu = found.gpu
     if gpu == UNKNOWN_GPU:
         with current().held() as engine:

@@ -30,9 +30,12 @@ def _on_host(owner: object, address: int, dims: tuple[int, ...], dtype: np.dtype
     return array_over(Block(owner, address, size), dims, dtype)
 
 
-def _on_gpu(engine: Engine, result: int, address: int, dims: tuple[int, ...], like: DeviceArray) -> Any:
-    """result: the library's reference to the memory."""
+def _on_gpu(
+    engine: Engine, result: int, address: int, dims: tuple[int, ...], like: DeviceArray, *, repeatedly: bool
+) -> Any:
+    """result: the library's reference to the memory. repeatedly: later runs write to it, too."""
     memory = GpuMemory(engine, result, like.order)
+    memory.use_on(like.order, repeatedly=repeatedly)
     # An input without memory does not tell the GPU.
     gpu = engine.library.gpu_of(engine.address, address) if math.prod(like.shape) == 0 else like.gpu
     return like.library.adopt(GpuArray(memory, address, dims, like.dtype, gpu))
@@ -51,7 +54,8 @@ class Results:
         library = self._engine.library
         address, dims = library.handle_result_at(self._handle, index)
         if isinstance(kind, DeviceArray):
-            return _on_gpu(self._engine, library.result_hold(self._handle, index), address, dims, kind)
+            result = library.result_hold(self._handle, index)
+            return _on_gpu(self._engine, result, address, dims, kind, repeatedly=False)
         return _on_host(self, address, dims, kind)
 
     def __del__(self) -> None:
@@ -92,7 +96,7 @@ class PreparedResults:
         library = self._engine.library
         result, address, dims = library.prepared_result_at(self._prepared, index)
         if isinstance(kind, DeviceArray):
-            return _on_gpu(self._engine, result, address, dims, kind)
+            return _on_gpu(self._engine, result, address, dims, kind, repeatedly=True)
         return _on_host(_ResultMemory(library, result), address, dims, kind)
 
 

@@ -238,7 +238,9 @@ def _perform(engine: Engine, call: Call, *, has_results: bool) -> Operation | No
             return operation
         finished = slot.value
         slot.value = None
-        if finished:
+        if finished and code == abi.DONE:
+            engine.keep_until_done(finished, (call.inputs, call.outputs))
+        elif finished:
             library.handle_free(finished)
         if code != abi.DONE:
             raise failure(engine, scratch.error)
@@ -250,15 +252,16 @@ def _perform(engine: Engine, call: Call, *, has_results: bool) -> Operation | No
 
 
 class Operation:
-    """One submitted operation. It keeps its arrays alive as long as the engine may touch them."""
+    """One submitted operation. It keeps its arrays alive as long as the engine or a GPU may touch them."""
 
-    __slots__ = ("_arrays", "_engine", "_error", "handle")
+    __slots__ = ("_arrays", "_engine", "_error", "_is_on_gpu", "handle")
 
     def __init__(self, engine: Engine, call: Call, slot: ctypes.c_void_p | None = None) -> None:
         """slot: the handle of an operation that a holder of the engine has submitted. None: submit here."""
         self._error: RdmacollError | None = None
         self._engine = engine
         self._arrays = (call.inputs, call.outputs)
+        self._is_on_gpu = call.stream != 0
         self.handle = 0
         if slot is not None:
             engine.share(id(self))
@@ -275,6 +278,9 @@ class Operation:
 
     def transfer(self, take: Callable[[int], _T]) -> _T:
         """Passes the handle, and the duty to free it, to the object that `take` makes."""
+        end = self._engine.library.handle_end(self.handle) if self._is_on_gpu else None
+        if end:
+            self._engine.keep_until_done(end, self._arrays)
         handle, self.handle = self.handle, 0
         try:
             return take(handle)
@@ -282,7 +288,10 @@ class Operation:
             self._engine.release(id(self))
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Drives the engine until the operation is done. False if `timeout_s` seconds pass first."""
+        """Drives the engine until the operation has ended. False if `timeout_s` seconds pass first.
+
+        The rest of its work on a GPU comes before later work of the caller's stream.
+        """
         if self._error is not None:
             raise copy.copy(self._error)
         engine = self._engine
@@ -307,7 +316,7 @@ class Operation:
                 return False
 
     def is_done(self) -> bool:
-        """Whether wait() would return or raise at once."""
+        """Whether the operation has ended, and its work on GPUs is done."""
         return self._error is not None or bool(self._engine.library.handle_done(self.handle))
 
     def __del__(self) -> None:
@@ -349,7 +358,8 @@ Submit = Callable[[Engine, Call], Operation]
 class Handle:
     """An operation in flight, from one of the `*_async` functions.
 
-    Leave the arrays given to it alone until it is done.
+    Leave the arrays given to it alone until `wait()` has returned. With arrays on a GPU, later work of the
+    call's stream may then use them.
     """
 
     def __init__(self, operations: Sequence[Operation], result: Callable[[], Any]) -> None:
@@ -359,7 +369,8 @@ class Handle:
 
     def wait(self, timeout_s: float | None = None) -> Any:
         """The result. Raises the operation's error, or TimeoutError if `timeout_s` seconds pass first.
-        The caller may wait again."""
+        The caller may wait again. On a GPU the result is complete for later work of the call's stream, which
+        must still exist."""
         if self._result is None:
             return self._value
         if timeout_s is not None:
@@ -374,5 +385,6 @@ class Handle:
         return self._value
 
     def done(self) -> bool:
-        """Whether `wait()` would return or raise at once."""
+        """Whether `wait()` would return or raise at once. Before the first `wait()`, the result is also
+        complete for every stream then, and the arrays are free."""
         return self._result is None or all(operation.is_done() for operation in self._operations)

@@ -93,7 +93,8 @@ class Gpu:
         return engine.empty(shape, kind, device=f"cuda:{self.number}")
 
     def put(self, array: OnDevice, values: np.ndarray[Any, Any]) -> None:
-        """Copies values to the array. They have its dtype and as many elements."""
+        """Copies values to the array, behind all work on it. They have its dtype and as many elements."""
+        self.synchronize()
         values = np.ascontiguousarray(values, dtype_of(array.dtype.name))
         if values.nbytes:
             source = ctypes.c_void_p(values.ctypes.data)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from rdmacoll._abi import fast_calls, library as abi
 from rdmacoll._calls import operands
 from rdmacoll._calls.device_arrays import DeviceArray
+from rdmacoll._calls.gpu_array import GpuArray
 from rdmacoll._calls.refusals import announce
 from rdmacoll._calls.results import PreparedResults, type_of
 from rdmacoll._calls.submission import SLICE_MS, Array, Call, failure
@@ -72,6 +73,10 @@ class PreparedCall(_Run):
         self._has_moved = False  # results no longer lie where `out` says
         self._engine = engine
         self._arrays = (call.inputs, call.outputs, call.splits)
+        self._is_on_gpu = call.stream != 0
+        for operand in (*call.inputs, *call.outputs):
+            if isinstance(operand, DeviceArray) and isinstance(operand.array, GpuArray):
+                operand.array.use_on(operand.order, repeatedly=True)
         self._results = results
         self.out = out
         self._is_short = sum(array.nbytes for array in call.inputs) * engine.topology[1] <= LOCKED_BYTES_MAX
@@ -135,6 +140,9 @@ class PreparedCall(_Run):
         if is_interrupted and engine.is_open:
             engine.interrupted.append((address, self._arrays))
         else:
+            end = engine.library.prepared_end(address) if self._is_on_gpu else None
+            if end:
+                engine.keep_until_done(end, self._arrays)
             engine.library.prepared_free(address)
         engine.release(id(self))
 

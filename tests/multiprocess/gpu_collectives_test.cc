@@ -100,7 +100,8 @@ TEST_P(GpuCollectives, every_kind_has_its_results) {
       }
       for (std::size_t i = 0; i < kinds.size(); ++i) {
         ASSERT_TRUE(session.driver().wait(*operations[i], 60 * kSecond)) << session.state();
-        ASSERT_TRUE(operations[i]->status().ok()) << operations[i]->status().message();
+        const Status status = follow_end(*operations[i]);
+        ASSERT_TRUE(status.ok()) << status.message();
         if (setup().is_on_gpu(rank, i)) caller.fetch(*operations[i]);
         ASSERT_EQ(sim_error(kinds[i], ranks(), rank, *operations[i]), "")
             << kinds[i].name << " of " << rows << " rows on rank " << rank;

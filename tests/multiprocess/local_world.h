@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "api/device_requests.h"
 #include "api/session.h"
 #include "base/text.h"
 #include "operation/operation.h"
@@ -76,13 +77,14 @@ Request in_place(Kind kind, Dtype dtype, std::vector<T>& values, const std::stri
   return request;
 }
 
-// Submits and waits; the operation's own status.
+// Submits and waits; the operation's own status. The work of a GPU comes before later work of the
+// request's stream.
 inline Status run(Session& session, Request request) {
   const auto operation = std::make_shared<Operation>(std::move(request));
   const Status accepted = session.driver().submit_and_wait(operation, 60 * kSecond);
   if (!accepted.ok()) return accepted;
   if (!operation->done()) return {Code::stalled, "not done within a minute: " + session.state()};
-  return operation->status();
+  return follow_end(*operation);
 }
 
 }  // namespace rdmacoll

@@ -41,14 +41,14 @@ class CudaCompute : public ::testing::Test {
     EXPECT_THAT(cuda.pinned, IsEmpty());
   }
   void start() {
-    events = std::make_unique<EventPool>(cuda.driver());
+    events = std::make_shared<EventPool>(cuda.driver());
     pinned = std::make_unique<PinnedPool>(*gpus, *pool, Log(LogLevel::warning, 0));
     thread = std::make_unique<DriverThread>();
     modules = std::make_shared<GpuModules>(gpus, *thread, Log(LogLevel::warning, 0));
     sums = std::make_unique<GpuSums>(gpus, modules, *thread);
     sleeper = std::make_shared<Sleeper>([this] { wake(); });
     parts = std::make_unique<GpuParts>(
-        GpuParts{*gpus, *events, *modules, *pinned, *pool, *sums, sleeper});
+        GpuParts{*gpus, events, *modules, *pinned, *pool, *sums, sleeper});
     compute = std::make_unique<GpuCompute>(std::make_unique<InlineCompute>(), clock);
     compute->open(*parts);
   }
@@ -133,7 +133,7 @@ class CudaCompute : public ::testing::Test {
   SteadyClock clock;
   std::shared_ptr<Gpus> gpus = std::make_shared<Gpus>(cuda.driver());
   std::unique_ptr<MemoryPool> pool;
-  std::unique_ptr<EventPool> events;
+  std::shared_ptr<EventPool> events;
   std::unique_ptr<DriverThread> thread;
   std::shared_ptr<GpuModules> modules;
   std::unique_ptr<GpuSums> sums;

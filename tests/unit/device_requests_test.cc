@@ -45,6 +45,11 @@ struct FakeMemory final : DeviceMemory {
     if (recorded.ok()) order = std::make_shared<NoOrder>();
     return recorded;
   }
+  Status follow(Gpu gpu, uint64_t stream, uint64_t follower) override {
+    calls.push_back(std::to_string(follower) + " follows " + std::to_string(stream) + " on " +
+                    std::to_string(gpu));
+    return {};
+  }
   std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes) override {
     calls.push_back("allocate " + std::to_string(bytes) + " on " + std::to_string(gpu));
     return std::make_shared<std::byte[]>(bytes);

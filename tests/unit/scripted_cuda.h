@@ -66,7 +66,7 @@ class ScriptedCuda {
   ScriptedCuda(const ScriptedCuda&) = delete;
   ScriptedCuda& operator=(const ScriptedCuda&) = delete;
 
-  const Driver& driver() { return *driver_; }
+  const cuda::Driver& driver() { return *driver_; }
   Functions functions() const;
 
   // Lets all streams run as far as they can. Returns whether anything ran.
@@ -114,7 +114,7 @@ class ScriptedCuda {
  private:
   std::map<std::pair<int, uint64_t>, std::unique_ptr<Stream>> default_streams_;
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
-  std::unique_ptr<Driver> driver_;
+  std::unique_ptr<cuda::Driver> driver_;
   uint64_t next_id_ = 1;
 };
 

@@ -1,0 +1,134 @@
+"""A call returns while a GPU still does the last part of its work: memory stays, and streams wait."""
+
+from __future__ import annotations
+
+import pytest
+from places import Place, places, run_body
+from rank_program import program
+from ranks import run
+
+# Streams are later than callers, so that most calls return before their end. `Plain` is memory that is freed
+# with its object, without a look at the work that may use it. The fake driver ends the process if some does.
+PLAIN = """
+import os
+import gpu_arrays
+from rdmacoll._world.world import current
+cupy, cuda, stream, count = gpu_arrays.cupy(), gpu_arrays.calls(), None, rdmacoll.size()
+is_real = "RDMACOLL_CUDA_LIBRARY" not in os.environ
+stream = cuda.stream()
+
+class Plain:
+    def __init__(self, value, elements=20_000):
+        values = np.full(elements, value, np.float32)
+        self.shape, self.size, self.address = values.shape, values.nbytes, cuda.allocate(values.nbytes)
+        cuda.write(self.address, values.tobytes())
+
+    def __del__(self):
+        cuda.free(self.address)
+
+    @property
+    def __cuda_array_interface__(self):
+        data = (self.address, False)
+        return {"shape": self.shape, "typestr": "<f4", "data": data, "stream": stream.value, "version": 3}
+
+def look(kept):
+    cuda.synchronize(stream)
+    return np.frombuffer(cuda.read(kept.address, kept.size), np.float32)
+"""
+
+CALLS = (
+    PLAIN
+    + """
+early = 0
+for turn in range(40):
+    right = count * turn + count * (count - 1) / 2
+    array, kept = Plain(me + turn), Plain(-1)
+    engine.allreduce(array, rdmacoll.Sum, out=array)
+    early += len(current().unfinished) > 0
+    cuda.copy(kept.address, array.address, kept.size, stream)
+    cuda.fill(array.address, 0xFF, array.size, stream)
+    assert (look(kept) == right).all(), turn
+    # Now memory goes at once.
+    engine.allreduce(Plain(me + turn), rdmacoll.Sum, out=Plain(-1))
+    handle = engine.allreduce_async(Plain(me + turn), rdmacoll.Sum, out=Plain(-1))
+    handle.wait()
+    del handle
+    rows = engine.allgather_async(Plain(me + turn)).wait()
+    engine.grouped_allreduce([Plain(me + turn, 100 + n) for n in range(3)], rdmacoll.Sum)
+    array = Plain(me + turn)
+    run = engine.prepare_allreduce(array, array, rdmacoll.Sum)
+    assert run() is array
+    del run, array
+assert early > 0 or is_real, "each call has waited for the GPU"
+engine.barrier()
+array = Plain(1)
+engine.allreduce(array, rdmacoll.Sum)
+while current().unfinished:
+    current().sweep()
+    time.sleep(0.001)
+"""
+)
+
+# Results of the engine go to another stream, which no call has ordered.
+RESULTS = (
+    PLAIN
+    + """
+other = cupy.cuda.ExternalStream(cuda.stream().value)
+for turn in range(40):
+    rows = engine.allgather(Plain(me + turn))
+    shares = engine.reducescatter(Plain(me + turn), rdmacoll.Sum)
+    with other:
+        found = cupy.from_dlpack(rows).get().reshape(count, -1)
+        assert [set(row.tolist()) for row in found] == [{float(rank + turn)} for rank in range(count)], turn
+        right = count * turn + count * (count - 1) / 2
+        assert (cupy.from_dlpack(shares).get() == right).all(), turn
+    # The next call has another stream than the one that makes its input.
+    rows = engine.allgather(Plain(me + turn, 4000))
+    highest = engine.allreduce(rows, rdmacoll.Max, stream=other.ptr)
+    with other:
+        found = cupy.from_dlpack(highest).get().reshape(count, -1)
+        assert (found == count - 1 + turn).all() or (found == [[r + turn] for r in range(count)]).all(), found
+    out = engine.empty(20_000, np.float32, device="cuda:0")
+    engine.allreduce(Plain(me + turn), rdmacoll.Sum, out=out, stream=stream.value)
+    with other:
+        assert (cupy.from_dlpack(out).get() == right).all(), turn
+"""
+)
+
+# A GPU fails after the last call has returned, and before the end of its work. No call follows.
+FAILED = (
+    PLAIN
+    + """
+array = Plain(1)
+for turn in range(100):
+    engine.allreduce(array, rdmacoll.Max, out=array)
+    if me == 1 and current().unfinished:
+        cuda.library.cuda_sim_break(0)
+        break
+else:
+    assert me == 0, "each call has waited for the GPU"
+"""
+)
+
+
+@pytest.mark.parametrize("place", places())
+def test_memory_stays_until_the_work_of_its_call_is_done(place: Place) -> None:
+    run_body(place, CALLS, CUDA_SIM_DELAY_US="3000")
+
+
+@pytest.mark.parametrize("place", places())
+def test_results_are_complete_for_each_stream_that_takes_them(place: Place) -> None:
+    run_body(place, RESULTS, CUDA_SIM_DELAY_US="3000")
+
+
+def test_a_failure_behind_the_last_call_is_named_at_the_end() -> None:
+    environ = Place("imitated", False).environment(CUDA_SIM_DELAY_US="3000")
+    # The process ends at once, since nothing more can be done on its GPU.
+    body = program(FAILED, after="rdmacoll.shutdown(); os._exit(0)")
+    ranks = run(body, 2, env=environ, deadline_s=100)
+    other, own = ranks.succeeded()
+    assert own["error"] is None, "its calls had returned"
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in ranks.ranks[1].output
+    assert (other["error"], other["attributes"]["rank"]) == ("RankFailedError", 1), other
+    # The failure comes before or after this rank's goodbye.
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in other["text"] or "it called shutdown()" in other["text"]
