@@ -23,7 +23,7 @@ struct rc_handle {
   rdmacoll::RepeatedCalls* repeated_calls = nullptr;
   int32_t root = 0;
   uint64_t stream = 0;
-  // Of a handle without an operation.
+  // The end of work on GPUs, if the handle has no operation.
   std::shared_ptr<const rdmacoll::GpuEnd> end = nullptr;
 };
 

@@ -25,7 +25,7 @@ class GpuMemory:
         self._engine = engine
         self._result = result
         self._order = order
-        self._last_order = order  # of the last call that has used the memory
+        self._last_order = order  # the order of the last call that has used the memory
         self._is_used_repeatedly = False
         engine.share(id(self))
 

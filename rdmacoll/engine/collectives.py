@@ -8,7 +8,7 @@ rank to rank.
 
 Arrays in memory of a GPU are taken like numpy arrays: those of cupy, PyTorch, JAX and numba, and all with
 `__dlpack__` or `__cuda_array_interface__`. New results are arrays of the same library. A call begins after
-the present work of the CUDA stream `stream`, and its result is complete when it returns. stream: a stream of
+the present work of the CUDA stream `stream`, and later work of that stream finds the result. stream: one of
 cupy or PyTorch, or a number as in DLPack (1: the legacy default stream, 2: the one of the thread, others:
 handles). Without it, the library's current stream is used. `prepare_*` keeps the stream for all runs. A
 stream that is given as a number must outlive the results of its calls: their memory is given back on it.

@@ -39,7 +39,7 @@ World world_of(int rank) {
 
 // One operation of both ranks: values at the ranks, and rank 0's memory on the GPU.
 struct Both {
-  float* memory = nullptr;  // of the GPU
+  float* memory = nullptr;  // lies on the GPU
   std::vector<float> values;
   OperationRef on_gpu, on_host;
 };
