@@ -73,6 +73,9 @@ struct Tuning {
   uint64_t trial_bytes_in_place = 1 << 20;
   int trial_row = 8;  // the number of sums in a row of trials
   uint64_t segment_bytes_shared = 4 << 20;
+  // NICs access tensors on GPUs themselves if the batch has at least so many bytes for each of its
+  // tensors. Many smaller ones cost them more than copies. A few beside large ones do not.
+  uint64_t gpu_direct_bytes = 32 << 10;
   // Each step of a segment on GPUs costs the start of a kernel and its way to the peer.
   uint64_t segment_bytes_gpus = 64 << 20;
   uint64_t segment_bytes_network = 4 << 20;

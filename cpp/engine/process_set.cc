@@ -63,7 +63,7 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
       neighbours_(neighbours_of(world_, members_)),
       agreement_(world_, rules_of(parts), *this, now_, log_),
       planner_({world_, members_, parts.servers, transport_, pool_, parts.gpu_work,
-                parts.config.cuda_ipc, parts.segment_bytes_max}),
+                parts.config.cuda_ipc, parts.tuning.gpu_direct_bytes, parts.segment_bytes_max}),
       places_({number_, job_, world_, members_,
                parts.servers > 0 ? job_.local_size() == job_.size() : world_.is_one_node(),
                transport_, pool_, results_, host_, now_}),

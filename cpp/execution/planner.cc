@@ -77,6 +77,7 @@ Planner::Planner(const PlannerParts& parts)
       pool_(parts.pool),
       gpu_work_(parts.gpu_work),
       cuda_ipc_(parts.cuda_ipc),
+      gpu_direct_bytes_(parts.gpu_direct_bytes),
       segment_bytes_max_(parts.segment_bytes_max),
       programs_(members_) {}
 

@@ -41,6 +41,7 @@ struct PlannerParts {
   MemoryPool& pool;
   const std::atomic<GpuWork*>& gpu_work;  // null until a GPU is used
   CudaIpc cuda_ipc = CudaIpc::off;
+  uint64_t gpu_direct_bytes = 0;            // as in Tuning
   uint64_t segment_bytes_max = UINT64_MAX;  // so that several segments fit into the pool
 };
 
@@ -136,6 +137,7 @@ class Planner {
   MemoryPool& pool_;
   const std::atomic<GpuWork*>& gpu_work_;
   const CudaIpc cuda_ipc_;
+  const uint64_t gpu_direct_bytes_;
   const uint64_t segment_bytes_max_;
   bool shares_gpus_ = false;
   uint64_t gpu_work_version_ = 0;

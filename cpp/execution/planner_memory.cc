@@ -7,10 +7,6 @@
 namespace rdmacoll {
 namespace {
 
-// NICs access tensors on GPUs themselves if the batch has at least so many bytes for each of its
-// tensors. Many smaller ones cost them more than copies. A few beside large ones do not.
-constexpr std::size_t kDirectBytesMin = 32 << 10;
-
 // The pieces without empty ones. Those that follow each other in memory are one.
 std::vector<Piece> joined(const std::vector<Piece>& pieces) {
   std::vector<Piece> all;
@@ -211,7 +207,7 @@ GpuWays Planner::gpu_ways(std::span<const Piece> memory) const {
   GpuWays all{.sends = !memory.empty(), .receives = !memory.empty()};
   GpuWays ways;
   Gpu asked = kHost;
-  if (total_bytes(memory) / kDirectBytesMin < memory.size()) return {};
+  if (total_bytes(memory) < gpu_direct_bytes_ * memory.size()) return {};
   for (const Piece& piece : memory) {
     if (piece.gpu == kHost || piece.data == nullptr) return {};
     if (piece.gpu != asked) ways = transport_.gpu_ways(asked = piece.gpu);

@@ -21,7 +21,12 @@ constexpr std::size_t kAlignment = 256;                // as drivers align alloc
 struct SimGpus::Arena {
   Mapping addresses;  // without access
   Mapping bytes;      // the same memory
-  std::size_t used = 0;
+  struct Allocation {
+    std::size_t bytes = 0;
+    uint64_t buffer_id = 0;
+  };
+  std::map<std::byte*, Allocation> allocations;
+  uint64_t next_buffer_id = 1;
 
   Arena() {
     Fd memory;
@@ -31,15 +36,44 @@ struct SimGpus::Arena {
     RC_ASSERT(status.ok(), status.message());
     RC_ASSERT(::mprotect(addresses.data(), kBytes, PROT_NONE) == 0);
   }
+
+  // The first gap that is wide enough. Null: there is none.
+  std::byte* allocate(std::size_t bytes) {
+    std::byte* at = addresses.data();
+    for (const auto& [begin, allocation] : allocations) {
+      if (static_cast<std::size_t>(begin - at) >= round_up(bytes, kAlignment)) break;
+      at = begin + round_up(allocation.bytes, kAlignment);
+    }
+    if (round_up(bytes, kAlignment) > static_cast<std::size_t>(addresses.data() + kBytes - at)) {
+      return nullptr;
+    }
+    allocations[at] = {bytes, next_buffer_id++};
+    return at;
+  }
 };
 
 std::shared_ptr<std::byte[]> SimGpus::allocate(Gpu gpu, uint64_t bytes) {
   std::shared_ptr<Arena>& arena = arenas_[static_cast<std::size_t>(gpu)];
   if (arena == nullptr) arena = std::make_shared<Arena>();
-  if (bytes >= kBytes - arena->used) return nullptr;
-  std::byte* const memory = arena->addresses.data() + arena->used;
-  arena->used = std::min(arena->used + round_up(bytes + 1, kAlignment), kBytes);
-  return {memory, [arena](std::byte*) {}};
+  std::byte* const memory = bytes >= kBytes ? nullptr : arena->allocate(bytes + 1);
+  if (memory == nullptr) return nullptr;
+  return {memory, [arena](std::byte* freed) { arena->allocations.erase(freed); }};
+}
+
+bool SimGpus::find(const std::byte* address, GpuAllocation& allocation) const {
+  for (std::size_t number = 0; number < arenas_.size(); ++number) {
+    if (arenas_[number] == nullptr) continue;
+    const auto& all = arenas_[number]->allocations;
+    auto at = all.upper_bound(const_cast<std::byte*>(address));
+    if (at == all.begin() || address >= (--at)->first + at->second.bytes) continue;
+    allocation = {.begin = at->first,
+                  .bytes = at->second.bytes,
+                  .buffer_id = at->second.buffer_id,
+                  .gpu = static_cast<Gpu>(number),
+                  .is_capable = true};
+    return true;
+  }
+  return false;
 }
 
 std::byte* SimGpus::bytes_of(Gpu gpu, const void* address, std::size_t bytes) const {
@@ -53,9 +87,14 @@ std::byte* SimGpus::bytes_of(Gpu gpu, const void* address, std::size_t bytes) co
 }
 
 std::byte* SimGpus::taken(Gpu gpu, uint64_t bytes) {
-  std::byte* const memory = allocate(gpu, bytes).get();
+  std::shared_ptr<std::byte[]> memory = allocate(gpu, bytes);
   RC_ASSERT(memory != nullptr, "a simulated GPU is full");
-  return memory;
+  return (taken_[memory.get()] = std::move(memory)).get();
+}
+
+void SimGpus::free(const TensorRef& tensor) {
+  taken_.erase(tensor.input);
+  taken_.erase(tensor.output);
 }
 
 std::function<void()> SimGpus::take(Request& request, Gpu gpu) {

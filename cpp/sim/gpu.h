@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <utility>
 
 #include "base/clock.h"
+#include "memory/gpu_memory_facts.h"
 #include "memory/piece.h"
 #include "memory/stream_order.h"
 #include "operation/operation.h"
@@ -20,8 +22,10 @@ class SimGpus {
  public:
   static constexpr Gpu kGpus = 2;
 
-  // Null if the GPU is full. The memory stays until this object and the reference are gone.
+  // Null if the GPU is full. Freed addresses are given again at once, with another buffer id.
   std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes);
+  // Finds the allocation that holds the byte. Returns false if there is none.
+  bool find(const std::byte* address, GpuAllocation& allocation) const;
   // Finds these bytes in the second mapping. They must belong to that GPU.
   std::byte* bytes_of(Gpu gpu, const void* address, std::size_t bytes) const;
   Piece reachable(const Piece& piece) const {
@@ -33,12 +37,15 @@ class SimGpus {
   std::function<void()> take(Request& request, Gpu gpu);
   // Overwrites the tensor, so that a later access shows as a wrong result.
   void overwrite(const TensorRef& tensor, Dtype dtype) const;
+  // Frees the memory of tensors that take() has moved.
+  void free(const TensorRef& tensor);
 
  private:
   std::byte* taken(Gpu gpu, uint64_t bytes);
 
   struct Arena;
   std::array<std::shared_ptr<Arena>, kGpus> arenas_;  // null until the GPU is used
+  std::map<const std::byte*, std::shared_ptr<std::byte[]>> taken_;
 };
 
 // The order with a stream whose work takes until `due`. `work` writes its results.

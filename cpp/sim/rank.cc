@@ -46,7 +46,13 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, 
       pool_(script.pool_bytes),
       compute_(network, script.slow_compute, gpus_) {
   if (script.fault == Fault::exhaust && is_victim()) pool_.exhaust();
-  network.transport(rank).use_pool(pool_);
+  SimTransport& transport = network.transport(rank);
+  transport.use_pool(pool_);
+  if (script.direct.ways.any()) {
+    nic_ = std::make_unique<SimGpuNic>(script.direct, network, gpus_, pool_,
+                                       [&transport] { transport.ring(); });
+    transport.use_gpus(*nic_);
+  }
   engine_ = std::make_unique<Engine>(EngineParts{world_of(script, rank), config_of(script),
                                                  network.transport(rank), compute_, pool_,
                                                  network.clock(), Log::silent(rank),
@@ -57,7 +63,8 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, 
                                                         .one_copy_bytes_exchange = 256,
                                                         .trial_bytes = 64,
                                                         .trial_bytes_in_place = 256,
-                                                        .trial_row = 3}});
+                                                        .trial_row = 3,
+                                                        .gpu_direct_bytes = 8}});
   for (std::size_t set = 1; set <= script.first_sets; ++set) add_set(set);
 }
 
@@ -255,7 +262,9 @@ void SimRank::check(Task& task) {
   for (auto& input : task.memory.inputs) std::fill(input.begin(), input.end(), std::byte{0xee});
   for (auto& output : task.memory.outputs) std::fill(output.begin(), output.end(), std::byte{0xee});
   for (const TensorRef& tensor : task.operation->request.tensors) {
-    if (tensor.gpu != kHost) gpus_.overwrite(tensor, task.operation->request.dtype);
+    if (tensor.gpu == kHost) continue;
+    gpus_.overwrite(tensor, task.operation->request.dtype);
+    if (status.ok()) gpus_.free(tensor);  // later tensors lie at the same addresses
   }
 }
 
@@ -343,6 +352,18 @@ void SimRank::leave(const std::string& cause) {
 
 void SimRank::add_to(SimOutcome& outcome) const {
   if (outcome.wrong.empty()) outcome.wrong = wrong_;
+  if (nic_ != nullptr) {
+    if (outcome.wrong.empty() && !nic_->complaint().empty()) {
+      outcome.wrong = cat("rank ", rank_, ": ", nic_->complaint());
+    }
+    const Transport::Counters wire = network_.transport(rank_).counters();
+    outcome.direct_sent += wire.gpu_bytes_sent;
+    outcome.direct_received += wire.gpu_bytes_received;
+    outcome.flushes += nic_->flushes();
+    outcome.evictions += nic_->counters().evictions;
+    outcome.freed += nic_->counters().freed;
+    outcome.refusals += nic_->counters().refusals;
+  }
   if (outcome.unnamed.empty()) outcome.unnamed = unnamed_;
   if (outcome.overslept.empty()) outcome.overslept = overslept_;
   const SetTotals totals = engine_->totals();

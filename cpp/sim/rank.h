@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "sim/gpu_nic.h"
 #include "sim/parts.h"
 #include "sim/script.h"
 #include "sim/simulator.h"
@@ -73,6 +74,7 @@ class SimRank {
   SimPool pool_;
   SimGpus gpus_;
   SlowCompute compute_;
+  std::unique_ptr<SimGpuNic> nic_;  // null: NICs access no memory of GPUs
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<Task>> tasks_, given_back_;
   std::vector<std::size_t> order_;

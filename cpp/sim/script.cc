@@ -349,6 +349,7 @@ SimScript make_script(uint64_t seed) {
   if (!script.shares_results && gpus.chance(0.25)) {
     script.gpus = gpus.one_of(std::array{GpuUse::all, GpuUse::one_rank, GpuUse::some});
   }
+  if (script.gpus != GpuUse::none && gpus.chance(0.7)) make_direct(seed, script);
   script.tries_ways = RandomSource(seed, 14).chance(0.4);
   RandomSource ends(seed, 11);
   if (script.members() > 1 && ends.chance(0.15)) {
@@ -376,20 +377,6 @@ void SimScript::insert(std::size_t at, const std::vector<std::vector<SimOperatio
   for (SimSetChange& change : changes) {
     if (change.phase >= at) change.phase += more.size();
   }
-}
-
-bool SimScript::is_on_gpu(int rank, std::size_t index) const {
-  switch (gpus) {
-    case GpuUse::none:
-      return false;
-    case GpuUse::all:
-      return true;
-    case GpuUse::one_rank:
-      return rank == ranks - 1;
-    case GpuUse::some:
-      return (static_cast<std::size_t>(rank) + index) % 2 == 0;
-  }
-  return false;
 }
 
 int SimScript::ranks_of(std::size_t set) const {

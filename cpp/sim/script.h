@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "memory/gpu_memory_facts.h"
 #include "operation/operation.h"
 #include "transport/sim/sim_network.h"
 
@@ -72,6 +73,14 @@ enum class GpuUse : uint8_t {
   some,      // each rank has some of its operations there
 };
 
+// NICs that access memory of GPUs.
+struct SimDirect {
+  GpuWays ways;
+  WriteFlush flush = WriteFlush::none;
+  uint64_t bar1_bytes = 0;  // for each GPU
+  double refused = 0;       // share of registrations that fail
+};
+
 struct SimScript {
   int ranks = 1;    // ranks with data
   int servers = 0;  // servers in addition
@@ -82,6 +91,7 @@ struct SimScript {
   uint64_t pool_bytes = 64 << 20;
   bool slow_compute = false;
   GpuUse gpus = GpuUse::none;
+  SimDirect direct;
   bool shares_results = false;  // for allreduce, if all ranks are on one node
   bool tries_ways = false;      // sums within a node, as in Trials
   uint64_t plan_repeats = 0;
@@ -125,5 +135,7 @@ struct SimScript {
 };
 
 SimScript make_script(uint64_t seed);
+// Lets NICs access the memory of GPUs. Each rank, or each two, are a node.
+void make_direct(uint64_t seed, SimScript& script);
 
 }  // namespace rdmacoll

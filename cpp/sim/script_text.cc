@@ -20,6 +20,17 @@ const char* text_of(GpuUse gpus) {
   return "";
 }
 
+std::string text_of(const SimDirect& direct) {
+  if (!direct.ways.any()) return "";
+  const char* flush = direct.flush == WriteFlush::none   ? "no flush"
+                      : direct.flush == WriteFlush::call ? "flushed by calls"
+                                                         : "flushed by reads";
+  return cat(" that NICs", direct.ways.sends ? " read" : "",
+             direct.ways.sends && direct.ways.receives ? " and" : "",
+             direct.ways.receives ? " write" : "", " (", flush, ", BAR1 of ",
+             direct.bar1_bytes >> 16, " pages", direct.refused > 0 ? ", refusals" : "", ")");
+}
+
 }  // namespace
 
 std::string SimScript::fault_text() const {
@@ -68,7 +79,7 @@ std::string SimScript::text() const {
       plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "", network.views ? ", views" : "",
       network.eager_bytes > 0 ? cat(", eager up to ", network.eager_bytes) : "",
       tries_ways ? ", tries both ways" : "", shares_results ? ", results shared" : "",
-      text_of(gpus), network.control_delays > 1 ? ", slow control messages" : "",
+      text_of(gpus), text_of(direct), network.control_delays > 1 ? ", slow control messages" : "",
       network.pool_alone ? ", from the pool alone" : "",
       network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",
       segment_bytes, " bytes, pools of ", pool_bytes, ": ", fault_text());

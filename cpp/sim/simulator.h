@@ -25,8 +25,14 @@ struct SimOutcome {
   uint64_t plans_left = 0;
   uint64_t caught_up = 0;
   uint64_t replayed = 0;
-  uint64_t refused = 0;  // ranks whose world ended by a message of the previous world
-  uint64_t failed = 0;   // ranks whose world ended by an error
+  uint64_t refused = 0;      // ranks whose world ended by a message of the previous world
+  uint64_t direct_sent = 0;  // bytes of GPUs that NICs moved, and what they did for that
+  uint64_t direct_received = 0;
+  uint64_t flushes = 0;
+  uint64_t evictions = 0;
+  uint64_t freed = 0;                          // registrations of memory that was freed
+  uint64_t refusals = 0;                       // memory that could not be pinned
+  uint64_t failed = 0;                         // ranks whose world ended by an error
   std::map<std::size_t, int64_t> last_joined;  // by phase: the result of join()
   std::vector<Status> failures;                // by rank: the failure of its world, or ok()
 

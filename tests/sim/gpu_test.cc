@@ -101,6 +101,54 @@ INSTANTIATE_TEST_SUITE_P(ranks, OnGpus,
                          testing::Values(GpuUse::all, GpuUse::one_rank, GpuUse::some),
                          [](const auto& info) { return name_of(info.param); });
 
+// ---- NICs that access memory of GPUs ----
+
+class DirectOnGpus : public testing::TestWithParam<GpuUse> {};
+
+TEST_P(DirectOnGpus, every_kind_is_right_with_every_algorithm) {
+  SimOutcome sum;
+  uint64_t seed = 5000;
+  for (const AlgorithmRow& row : algorithm_table()) {
+    if (row.result != AlgorithmRow::Result::sum || row.by_servers) continue;
+    for (unsigned i = 0; i < seeds(12); ++i, ++seed) {
+      SimScript script = script_of(seed, std::string(row.name), GetParam());
+      make_direct(seed, script);
+      const SimOutcome outcome = simulate(script);
+      ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
+      sum.direct_sent += outcome.direct_sent;
+      sum.direct_received += outcome.direct_received;
+      sum.flushes += outcome.flushes;
+      sum.evictions += outcome.evictions;
+      sum.freed += outcome.freed;
+      sum.refusals += outcome.refusals;
+    }
+  }
+  EXPECT_GT(sum.direct_sent, 1000U);
+  EXPECT_GT(sum.direct_received, 1000U);
+  EXPECT_GT(sum.flushes, 20U);
+  EXPECT_GT(sum.evictions, 5U);
+  EXPECT_GT(sum.freed, 20U);
+  EXPECT_GT(sum.refusals, 20U);
+}
+
+INSTANTIATE_TEST_SUITE_P(ranks, DirectOnGpus,
+                         testing::Values(GpuUse::all, GpuUse::one_rank, GpuUse::some),
+                         [](const auto& info) { return name_of(info.param); });
+
+// A rank dies, leaves, is cut off, or has no memory, while its peers' NICs access its GPUs.
+TEST(DirectOnGpusWithFaults, name_the_rank) {
+  int struck = 0;
+  for (uint64_t seed = 0, found = 0; found < seeds(150); ++seed) {
+    const SimScript script = make_script(seed);
+    if (!script.direct.ways.any() || script.fault == Fault::none) continue;
+    ++found;
+    const SimOutcome outcome = simulate(script);
+    ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
+    struck += outcome.failed > 0 && outcome.direct_received > 0 ? 1 : 0;
+  }
+  EXPECT_GT(struck, 10);
+}
+
 TEST(SimulatedScripts, put_tensors_of_some_seeds_into_memory_of_gpus) {
   int by_use[4] = {};
   int faults = 0, joins = 0;

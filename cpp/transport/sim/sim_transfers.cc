@@ -2,35 +2,96 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/small_range.h"
 #include "base/text.h"
 #include "transport/sim/sim_transport.h"
 
 namespace rdmacoll {
-namespace {
 
-// Copies between two lists of pieces with different boundaries. Returns the bytes copied.
-std::size_t copy_pieces(const std::vector<Piece>& from, const std::vector<Piece>& to) {
-  std::size_t i = 0, j = 0, skip_from = 0, skip_to = 0, copied = 0;
-  while (i < from.size() && j < to.size()) {
-    const std::size_t bytes = std::min(from[i].bytes - skip_from, to[j].bytes - skip_to);
-    if (bytes > 0) std::memcpy(to[j].data + skip_to, from[i].data + skip_from, bytes);
-    copied += bytes;
-    if ((skip_from += bytes) == from[i].bytes) ++i, skip_from = 0;
-    if ((skip_to += bytes) == to[j].bytes) ++j, skip_to = 0;
+// ---- memory ----
+
+// NICs read memory of GPUs by its registration, and processors cannot.
+std::vector<std::byte> SimTransport::gathered(const Posted& from) const {
+  std::vector<std::byte> bytes(total_bytes(from.pieces));
+  std::byte* into = bytes.data();
+  for (const Piece& piece : from.pieces) {
+    if (piece.gpu != kHost) {
+      from.hold->read(piece, into);
+    } else if (piece.bytes > 0) {
+      std::memcpy(into, piece.data, piece.bytes);
+    }
+    into += piece.bytes;
   }
-  return copied;
-}
-
-std::vector<std::byte> gathered(const std::vector<Piece>& pieces) {
-  std::vector<std::byte> bytes(total_bytes(pieces));
-  copy_pieces(pieces, {{bytes.data(), bytes.size()}});
   return bytes;
 }
-void scatter(const std::vector<std::byte>& bytes, const std::vector<Piece>& pieces) {
-  copy_pieces({{const_cast<std::byte*>(bytes.data()), bytes.size()}}, pieces);
+
+void SimTransport::scatter(const std::vector<std::byte>& bytes, const Posted& to) const {
+  const std::byte* from = bytes.data();
+  for (const Piece& piece : to.pieces) {
+    if (piece.gpu != kHost) {
+      to.hold->write(piece, from);
+    } else if (piece.bytes > 0) {
+      std::memcpy(piece.data, from, piece.bytes);
+    }
+    from += piece.bytes;
+  }
 }
 
-}  // namespace
+std::shared_ptr<const SimGpuAccess::Hold> SimTransport::hold(const Transfer& transfer) {
+  const auto is_on_gpu = [](const Piece& piece) { return piece.gpu != kHost; };
+  if (!is_any_of(transfer.pieces, is_on_gpu)) return nullptr;
+  RC_ASSERT(gpus_ != nullptr && !is_eager(transfer), "a processor would move memory of a GPU");
+  return gpus_->hold(transfer.pieces);
+}
+
+bool SimTransport::pin(const Piece& memory) {
+  return gpus_ != nullptr && memory.gpu != kHost && gpus_->pin(memory);
+}
+
+void SimTransport::unpin(const Piece& memory) { gpus_->unpin(memory); }
+
+bool SimTransport::is_pinned(const Piece& memory) const {
+  return gpus_ != nullptr && memory.gpu != kHost && gpus_->is_pinned(memory);
+}
+
+GpuWays SimTransport::gpu_ways(Gpu gpu) const {
+  return gpus_ == nullptr ? GpuWays{} : gpus_->ways(gpu);
+}
+
+// Reports the transfer once kernels see what the NIC has written.
+void SimTransport::flush(int peer, Posted received) {
+  const uint64_t number = next_flushing_++;
+  Flushing& flushing = flushing_[number];
+  flushing = {.peer = peer, .posted = std::move(received)};
+  ++peers_[peer].flushing;
+  std::vector<Piece> written;  // one of each GPU
+  for (const Piece& piece : flushing.posted.pieces) {
+    const auto is_same = [&](const Piece& other) { return other.gpu == piece.gpu; };
+    if (piece.gpu == kHost || piece.bytes == 0 || is_any_of(written, is_same)) continue;
+    written.push_back(piece);
+  }
+  flushing.flushes = static_cast<int>(written.size());
+  for (const Piece& piece : written) {
+    gpus_->flush(piece, [this, number](const std::string& fault) { end_flush(number, fault); });
+  }
+}
+
+void SimTransport::end_flush(uint64_t number, const std::string& fault) {
+  const auto found = flushing_.find(number);
+  if (found == flushing_.end()) return;  // the peer is gone
+  const int peer = found->second.peer;
+  if (!fault.empty()) {
+    fail(peer);
+    return arrive({.kind = Arrival::Kind::failed, .peer = peer, .cause = fault});
+  }
+  if (--found->second.flushes > 0) return;
+  arrive({.kind = Arrival::Kind::received, .peer = peer, .cookie = found->second.posted.cookie});
+  flushing_.erase(found);
+  Peer& from = peers_[peer];
+  if (--from.flushing == 0 && !from.cause.empty()) lose(peer, std::string(from.cause));
+}
+
+// ---- transfers ----
 
 std::size_t SimTransport::eager_bytes_to(int peer) const {
   const SimPolicy& policy = network_.policy();
@@ -49,7 +110,7 @@ void SimTransport::check_memory(const Transfer& transfer) const {
       policy.node_of(transfer.peer) == policy.node_of(rank_))
     return;
   for (const Piece& piece : transfer.pieces) {
-    RC_ASSERT(piece.bytes == 0 || pool_->contains(piece.data, piece.bytes),
+    RC_ASSERT(piece.bytes == 0 || is_pinned(piece) || pool_->contains(piece.data, piece.bytes),
               cat("rank ", rank_, " and rank ", transfer.peer, " use memory outside the pool"));
   }
 }
@@ -58,7 +119,7 @@ void SimTransport::send_eagerly(const Transfer& transfer, Key key) {
   const int peer = transfer.peer;
   std::vector<std::byte> bytes;
   if (network_.policy().moves_bytes)
-    bytes = gathered({transfer.pieces.begin(), transfer.pieces.end()});
+    bytes = gathered({{transfer.pieces.begin(), transfer.pieces.end()}, transfer.cookie});
   counters_.bytes_sent += total_bytes(transfer.pieces);
   network_.send(rank_, peer, kHeaderBytes + total_bytes(transfer.pieces), SimNetwork::Order::free,
                 [this, peer, key, bytes = std::move(bytes)] {
@@ -79,7 +140,7 @@ void SimTransport::receive_eagerly(int peer, Key key, const std::vector<std::byt
     from.early.emplace(key, bytes);
     return;
   }
-  if (network_.policy().moves_bytes) scatter(bytes, receiving->second.pieces);
+  if (network_.policy().moves_bytes) scatter(bytes, receiving->second);
   counters_.bytes_received += total_bytes(receiving->second.pieces);
   arrive({.kind = Arrival::Kind::received, .peer = peer, .cookie = receiving->second.cookie});
   from.receives.erase(receiving);
@@ -100,7 +161,7 @@ void SimTransport::try_transfer(int peer, Key key) {
     const auto receiving = other(peer).peers_[rank_].receives.find(key);
     const bool both = !network_.is_dead(rank_) && sending != peers_[peer].sends.end() &&
                       receiving != other(peer).peers_[rank_].receives.end();
-    if (both) copy_pieces(sending->second.pieces, receiving->second.pieces);
+    if (both) other(peer).scatter(gathered(sending->second), receiving->second);
   };
   network_.send(rank_, peer, kHeaderBytes + bytes, SimNetwork::Order::free, touch);
 }
@@ -121,16 +182,23 @@ void SimTransport::deliver(int peer, Key key) {
     to.lose(rank_, cause);
     return lose(peer, cause);
   }
-  const std::size_t copied = copy_pieces(sending->second.pieces, receiving->second.pieces);
-  RC_ASSERT(
-      copied == bytes && expected == bytes,
-      cat("rank ", rank_, " sends ", bytes, " bytes to rank ", peer, ", which expects ", expected));
+  RC_ASSERT(expected == bytes, cat("rank ", rank_, " sends ", bytes, " bytes to rank ", peer,
+                                   ", which expects ", expected));
+  to.scatter(gathered(sending->second), receiving->second);
   counters_.bytes_sent += bytes;
   to.counters_.bytes_received += bytes;
   arrive({.kind = Arrival::Kind::sent, .peer = peer, .cookie = sending->second.cookie});
-  to.arrive({.kind = Arrival::Kind::received, .peer = rank_, .cookie = receiving->second.cookie});
+  for (const Piece& piece : sending->second.pieces) {
+    if (piece.gpu != kHost) counters_.gpu_bytes_sent += piece.bytes;
+  }
+  for (const Piece& piece : receiving->second.pieces) {
+    if (piece.gpu != kHost) to.counters_.gpu_bytes_received += piece.bytes;
+  }
   peers_[peer].sends.erase(sending);
+  Posted received = std::move(receiving->second);
   to.peers_[rank_].receives.erase(receiving);
+  if (received.hold != nullptr) return to.flush(rank_, std::move(received));
+  to.arrive({.kind = Arrival::Kind::received, .peer = rank_, .cookie = received.cookie});
 }
 
 // The sender gets its memory back when the last byte has left its port, or its socket has taken it.
@@ -139,7 +207,7 @@ void SimTransport::deliver_over_links(int peer, Key key) {
   const std::vector<Piece>& pieces = sending.mapped().pieces;
   const std::size_t size = total_bytes(pieces);
   std::vector<std::byte> bytes;
-  if (network_.policy().moves_bytes) bytes = gathered(pieces);
+  if (network_.policy().moves_bytes) bytes = gathered(sending.mapped());
   counters_.bytes_sent += size;
   network_.send(
       rank_, peer, kHeaderBytes + size, SimNetwork::Order::free,

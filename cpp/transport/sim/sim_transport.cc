@@ -90,6 +90,7 @@ void SimTransport::fail(int peer) {
   const bool was_connected = gone.connected || gone.wanted;
   gone = Peer{};
   gone.dropped = true;
+  std::erase_if(flushing_, [peer](const auto& entry) { return entry.second.peer == peer; });
   std::erase_if(arrivals_, [peer](const Arrival& arrival) { return arrival.peer == peer; });
   if (!was_connected || network_.is_dead(rank_)) return;
   network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::last,
@@ -100,6 +101,10 @@ void SimTransport::lose(int peer, const std::string& cause) {
   Peer& lost = peers_[peer];
   if (lost.dropped || network_.is_dead(rank_)) return;
   if (!lost.connected && !lost.wanted) return;
+  if (lost.flushing > 0) {  // data that has arrived comes before the end
+    lost.cause = cause;
+    return;
+  }
   lost = Peer{};
   lost.dropped = true;
   arrive({.kind = Arrival::Kind::failed, .peer = peer, .cause = cause});
@@ -141,7 +146,8 @@ Status SimTransport::post_send(const Transfer& transfer) {
   }
   check_memory(transfer);
   const bool fresh =
-      peer.sends.emplace(key, Posted{copy_of(transfer.pieces), transfer.cookie}).second;
+      peer.sends.emplace(key, Posted{copy_of(transfer.pieces), transfer.cookie, hold(transfer)})
+          .second;
   RC_ASSERT(fresh, cat("rank ", rank_, " sends (", int{key.first}, ", ", key.second, ") twice"));
   try_transfer(transfer.peer, key);
   return {};
@@ -153,7 +159,9 @@ Status SimTransport::post_recv(const Transfer& transfer) {
   if (!peers_[peer].connected || refuses()) return Status::busy();
   const Key key{transfer.lane, transfer.sequence};
   const bool fresh =
-      peers_[peer].receives.emplace(key, Posted{copy_of(transfer.pieces), transfer.cookie}).second;
+      peers_[peer]
+          .receives.emplace(key, Posted{copy_of(transfer.pieces), transfer.cookie, hold(transfer)})
+          .second;
   RC_ASSERT(fresh, cat("rank ", rank_, " receives (", int{key.first}, ", ", key.second, ") twice"));
   if (is_eager(transfer)) {
     const auto early = peers_[peer].early.extract(key);
@@ -240,6 +248,10 @@ Status SimTransport::release(int peer, Lane lane, uint64_t sequence) {
 void SimTransport::arrive(Arrival arrival) {
   if (network_.is_dead(rank_)) return;
   arrivals_.push_back(std::move(arrival));
+  ring();
+}
+
+void SimTransport::ring() {
   armed_ = false;  // as the doorbell does
   network_.wake(rank_);
 }
@@ -251,6 +263,7 @@ bool SimTransport::poll(Sink& sink) {
     std::fill(silence_from_.begin(), silence_from_.end(), now);  // this rank's own loop was late
   }
   polled_at_ = now;
+  if (gpus_ != nullptr) gpus_->push();
   const bool any = !arrivals_.empty();
   for (std::size_t left = arrivals_.size(); left > 0; --left) {
     const Arrival arrival = std::move(arrivals_.front());
@@ -296,6 +309,7 @@ void SimTransport::look_for_silence(Sink& sink) {
     const Nanoseconds heard =
         is_connected(peer) ? std::max(spoke, silence_from_[peer]) : silence_from_[peer];
     if (now - heard <= network_.policy().peer_timeout) continue;
+    std::erase_if(flushing_, [peer](const auto& entry) { return entry.second.peer == peer; });
     peers_[peer] = Peer{};
     peers_[peer].dropped = true;
     sink.peer_failed(peer, cat("silent for ", (now - heard) / kMillisecond, " ms"));
@@ -305,7 +319,7 @@ void SimTransport::look_for_silence(Sink& sink) {
 }
 
 bool SimTransport::arm() {
-  if (!arrivals_.empty()) return false;
+  if (!arrivals_.empty() || (gpus_ != nullptr && gpus_->needs_push())) return false;
   armed_ = true;
   return true;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "memory/pool.h"
+#include "transport/sim/sim_gpu_access.h"
 #include "transport/sim/sim_network.h"
 #include "transport/transport.h"
 
@@ -32,6 +33,10 @@ class SimTransport final : public Transport {
   Status release(int peer, Lane lane, uint64_t sequence) override;
   bool poll(Sink& sink) override;
   bool arm() override;
+  bool pin(const Piece& memory) override;
+  void unpin(const Piece& memory) override;
+  bool is_pinned(const Piece& memory) const override;
+  GpuWays gpu_ways(Gpu gpu) const override;
   int wait_handle() const override { return -1; }
   Nanoseconds next_deadline() const override;
   void fail(int peer) override;
@@ -42,6 +47,10 @@ class SimTransport final : public Transport {
   bool is_awake() const { return !armed_; }
   // Sets the pool of this rank. With `pool_alone`, transfers between nodes must use its memory.
   void use_pool(const MemoryPool& pool) { pool_ = &pool; }
+  // Lets the rank's NIC access memory of GPUs. `access` outlives this object.
+  void use_gpus(SimGpuAccess& access) { gpus_ = &access; }
+  // Wakes the rank if it sleeps.
+  void ring();
 
  private:
   friend class SimNetwork;
@@ -50,6 +59,13 @@ class SimTransport final : public Transport {
   struct Posted {
     std::vector<Piece> pieces;
     uint64_t cookie;
+    std::shared_ptr<const SimGpuAccess::Hold> hold = nullptr;  // for pieces on GPUs
+  };
+  // A received transfer whose data kernels do not see yet.
+  struct Flushing {
+    int peer = -1;
+    Posted posted;
+    int flushes = 0;  // pending ones
   };
   struct Published {
     std::vector<RemotePiece> pieces;
@@ -58,7 +74,9 @@ class SimTransport final : public Transport {
   struct Peer {
     bool wanted = false;  // connect() was called here
     bool connected = false;
-    bool dropped = false;                                 // failed, or fail() was called
+    bool dropped = false;  // failed, or fail() was called
+    int flushing = 0;      // transfers that wait for flushes
+    std::string cause;     // the peer is lost once these have ended; "": it is not
     std::map<Key, Posted> sends, receives, publications;  // posted here, not done
     std::map<Key, bool> grants;                           // grants of the peer, for sends
     std::map<Key, std::vector<std::byte>> early;          // eager data that came before its receive
@@ -107,6 +125,11 @@ class SimTransport final : public Transport {
   void check_memory(const Transfer& transfer) const;
   void try_transfer(int peer, Key key);  // at the sender: starts when data and grant are there
   void deliver(int peer, Key key);
+  std::vector<std::byte> gathered(const Posted& from) const;
+  void scatter(const std::vector<std::byte>& bytes, const Posted& to) const;
+  std::shared_ptr<const SimGpuAccess::Hold> hold(const Transfer& transfer);
+  void flush(int peer, Posted received);
+  void end_flush(uint64_t number, const std::string& fault);
   void deliver_over_links(int peer, Key key);
   void try_view(int peer, Key key);  // at the reader: starts when publication and await are there
   void greet(int peer);
@@ -119,6 +142,9 @@ class SimTransport final : public Transport {
   std::deque<Arrival> arrivals_;
   Reader reader_;
   const MemoryPool* pool_ = nullptr;
+  SimGpuAccess* gpus_ = nullptr;           // null: the NIC accesses no memory of GPUs
+  std::map<uint64_t, Flushing> flushing_;  // by number
+  uint64_t next_flushing_ = 0;
   Nanoseconds silence_checked_at_ = 0;
   bool armed_ = false;
   Nanoseconds polled_at_ = 0;  // when others last heard of us, since a poll is a heartbeat
