@@ -98,6 +98,7 @@ Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes) const {
           .servers = rules_.servers,
           .on_gpus = on_gpus,
           .stages_gpus = stages_gpus,
+          .gpu_copies = visibility_.gpu_copies,
           .shares_result = what.shares_results};
 }
 

@@ -12,6 +12,7 @@
 #include "agreement/readiness.h"
 #include "agreement/trials.h"
 #include "base/clock.h"
+#include "base/copy_costs.h"
 #include "base/set_world.h"
 #include "collectives/choose.h"
 #include "operation/operation.h"
@@ -20,9 +21,10 @@ namespace rdmacoll {
 
 // The memory of each other that the ranks of a set see.
 struct Visibility {
-  bool one_node = false;  // the pools of all
-  bool callers = false;   // also the callers' memory, which a system call reads
-  bool gpus = false;      // also the work memory on GPUs
+  bool one_node = false;      // the pools of all
+  bool callers = false;       // also the callers' memory, which a system call reads
+  bool gpus = false;          // also the work memory on GPUs
+  CopyCosts gpu_copies = {};  // this rank's GPUs
 };
 
 class DecisionLog {

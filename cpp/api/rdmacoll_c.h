@@ -623,7 +623,10 @@ typedef struct rc_tools_api {
    * the file's name for it, "memory_limit": bytes of the control group or the machine, "quota":
    * cores of processor time, or null, "threads_per_core", "shared_huge_pages": the kernel's word,
    * "fields": [{"name", "unit": "bytes", "cores", "bytes/us" or "ns", "value": null if it was not
-   * measured, "meaning"}]} */
+   * measured, "meaning"}], "gpus": [{"gpu": "cuda:0 (name)", "start_us" and "bytes_per_us": of a
+   * copy between pinned memory and the GPU, 0 if it was not measured, "problem": why, "segments":
+   * [{"bytes", "segment_bytes"}], of staged broadcasts between two ranks}], measured only if the
+   * rest is} */
   int (*machine_profile)(const char* arguments, int32_t measure, char** json, char** error);
 } rc_tools_api;
 

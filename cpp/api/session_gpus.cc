@@ -38,7 +38,8 @@ Status Session::device_memory(DeviceMemory*& memory) {
                                                .gpudirect = config_.gpudirect,
                                                .nvml_library = config_.nvml_library,
                                                .sys = machine_.sys,
-                                               .proc = machine_.proc},
+                                               .proc = machine_.proc,
+                                               .measures_copies = config_.tune == Tune::start},
                                               opened));
     auto compute = std::make_unique<cuda::GpuCompute>(std::move(compute_), clock_);
     compute->open(opened->parts());

@@ -94,14 +94,32 @@ uint64_t cached_part_bytes(const NodeMemory& memory) {
   return std::max<uint64_t>(memory.cache_bytes / (2 * kSegmentsInFlight), 4096);
 }
 
+// Each copy from or to a GPU has a fixed cost. Each segment goes through three stages: a copy to
+// the host, the way to the peer, and a copy to its GPU. So n segments take n + 2 times a stage,
+// which is least for this length. It is a power of two, so that noise of the measurement seldom
+// changes it.
+//
+// A forced algorithm may add in an order that depends on the segments, so theirs never change.
+uint64_t staged_segment_bytes(const Tuning& tuning, const Facts& facts) {
+  if (!facts.gpu_copies.is_known() || !facts.forced.empty()) {
+    return std::min(facts.bytes / kSegmentsInFlight, tuning.segment_bytes_shared);
+  }
+  constexpr double kFurtherStages = 2;
+  const double start_bytes = facts.gpu_copies.start_us * facts.gpu_copies.bytes_per_us;
+  const double best = std::sqrt(static_cast<double>(facts.bytes) * start_bytes / kFurtherStages);
+  const double power = std::exp2(std::round(std::log2(std::max(best, 1.0))));
+  return static_cast<uint64_t>(std::clamp(power,
+                                          static_cast<double>(tuning.segment_bytes_staged_least),
+                                          static_cast<double>(tuning.segment_bytes_staged)));
+}
+
 uint64_t segment_bytes_in_node(AlgorithmRow::Result result, const Tuning& tuning,
                                const Facts& facts) {
   if (is_cut_for_caches(result, tuning, facts)) {
     const uint64_t cached =
         cached_part_bytes(tuning.links.memory) * static_cast<uint64_t>(facts.ranks);
     if (!facts.stages_gpus) return cached;
-    // Each copy from or to a GPU has a fixed cost.
-    return std::max(cached, std::min(facts.bytes / kSegmentsInFlight, tuning.segment_bytes_shared));
+    return std::max(cached, staged_segment_bytes(tuning, facts));
   }
   // Segments of a broadcast follow one another down the tree.
   const bool follow = result == AlgorithmRow::Result::root_value;

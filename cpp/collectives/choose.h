@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/copy_costs.h"
 #include "base/link_model.h"
 #include "collectives/algorithms.h"
 
@@ -76,6 +77,9 @@ struct Tuning {
   // NICs access tensors on GPUs themselves if the batch has at least so many bytes for each of its
   // tensors. Many smaller ones cost them more than copies. A few beside large ones do not.
   uint64_t gpu_direct_bytes = 32 << 10;
+  // Limits for data that is staged from and to GPUs whose copies were measured.
+  uint64_t segment_bytes_staged_least = 256 << 10;
+  uint64_t segment_bytes_staged = 16 << 20;
   // Each step of a segment on GPUs costs the start of a kernel and its way to the peer.
   uint64_t segment_bytes_gpus = 64 << 20;
   uint64_t segment_bytes_network = 4 << 20;
@@ -133,6 +137,7 @@ struct Facts {
   int servers = 0;             // separate servers, which make all sums
   bool on_gpus = false;        // the ranks of the node read and sum each other's data on GPUs
   bool stages_gpus = false;    // tensors on GPUs are copied through host memory
+  CopyCosts gpu_copies = {};   // for that, if they were measured
   bool in_place = false;       // peers read the callers' memory
   bool shares_result = false;  // ranks of the node share the result, if it has one writer
 };

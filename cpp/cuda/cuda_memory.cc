@@ -37,6 +37,7 @@ Status CudaMemory::open(CudaOptions options, std::unique_ptr<CudaMemory>& memory
 
 CudaMemory::CudaMemory(const Driver& driver, CudaOptions options)
     : log_(options.log),
+      measures_copies_(options.measures_copies),
       gpus_(std::make_shared<Gpus>(driver)),
       events_(std::make_shared<EventPool>(driver)),
       sleeper_(std::make_shared<Sleeper>(std::move(options.wake))),
@@ -45,9 +46,10 @@ CudaMemory::CudaMemory(const Driver& driver, CudaOptions options)
       kinds_(*gpus_, options.log),
       modules_(std::make_shared<GpuModules>(gpus_, thread_, options.log)),
       sums_(gpus_, modules_, thread_),
+      copies_(gpus_, thread_, options.log),
       orders_(gpus_, events_, sleeper_),
       pinned_(*gpus_, options.pool, options.log),
-      work_({gpus_, sums_, thread_, options.log}),
+      work_({gpus_, sums_, thread_, copies_, options.log}),
       parts_{*gpus_, events_, *modules_, pinned_, options.pool, sums_, sleeper_} {}
 
 CudaMemory::~CudaMemory() { (void)thread_.stop(); }
@@ -81,17 +83,23 @@ void CudaMemory::end(std::unique_ptr<CudaMemory> memory, std::shared_ptr<const v
       "the memory of rdmacoll on GPUs stays until they end. End them before shutdown().");
 }
 
+// The first operations need kernels sooner than costs.
+void CudaMemory::prepare(Gpu gpu) {
+  modules_->prepare(gpu);
+  if (measures_copies_) copies_.prepare(gpu);
+}
+
 Status CudaMemory::find(const void* memory, Gpu& gpu) {
   MemoryPlace place;
   RC_RETURN_IF_ERROR(kinds_.look(memory, place));
   gpu = place.gpu;
   if (gpu == kHost) return {};
-  modules_->prepare(gpu);
+  prepare(gpu);
   return gpu_memory_ == nullptr ? Status() : gpu_memory_->admit(gpu, log_);
 }
 
 Status CudaMemory::order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) {
-  modules_->prepare(gpu);
+  prepare(gpu);
   return orders_.record(stream, gpu, order);
 }
 

@@ -29,6 +29,7 @@ struct CudaOptions {
   std::string nvml_library;
   std::string sys = "/sys";  // this one and the next as in SystemRoots
   std::string proc = "/proc";
+  bool measures_copies = false;  // when a GPU is first used
 };
 
 class CudaMemory final : public DeviceMemory {
@@ -44,7 +45,8 @@ class CudaMemory final : public DeviceMemory {
 
   Status use(int number, Gpu& gpu) override { return gpus_->use(number, gpu); }
   int number_of(Gpu gpu) const override { return gpus_->facts(gpu).ordinal; }
-  // At the first call for a GPU, this function and order() let a thread load kernels there.
+  // At the first call for a GPU, this function and order() let a thread load kernels there, and
+  // measure copies.
   Status find(const void* memory, Gpu& gpu) override;
   Status find_stream(uint64_t stream, Gpu& gpu) override { return orders_.find_gpu(stream, gpu); }
   Status order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) override;
@@ -65,7 +67,10 @@ class CudaMemory final : public DeviceMemory {
   void close() { sleeper_->close(); }
 
  private:
+  void prepare(Gpu gpu);
+
   const Log log_;
+  const bool measures_copies_;
   const std::shared_ptr<Gpus> gpus_;
   const std::shared_ptr<EventPool> events_;
   const std::shared_ptr<Sleeper> sleeper_;
@@ -75,6 +80,7 @@ class CudaMemory final : public DeviceMemory {
   DriverThread thread_;
   const std::shared_ptr<GpuModules> modules_;
   GpuSums sums_;
+  CopyProbe copies_;
   StreamOrders orders_;
   RetiredMemory retired_;
   PinnedPool pinned_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "cuda/copy_probe.h"
 #include "cuda/gpu_sums.h"
 #include "cuda/gpus.h"
 #include "cuda/slab_tasks.h"
@@ -23,6 +24,7 @@ class WorkMemory final : public GpuWork {
     std::shared_ptr<Gpus> gpus;
     GpuSums& sums;
     DriverThread& thread;
+    const CopyProbe& copies;
     Log log;
   };
 
@@ -40,6 +42,7 @@ class WorkMemory final : public GpuWork {
   void enable(Gpu gpu) override;
   uint64_t version() const override { return parts_.sums.version(); }
   uint64_t bytes_min(Gpu gpu) const override { return parts_.sums.bytes_min(gpu); }
+  CopyCosts copy_costs() const override { return parts_.copies.slowest(); }
   std::byte* allocate(Gpu gpu, uint64_t bytes) override;
   void free(Gpu gpu, std::byte* memory) override;
   Status open(const GpuSlab& slab, std::byte*& memory, Gpu& gpu) override;

@@ -123,7 +123,8 @@ bool ProcessSet::is_one_node() const {
 Visibility ProcessSet::visibility() {
   return {.one_node = is_one_node(),
           .callers = planner_.reads_callers(),
-          .gpus = planner_.shares_gpus()};
+          .gpus = planner_.shares_gpus(),
+          .gpu_copies = planner_.gpu_copies()};
 }
 
 bool ProcessSet::follow_plan() {

@@ -70,6 +70,7 @@ class Planner {
   bool reads_callers();
   // Whether the last operation on a GPU was served by work memory there.
   bool shares_gpus() const { return shares_gpus_; }
+  CopyCosts gpu_copies() const;
   // peers that a schedule needed before they were connected
   const std::set<JobRank>& requested_peers() const { return requested_; }
   std::size_t programs() const { return programs_.made(); }

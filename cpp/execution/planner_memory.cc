@@ -87,6 +87,11 @@ Gpu Planner::gpu_to_share(const Decided& decided) {
   return !peers.empty() && std::ranges::all_of(peers, has_views) ? gpu : kHost;
 }
 
+CopyCosts Planner::gpu_copies() const {
+  const GpuWork* const work = gpu_work_.load(std::memory_order_acquire);
+  return work == nullptr ? CopyCosts() : work->copy_costs();
+}
+
 // Whether a GPU has become ready for sums since the last note of it.
 bool Planner::has_ready_gpus() const {
   const GpuWork* const work = gpu_work_.load(std::memory_order_acquire);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/copy_costs.h"
 #include "base/fd.h"
 #include "base/status.h"
 #include "memory/memory_kind.h"
@@ -39,6 +40,9 @@ class GpuWork {
   virtual void enable(Gpu gpu) = 0;
   // Bytes of the batches from which on the slab of a GPU is worth its kernels (measured).
   virtual uint64_t bytes_min(Gpu gpu) const = 0;
+  // The costs of copies between the host and the slowest GPU in use. Unknown until a thread has
+  // measured them.
+  virtual CopyCosts copy_costs() const { return {}; }
   // Allocates memory of a slab, or returns null if there is no room.
   virtual std::byte* allocate(Gpu gpu, uint64_t bytes) = 0;
   virtual void free(Gpu gpu, std::byte* memory) = 0;

@@ -255,7 +255,9 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_TUNE", "", "start", Unit::choice, Scope::world, "start or off",
      "start: the first sums of each size within a node try the algorithms that cost about as much, "
      "and large ones both the pool and RDMACOLL_ONE_COPY; later sums take what is clearly the "
-     "fastest; off: all take the cheapest algorithm by the costs of this machine, and the pool.",
+     "fastest; GPUs are measured when they are first used, and data that is staged from them has "
+     "segments by that; off: all take the cheapest algorithm by the costs of this machine, and the "
+     "pool, and nothing is measured on GPUs.",
      0, 0,
      [](Config& config, const ParsedValue& value) {
        config.tune = value.text == "off" ? Tune::off : Tune::start;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rdmacoll._base.text import counted
+from rdmacoll._base.text import bytes_text, counted
 
 # The fields of the clause, and their names there.
 _SHOWN = (
@@ -47,7 +47,18 @@ def table_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("hyper-threads of a core", str(found["threads_per_core"])),
         ("memory of this machine or group", f"{found['memory_limit'] / (1 << 30):.1f} GiB"),
         ("huge pages of shared memory", found["shared_huge_pages"] or "unknown"),
+        *(row for gpu in found["gpus"] for row in _gpu_rows(gpu)),
     ]
+
+
+def _gpu_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The rows of a GPU: what a copy between it and pinned memory costs, and the segments that follow."""
+    copies = found["problem"] or "not measured"
+    if found["bytes_per_us"]:
+        copies = f"{found['start_us']:.1f} us + {found['bytes_per_us'] / 1e3:.1f} GB/s"
+    segments = ", ".join(bytes_text(row["segment_bytes"]) for row in found["segments"])
+    staged = ", ".join(bytes_text(row["bytes"]) for row in found["segments"])
+    return [(f"copy from or to {found['gpu']}", copies), (f"segments to stage {staged}", segments)]
 
 
 def summary(found: Mapping[str, Any]) -> str:

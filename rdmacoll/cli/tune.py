@@ -17,8 +17,10 @@ def tune() -> Findings:
 
     The profile tells what copies, sums, one-copy reads and signals between cores cost. By it rank 0 chooses
     algorithms within a node. The first start on a machine measures most of it in 20 ms. This command measures
-    longer, and memory beyond the caches, too, by one core and by all at once. Run it while the machine is
-    idle, with all cores that the ranks of a node have. The file is that of RDMACOLL_PROFILE.
+    longer, and memory beyond the caches, too, by one core and by all at once. It also shows what copies
+    between pinned memory and GPUs cost. Jobs measure that themselves, when they first use a GPU. Run the
+    command while the machine is idle, with all cores that the ranks of a node have. The file is that of
+    RDMACOLL_PROFILE.
     """
     if not is_rank_0():
         return {"ok": True}  # the ranks of a launcher would disturb each other

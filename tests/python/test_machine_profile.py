@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from cuda_sim_build import fake_driver
 from rank_program import program
 from ranks import Outcome, Run, command_line, run
 
@@ -152,8 +153,14 @@ def test_tune_prints_and_keeps_the_profile_and_doctor_shows_it(tmp_path):
     env = cache(tmp_path)
     code, found, output = command_line(tmp_path, "doctor", env=env)
     assert "not measured yet" in output
-    code, found, output = command_line(tmp_path, "tune", env=env)
+    with_gpus = {**env, "RDMACOLL_CUDA_LIBRARY": str(fake_driver())}
+    code, found, output = command_line(tmp_path, "tune", env=with_gpus)
     assert (code, found["ok"], found["source"]) == (0, True, "measured"), output
+    assert found["gpus"]
+    assert "segments to stage 1M, 16M, 256M" in output
+    for gpu in found["gpus"]:
+        assert gpu["problem"] == ""
+        assert [row["bytes"] for row in gpu["segments"]] == [1 << 20, 16 << 20, 256 << 20]
     (path,) = files(tmp_path / "rdmacoll")
     assert str(path) in output
     assert found["path"] == str(path)

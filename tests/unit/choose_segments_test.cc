@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
+#include <vector>
 
 #include "algorithm_names.h"
 #include "collectives/choose.h"
@@ -39,6 +41,62 @@ TEST(ChoiceOfSegments, within_a_node_cuts_data_that_is_staged_from_gpus_into_lon
     }
     facts.segment_bytes = 12345;
     EXPECT_EQ(segment_bytes_of(named::binomial_broadcast, tuning, facts), 12345u);
+  }
+}
+
+// 10 us and 55 GB/s, as measured on an H200.
+constexpr CopyCosts kFast{10, 55'000};
+
+uint64_t staged_segment(uint64_t bytes, const CopyCosts& copies) {
+  const Facts facts{.ranks = 2, .bytes = bytes, .stages_gpus = true, .gpu_copies = copies};
+  return segment_bytes_of(named::binomial_broadcast, Tuning(), facts);
+}
+
+TEST(ChoiceOfSegments, of_staged_data_follow_from_the_costs_of_copies) {
+  const Tuning tuning;
+  for (uint64_t bytes = 4 << 20; bytes <= 1u << 30; bytes *= 2) {
+    const uint64_t segment = staged_segment(bytes, kFast);
+    EXPECT_TRUE(std::has_single_bit(segment)) << segment;
+    EXPECT_GE(segment, tuning.segment_bytes_staged_least);
+    EXPECT_LE(segment, tuning.segment_bytes_staged);
+    EXPECT_LE(segment, staged_segment(2 * bytes, kFast));
+    EXPECT_LE(segment, staged_segment(bytes, {40, 55'000})) << "dear copies are long";
+    // The formula's own time, beside those of segments of half and of twice the length.
+    const auto time_us = [&](uint64_t length) {
+      const auto count = static_cast<double>(bytes) / static_cast<double>(length);
+      return (count + 2) * (kFast.start_us + static_cast<double>(length) / kFast.bytes_per_us);
+    };
+    if (segment == tuning.segment_bytes_staged) continue;
+    EXPECT_LE(time_us(segment), 1.1 * std::min(time_us(segment / 2), time_us(segment * 2)));
+  }
+  EXPECT_EQ(staged_segment(256 << 20, kFast), 8u << 20);
+  // Noise of the measurement changes nothing, or the next power of two.
+  EXPECT_EQ(staged_segment(256 << 20, {11, 52'000}), 8u << 20);
+  EXPECT_EQ(staged_segment(1 << 30, {1e9, 1e9}), tuning.segment_bytes_staged) << "nonsense";
+}
+
+TEST(ChoiceOfSegments, of_staged_data_stay_as_they_are_without_costs_and_with_a_forced_algorithm) {
+  for (uint64_t bytes = 4 << 20; bytes <= 1u << 30; bytes *= 2) {
+    EXPECT_EQ(staged_segment(bytes, {}), std::min<uint64_t>(bytes / kSegmentsInFlight, 4 << 20));
+    const std::vector<Forced> forced{{named::ring}};
+    Facts facts{.ranks = 3, .bytes = bytes, .forced = forced, .stages_gpus = true};
+    const uint64_t without = segment_bytes_of(named::ring, Tuning(), facts);
+    facts.gpu_copies = kFast;
+    EXPECT_EQ(segment_bytes_of(named::ring, Tuning(), facts), without) << "its bits follow";
+  }
+}
+
+// Sums have the same bits with any segments, since candidates add in canonical order.
+TEST(ChoiceOfSegments, of_staged_sums_change_no_bits) {
+  for (int ranks = 2; ranks <= 16; ++ranks) {
+    for (uint64_t bytes = 1 << 10; bytes <= 1u << 30; bytes *= 4) {
+      for (const CopyCosts& copies : {CopyCosts(), kFast}) {
+        const Facts facts{
+            .ranks = ranks, .bytes = bytes, .stages_gpus = true, .gpu_copies = copies};
+        const Choice choice = choose(Result::sum, Tuning(), facts);
+        EXPECT_TRUE(adds_in_canonical_order(choice, facts)) << ranks << " ranks, " << bytes;
+      }
+    }
   }
 }
 
