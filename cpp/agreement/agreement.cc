@@ -27,7 +27,7 @@ Agreement::Agreement(const SetWorld& world, const Rules& rules, AgreementHost& h
       undecided_({world, now, tree_, table_, names_, readiness_, host, last_sender_}),
       queue_({world, host, now, tree_, table_, names_, log_, undecided_}),
       plan_mode_({world, host, now, tree_, table_, names_, readiness_, log_, undecided_, queue_},
-                 rules.plan_repeats, log),
+                 rules.log, rules.plan_repeats, log),
       gate_({world, rules.log.servers, table_, readiness_, log_, plan_mode_.plan(),
              plan_mode_.catch_up()}) {}
 

@@ -31,7 +31,8 @@ class DecisionLog {
  public:
   struct Rules {
     Tuning tuning;
-    bool tries_ways = false;  // whether Trials decide how sums move within a node
+    bool tries_ways = false;   // whether Trials decide how sums move within a node
+    bool looks_again = false;  // ... and take place again when planned sums take another time
     bool canonical = false;
     std::vector<Forced> forced;
     std::optional<uint64_t> segment_bytes;
@@ -56,6 +57,8 @@ class DecisionLog {
   std::optional<Formed> form(const Visibility& visibility, Nanoseconds now = 0);
   bool waiting() const { return !offered_.empty(); }
   bool has_offer(const UnitKey& key) const;
+  // Root: all sizes have their trials again.
+  void look_again() { trials_.restart(); }
   // Root: whether the decision is a trial that has not ended.
   bool is_timed(uint64_t sequence) const { return trials_.is_timed(sequence); }
   // Root: an operation of the decision has run on this rank.

@@ -18,11 +18,15 @@ constexpr Nanoseconds kPlanSilence = kSecond;
 
 }  // namespace
 
-PlanMode::PlanMode(const Parts& parts, uint64_t repeats, Log output)
+PlanMode::PlanMode(const Parts& parts, const DecisionLog::Rules& rules, uint64_t repeats,
+                   Log output)
     : parts_(parts),
       output_(output),
       plan_(parts.world, parts.table),
-      recurrence_(parts.table, parts.tree.is_root() && parts.world.size() > 1 ? repeats : 0) {}
+      recurrence_(parts.table, parts.tree.is_root() && parts.world.size() > 1 ? repeats : 0),
+      looks_again_(rules.looks_again && parts.tree.is_root()),
+      timed_bytes_least_(rules.tuning.trial_bytes),
+      drift_(rules.tuning.drift_window, rules.tuning.drift_sums) {}
 
 // ---- into a plan ----
 
@@ -58,6 +62,7 @@ void PlanMode::begin(const PlanMessage& message) {
   parts_.log.withdraw_offers();
   note_progress();
   parts_.names.forget_unheard();
+  if (looks_again_) drift_.begin(message.start, timed_bytes(message));
   const Operations& undecided = parts_.undecided.all();
   for (const auto& [key, operation] : undecided) operation->state.has_said_names = false;
   for (const auto& [key, operation] : undecided) {
@@ -65,7 +70,27 @@ void PlanMode::begin(const PlanMessage& message) {
   }
 }
 
+// The bytes of each decision, or 0: it is no sum, or too small for trials.
+std::vector<uint64_t> PlanMode::timed_bytes(const PlanMessage& message) const {
+  std::vector<uint64_t> timed;
+  for (const PlannedDecision& decision : message.decisions) {
+    uint64_t bytes = 0;
+    for (const PlannedUnit& unit : decision.units) {
+      Descriptor descriptor;
+      const bool is_known = decode_descriptor(*parts_.table.text(unit.descriptor), descriptor);
+      if (is_known && descriptor.kind == Kind::allreduce) bytes += descriptor.bytes();
+    }
+    timed.push_back(bytes >= timed_bytes_least_ ? bytes : 0);
+  }
+  return timed;
+}
+
 // ---- along the plan ----
+
+void PlanMode::started(uint64_t sequence) {
+  if (drift_.is_timed(sequence)) drift_.started(sequence, parts_.host.time());
+  note_progress();
+}
 
 void PlanMode::submit(const OperationRef& operation) {
   parts_.undecided.add(operation);
@@ -84,7 +109,7 @@ const Agreed* PlanMode::take_planned(Operation& operation) {
   if (!plan_.is_about(next, operation) || parts_.names.has_new(operation)) return nullptr;
   operation.state.sequence = sequence;
   parts_.queue.accept(next.decision);
-  note_progress();
+  started(sequence);
   return &next;
 }
 
@@ -93,17 +118,18 @@ bool PlanMode::follow() {
       !parts_.now.goes_on()) {
     return false;
   }
-  const Agreed& next = plan_.decision(parts_.log.accepted());
+  const uint64_t sequence = parts_.log.accepted();
+  const Agreed& next = plan_.decision(sequence);
   if (!parts_.queue.take_operations(next)) return false;
   parts_.queue.accept(next.decision);
-  note_progress();
+  started(sequence);
   return true;
 }
 
 void PlanMode::check(bool has_room) {
   if (!is_active() || parts_.now.turned_at - checked_at_ < kCheckInterval) return;
   checked_at_ = parts_.now.turned_at;
-  if (is_stuck(has_room)) freeze();
+  if (is_stuck(has_room) || drift_.has_drifted()) freeze();
 }
 
 bool PlanMode::is_stuck(bool has_room) const {
@@ -161,6 +187,12 @@ void PlanMode::handle(SetRank, ResumeMessage& message) {
 void PlanMode::resume(const ResumeMessage& message) {
   plan_.resume(message.era);
   recurrence_.plan_ended(plan_.period(), message.furthest - plan_.start());
+  drift_.end();
+  if (drift_.has_drifted()) {
+    output_.info("large sums take another time than before, so their ways are tried again");
+    parts_.log.look_again();
+    drift_.forget();
+  }
   expect_all(message.least, message.furthest);
   parts_.log.go_on();
   for (const auto& [key, operation] : parts_.undecided.all()) catch_up_.announced(key);

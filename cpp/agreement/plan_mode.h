@@ -18,6 +18,7 @@
 #include "agreement/control_tree.h"
 #include "agreement/decision_log.h"
 #include "agreement/decision_queue.h"
+#include "agreement/drift.h"
 #include "agreement/messages.h"
 #include "agreement/plan.h"
 #include "agreement/readiness.h"
@@ -56,7 +57,7 @@ class PlanMode {
     DecisionQueue& queue;
   };
   // `repeats`: as in Recurrence.
-  PlanMode(const Parts& parts, uint64_t repeats, Log output);
+  PlanMode(const Parts& parts, const DecisionLog::Rules& rules, uint64_t repeats, Log output);
 
   const Plan& plan() const { return plan_; }
   const CatchUp& catch_up() const { return catch_up_; }
@@ -107,6 +108,8 @@ class PlanMode {
     return !plan_.fits(operation) || parts_.names.has_new(operation);
   }
   void begin(const PlanMessage& message);
+  std::vector<uint64_t> timed_bytes(const PlanMessage& message) const;
+  void started(uint64_t sequence);
   bool is_stuck(bool has_room) const;
   void freeze(SetRank except = {});
   void report(uint64_t least, uint64_t furthest);
@@ -123,7 +126,10 @@ class PlanMode {
   const Parts parts_;
   Log output_;
   Plan plan_;
-  Recurrence recurrence_;  // used at the root
+  Recurrence recurrence_;   // used at the root
+  const bool looks_again_;  // at the root
+  const uint64_t timed_bytes_least_;
+  Drift drift_;  // used if looks_again_
   CatchUp catch_up_;
 
   Nanoseconds moved_at_ = 0;  // when an operation last began or ended

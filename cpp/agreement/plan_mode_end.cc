@@ -165,6 +165,8 @@ bool PlanMode::ends_well(const Operation& operation) const {
 }
 
 void PlanMode::ended(const Operation& operation) {
+  const uint64_t sequence = operation.state.sequence;
+  if (drift_.is_running(sequence)) drift_.ended(sequence, parts_.host.time());
   if (!operation.is_placeholder && !to_replay_.empty()) to_replay_.erase(key_of(operation));
 }
 

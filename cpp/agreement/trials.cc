@@ -28,6 +28,14 @@ void Trials::begin(Size& size, std::size_t rival) {
   for (Times& row : size.rows) row.clear();
 }
 
+// Trials of before are of other contests, so they do not count.
+void Trials::restart() {
+  for (auto& [key, size] : sizes_) {
+    size.best = 0;
+    begin(size, 1);
+  }
+}
+
 Trials::Turn Trials::next(uint64_t sequence, uint64_t bytes, const Ways& ways, Nanoseconds now) {
   RC_ASSERT(!ways.empty());
   const auto [found, is_new] = sizes_.try_emplace({std::bit_width(bytes) - 1, ways});

@@ -24,6 +24,8 @@ class Trials {
     std::size_t way = 0;    // its place in the list of ways
     bool is_trial = false;  // no plan can repeat it, since the way is not decided yet
   };
+  // All sizes have their trials again.
+  void restart();
   using Ways = std::vector<uint32_t>;  // each way's number, which is the same in all lists
   // The way of the next decision, about a sum of `bytes`, which begins now. The first one of `ways`
   // is the usual way.

@@ -15,7 +15,7 @@
 namespace rdmacoll {
 
 // RDMACOLL_TUNE: when the engine measures which of several ways is faster.
-enum class Tune : uint8_t { off, start };
+enum class Tune : uint8_t { off, start, online };
 // RDMACOLL_CUDA_IPC: whether ranks of a node read arrays on GPUs from each other.
 enum class CudaIpc : uint8_t { automatic, off, always };
 

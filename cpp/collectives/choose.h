@@ -73,6 +73,10 @@ struct Tuning {
   uint64_t trial_bytes = 16 << 10;
   uint64_t trial_bytes_in_place = 1 << 20;
   int trial_row = 8;  // the number of sums in a row of trials
+  // The least time of so many planned sums tells whether times have changed (RDMACOLL_TUNE=online).
+  // Trials take place again after so many sums of one size, so that they cost little.
+  int drift_window = 32;
+  uint64_t drift_sums = 3072;
   uint64_t segment_bytes_shared = 4 << 20;
   // NICs access tensors on GPUs themselves if the batch has at least so many bytes for each of its
   // tensors. Many smaller ones cost them more than copies. A few beside large ones do not.

@@ -252,15 +252,18 @@ constexpr Setting kSettings[] = {
      "scatters, and in large sums where RDMACOLL_TUNE finds it faster; true: in all large "
      "collectives.",
      0, 0, [](Config& config, const ParsedValue& value) { config.one_copy = value.flag; }},
-    {"RDMACOLL_TUNE", "", "start", Unit::choice, Scope::world, "start or off",
+    {"RDMACOLL_TUNE", "", "start", Unit::choice, Scope::world, "start, online or off",
      "start: the first sums of each size within a node try the algorithms that cost about as much, "
      "and large ones both the pool and RDMACOLL_ONE_COPY; later sums take what is clearly the "
      "fastest; GPUs are measured when they are first used, and data that is staged from them has "
-     "segments by that; off: all take the cheapest algorithm by the costs of this machine, and the "
-     "pool, and nothing is measured on GPUs.",
+     "segments by that; online: as start, and sums are tried once more when those of a plan begin "
+     "to take another time; off: all take the cheapest algorithm by the costs of this machine, and "
+     "the pool, and nothing is measured on GPUs.",
      0, 0,
      [](Config& config, const ParsedValue& value) {
-       config.tune = value.text == "off" ? Tune::off : Tune::start;
+       config.tune = value.text == "off"      ? Tune::off
+                     : value.text == "online" ? Tune::online
+                                              : Tune::start;
      }},
     {"RDMACOLL_PROFILE", "", "auto", Unit::text, Scope::rank, "auto, off or a path",
      "What copies and signals cost on this machine, for the choice of algorithms within a node. "

@@ -31,7 +31,8 @@ Config config_of(const SimScript& script) {
   config.servers = script.servers;
   config.segment_bytes = script.segment_bytes;
   config.plan_repeats = script.plan_repeats;
-  config.tune = script.tries_ways ? Tune::start : Tune::off;
+  if (!script.tries_ways) config.tune = Tune::off;
+  if (script.looks_again) config.tune = Tune::online;
   config.stall_error_s = static_cast<double>(kStallError) / kSecond;
   return config;
 }
@@ -64,6 +65,8 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, 
                                                         .trial_bytes = 64,
                                                         .trial_bytes_in_place = 256,
                                                         .trial_row = 3,
+                                                        .drift_window = 1,
+                                                        .drift_sums = 2,
                                                         .gpu_direct_bytes = 8}});
   for (std::size_t set = 1; set <= script.first_sets; ++set) add_set(set);
 }

@@ -351,6 +351,7 @@ SimScript make_script(uint64_t seed) {
   }
   if (script.gpus != GpuUse::none && gpus.chance(0.7)) make_direct(seed, script);
   script.tries_ways = RandomSource(seed, 14).chance(0.4);
+  script.looks_again = script.tries_ways && RandomSource(seed, 15).chance(0.5);
   RandomSource ends(seed, 11);
   if (script.members() > 1 && ends.chance(0.15)) {
     script.late_messages = static_cast<int>(ends.between(1, 4));

@@ -94,6 +94,7 @@ struct SimScript {
   SimDirect direct;
   bool shares_results = false;  // for allreduce, if all ranks are on one node
   bool tries_ways = false;      // sums within a node, as in Trials
+  bool looks_again = false;     // ... and in plans, as in Drift
   uint64_t plan_repeats = 0;
   std::vector<std::vector<int>> sets;  // process sets other than the world, numbered from 1
   std::size_t first_sets = 0;          // sets that exist from the beginning

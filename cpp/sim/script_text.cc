@@ -78,8 +78,9 @@ std::string SimScript::text() const {
       algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
       plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "", network.views ? ", views" : "",
       network.eager_bytes > 0 ? cat(", eager up to ", network.eager_bytes) : "",
-      tries_ways ? ", tries both ways" : "", shares_results ? ", results shared" : "",
-      text_of(gpus), text_of(direct), network.control_delays > 1 ? ", slow control messages" : "",
+      tries_ways ? ", tries both ways" : "", looks_again ? " again" : "",
+      shares_results ? ", results shared" : "", text_of(gpus), text_of(direct),
+      network.control_delays > 1 ? ", slow control messages" : "",
       network.pool_alone ? ", from the pool alone" : "",
       network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",
       segment_bytes, " bytes, pools of ", pool_bytes, ": ", fault_text());

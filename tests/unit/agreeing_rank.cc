@@ -18,6 +18,9 @@ Agreement::Rules rules_of_script(const AgreementScript& script) {
   rules.log.tries_ways = script.tries_ways;
   rules.log.tuning.trial_bytes = rules.log.tuning.trial_bytes_in_place = 4;
   rules.log.tuning.trial_row = 2;
+  rules.log.looks_again = script.looks_again;
+  rules.log.tuning.drift_window = 1;
+  rules.log.tuning.drift_sums = 1;
   if (script.deviation == AgreementScript::Deviation::late) {
     rules.limits.stall_warning = kSecond;
     rules.limits.stall_error = 3 * kSecond;

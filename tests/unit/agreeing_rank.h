@@ -139,7 +139,10 @@ class AgreeingRank final : private AgreementHost {
     int begun = 0;
   };
 
-  Nanoseconds time() const override { return situation_.turned_at; }
+  // Each reading adds another part of a microsecond, so sums of a plan seem to change their times.
+  Nanoseconds time() const override {
+    return situation_.turned_at + static_cast<Nanoseconds>(++readings_ * 7919 % kMicrosecond);
+  }
   void post(SetRank to, const Message& message) override { outbox_.emplace_back(to, message); }
   void broken_protocol(SetRank sender, const std::string& what) override;
   bool begin(const OperationRef& placeholder) override;
@@ -169,6 +172,7 @@ class AgreeingRank final : private AgreementHost {
   const SetWorld world_;
   Witness& witness_;
   std::mt19937_64& random_;
+  mutable uint64_t readings_ = 0;
   Tamper* const tamper_;
   Situation situation_;
   Agreement agreement_;

@@ -36,8 +36,9 @@ struct AgreementScript {
   bool waits_for_step = false;  // ranks end a step before they begin the next one
   bool one_node = true;
   bool rows_change = false;
-  bool tries_ways = false;  // sums take part in Trials
-  int slow = -1;            // a rank whose messages take longer
+  bool tries_ways = false;   // sums take part in Trials
+  bool looks_again = false;  // the root ends plans, as Drift says
+  int slow = -1;             // a rank whose messages take longer
   std::vector<Phase> phases;
   Deviation deviation = Deviation::none;
   int deviating = 0;  // the rank
@@ -69,6 +70,7 @@ class ScriptDraw {
     for (int phase = 0; phase < phases; ++phase) draw_phase();
     draw_deviation();
     script_.tries_ways = one_in(4);
+    script_.looks_again = one_in(3);
     return script_;
   }
 

@@ -45,6 +45,7 @@ class OneAgreement final : private AgreementHost {
     situation_.turned_at += later;
     computed_ = 0;
     agreement_.check();
+    agreement_.check_plan(true);
     agreement_.pass_readiness();
     if (agreement_.collect_ready()) {
       while (agreement_.decide(visibility_)) begin_decided();

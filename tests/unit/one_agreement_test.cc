@@ -125,5 +125,44 @@ TEST(OneAgreement, of_the_root_times_trials_to_the_end_of_what_their_turn_comput
   EXPECT_EQ(chosen(10 * kMicrosecond, 30 * kMicrosecond), "usual");
 }
 
+TEST(OneAgreement, of_the_root_leaves_a_plan_whose_sums_take_another_time_and_tries_again) {
+  Agreement::Rules rules{.log = {.tries_ways = true, .looks_again = true}, .plan_repeats = 2};
+  rules.log.tuning.trial_row = 2;
+  rules.log.tuning.drift_window = 2;
+  rules.log.tuning.drift_sums = 4;
+  OneAgreement root(0, 2, rules);
+  root.see({.one_node = true});
+  // Runs a sum, which ends after this time if it goes the usual way, and after 20 us otherwise.
+  // Returns the decision, or null: the root takes no decision.
+  const auto run = [&](uint32_t era, Nanoseconds usual) -> const Decided* {
+    const std::size_t before = root.begun().size();
+    const OperationRef x = OneAgreement::sum("x", (256 << 10) / sizeof(float));
+    root.submit(x);
+    ReadyMessage message = readiness(1, x);
+    message.era = era;
+    EXPECT_EQ(root.hear(1, message), "");
+    root.turn();
+    if (root.begun().size() == before) return nullptr;
+    const Decided& decided = root.begun().back();
+    const bool is_usual = decided.movement.algorithm == root.begun().front().movement.algorithm;
+    root.compute(is_usual ? usual : 20 * kMicrosecond);
+    root.agreement().ended(*x, true);
+    return &decided;
+  };
+  const Decided* last = nullptr;
+  for (int i = 0; i < 40; ++i) last = run(0, 10 * kMicrosecond);
+  EXPECT_TRUE(last->is_planned);
+  EXPECT_EQ(last->movement.algorithm, root.begun().front().movement.algorithm);
+  EXPECT_THAT(root.sent<FreezeMessage>(1), IsEmpty());
+  while (last != nullptr && root.begun().size() < 60) last = run(0, 30 * kMicrosecond);
+  EXPECT_THAT(root.sent<FreezeMessage>(1), SizeIs(1));
+  const uint64_t taken = root.begun().size();
+  EXPECT_EQ(root.hear(1, FrozenMessage{1, taken, taken}), "");
+  for (int i = 0; i < 40; ++i) last = run(2, 30 * kMicrosecond);
+  ASSERT_NE(last, nullptr);
+  EXPECT_TRUE(last->is_planned);
+  EXPECT_NE(last->movement.algorithm, root.begun().front().movement.algorithm);
+}
+
 }  // namespace
 }  // namespace rdmacoll

@@ -174,5 +174,18 @@ TEST_F(TrialsOfSums, do_not_count_times_of_another_rival) {
   EXPECT_EQ(lengths(run(kAll, kMiB, times)), "7a 8c 8a 8c 8a 8c 1C");
 }
 
+// The ways of before do not count: neither the choice, nor the times of sums that still run.
+TEST_F(TrialsOfSums, take_place_again) {
+  EXPECT_EQ(run(kAll + 1, kMiB, times(1000, 100)).back(), 'R');
+  trials_.restart();
+  const uint64_t old = sequence_;
+  trials_.next(sequence_++, kMiB, ways(2), now_);
+  trials_.restart();
+  trials_.ended(old, now_ + 1);
+  EXPECT_EQ(run(kAll + 1, kMiB, times(100, 1000)).back(), 'U');
+  trials_.restart();
+  EXPECT_EQ(run(kAll + 1, kMiB, times(1000, 100)).back(), 'R');
+}
+
 }  // namespace
 }  // namespace rdmacoll
