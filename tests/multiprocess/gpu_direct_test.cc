@@ -100,7 +100,8 @@ class DirectWorld {
       status = rank(number).driver().submit_and_wait(submitted, 60 * kSecond);
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_TRUE(submitted->done()) << rank(number).state();
-      ASSERT_TRUE(submitted->status().ok()) << submitted->status().message();
+      status = follow_end(*submitted);
+      ASSERT_TRUE(status.ok()) << status.message();
       if (is_on_gpu(number)) own->fetch(*submitted);
       EXPECT_EQ(sim_error(operation, ranks(), number, *submitted), "")
           << operation.name << " on rank " << number;
