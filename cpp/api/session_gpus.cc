@@ -39,7 +39,7 @@ Status Session::device_memory(DeviceMemory*& memory) {
                                                .nvml_library = config_.nvml_library,
                                                .sys = machine_.sys,
                                                .proc = machine_.proc,
-                                               .measures_copies = config_.tune == Tune::start},
+                                               .measures_copies = config_.tune != Tune::off},
                                               opened));
     auto compute = std::make_unique<cuda::GpuCompute>(std::move(compute_), clock_);
     compute->open(opened->parts());
