@@ -57,6 +57,7 @@ class DecisionLog {
   std::optional<Formed> form(const Visibility& visibility, Nanoseconds now = 0);
   bool waiting() const { return !offered_.empty(); }
   bool has_offer(const UnitKey& key) const;
+  bool has_trials() const { return !trials_.is_empty(); }
   // Root: all sizes have their trials again.
   void look_again() { trials_.restart(); }
   // Root: whether the decision is a trial that has not ended.

@@ -62,7 +62,7 @@ void PlanMode::begin(const PlanMessage& message) {
   parts_.log.withdraw_offers();
   note_progress();
   parts_.names.forget_unheard();
-  if (looks_again_) drift_.begin(message.start, timed_bytes(message));
+  if (looks_again_ && parts_.log.has_trials()) drift_.begin(message.start, timed_bytes(message));
   const Operations& undecided = parts_.undecided.all();
   for (const auto& [key, operation] : undecided) operation->state.has_said_names = false;
   for (const auto& [key, operation] : undecided) {

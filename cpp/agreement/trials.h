@@ -24,6 +24,7 @@ class Trials {
     std::size_t way = 0;    // its place in the list of ways
     bool is_trial = false;  // no plan can repeat it, since the way is not decided yet
   };
+  bool is_empty() const { return sizes_.empty(); }  // no sum has had several ways
   // All sizes have their trials again.
   void restart();
   using Ways = std::vector<uint32_t>;  // each way's number, which is the same in all lists

@@ -70,7 +70,9 @@ class ScriptDraw {
     for (int phase = 0; phase < phases; ++phase) draw_phase();
     draw_deviation();
     script_.tries_ways = one_in(4);
-    script_.looks_again = one_in(3);
+    script_.looks_again = script_.tries_ways && one_in(2);
+    // Trials of all sizes end, and a plan begins after them.
+    if (script_.looks_again) lengthen(60);
     return script_;
   }
 
@@ -107,6 +109,12 @@ class ScriptDraw {
                     [](const Request& request) { return !request.name.empty(); });
     phase.is_reordered = may_be_reordered && one_in(4);
     script_.phases.push_back(std::move(phase));
+  }
+
+  void lengthen(int steps) {
+    for (AgreementScript::Phase& phase : script_.phases) {
+      for (int& own : phase.steps) own += steps;
+    }
   }
 
   void draw_deviation() {
