@@ -13,7 +13,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import gpu_arrays
 import numpy as np
+from cuda_calls import MEMORY_TYPE
 
 from rdmacoll._abi import library
 from rdmacoll._world import world
@@ -22,10 +24,11 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "tests" / "tf_sim"
 OPTIONS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-Wl,-soname,libtensorflow_framework.so.2")
 # TensorFlow's numbers of dtypes.
-TYPES = {"float32": 1, "float64": 2, "int32": 3, "complex64": 8, "bfloat16": 14, "float16": 19}
+TYPES = {"float32": 1, "float64": 2, "int32": 3, "complex64": 8, "int64": 9, "bfloat16": 14, "float16": 19}
 
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint64)
 _VOID = ctypes.c_void_p
+ON_DEVICE = 2  # CU_MEMORYTYPE_DEVICE
 _LEGACY_STREAM = 1  # the number of the default stream
 
 
@@ -96,6 +99,11 @@ class Ops:
         device = "CPU" if isinstance(arrays[0], np.ndarray) else "GPU"
         return self.node(op, arrays[0].dtype, device, **options).run(arrays, in_place, stream)
 
+    def lies_on_host(self, op: str, argument: str) -> bool:
+        """Whether this argument of the op's kernel for GPUs lies in host memory."""
+        builder = _VOID(self._find(op, "GPU", "float32"))
+        return bool(self._sim.tf_sim_is_on_host(builder, argument.encode()))
+
 
 class Node:
     """A kernel. It ends with this object and its runs."""
@@ -130,27 +138,68 @@ class Run:
         current = self._cupy.cuda.get_current_stream().ptr or _LEGACY_STREAM if stream is None else stream
         self._context = _VOID(self._sim.tf_sim_context(ctypes.c_uint64(current), self._allocate))
         for array in arrays:
+            dtype = TYPES[np.dtype(array.dtype).name]
             dims = (ctypes.c_int64 * 8)(*array.shape)
             memory = _VOID(_address(array)), ctypes.c_uint64(array.nbytes)
             may_be_reused = in_place or isinstance(array, np.ndarray)
-            self._sim.tf_sim_add_input(
-                self._context, node.dtype, len(array.shape), dims, *memory, may_be_reused
-            )
+            self._sim.tf_sim_add_input(self._context, dtype, len(array.shape), dims, *memory, may_be_reused)
         self._sim.tf_sim_compute(node.builder, node.kernel, self._context)
 
     def _make(self, size: int) -> int:
         self._made.append(self._cupy.empty((size,), np.uint8))
         return int(self._made[-1].__cuda_array_interface__["data"][0])
 
+    def _wait(self, deadline_s: float) -> str:
+        assert self._sim.tf_sim_wait(self._context, ctypes.c_double(deadline_s)), "the op has not ended"
+        return str(self._sim.tf_sim_error(self._context).decode())
+
     def outputs(self, deadline_s: float = 60) -> list[np.ndarray[Any, Any]]:
         """Waits for the end. Returns the results' values, or raises RuntimeError with the error's text."""
-        assert self._sim.tf_sim_wait(self._context, ctypes.c_double(deadline_s)), "the op has not ended"
-        error = self._sim.tf_sim_error(self._context).decode()
+        error = self._wait(deadline_s)
         addresses = [self._sim.tf_sim_output(self._context, index) for index in range(len(self._inputs))]
         self._sim.tf_sim_free_context(self._context)
         if error:
             raise RuntimeError(error)
         return [self._values(array, address) for array, address in zip(self._inputs, addresses)]
+
+    def results(self, count: int = 1, deadline_s: float = 60) -> list[np.ndarray[Any, Any]]:
+        """Like outputs(), for ops whose results have shapes of their own. They must lie on the GPU."""
+        error = self._wait(deadline_s)
+        found = [] if error else [self._result(index) for index in range(count)]
+        self._sim.tf_sim_free_context(self._context)
+        if error:
+            raise RuntimeError(error)
+        return found
+
+    def address(self) -> int:
+        """The place of the first result, once the op has ended."""
+        assert self._wait(60) == ""
+        return self._place(0)[1]
+
+    def drop(self) -> None:
+        """Waits for the end, and drops the results."""
+        assert self._wait(60) == ""
+        self._sim.tf_sim_free_context(self._context)
+
+    def counts(self) -> list[int]:
+        """The second result of an alltoall, which lies on the host. Call it before results()."""
+        assert self._wait(60) == ""
+        shape, address = self._place(1)
+        return np.ctypeslib.as_array((ctypes.c_int64 * shape[0]).from_address(address)).tolist()
+
+    def _place(self, index: int) -> tuple[tuple[int, ...], int]:
+        dims = (ctypes.c_int64 * 8)()
+        ndim = self._sim.tf_sim_output_dims(self._context, index, dims)
+        return tuple(dims[:ndim]), self._sim.tf_sim_output(self._context, index) or 0
+
+    def _result(self, index: int) -> np.ndarray[Any, Any]:
+        shape, address = self._place(index)
+        values = np.empty(shape, np.dtype(self._inputs[0].dtype))
+        if values.nbytes > 0:
+            cuda = gpu_arrays.calls()
+            assert cuda.pointer_attribute(MEMORY_TYPE, address) == ON_DEVICE, "a result is on the host"
+            values = np.frombuffer(cuda.read(address, values.nbytes), values.dtype).reshape(shape)
+        return values
 
     def _values(self, like: Any, address: int | None) -> np.ndarray[Any, Any]:
         for array in (like, *self._made):

@@ -78,6 +78,11 @@ typedef void* (*rc_allocate)(void* context, int32_t ndim, const int64_t* dims);
  * closed. */
 typedef void (*rc_shared_result)(void* context, int32_t tensor, void* memory, void* loan,
                                  void (*release)(void* loan, void* memory));
+/* Announces a result in memory of a GPU, which the engine has allocated. Called as rc_allocate is.
+ * The memory stays valid until the reference is freed (engine.gpu_free, or prepared.result_free
+ * after the engine's end), from any thread. */
+typedef void (*rc_gpu_result)(void* context, int32_t ndim, const int64_t* dims, void* memory,
+                              rc_result* result);
 /* Reports the end of an accepted request. Called exactly once, before engine.close() returns, on
  * a thread of the engine or on the thread that drives the engine. It is never called inside
  * submit(), but possibly inside submit_and_drive(). Several callbacks may run at once, in any
@@ -134,6 +139,11 @@ typedef struct rc_request {
    * GPU, also those of `allocate`. The row counts of an alltoall are in host memory. Not together
    * with `shared_result`. */
   uint64_t stream;
+  /* With `stream`, `allocate` and a kind that makes results: the engine allocates them on the GPU,
+   * and calls this instead of `allocate`, which is for the row counts of an alltoall alone. An
+   * allocator that hands out memory in the order of a stream must not be called for them: earlier
+   * work of the stream may still use such memory. NULL: `allocate` serves all results. */
+  rc_gpu_result gpu_result;
 } rc_request;
 
 enum rc_measure { RC_LATENCY = 1, RC_EXCHANGE = 2, RC_BANDWIDTH = 4 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "api/device_requests.h"
+#include "api/engine_handle.h"
 #include "base/clock.h"
 #include "base/text.h"
 
@@ -77,12 +78,31 @@ Status translate(const rc_request& from, Request& to) {
   return {};
 }
 
+// Lets the engine allocate the results on the GPU, and announces them.
+void give_gpu_results(const rc_request& from, Request& to) {
+  const std::size_t tensors = to.tensors.size();
+  const std::size_t results = to.kind == Kind::alltoall ? tensors + 1 : tensors;
+  to.allocate = [give = from.gpu_result, context = from.context, results, tensors, dtype = to.dtype,
+                 memory = to.result_memory, counts = std::move(to.allocate),
+                 requested = std::size_t{0}](const std::vector<int64_t>& dims) mutable -> void* {
+    if (requested++ % results >= tensors) return counts(dims);
+    uint64_t bytes = size_of(dtype);
+    for (const int64_t dim : dims) bytes *= static_cast<uint64_t>(dim);
+    const std::shared_ptr<std::byte[]> made = memory(bytes);
+    if (made == nullptr) return nullptr;
+    give(context, static_cast<int32_t>(dims.size()), dims.data(), made.get(), new rc_result{made});
+    return made.get();
+  };
+}
+
 }  // namespace
 
 Status request_from(Session& session, const rc_request& from, Request& to) {
   RC_RETURN_IF_ERROR(translate(from, to));
   RC_RETURN_IF_ERROR(session.resolve(JobRank(from.root), to));
-  return from.stream == 0 ? Status() : use_stream(session, from.stream, to);
+  if (from.stream != 0) RC_RETURN_IF_ERROR(use_stream(session, from.stream, to));
+  if (from.gpu_result != nullptr && to.result_memory) give_gpu_results(from, to);
+  return {};
 }
 
 Status operation_from(Session& session, const rc_request& from, OperationRef& operation) {

@@ -57,8 +57,11 @@ Status Session::device_memory(DeviceMemory*& memory) {
 
 // The ways that memory of GPUs has taken so far. "" without such memory.
 std::string Session::gpu_summary() {
-  const std::lock_guard lock(device_memory_mutex_);
-  if (device_memory_ == nullptr) return "";
+  {
+    // Not held below: the thread with the baton may free memory of a GPU, which takes the mutex.
+    const std::lock_guard lock(device_memory_mutex_);
+    if (device_memory_ == nullptr) return "";
+  }
   Transport::Counters wire;
   GpuCounters gpus;
   driver_->inspect([&](Engine&) {

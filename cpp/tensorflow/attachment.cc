@@ -24,6 +24,7 @@ bool Attachment::attach(const rc_api* api, rc_engine* engine) {
   api_ = engine == nullptr ? nullptr : api;
   engine_ = engine;
   ps_ = nullptr;
+  ++attached_;
   return true;
 }
 
@@ -34,7 +35,7 @@ void Attachment::attach_servers(rc_ps* ps) {
 
 Attachment::Use Attachment::use() {
   std::shared_lock<std::shared_mutex> lock(mutex_);
-  return {std::move(lock), api_, engine_, ps_};
+  return {std::move(lock), api_, engine_, ps_, attached_};
 }
 
 }  // namespace rdmacoll::tensorflow

@@ -2,6 +2,7 @@
 // the engine in this process-wide object.
 #pragma once
 
+#include <cstdint>
 #include <mutex>
 #include <shared_mutex>
 
@@ -25,7 +26,8 @@ class Attachment {
     std::shared_lock<std::shared_mutex> lock;
     const rc_api* api;
     rc_engine* engine;
-    rc_ps* ps;  // null if there are no such servers
+    rc_ps* ps;          // null if there are no such servers
+    uint64_t attached;  // the number of the attachment of this engine
   };
   Use use();
 
@@ -34,6 +36,7 @@ class Attachment {
   const rc_api* api_ = nullptr;
   rc_engine* engine_ = nullptr;
   rc_ps* ps_ = nullptr;
+  uint64_t attached_ = 0;
 };
 
 }  // namespace rdmacoll::tensorflow

@@ -1,6 +1,7 @@
 #include "tensorflow/gpu_kernels.h"
 
 #include <atomic>
+#include <initializer_list>
 #include <string>
 
 #include "tensorflow/attributes.h"
@@ -9,15 +10,19 @@
 namespace rdmacoll::tensorflow {
 namespace {
 
-// The ops whose outputs are allocated before the submission. TensorFlow gives memory of a GPU in
-// the order of its stream. The engine follows the stream up to the submission, not beyond it.
 struct GpuOp {
   const char* name;
   void* (*create)(TF_OpKernelConstruction*);
+  std::initializer_list<const char*> on_host;  // arguments
 };
 constexpr GpuOp kOps[] = {
-    {"RdmacollAllreduce", &Kernel::create<RC_ALLREDUCE, true>},
-    {"RdmacollBroadcast", &Kernel::create<RC_BROADCAST, true>},
+    {"RdmacollAllreduce", &Kernel::create<RC_ALLREDUCE, true>, {}},
+    {"RdmacollBroadcast", &Kernel::create<RC_BROADCAST, true>, {}},
+    {"RdmacollAllgather", &Kernel::create<RC_ALLGATHER, true>, {}},
+    {"RdmacollReducescatter", &Kernel::create<RC_REDUCESCATTER, true>, {}},
+    {"RdmacollAlltoall", &Kernel::create<RC_ALLTOALL, true>, {"splits", "received_splits"}},
+    {"RdmacollGather", &Kernel::create<RC_GATHER, true>, {}},
+    {"RdmacollScatter", &Kernel::create<RC_SCATTER, true>, {"splits"}},
 };
 // The dtypes of gradients. TensorFlow keeps most integers in host memory.
 constexpr TF_DataType kTypes[] = {TF_HALF,   TF_BFLOAT16,  TF_FLOAT,
@@ -28,6 +33,7 @@ std::atomic<rc_tf_stream_of> stream_function{nullptr};
 void register_kernel(const GpuOp& op, TF_DataType type, TF_Status* status) {
   TF_KernelBuilder* const kernel =
       TF_NewAsyncKernelBuilder(op.name, "GPU", op.create, &Kernel::compute, &Kernel::destroy);
+  for (const char* argument : op.on_host) TF_KernelBuilder_HostMemory(kernel, argument);
   TF_KernelBuilder_TypeConstraint(kernel, "T", type, status);
   if (TF_GetCode(status) == TF_OK) TF_RegisterKernelBuilder(op.name, kernel, status);
 }

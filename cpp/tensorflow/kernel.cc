@@ -121,6 +121,7 @@ void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDo
     const Attachment::Use use = Attachment::instance().use();
     pending->api = use.api;
     pending->engine = use.engine;
+    pending->attached = use.attached;
     if (kernel->collect(context, *pending, status.get())) {
       pending->done = std::move(finish);
       // From here on the callback may run at any moment.
@@ -254,6 +255,7 @@ std::string Kernel::submit(Pending& pending) {
   request.n_tensors = static_cast<int32_t>(pending.tensors.size());
   request.tensors = pending.tensors.data();
   if (makes_result()) request.allocate = &Kernel::on_allocate;
+  if (makes_result() && is_on_gpu_) request.gpu_result = &Kernel::on_gpu_result;
   if (pending.is_placed) {
     request.allocate = &Kernel::on_own_output;
     request.shared_result = &Kernel::on_shared_result;

@@ -43,8 +43,9 @@ class Kernel {
     const rc_api* api = nullptr;
     rc_engine* engine = nullptr;
     Done done;
-    uint32_t round = 0;   // from Waiting
-    uint64_t stream = 0;  // the CUDA stream of tensors on a GPU
+    uint32_t round = 0;     // from Waiting
+    uint64_t stream = 0;    // the CUDA stream of tensors on a GPU
+    uint64_t attached = 0;  // the attachment of the engine
     std::size_t bytes = 0;
     bool is_placed = false;                 // the engine chooses the memory of its outputs
     std::atomic<bool> one_has_left{false};  // set by compute() or the engine's callback
@@ -96,6 +97,9 @@ class Kernel {
   void recycle(std::unique_ptr<Pending> pending);
 
   static void* on_allocate(void* context, int32_t ndim, const int64_t* dims);
+  static void on_gpu_result(void* context, int32_t ndim, const int64_t* dims, void* memory,
+                            rc_result* result);
+  std::size_t result_index(Pending& pending) const;
   static void* on_own_output(void* context, int32_t ndim, const int64_t* dims);
   static void on_shared_result(void* context, int32_t index, void* memory, void* loan,
                                void (*release)(void* loan, void* memory));

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 
+#include "tensorflow/attachment.h"
 #include "tensorflow/attributes.h"
 #include "tensorflow/kernel.h"
 
@@ -25,6 +26,25 @@ struct Loan {
   static void end(void* memory, std::size_t, void* argument) {
     const std::unique_ptr<Loan> loan(static_cast<Loan*>(argument));
     loan->release(loan->context, memory);
+  }
+};
+
+// Memory of a GPU under a tensor that TensorFlow owns.
+struct GpuLoan {
+  const rc_api* api = nullptr;
+  uint64_t attached = 0;
+  uint64_t stream = 0;
+  rc_result* result = nullptr;
+
+  // Work of the stream may still use the memory. Once the engine has ended, nobody uses it again.
+  static void end(void*, std::size_t, void* argument) {
+    const std::unique_ptr<GpuLoan> loan(static_cast<GpuLoan*>(argument));
+    const Attachment::Use use = Attachment::instance().use();
+    if (use.api != nullptr && use.attached == loan->attached) {
+      use.api->engine->gpu_free(use.engine, loan->result, loan->stream);
+    } else {
+      loan->api->prepared->result_free(loan->result);
+    }
   }
 };
 
@@ -97,13 +117,28 @@ void* Kernel::borrow_output(TF_OpKernelContext* context, int index, const Pendin
   return memory;
 }
 
+// All outputs are requested again if ranks turn out to have other numbers of rows.
+std::size_t Kernel::result_index(Pending& pending) const {
+  const std::size_t outputs = kind_ == RC_ALLTOALL ? 2 : pending.tensors.size();
+  pending.results.resize(outputs);
+  return pending.requested++ % outputs;
+}
+
+void Kernel::on_gpu_result(void* context, int32_t ndim, const int64_t* dims, void* memory,
+                           rc_result* result) {
+  auto* pending = static_cast<Pending*>(context);
+  const Kernel& kernel = *pending->kernel;
+  std::size_t bytes = size_of_dtype(kernel.dtype_);
+  for (int32_t i = 0; i < ndim; ++i) bytes *= static_cast<std::size_t>(dims[i]);
+  auto* const loan = new GpuLoan{pending->api, pending->attached, pending->stream, result};
+  pending->results[kernel.result_index(*pending)].reset(
+      TF_NewTensor(kernel.type_, dims, ndim, memory, bytes, &GpuLoan::end, loan));
+}
+
 void* Kernel::on_allocate(void* context, int32_t ndim, const int64_t* dims) {
   auto* pending = static_cast<Pending*>(context);
   const Kernel& kernel = *pending->kernel;
-  // All outputs are requested again if ranks turn out to have other numbers of rows.
-  const std::size_t outputs = kernel.kind_ == RC_ALLTOALL ? 2 : pending->tensors.size();
-  pending->results.resize(outputs);
-  const std::size_t index = pending->requested++ % outputs;
+  const std::size_t index = kernel.result_index(*pending);
   const bool is_counts = kernel.kind_ == RC_ALLTOALL && index == 1;
   std::size_t bytes = is_counts ? sizeof(int64_t) : size_of_dtype(kernel.dtype_);
   for (int32_t i = 0; i < ndim; ++i) bytes *= static_cast<std::size_t>(dims[i]);

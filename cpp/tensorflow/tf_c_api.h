@@ -102,6 +102,8 @@ TF_KernelBuilder* TF_NewAsyncKernelBuilder(const char* op, const char* device,
                                            void (*destroy)(void*));
 void TF_KernelBuilder_TypeConstraint(TF_KernelBuilder*, const char* attribute, TF_DataType,
                                      TF_Status*);
+// The argument lies in host memory, also on a GPU.
+void TF_KernelBuilder_HostMemory(TF_KernelBuilder*, const char* argument);
 void TF_RegisterKernelBuilder(const char* name, TF_KernelBuilder*, TF_Status*);
 void TF_RunAsyncOpKernelDoneCallback(TF_AsyncOpKernelDoneCallback*);
 

@@ -11,7 +11,7 @@ _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 ABI_VERSION = 1
-HEADER_HASH = 0xE16D64583653E3B3
+HEADER_HASH = 0x5D44CFB94BE054CF
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -52,8 +52,8 @@ KINDS = {
 
 # rc_request:
 #   size kind dtype op root prescale postscale name iteration n_tensors tensors allocate done
-#   context manifest splits n_splits process_set shared_result group stream
-REQUEST = struct.Struct("@IiiiiddPqiPPPPPPiiPPQ")
+#   context manifest splits n_splits process_set shared_result group stream gpu_result
+REQUEST = struct.Struct("@IiiiiddPqiPPPPPPiiPPQP")
 
 # rc_tensor: input output ndim dims label
 TENSOR = struct.Struct("@PPi8qP")

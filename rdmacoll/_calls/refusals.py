@@ -69,6 +69,6 @@ def _refuse(engine: Engine, address: int, kind: int, name: str | None, process_s
         0,
         process_set,
     )
-    mirror.REQUEST.pack_into(request, 0, *fields, 0, 0, 0)
+    mirror.REQUEST.pack_into(request, 0, *fields, 0, 0, 0, 0)
     struct_buffer = (ctypes.c_char * len(request)).from_buffer(request)
     engine.library.refuse(address, ctypes.addressof(struct_buffer), reason.encode("utf-8", "replace"))

@@ -174,6 +174,7 @@ class Call:
             0,
             0,
             self.stream,
+            0,
         )
         return scratch
 

@@ -143,13 +143,106 @@ assert error_of(ops.run("RdmacollAllreduce", [array])).startswith("NotInitialize
     run(program(body, after=after), 2, env=place.environment(), deadline_s=200).succeeded()
 
 
+MOVED = """
+ops = start()
+for dtype in (np.float16, np.float32, np.float64, np.complex64):
+    for rows in (0, 1, 3000, 300000):
+        mine = np.arange(2 * (rows + me), dtype=np.float64).reshape(rows + me, 2).astype(dtype) + me
+        theirs = [np.arange(2 * (rows + r), dtype=np.float64).reshape(rows + r, 2).astype(dtype) + r
+                  for r in range(size)]
+        tail = np.full((me, 3), me, dtype)                       # a rank without rows
+        found = ops.run("RdmacollAllgather", [cupy.array(mine), cupy.array(tail)]).results(2)
+        assert (found[0] == np.concatenate(theirs)).all(), (dtype, rows)
+        assert (found[1] == np.concatenate([np.full((r, 3), r, dtype) for r in range(size)])).all()
+
+        values = np.full((rows, 2), me + 1, dtype)
+        [part] = ops.run("RdmacollReducescatter", [cupy.array(values)]).results()
+        assert part.shape == (rows // size + (me < rows % size), 2)
+        assert (part == size * (size + 1) // 2).all()
+
+        splits = np.array([rows, me], np.int64)                  # rank 0 gets `rows`, rank 1 few or none
+        values = np.repeat(np.array([[10 * me], [10 * me + 1]], dtype), splits, axis=0)
+        run = ops.run("RdmacollAlltoall", [cupy.array(values), splits])
+        counts = run.counts()
+        assert counts == ([rows] * size if me == 0 else list(range(size))), counts
+        [part] = run.results()
+        wanted = np.repeat(np.array([[10 * r + me] for r in range(size)], dtype), counts, axis=0)
+        assert (part == wanted).all(), (dtype, rows)
+
+        [whole] = ops.run("RdmacollGather", [cupy.array(mine)], root_rank=1).results()
+        assert (whole == (np.concatenate(theirs) if me == 1 else np.empty((0, 2), dtype))).all()
+        given = cupy.array(theirs[1]) if me == 1 else cupy.array(np.empty((0, 2), dtype))
+        splits = np.array([rows, 1] if me == 1 else [], np.int64)
+        [part] = ops.run("RdmacollScatter", [given, splits], root_rank=1).results()
+        assert (part == (theirs[1][:rows] if me == 0 else theirs[1][rows:])).all()
+"""
+
+
+def test_ops_whose_results_have_sizes_of_their_own_are_right(place):
+    run_body(place, begin() + MOVED)
+
+
+def test_row_counts_lie_on_the_host(place):
+    run_body(
+        place,
+        begin()
+        + """
+ops = start()
+assert ops.lies_on_host("RdmacollAlltoall", "splits") and ops.lies_on_host("RdmacollScatter", "splits")
+assert ops.lies_on_host("RdmacollAlltoall", "received_splits")
+assert not ops.lies_on_host("RdmacollAlltoall", "tensor")
+""",
+        1,
+    )
+
+
+# Work of the stream may still read a result when TensorFlow drops it.
+def test_memory_of_a_dropped_result_is_used_again_after_the_work_of_its_stream(place):
+    run_body(
+        place,
+        begin()
+        + """
+ops, cuda = start(), gpu_arrays.calls()
+stream, second = cuda.stream(1), cuda.stream(1)
+kept = cupy.array(np.zeros(100_000, np.float32))
+for turn in range(3):
+    with cupy.cuda.ExternalStream(stream.value):
+        run = ops.run("RdmacollAllgather", [cupy.array(np.full(50_000, 2.0 * turn + me, np.float32))])
+        address = run.address()
+    with cuda.blocked(stream), cupy.cuda.ExternalStream(second.value):
+        cuda.copy(gpu_arrays.address(kept), address, 400_000, stream)
+        run.drop()
+        for _ in range(2):
+            ops.run("RdmacollAllgather", [cupy.array(np.full(50_000, -1.0, np.float32))]).drop()
+    cuda.synchronize(stream)
+    assert (kept.get().reshape(2, 50_000) == [[2.0 * turn], [2.0 * turn + 1]]).all(), turn
+""",
+    )
+
+
+def test_results_outlive_the_engine(place):
+    after = """
+rdmacoll.shutdown()
+assert (run.results()[0] == [[0, 0, 0], [1, 1, 1]]).all()
+"""
+    body = (
+        begin()
+        + """
+ops = start()
+run = ops.run("RdmacollAllgather", [cupy.array(np.full((1, 3), me, np.float32))])
+run.address()
+"""
+    )
+    run(program(body, after=after), 2, env=place.environment(), deadline_s=200).succeeded()
+
+
 def test_other_ops_have_no_kernel_for_gpus(place):
     run_body(
         place,
         begin()
         + """
 ops = start()
-for op in ("RdmacollAllgather", "RdmacollReducescatter", "RdmacollReduce", "RdmacollPsPush"):
+for op in ("RdmacollReduce", "RdmacollPsPush"):
     try:
         ops.run(op, [cupy.array(np.ones(3, np.float32))])
     except AssertionError as error:

@@ -23,7 +23,8 @@ OTHER = ROOT / "cpp" / "tensorflow" / "kernel.cc"  # a source with headers that 
 KERNELS = """
 from tensorflow.python.framework import kernels
 found = {}
-for op in ("RdmacollAllreduce", "RdmacollBroadcast", "RdmacollAllgather", "RdmacollPsPush"):
+for op in ("RdmacollAllreduce", "RdmacollBroadcast", "RdmacollAllgather", "RdmacollReducescatter",
+           "RdmacollAlltoall", "RdmacollGather", "RdmacollScatter", "RdmacollReduce", "RdmacollPsPush"):
     gpu = [one for one in kernels.get_registered_kernels_for_op(op).kernel if one.device_type == "GPU"]
     found[op] = sorted(tf.as_dtype(one.constraint[0].allowed_values.list.type[0]).name for one in gpu)
 """
@@ -59,8 +60,9 @@ def test_the_kernels_are_registered_in_a_tensorflow_without_a_gpu(built, library
     monkeypatch.setenv("RDMACOLL_CACHE", str(built.parent.parent))
     assert _gpu_op.register(library[1])
     found = kernels_on_gpus()
-    assert found["RdmacollAllreduce"] == found["RdmacollBroadcast"] == DTYPES
-    assert found["RdmacollAllgather"] == found["RdmacollPsPush"] == []  # TensorFlow copies for these
+    assert found.pop("RdmacollReduce") == found.pop("RdmacollPsPush") == []  # TensorFlow copies for these
+    assert len(found) == 7
+    assert all(dtypes == DTYPES for dtypes in found.values()), found
 
 
 def test_a_library_that_does_not_fit_is_not_loaded(built, cache, monkeypatch, capfd):

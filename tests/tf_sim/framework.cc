@@ -1,10 +1,15 @@
 // A library with the name of TensorFlow's own, which runs our kernels without TensorFlow. Its
 // tensors may lie in memory of the fake GPU, which no processor can read. tests/tf_sim.py calls it.
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,10 +25,12 @@ struct TF_Tensor {
   std::vector<int64_t> dims;
   void* data;
   size_t bytes;
+  std::shared_ptr<void> memory = nullptr;  // tensors that a kernel has made
 };
 struct TF_KernelBuilder {
   std::string op, device;
-  int type = 0;  // 0: all
+  int type = 0;                        // 0: all
+  std::set<std::string> on_host = {};  // arguments
   void* (*create)(TF_OpKernelConstruction*);
   void (*compute)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*);
   void (*destroy)(void*);
@@ -78,6 +85,12 @@ void TF_SetStatus(TF_Status* status, TF_Code code, const char* text) { set(statu
 TF_Code TF_GetCode(const TF_Status* status) { return status->code; }
 const char* TF_Message(const TF_Status* status) { return status->text.c_str(); }
 
+TF_Tensor* TF_NewTensor(TF_DataType type, const int64_t* dims, int ndim, void* data, size_t bytes,
+                        void (*deallocator)(void* data, size_t bytes, void* argument),
+                        void* argument) {
+  const auto free = [=](void* memory) { deallocator(memory, bytes, argument); };
+  return new TF_Tensor{type, {dims, dims + ndim}, data, bytes, {data, free}};
+}
 void TF_DeleteTensor(TF_Tensor* tensor) { delete tensor; }
 int TF_NumDims(const TF_Tensor* tensor) { return static_cast<int>(tensor->dims.size()); }
 int64_t TF_Dim(const TF_Tensor* tensor, int index) { return tensor->dims[index]; }
@@ -104,12 +117,15 @@ TF_KernelBuilder* TF_NewAsyncKernelBuilder(const char* op, const char* device,
                                            void (*compute)(void*, TF_OpKernelContext*,
                                                            TF_AsyncOpKernelDoneCallback*),
                                            void (*destroy)(void*)) {
-  return new TF_KernelBuilder{op, device, 0, create, compute, destroy};
+  return new TF_KernelBuilder{op, device, 0, {}, create, compute, destroy};
 }
 void TF_KernelBuilder_TypeConstraint(TF_KernelBuilder* builder, const char*, TF_DataType type,
                                      TF_Status* status) {
   builder->type = type;
   set(status, TF_OK, "");
+}
+void TF_KernelBuilder_HostMemory(TF_KernelBuilder* builder, const char* argument) {
+  builder->on_host.insert(argument);
 }
 void TF_RegisterKernelBuilder(const char*, TF_KernelBuilder* builder, TF_Status* status) {
   const bool is_refused =
@@ -162,6 +178,25 @@ TF_Tensor* TF_ForwardInputOrAllocateOutput(TF_OpKernelContext* context, const in
   if (!input.may_be_reused && output.bytes > 0) output.data = context->allocate(output.bytes);
   context->outputs[index] = output;
   return new TF_Tensor(output);
+}
+// TensorFlow allocates memory of a GPU in the order of its stream, which a kernel does not follow
+// any more when the engine wants memory.
+TF_Tensor* TF_AllocateTemp(TF_OpKernelContext*, TF_DataType type, const int64_t* dims, int ndim,
+                           TF_AllocatorAttributes* attributes, TF_Status* status) {
+  if (attributes->on_host == 0) {
+    std::fprintf(stderr, "tf_sim: memory of a GPU is allocated after the submission\n");
+    std::abort();
+  }
+  set(status, TF_OK, "");
+  size_t bytes = 8;
+  for (int i = 0; i < ndim; ++i) bytes *= static_cast<size_t>(dims[i]);
+  void* const data = std::calloc(bytes + 1, 1);
+  return new TF_Tensor{type, {dims, dims + ndim}, data, bytes, {data, std::free}};
+}
+void TF_SetOutput(TF_OpKernelContext* context, int index, const TF_Tensor* tensor,
+                  TF_Status* status) {
+  set(status, TF_OK, "");
+  context->outputs[index] = *tensor;
 }
 void TF_OpKernelContext_Failure(TF_OpKernelContext* context, TF_Status* status) {
   context->error = status->text;
@@ -227,6 +262,15 @@ int tf_sim_wait(TF_OpKernelContext* context, double seconds) {
 }
 const char* tf_sim_error(TF_OpKernelContext* context) { return context->error.c_str(); }
 void* tf_sim_output(TF_OpKernelContext* context, int index) { return context->outputs[index].data; }
+// Writes the dimensions and returns their number.
+int tf_sim_output_dims(TF_OpKernelContext* context, int index, int64_t* dims) {
+  const std::vector<int64_t>& found = context->outputs[index].dims;
+  std::copy(found.begin(), found.end(), dims);
+  return static_cast<int>(found.size());
+}
+int tf_sim_is_on_host(const TF_KernelBuilder* builder, const char* argument) {
+  return builder->on_host.contains(argument) ? 1 : 0;
+}
 void tf_sim_free_context(TF_OpKernelContext* context) { delete context; }
 // Stands for the library of `rdmacoll build-gpu-op`.
 uint64_t tf_sim_stream_of(void* context) {

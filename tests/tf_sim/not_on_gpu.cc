@@ -9,10 +9,7 @@
   }
 
 extern "C" {
-NOT_ON_GPU(TF_NewTensor)
 NOT_ON_GPU(TF_AllocateOutput)
-NOT_ON_GPU(TF_AllocateTemp)
-NOT_ON_GPU(TF_SetOutput)
 NOT_ON_GPU(TF_OpKernelConstruction_GetAttrStringList)
 NOT_ON_GPU(TF_ShapeInferenceContextNumInputs)
 NOT_ON_GPU(TF_NewShapeHandle)
