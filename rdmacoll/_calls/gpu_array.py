@@ -34,7 +34,7 @@ class GpuMemory:
         """The stream whose later work finds the memory complete. None: all work finds it so."""
         if self._last_order is None or not self._engine.is_open:
             return None
-        is_complete = not self._is_used_repeatedly and self._engine.is_done_with_arrays()
+        is_complete = not self._is_used_repeatedly and self._engine.keeper.is_done()
         return None if is_complete else self._last_order.stream
 
     def use_on(self, order: Order, *, repeatedly: bool) -> None:

@@ -240,7 +240,7 @@ def _perform(engine: Engine, call: Call, *, has_results: bool) -> Operation | No
         finished = slot.value
         slot.value = None
         if finished and code == abi.DONE:
-            engine.keep_until_done(finished, (call.inputs, call.outputs))
+            engine.keeper.keep(finished, (call.inputs, call.outputs))
         elif finished:
             library.handle_free(finished)
         if code != abi.DONE:
@@ -281,7 +281,7 @@ class Operation:
         """Passes the handle, and the duty to free it, to the object that `take` makes."""
         end = self._engine.library.handle_end(self.handle) if self._is_on_gpu else None
         if end:
-            self._engine.keep_until_done(end, self._arrays)
+            self._engine.keeper.keep(end, self._arrays)
         handle, self.handle = self.handle, 0
         try:
             return take(handle)
@@ -324,7 +324,10 @@ class Operation:
         engine = self._engine
         if not self.handle or engine.is_forked:
             return
-        engine.abandon(self.handle, self._arrays)
+        if self._is_on_gpu:
+            engine.keeper.keep(self.handle, self._arrays)
+        else:
+            engine.abandon(self.handle, self._arrays)
         engine.release(id(self))
 
 

@@ -14,6 +14,7 @@ from rdmacoll._abi.settings import Values
 from rdmacoll._base.sealed import Seen
 from rdmacoll._ps.variable_servers import VariableServers
 from rdmacoll._start.bootstrap_exchange import AddressHolder, BootstrapExchange
+from rdmacoll._world.array_keeper import ArrayKeeper
 from rdmacoll.engine.errors import NotInitializedError, RankFailedError, RdmacollError
 from rdmacoll.engine.process_set import ProcessSet
 
@@ -58,11 +59,12 @@ class Engine:
         self.process_sets: dict[int, ProcessSet] = {}  # by number, without the set of all ranks
         self.initial_sets: set[int] = set()  # numbers of those that `init` was given
         self.restored_sets: set[int] = set()  # those of the world before, until add_process_set names them
-        # Abandoned operations, and ended ones whose work a GPU still does, with the arrays that these may
-        # touch. `interrupted` has prepared runs that an exception ended. The library cannot tell whether they
-        # are done.
+        # Abandoned operations, with the arrays that the engine may still touch. `interrupted` has prepared
+        # runs that an exception ended. The library cannot tell whether these are done.
         self.unfinished: list[tuple[int, object]] = []
         self.interrupted: list[tuple[int, object]] = []
+        # Ended operations whose work a GPU still does, and abandoned ones on GPUs, with their arrays.
+        self.keeper = ArrayKeeper(library.handle_done, library.handle_free)
         # None without the extension
         self.plain_calls = fast_calls.calls_of(address, self.topology[1], self.topology[0])
         self._holders: set[int] = set()
@@ -112,9 +114,11 @@ class Engine:
         if self.plain_calls is not None:
             self.plain_calls.is_open = False
         self.library.engine_close(self.address, cause)
-        self._free_unfinished()
+        while self.unfinished:
+            self.library.handle_free(self.unfinished.pop()[0])
         while self.interrupted:
             self.library.prepared_free(self.interrupted.pop()[0])
+        self.keeper.end()
         self.release(id(self))
 
     def abandon(self, handle: int, arrays: object) -> None:
@@ -122,45 +126,16 @@ class Engine:
         if not self.is_open or self.library.handle_done(handle):
             self.library.handle_free(handle)
             return
-        self._keep(handle, arrays)
+        self.unfinished.append((handle, arrays))
         if len(self.unfinished) >= _SWEEP_FROM:
             self.sweep()
 
-    def keep_until_done(self, handle: int, arrays: object) -> None:
-        """Takes a handle for the end of work on a GPU, and the arrays that it uses. Frees those of earlier
-        calls whose work is done."""
-        self.sweep()
-        self._keep(handle, arrays)
-
-    def is_done_with_arrays(self) -> bool:
-        """Whether no operation that has ended still has work on a GPU."""
-        self.sweep()
-        return not self.unfinished
-
     def sweep(self) -> None:
-        """Frees the handles and arrays of operations that have ended. Any thread may call it at any time."""
-        for _ in range(len(self.unfinished)):
-            try:
-                handle, arrays = self.unfinished.pop(0)  # only this thread has the entry now
-            except IndexError:
-                return
-            if self.library.handle_done(handle):
-                self.library.handle_free(handle)
-            else:
-                self._keep(handle, arrays)
-
-    def _keep(self, handle: int, arrays: object) -> None:
-        self.unfinished.append((handle, arrays))
-        if not self.is_open:  # `close` may have looked before
-            self._free_unfinished()
-
-    def _free_unfinished(self) -> None:
-        while True:
-            try:
-                handle = self.unfinished.pop()[0]
-            except IndexError:
-                return
-            self.library.handle_free(handle)
+        """Frees the handles and arrays of abandoned operations that have ended."""
+        for entry in list(self.unfinished):
+            if self.library.handle_done(entry[0]):
+                self.unfinished.remove(entry)
+                self.library.handle_free(entry[0])
 
     @contextmanager
     def held(self) -> Iterator[int]:

@@ -142,7 +142,7 @@ class PreparedCall(_Run):
         else:
             end = engine.library.prepared_end(address) if self._is_on_gpu else None
             if end:
-                engine.keep_until_done(end, self._arrays)
+                engine.keeper.keep(end, self._arrays)
             engine.library.prepared_free(address)
         engine.release(id(self))
 

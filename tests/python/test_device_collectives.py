@@ -74,7 +74,8 @@ for turn in range(30):
     handle = engine.allreduce_async(array, rdmacoll.Sum, stream=other)
     total = handle.wait()
     assert type(total) is cupy.ndarray and total is not array
-    assert (total.get() == right(turn)).all() and (array.get() == values).all()
+    with other:  # finds the result, as later work of this stream
+        assert (total.get() == right(turn)).all() and (array.get() == values).all()
 """)
 
 
