@@ -25,9 +25,13 @@ std::vector<std::byte> SimTransport::gathered(const Posted& from) const {
   return bytes;
 }
 
+// A peer that is wrong about the decision may send fewer bytes, or more.
 void SimTransport::scatter(const std::vector<std::byte>& bytes, const Posted& to) const {
   const std::byte* from = bytes.data();
-  for (const Piece& piece : to.pieces) {
+  std::size_t left = bytes.size();
+  for (Piece piece : to.pieces) {
+    piece.bytes = std::min(piece.bytes, left);
+    left -= piece.bytes;
     if (piece.gpu != kHost) {
       to.hold->write(piece, from);
     } else if (piece.bytes > 0) {
