@@ -98,6 +98,13 @@ def test_schedules_are_right_and_well_chosen_in_all_large_worlds(builds) -> None
 
 @pytest.mark.slow
 @pytest.mark.needs_build("test")
+def test_1000_worlds_over_the_direct_way_leave_nothing_behind(builds) -> None:
+    program = builds.wait("test") / "multiprocess_tests"
+    check_longer(program, "GpuDirectEnd.of_many_worlds*", "RDMACOLL_TEST_GPU_WORLDS", 1000, 1200)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_build("test")
 def test_ranks_agree_in_ten_million_random_events(builds) -> None:
     program = builds.wait("test") / "unit_tests"
     check_longer(program, "AgreementOfRanks*", "RDMACOLL_TEST_AGREEMENT_STEPS", 10_000_000, 1800)

@@ -42,7 +42,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 @pytest.mark.parametrize("place", places(is_fake_slow=True), indirect=True)
-@pytest.mark.parametrize("size", [2, 4], ids=["two", "four"])
+@pytest.mark.parametrize("size", [2, 4, 5], ids=["two", "four", "five"])
 def test_collectives_equal_numpy(place: Place, size: int) -> None:
     run_numpy_program(place, size, **ALWAYS)
 

@@ -141,6 +141,11 @@ TEST_P(GpuCollectives, repeated_sums_wait_for_their_stream_each_time) {
   });
 }
 
+// Ranks that are threads share two GPUs, so sums read memory of the own GPU and of the other one.
+INSTANTIATE_TEST_SUITE_P(five_ranks, GpuCollectives,
+                         testing::Combine(testing::Values(5), testing::Values(3, 4)),
+                         [](const auto& info) { return kSetups[std::get<1>(info.param)].name; });
+
 INSTANTIATE_TEST_SUITE_P(worlds, GpuCollectives,
                          testing::Combine(testing::Values(1, 2, 3),
                                           testing::Range(0, static_cast<int>(std::size(kSetups)))),
