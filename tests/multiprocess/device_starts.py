@@ -52,7 +52,9 @@ def once(turn: int) -> None:
     stored = engine.empty(1000, device=f"cuda:{turn % 2}")
     view: DeviceArray = device_array.from_dlpack(stored)
     for handle in handles:
-        assert (handle.wait().get() == size * (size - 1) / 2).all()
+        total = handle.wait()
+        with stream:
+            assert (total.get() == size * (size - 1) / 2).all()
     rdmacoll.shutdown()
     assert (many[39].get() == size * (size - 1) // 2).all()
     assert rows.get().shape == (size * (size + 1) // 2, 2)  # outlives the world
