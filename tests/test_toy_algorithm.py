@@ -85,10 +85,12 @@ def test_plan_shows_its_cost_and_steps(tmp_path: Path, environment: dict[str, st
     assert code == 0, output
     assert found["shown"] == "toy"
     assert {row["algorithm"]: row["canonical"] for row in found["costs"]}["toy"] is True
-    # Within a node it is a candidate by its formula, and not the cheapest one.
-    _, found, output = command_line(tmp_path, "plan", "--ranks", "4", "--bytes", "1M", env=environment)
-    formulas = {row["algorithm"]: row["formula_us"] for row in found["costs"]}
-    assert formulas["toy"] > formulas[found["algorithm"]] > 0, output
+    # It is a candidate by its formulas, within a node and between nodes, and not the cheapest one.
+    for nodes in ("1", "4", "2"):
+        arguments = ("--ranks", "4", "--nodes", nodes, "--bytes", "1M")
+        _, found, output = command_line(tmp_path, "plan", *arguments, env=environment)
+        formulas = {row["algorithm"]: row["formula_us"] for row in found["costs"]}
+        assert formulas["toy"] > formulas[found["algorithm"]] > 0, output
     forced = {**environment, "RDMACOLL_ALLREDUCE_ALGORITHM": "toy"}
     _, found, output = command_line(tmp_path, "plan", *words[:6], env=forced)
     assert found["algorithm"] == "toy", output

@@ -17,8 +17,8 @@ constexpr uint64_t kCutShort = 4;
 
 DecisionLog::DecisionLog(const SetWorld& world, DescriptorTable& table, Rules rules)
     : world_(world), table_(table), rules_(std::move(rules)) {
-  const std::vector<int> nodes = world.nodes();
-  spread_ = Spread({.ranks = world.size(), .rank = world.rank().value(), .nodes = nodes});
+  nodes_ = world.nodes();
+  spread_ = Spread({.ranks = world.size(), .rank = world.rank().value(), .nodes = nodes_});
 }
 
 SetRank DecisionLog::offer(ReadyUnit unit, bool on_gpu) {
@@ -61,13 +61,13 @@ uint64_t DecisionLog::cut_bytes_of(const Offer& offer) const {
 
 // Only sums in canonical order, alone and in a batch of `bytes`, may share a batch. Otherwise the
 // bits of a result would depend on timing.
-bool DecisionLog::fuses(const Offer& offer, uint64_t bytes) const {
+bool DecisionLog::fuses(const Offer& offer, uint64_t bytes) {
   if (offer.descriptor.kind != Kind::allreduce || offer.bytes > rules_.fuse_unit_bytes ||
       bytes > rules_.fuse_batch_bytes) {
     return false;
   }
   const Facts facts = facts_of(offer, bytes);
-  return adds_in_canonical_order(rdmacoll::choose(AlgorithmRow::Result::sum, rules_.tuning, facts),
+  return adds_in_canonical_order(choices_.choose(AlgorithmRow::Result::sum, rules_.tuning, facts),
                                  facts);
 }
 
@@ -102,10 +102,10 @@ Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes) const {
           .shares_result = what.shares_results};
 }
 
-DecisionLog::Way DecisionLog::way_of(const Offer& offer, uint64_t bytes, bool in_place) const {
+DecisionLog::Way DecisionLog::way_of(const Offer& offer, uint64_t bytes, bool in_place) {
   Facts facts = facts_of(offer, bytes);
   facts.in_place = in_place;
-  return {choose(row_of(offer.descriptor.kind).result, rules_.tuning, facts), in_place};
+  return {choices_.choose(row_of(offer.descriptor.kind).result, rules_.tuning, facts), in_place};
 }
 
 // Trials take no part in what several nodes or GPUs do.
@@ -116,7 +116,7 @@ bool DecisionLog::may_try(const Offer& offer) const {
 
 // The ways of a decision, the usual one first. All have the same bits: they add in canonical order.
 std::vector<DecisionLog::Way> DecisionLog::ways_of(const Offer& offer, uint64_t bytes,
-                                                   uint64_t bytes_of_rank) const {
+                                                   uint64_t bytes_of_rank) {
   const AlgorithmRow::Result result = row_of(offer.descriptor.kind).result;
   const bool is_usual = rules_.tuning.reads_in_place(result, bytes_of_rank);
   std::vector<Way> ways{way_of(offer, bytes, is_usual)};

@@ -85,7 +85,7 @@ class DecisionLog {
   };
   uint64_t cut_bytes_of(const Offer& offer) const;
   uint64_t segment_bytes_max(const Offer& offer) const;
-  bool fuses(const Offer& offer, uint64_t bytes) const;
+  bool fuses(const Offer& offer, uint64_t bytes);
   bool may_share(const Offer& a, const Offer& b) const;
   Facts facts_of(const Offer& offer, uint64_t bytes) const;
   // A way in which a decision about `bytes` can move.
@@ -93,16 +93,18 @@ class DecisionLog {
     Choice choice;
     bool in_place = false;
   };
-  Way way_of(const Offer& offer, uint64_t bytes, bool in_place) const;
+  Way way_of(const Offer& offer, uint64_t bytes, bool in_place);
   bool may_try(const Offer& offer) const;
-  std::vector<Way> ways_of(const Offer& offer, uint64_t bytes, uint64_t bytes_of_rank) const;
+  std::vector<Way> ways_of(const Offer& offer, uint64_t bytes, uint64_t bytes_of_rank);
   static Trials::Ways numbers_of(const std::vector<Way>& ways);
 
   const SetWorld& world_;
+  std::vector<int> nodes_;
   Spread spread_;
   DescriptorTable& table_;
   Rules rules_;
   Visibility visibility_;  // as in form()
+  Choices choices_;
   Trials trials_{rules_.tuning.trial_row};
   std::deque<Offer> offered_;
   uint64_t formed_ = 0;

@@ -73,45 +73,24 @@ std::vector<int> nodes_of(const PlanQuery& query) {
   return nodes;
 }
 
-// The choice follows the rows' formulas and ranges, not the cost model. Explains why it is not the
-// model's `cheapest` algorithm. It tries the choice with one fact changed, or takes the row's
-// correction of the model.
-std::string_view why_not_cheapest(const PlanQuery& query, const Tuning& tuning, const Facts& facts,
-                                  Algorithm chosen, Algorithm cheapest) {
-  const auto differs = [&](const Facts& others) {
-    return choose(rdmacoll::row_of(query.kind).result, tuning, others).algorithm != chosen;
-  };
+// Why the choice is not the model's `cheapest` algorithm. "": it is.
+std::string_view why_not_cheapest(const Tuning& tuning, const Facts& facts, Algorithm chosen,
+                                  Algorithm cheapest) {
+  if (cheapest == chosen) return "";
+  const AlgorithmRow& row = *row_of(cheapest);
   Facts free = facts;
   free.forced = {};
-  Facts any_order = facts;
-  any_order.canonical = false;
-  if (cheapest == chosen) return "";
-  if (facts.servers > 0) return "the parameter servers add, so other algorithms do not apply";
-  if (differs(free)) return "RDMACOLL_ALLREDUCE_ALGORITHM forces the choice";
-  if (differs(any_order)) return "RDMACOLL_ORDER requests canonical order";
-  const AlgorithmRow& row = *row_of(cheapest);
-  if (facts.one_node && !formula_us(row, tuning, facts)) return "it is no candidate within a node";
-  if (row.needs_even && !facts.is_even) {
-    return "it needs parts of equal size, and the ranks do not divide these bytes";
-  }
-  const std::string_view correction =
-      row.correction == nullptr ? "" : row.correction(tuning, facts, query.links.via_nic);
-  if (!correction.empty()) return correction;
-  if (has_formulas(row.result, facts)) {
-    return "the choice follows the formulas, which are simpler than the model";
-  }
-  Link usual = usual_links(query.links.via_nic).network;
-  usual.bytes_per_us = query.links.network.bytes_per_us;
-  if (query.links.network != usual) {
-    return "the limits between algorithms are set for the usual latency";
-  }
-  return "the choice uses few and round limits between algorithms";
+  const bool is_forced = choose(row.result, tuning, free).algorithm != chosen;
+  if (is_forced) return "RDMACOLL_ALLREDUCE_ALGORITHM forces the choice";
+  const std::string_view why = why_no_candidate(row, tuning, facts);
+  return why.empty() ? "the choice follows the formulas, which are simpler than the model" : why;
 }
 
-// "null" if the algorithm is no candidate, or if ranges decide.
+// "null" if the algorithm is no candidate.
 std::string formula_text(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts) {
-  const std::optional<double> cost = formula_us(row, tuning, facts);
-  return cost ? cat(*cost) : "null";
+  if (row.by_servers || !why_no_candidate(row, tuning, facts).empty()) return "null";
+  const double cost = formula_us(row, tuning, facts);
+  return std::isinf(cost) ? "null" : cat(cost);
 }
 
 std::string quoted(std::string_view name, std::string_view text) {
@@ -184,13 +163,12 @@ Status plan_json(const PlanQuery& given, const Config& config, std::string& json
     lowered = to_text(schedules[static_cast<std::size_t>(query.rank)]);
   }
   const Algorithm cheapest = by_time.begin()->second;
-  json = cat("{", quoted("algorithm", name_of(choice.algorithm)), ", ",
-             quoted("reason", choice.reason), ", ", quoted("cheapest", name_of(cheapest)), ", ",
-             quoted("why_not_cheapest",
-                    why_not_cheapest(query, tuning, facts, choice.algorithm, cheapest)),
-             ", ", quoted("shown", name_of(shown)), ", \"nodes\": [", join(nodes, ", "),
-             "], \"costs\": [", join(costs, ", "), "], ", quoted("schedule", written), ", ",
-             quoted("lowered", lowered), "}");
+  json = cat(
+      "{", quoted("algorithm", name_of(choice.algorithm)), ", ", quoted("reason", choice.reason),
+      ", ", quoted("cheapest", name_of(cheapest)), ", ",
+      quoted("why_not_cheapest", why_not_cheapest(tuning, facts, choice.algorithm, cheapest)), ", ",
+      quoted("shown", name_of(shown)), ", \"nodes\": [", join(nodes, ", "), "], \"costs\": [",
+      join(costs, ", "), "], ", quoted("schedule", written), ", ", quoted("lowered", lowered), "}");
   return {};
 }
 

@@ -566,7 +566,8 @@ typedef struct rc_tools_api {
    * has the errors. A setting with an error has its default here. */
   char* (*transports)(const char* arguments);
 
-  /* Returns the algorithms in the order in which they are preferred:
+  /* Returns the algorithms in the order of their table, of which the first one is chosen if several
+   * cost the same:
    * [{"name", "result": of the collective, "by_node": whether it sums each node first,
    * "by_servers": whether parameter servers make the sums, "can_be_forced": by
    * RDMACOLL_ALLREDUCE_ALGORITHM, "never_canonical": a clause with the reason, or ""}]. */

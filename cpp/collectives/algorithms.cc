@@ -14,8 +14,7 @@ namespace {
 using Result = AlgorithmRow::Result;
 
 // One row for each algorithm: the name of its AlgorithmRow without "_row". Among those with one
-// result, the first one that is preferred runs between nodes. Within a node the cheapest one runs,
-// and the first one of several with the same cost.
+// result the cheapest one runs, and the first one of several with the same cost.
 #define RDMACOLL_ALGORITHMS(ROW) \
   ROW(parameter_server)          \
   ROW(recursive_doubling)        \

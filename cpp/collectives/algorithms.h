@@ -72,13 +72,13 @@ enum class Segments : uint8_t {
 struct Facts;
 struct Tuning;
 class InNode;
-class BetweenNodes;
+class Traffic;
 
 // Places of one segment that recursive algorithms need at most: in each round one to receive and
 // one to publish.
 int places_of_rounds(const Shape& shape);
 
-// One row for each algorithm: its name, its function, its needs and its range. It stands at the end
+// One row for each algorithm: its name, its function, its needs and its costs. It stands at the end
 // of the algorithm's file. Commands, settings, choose(), verify() and tests know an algorithm by
 // its row alone.
 struct AlgorithmRow {
@@ -103,16 +103,12 @@ struct AlgorithmRow {
   // schedules. Such an algorithm adds in canonical order within any node. Null: it only runs there
   // if it is forced.
   double (*cost_in_node)(const InNode& node) = nullptr;
-  // Between nodes of one rank each: the same for results that are no sums. Null: the range decides.
-  double (*cost_between_nodes)(const BetweenNodes& nodes) = nullptr;
-  // Between nodes otherwise: why the algorithm is the best one for these facts, or "": it is not.
-  // choose() takes the first row of the table that gives a reason. Null: it only runs there if it
-  // is forced.
-  std::string_view (*preferred)(const Tuning& tuning, const Facts& facts) = nullptr;
-  // Why measurements contradict the cost model's opinion that the algorithm is the cheapest here,
-  // or
-  // "": no measurement does. Null: never.
-  std::string_view (*correction)(const Tuning& tuning, const Facts& facts, bool via_nic) = nullptr;
+  // Between nodes: tells its copies, sums and messages, of which its cost follows. Null: it only
+  // runs there if it is forced.
+  void (*traffic)(Traffic& traffic) = nullptr;
+  // Why it is no candidate here, although it would be the cheapest by the model: a measurement
+  // contradicts that, or a law of another part of the engine. "": there is no reason. Null: never.
+  std::string_view (*correction)(const Tuning& tuning, const Facts& facts) = nullptr;
   // Whether it adds in the order of the canonical tree. Null: for every shape.
   bool (*canonical_for)(const Shape& shape) = nullptr;
   std::string_view never_canonical = "";  // a clause: why it has no canonical order in any shape

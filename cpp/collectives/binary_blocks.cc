@@ -150,4 +150,130 @@ void allreduce_by_blocks(Builder& program, std::span<const int> group, int index
   BlockProgram(program, group, index, mine).run();
 }
 
+namespace {
+
+// The blocks of a group, the largest first.
+std::vector<Block> blocks_of(int members) {
+  std::vector<Block> blocks;
+  for (int begin = 0; begin < members; begin += blocks.back().size) {
+    blocks.push_back({begin, largest_power_within(members - begin)});
+  }
+  return blocks;
+}
+
+class BlockRounds {
+ public:
+  BlockRounds(Traffic& traffic, const BlockTraffic& group)
+      : traffic_(traffic),
+        group_(group),
+        blocks_(blocks_of(static_cast<int>(group.members.size()))),
+        is_wide_(traffic.sum_bytes(1, true) > 1) {}
+
+  int largest() const { return blocks_.front().size; }
+  int steps() const { return static_cast<int>(blocks_.size()) - 1; }
+
+  void halve(int distance) {
+    each_pair(distance, [&](const Block& block, int rank, int partner) {
+      const double half = share(block, 2 * distance);
+      give(rank, partner, half, distance > 1);
+    });
+  }
+  void add_half(int distance) {
+    each_pair(distance, [&](const Block& block, int rank, int) {
+      const bool is_last = steps() == 0 && 2 * distance == block.size;
+      traffic_.sum(rank, traffic_.sum_bytes(share(block, 2 * distance), !is_last), 1);
+    });
+  }
+  // Between the block with this number and the next smaller one.
+  void give_to_larger(int number) {
+    each_owner(number, [&](int owner, int smaller, double bytes) {
+      give(smaller, owner, bytes, blocks_[number + 1].size > 1);
+    });
+  }
+  void add_of_smaller(int number) {
+    each_owner(number, [&](int owner, int, double bytes) {
+      traffic_.sum(owner, traffic_.sum_bytes(bytes, number > 0), 1);
+    });
+  }
+  void give_to_smaller(int number) {
+    each_owner(number, [&](int owner, int smaller, double bytes) {
+      traffic_.pack_result(owner, smaller, bytes, true);
+      traffic_.move(owner, smaller, bytes);
+    });
+  }
+  void redouble(int distance) {
+    each_pair(distance, [&](const Block& block, int rank, int partner) {
+      const double held = share(block, 2 * distance);
+      const bool is_first = 2 * distance == block.size;
+      traffic_.pack_result(rank, partner, is_first ? held : held / 2, true);
+      traffic_.move(rank, partner, held, distance > 1);
+    });
+  }
+  void unpack_own() {
+    const Block& block = blocks_.front();
+    for (int i = 0; i < block.size; ++i)
+      traffic_.unpack(rank_at(block, i), share(block, block.size));
+  }
+
+ private:
+  int rank_at(const Block& block, int index) const { return group_.members[block.begin + index]; }
+  double share(const Block&, int parts) const { return group_.bytes / parts; }
+  template <typename Visit>
+  void each_pair(int distance, Visit visit) const {
+    for (const Block& block : blocks_) {
+      for (int i = 0; i < block.size && distance < block.size; ++i) {
+        visit(block, rank_at(block, i), rank_at(block, i ^ distance));
+      }
+    }
+  }
+  template <typename Visit>
+  void each_owner(int number, Visit visit) const {
+    const Block &larger = blocks_[number], &smaller = blocks_[number + 1];
+    for (int i = 0; i < larger.size; ++i) {
+      visit(rank_at(larger, i), rank_at(smaller, i % smaller.size), share(larger, larger.size));
+    }
+  }
+  void give(int from, int to, double bytes, bool is_sum) {
+    if (!is_sum && !group_.are_sums) {
+      traffic_.pack(from, to, bytes);
+    } else if (!is_wide_) {
+      traffic_.pack_result(from, to, bytes, true);
+    }
+    traffic_.send(from, to, traffic_.sum_bytes(bytes, is_sum || group_.are_sums));
+  }
+
+  Traffic& traffic_;
+  const BlockTraffic& group_;
+  std::vector<Block> blocks_;
+  bool is_wide_;
+};
+
+}  // namespace
+
+void allreduce_by_blocks(Traffic& traffic, std::span<const BlockTraffic> groups) {
+  std::vector<BlockRounds> all;
+  for (const BlockTraffic& group : groups) all.emplace_back(traffic, group);
+  const int largest = all.front().largest(), steps = all.front().steps();
+  const auto round = [&](auto sent, auto taken) {
+    for (BlockRounds& one : all) sent(one);
+    traffic.deliver();
+    for (BlockRounds& one : all) taken(one);
+  };
+  for (int distance = 1; distance < largest; distance *= 2) {
+    round([&](BlockRounds& one) { one.halve(distance); },
+          [&](BlockRounds& one) { one.add_half(distance); });
+  }
+  for (int number = steps - 1; number >= 0; --number) {
+    round([&](BlockRounds& one) { one.give_to_larger(number); },
+          [&](BlockRounds& one) { one.add_of_smaller(number); });
+  }
+  for (int number = 0; number < steps; ++number) {
+    round([&](BlockRounds& one) { one.give_to_smaller(number); }, [](BlockRounds&) {});
+  }
+  for (BlockRounds& one : all) one.unpack_own();
+  for (int distance = largest / 2; distance > 0; distance /= 2) {
+    round([&](BlockRounds& one) { one.redouble(distance); }, [](BlockRounds&) {});
+  }
+}
+
 }  // namespace rdmacoll

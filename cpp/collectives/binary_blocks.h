@@ -5,6 +5,7 @@
 #include <span>
 
 #include "collectives/builder.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -21,5 +22,13 @@ int binary_block_parts(int members);
 // neighbouring ranks, which is a node of the canonical tree. A smaller block gives its sum to the
 // next larger one, as the tree does at its right edge. The way back is the same in reverse.
 void allreduce_by_blocks(Builder& program, std::span<const int> group, int index, Slice mine);
+
+// Several such groups at the same time.
+struct BlockTraffic {
+  std::vector<int> members;
+  double bytes = 0;
+  bool are_sums = false;  // the members contribute sums
+};
+void allreduce_by_blocks(Traffic& traffic, std::span<const BlockTraffic> groups);
 
 }  // namespace rdmacoll

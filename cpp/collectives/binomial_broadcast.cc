@@ -1,10 +1,10 @@
 #include <algorithm>
 
 #include "collectives/algorithms.h"
-#include "collectives/between_nodes.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
 #include "collectives/in_node.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -41,20 +41,32 @@ double binomial_broadcast_in_node(const InNode& node) {
   return node.time(passage, std::max({root, inner, served}), (depth + 1) * node.round());
 }
 
-// If p is not a power of two, the first messages go to smaller subtrees, and the longest way begins
-// later.
-double binomial_broadcast_between(const BetweenNodes& nodes) {
-  const double bytes = nodes.segment();
-  const int depth = nodes.depth(), children = nodes.doublings();
-  const double begin = nodes.segments_at_once() * nodes.copy(bytes) + nodes.pin(bytes);
-  const double late = (children - depth) * (nodes.port(bytes) + nodes.messages(1));
-  const double passage = begin + late + depth * nodes.message(bytes) + nodes.pin(bytes);
-  const double pace = std::max(children * nodes.port(bytes), nodes.copy(bytes) + nodes.pin(bytes));
-  return passage + (nodes.segments() - 1) * pace;
-}
-
-std::string_view prefers_binomial_broadcast(const Tuning&, const Facts&) {
-  return "the fewest rounds, and neighbours of a node get it from each other";
+// Rank 0 is the root.
+void binomial_broadcast_traffic(Traffic& traffic) {
+  const int ranks = traffic.ranks();
+  const double bytes = traffic.segment();
+  const auto first_step = static_cast<int>(std::bit_ceil(unsigned(ranks))) / 2;
+  std::vector<bool> is_packed(static_cast<std::size_t>(ranks)), is_pinned = is_packed;
+  const auto each_of_step = [&](int step, auto visit) {
+    for (int from = 0; from + step < ranks; from += 2 * step) visit(from, from + step);
+  };
+  for (int step = first_step; step > 0; step /= 2) {
+    each_of_step(step, [&](int from, int to) {
+      if (!traffic.are_near(from, to)) is_pinned[from] = is_pinned[to] = true;
+    });
+  }
+  traffic.copy(0, bytes);
+  traffic.unpack(0, bytes, is_pinned[0]);
+  for (int step = first_step; step > 0; step /= 2) {
+    each_of_step(step, [&](int from, int to) {
+      if (traffic.are_near(from, to) && !is_packed[from]) {
+        traffic.pack_result(from, to, bytes, is_pinned[from]);
+        is_packed[from] = true;
+      }
+      traffic.move(from, to, bytes, is_pinned[to]);
+    });
+    traffic.deliver();
+  }
 }
 
 }  // namespace
@@ -65,8 +77,7 @@ extern constinit const AlgorithmRow binomial_broadcast_row{
     .make = binomial_broadcast,
     .result = AlgorithmRow::Result::root_value,
     .cost_in_node = binomial_broadcast_in_node,
-    .cost_between_nodes = binomial_broadcast_between,
-    .preferred = prefers_binomial_broadcast,
+    .traffic = binomial_broadcast_traffic,
     .segments = Segments::tree};
 
 }  // namespace rdmacoll

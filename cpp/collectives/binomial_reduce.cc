@@ -3,7 +3,7 @@
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 #include "collectives/in_node.h"
-#include "collectives/ranges.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -52,18 +52,22 @@ double binomial_reduce_in_node(const InNode& node) {
                    (node.depth() + 1) * node.round());
 }
 
-bool is_short_reduce(const Tuning& tuning, const Facts& facts) {
-  const uint64_t bytes = partial_bytes(facts);
-  const bool is_for_tree = !has_wide_partials(facts) || bytes <= tuning.reduce_bytes_wide ||
-                           facts.ranks > tuning.reduce_ranks_wide;
-  if (facts.spread.shares_nodes && tuning.reduces_by_node && is_for_tree) return true;
-  if (facts.ranks <= 2) return bytes <= tuning.binomial_bytes_pair;
-  return bytes <= std::max(tuning.reduce_bytes_network,
-                           tuning.reduce_bytes_rank * static_cast<uint64_t>(facts.ranks));
-}
-
-std::string_view prefers_binomial_reduce(const Tuning& tuning, const Facts& facts) {
-  return is_short_reduce(tuning, facts) ? "the fewest rounds, and little crosses nodes" : "";
+// Rank 0 is the root.
+void binomial_reduce_traffic(Traffic& traffic) {
+  const int ranks = traffic.ranks();
+  const double bytes = traffic.segment();
+  for (int block = 1; block < ranks; block *= 2) {
+    for (int both = 0; both + block < ranks; both += 2 * block) {
+      const int from = both + block;
+      const bool is_sum = std::min(block, ranks - from) > 1;
+      if (!is_sum) traffic.pack(from, both, bytes);
+      traffic.send(from, both, traffic.sum_bytes(bytes, is_sum));
+    }
+    traffic.deliver();
+    for (int both = 0; both + block < ranks; both += 2 * block) {
+      traffic.sum(both, traffic.sum_bytes(bytes, 2 * block < ranks), 1);
+    }
+  }
 }
 
 }  // namespace
@@ -73,7 +77,7 @@ extern constinit const AlgorithmRow binomial_reduce_row{.algorithm = Algorithm{1
                                                         .make = binomial_reduce,
                                                         .result = AlgorithmRow::Result::root_sum,
                                                         .cost_in_node = binomial_reduce_in_node,
-                                                        .preferred = prefers_binomial_reduce,
+                                                        .traffic = binomial_reduce_traffic,
                                                         .segments = Segments::tree};
 
 }  // namespace rdmacoll

@@ -3,10 +3,10 @@
 #include <vector>
 
 #include "collectives/algorithms.h"
-#include "collectives/between_nodes.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
 #include "collectives/in_node.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 namespace {
@@ -82,28 +82,23 @@ int parts_of_round(int bit, int ranks) {
 
 // Each round waits for the one before, because some parts are in both. The last round may have none
 // of them.
-double bruck_between(const BetweenNodes& nodes) {
-  const int ranks = nodes.ranks();
-  if (!nodes.is_even() || ranks <= 3) return std::numeric_limits<double>::infinity();
-  const double part = nodes.segment() / (2 * ranks);
-  double work = nodes.copy(ranks * part);
-  for (int bit = 1; bit < ranks; bit *= 2) {
-    const double bytes = parts_of_round(bit, ranks) * part;
-    work += nodes.port(bytes) + nodes.copy(bytes);
+void bruck_traffic(Traffic& traffic) {
+  const int ranks = traffic.ranks();
+  const double part = traffic.part() / 2;
+  for (int bit = 1, next = 1; bit < ranks; bit = next) {
+    next = 2 * bit < ranks && 3 * bit >= ranks ? 4 * bit : 2 * bit;
+    for (int own = bit; own < std::min(next, ranks); own *= 2) {
+      for (int rank = 0; rank < ranks; ++rank)
+        traffic.copy(rank, parts_of_round(own, ranks) * part);
+    }
+    for (int own = bit; own < std::min(next, ranks); own *= 2) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        traffic.keep(rank, (rank + own) % ranks, parts_of_round(own, ranks) * part);
+      }
+    }
+    traffic.deliver();
   }
-  const int rounds = nodes.doublings();
-  const bool is_chain = ranks > 3 << (rounds - 2);
-  const int waits = is_chain ? rounds : rounds - 1;
-  return nodes.segments() * work + waits * (nodes.messages(2) + nodes.latency()) +
-         nodes.messages(rounds - waits);
-}
-
-std::string_view prefers_bruck_alltoall(const Tuning& tuning, const Facts& facts) {
-  const auto pairs = static_cast<uint64_t>(facts.ranks) * static_cast<uint64_t>(facts.ranks);
-  const bool is_small = facts.bytes <= tuning.bruck_bytes_port * pairs;
-  const bool are_many = facts.ranks >= tuning.bruck_ranks_network;
-  if (!facts.is_even || !is_small || !are_many) return "";
-  return "small, many ranks: log2 p messages instead of p-1";
+  for (int rank = 0; rank < ranks; ++rank) traffic.copy(rank, ranks * part);
 }
 
 }  // namespace
@@ -113,8 +108,7 @@ extern constinit const AlgorithmRow bruck_alltoall_row{.algorithm = Algorithm{17
                                                        .make = bruck_alltoall,
                                                        .result = AlgorithmRow::Result::exchange,
                                                        .cost_in_node = bruck_in_node,
-                                                       .cost_between_nodes = bruck_between,
-                                                       .preferred = prefers_bruck_alltoall,
+                                                       .traffic = bruck_traffic,
                                                        .needs_even = true};
 
 }  // namespace rdmacoll

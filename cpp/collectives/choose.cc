@@ -4,14 +4,12 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <set>
 #include <utility>
 
 #include "base/status.h"
-#include "collectives/between_nodes.h"
-#include "collectives/doubling.h"
 #include "collectives/in_node.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 namespace {
@@ -41,42 +39,52 @@ constexpr double kDraw = 0.999;
 constexpr double kRivalCost = 1.3;
 constexpr std::size_t kRivalsMax = 2;
 
-// Infinity: the algorithm is no candidate.
-double cost_by_formula(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts) {
-  return facts.one_node ? cost_in_node(row, tuning, facts) : cost_between_nodes(row, tuning, facts);
-}
-
 // The cheapest row. The first one counts if several cost the same.
 const AlgorithmRow& cheapest(AlgorithmRow::Result result, const Tuning& tuning,
                              const Facts& facts) {
   const AlgorithmRow* best = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (const AlgorithmRow& row : algorithm_table()) {
-    if (row.result != result) continue;
-    const double cost = cost_by_formula(row, tuning, facts);
-    if (cost >= kDraw * least) continue;
+    if (row.result != result || !why_no_candidate(row, tuning, facts).empty()) continue;
+    const double cost = row.by_servers ? 0 : formula_us(row, tuning, facts);
+    if (best != nullptr && cost >= kDraw * least) continue;
     best = &row;
     least = cost;
   }
-  RC_ASSERT(best != nullptr, "no algorithm has a formula for this operation");
+  RC_ASSERT(best != nullptr, "no algorithm is a candidate for this operation");
   return *best;
 }
 
-// Parameter servers if there are any. Otherwise the cheapest row where rows have formulas, or the
-// first row of the table that is preferred.
-const AlgorithmRow& preferred(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts,
-                              std::string_view& reason) {
-  const bool by_formula = has_formulas(result, facts);
-  for (const AlgorithmRow& row : algorithm_table()) {
-    const bool has_range = row.preferred != nullptr && (row.by_servers || !by_formula);
-    if (row.result != result || !has_range) continue;
-    reason = row.preferred(tuning, facts);
-    if (!reason.empty()) return row;
+// Sizes between nodes go in classes: eight for each power of two, which is the last of its class.
+uint64_t size_class(uint64_t bytes) {
+  const int shift = std::max(0, static_cast<int>(std::bit_width(bytes - 1)) - 4);
+  const uint64_t unit = uint64_t{1} << shift;
+  return (bytes + unit - 1) / unit * unit;
+}
+
+const AlgorithmRow& cheapest_of_class(AlgorithmRow::Result result, const Tuning& tuning,
+                                      const Facts& facts) {
+  if (facts.one_node) return cheapest(result, tuning, facts);
+  Facts of_class = facts;
+  of_class.bytes = size_class(facts.bytes);
+  return cheapest(result, tuning, of_class);
+}
+
+Choice choice_of(const AlgorithmRow& cheapest, AlgorithmRow::Result result, const Tuning& tuning,
+                 const Facts& facts) {
+  const AlgorithmRow* best = &cheapest;
+  std::string_view reason =
+      best->by_servers ? "parameter servers: each of them sums one part of all"
+      : facts.one_node ? "within a node: the lowest cost by the rates of its memory"
+                       : "between nodes: the lowest cost by latency and rate of the links";
+  const AlgorithmRow* forced = forced_at(facts);
+  if (forced != nullptr && forced->result == result && !best->by_servers) {
+    const bool breaks_order = facts.canonical && !is_in_canonical_order(*forced, facts);
+    if (!breaks_order) best = forced;
+    reason = breaks_order ? "the forced algorithm has no canonical order here"
+                          : "forced by RDMACOLL_ALLREDUCE_ALGORITHM";
   }
-  RC_ASSERT(by_formula, "no algorithm is preferred for this operation");
-  reason = facts.one_node ? "within a node: the lowest cost by the rates of its memory"
-                          : "between nodes: the lowest cost by latency and rate of the links";
-  return cheapest(result, tuning, facts);
+  return {best->algorithm, segment_bytes_of(best->algorithm, tuning, facts), reason};
 }
 
 // Whether segments are cut so small that packed data stays in the caches of the node. Scattered
@@ -152,33 +160,55 @@ uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts
   return tuning.segment_bytes_network;
 }
 
-double cost_in_node(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts) {
+Tuning tuning_for(const LinkModel& links) {
+  Tuning tuning{.links = links};
+  // Over TCP, data that has arrived is still in the cache when it is added (measured, two hosts).
+  if (!links.via_nic) tuning.segment_bytes_rank = 128 << 10;
+  return tuning;
+}
+
+double row_bytes_of_rank(AlgorithmRow::Result result, const Facts& facts) {
+  const auto bytes = static_cast<double>(facts.bytes);
+  return result == AlgorithmRow::Result::exchange ? 2 * bytes / facts.ranks : bytes;
+}
+
+double segments_of(double bytes, uint64_t segment_bytes) {
+  return std::max(1.0, std::ceil(bytes / static_cast<double>(segment_bytes)));
+}
+
+std::string_view why_no_candidate(const AlgorithmRow& row, const Tuning& tuning,
+                                  const Facts& facts) {
+  const bool have_servers = facts.servers > 0 && row.result == AlgorithmRow::Result::sum;
+  if (row.by_servers) return have_servers ? "" : "there are no parameter servers";
+  if (have_servers) return "the parameter servers add, so other algorithms do not apply";
+  if (facts.canonical && is_sum(row.result) && !is_in_canonical_order(row, facts)) {
+    return "RDMACOLL_ORDER requests canonical order";
+  }
+  if (row.needs_even && !facts.is_even) {
+    return "it needs parts of equal size, and the ranks do not divide these bytes";
+  }
+  if (row.correction != nullptr) {
+    const std::string_view correction = row.correction(tuning, facts);
+    if (!correction.empty()) return correction;
+  }
+  if (facts.one_node) return row.cost_in_node == nullptr ? "it is no candidate within a node" : "";
+  if (row.by_node && !facts.spread.shares_nodes) return "each node has one rank";
+  return row.traffic == nullptr ? "it has no formula between nodes" : "";
+}
+
+double formula_us(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts) {
+  const uint64_t segment_bytes = segment_bytes_of(row.algorithm, tuning, facts);
+  if (!facts.one_node) {
+    Traffic traffic(tuning.links, facts, row.result, segment_bytes);
+    row.traffic(traffic);
+    return traffic.time();
+  }
   const bool is_little =
       facts.on_gpus || facts.bytes * static_cast<uint64_t>(facts.ranks) <= kLittleBytes;
   const bool is_unfit =
       (row.for_little && !is_little) || (facts.shares_result && !row.has_one_writer);
-  if (row.cost_in_node == nullptr || is_unfit) {
-    return std::numeric_limits<double>::infinity();
-  }
-  const uint64_t segment_bytes = segment_bytes_of(row.algorithm, tuning, facts);
+  if (is_unfit) return std::numeric_limits<double>::infinity();
   return row.cost_in_node(InNode(tuning.links.memory, facts, row.result, segment_bytes));
-}
-
-double cost_between_nodes(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts) {
-  if (row.cost_between_nodes == nullptr) return std::numeric_limits<double>::infinity();
-  const uint64_t segment_bytes = segment_bytes_of(row.algorithm, tuning, facts);
-  return row.cost_between_nodes(BetweenNodes(tuning.links, facts, row.result, segment_bytes));
-}
-
-bool has_formulas(AlgorithmRow::Result result, const Facts& facts) {
-  return facts.one_node || (!is_sum(result) && !facts.spread.shares_nodes);
-}
-
-std::optional<double> formula_us(const AlgorithmRow& row, const Tuning& tuning,
-                                 const Facts& facts) {
-  if (!has_formulas(row.result, facts)) return std::nullopt;
-  const double cost = cost_by_formula(row, tuning, facts);
-  return std::isinf(cost) ? std::nullopt : std::optional(cost);
 }
 
 std::vector<Choice> rivals_in_node(const Choice& choice, const Tuning& tuning, const Facts& facts) {
@@ -187,11 +217,11 @@ std::vector<Choice> rivals_in_node(const Choice& choice, const Tuning& tuning, c
   // fastest.
   const bool is_cached = facts.bytes <= tuning.links.memory.cache_bytes;
   if (chosen == nullptr || !is_cached || forced_at(facts) != nullptr) return {};
-  const double least = cost_in_node(*chosen, tuning, facts);
+  const double least = formula_us(*chosen, tuning, facts);
   std::vector<std::pair<double, const AlgorithmRow*>> rows;
   for (const AlgorithmRow& row : algorithm_table()) {
-    if (row.result != chosen->result || !is_in_canonical_order(row, facts)) continue;
-    const double cost = cost_in_node(row, tuning, facts);
+    if (row.result != chosen->result || !why_no_candidate(row, tuning, facts).empty()) continue;
+    const double cost = formula_us(row, tuning, facts);
     if (cost > least / kDraw && cost <= kRivalCost * least) rows.emplace_back(cost, &row);
   }
   std::ranges::stable_sort(rows, {}, [](const auto& row) { return row.first; });
@@ -220,32 +250,23 @@ bool are_nodes_canonical(const Shape& shape) {
   return std::has_single_bit(static_cast<unsigned>(size)) || begun.size() == 1;
 }
 
-Spread::Spread(const Shape& shape) {
-  std::map<int, int> nodes;
-  for (int rank = 0; rank < shape.ranks; ++rank) {
-    ranks_of_node = std::max(ranks_of_node, ++nodes[shape.node_of(rank)]);
-  }
-  const auto count = static_cast<int>(nodes.size());
-  shares_nodes = count > 1 && count < shape.ranks;
-  is_canonical_by_node = are_nodes_canonical(shape);
-  const auto nodes_alone = static_cast<int>(std::bit_width(nodes.size() - 1));
-  const int across = doubling_rounds_across(shape);
-  is_doubled_by_node = shares_nodes && count % 2 == 0 && across <= nodes_alone;
-  is_doubled_the_long_way = shares_nodes && shape.ranks > 5 && across > 2 * nodes_alone;
+Spread::Spread(const Shape& shape) : is_canonical_by_node(are_nodes_canonical(shape)) {
+  const std::set<int> distinct(shape.nodes.begin(), shape.nodes.end());
+  if (distinct.size() > 1) nodes = shape.nodes;
+  shares_nodes = distinct.size() < nodes.size();
 }
 
 Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts) {
   if (facts.bytes == 0) return {};
-  std::string_view reason;
-  const AlgorithmRow* best = &preferred(result, tuning, facts, reason);
-  const AlgorithmRow* forced = forced_at(facts);
-  if (forced != nullptr && forced->result == result && !best->by_servers) {
-    const bool breaks_order = facts.canonical && !is_in_canonical_order(*forced, facts);
-    if (!breaks_order) best = forced;
-    reason = breaks_order ? "the forced algorithm has no canonical order here"
-                          : "forced by RDMACOLL_ALLREDUCE_ALGORITHM";
-  }
-  return {best->algorithm, segment_bytes_of(best->algorithm, tuning, facts), reason};
+  return choice_of(cheapest_of_class(result, tuning, facts), result, tuning, facts);
+}
+
+Choice Choices::choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts) {
+  if (facts.one_node || facts.bytes == 0) return rdmacoll::choose(result, tuning, facts);
+  const Key key{result, size_class(facts.bytes), facts.wide_sums, facts.canonical, facts.is_even};
+  const AlgorithmRow*& row = found_[key];
+  if (row == nullptr) row = &cheapest_of_class(result, tuning, facts);
+  return choice_of(*row, result, tuning, facts);
 }
 
 bool adds_in_canonical_order(const Choice& choice, const Facts& facts) {

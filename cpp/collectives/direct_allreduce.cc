@@ -1,7 +1,8 @@
 #include "collectives/choose.h"
+#include "collectives/corrections.h"
 #include "collectives/halves.h"
 #include "collectives/in_node.h"
-#include "collectives/ranges.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -24,38 +25,27 @@ double direct_in_node(const InNode& node) {
   return node.time(work, 2 * node.round(peers) + node.round());
 }
 
-// Whether two rounds of p-1 messages each pay.
-bool is_of_middle_size(const Tuning& tuning, const Facts& facts) {
-  const auto ranks = static_cast<uint64_t>(facts.ranks);
-  const bool is_worth_messages = facts.ranks <= tuning.direct_ranks_network ||
-                                 facts.bytes >= tuning.direct_bytes_pair * ranks * ranks;
-  const uint64_t most = facts.ranks <= tuning.direct_ranks_at_once ? tuning.direct_bytes_network
-                                                                   : tuning.direct_bytes_at_once;
-  return is_worth_messages && facts.bytes <= most;
-}
-
-std::string_view prefers_direct(const Tuning& tuning, const Facts& facts) {
-  if (is_of_middle_size(tuning, facts)) return "middle size: two rounds";
-  if (facts.ranks > tuning.direct_ranks_at_once) return "";
-  if (facts.canonical) return "canonical order: each sum is made at one place";
-  if (has_wide_partials(facts)) {
-    return "16-bit floats: direct sends no partial sums, which would travel as float32";
-  }
-  return "";
-}
-
-// AMD EPYC, 2026-11-25: docs/measurements/2026-11-25-measured-otherwise.md.
-std::string_view correction_of_direct(const Tuning& tuning, const Facts& facts, bool via_nic) {
+// Many senders to one port hold each other up, which the model does not know. AMD EPYC, 2026-11-25:
+// docs/measurements/2026-11-25-measured-otherwise.md. RDMA has the same limit until it is measured.
+std::string_view correction_of_direct(const Tuning& tuning, const Facts& facts) {
   if (facts.one_node) return "";
-  if (facts.ranks > tuning.direct_ranks_at_once && facts.bytes > tuning.direct_bytes_at_once) {
-    return via_nic ? "more ranks would send to one port at once than the cost model covers"
-                   : "measured: transfers take up to five times as long if so many hosts send to "
-                     "one host at once";
+  const LinkModel& links = tuning.links;
+  const int most_ranks = links.via_nic ? 8 : 6;
+  const uint64_t most_bytes = links.via_nic ? 1 << 20 : 256 << 10;
+  if (facts.ranks > most_ranks && facts.bytes > most_bytes) {
+    return links.via_nic ? "more ranks would send to one port at once than the cost model covers"
+                         : "measured: transfers take up to five times as long if so many hosts "
+                           "send to one host at once";
   }
-  if (!via_nic && facts.bytes > tuning.direct_bytes_network) {
+  if (is_for_ring(links, facts)) {
     return "measured: at this size a ring between hosts took 3 to 40% less time than direct";
   }
   return "";
+}
+
+void direct_traffic(Traffic& traffic) {
+  direct_sums(traffic);
+  direct_copies(traffic);
 }
 
 }  // namespace
@@ -65,7 +55,7 @@ extern constinit const AlgorithmRow direct_row{.algorithm = Algorithm{2},
                                                .make = direct_allreduce,
                                                .result = AlgorithmRow::Result::sum,
                                                .cost_in_node = direct_in_node,
-                                               .preferred = prefers_direct,
+                                               .traffic = direct_traffic,
                                                .correction = correction_of_direct,
                                                .segments = Segments::stages,
                                                .has_one_writer = true,

@@ -1,10 +1,10 @@
 #include <algorithm>
 
 #include "collectives/algorithms.h"
-#include "collectives/between_nodes.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
 #include "collectives/in_node.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -35,15 +35,16 @@ double direct_gather_in_node(const InNode& node) {
                    2 * node.round());
 }
 
-// All parts come through the root's port, one after the other.
-double direct_gather_between(const BetweenNodes& nodes) {
-  const int peers = nodes.ranks() - 1;
-  const double part = nodes.part();
-  const double taken = std::max(nodes.port(part), nodes.messages(1) + nodes.pin(part));
-  return nodes.pin(part) + nodes.messages(1) + nodes.latency() + nodes.segments() * peers * taken;
+// Rank 0 is the root.
+void direct_gather_traffic(Traffic& traffic) {
+  const double part = traffic.part();
+  traffic.copy(0, part);
+  for (int rank = 1; rank < traffic.ranks(); ++rank) {
+    traffic.pack(rank, 0, part);
+    traffic.move(rank, 0, part);
+  }
+  traffic.deliver();
 }
-
-std::string_view prefers_direct_gather(const Tuning&, const Facts&) { return "there is no other"; }
 
 }  // namespace
 
@@ -53,7 +54,6 @@ extern constinit const AlgorithmRow direct_gather_row{
     .make = direct_gather,
     .result = AlgorithmRow::Result::root_concatenation,
     .cost_in_node = direct_gather_in_node,
-    .cost_between_nodes = direct_gather_between,
-    .preferred = prefers_direct_gather};
+    .traffic = direct_gather_traffic};
 
 }  // namespace rdmacoll

@@ -1,6 +1,7 @@
 #include "collectives/choose.h"
 #include "collectives/halves.h"
 #include "collectives/in_node.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -34,8 +35,10 @@ double direct_reduce_in_node(const InNode& node) {
   return node.time(root, 2 * node.round(peers) + node.round());
 }
 
-std::string_view prefers_direct_reduce(const Tuning&, const Facts&) {
-  return "each sum is made at one place, and goes to the root";
+void direct_reduce_traffic(Traffic& traffic) {
+  direct_sums(traffic);
+  for (int rank = 1; rank < traffic.ranks(); ++rank) traffic.move(rank, 0, traffic.part());
+  traffic.deliver();
 }
 
 }  // namespace
@@ -45,7 +48,7 @@ extern constinit const AlgorithmRow direct_reduce_row{.algorithm = Algorithm{14}
                                                       .make = direct_reduce,
                                                       .result = AlgorithmRow::Result::root_sum,
                                                       .cost_in_node = direct_reduce_in_node,
-                                                      .preferred = prefers_direct_reduce,
+                                                      .traffic = direct_reduce_traffic,
                                                       .segments = Segments::stages};
 
 }  // namespace rdmacoll

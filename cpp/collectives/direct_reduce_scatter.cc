@@ -2,7 +2,7 @@
 
 #include "collectives/halves.h"
 #include "collectives/in_node.h"
-#include "collectives/ranges.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -23,22 +23,7 @@ double direct_reduce_scatter_in_node(const InNode& node) {
   return node.time(work, node.round(peers) + node.round());
 }
 
-std::string_view prefers_direct_reduce_scatter(const Tuning& tuning, const Facts& facts) {
-  const bool meets =
-      facts.canonical || meets_where_partials_are_wide(facts, tuning.wide_ranks_scattered);
-  const auto sharing = static_cast<uint64_t>(facts.spread.ranks_of_node);
-  const uint64_t most =
-      facts.spread.shares_nodes
-          ? tuning.scatter_bytes_port / (sharing * sharing)
-          : std::max(tuning.scatter_bytes_network,
-                     tuning.scatter_bytes_rank * static_cast<uint64_t>(facts.ranks));
-  const bool is_oversubscribed =
-      facts.spread.shares_nodes && facts.spread.ranks_of_node > tuning.scatter_ranks_port;
-  const uint64_t bytes = has_wide_partials(facts) ? facts.bytes / kWide : facts.bytes;
-  const bool is_small = bytes <= most && !is_oversubscribed;
-  return meets || facts.ranks <= 2 || is_small ? "one round, and each sum is made at one place"
-                                               : "";
-}
+void direct_reduce_scatter_traffic(Traffic& traffic) { direct_sums(traffic); }
 
 }  // namespace
 
@@ -48,7 +33,7 @@ extern constinit const AlgorithmRow direct_reduce_scatter_row{
     .make = direct_reduce_scatter,
     .result = AlgorithmRow::Result::own_sum,
     .cost_in_node = direct_reduce_scatter_in_node,
-    .preferred = prefers_direct_reduce_scatter,
+    .traffic = direct_reduce_scatter_traffic,
     .segments = Segments::stages};
 
 }  // namespace rdmacoll

@@ -1,10 +1,10 @@
 #include <algorithm>
 
 #include "collectives/algorithms.h"
-#include "collectives/between_nodes.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
 #include "collectives/in_node.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -33,15 +33,14 @@ double direct_scatter_in_node(const InNode& node) {
   return node.time(root + other, std::max(root, other), 2 * node.round());
 }
 
-// All parts leave through the root's port, one after the other.
-double direct_scatter_between(const BetweenNodes& nodes) {
-  const int peers = nodes.ranks() - 1;
-  const double part = nodes.part();
-  const double sent = std::max(nodes.port(part), nodes.messages(1) + nodes.pin(part));
-  return nodes.segments() * peers * sent + nodes.latency() + nodes.messages(1) + nodes.pin(part);
+// Rank 0 is the root.
+void direct_scatter_traffic(Traffic& traffic) {
+  const double part = traffic.part();
+  for (int rank = 1; rank < traffic.ranks(); ++rank) traffic.pack(0, rank, part);
+  traffic.copy(0, part);
+  for (int rank = 1; rank < traffic.ranks(); ++rank) traffic.move(0, rank, part);
+  traffic.deliver();
 }
-
-std::string_view prefers_direct_scatter(const Tuning&, const Facts&) { return "there is no other"; }
 
 }  // namespace
 
@@ -50,7 +49,6 @@ extern constinit const AlgorithmRow direct_scatter_row{.algorithm = Algorithm{16
                                                        .make = direct_scatter,
                                                        .result = AlgorithmRow::Result::own_value,
                                                        .cost_in_node = direct_scatter_in_node,
-                                                       .cost_between_nodes = direct_scatter_between,
-                                                       .preferred = prefers_direct_scatter};
+                                                       .traffic = direct_scatter_traffic};
 
 }  // namespace rdmacoll

@@ -34,4 +34,28 @@ void direct_copies(Builder& program, const Shape& shape) {
   }
 }
 
+void direct_sums(Traffic& traffic) {
+  const int ranks = traffic.ranks();
+  const double part = traffic.part();
+  traffic.each_pair([&](int from, int to, double count) { traffic.pack(from, to, part, count); });
+  traffic.each_pair([&](int from, int to, double count) { traffic.send(from, to, part, count); });
+  traffic.deliver();
+  for (int rank = 0; rank < ranks; ++rank) traffic.sum(rank, part, ranks - 1);
+}
+
+void direct_copies(Traffic& traffic) {
+  const int ranks = traffic.ranks();
+  const double part = traffic.part();
+  std::vector<bool> is_packed(static_cast<std::size_t>(ranks));
+  traffic.each_pair([&](int from, int to, double count) {
+    if (!is_packed[from] && traffic.are_near(from, to)) {
+      traffic.pack_result(from, to, part, true);
+      is_packed[from] = true;
+    }
+    traffic.move(from, to, part, false, count);
+  });
+  for (int rank = 0; rank < ranks; ++rank) traffic.unpack(rank, part);
+  traffic.deliver();
+}
+
 }  // namespace rdmacoll

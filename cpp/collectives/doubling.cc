@@ -13,17 +13,8 @@ int doubling_partner(int ranks, int block, int rank) {
   return siblings <= 0 ? -1 : begin + block + index % siblings;
 }
 
-int doubling_rounds_across(const Shape& shape) {
-  int rounds = 0;
-  for (int block = 1; block < shape.ranks; block *= 2) {
-    bool crosses = false;
-    for (int rank = 0; rank < shape.ranks; ++rank) {
-      const int partner = doubling_partner(shape.ranks, block, rank);
-      crosses |= partner >= 0 && shape.node_of(rank) != shape.node_of(partner);
-    }
-    rounds += crosses ? 1 : 0;
-  }
-  return rounds;
+int size_of_block(int ranks, int block, int rank) {
+  return std::min(block, ranks - rank / block * block);
 }
 
 }  // namespace rdmacoll

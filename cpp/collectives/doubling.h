@@ -9,7 +9,7 @@ namespace rdmacoll {
 // -1.
 int doubling_partner(int ranks, int block, int rank);
 
-// The number of rounds with a message between nodes.
-int doubling_rounds_across(const Shape& shape);
+// The number of ranks in the block of `rank`, of which the last one may be incomplete.
+int size_of_block(int ranks, int block, int rank);
 
 }  // namespace rdmacoll

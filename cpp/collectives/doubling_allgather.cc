@@ -1,10 +1,10 @@
 #include <algorithm>
 
 #include "collectives/algorithms.h"
-#include "collectives/between_nodes.h"
 #include "collectives/builder.h"
+#include "collectives/doubling.h"
 #include "collectives/in_node.h"
-#include "collectives/ranges.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -48,30 +48,34 @@ double doubling_allgather_in_node(const InNode& node) {
   return node.time(work, (node.doublings() + 1) * node.round());
 }
 
-// If p is not a power of two, each rank of a smaller block serves several ranks.
-double doubling_allgather_between(const BetweenNodes& nodes) {
-  const double part = nodes.part();
-  double time = nodes.segments() * (nodes.copy(part) + nodes.pin(part));
-  int held = 1;  // parts
-  for (int round = 0; round < nodes.doublings(); ++round, held *= 2) {
-    const int others = std::min(held, nodes.ranks() - held);
-    const int served = (held + others - 1) / others;
-    const double sent = std::max(held, served * others) * part;
-    time += nodes.messages(1 + served) + nodes.latency() + nodes.segments() * nodes.port(sent);
+// A NIC moves what a rank has from its first message on, but for what comes last.
+void doubling_allgather_traffic(Traffic& traffic) {
+  const int ranks = traffic.ranks();
+  const auto each_message = [&](int block, auto visit) {
+    for (int to = 0; to < ranks; ++to) {
+      const int from = doubling_partner(ranks, block, to);
+      if (from >= 0) visit(from, to, size_of_block(ranks, block, from) * traffic.part());
+    }
+  };
+  std::vector<bool> is_pinned(static_cast<std::size_t>(ranks));
+  for (int block = 1; block < ranks; block *= 2) {
+    each_message(block, [&](int from, int to, double) {
+      if (!traffic.are_near(from, to)) is_pinned[from] = is_pinned[to] = true;
+    });
   }
-  return time + nodes.pin(held / 2 * part);
-}
-
-// The largest size, in bytes of all ranks together.
-uint64_t doubling_bytes_of_gather(const Tuning& tuning, const Facts& facts) {
-  if (facts.spread.is_doubled_the_long_way) return tuning.gather_bytes_long_way;
-  const bool are_many = is_power_of_two(facts) && facts.ranks >= 32;
-  return tuning.gather_bytes_port * (are_many ? 2 : 1);
-}
-
-std::string_view prefers_doubling_allgather(const Tuning& tuning, const Facts& facts) {
-  const bool is_small = facts.bytes <= doubling_bytes_of_gather(tuning, facts);
-  return is_small ? "small, between nodes: the fewest rounds" : "";
+  for (int rank = 0; rank < ranks; ++rank) {
+    traffic.copy(rank, traffic.part());
+    traffic.unpack(rank, traffic.part(), is_pinned[rank]);
+  }
+  for (int block = 1; block < ranks; block *= 2) {
+    each_message(block, [&](int from, int to, double bytes) {
+      // Each rank packs what the last round has brought, once.
+      const bool is_first = from % block == to % block;
+      if (is_first) traffic.pack_result(from, to, block == 1 ? bytes : bytes / 2, is_pinned[from]);
+      traffic.move(from, to, bytes, is_pinned[to] && 2 * block < ranks);
+    });
+    traffic.deliver();
+  }
 }
 
 }  // namespace
@@ -82,7 +86,6 @@ extern constinit const AlgorithmRow doubling_allgather_row{
     .make = doubling_allgather,
     .result = AlgorithmRow::Result::concatenation,
     .cost_in_node = doubling_allgather_in_node,
-    .cost_between_nodes = doubling_allgather_between,
-    .preferred = prefers_doubling_allgather};
+    .traffic = doubling_allgather_traffic};
 
 }  // namespace rdmacoll

@@ -2,8 +2,8 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/corrections.h"
 #include "collectives/in_node.h"
-#include "collectives/ranges.h"
 
 namespace rdmacoll {
 

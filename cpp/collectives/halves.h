@@ -3,6 +3,7 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -13,9 +14,11 @@ inline int places_of_all_data(const Shape& shape) { return shape.ranks + 1; }
 // rank's part. `partial` is the place for partial sums of other parts: the output, or scratch if
 // the rank has no output for them.
 void ring_sums(Builder& program, const Shape& shape, Space partial);
+void ring_sums(Traffic& traffic, Space partial);
 
 // Allgather around the ring. Every part begins in the output of its own rank.
 void ring_copies(Builder& program, const Shape& shape);
+void ring_copies(Traffic& traffic);
 
 // This rank collects a part from all ranks and reduces once, in canonical order, into `sum`.
 void collected_sum(Builder& program, const Shape& shape, int part, const Slice& sum);
@@ -23,8 +26,10 @@ void collected_sum(Builder& program, const Shape& shape, int part, const Slice& 
 // Direct reduce-scatter: rank k collects part k from all ranks and reduces once, in canonical
 // order, into `sum`.
 void direct_sums(Builder& program, const Shape& shape, const Slice& sum);
+void direct_sums(Traffic& traffic);
 
 // Direct allgather: each rank sends its part of the output to all ranks.
 void direct_copies(Builder& program, const Shape& shape);
+void direct_copies(Traffic& traffic);
 
 }  // namespace rdmacoll

@@ -1,7 +1,5 @@
 #include "collectives/in_node.h"
 
-#include "collectives/ranges.h"
-
 namespace rdmacoll {
 
 InNode::InNode(const NodeMemory& memory, const Facts& facts, AlgorithmRow::Result result,
@@ -9,7 +7,7 @@ InNode::InNode(const NodeMemory& memory, const Facts& facts, AlgorithmRow::Resul
     : memory_(memory),
       facts_(facts),
       ranks_(facts.ranks),
-      is_wide_(has_wide_partials(facts)),
+      is_wide_(facts.wide_sums && facts.ranks > 2),
       segments_(segments_of(row_bytes_of_rank(result, facts), segment_bytes)),
       segment_(row_bytes_of_rank(result, facts) / segments_),
       peer_(facts.in_place ? MemoryPlace::peer_caller : MemoryPlace::peer_pool),

@@ -1,9 +1,9 @@
 #include <limits>
 
 #include "collectives/algorithms.h"
+#include "collectives/corrections.h"
 #include "collectives/halves.h"
 #include "collectives/in_node.h"
-#include "collectives/ranges.h"
 
 namespace rdmacoll {
 

@@ -1,8 +1,8 @@
 #include "collectives/algorithms.h"
-#include "collectives/between_nodes.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
 #include "collectives/in_node.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -36,22 +36,13 @@ double pairwise_in_node(const InNode& node) {
   return node.time(work, node.round(peers) + node.round());
 }
 
-// All parts leave one after the other. Those that have come are taken while the last one is under
-// way.
-double pairwise_between(const BetweenNodes& nodes) {
-  const int peers = nodes.ranks() - 1;
-  const double part = nodes.part() / 2;
-  const double each = nodes.messages(1) + nodes.pin(part);
-  const double ports = peers * nodes.port(part);
-  const double work = peers * 2 * each + nodes.copy(part);
-  const double posts = std::max(nodes.messages(1) + (peers - 1) * each, ports);
-  const double taken_late = std::max(0.0, (peers - 1) * each - nodes.latency());
-  const double first = nodes.pin(part) + posts + nodes.latency() + taken_late + each;
-  return first + (nodes.segments() - 1) * std::max(ports, work);
-}
-
-std::string_view prefers_pairwise_alltoall(const Tuning&, const Facts&) {
-  return "each byte goes straight to where it belongs";
+void pairwise_traffic(Traffic& traffic) {
+  const double part = traffic.part() / 2;
+  traffic.each_pair([&](int from, int to, double count) { traffic.pack(from, to, part, count); });
+  for (int rank = 0; rank < traffic.ranks(); ++rank) traffic.copy(rank, part);
+  traffic.each_pair(
+      [&](int from, int to, double count) { traffic.move(from, to, part, false, count); });
+  traffic.deliver();
 }
 
 }  // namespace
@@ -61,7 +52,6 @@ extern constinit const AlgorithmRow pairwise_alltoall_row{.algorithm = Algorithm
                                                           .make = pairwise_alltoall,
                                                           .result = AlgorithmRow::Result::exchange,
                                                           .cost_in_node = pairwise_in_node,
-                                                          .cost_between_nodes = pairwise_between,
-                                                          .preferred = prefers_pairwise_alltoall};
+                                                          .traffic = pairwise_traffic};
 
 }  // namespace rdmacoll

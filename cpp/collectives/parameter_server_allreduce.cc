@@ -69,17 +69,12 @@ int places_of_servers(const Shape& shape) {
   return std::max(places_of_rounds(shape), most);
 }
 
-std::string_view prefers_parameter_server(const Tuning&, const Facts& facts) {
-  return facts.servers > 0 ? "parameter servers: each of them sums one part of all" : "";
-}
-
 }  // namespace
 
 extern constinit const AlgorithmRow parameter_server_row{.algorithm = Algorithm{18},
                                                          .name = "parameter_server",
                                                          .make = parameter_server_allreduce,
                                                          .result = AlgorithmRow::Result::sum,
-                                                         .preferred = prefers_parameter_server,
                                                          .segments = Segments::stages,
                                                          .places = places_of_servers,
                                                          .by_servers = true,

@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <bit>
+#include <utility>
+#include <vector>
 
 #include "collectives/algorithms.h"
-#include "collectives/between_nodes.h"
 #include "collectives/builder.h"
 #include "collectives/choose.h"
 #include "collectives/in_node.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 namespace {
@@ -112,22 +114,47 @@ double pipelined_tree_in_node(const InNode& node) {
   return node.time(passage, std::max(root, inner), (depth + 1) * node.round());
 }
 
-// A rank passes each half on to two others. On average a half waits for the other child in half of
-// the levels.
-double pipelined_tree_between(const BetweenNodes& nodes) {
-  const double bytes = nodes.segment(), half = bytes / 2;
-  const int depth = nodes.doublings();
-  const double begin = nodes.copy(bytes) + nodes.pin(bytes) + nodes.messages(1);
-  const double passage = begin + depth * nodes.message(half) +
-                         (1 + 0.5 * (depth - 1)) * nodes.port(half) + nodes.pin(half);
-  const double pace = std::max(2 * nodes.port(half), nodes.copy(bytes) + nodes.pin(bytes));
-  return passage + (nodes.segments() - 1) * pace;
-}
-
-std::string_view prefers_pipelined_tree(const Tuning& tuning, const Facts& facts) {
-  const bool are_two_nodes = facts.ranks <= 2 * facts.spread.ranks_of_node;
-  if (are_two_nodes || facts.bytes <= tuning.binomial_bytes_network) return "";
-  return "large, between nodes: no rank sends more than it receives";
+// Rank 0 is the root. The leaves of one tree are inner nodes of the other one, so a rank passes its
+// half on before it takes the other.
+void pipelined_tree_traffic(Traffic& traffic) {
+  const int ranks = traffic.ranks();
+  const double half = traffic.segment() / 2;
+  const Shape shape{.ranks = ranks};
+  const TwoTrees trees(shape);
+  std::vector<bool> is_pinned(static_cast<std::size_t>(2 * ranks));  // by rank and tree
+  for (int tree = 0; tree < 2; ++tree) {
+    for (int rank = 1; rank < ranks; ++rank) {
+      const int parent = trees.at(tree, rank).parent;
+      if (traffic.are_near(rank, parent)) continue;
+      is_pinned[2 * rank + tree] = is_pinned[2 * parent + tree] = true;
+    }
+  }
+  traffic.copy(0, 2 * half);
+  std::vector<std::pair<int, int>> level, next;  // a rank and its tree
+  const auto pass = [&](int rank, int tree, std::initializer_list<int> children) {
+    bool is_packed = false;
+    for (const int child : children) {
+      if (child == kNobody) continue;
+      if (!is_packed && traffic.are_near(rank, child)) {
+        traffic.pack_result(rank, child, half, is_pinned[2 * rank + tree]);
+        is_packed = true;
+      }
+      traffic.move(rank, child, half, is_pinned[2 * child + tree]);
+      next.emplace_back(child, tree);
+    }
+  };
+  for (int tree = 0; tree < 2 && ranks > 1; ++tree) {
+    pass(0, tree, {trees.top(tree)});
+    traffic.unpack(0, half, is_pinned[tree]);
+  }
+  while (!next.empty()) {
+    traffic.deliver();
+    level = std::exchange(next, {});
+    for (const auto& [rank, tree] : level) {
+      const Node node = trees.at(tree, rank);
+      pass(rank, tree, {node.left, node.right});
+    }
+  }
 }
 
 }  // namespace
@@ -137,8 +164,7 @@ extern constinit const AlgorithmRow pipelined_tree_row{.algorithm = Algorithm{8}
                                                        .make = pipelined_tree_broadcast,
                                                        .result = AlgorithmRow::Result::root_value,
                                                        .cost_in_node = pipelined_tree_in_node,
-                                                       .cost_between_nodes = pipelined_tree_between,
-                                                       .preferred = prefers_pipelined_tree,
+                                                       .traffic = pipelined_tree_traffic,
                                                        .segments = Segments::tree};
 
 }  // namespace rdmacoll

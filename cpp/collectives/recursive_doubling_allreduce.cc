@@ -5,7 +5,7 @@
 #include "collectives/builder.h"
 #include "collectives/doubling.h"
 #include "collectives/in_node.h"
-#include "collectives/ranges.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -60,25 +60,23 @@ double recursive_doubling_in_node(const InNode& node) {
   return node.time(work + node.messages(served), (rounds + 1) * node.round());
 }
 
-uint64_t doubling_bytes_between_nodes(const Tuning& tuning, const Facts& facts) {
-  if (facts.ranks <= 2) return tuning.doubling_bytes_pair;
-  if (facts.spread.is_doubled_the_long_way && !breaks_order_by_node(facts)) {
-    return tuning.doubling_bytes_long_way;
+void recursive_doubling_traffic(Traffic& traffic) {
+  const int ranks = traffic.ranks();
+  const double bytes = traffic.segment();
+  for (int block = 1; block < ranks; block *= 2) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const int from = doubling_partner(ranks, block, rank);
+      if (from < 0) continue;
+      if (block == 1) traffic.pack(from, rank, bytes);
+      traffic.send(from, rank, traffic.sum_bytes(bytes, size_of_block(ranks, block, from) > 1));
+    }
+    traffic.deliver();
+    const bool is_last = 2 * block >= ranks;
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (doubling_partner(ranks, block, rank) < 0) continue;
+      traffic.sum(rank, traffic.sum_bytes(bytes, !is_last), 1);
+    }
   }
-  // If the number of ranks is not a power of two, some ranks send twice as much.
-  const bool are_many = facts.ranks >= 8 && !facts.spread.shares_nodes;
-  uint64_t most = tuning.doubling_bytes_network;
-  if (!is_power_of_two(facts) && !facts.spread.is_doubled_by_node) {
-    most = std::min(most, tuning.doubling_bytes_uneven * (are_many ? 4 : 1));
-  }
-  const auto sharing = static_cast<uint64_t>(facts.spread.ranks_of_node);
-  return std::min(most, tuning.doubling_bytes_port / sharing);
-}
-
-// The message is so small that rounds cost more than bytes.
-std::string_view prefers_recursive_doubling(const Tuning& tuning, const Facts& facts) {
-  const bool is_short = partial_bytes(facts) <= doubling_bytes_between_nodes(tuning, facts);
-  return is_short ? "small, between nodes: the fewest rounds" : "";
 }
 
 }  // namespace
@@ -89,6 +87,6 @@ extern constinit const AlgorithmRow recursive_doubling_row{
     .make = recursive_doubling_allreduce,
     .result = AlgorithmRow::Result::sum,
     .cost_in_node = recursive_doubling_in_node,
-    .preferred = prefers_recursive_doubling};
+    .traffic = recursive_doubling_traffic};
 
 }  // namespace rdmacoll

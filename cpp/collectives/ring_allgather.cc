@@ -1,7 +1,7 @@
-#include "collectives/between_nodes.h"
 #include "collectives/choose.h"
 #include "collectives/halves.h"
 #include "collectives/in_node.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -23,15 +23,9 @@ double ring_allgather_in_node(const InNode& node) {
   return node.time(work, (peers + 1) * node.round());
 }
 
-double ring_allgather_between(const BetweenNodes& nodes) {
-  const int rounds = nodes.ranks() - 1;
-  const double part = nodes.part();
-  return nodes.copy(part) + 2 * nodes.pin(part) + rounds * (nodes.messages(2) + nodes.latency()) +
-         nodes.segments() * rounds * nodes.port(part);
-}
-
-std::string_view prefers_ring_allgather(const Tuning&, const Facts&) {
-  return "every link carries the same";
+void ring_allgather_traffic(Traffic& traffic) {
+  for (int rank = 0; rank < traffic.ranks(); ++rank) traffic.copy(rank, traffic.part());
+  ring_copies(traffic);
 }
 
 }  // namespace
@@ -42,7 +36,6 @@ extern constinit const AlgorithmRow ring_allgather_row{
     .make = ring_allgather,
     .result = AlgorithmRow::Result::concatenation,
     .cost_in_node = ring_allgather_in_node,
-    .cost_between_nodes = ring_allgather_between,
-    .preferred = prefers_ring_allgather};
+    .traffic = ring_allgather_traffic};
 
 }  // namespace rdmacoll

@@ -1,5 +1,6 @@
 #include "collectives/choose.h"
 #include "collectives/halves.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -14,8 +15,21 @@ Schedule ring_allreduce(const Shape& shape) {
 
 namespace {
 
-std::string_view prefers_ring(const Tuning&, const Facts&) {
-  return "large: adds while it moves, and every link carries the same";
+// Small sums share batches, so their order of additions must not depend on their company. Many
+// ranks take many rounds, and each of them waits for the latest rank (`rdmacoll sim scale`,
+// 2026-11-25).
+std::string_view correction_of_ring(const Tuning& tuning, const Facts& facts) {
+  constexpr int kRanksMost = 128;
+  if (facts.bytes <= tuning.batched_bytes) {
+    return "small sums share batches, and a ring has no canonical order";
+  }
+  return facts.ranks > kRanksMost ? "a ring of so many ranks has more rounds than the model covers"
+                                  : "";
+}
+
+void ring_traffic(Traffic& traffic) {
+  ring_sums(traffic, Space::output);
+  ring_copies(traffic);
 }
 
 }  // namespace
@@ -25,7 +39,8 @@ extern constinit const AlgorithmRow ring_row{
     .name = "ring",
     .make = ring_allreduce,
     .result = AlgorithmRow::Result::sum,
-    .preferred = prefers_ring,
+    .traffic = ring_traffic,
+    .correction = correction_of_ring,
     .never_canonical = "a ring adds each part in another order",
     .segments = Segments::shares,
     .other_names = "xring"};

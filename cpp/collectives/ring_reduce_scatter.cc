@@ -1,5 +1,6 @@
 #include "collectives/choose.h"
 #include "collectives/halves.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -13,9 +14,7 @@ Schedule ring_reduce_scatter(const Shape& shape) {
 
 namespace {
 
-std::string_view prefers_ring_reduce_scatter(const Tuning&, const Facts&) {
-  return "large: adds while it moves, and every link carries the same";
-}
+void ring_reduce_scatter_traffic(Traffic& traffic) { ring_sums(traffic, Space::scratch); }
 
 }  // namespace
 
@@ -24,7 +23,7 @@ extern constinit const AlgorithmRow ring_reduce_scatter_row{
     .name = "ring_reduce_scatter",
     .make = ring_reduce_scatter,
     .result = AlgorithmRow::Result::own_sum,
-    .preferred = prefers_ring_reduce_scatter,
+    .traffic = ring_reduce_scatter_traffic,
     .never_canonical = "a ring adds each part in another order"};
 
 }  // namespace rdmacoll

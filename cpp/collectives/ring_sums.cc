@@ -21,4 +21,30 @@ void ring_sums(Builder& program, const Shape& shape, Space partial) {
   }
 }
 
+void ring_sums(Traffic& traffic, Space partial) {
+  const int ranks = traffic.ranks();
+  const double part = traffic.part();
+  const std::vector<int> order = ring_order(traffic.shape());
+  const auto at = [&](int place) { return order[(place + ranks) % ranks]; };
+  const auto is_pinned = [&](int place) {
+    return !traffic.are_near(at(place - 1), at(place)) ||
+           !traffic.are_near(at(place), at(place + 1));
+  };
+  const bool is_in_output = partial == Space::output && traffic.sum_bytes(1, true) == 1;
+  traffic.repeat(ranks - 1, [&](int round) {
+    const double bytes = traffic.sum_bytes(part, round > 0);
+    for (int place = 0; place < ranks; ++place) {
+      if (round == 0) traffic.pack(at(place), at(place + 1), part);
+      if (round > 0 && is_in_output) {
+        traffic.pack_result(at(place), at(place + 1), part, is_pinned(place));
+      }
+      traffic.send(at(place), at(place + 1), bytes);
+    }
+    traffic.deliver();
+    const bool is_last = round == ranks - 2;
+    const double bytes_of_sum = traffic.sum_bytes(part, !is_last);
+    for (int rank = 0; rank < ranks; ++rank) traffic.sum(rank, bytes_of_sum, 1);
+  });
+}
+
 }  // namespace rdmacoll

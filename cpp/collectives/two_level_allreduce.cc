@@ -7,7 +7,7 @@
 #include "collectives/algorithms.h"
 #include "collectives/binary_blocks.h"
 #include "collectives/builder.h"
-#include "collectives/ranges.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 namespace {
@@ -51,9 +51,12 @@ class Nodes {
   int shares() const { return shares_; }
   int mine() const { return mine_; }
   int local_rank() const { return local_; }
-  const std::vector<int>& neighbours() const { return members_[mine_]; }  // this rank included
+  const std::vector<int>& neighbours() const { return members_[mine_]; }     // this rank included
+  const std::vector<std::vector<int>>& members() const { return members_; }  // by node
   Range shares_of(int local_rank) const {
-    const int size = static_cast<int>(neighbours().size());
+    return shares_of(local_rank, static_cast<int>(neighbours().size()));
+  }
+  Range shares_of(int local_rank, int size) const {
     return {first_share(local_rank, size), first_share(local_rank + 1, size)};
   }
   // The owner of the share in each node.
@@ -192,11 +195,57 @@ Schedule two_level_allreduce(const Shape& shape) { return TwoLevels(shape).run()
 
 namespace {
 
-std::string_view prefers_two_level(const Tuning& tuning, const Facts& facts) {
-  const bool meets = meets_where_partials_are_wide(facts, tuning.wide_ranks_port) ||
-                     (facts.ranks <= 3 && facts.bytes <= tuning.direct_bytes_port);
-  if (!facts.spread.shares_nodes || meets || breaks_order_by_node(facts)) return "";
-  return "nodes with several ranks: between nodes, each node sends as much as one rank would";
+void two_level_traffic(Traffic& traffic) {
+  const Shape shape = traffic.shape();
+  const Nodes nodes(shape);
+  const double share = traffic.segment() / nodes.shares();
+  const auto each_pair = [&](auto visit) {  // a rank, another one of its node, and its shares
+    for (const std::vector<int>& node : nodes.members()) {
+      const auto size = static_cast<int>(node.size());
+      for (int distance = 1; distance < size; ++distance) {
+        for (int local = 0; local < size; ++local) {
+          const int other = (local + distance) % size;
+          visit(node[local], node[other], nodes.shares_of(local, size),
+                nodes.shares_of(other, size));
+        }
+      }
+    }
+  };
+  const auto bytes_of = [&](const Range& shares) { return (shares.end - shares.begin) * share; };
+  each_pair([&](int rank, int other, const Range&, const Range& theirs) {
+    if (theirs.begin == theirs.end) return;
+    traffic.pack(rank, other, bytes_of(theirs));
+  });
+  each_pair([&](int rank, int other, const Range&, const Range& theirs) {
+    if (theirs.begin != theirs.end) traffic.send(rank, other, bytes_of(theirs));
+  });
+  traffic.deliver();
+  for (const std::vector<int>& node : nodes.members()) {
+    const auto size = static_cast<int>(node.size());
+    for (int local = 0; local < size; ++local) {
+      const Range own = nodes.shares_of(local, size);
+      if (own.begin == own.end) continue;
+      if (size > 1 || (nodes.are_shared() && traffic.sum_bytes(1, true) > 1)) {
+        traffic.sum(node[local], traffic.sum_bytes(bytes_of(own), true), size - 1);
+      }
+    }
+  }
+  std::vector<BlockTraffic> groups;
+  for (int first = 0, end = 0; first < nodes.shares(); first = end) {
+    std::vector<int> owners = nodes.owners(first);
+    for (end = first + 1; end < nodes.shares() && nodes.owners(end) == owners;) ++end;
+    groups.push_back({.members = std::move(owners),
+                      .bytes = (end - first) * share,
+                      .are_sums = nodes.are_shared()});
+  }
+  allreduce_by_blocks(traffic, groups);
+  each_pair([&](int rank, int other, const Range& own, const Range&) {
+    if (own.begin == own.end) return;
+    const bool is_first = other == rank + 1 || (rank > other && other == rank - 1);
+    if (is_first) traffic.pack_result(rank, other, bytes_of(own), true);
+    traffic.move(rank, other, bytes_of(own));
+  });
+  traffic.deliver();
 }
 
 }  // namespace
@@ -205,7 +254,7 @@ extern constinit const AlgorithmRow two_level_row{.algorithm = Algorithm{7},
                                                   .name = "two_level",
                                                   .make = two_level_allreduce,
                                                   .result = AlgorithmRow::Result::sum,
-                                                  .preferred = prefers_two_level,
+                                                  .traffic = two_level_traffic,
                                                   .canonical_for = are_nodes_canonical,
                                                   .segments = Segments::stages,
                                                   .by_node = true,

@@ -37,6 +37,13 @@ Config config_of(const SimScript& script) {
   return config;
 }
 
+// Little data takes long, so that all algorithms are chosen for it.
+LinkModel slow_links() {
+  LinkModel links = kNicLinks;
+  links.network.bytes_per_us = 100;
+  return links;
+}
+
 }  // namespace
 
 SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, int rank)
@@ -57,8 +64,8 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, 
   engine_ = std::make_unique<Engine>(EngineParts{world_of(script, rank), config_of(script),
                                                  network.transport(rank), compute_, pool_,
                                                  network.clock(), Log::silent(rank),
-                                                 Tuning{.direct_bytes_network = 1024,
-                                                        .bruck_ranks_network = 3,
+                                                 Tuning{.links = slow_links(),
+                                                        .batched_bytes = 1024,
                                                         .one_copy_bytes = 256,
                                                         .one_copy_bytes_scattered = 256,
                                                         .one_copy_bytes_exchange = 256,

@@ -115,7 +115,7 @@ class Library:
         return rows
 
     def algorithms(self) -> list[dict[str, Any]]:
-        """The algorithms in the order in which they are preferred. Keys in rdmacoll_c.h."""
+        """The algorithms in the order of their table. Keys in rdmacoll_c.h."""
         rows: list[dict[str, Any]] = json.loads(self.take_text(self._tools.algorithms()))
         return rows
 

@@ -190,10 +190,7 @@ def _print_costs(count: int, found: dict[str, Any]) -> None:
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("algorithm", no_wrap=True)
-    # The ranges of the algorithms decide where none has a formula.
-    has_formulas = any(row["formula_us"] is not None for row in found["costs"])
-    titles = ("formula",) if has_formulas else ()
-    for title in (*titles, "model", "GB/s", "messages", "network", "cut"):
+    for title in ("formula", "model", "GB/s", "messages", "network", "cut"):
         table.add_column(title, justify="right", no_wrap=True)
     is_sum = _adds(found)
     if is_sum:
@@ -202,7 +199,7 @@ def _print_costs(count: int, found: dict[str, Any]) -> None:
         chosen = row["algorithm"] == found["algorithm"]
         table.add_row(
             f"{row['algorithm']}{' *' if chosen else ''}",
-            *([_formula_text(row["formula_us"])] if has_formulas else []),
+            _formula_text(row["formula_us"]),
             time_text(row["time_us"]),
             f"{count / row['time_us'] / 1e3:.2f}",
             str(row["messages"]),
@@ -212,7 +209,7 @@ def _print_costs(count: int, found: dict[str, Any]) -> None:
         )
     print_table(table)
     order = " order: canonical, or the algorithm's own." if is_sum else ""
-    formula = " formula: the cost that decides (none: no candidate)." if has_formulas else ""
+    formula = " formula: the cost that decides (none: no candidate)."
     print_prose(
         "* is chosen. messages: of the rank that sends most. network: sent to other nodes by the node that "
         f"sends most. cut: segments x parts.{order}{formula}"

@@ -67,7 +67,7 @@ TEST(Scale, fits_the_cost_model_where_bytes_are_many) {
       const auto schedules =
           lowered_schedules(algorithm, {.ranks = ranks, .nodes = nodes}, links, true);
       const Facts facts{.ranks = ranks, .one_node = false, .bytes = kBytes};
-      const uint64_t segment_bytes = segment_bytes_of(algorithm, socket_tuning(), facts);
+      const uint64_t segment_bytes = segment_bytes_of(algorithm, tuning_for(kSocketLinks), facts);
       const double cost = cost_of(schedules, nodes, links, kBytes, segment_bytes).time_us;
       const double time = result_of(allreduce(ranks, kBytes, links, name)).time_us;
       EXPECT_GT(time, 0.9 * cost) << name << ", " << ranks << " ranks";

@@ -4,6 +4,7 @@
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 #include "collectives/in_node.h"
+#include "collectives/traffic.h"
 
 namespace rdmacoll {
 
@@ -44,6 +45,19 @@ double toy_in_node(const InNode& node) {
   return node.time(sum + node.pack(bytes) + node.read(bytes), 3 * node.round());
 }
 
+void toy_traffic(Traffic& traffic) {
+  const double bytes = traffic.segment();
+  for (int rank = 1; rank < traffic.ranks(); ++rank) {
+    traffic.pack(rank, 0, bytes);
+    traffic.send(rank, 0, bytes);
+  }
+  traffic.deliver();
+  traffic.sum(0, bytes, traffic.ranks() - 1);
+  traffic.pack_result(0, 1, bytes, true);
+  for (int rank = 1; rank < traffic.ranks(); ++rank) traffic.move(0, rank, bytes);
+  traffic.deliver();
+}
+
 }  // namespace
 
 extern constinit const AlgorithmRow toy_row{.algorithm = Algorithm{200},
@@ -51,6 +65,7 @@ extern constinit const AlgorithmRow toy_row{.algorithm = Algorithm{200},
                                             .make = toy_allreduce,
                                             .result = AlgorithmRow::Result::sum,
                                             .cost_in_node = toy_in_node,
+                                            .traffic = toy_traffic,
                                             .places = places_of_toy};
 
 }  // namespace rdmacoll

@@ -117,9 +117,14 @@ TEST_F(Decisions, a_batch_is_summed_in_the_order_of_each_of_its_operations) {
     for (const char* name : {"a", "b", "c"}) log.offer(unit(name, 2500));  // 10,000 bytes each
     return log.form({})->decision.units.size();
   };
-  const SetWorld many = set_world(0, 16);
+  const SetWorld three = set_world(0, 3), many = set_world(0, 16);
   EXPECT_EQ(units_of_first(many, {}), 3u);
-  EXPECT_EQ(units_of_first(world_, {}, {.direct_bytes_network = 20'000}), 3u);  // no ring then
+  // A ring is the cheapest for each of them, and for the batch.
+  Tuning slow{.links = kSocketLinks, .batched_bytes = 9'999};
+  slow.links.network.bytes_per_us = 1;
+  EXPECT_EQ(units_of_first(three, {}, slow), 1u);
+  slow.batched_bytes = 16 << 10;
+  EXPECT_EQ(units_of_first(three, {}, slow), 3u);
   EXPECT_EQ(units_of_first(many, {{named::ring}}), 1u);
   EXPECT_EQ(units_of_first(many, {{named::direct, 20'000}, {named::ring}}), 2u);
   EXPECT_EQ(units_of_first(many, {{named::direct, 9'999}, {named::ring}}), 1u);

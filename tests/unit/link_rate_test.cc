@@ -62,17 +62,11 @@ TEST(LinkRate, moves_where_a_ring_begins_over_tcp) {
   EXPECT_EQ(chosen(kSocketLinks, 0.1, 128 << 10), named::ring);
   EXPECT_EQ(chosen(kSocketLinks, 1, 512 << 10), named::direct);
   EXPECT_EQ(chosen(kSocketLinks, 1, 1 << 20), named::ring);
-  for (const double times : {0.25, 1.0, 2.0}) {
-    EXPECT_EQ(chosen(kNicLinks, times, 1 << 20), named::direct) << times;
-    EXPECT_EQ(chosen(kNicLinks, times, 2 << 20), named::ring) << times;
-  }
 }
 
 // On slow links, bytes cost more than rounds from smaller sizes on. choose_test checks the sizes of
 // the jumps.
-TEST(LinkRate, moves_the_cuts) {
-  EXPECT_EQ(tuning_for(kSocketLinks).doubling_bytes_port, socket_tuning().doubling_bytes_port);
-  EXPECT_EQ(tuning_for(kNicLinks).doubling_bytes_port, Tuning().doubling_bytes_port);
+TEST(LinkRate, decides_where_bytes_cost_more_than_rounds) {
   const std::vector<int> nodes = even_nodes(4, 2);
   const Shape shape{.ranks = 4, .nodes = nodes};
   const auto chosen = [&](double gbit, uint64_t bytes) {
@@ -83,11 +77,11 @@ TEST(LinkRate, moves_the_cuts) {
   };
   for (const double gbit : {1, 10, 25}) {
     EXPECT_EQ(chosen(gbit, 1024), named::recursive_doubling) << gbit;
-    EXPECT_EQ(chosen(gbit, 1 << 20), named::two_level) << gbit;
+    EXPECT_EQ(chosen(gbit, 1 << 20), named::halving_doubling) << gbit;
   }
-  EXPECT_EQ(chosen(1, 8 << 10), named::two_level);
+  EXPECT_EQ(chosen(1, 8 << 10), named::halving_doubling);
   EXPECT_EQ(chosen(10, 8 << 10), named::recursive_doubling);
-  EXPECT_EQ(chosen(10, 32 << 10), named::two_level);
+  EXPECT_EQ(chosen(10, 32 << 10), named::halving_doubling);
   EXPECT_EQ(chosen(25, 32 << 10), named::recursive_doubling);
 }
 
