@@ -10,7 +10,7 @@
 namespace rdmacoll::cuda {
 namespace {
 
-constexpr int kRuns = 6;
+constexpr int kCopyRuns = 6;
 constexpr double kNanosecondsPerUs = 1000;
 
 // Memory and a stream for the measurement. The end releases them.
@@ -64,7 +64,7 @@ Status measure_copies(const Gpus& gpus, Gpu gpu, const Clock& clock, CopyCosts& 
   RC_RETURN_IF_ERROR(create(driver, objects));
   const auto shortest = [&](bool is_to_host, std::size_t bytes, int64_t& shortest) -> Status {
     shortest = std::numeric_limits<int64_t>::max();
-    for (int run = 0; run < kRuns && (run == 0 || clock.now() < limit); ++run) {
+    for (int run = 0; run < kCopyRuns && (run == 0 || clock.now() < limit); ++run) {
       const Nanoseconds begin = clock.now();
       Result result =
           is_to_host
