@@ -9,7 +9,7 @@ from typing import Any
 
 from rdmacoll._abi import dlpack
 from rdmacoll._calls import device_arrays
-from rdmacoll._calls.array_libraries import LEGACY_STREAM, Order
+from rdmacoll._calls.array_libraries import LEGACY_STREAM, PER_THREAD_STREAM, Order
 from rdmacoll._world.running_engine import Engine
 from rdmacoll.engine.errors import ConfigError, NotInitializedError
 
@@ -35,7 +35,10 @@ class GpuMemory:
         if self._last_order is None or not self._engine.is_open:
             return None
         is_complete = not self._is_used_repeatedly and self._engine.keeper.is_done()
-        return None if is_complete else self._last_order.stream
+        if is_complete:
+            return None
+        # Another thread may ask, and has its own stream 2. The legacy stream waits for all of these.
+        return LEGACY_STREAM if self._last_order.stream == PER_THREAD_STREAM else self._last_order.stream
 
     def use_on(self, order: Order, *, repeatedly: bool) -> None:
         """Notes that a call with this order uses the memory. repeatedly: its runs do so from now on."""

@@ -279,14 +279,17 @@ class Operation:
 
     def transfer(self, take: Callable[[int], _T]) -> _T:
         """Passes the handle, and the duty to free it, to the object that `take` makes."""
-        end = self._engine.library.handle_end(self.handle) if self._is_on_gpu else None
-        if end:
-            self._engine.keeper.keep(end, self._arrays)
+        self._keep_end()
         handle, self.handle = self.handle, 0
         try:
             return take(handle)
         finally:
             self._engine.release(id(self))
+
+    def _keep_end(self) -> None:
+        end = self._engine.library.handle_end(self.handle) if self._is_on_gpu else None
+        if end:
+            self._engine.keeper.keep(end, self._arrays)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Drives the engine until the operation has ended. False if `timeout_s` seconds pass first.
@@ -307,6 +310,8 @@ class Operation:
                 slice_ms = min(SLICE_MS, max(0, int((deadline - time.monotonic()) * 1000)))
             code = wait(self.handle, slice_ms, scratch.error_ref)
             if code == abi.DONE:
+                # Other streams may take results while this object lives.
+                self._keep_end()
                 return True
             if code == abi.FAILED:
                 # Raise a copy. A traceback refers to this frame, and so to this operation. The original would

@@ -95,6 +95,79 @@ for turn in range(40):
 """
 )
 
+# Handles live on, while another stream takes the results. The library of `Plain` adopts results at once, on
+# that stream, so the results of these calls are on the host.
+HANDLES = (
+    PLAIN
+    + """
+other = cupy.cuda.ExternalStream(cuda.stream().value)
+def from_dlpack(memory):
+    with other:
+        return cupy.from_dlpack(memory).get()
+
+def look_at(out, right):
+    with other:
+        found = cupy.from_dlpack(out).get()
+    assert (found == right).all(), (turn, right, found)
+
+outs = [engine.empty(20_000, np.float32, device="cuda:0") for _ in range(6)]
+here = {"stream": stream.value}
+for turn in range(20):
+    right = count * turn + count * (count - 1) / 2
+    own, (first, second, third) = Plain(me + turn), outs[turn % 2 :: 2]
+    handles = [
+        engine.allreduce_async(own, rdmacoll.Sum, out=first, **here),
+        engine.broadcast_async(own, 1, out=second, **here),
+        engine.reduce_async(own, 0, rdmacoll.Sum, out=third if me == 0 else None, **here),
+    ]
+    assert handles[2].wait() is third or me > 0
+    if me == 0:
+        look_at(third, right)
+    assert handles[1].wait() is second
+    look_at(second, 1 + turn)
+    assert handles[0].wait() is first
+    look_at(first, right)
+    handle = engine.grouped_allreduce_async([own, own], rdmacoll.Sum, out=outs[:2], **here)
+    handle.wait()
+    look_at(outs[1], right)
+    look_at(outs[0], right)
+    handle = engine.allreduce_async(own, rdmacoll.Sum)
+    adopted = [
+        *engine.grouped_allreduce([own, own], rdmacoll.Sum),
+        *engine.grouped_broadcast([own], 1),
+        handle.wait(),
+        engine.allreduce(own, rdmacoll.Sum),
+    ]
+    for found, value in zip(adopted, [right, right, 1 + turn, right, right]):
+        assert (found == value).all(), (turn, value, found)
+"""
+)
+
+# Each thread has its own stream 2.
+THREADS = (
+    PLAIN
+    + """
+from concurrent.futures import ThreadPoolExecutor
+other = ThreadPoolExecutor(1, initializer=lambda: cuda("cuCtxSetCurrent", cuda.context))
+other.submit(int).result()
+
+def take():
+    with cupy.cuda.Stream.ptds:
+        found = cupy.from_dlpack(out).get()
+    assert (found == right).all(), (turn, found)
+
+out, early = engine.empty(20_000, np.float32, device="cuda:0"), 0
+for turn in range(20):
+    right = count * turn + count * (count - 1) / 2
+    engine.allreduce(Plain(me + turn), rdmacoll.Sum, out=out, stream=2)
+    early += len(current().keeper) > 0
+    named = out.__cuda_array_interface__["stream"]
+    other.submit(take).result()
+    assert named in (None, 1), named
+assert early > 0 or is_real, "each call has waited for the GPU"
+"""
+)
+
 # A GPU fails after the last call has returned, and before the end of its work. No call follows.
 FAILED = (
     PLAIN
@@ -119,6 +192,16 @@ def test_memory_stays_until_the_work_of_its_call_is_done(place: Place) -> None:
 @pytest.mark.parametrize("place", places())
 def test_results_are_complete_for_each_stream_that_takes_them(place: Place) -> None:
     run_body(place, RESULTS, CUDA_SIM_DELAY_US="3000")
+
+
+@pytest.mark.parametrize("place", places())
+def test_results_are_complete_for_other_streams_while_handles_live(place: Place) -> None:
+    run_body(place, HANDLES, CUDA_SIM_DELAY_US="3000")
+
+
+@pytest.mark.parametrize("place", places())
+def test_results_of_a_threads_own_stream_are_complete_for_other_threads(place: Place) -> None:
+    run_body(place, THREADS, CUDA_SIM_DELAY_US="3000")
 
 
 def test_a_failure_behind_the_last_call_is_named_at_the_end() -> None:

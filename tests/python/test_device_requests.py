@@ -15,6 +15,8 @@ from rdmacoll._calls.gpu_array import GpuArray
 from rdmacoll._calls.results import PreparedResults, Results, type_of
 from rdmacoll._calls.submission import Call
 
+STREAM = -2  # the position in a request
+
 
 @pytest.fixture
 def cupy(monkeypatch):
@@ -26,13 +28,16 @@ def cupy(monkeypatch):
 class Engine:
     """An engine whose library only notes what is freed."""
 
-    is_forked = False
+    is_open, is_forked = True, False
     address = 0x42
 
     def __init__(self):
         self.freed, self.holders = [], set()
-        self.library = self
+        self.library = self.keeper = self
         self.share, self.release = self.holders.add, self.holders.discard
+
+    def is_done(self):
+        return False
 
     def handle_result_at(self, handle, index):
         return 0x6000_0000 + index, (3, 2)
@@ -55,13 +60,13 @@ def test_a_request_has_the_stream_and_the_addresses(cupy):
     call = Call(mirror.BROADCAST, [pair[0] for pair in pairs], [pair[1] for pair in pairs], dtype=6)
     scratch = call.fill()
     request = mirror.REQUEST.unpack(scratch.request)
-    assert (request[1], request[-1]) == (mirror.BROADCAST, 0x456)
+    assert (request[1], request[STREAM]) == (mirror.BROADCAST, 0x456)
     for number, (read, target) in enumerate(pairs):
         tensor = mirror.TENSOR.unpack_from(scratch.tensors, number * mirror.TENSOR.size)
         assert tensor[:5] == (read.address, target.address, 2, 2, 3)
     host = np.ones(3)
-    assert mirror.REQUEST.unpack(Call(mirror.BROADCAST, [host], [host]).fill().request)[-1] == 0
-    assert mirror.REQUEST.unpack(Call(mirror.BARRIER, (), ()).fill().request)[-1] == 0
+    assert mirror.REQUEST.unpack(Call(mirror.BROADCAST, [host], [host]).fill().request)[STREAM] == 0
+    assert mirror.REQUEST.unpack(Call(mirror.BARRIER, (), ()).fill().request)[STREAM] == 0
 
 
 def test_a_result_is_freed_once_after_the_work_of_its_stream(cupy):
