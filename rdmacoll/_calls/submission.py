@@ -321,6 +321,14 @@ class Operation:
             if deadline is not None and time.monotonic() >= deadline:
                 return False
 
+    def let_follow(self) -> None:
+        """After a `wait`: lets later work of this thread's stream wait, too.
+
+        Does nothing once the handle is passed on.
+        """
+        if self.handle and self._is_on_gpu and self._engine.is_open and not self.is_done():
+            self.wait(0)
+
     def is_done(self) -> bool:
         """Whether the operation has ended, and its work on GPUs is done."""
         return self._error is not None or bool(self._engine.library.handle_done(self.handle))
@@ -379,8 +387,11 @@ class Handle:
     def wait(self, timeout_s: float | None = None) -> Any:
         """The result. Raises the operation's error, or TimeoutError if `timeout_s` seconds pass first.
         The caller may wait again. On a GPU the result is complete for later work of the call's stream, which
-        must still exist."""
+        must still exist. With stream=2 it is the stream of the thread that waits. If the engine allocates the
+        result, as for `allgather_async`, that is the first such thread."""
         if self._result is None:
+            for operation in self._operations:
+                operation.let_follow()
             return self._value
         if timeout_s is not None:
             timeout_s = arguments.timeout(timeout_s)

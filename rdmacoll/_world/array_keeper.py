@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from typing import Callable
@@ -24,8 +25,11 @@ class ArrayKeeper:
         self._is_done, self._free = is_done, free
         self._lock = threading.RLock()
         self._kept: list[tuple[int, object]] = []
-        self._has_some, self._has_ended = threading.Event(), False
+        self._has_ended = False
+        # Wakes the thread. Garbage collection in the middle of `put` may put, too. An Event would hang then.
+        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._is_started = False
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -37,10 +41,12 @@ class ArrayKeeper:
                 self._free(handle)
                 return
             self._kept.append((handle, arrays))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="rdmacoll arrays", daemon=True)
-                self._thread.start()
-        self._has_some.set()
+            is_first, self._is_started = not self._is_started, True
+        self._news.put(None)
+        if is_first:  # without the lock, which garbage collection in the new thread may need
+            thread = threading.Thread(target=self._run, name="rdmacoll arrays", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def is_done(self) -> bool:
         """Whether all work is done."""
@@ -54,14 +60,17 @@ class ArrayKeeper:
             kept, self._kept = self._kept, []
             for handle, _ in kept:
                 self._free(handle)
-        self._has_some.set()
+        self._news.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_END_LIMIT_S)  # the end of an array may wait for a kernel
 
     def _run(self) -> None:
         interval_s = _INTERVALS_S[0]
         while not self._has_ended:
-            self._has_some.wait()
+            if not self._kept:
+                self._news.get()
+            for _ in range(self._news.qsize()):
+                self._news.get()
             time.sleep(interval_s)
             interval_s = _INTERVALS_S[0] if self._let_go() else min(2 * interval_s, _INTERVALS_S[1])
 
@@ -76,6 +85,4 @@ class ArrayKeeper:
                     done.append(arrays)
                 else:
                     self._kept.append((handle, arrays))
-            if not self._kept and not self._has_ended:
-                self._has_some.clear()
         return len(done) > 0

@@ -151,6 +151,14 @@ from concurrent.futures import ThreadPoolExecutor
 other = ThreadPoolExecutor(1, initializer=lambda: cuda("cuCtxSetCurrent", cuda.context))
 other.submit(int).result()
 
+from cuda_calls import Handle
+def wait_again():
+    assert handle.wait() is target
+    cuda.copy(kept.address, target.address, kept.size, Handle(2))
+    cuda.synchronize(Handle(2))
+    found = np.frombuffer(cuda.read(kept.address, kept.size), np.float32)
+    assert (found == right).all(), (turn, found)
+
 def take():
     with cupy.cuda.Stream.ptds:
         found = cupy.from_dlpack(out).get()
@@ -164,6 +172,11 @@ for turn in range(20):
     named = out.__cuda_array_interface__["stream"]
     other.submit(take).result()
     assert named in (None, 1), named
+    # The memory itself names no stream, so this thread waits for the handle again.
+    target, kept = Plain(-1), Plain(-1)
+    handle = engine.allreduce_async(Plain(me + turn), rdmacoll.Sum, out=target, stream=2)
+    assert handle.wait() is target
+    other.submit(wait_again).result()
 assert early > 0 or is_real, "each call has waited for the GPU"
 """
 )
@@ -175,7 +188,7 @@ FAILED = (
 array = Plain(1)
 for turn in range(100):
     engine.allreduce(array, rdmacoll.Max, out=array)
-    if me == 1 and len(current().keeper):
+    if me == 1 and not current().keeper.is_done():
         cuda.library.cuda_sim_break(0)
         break
 else:
@@ -205,7 +218,7 @@ def test_results_of_a_threads_own_stream_are_complete_for_other_threads(place: P
 
 
 def test_a_failure_behind_the_last_call_is_named_at_the_end() -> None:
-    environ = Place("imitated", False).environment(CUDA_SIM_DELAY_US="3000")
+    environ = Place("imitated", False).environment(CUDA_SIM_DELAY_US="30000")
     # The process ends at once, since nothing more can be done on its GPU.
     body = program(FAILED, after="rdmacoll.shutdown(); os._exit(0)")
     ranks = run(body, 2, env=environ, deadline_s=100)
