@@ -10,9 +10,10 @@ from typing import Any, Callable, NamedTuple
 
 from rdmacoll._abi import arguments
 from rdmacoll._calls import operands
+from rdmacoll._calls.handles import Handle
 from rdmacoll._calls.refusals import announce
 from rdmacoll._calls.results import results_of, type_of
-from rdmacoll._calls.submission import Array, Call, Handle, Operand, Operation, Submit, submit_group
+from rdmacoll._calls.submission import Array, Call, Operand, Operation, Submit, submit_group
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError

@@ -32,8 +32,9 @@ from rdmacoll._abi.fast_calls import plain
 from rdmacoll._calls import operands
 from rdmacoll._calls.calls import reduction_call
 from rdmacoll._calls.groups import Group, grouped_out_handle
+from rdmacoll._calls.handles import Handle
 from rdmacoll._calls.refusals import announce
-from rdmacoll._calls.submission import Array, Call, Handle, Operand, Operation, Submit, perform, performed
+from rdmacoll._calls.submission import Array, Call, Operand, Operation, Submit, perform, performed
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.operators import DTYPES, Average

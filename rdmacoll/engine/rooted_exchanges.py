@@ -12,9 +12,10 @@ from rdmacoll._abi import arguments, mirror
 from rdmacoll._abi.arguments import Array
 from rdmacoll._abi.fast_calls import plain
 from rdmacoll._calls import operands
+from rdmacoll._calls.handles import Handle
 from rdmacoll._calls.refusals import announce
 from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, results_of, type_of
-from rdmacoll._calls.submission import Call, Handle, Operation, Submit, performed
+from rdmacoll._calls.submission import Call, Operation, Submit, performed
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.exchanges import with_rows
