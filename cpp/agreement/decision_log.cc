@@ -67,6 +67,8 @@ bool DecisionLog::fuses(const Offer& offer, uint64_t bytes) {
     return false;
   }
   const Facts facts = facts_of(offer, bytes);
+  // All candidates are canonical then. The choice itself would cost time for each length.
+  if (facts.canonical && facts.forced.empty() && facts.servers == 0) return true;
   return adds_in_canonical_order(choices_.choose(AlgorithmRow::Result::sum, rules_.tuning, facts),
                                  facts);
 }

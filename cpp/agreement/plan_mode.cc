@@ -87,8 +87,11 @@ std::vector<uint64_t> PlanMode::timed_bytes(const PlanMessage& message) const {
 
 // ---- along the plan ----
 
-void PlanMode::started(uint64_t sequence) {
-  if (drift_.is_timed(sequence)) drift_.started(sequence, parts_.host.time());
+// Sums on GPUs have no trials. `first`: of the decision's operations.
+void PlanMode::started(uint64_t sequence, const Operation& first) {
+  if (drift_.is_timed(sequence) && first.request.order == nullptr) {
+    drift_.started(sequence, parts_.host.time());
+  }
   note_progress();
 }
 
@@ -109,7 +112,7 @@ const Agreed* PlanMode::take_planned(Operation& operation) {
   if (!plan_.is_about(next, operation) || parts_.names.has_new(operation)) return nullptr;
   operation.state.sequence = sequence;
   parts_.queue.accept(next.decision);
-  started(sequence);
+  started(sequence, operation);
   return &next;
 }
 
@@ -122,7 +125,7 @@ bool PlanMode::follow() {
   const Agreed& next = plan_.decision(sequence);
   if (!parts_.queue.take_operations(next)) return false;
   parts_.queue.accept(next.decision);
-  started(sequence);
+  started(sequence, *parts_.queue.decided().back().operations.front());
   return true;
 }
 

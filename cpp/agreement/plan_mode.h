@@ -109,7 +109,7 @@ class PlanMode {
   }
   void begin(const PlanMessage& message);
   std::vector<uint64_t> timed_bytes(const PlanMessage& message) const;
-  void started(uint64_t sequence);
+  void started(uint64_t sequence, const Operation& first);
   bool is_stuck(bool has_room) const;
   void freeze(SetRank except = {});
   void report(uint64_t least, uint64_t furthest);

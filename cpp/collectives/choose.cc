@@ -70,6 +70,13 @@ const AlgorithmRow& cheapest_of_class(AlgorithmRow::Result result, const Tuning&
   return cheapest(result, tuning, of_class);
 }
 
+// Whether the choice is forced, so that costs do not count.
+bool is_forced(AlgorithmRow::Result result, const Facts& facts) {
+  const AlgorithmRow* forced = forced_at(facts);
+  return forced != nullptr && forced->result == result && facts.servers == 0 &&
+         (!facts.canonical || is_in_canonical_order(*forced, facts));
+}
+
 Choice choice_of(const AlgorithmRow& cheapest, AlgorithmRow::Result result, const Tuning& tuning,
                  const Facts& facts) {
   const AlgorithmRow* best = &cheapest;
@@ -258,11 +265,15 @@ Spread::Spread(const Shape& shape) : is_canonical_by_node(are_nodes_canonical(sh
 
 Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts) {
   if (facts.bytes == 0) return {};
-  return choice_of(cheapest_of_class(result, tuning, facts), result, tuning, facts);
+  const AlgorithmRow& row =
+      is_forced(result, facts) ? *forced_at(facts) : cheapest_of_class(result, tuning, facts);
+  return choice_of(row, result, tuning, facts);
 }
 
 Choice Choices::choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts) {
-  if (facts.one_node || facts.bytes == 0) return rdmacoll::choose(result, tuning, facts);
+  if (facts.one_node || facts.bytes == 0 || is_forced(result, facts)) {
+    return rdmacoll::choose(result, tuning, facts);
+  }
   const Key key{result, size_class(facts.bytes), facts.wide_sums, facts.canonical, facts.is_even};
   const AlgorithmRow*& row = found_[key];
   if (row == nullptr) row = &cheapest_of_class(result, tuning, facts);

@@ -6,13 +6,15 @@ Status EndOfLanes::passed(bool& has_passed) const {
   const Driver& driver = events_.front()->driver();
   const RelaxedCapture relaxed(driver);
   has_passed = false;
+  Status failed;  // the first error; other GPUs may still work
   for (const auto& event : events_) {
     const Result result = driver.call.cuEventQuery(event->handle());
     if (result == kNotReady) return {};
-    RC_RETURN_IF_ERROR(driver.check(result, "the end of an operation's work on a GPU"));
+    const Status status = driver.check(result, "the end of an operation's work on a GPU");
+    if (failed.ok()) failed = status;
   }
-  has_passed = true;
-  return {};
+  has_passed = failed.ok();
+  return failed;
 }
 
 Status EndOfLanes::hold(StreamHandle stream) const {

@@ -134,17 +134,22 @@ bool Engine::execute() {
 //
 // The poll also sends the messages of this turn. Peers wait for them, and a caller that drives may
 // return with its result.
+//
+// No message is read between the decision that an operation ends early and its end. Otherwise a
+// plan that is being left could hold or repeat it, while its work on a GPU goes on.
 bool Engine::finish_operations() {
-  if (executor_.has_enqueued() && suspects_.empty()) {
+  const bool may_end_early = executor_.has_enqueued() && suspects_.empty();
+  if (!may_end_early && !executor_.has_finished()) return false;
+  if (may_end_early || executor_.has_viewed() || transport_.needs_poll()) {
+    poll_transport();
+    if (!suspects_.empty() && now_.goes_on()) return true;  // the operations end with the suspects
+  }
+  if (may_end_early) {
     executor_.finish_enqueued([this](const Operation& operation) {
       return set_of(operation).agreement().ends_well(operation);
     });
   }
   if (!executor_.has_finished()) return false;
-  if (executor_.has_viewed() || transport_.needs_poll()) {
-    poll_transport();
-    if (!suspects_.empty() && now_.goes_on()) return true;  // the operations end with the suspects
-  }
   executor_.take_finished(finished_);
   for (OperationRef& operation : finished_) {
     ProcessSet& set = set_of(*operation);

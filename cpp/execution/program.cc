@@ -33,7 +33,8 @@ bool is_any(const std::vector<bool>& flags) {
 
 }  // namespace
 
-Program::Program(Schedule lowered, const SetMembers& members) : schedule(std::move(lowered)) {
+Program::Program(Schedule lowered, const SetMembers& members, bool calls_roll)
+    : schedule(std::move(lowered)) {
   for (Step& step : schedule.steps) {
     if (step.peer >= 0) step.peer = members[SetRank(step.peer)].value();
   }
@@ -43,7 +44,7 @@ Program::Program(Schedule lowered, const SetMembers& members) : schedule(std::mo
   ends_there.assign(steps, false);
   for (std::size_t i = 0; i < steps; ++i) {
     const Step& step = schedule.steps[i];
-    bool touches = is_callers(step.to);
+    bool touches = is_callers(step.to) || (calls_roll && receives(step.verb));
     for (const Slice& source : schedule.sources_of(step)) {
       touches = touches || is_callers(source);
       if (source.space != Space::view) continue;
@@ -127,7 +128,7 @@ const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
   if (program == nullptr) {
     Schedule lowered = lower(make_schedule(algorithm, shape), placement);
     if (calls_roll) call_roll(lowered, shape);
-    program = std::make_unique<Program>(std::move(lowered), members_);
+    program = std::make_unique<Program>(std::move(lowered), members_, calls_roll);
   }
   return *program;
 }

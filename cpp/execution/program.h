@@ -21,14 +21,17 @@ namespace rdmacoll {
 struct Program {
   // Peers in a lowered schedule are ranks of the set. Peers in the program, and in its schedule,
   // are ranks of the job.
-  Program(Schedule lowered, const SetMembers& members);
+  // `calls_roll`: the schedule has a roll call, so the operation ends after all receives.
+  Program(Schedule lowered, const SetMembers& members, bool calls_roll = false);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
   Schedule schedule;
   struct StepTraits {  // the properties of a step that the executor needs
     bool computes = false;
-    bool touches_caller = false;  // uses the caller's memory until it is done
+    // The operation ends when these steps are done. They use the caller's memory until then, or
+    // hear from a rank in a roll call.
+    bool touches_caller = false;
     bool sends = false;
     bool is_peer_visible = false;          // a peer reads the memory that this step writes
     uint16_t per_segment = 0;              // number of transfers with its peer, in its direction
@@ -40,7 +43,7 @@ struct Program {
   std::vector<uint16_t> readers;  // by await step: the number of steps that read its view
   bool has_views = false;
   bool has_peer_visible_writes = false;  // a step writes work memory that a peer reads
-  uint32_t caller_steps = 0;             // number of steps that touch the caller's memory
+  uint32_t caller_steps = 0;             // number of steps with `touches_caller`
   std::vector<bool> ends_there;          // by step: writes output that no other step reads
   struct Traffic {
     JobRank peer;

@@ -256,7 +256,7 @@ constexpr Setting kSettings[] = {
      "start: the first sums of each size within a node try the algorithms that cost about as much, "
      "and large ones both the pool and RDMACOLL_ONE_COPY; later sums take what is clearly the "
      "fastest; GPUs are measured when they are first used, and data that is staged from them has "
-     "segments by that; online: as start, and sums are tried once more when those of a plan begin "
+     "segments by that; online: as start, and all sizes are tried again when sums of a plan begin "
      "to take another time; off: all take the cheapest algorithm by the costs of this machine, and "
      "the pool, and nothing is measured on GPUs.",
      0, 0,

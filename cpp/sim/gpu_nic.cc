@@ -122,7 +122,7 @@ class SimGpuNic::Held final : public SimGpuAccess::Hold {
   std::vector<Part> parts_;
 };
 
-SimGpuNic::SimGpuNic(const SimDirect& direct, SimNetwork& network, SimGpus& gpus, MemoryPool& pool,
+SimGpuNic::SimGpuNic(const SimDirect& direct, SimNetwork& network, SimGpus& gpus,
                      std::function<void()> ring)
     : direct_(direct),
       network_(network),
@@ -130,7 +130,7 @@ SimGpuNic::SimGpuNic(const SimDirect& direct, SimNetwork& network, SimGpus& gpus
       ring_(std::move(ring)),
       facts_(direct, gpus, [this] { show_all(); }),
       registrations_(facts_, devices_, transport_counters_, [](const std::string&) {}),
-      flushes_(registrations_, pool, devices_, rails_, {}, transport_counters_) {}
+      flushes_(registrations_, devices_, rails_, {}, transport_counters_) {}
 
 SimGpuNic::~SimGpuNic() { *is_alive_ = false; }
 

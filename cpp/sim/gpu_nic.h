@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "memory/pool.h"
 #include "sim/gpu.h"
 #include "sim/script.h"
 #include "transport/rdma/gpu_flushes.h"
@@ -51,7 +50,7 @@ class SimGpuFacts final : public GpuMemoryFacts {
 class SimGpuNic final : public SimGpuAccess, private rdma::Device, private rdma::FlushWaiter {
  public:
   // `ring` wakes the rank. All others outlive this object.
-  SimGpuNic(const SimDirect& direct, SimNetwork& network, SimGpus& gpus, MemoryPool& pool,
+  SimGpuNic(const SimDirect& direct, SimNetwork& network, SimGpus& gpus,
             std::function<void()> ring);
   ~SimGpuNic() override;
 

@@ -57,7 +57,7 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, 
   SimTransport& transport = network.transport(rank);
   transport.use_pool(pool_);
   if (script.direct.ways.any()) {
-    nic_ = std::make_unique<SimGpuNic>(script.direct, network, gpus_, pool_,
+    nic_ = std::make_unique<SimGpuNic>(script.direct, network, gpus_,
                                        [&transport] { transport.ring(); });
     transport.use_gpus(*nic_);
   }

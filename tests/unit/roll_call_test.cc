@@ -10,6 +10,7 @@
 #include "algorithm_names.h"
 #include "collectives/algorithms.h"
 #include "collectives/lower.h"
+#include "execution/program.h"
 
 namespace rdmacoll {
 namespace {
@@ -99,6 +100,32 @@ TEST(RollCalls, of_few_ranks_of_a_node_have_one_round) {
           ASSERT_EQ(heard.size(), static_cast<std::size_t>(ranks)) << name_of(algorithm);
         }
       }
+    }
+  }
+}
+
+// Data counts as a message of the roll call. It may go to the pool, and not to the caller's memory.
+TEST(RollCalls, end_an_operation_after_every_other_rank_was_heard) {
+  constexpr int kRanks = 7;
+  std::vector<JobRank> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) ranks.emplace_back(rank);
+  const SetMembers members(ranks);
+  const std::vector<int> nodes = even_nodes(kRanks, 1);
+  for (const Algorithm algorithm :
+       {named::direct_reduce, named::flat_reduce, named::binomial_reduce, named::flat_broadcast,
+        named::direct_gather}) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      Programs programs(members);
+      const Shape shape{.ranks = kRanks, .rank = rank, .root = 3, .nodes = nodes};
+      const Placement from_pool{.views = std::vector<bool>(kRanks, false),
+                                .nics = std::vector<bool>(kRanks, true)};
+      const Program& program = programs.prepared(algorithm, shape, from_pool, true);
+      std::set<int> heard{rank};
+      for (std::size_t i = 0; i < program.turns.size(); ++i) {
+        const Step& step = program.schedule.steps[i];
+        if (receives(step.verb) && program.turns[i].touches_caller) heard.insert(step.peer);
+      }
+      EXPECT_EQ(heard.size(), kRanks) << name_of(algorithm) << " on rank " << rank;
     }
   }
 }

@@ -8,11 +8,10 @@
 
 namespace rdmacoll::rdma {
 
-GpuFlushes::GpuFlushes(GpuRegistrations& registrations, MemoryPool& pool,
-                       std::span<Device* const> devices, std::span<const Rail> rails,
-                       const PathSettings& path, Transport::Counters& counters)
+GpuFlushes::GpuFlushes(GpuRegistrations& registrations, std::span<Device* const> devices,
+                       std::span<const Rail> rails, const PathSettings& path,
+                       Transport::Counters& counters)
     : registrations_(registrations),
-      pool_(pool),
       devices_(devices),
       rails_(rails),
       path_(path),
@@ -20,15 +19,12 @@ GpuFlushes::GpuFlushes(GpuRegistrations& registrations, MemoryPool& pool,
 
 GpuFlushes::~GpuFlushes() {
   for (Nic& nic : nics_) nic.queue_pair.reset();  // no NIC reads into the memory afterwards
-  registered_ = {};
-  pool_.free(landing_);
 }
 
 Status GpuFlushes::open(std::size_t rail) {
-  if (landing_ == nullptr) {
-    landing_ = pool_.allocate(kRailsMax);
-    if (landing_ == nullptr) return pool_exhausted(pool_, kRailsMax, " for flushes");
-    RC_RETURN_IF_ERROR(registered_.open(devices_, landing_, kRailsMax, counters_));
+  if (!is_registered_) {
+    RC_RETURN_IF_ERROR(registered_.open(devices_, landing_.data(), landing_.size(), counters_));
+    is_registered_ = true;
   }
   const Rail& port = rails_[rail];
   std::unique_ptr<QueuePair> made;
@@ -82,7 +78,7 @@ void GpuFlushes::push(std::size_t rail) {
 }
 
 Status GpuFlushes::read(std::size_t rail, const std::byte* written, bool& is_posted) {
-  const Sge piece{landing_ + rail, 1, registered_.keys()[rail].local};
+  const Sge piece{landing_.data() + rail, 1, registered_.keys()[rail].local};
   const SendRequest request{.kind = SendKind::read,
                             .is_signalled = true,
                             .remote_key = registrations_.keys(written)[rail].remote,

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "memory/pool.h"
+#include "memory/piece.h"
 #include "transport/rdma/choose_device.h"
 #include "transport/rdma/gpu_registrations.h"
 #include "transport/rdma/verbs.h"
@@ -28,7 +28,7 @@ class FlushWaiter {
 class GpuFlushes {
  public:
   // `path`: the settings of paths to peers.
-  GpuFlushes(GpuRegistrations& registrations, MemoryPool& pool, std::span<Device* const> devices,
+  GpuFlushes(GpuRegistrations& registrations, std::span<Device* const> devices,
              std::span<const Rail> rails, const PathSettings& path, Transport::Counters& counters);
   ~GpuFlushes();
   GpuFlushes(const GpuFlushes&) = delete;
@@ -70,12 +70,13 @@ class GpuFlushes {
   void end(std::vector<Ticket>& tickets, const std::string& fault);
 
   GpuRegistrations& registrations_;
-  MemoryPool& pool_;
   std::span<Device* const> devices_;
   std::span<const Rail> rails_;
   const PathSettings path_;
   Transport::Counters& counters_;
-  std::byte* landing_ = nullptr;  // a byte for each NIC
+  // A byte for each NIC. It is not of the pool, which may be exhausted when a flush is needed.
+  std::array<std::byte, kRailsMax> landing_{};
+  bool is_registered_ = false;
   RegisteredMemory registered_;
   std::array<Nic, kRailsMax> nics_;
 };

@@ -18,11 +18,10 @@ namespace rdmacoll::rdma {
 // Access of NICs to memory of GPUs.
 struct GpuAccess {
   GpuAccess(const GpuMemoryForNics& gpus, std::span<Device* const> devices,
-            std::span<const Rail> rails, const PathSettings& path, MemoryPool& pool,
-            Transport::Counters& counters)
+            std::span<const Rail> rails, const PathSettings& path, Transport::Counters& counters)
       : facts(gpus.facts),
         registrations(*facts, devices, counters, gpus.say),
-        flushes(registrations, pool, devices, rails, path, counters) {}
+        flushes(registrations, devices, rails, path, counters) {}
 
   const std::shared_ptr<GpuMemoryFacts> facts;
   GpuRegistrations registrations;

@@ -104,7 +104,7 @@ Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
 void RdmaTransport::use_gpus(const GpuMemoryForNics& gpus) {
   RC_ASSERT(gpus_ == nullptr);
   gpus_ = std::make_unique<rdma::GpuAccess>(gpus, ports_.devices, ports_.rails, options_.path,
-                                            pool_, counters_);
+                                            counters_);
   slabs_->add_gpus(gpus_->registrations);
 }
 
