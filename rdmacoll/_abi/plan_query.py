@@ -40,7 +40,7 @@ def explain(
     16-bit floats stay in float32 between ranks. Raises ConfigError when a value or a setting is wrong.
 
     >>> explain("allreduce", ranks=8, nodes=2, count=1 << 20)["reason"]
-    'nodes with several ranks: between nodes, each node sends as much as one rank would'
+    'between nodes: the lowest cost by latency and rate of the links'
     """
     query = mirror.PlanQuery(
         ctypes.sizeof(mirror.PlanQuery),
