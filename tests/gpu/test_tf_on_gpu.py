@@ -202,6 +202,8 @@ def test_memory_of_a_dropped_result_is_used_again_after_the_work_of_its_stream(p
         place,
         begin()
         + """
+import gc
+gc.disable()  # an array that it ends waits for its stream, also for a blocked one
 ops, cuda = start(), gpu_arrays.calls()
 stream, second = cuda.stream(1), cuda.stream(1)
 kept = cupy.array(np.zeros(100_000, np.float32))

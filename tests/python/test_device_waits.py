@@ -39,7 +39,7 @@ def allocations_of_the_program_alone():
 STAYS = "kernels of this program still do"
 
 
-@pytest.mark.parametrize("ipc", [slow("off"), "always"])
+@pytest.mark.parametrize("ipc", [slow("off"), slow("always")])
 def test_the_end_waits_only_some_time_for_a_kernel_of_the_program(ipc):
     body = """
 array = cupy.array(np.full(300_000, me + 1.0, np.float32))

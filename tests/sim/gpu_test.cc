@@ -123,12 +123,12 @@ TEST_P(DirectOnGpus, every_kind_is_right_with_every_algorithm) {
       sum.refusals += outcome.refusals;
     }
   }
-  EXPECT_GT(sum.direct_sent, 1000U);
-  EXPECT_GT(sum.direct_received, 1000U);
-  EXPECT_GT(sum.flushes, 20U);
-  EXPECT_GT(sum.evictions, 5U);
-  EXPECT_GT(sum.freed, 20U);
-  EXPECT_GT(sum.refusals, 20U);
+  EXPECT_GT(sum.direct_sent, 200U);
+  EXPECT_GT(sum.direct_received, 200U);
+  EXPECT_GT(sum.flushes, 5U);
+  EXPECT_GT(sum.evictions, 1U);
+  EXPECT_GT(sum.freed, 5U);
+  EXPECT_GT(sum.refusals, 5U);
 }
 
 INSTANTIATE_TEST_SUITE_P(ranks, DirectOnGpus,
@@ -146,7 +146,7 @@ TEST(DirectOnGpusWithFaults, name_the_rank) {
     ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
     struck += outcome.failed > 0 && outcome.direct_received > 0 ? 1 : 0;
   }
-  EXPECT_GT(struck, 10);
+  EXPECT_GT(struck, 3);
 }
 
 TEST(SimulatedScripts, put_tensors_of_some_seeds_into_memory_of_gpus) {
