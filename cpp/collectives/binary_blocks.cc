@@ -1,6 +1,7 @@
 #include "collectives/binary_blocks.h"
 
 #include <bit>
+#include <vector>
 
 #include "base/status.h"
 
@@ -16,6 +17,15 @@ struct Share {
 };
 
 int largest_power_within(int count) { return static_cast<int>(std::bit_floor(unsigned(count))); }
+
+// The blocks of a group, the largest first.
+std::vector<Block> blocks_of(int members) {
+  std::vector<Block> blocks;
+  for (int begin = 0; begin < members; begin += blocks.back().size) {
+    blocks.push_back({begin, largest_power_within(members - begin)});
+  }
+  return blocks;
+}
 
 // The share of member `index` of a block whose members have halved `all` down to one share each.
 Share share_of(int index, int size, Share all) {
@@ -36,12 +46,12 @@ class BlockProgram {
         begins_with_sums_(mine.wide),
         sum_(mine) {
     RC_ASSERT(members_ > 1 && mine.parts % binary_block_parts(members_) == 0);
-    while (block_.begin + (block_.size = block_at(block_.begin)) <= index) {
-      larger_ = block_;
-      block_.begin += block_.size;
-    }
-    smaller_.begin = block_.begin + block_.size;
-    if (smaller_.begin < members_) smaller_.size = block_at(smaller_.begin);
+    const std::vector<Block> blocks = blocks_of(members_);
+    std::size_t number = 0;
+    while (blocks[number].begin + blocks[number].size <= index) ++number;
+    block_ = blocks[number];
+    if (number > 0) larger_ = blocks[number - 1];
+    if (number + 1 < blocks.size()) smaller_ = blocks[number + 1];
     index_ = index - block_.begin;
   }
 
@@ -57,7 +67,6 @@ class BlockProgram {
   }
 
  private:
-  int block_at(int begin) const { return largest_power_within(members_ - begin); }
   int rank_at(const Block& block, int index) const { return group_[block.begin + index]; }
   int partner_in_smaller() const { return rank_at(smaller_, index_ % smaller_.size); }
   Slice part_of_sum(int first, int parts) const {
@@ -152,15 +161,6 @@ void allreduce_by_blocks(Builder& program, std::span<const int> group, int index
 
 namespace {
 
-// The blocks of a group, the largest first.
-std::vector<Block> blocks_of(int members) {
-  std::vector<Block> blocks;
-  for (int begin = 0; begin < members; begin += blocks.back().size) {
-    blocks.push_back({begin, largest_power_within(members - begin)});
-  }
-  return blocks;
-}
-
 class BlockRounds {
  public:
   BlockRounds(Traffic& traffic, const BlockTraffic& group)
@@ -173,15 +173,15 @@ class BlockRounds {
   int steps() const { return static_cast<int>(blocks_.size()) - 1; }
 
   void halve(int distance) {
-    each_pair(distance, [&](const Block& block, int rank, int partner) {
-      const double half = share(block, 2 * distance);
+    each_pair(distance, [&](const Block&, int rank, int partner) {
+      const double half = share(2 * distance);
       give(rank, partner, half, distance > 1);
     });
   }
   void add_half(int distance) {
     each_pair(distance, [&](const Block& block, int rank, int) {
       const bool is_last = steps() == 0 && 2 * distance == block.size;
-      traffic_.sum(rank, traffic_.sum_bytes(share(block, 2 * distance), !is_last), 1);
+      traffic_.sum(rank, traffic_.sum_bytes(share(2 * distance), !is_last), 1);
     });
   }
   // Between the block with this number and the next smaller one.
@@ -203,7 +203,7 @@ class BlockRounds {
   }
   void redouble(int distance) {
     each_pair(distance, [&](const Block& block, int rank, int partner) {
-      const double held = share(block, 2 * distance);
+      const double held = share(2 * distance);
       const bool is_first = 2 * distance == block.size;
       traffic_.pack_result(rank, partner, is_first ? held : held / 2, true);
       traffic_.move(rank, partner, held, distance > 1);
@@ -211,13 +211,12 @@ class BlockRounds {
   }
   void unpack_own() {
     const Block& block = blocks_.front();
-    for (int i = 0; i < block.size; ++i)
-      traffic_.unpack(rank_at(block, i), share(block, block.size));
+    for (int i = 0; i < block.size; ++i) traffic_.unpack(rank_at(block, i), share(block.size));
   }
 
  private:
   int rank_at(const Block& block, int index) const { return group_.members[block.begin + index]; }
-  double share(const Block&, int parts) const { return group_.bytes / parts; }
+  double share(int parts) const { return group_.bytes / parts; }
   template <typename Visit>
   void each_pair(int distance, Visit visit) const {
     for (const Block& block : blocks_) {
@@ -230,7 +229,7 @@ class BlockRounds {
   void each_owner(int number, Visit visit) const {
     const Block &larger = blocks_[number], &smaller = blocks_[number + 1];
     for (int i = 0; i < larger.size; ++i) {
-      visit(rank_at(larger, i), rank_at(smaller, i % smaller.size), share(larger, larger.size));
+      visit(rank_at(larger, i), rank_at(smaller, i % smaller.size), share(larger.size));
     }
   }
   void give(int from, int to, double bytes, bool is_sum) {

@@ -70,28 +70,27 @@ const AlgorithmRow& cheapest_of_class(AlgorithmRow::Result result, const Tuning&
   return cheapest(result, tuning, of_class);
 }
 
-// Whether the choice is forced, so that costs do not count.
-bool is_forced(AlgorithmRow::Result result, const Facts& facts) {
+// The forced row that counts for this operation, whatever costs say. None: choose() decides.
+const AlgorithmRow* forced_row(AlgorithmRow::Result result, const Facts& facts) {
   const AlgorithmRow* forced = forced_at(facts);
-  return forced != nullptr && forced->result == result && facts.servers == 0 &&
-         (!facts.canonical || is_in_canonical_order(*forced, facts));
+  const bool counts = forced != nullptr && forced->result == result && facts.servers == 0 &&
+                      (!facts.canonical || is_in_canonical_order(*forced, facts));
+  return counts ? forced : nullptr;
 }
 
-Choice choice_of(const AlgorithmRow& cheapest, AlgorithmRow::Result result, const Tuning& tuning,
-                 const Facts& facts) {
-  const AlgorithmRow* best = &cheapest;
-  std::string_view reason =
-      best->by_servers ? "parameter servers: each of them sums one part of all"
-      : facts.one_node ? "within a node: the lowest cost by the rates of its memory"
-                       : "between nodes: the lowest cost by latency and rate of the links";
+Choice choice_of(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts,
+                 std::string_view reason) {
+  return {row.algorithm, segment_bytes_of(row.algorithm, tuning, facts), reason};
+}
+
+std::string_view reason_for(const AlgorithmRow& cheapest, const Facts& facts) {
+  if (cheapest.by_servers) return "parameter servers: each of them sums one part of all";
   const AlgorithmRow* forced = forced_at(facts);
-  if (forced != nullptr && forced->result == result && !best->by_servers) {
-    const bool breaks_order = facts.canonical && !is_in_canonical_order(*forced, facts);
-    if (!breaks_order) best = forced;
-    reason = breaks_order ? "the forced algorithm has no canonical order here"
-                          : "forced by RDMACOLL_ALLREDUCE_ALGORITHM";
+  if (forced != nullptr && forced->result == cheapest.result) {
+    return "the forced algorithm has no canonical order here";
   }
-  return {best->algorithm, segment_bytes_of(best->algorithm, tuning, facts), reason};
+  return facts.one_node ? "within a node: the lowest cost by the rates of its memory"
+                        : "between nodes: the lowest cost by latency and rate of the links";
 }
 
 // Whether segments are cut so small that packed data stays in the caches of the node. Scattered
@@ -265,19 +264,21 @@ Spread::Spread(const Shape& shape) : is_canonical_by_node(are_nodes_canonical(sh
 
 Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts) {
   if (facts.bytes == 0) return {};
-  const AlgorithmRow& row =
-      is_forced(result, facts) ? *forced_at(facts) : cheapest_of_class(result, tuning, facts);
-  return choice_of(row, result, tuning, facts);
+  if (const AlgorithmRow* forced = forced_row(result, facts)) {
+    return choice_of(*forced, tuning, facts, "forced by RDMACOLL_ALLREDUCE_ALGORITHM");
+  }
+  const AlgorithmRow& row = cheapest_of_class(result, tuning, facts);
+  return choice_of(row, tuning, facts, reason_for(row, facts));
 }
 
 Choice Choices::choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts) {
-  if (facts.one_node || facts.bytes == 0 || is_forced(result, facts)) {
+  if (facts.one_node || facts.bytes == 0 || forced_row(result, facts) != nullptr) {
     return rdmacoll::choose(result, tuning, facts);
   }
   const Key key{result, size_class(facts.bytes), facts.wide_sums, facts.canonical, facts.is_even};
   const AlgorithmRow*& row = found_[key];
   if (row == nullptr) row = &cheapest_of_class(result, tuning, facts);
-  return choice_of(*row, result, tuning, facts);
+  return choice_of(*row, tuning, facts, reason_for(*row, facts));
 }
 
 bool adds_in_canonical_order(const Choice& choice, const Facts& facts) {
