@@ -134,8 +134,10 @@ const void* operation_result_at(rc_handle* handle, int32_t index, int32_t* ndim,
   return result.memory.get();
 }
 
-rc_result* operation_result_hold(rc_handle* handle, int32_t index) {
-  return new rc_result{handle->operation->results[static_cast<std::size_t>(index)].memory};
+rc_result* operation_result_take(rc_handle* handle, int32_t index) {
+  handle->repeated_calls = nullptr;  // the next call would have no memory
+  auto& result = handle->operation->results[static_cast<std::size_t>(index)];
+  return new rc_result{std::move(result.memory)};
 }
 
 void operation_free(rc_handle* handle) {
@@ -171,7 +173,7 @@ const rc_operation_api kOperationApi{
     .is_done = operation_is_done,
     .result_at = operation_result_at,
     .free = operation_free,
-    .result_hold = operation_result_hold,
+    .result_take = operation_result_take,
     .call_for_result = operation_call_for_result,
     .end_of = operation_end_of,
 };

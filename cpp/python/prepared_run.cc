@@ -12,7 +12,8 @@ struct Run {
       // Addresses are numbers in Python.
       unsigned long long prepared;  // an rc_prepared; 0: freed
   PyObject* result;
-  int code;  // the last run's return value, until Python code resets it to 0
+  int code;              // the last run's return value, until Python code resets it to 0
+  unsigned long runner;  // the thread whose run has not ended; 0: none
   char is_short;
 };
 
@@ -35,10 +36,16 @@ PyObject* call(PyObject* object, PyObject* arguments, PyObject* keywords) {
     PyErr_SetString(PyExc_TypeError, "a prepared call takes no arguments");
     return nullptr;
   }
+  const unsigned long thread = PyThread_get_thread_ident();
+  if (run.runner != 0 && run.runner != thread) {
+    return PyObject_CallMethod(object, "_refuse_thread", nullptr);
+  }
   if (run.prepared == 0 || run.code != kDone) {
     return PyObject_CallMethod(object, "_resume", "i", run.code);
   }
+  run.runner = thread;
   run.code = run_once(run);
+  if (run.code == kDone) run.runner = 0;
   if (run.code != kDone) return PyObject_CallMethod(object, "_end", "i", run.code);
   return borrowed_to_new(run.result != nullptr ? run.result : Py_None);
 }
@@ -66,6 +73,7 @@ PyMemberDef members[] = {
     {"_address", T_ULONGLONG, offsetof(Run, prepared), 0, nullptr},
     {"out", T_OBJECT, offsetof(Run, result), 0, nullptr},
     {"_code", T_INT, offsetof(Run, code), 0, nullptr},
+    {"_runner", T_ULONG, offsetof(Run, runner), 0, nullptr},
     {"_is_short", T_BOOL, offsetof(Run, is_short), 0, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };

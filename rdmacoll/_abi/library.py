@@ -76,7 +76,7 @@ class Library:
         self.memory_free = engine.memory_free
         self.gpu_free = engine.gpu_free
         self.gpu_of = engine.gpu_of
-        self.result_hold = operation.result_hold
+        self.result_take = operation.result_take
 
     def take_text(self, address: int | None) -> str:
         """Takes a text that the library gave away, and frees the library's copy."""

@@ -11,7 +11,7 @@ _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 ABI_VERSION = 1
-HEADER_HASH = 0x5D44CFB94BE054CF
+HEADER_HASH = 0x0460FDDD0A7E6ED7
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -309,7 +309,7 @@ class OperationApi(ctypes.Structure):
             ),
         ),
         ("free", ctypes.CFUNCTYPE(None, _ADDRESS)),
-        ("result_hold", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS, ctypes.c_int32)),
+        ("result_take", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS, ctypes.c_int32)),
         (
             "call_for_result",
             ctypes.CFUNCTYPE(

@@ -12,7 +12,7 @@ from rdmacoll._abi import arguments
 from rdmacoll._calls import operands
 from rdmacoll._calls.handles import Handle
 from rdmacoll._calls.refusals import announce
-from rdmacoll._calls.results import results_of, type_of
+from rdmacoll._calls.results import Results, type_of
 from rdmacoll._calls.submission import Array, Call, Operand, Operation, Submit, submit_group
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
@@ -75,7 +75,7 @@ def grouped_handle(
     def results() -> list[Array]:
         found: dict[int, Array] = {}
         for operation, positions in zip(operations, groups):
-            allocated = results_of(engine, operation)
+            allocated = Results(engine, operation)
             found.update(
                 (position, allocated.array(index, type_of(sources[position])))
                 for index, position in enumerate(positions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Callable
@@ -21,12 +22,16 @@ class Handle:
         self._operations = operations
         self._result: Callable[[], Any] | None = result
         self._value: Any = None
+        # Several threads may come out of the first wait. One of them makes the result. Reentrant: a handler
+        # of a signal may wait, too.
+        self._lock = threading.RLock()
 
     def wait(self, timeout_s: float | None = None) -> Any:
         """The result. Raises the operation's error, or TimeoutError if `timeout_s` seconds pass first.
         The caller may wait again. On a GPU the result is complete for later work of the call's stream, which
         must still exist. With stream=2 it is the stream of the thread that waits. If the engine allocates the
-        result, as for `allgather_async`, that is the first such thread."""
+        result, as for `allgather_async`, that is the first such thread. Threads that wait at the same time
+        get the same object."""
         if self._result is None:
             for operation in self._operations:
                 operation.let_follow()
@@ -38,8 +43,12 @@ class Handle:
             remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not operation.wait(remaining_s):
                 raise TimeoutError(f"the operation did not end within {timeout_s:g} s.")
-        self._value = self._result()
-        self._result = None
+        with self._lock:
+            if self._result is not None:
+                self._value = self._result()
+                self._result = None
+                # Threads in the loop above have their operation still.
+                self._operations = [one for one in self._operations if not one.has_passed_results_on]
         return self._value
 
     def done(self) -> bool:

@@ -45,30 +45,20 @@ def _on_gpu(
 class Results:
     """The results of an operation that has succeeded. Their memory is freed with the last array over it."""
 
-    def __init__(self, engine: Engine, handle: int) -> None:
+    def __init__(self, engine: Engine, operation: Operation) -> None:
         self._engine = engine
-        self._handle = handle
-        engine.share(id(self))
+        self._operation = operation
+        operation.pass_results_on()
 
     def array(self, index: int, kind: ResultType) -> Any:
         """The result with this index."""
-        library = self._engine.library
-        address, dims = library.handle_result_at(self._handle, index)
+        library, handle = self._engine.library, self._operation.handle
+        address, dims = library.handle_result_at(handle, index)
         if isinstance(kind, DeviceArray):
-            result = library.result_hold(self._handle, index)
+            # Other threads may have the operation still. The memory must go in the order of its stream.
+            result = library.result_take(handle, index)
             return _on_gpu(self._engine, result, address, dims, kind, repeatedly=False)
         return _on_host(self, address, dims, kind)
-
-    def __del__(self) -> None:
-        engine = self._engine
-        if not engine.is_forked:
-            engine.library.handle_free(self._handle)
-            engine.release(id(self))
-
-
-def results_of(engine: Engine, operation: Operation) -> Results:
-    """Takes the results from an operation, which is then over."""
-    return operation.transfer(lambda handle: Results(engine, handle))
 
 
 class _ResultMemory:
@@ -104,4 +94,4 @@ class PreparedResults:
 def engine_result_handle(engine: Engine, call: Call, submit: Submit) -> Handle:
     """Starts a call with one result, which the engine makes with the dtype of the input."""
     operation = submit(engine, call)
-    return Handle([operation], lambda: results_of(engine, operation).array(0, type_of(call.inputs[0])))
+    return Handle([operation], lambda: Results(engine, operation).array(0, type_of(call.inputs[0])))

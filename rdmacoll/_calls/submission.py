@@ -7,7 +7,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Callable, TypeVar, Union
+from typing import Any, Callable, Union
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 
 Array = np.ndarray[Any, Any]
 Operand = Union[Array, DeviceArray]
-_T = TypeVar("_T")
 
 # A blocked wait returns this often, so that Python's signal handlers (Ctrl-C, SIGTERM) can run.
 SLICE_MS = 100
@@ -253,16 +252,20 @@ def _perform(engine: Engine, call: Call, *, has_results: bool) -> Operation | No
 
 
 class Operation:
-    """One submitted operation. It keeps its arrays alive as long as the engine or a GPU may touch them."""
+    """One submitted operation. It keeps its arrays alive as long as the engine or a GPU may touch them.
 
-    __slots__ = ("_arrays", "_engine", "_error", "_is_on_gpu", "handle")
+    It alone frees its handle, when it goes. So the handle lives while any thread is in one of its methods.
+    """
+
+    __slots__ = ("_arrays", "_engine", "_error", "_is_kept", "_is_on_gpu", "handle")
 
     def __init__(self, engine: Engine, call: Call, slot: ctypes.c_void_p | None = None) -> None:
         """slot: the handle of an operation that a holder of the engine has submitted. None: submit here."""
         self._error: RdmacollError | None = None
         self._engine = engine
-        self._arrays = (call.inputs, call.outputs)
+        self._arrays: object = (call.inputs, call.outputs)
         self._is_on_gpu = call.stream != 0
+        self._is_kept = False  # it is done, or the keeper has the arrays until it is
         self.handle = 0
         if slot is not None:
             engine.share(id(self))
@@ -277,19 +280,26 @@ class Operation:
             engine.release(id(self))
             raise
 
-    def transfer(self, take: Callable[[int], _T]) -> _T:
-        """Passes the handle, and the duty to free it, to the object that `take` makes."""
+    def pass_results_on(self) -> None:
+        """Lets go of the call's arrays. From now on a caller needs the results only.
+
+        The operation has succeeded. The engine's keeper has the arrays while a GPU uses them.
+        """
         self._keep_end()
-        handle, self.handle = self.handle, 0
-        try:
-            return take(handle)
-        finally:
-            self._engine.release(id(self))
+        self._arrays = None
+
+    @property
+    def has_passed_results_on(self) -> bool:
+        """Whether the results belong to a caller. They say then which stream finds them complete."""
+        return self._arrays is None
 
     def _keep_end(self) -> None:
+        if self._is_kept:
+            return
         end = self._engine.library.handle_end(self.handle) if self._is_on_gpu else None
         if end:
             self._engine.keeper.keep(end, self._arrays)
+        self._is_kept = True
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Drives the engine until the operation has ended. False if `timeout_s` seconds pass first.
@@ -322,11 +332,8 @@ class Operation:
                 return False
 
     def let_follow(self) -> None:
-        """After a `wait`: lets later work of this thread's stream wait, too.
-
-        Does nothing once the handle is passed on.
-        """
-        if self.handle and self._is_on_gpu and self._engine.is_open and not self.is_done():
+        """After a `wait`: lets later work of this thread's stream wait, too."""
+        if self._is_on_gpu and self._engine.is_open and not self.is_done():
             self.wait(0)
 
     def is_done(self) -> bool:
@@ -337,7 +344,9 @@ class Operation:
         engine = self._engine
         if not self.handle or engine.is_forked:
             return
-        if self._is_on_gpu:
+        if self._is_kept:
+            engine.library.handle_free(self.handle)
+        elif self._is_on_gpu:
             engine.keeper.keep(self.handle, self._arrays)
         else:
             engine.abandon(self.handle, self._arrays)

@@ -16,7 +16,7 @@ from rdmacoll._calls import operands
 from rdmacoll._calls.groups import Group, grouped_handle
 from rdmacoll._calls.handles import Handle
 from rdmacoll._calls.refusals import announce
-from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, results_of, type_of
+from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, type_of
 from rdmacoll._calls.submission import Call, Operand, Operation, Submit, performed
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
@@ -166,7 +166,7 @@ def _exchanged(call: Call, results: Results | PreparedResults) -> Array | tuple[
 
 def _alltoall(engine: Engine, call: Call, submit: Submit) -> Handle:
     operation = submit(engine, call)
-    return Handle([operation], lambda: _exchanged(call, results_of(engine, operation)))
+    return Handle([operation], lambda: _exchanged(call, Results(engine, operation)))
 
 
 def alltoall_async(

@@ -8,7 +8,7 @@ from typing import Callable
 import numpy as np
 
 from rdmacoll._abi import mirror
-from rdmacoll._calls.results import results_of
+from rdmacoll._calls.results import Results
 from rdmacoll._calls.submission import Call, performed
 from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError
@@ -54,7 +54,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     operation = performed(engine, Call(mirror.JOIN, (), (), process_set=number))
     for listener in _listeners:
         listener(number)
-    return int(results_of(engine, operation).array(0, np.dtype(np.int64)))
+    return int(Results(engine, operation).array(0, np.dtype(np.int64)))
 
 
 __all__ = ["join"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import TYPE_CHECKING, Any, Callable
 
 from rdmacoll._abi import fast_calls, library as abi
@@ -25,18 +26,26 @@ LOCKED_BYTES_MAX = 64 << 10
 class _PythonRun:
     """The base of prepared calls without the extension: each run goes through ctypes.
 
-    The extension's `Run` has the same members. It calls `_end` or `_resume` if a run does not simply succeed.
+    The extension's `Run` has the same members. It calls `_end` or `_resume` if a run does not simply succeed,
+    and `_refuse_thread` if another thread's run has not ended.
     """
 
     out: Any = None
     _address = 0  # the prepared operation; 0 once it is freed
     _code = abi.DONE  # the value that the last run returned, until it is handled
+    _runner = 0  # the thread whose run has not ended; 0: none
     _is_short = False
 
     def __call__(self) -> Any:
+        if self._runner not in (0, threading.get_ident()):
+            return self._refuse_thread()
         if not self._address or self._code:
             return self._resume(self._code)
+        self._runner = threading.get_ident()
         return self._end(abi.TIMEOUT)
+
+    def _refuse_thread(self) -> Any:
+        raise NotImplementedError
 
     def _resume(self, code: int) -> Any:
         raise NotImplementedError
@@ -59,7 +68,8 @@ class PreparedCall(_Run):
     object, and the contents of the old one are void.
 
     A call raises the errors of the collective, and RdmacollError when an exception (Ctrl-C) left an earlier
-    call. The earlier run still has the arrays, and would take this one's place.
+    call. The earlier run still has the arrays, and would take this one's place. The same holds while another
+    thread runs it: prepare a call for each thread.
     """
 
     def __init__(
@@ -99,6 +109,12 @@ class PreparedCall(_Run):
         # ctypes passes such an argument on as it is, which is faster than converting a number.
         self._handle = ctypes.byref(ctypes.c_char.from_address(self._address))
 
+    def _refuse_thread(self) -> Any:
+        raise RdmacollError(
+            "another thread runs this prepared call, or was interrupted in it: prepare a call for each "
+            "thread."
+        )
+
     def _resume(self, code: int) -> Any:
         """Runs after an earlier run whose value, `code`, was not handled, since Ctrl-C came first."""
         if not self._address:
@@ -118,6 +134,8 @@ class PreparedCall(_Run):
         except BaseException:
             self._run = _refuse_interrupted  # this run may still be in flight
             raise
+        finally:
+            self._runner = 0
         self._code = code
         if code:
             if code != abi.MOVED:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from rdmacoll._abi import mirror
-from rdmacoll._calls.results import results_of
+from rdmacoll._calls.results import Results
 from rdmacoll._calls.submission import SLICE_MS, Array, Call, Operation
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
@@ -41,7 +41,7 @@ def _agree(engine: Engine, action: int, one: ProcessSet, in_flight: int = 0) -> 
     )
     operation = Operation(engine, call)
     operation.wait()
-    table = results_of(engine, operation).array(0, own_request.dtype)
+    table = Results(engine, operation).array(0, own_request.dtype)
     requests: list[tuple[int, Array]] = []
     busy: list[str] = []
     at = 0

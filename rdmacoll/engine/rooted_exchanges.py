@@ -14,7 +14,7 @@ from rdmacoll._abi.fast_calls import plain
 from rdmacoll._calls import operands
 from rdmacoll._calls.handles import Handle
 from rdmacoll._calls.refusals import announce
-from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, results_of, type_of
+from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, type_of
 from rdmacoll._calls.submission import Call, Operation, Submit, performed
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
@@ -50,7 +50,7 @@ def _gathered(engine: Engine, call: Call, results: Results | PreparedResults) ->
 
 def _gather(engine: Engine, call: Call, submit: Submit) -> Handle:
     operation = submit(engine, call)
-    return Handle([operation], lambda: _gathered(engine, call, results_of(engine, operation)))
+    return Handle([operation], lambda: _gathered(engine, call, Results(engine, operation)))
 
 
 def gather_async(

@@ -6,6 +6,7 @@ import pytest
 from places import Place, places, run_body
 from rank_program import program
 from ranks import run
+from waits_of_threads import GPU
 
 # Streams are later than callers, so that most calls return before their end. `Plain` is memory that is freed
 # with its object, without a look at the work that may use it. The fake driver ends the process if some does.
@@ -215,6 +216,11 @@ def test_results_are_complete_for_other_streams_while_handles_live(place: Place)
 @pytest.mark.parametrize("place", places())
 def test_results_of_a_threads_own_stream_are_complete_for_other_threads(place: Place) -> None:
     run_body(place, THREADS, CUDA_SIM_DELAY_US="3000")
+
+
+@pytest.mark.parametrize("place", places())
+def test_two_threads_in_the_first_wait_of_a_call_get_the_same_result(place: Place) -> None:
+    run_body(place, GPU, CUDA_SIM_DELAY_US="3000")
 
 
 def test_a_failure_behind_the_last_call_is_named_at_the_end() -> None:

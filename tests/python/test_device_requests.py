@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 
@@ -13,7 +14,7 @@ from rdmacoll._abi import mirror
 from rdmacoll._calls import operands
 from rdmacoll._calls.gpu_array import GpuArray
 from rdmacoll._calls.results import PreparedResults, Results, type_of
-from rdmacoll._calls.submission import Call
+from rdmacoll._calls.submission import Call, Operation
 
 STREAM = -2  # the position in a request
 
@@ -39,13 +40,16 @@ class Engine:
     def is_done(self):
         return False
 
+    def handle_end(self, handle):
+        return None
+
     def handle_result_at(self, handle, index):
         return 0x6000_0000 + index, (3, 2)
 
     def prepared_result_at(self, prepared, index):
         return 0x51, 0x6000_0000, (4,)
 
-    def result_hold(self, handle, index):
+    def result_take(self, handle, index):
         return 0x51 + index
 
     def handle_free(self, handle):
@@ -53,6 +57,11 @@ class Engine:
 
     def gpu_free(self, engine, result, stream):
         self.freed.append((engine, result, stream))
+
+
+def results_of(engine):
+    """The results of an operation that has ended."""
+    return Results(engine, Operation(engine, Call(mirror.BARRIER, (), ()), ctypes.c_void_p(0x99)))
 
 
 def test_a_request_has_the_stream_and_the_addresses(cupy):
@@ -72,7 +81,7 @@ def test_a_request_has_the_stream_and_the_addresses(cupy):
 def test_a_result_is_freed_once_after_the_work_of_its_stream(cupy):
     engine = Engine()
     kind = type_of(operands.source(cupy.array(gpu=1), 0x456))
-    results = Results(engine, 0x99)
+    results = results_of(engine)
     first, second = results.array(0, kind), results.array(1, kind)
     counts = results.array(0, np.dtype(np.int8))  # the row counts of an alltoall are in host memory
     assert isinstance(first, GpuArray)
@@ -107,7 +116,7 @@ def test_the_stream_lives_as_long_as_the_result(cupy):
     stream = Stream()
     with cupy.using(stream):
         kind = type_of(operands.source(cupy.array()))
-    result = Results(Engine(), 0x99).array(0, kind)
+    result = results_of(Engine()).array(0, kind)
     del kind
     before = sys.getrefcount(stream)
     del result
@@ -116,7 +125,7 @@ def test_the_stream_lives_as_long_as_the_result(cupy):
 
 def test_a_forked_child_frees_nothing(cupy):
     engine = Engine()
-    result = Results(engine, 0x99).array(0, type_of(operands.source(cupy.array())))
+    result = results_of(engine).array(0, type_of(operands.source(cupy.array())))
     engine.is_forked = True
     engine.freed.clear()
     del result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from rank_program import program, turns_of_a_thread_during
 from ranks import run
+from waits_of_threads import HOST
 
 
 def test_an_allgather_that_was_done_before_shutdown_can_be_waited_for_after_it():
@@ -220,6 +221,41 @@ rdmacoll.shutdown()
 report(order, rank=0)
 """
     assert run(body, 1).succeeded() == [["closed", "freed"]]
+
+
+def test_two_threads_in_the_first_wait_of_a_call_get_the_same_result():
+    assert [entry["error"] for entry in run(program(HOST), 2).succeeded()] == [None, None]
+
+
+@pytest.mark.parametrize("count", [4, 100_000])
+def test_a_prepared_call_refuses_a_second_thread_and_goes_on(count):
+    body = f"""
+import threading
+mine = np.ones({count}, np.float32)
+step = engine.prepare_allreduce(mine, np.empty_like(mine), rdmacoll.Sum, name="step")
+assert (step() == size).all()
+if me == 0:
+    found = []
+    other = threading.Thread(target=lambda: found.append(step()))
+    other.start()
+    refused = ""
+    while not step._runner:  # the thread has not begun
+        time.sleep(0.01)
+    try:
+        step()
+    except rdmacoll.RdmacollError as error:
+        refused = str(error)
+    assert refused.startswith("another thread runs this prepared call"), refused
+    engine.barrier(name="refused")
+    other.join()
+    assert (found[0] == size).all()
+    mine[:] = 2
+else:
+    engine.barrier(name="refused")
+    step()
+assert (step() == size + 1).all()
+"""
+    assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
 
 
 @pytest.mark.parametrize("spin_us", ["100", "0"])
