@@ -17,7 +17,7 @@ from rdmacoll.benchmarks.benchmark_run import BenchmarkRun, Part
 from rdmacoll.benchmarks.builds import ratios_to_build
 from rdmacoll.benchmarks.environments import python_of
 from rdmacoll.benchmarks.hosts import Hosts
-from rdmacoll.benchmarks.judge import Row, compared
+from rdmacoll.benchmarks.judge import Row, best_plain, compared
 from rdmacoll.benchmarks.libraries import LIBRARIES, HostLayout, Library, is_other_build
 from rdmacoll.benchmarks.team import Team, TeamError
 from rdmacoll.benchmarks.turns import Cell, Rules, Task
@@ -167,6 +167,7 @@ class Comparison(BenchmarkRun):
         if size < PREPARED_BYTES_MAX:
             numpy = [team for team in teams if team.library.group == "numpy"]
             cells_of_plain = self._cells(teams, numpy, size, "plain")
+            row["best_plain"] = best_plain(cells_of_plain)
             plain = {f"{name} plain": cell for name, cell in cells_of_plain.items()}
             row["time_us"].update({name: cell.summary() for name, cell in plain.items()})
         row["builds"] = ratios_to_build({**cells, **plain})

@@ -52,6 +52,18 @@ def compared(size: int, cells: Mapping[str, Cell]) -> Row:
     return row
 
 
+def best_plain(cells: Mapping[str, Cell]) -> Row:
+    """The best peer of each group by plain calls, and the ratio to our plain call. `cells`: plain calls by
+    the name of their library."""
+    best: Row = {}
+    for group, own in OURS.items():
+        peers = [name for name in cells if name in PEERS and LIBRARIES[name].group == group]
+        if own in cells and peers:
+            peer = max(peers, key=lambda name: ratio(cells[own], cells[name]))
+            best[group] = {"peer": peer, "ratio": ratio(cells[peer], cells[own])}
+    return best
+
+
 def _bypasses_link(size: int, cell: Cell, cells: Mapping[str, Cell]) -> bool:
     """Whether this library is so much faster than plain TCP that its bytes cannot have gone over the link.
     Small sizes do not count: a token bucket lets them pass at once."""
@@ -140,6 +152,10 @@ def _time(summary: Mapping[str, Any] | None) -> str:
     return text if summary["quiet"] else f"{text} (L)"
 
 
+def _ratio(best: Mapping[str, Any] | None) -> str:
+    return f"{best['ratio']:.2f}" if best else "-"
+
+
 def table(rows: Sequence[Row]) -> list[str]:
     """Lines of Markdown: medians in microseconds. (L) marks an upper bound: other processes had the
     processor too."""
@@ -154,14 +170,19 @@ def table(rows: Sequence[Row]) -> list[str]:
         limits = [name for name in LIBRARIES if name in present and LIBRARIES[name].group == "limit"]
         titles = [LIBRARIES[name].title for name in names]
         titles[1:1] = ["plain call"] if has_plain else []
-        heads = ["bytes", *titles, "best peer / ours", *(f"% of {LIBRARIES[n].title}" for n in limits)]
+        heads = ["bytes", *titles, "best peer / ours"]
+        heads += ["best peer's plain call", "/ our plain call"] if has_plain else []
+        heads += [f"% of {LIBRARIES[n].title}" for n in limits]
         lines += ["", f"| {' | '.join(heads)} |", "|" + "---:|" * len(heads)]
         for row in rows:
             times, best = row["time_us"], row["best"].get(group)
             cells = [_time(times.get(name)) for name in names]
             cells[1:1] = [_time(times.get(plain))] if has_plain else []
             shares = row["percent_of_limit"].get(own, {})
-            cells.append(f"{best['ratio']:.2f}" if best else "-")
+            cells.append(_ratio(best))
+            best_plain = row.get("best_plain", {}).get(group)
+            peer_plain = times.get(f"{best_plain['peer']} plain") if best_plain else None
+            cells += [_time(peer_plain), _ratio(best_plain)] if has_plain else []
             cells += [f"{shares[name]:.0f}" if name in shares else "-" for name in limits]
             lines.append(f"| {' | '.join([bytes_text(row['bytes']), *cells])} |")
     return lines

@@ -36,6 +36,7 @@ def test_libraries_take_turns_in_one_run(tmp_path):
     assert set(large["time_us"]) == {"rdmacoll", "openmpi", "memory"}
     for row in part["rows"]:
         assert row["best"]["numpy"]["ratio"] == row["ratio"]["openmpi"] > 0
+    assert small["best_plain"]["numpy"]["ratio"] > 0
     assert found["wrong"] == 0
     assert found["left_out"] == []
     assert "Open MPI" in part["libraries"]["openmpi"]["version"]

@@ -203,11 +203,16 @@ def test_an_operation_of_few_bytes_is_to_be_a_25th_of_horovods():
 
 def test_the_table_marks_disturbed_times_and_shows_plain_calls():
     row = judge.compared(8, {"rdmacoll": cell(2e-6), "openmpi": cell(4e-6, quiet=False)})
-    row["time_us"]["rdmacoll plain"] = cell(7e-6).summary()
-    assert judge.table([row])[1:] == [
-        "| bytes | rdmacoll | plain call | Open MPI | best peer / ours |",
-        "|---:|---:|---:|---:|---:|",
-        "| 8 | 2.00 | 7.00 | 4.00 (L) | 2.00 |",
+    plain = {"rdmacoll": cell(7e-6), "openmpi": cell(10.5e-6), "mpich": cell(14e-6)}
+    row["time_us"].update({f"{name} plain": one.summary() for name, one in plain.items()})
+    row["best_plain"] = judge.best_plain(plain)
+    larger = judge.compared(1 << 20, {"rdmacoll": cell(8e-6), "openmpi": cell(4e-6)})
+    assert judge.table([row, larger])[1:] == [
+        "| bytes | rdmacoll | plain call | Open MPI | best peer / ours "
+        "| best peer's plain call | / our plain call |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
+        "| 8 | 2.00 | 7.00 | 4.00 (L) | 2.00 | 10.50 | 1.50 |",
+        "| 1M | 8.00 | - | 4.00 | 0.50 | - | - |",
     ]
 
 
