@@ -11,6 +11,8 @@ namespace rdmacoll::cuda {
 namespace {
 
 constexpr Nanoseconds kTrimLimit = 2 * kSecond;
+// How long the end waits for kernels before it waits for them in calls of the driver.
+constexpr Nanoseconds kKernelsLimit = 60 * kSecond;
 
 // Reads the machine only if NICs carry data, since this takes a while.
 std::shared_ptr<GpuMemory> open_gpu_memory(const Driver& driver, const CudaOptions& options,
@@ -52,7 +54,7 @@ CudaMemory::CudaMemory(const Driver& driver, CudaOptions options)
       work_({gpus_, sums_, thread_, copies_, options.log}),
       parts_{*gpus_, events_, *modules_, pinned_, options.pool, sums_, sleeper_} {}
 
-CudaMemory::~CudaMemory() { (void)thread_.stop(); }
+CudaMemory::~CudaMemory() { (void)thread_.stop(kKernelsLimit); }
 
 void CudaMemory::end(std::unique_ptr<CudaMemory> memory, std::shared_ptr<const void> pool,
                      Nanoseconds limit) {
@@ -63,6 +65,7 @@ void CudaMemory::end(std::unique_ptr<CudaMemory> memory, std::shared_ptr<const v
     std::promise<void> end;
   };
   const Log log = memory->log_;
+  const auto awaits_peers = memory->work_.awaits_peers();
   const auto ending = std::make_shared<Ending>();
   ending->memory = std::move(memory);
   ending->pool = std::move(pool);
@@ -79,8 +82,12 @@ void CudaMemory::end(std::unique_ptr<CudaMemory> memory, std::shared_ptr<const v
   if (end == std::future_status::ready) return thread.join();
   thread.detach();
   log.warning(
-      "the CUDA driver frees no memory while kernels run, and kernels of this program still do. So "
-      "the memory of rdmacoll on GPUs stays until they end. End them before shutdown().");
+      *awaits_peers
+          ? "another rank of this node has GPU memory of this rank open, and has not closed it. So "
+            "the memory stays until kernels of that rank's program end, or that rank does."
+          : "the CUDA driver frees no memory while kernels run, and kernels of this program still "
+            "do. So the memory of rdmacoll on GPUs stays until they end. End them before "
+            "shutdown().");
 }
 
 // The first operations need kernels sooner than costs.

@@ -38,8 +38,9 @@ class CudaMemory final : public DeviceMemory {
   CudaMemory(const Driver& driver, CudaOptions options);
   // Waits for kernels of the program that run.
   ~CudaMemory() override;
-  // Destroys the memory. If kernels of the program still run after `limit`, it warns, and a thread
-  // goes on. `pool`: the owner of CudaOptions::pool, which is kept as long.
+  // Destroys the memory. If kernels of the program still run after `limit`, or a peer still has
+  // memory of this rank open, it warns, and a thread goes on. `pool`: the owner of
+  // CudaOptions::pool, which is kept as long.
   static void end(std::unique_ptr<CudaMemory> memory, std::shared_ptr<const void> pool,
                   Nanoseconds limit = 5 * kSecond);
 

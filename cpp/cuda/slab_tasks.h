@@ -28,8 +28,6 @@ class NewSlab {
   bool is_ended() const { return is_ended_.load(std::memory_order_acquire); }
   const Status& status() const { return status_; }
   const GpuSlab& description() const { return slab_; }
-  // Lets the memory stay until the process ends.
-  void abandon() { slab_.begin = 0; }
 
  private:
   Status allocate();

@@ -9,7 +9,6 @@
 #include <optional>
 #include <string_view>
 
-#include "base/clock.h"
 #include "base/text.h"
 #include "memory/placement.h"
 
@@ -24,18 +23,17 @@ constexpr uint64_t kSlabUnit = uint64_t{2} << 20;
 // Kernels read and write 16 bytes at once, and copies lines of 128.
 constexpr uint64_t kAlignment = 256;
 
-// How long the end of this rank waits for others that may have its slabs open.
-constexpr Nanoseconds kEndsLimit = 2 * kSecond;
-constexpr int kLookMilliseconds = 20;
-
-// Whether the other side of a socket has ended. Bytes that it has sent before are dropped.
-bool has_hung_up(int socket) {
+// Waits until the other side of a socket has ended. Bytes that it has sent before are dropped.
+void await_end_of(int socket) {
   std::array<std::byte, 256> dropped;
   ssize_t got = 0;
   do {
-    got = ::recv(socket, dropped.data(), dropped.size(), MSG_DONTWAIT);
-  } while (got > 0);
-  return got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+    got = ::recv(socket, dropped.data(), dropped.size(), 0);
+    if (got < 0 && errno == EAGAIN) {  // a socket that does not block
+      pollfd look{.fd = socket, .events = POLLIN, .revents = 0};
+      ::poll(&look, 1, -1);
+    }
+  } while (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR)));
 }
 
 }  // namespace
@@ -44,30 +42,9 @@ WorkMemory::~WorkMemory() {
   if (parts_.gpus->driver().is_forked_child()) return;
   opening_.clear();
   opened_.clear();
-  await_ends();
-  if (readers_ == 0) return;
-  for (auto& [gpu, memory] : memory_) {
-    if (memory.slabs.empty()) continue;
-    parts_.log.warning(cat(bytes_text(memory.bytes), " of ", parts_.gpus->facts(gpu).text(),
-                           " stay allocated until this process ends: another rank may still read "
-                           "them, since it did not answer. End that rank, then this process."));
-    for (const Slab& slab : memory.slabs) slab.made->abandon();
-  }
-}
-
-// A world that has failed has no farewells. Its ranks end at about the same time.
-void WorkMemory::await_ends() {
-  const SteadyClock clock;
-  const Nanoseconds end = clock.now() + kEndsLimit;
-  for (const EndingPeer& peer : ending_) {
-    bool has_ended = has_hung_up(peer.socket.get());
-    while (!has_ended && clock.now() < end) {
-      pollfd look{.fd = peer.socket.get(), .events = POLLIN, .revents = 0};
-      ::poll(&look, 1, kLookMilliseconds);
-      has_ended = has_hung_up(peer.socket.get());
-    }
-    if (has_ended) readers_ -= peer.readers;
-  }
+  awaits_peers_->store(true);
+  for (const Fd& socket : ending_) await_end_of(socket.get());
+  awaits_peers_->store(false);
 }
 
 uint64_t WorkMemory::bytes_max(Gpu gpu) const {

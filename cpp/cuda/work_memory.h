@@ -1,6 +1,7 @@
 // Work memory on GPUs: slabs on each GPU that is used, which peers of the node map by CUDA IPC.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -29,7 +30,7 @@ class WorkMemory final : public GpuWork {
   };
 
   explicit WorkMemory(Parts parts) : parts_(std::move(parts)) {}
-  // Closes what is still open, and waits a short time for peers whose connections have ended. The
+  // Closes what is still open, and waits until peers have closed slabs of this rank or ended. The
   // streams must be idle.
   ~WorkMemory() override;
   WorkMemory(const WorkMemory&) = delete;
@@ -49,10 +50,9 @@ class WorkMemory final : public GpuWork {
   void close(std::byte* memory) override;
   void forget(const GpuSlab& slab) override;
   void end_when_closed(Fd socket) override;
-  void count_readers(int change) override { readers_ += change; }
-  void await_end(Fd socket, int readers) override {
-    ending_.push_back({std::move(socket), readers});
-  }
+  void await_end(Fd socket) override { ending_.push_back(std::move(socket)); }
+  // Whether the destructor waits for peers. Any thread may read it, also after the destructor.
+  std::shared_ptr<const std::atomic<bool>> awaits_peers() const { return awaits_peers_; }
 
  private:
   struct Slab {
@@ -67,13 +67,8 @@ class WorkMemory final : public GpuWork {
     uint64_t bytes = 0;             // sum over the slabs
     bool is_full = false;           // no further slab fits
   };
-  struct EndingPeer {
-    Fd socket;
-    int readers = 0;
-  };
   using SlabKey = std::pair<uint64_t, uint64_t>;  // process and address of the owner
 
-  void await_ends();
   uint64_t bytes_max(Gpu gpu) const;
   void begin_slab(Gpu gpu, OfGpu& memory, uint64_t bytes);
   void take_next(Gpu gpu, OfGpu& memory);
@@ -86,8 +81,9 @@ class WorkMemory final : public GpuWork {
   std::map<Gpu, OfGpu> memory_;
   std::map<SlabKey, std::shared_ptr<Mapping>> opening_;  // by the thread, or ended since
   std::map<std::byte*, std::shared_ptr<Mapping>> opened_;
-  int readers_ = 0;
-  std::vector<EndingPeer> ending_;
+  std::vector<Fd> ending_;  // sockets of peers
+  const std::shared_ptr<std::atomic<bool>> awaits_peers_ =
+      std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace rdmacoll::cuda

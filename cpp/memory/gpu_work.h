@@ -57,12 +57,9 @@ class GpuWork {
   virtual void forget(const GpuSlab& slab) = 0;
   // Ends this side of a connection when all of this is unmapped.
   virtual void end_when_closed(Fd socket) = 0;
-  // Counts the peers that may have slabs of this rank open: 1 more, or 1 less. While there are any,
-  // the slabs are not freed.
-  virtual void count_readers(int change) = 0;
-  // The connection of a peer has ended, and the peer may still have `readers` slabs open. The peer
-  // closes them before it closes its end of `socket`.
-  virtual void await_end(Fd socket, int readers) = 0;
+  // The connection of a peer has ended, which may still have slabs of this rank open. The peer
+  // closes them before it closes its end of `socket`. No slab is freed before that.
+  virtual void await_end(Fd socket) = 0;
 };
 
 }  // namespace rdmacoll

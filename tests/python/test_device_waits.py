@@ -13,7 +13,7 @@ IMITATION = 'import device_array\ncupy = device_array.cupy_of(os.environ["RDMACO
 
 # A host function that runs until `may_end` is set stands for a kernel that does not end.
 KERNEL = """
-import ctypes, threading
+import ctypes, pathlib, threading
 import gpu_arrays
 has_begun, may_end = threading.Event(), threading.Event()
 def _run(_):
@@ -21,6 +21,10 @@ def _run(_):
     may_end.wait()
 _run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_run)
 stream, other = device_array.new_stream(), device_array.new_stream()
+def meet(place):
+    folder = pathlib.Path(sys.argv[0]).parent
+    (folder / f"{place}.{me}").touch()
+    soon(lambda: len(list(folder.glob(f"{place}.*"))) == 2)
 def begin_a_kernel():
     with device_array._gpu(0).current() as cuda:
         cuda("cuLaunchHostFunc", device_array.Handle(stream.ptr), _run, None)
@@ -36,10 +40,12 @@ def soon(condition, within_s=30):
 def allocations_of_the_program_alone():
     return [count(f"live {name}") for name in ("allocations", "imports", "modules", "pinned")] == [1, 0, 0, 0]
 """
-STAYS = "kernels of this program still do"
+KERNELS_RUN = "kernels of this program still do"
+IS_OPEN = "another rank of this node has GPU memory of this rank open"
 
 
-@pytest.mark.parametrize("ipc", [slow("off"), slow("always")])
+# The peer timeout is long, since a rank would wait as long for a peer whose end it does not see.
+@pytest.mark.parametrize("ipc", [slow("off"), "always"])
 def test_the_end_waits_only_some_time_for_a_kernel_of_the_program(ipc):
     body = """
 array = cupy.array(np.full(300_000, me + 1.0, np.float32))
@@ -47,21 +53,47 @@ if os.environ["RDMACOLL_CUDA_IPC"] != "off":
     gpu_arrays.prepare_sums()
 assert (engine.allreduce(array, rdmacoll.Sum, out=array).get() == 3).all()
 begin_a_kernel()
+time.sleep(me)  # rank 0 has ended before the end of rank 1 begins
 begin = time.monotonic()
 rdmacoll.shutdown()
-assert time.monotonic() - begin < 20
+assert time.monotonic() - begin < 25
 assert not allocations_of_the_program_alone()
+meet("after")
 may_end.set()
 soon(allocations_of_the_program_alone)
 report({"error": None}, rank=me)
 sys.exit(0)
 """
-    outcome = run(
-        program(IMITATION + KERNEL + body), 2, env=environment(RDMACOLL_CUDA_IPC=ipc), deadline_s=60
-    )
+    settings = environment(RDMACOLL_CUDA_IPC=ipc, RDMACOLL_PEER_TIMEOUT_S="50")
+    outcome = run(program(IMITATION + KERNEL + body), 2, env=settings, deadline_s=100)
     outcome.succeeded()
     for rank in outcome.ranks:
-        assert rank.output.count(STAYS) == 1, rank.output
+        assert sorted(map(rank.output.count, (KERNELS_RUN, IS_OPEN))) == [0, 1], rank.output
+
+
+@pytest.mark.slow
+def test_memory_stays_while_a_kernel_of_another_rank_keeps_it_open():
+    body = """
+array = cupy.array(np.full(300_000, me + 1.0, np.float32))
+gpu_arrays.prepare_sums()
+assert (engine.allreduce(array, rdmacoll.Sum, out=array).get() == 3).all()
+if me == 1:
+    begin_a_kernel()
+meet("before")
+rdmacoll.shutdown()
+assert not allocations_of_the_program_alone()
+meet("after")
+may_end.set()
+soon(allocations_of_the_program_alone)
+report({"error": None}, rank=me)
+sys.exit(0)
+"""
+    settings = environment(RDMACOLL_CUDA_IPC="always", RDMACOLL_PEER_TIMEOUT_S="50")
+    outcome = run(program(IMITATION + KERNEL + body), 2, env=settings, deadline_s=100)
+    outcome.succeeded()
+    first, second = (rank.output for rank in outcome.ranks)
+    assert (first.count(IS_OPEN), first.count(KERNELS_RUN)) == (1, 0), first
+    assert (second.count(IS_OPEN), second.count(KERNELS_RUN)) == (0, 1), second
 
 
 def test_a_failure_is_told_though_a_kernel_of_the_program_does_not_end():

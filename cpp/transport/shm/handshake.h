@@ -29,6 +29,8 @@ struct Hello {
 enum class Passed : std::size_t { bell_event, bell_page, pool, channel };
 // The dialer passes all four. The acceptor passes no channel.
 inline constexpr std::size_t kPassedMax = 4;
+// Sent after the handshake by a rank that has ended and still has memory of its peer open.
+inline constexpr std::byte kEnded{1};
 
 // A message of known size in each direction. Its descriptors travel with the first byte.
 class SocketMessage {

@@ -25,7 +25,6 @@ void ShmPeer::offer(const GpuSlab& slab, GpuWork& work) {
   open_offers(work);
   if (!offers_.try_emplace(slab.begin, GpuViews::asked).second) return;
   owner_ = &work;
-  work.count_readers(1);
   ++readers_;
   outgoing_.note(RecordKind::gpu_offer, 0, 0, std::as_bytes(std::span(&slab, 1)));
 }
@@ -76,10 +75,7 @@ Status ShmPeer::answered(const RecordHeader& header, const std::byte* payload, S
   if (found == offers_.end() || header.bytes > kRefusalBytesMax) return nonsense();
   const auto answer = static_cast<GpuAnswer>(header.count);
   found->second = answer == GpuAnswer::yes ? GpuViews::yes : GpuViews::no;
-  if (answer == GpuAnswer::no) {
-    owner_->count_readers(-1);
-    --readers_;
-  }
+  if (answer == GpuAnswer::no) --readers_;
   sink.answered(rank_, std::string(reinterpret_cast<const char*>(payload), header.bytes));
   return {};
 }
@@ -91,16 +87,21 @@ void ShmPeer::stop_views() {
   }
 }
 
-// The end of the connection tells the peer that it may free the memory that this rank had open, and
-// tells this rank the same of its own memory. shutdown() is needed since a forked child may hold a
-// copy of the socket.
+// The end of the socket tells the peer that it may free the memory that this rank had open, and
+// tells this rank the same of its own memory. The driver may take long to close memory, so a byte
+// tells the peer at once that this rank has ended. shutdown() is needed since a forked child may
+// hold a copy of the socket.
 void ShmPeer::end_socket() {
   Fd to_peer;
   if (opener_ != nullptr) to_peer = Fd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
-  if (!to_peer) ::shutdown(socket_.get(), SHUT_WR);
+  if (to_peer) {
+    (void)::send(socket_.get(), &kEnded, sizeof kEnded, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } else {
+    ::shutdown(socket_.get(), SHUT_WR);
+  }
   if (readers_ == 0) ::shutdown(socket_.get(), SHUT_RD);
   if (to_peer) opener_->end_when_closed(std::move(to_peer));
-  if (readers_ > 0) owner_->await_end(std::move(socket_), readers_);
+  if (readers_ > 0) owner_->await_end(std::move(socket_));
   socket_.reset();
 }
 

@@ -156,8 +156,9 @@ void ShmPeer::check_socket(Sink& sink) {
   std::byte byte{};
   const ssize_t got = ::recv(socket_.get(), &byte, sizeof byte, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-  const std::string cause =
-      got > 0 ? "it sent nonsense on its socket" : closing_cause(got == 0 ? 0 : errno);
+  const bool has_ended = got == 0 || (got > 0 && byte == kEnded);
+  const std::string cause = got > 0 && !has_ended ? "it sent nonsense on its socket"
+                                                  : closing_cause(has_ended ? 0 : errno);
   // Records that the peer wrote before its end are still in the ring.
   if (Status last = drain(sink); !last.ok()) return fail(sink, last);
   fail(sink, cause);
