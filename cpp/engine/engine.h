@@ -158,6 +158,7 @@ class Engine final : public Sink, private SetHost {
   void misses(JobRank peer) override;
   void fail(JobRank rank, Status status);
   void fail_this_rank(const Status& status) override;
+  void name_late_failure(const Status& status);
   void broken_protocol(JobRank sender, const std::string& what) override;
   void starts(const Operation& operation) override;
   void begin(const OperationRef& operation) override;
@@ -235,6 +236,7 @@ class Engine final : public Sink, private SetHost {
     Status status;
     Nanoseconds due;
   };
+  bool has_named_late_failure_ = false;
   std::vector<Suspect> suspects_;  // lost peers that another rank's failure may have ended
   Nanoseconds failed_at_ = 0;
   bool ended_ = false;

@@ -1,5 +1,6 @@
 // The end of an engine: a peer fails, a rank leaves, or this rank leaves.
 #include <algorithm>
+#include <utility>
 
 #include "base/text.h"
 #include "engine/engine.h"
@@ -93,7 +94,8 @@ bool Engine::judge_suspects() {
 void Engine::fail(JobRank rank, Status status) {
   // An operation that has ended may still have work on a GPU, whose failure must not be lost.
   const bool needs_nobody = now_.leaving && in_flight_ == 0 && executor_.status().ok();
-  if (!now_.goes_on() || ended_ || needs_nobody) return;
+  if (!now_.goes_on() || ended_) return;
+  if (needs_nobody) return name_late_failure(status);
   now_.failure = std::move(status);
   failed_at_ = clock_.now();
   executor_.compute().drop_waiting();
@@ -118,6 +120,16 @@ void Engine::fail(JobRank rank, Status status) {
       post(peer, 0, FailureMessage{rank, now_.failure});
     }
   }
+}
+
+// A leaving rank with nothing in flight has its results. No call follows that could raise the
+// error.
+void Engine::name_late_failure(const Status& status) {
+  if (std::exchange(has_named_late_failure_, true)) return;
+  std::string_view what = status.message();
+  if (what.ends_with('.')) what.remove_suffix(1);
+  log_.warning(
+      cat(what, ". All operations of this rank had ended, and their results are complete."));
 }
 
 void Engine::blame(const Status& failure) {
@@ -285,6 +297,9 @@ bool Engine::may_end() const {
 
 void Engine::end() {
   if (ended_) return;
+  if (now_.leaving && now_.goes_on() && in_flight_ == 0 && !suspects_.empty()) {
+    name_late_failure(suspects_.front().status);
+  }
   ended_ = true;
   const Status status =
       !now_.goes_on()

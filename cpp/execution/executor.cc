@@ -245,11 +245,12 @@ bool Executor::compute(Run& run, const Step& step, StepMemory& memory, uint64_t 
   return true;
 }
 
-// The work of a step is enqueued on GPUs. Its memory is in use until the step is done.
+// The work of a step is enqueued on GPUs. Its memory is in use until the step is done. A step that
+// reads memory of peers counts when it is done, since a peer that dies or fails promises nothing.
 void Executor::note_enqueued(uint64_t cookie) {
   Run& run = run_of(cookie);
   const auto step = static_cast<std::size_t>(cookie & 0xffff);
-  if (!program_of(run).turns[step].touches_caller) return;
+  if (!program_of(run).turns[step].touches_caller || run.memory[step].has_views) return;
   run.waiting[step] = kEnqueued;
   if (is_last_job(run, step)) ++last_jobs_;
   count_enqueued(run);
@@ -263,9 +264,9 @@ void Executor::count_enqueued(Run& run) {
   ++enqueued_;
 }
 
-// Whether nothing follows the job of an enqueued step, and no peer waits for its end.
+// Whether nothing follows the job of an enqueued step.
 bool Executor::is_last_job(const Run& run, std::size_t step) const {
-  return program_of(run).turns[step].successors.empty() && !run.memory[step].has_views;
+  return program_of(run).turns[step].successors.empty();
 }
 
 void Executor::count(const ComputeJob& job, uint64_t bytes) {

@@ -42,14 +42,6 @@ ExportSlot* table_of(Driver& all, int gpu) {
   return reinterpret_cast<ExportSlot*>(space.store + space.bytes);
 }
 
-// A process that ends gives up its memory before its sockets close. Its parent may collect it
-// later.
-bool is_alive(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/statm");
-  unsigned long pages = 0;
-  return file >> pages && pages > 0;
-}
-
 // Returns the place of the GPU as CUDA counts it here, or -1.
 int find_gpu(Driver& all, const Uuid& uuid) {
   for (std::size_t gpu = 0; gpu < all.contexts.size(); ++gpu) {
@@ -145,6 +137,12 @@ int export_slot(Driver& all, Allocation& own) {
 
 }  // namespace
 
+bool is_alive(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/statm");
+  unsigned long pages = 0;
+  return file >> pages && pages > 0;
+}
+
 std::string export_file_name(pid_t process) { return "cuda_sim-" + std::to_string(process) + "-"; }
 
 bool has_openers(Driver& all, const Allocation& own) {
@@ -223,6 +221,7 @@ Result cuIpcOpenMemHandle_v2(Address* address, MemoryHandle handle, unsigned fla
     made->owner = owner;
     made->exported = &import.table[import.slot];
     made->exported_serial = wanted.serial;
+    made->exporter = wanted.process;
     sign(import.table[import.slot]);
     all.imports[made->address] = import;
     *address = made->address;

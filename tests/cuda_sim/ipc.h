@@ -41,6 +41,9 @@ struct Import {
 // The name of the file with a GPU's memory.
 std::string export_file_name(pid_t process);
 
+// Whether a process runs. One that ends gives up its memory before its sockets close, and its
+// parent may collect it later.
+bool is_alive(pid_t process);
 // Says whether a living process has the allocation open.
 bool has_openers(Driver& driver, const Allocation& allocation);
 void forget_export(Driver& driver, Allocation& allocation);

@@ -21,6 +21,8 @@ constexpr std::size_t kAlignment = 512;
 constexpr std::size_t kHostPage = 4096;
 constexpr std::size_t kGarbage = std::size_t{64} << 10;  // bytes of new memory that are not zero
 
+constexpr int kOfOthers = 0xff;  // bytes that others have written: NaNs
+
 constexpr std::size_t round_up(std::size_t bytes, std::size_t to) {
   return (bytes + to - 1) / to * to;
 }
@@ -206,6 +208,10 @@ Pinned* Memory::pin(Pinned pinned) {
 std::byte* Memory::translate(Address address, std::size_t bytes, int& gpu) {
   if (const Allocation* found = find(address)) {
     gpu = found->owner;
+    // CUDA promises nothing for memory of a process that has ended, which may belong to others.
+    if (found->exported && !is_alive(found->exporter)) {
+      std::memset(found->store, kOfOthers, found->bytes);
+    }
     const bool is_there = !found->exported || found->exported->serial == found->exported_serial;
     return is_there && found->holds(address, bytes) ? found->store + (address - found->address)
                                                     : nullptr;

@@ -41,6 +41,7 @@ struct Allocation {
   int export_slot = -1;
   const ExportSlot* exported = nullptr;  // if this is an import
   uint64_t exported_serial = 0;
+  int exporter = 0;                // its process
   unsigned long long created = 0;  // handle of mapped memory of cuMemCreate
   int fd = -1;                     // its file
   bool is_gpudirect_capable = true;

@@ -197,6 +197,44 @@ else:
 """
 )
 
+# The GPU of rank 0 stands still, and does only as much as its last call needs to return. Then rank 1 is
+# killed.
+KILLED = """
+import gpu_arrays
+cupy, cuda = gpu_arrays.cupy(), gpu_arrays.calls()
+shares_gpus, may_die = "RDMACOLL_CUDA_IPC" in os.environ, __file__ + ".may_die"
+mine, out = (cupy.array(np.full(200_000, value, np.float32)) for value in (me + 1, 0))
+if shares_gpus:
+    gpu_arrays.prepare_sums()
+for _ in range(10):
+    engine.allreduce(mine, rdmacoll.Sum, out=out)
+before = rdmacoll.metrics()["bytes_between_gpus"]
+out[...] = cupy.array(np.zeros(200_000, np.float32))
+stream = cuda.stream()
+other = int(engine.broadcast(np.array([os.getpid()]), 1)[0])
+if me == 0:
+    cuda.library.cuda_sim_hold(1)
+handle = engine.allreduce_async(mine, rdmacoll.Sum, out=out, stream=stream.value)
+while me == 1:
+    handle.wait()
+    if os.path.exists(may_die):
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.01)
+while True:
+    try:
+        handle.wait(0.002)
+        break
+    except TimeoutError:
+        cuda.library.cuda_sim_step()
+open(may_die, "w").close()
+while open(f"/proc/{other}/statm").read().split()[0] != "0":
+    time.sleep(0.01)
+cuda.library.cuda_sim_hold(0)
+cuda.synchronize(stream)
+assert (out.get() == 3).all(), ("wrong without a word", out.get())
+assert shares_gpus == (rdmacoll.metrics()["bytes_between_gpus"] > before)
+"""
+
 
 @pytest.mark.parametrize("place", places())
 def test_memory_stays_until_the_work_of_its_call_is_done(place: Place) -> None:
@@ -221,6 +259,23 @@ def test_results_of_a_threads_own_stream_are_complete_for_other_threads(place: P
 @pytest.mark.parametrize("place", places())
 def test_two_threads_in_the_first_wait_of_a_call_get_the_same_result(place: Place) -> None:
     run_body(place, GPU, CUDA_SIM_DELAY_US="3000")
+
+
+# Whichever way the program ends, the failure is named.
+@pytest.mark.parametrize("end", ["call", "shutdown"])
+@pytest.mark.parametrize("ipc", ["", "always"], ids=["staged", "ipc"])
+def test_a_result_is_right_although_a_peer_is_killed_behind_its_call(ipc: str, end: str) -> None:
+    environ = Place("imitated", False).environment(**({"RDMACOLL_CUDA_IPC": ipc} if ipc else {}))
+    last = "engine.barrier()" if end == "call" else ""
+    body = program(KILLED + last, after="rdmacoll.shutdown()")
+    ranks = run(body, 2, env=environ, deadline_s=60)
+    own = ranks.reports[0]
+    assert own.get("done"), ranks.text()
+    if end == "call":
+        assert (own["error"], own["attributes"]["rank"]) == ("RankFailedError", 1), own
+    else:
+        assert own["error"] is None, own
+    assert "rank 1 (" in ranks.ranks[0].output, ranks.text()
 
 
 def test_a_failure_behind_the_last_call_is_named_at_the_end() -> None:

@@ -16,6 +16,9 @@
 #include "compute/inline.h"
 #include "cuda/cuda_memory.h"
 #include "engine/engine.h"
+#include "every_kind.h"
+#include "fetched_results.h"
+#include "sim/values.h"
 #include "transport/sim/sim_transport.h"
 #include "unit/scripted_cuda.h"
 
@@ -61,7 +64,7 @@ class CudaEnds : public ::testing::TestWithParam<bool> {
                                                              own,
                                                              *pools[static_cast<std::size_t>(rank)],
                                                              network.clock(),
-                                                             Log::silent(rank)}));
+                                                             Log(LogLevel::warning, rank)}));
     }
     caller = cuda.stream_of_caller();
   }
@@ -122,6 +125,18 @@ class CudaEnds : public ::testing::TestWithParam<bool> {
       operations.push_back(operation);
     }
     return both;
+  }
+  // Moves the tensors of rank 0's request to the GPU.
+  void move_to_gpu(Request& request) {
+    for (TensorRef& tensor : request.tensors) {
+      const std::size_t bytes = tensor.bytes(request.dtype);
+      std::byte* const input = cuda.place(bytes + 1);
+      std::copy_n(tensor.input, bytes, input);
+      tensor.input = input;
+      if (tensor.output != nullptr) tensor.output = cuda.place(bytes + 1);
+    }
+    const Status status = use_stream(*memory, number_of(caller), true, request);
+    EXPECT_TRUE(status.ok()) << status.message();
   }
   // A copy of the array on the caller's stream, as a kernel behind the call would see it.
   float* read(const Both& both) {
@@ -248,6 +263,22 @@ TEST_P(CudaEnds, a_failure_after_the_first_end_is_not_lost_in_a_shutdown) {
   cuda.fails.clear();
 }
 
+// No call follows that could raise the error.
+TEST_P(CudaEnds, a_peer_that_dies_behind_the_last_call_is_named_by_the_shutdown) {
+  const Both both = submit(1);
+  ASSERT_TRUE(drive([&] { return both.on_gpu->done() && both.on_host->done(); }));
+  cuda.run();
+  network.kill(1);
+  engine().leave("");
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < kTurnsMax && !engine().may_end(); ++i) turn();
+  engine().end();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, AllOf(HasSubstr("warning: rank 1 (here"), HasSubstr("results are complete")));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  EXPECT_TRUE(are_all(both.memory, 11));
+}
+
 // The stream of a caller cannot wait while it is captured.
 TEST_P(CudaEnds, the_host_waits_for_a_stream_that_cannot) {
   const Both both = submit(1);
@@ -281,6 +312,41 @@ TEST_P(CudaEnds, a_callback_comes_after_the_last_copy) {
   EXPECT_EQ(calls, 1);
   EXPECT_TRUE(are_all(both.memory, 11));
   EXPECT_EQ(both.on_gpu->gpu_end, nullptr);
+}
+
+// A peer may die or fail when this rank's call has returned. Its memory may have other contents
+// then, and nobody would say so before the next call.
+TEST_P(CudaEnds, no_result_depends_on_memory_of_peers_after_the_first_end) {
+  int early = 0;
+  for (const int64_t rows : {0, 1, 50, 2000}) {
+    for (const SimOperation& kind : every_kind(2, rows, false)) {
+      std::array<SimMemory, 2> own;
+      for (int rank = 0; rank < 2; ++rank) {
+        Request request = sim_request(kind, rank, false, own[static_cast<std::size_t>(rank)]);
+        if (rank == 0) move_to_gpu(request);
+        operations.push_back(std::make_shared<Operation>(std::move(request)));
+        ASSERT_TRUE(engines[static_cast<std::size_t>(rank)]->submit(operations.back()).ok());
+      }
+      Operation& on_gpu = **(operations.end() - 2);
+      ASSERT_TRUE(drive([&] { return on_gpu.done(); })) << kind.name << " of " << rows;
+      ASSERT_TRUE(on_gpu.status().ok()) << on_gpu.status().message();
+      early += on_gpu.gpu_end != nullptr && !has_passed(on_gpu) ? 1 : 0;
+      std::memset(pools[1]->base(), 0xee, pools[1]->size());
+      for (auto* all : {&own[1].inputs, &own[1].outputs}) {
+        for (std::vector<std::byte>& one : *all) std::fill(one.begin(), one.end(), std::byte{0xee});
+      }
+      cuda.run();
+      std::vector<std::shared_ptr<std::byte[]>> kept;
+      fetch_results(on_gpu, kept, [](const std::byte* memory, std::size_t bytes) {
+        std::shared_ptr<std::byte[]> copy(new std::byte[bytes]);
+        std::copy_n(memory, bytes, copy.get());
+        return copy;
+      });
+      EXPECT_EQ(sim_error(kind, 2, 0, on_gpu), "") << kind.name << " of " << rows;
+      ASSERT_TRUE(drive([&] { return operations.back()->done(); }));
+    }
+  }
+  EXPECT_GT(early, 10);
 }
 
 // A prepared operation runs again on the caller's stream, so its next run begins after the end.
