@@ -83,10 +83,10 @@ bool Agreement::collect_ready() {
 
 // Decisions that cannot start are postponed. Meanwhile more operations may become ready and share
 // a batch.
-bool Agreement::decide(const Visibility& visibility) {
+bool Agreement::decide(const Visibility& visibility, bool is_idle) {
   // A rank that leaves has ended the operations of which nothing is decided.
   if (now_.leaving || !queue_.incomplete().empty() || !decided().empty()) return false;
-  auto formed = log_.form(visibility, host_.time());
+  auto formed = log_.form(visibility, host_.time(), is_idle);
   if (!formed) return false;
   if (formed->is_cut_short) host_.segments_are_short(formed->decision.movement.segment_bytes);
   for (const InternMessage& intern : formed->interns) {
@@ -139,7 +139,7 @@ void Agreement::ended(const Operation& operation, bool is_agreed) {
   if (tree_.is_root()) {
     readiness_.ended(key_of(operation));
     const uint64_t sequence = operation.state.sequence;
-    if (is_agreed && log_.is_timed(sequence)) log_.has_run(sequence, host_.time());
+    if (log_.is_timed(sequence)) log_.has_run(sequence, host_.time(), is_agreed);
   }
   names_.ended(operation, is_agreed);
   plan_mode_.ended(operation);

@@ -90,8 +90,8 @@ class Agreement {
   bool pass_readiness();  // sends readiness up, and verdicts down
   // Root, outside plans: takes what has become ready. Returns whether decide() has something to do.
   bool collect_ready();
-  // Root: makes one decision, unless an earlier one has not begun.
-  bool decide(const Visibility& visibility);
+  // Root: makes one decision, unless an earlier one has not begun. `is_idle`: none is under way.
+  bool decide(const Visibility& visibility, bool is_idle = true);
   // Root, after decisions: begins a plan if their order has repeated.
   void start_plan() { plan_mode_.start(); }
   // Takes the plan's next decision, if its operations are here.

@@ -156,43 +156,50 @@ uint64_t DecisionLog::segment_bytes_max(const Offer& offer) const {
   return on_gpus ? most * kSegmentsInFlight : most;
 }
 
-std::optional<DecisionLog::Formed> DecisionLog::form(const Visibility& visibility,
-                                                     Nanoseconds now) {
-  if (offered_.empty()) return std::nullopt;
+// The number of offers at the front that share a batch.
+std::size_t DecisionLog::batch_at_front() {
+  const Offer& first = offered_.front();
+  std::size_t count = 1;
+  if (!fuses(first, first.bytes)) return count;
+  for (uint64_t bytes = first.bytes; count < offered_.size(); ++count) {
+    const Offer& next = offered_[count];
+    bytes += next.bytes;
+    if (!fuses(next, next.bytes) || !may_share(first, next) || !fuses(first, bytes)) break;
+  }
+  return count;
+}
+
+std::optional<DecisionLog::Formed> DecisionLog::form(const Visibility& visibility, Nanoseconds now,
+                                                     bool is_idle) {
+  if (offered_.empty() || (!is_idle && trials_.has_running())) return std::nullopt;
   visibility_ = visibility;
+  const std::size_t count = batch_at_front();
+  uint64_t bytes = 0, cut_bytes = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    bytes += offered_[i].bytes;
+    cut_bytes += offered_[i].cut_bytes;
+  }
+  // A rank sends and receives its share of what an alltoall moves.
+  const bool is_exchange = offered_.front().descriptor.kind == Kind::alltoall;
+  const uint64_t bytes_of_rank =
+      is_exchange ? 2 * bytes / static_cast<uint64_t>(world_.size()) : bytes;
+  const std::vector<Way> ways = ways_of(offered_.front(), bytes, bytes_of_rank);
+  const Trials::Ways numbers = numbers_of(ways);
+  if (!is_idle && ways.size() > 1 && !trials_.are_decided(bytes, numbers)) return std::nullopt;
+  const Offer first = offered_.front();
   Formed formed;
   formed.decision.sequence = formed_++;
-  const Offer first = std::move(offered_.front());
-  offered_.pop_front();
-  uint64_t bytes = 0, cut_bytes = 0;
-  const auto take = [&](const Offer& offer) {
+  for (std::size_t i = 0; i < count; ++i, offered_.pop_front()) {
+    const Offer& offer = offered_.front();
     bool is_new = false;
     const uint32_t id = table_.intern(offer.unit.descriptor, is_new);
     if (is_new) formed.interns.push_back({id, offer.unit.descriptor});
     formed.decision.units.push_back(
         {id != 0 ? DescriptorRef{id, {}} : DescriptorRef{0, offer.unit.descriptor},
          offer.unit.key.iteration});
-    bytes += offer.bytes;
-    cut_bytes += offer.cut_bytes;
-  };
-  take(first);
-  while (!offered_.empty() && fuses(first, first.bytes)) {
-    const Offer& next = offered_.front();
-    if (!fuses(next, next.bytes) || !may_share(first, next) || !fuses(first, bytes + next.bytes)) {
-      break;
-    }
-    take(next);
-    offered_.pop_front();
   }
-  // A rank sends and receives its share of what an alltoall moves.
-  const bool is_exchange = first.descriptor.kind == Kind::alltoall;
-  const uint64_t bytes_of_rank =
-      is_exchange ? 2 * bytes / static_cast<uint64_t>(world_.size()) : bytes;
-  const std::vector<Way> ways = ways_of(first, bytes, bytes_of_rank);
   Trials::Turn turn;
-  if (ways.size() > 1) {
-    turn = trials_.next(formed.decision.sequence, bytes, numbers_of(ways), now);
-  }
+  if (ways.size() > 1) turn = trials_.next(formed.decision.sequence, bytes, numbers, now);
   formed.is_trial = turn.is_trial;
   const auto& [choice, in_place] = ways[turn.way];
   Movement& movement = formed.decision.movement;

@@ -54,7 +54,10 @@ class DecisionLog {
     bool is_trial = false;      // as in Trials::Turn
     bool is_cut_short = false;  // the pool allows only a small part of the best segment size
   };
-  std::optional<Formed> form(const Visibility& visibility, Nanoseconds now = 0);
+  // None: no operation is ready, or the next one is a trial, or comes after one. A trial runs
+  // alone, so that its time is its own. `is_idle`: no decision is under way on this rank.
+  std::optional<Formed> form(const Visibility& visibility, Nanoseconds now = 0,
+                             bool is_idle = true);
   bool waiting() const { return !offered_.empty(); }
   bool has_offer(const UnitKey& key) const;
   bool has_trials() const { return !trials_.is_empty(); }
@@ -62,8 +65,10 @@ class DecisionLog {
   void look_again() { trials_.restart(); }
   // Root: whether the decision is a trial that has not ended.
   bool is_timed(uint64_t sequence) const { return trials_.is_timed(sequence); }
-  // Root: an operation of the decision has run on this rank.
-  void has_run(uint64_t sequence, Nanoseconds now) { trials_.ended(sequence, now); }
+  // Root: an operation of the decision has ended on this rank. `is_well`: without an error.
+  void has_run(uint64_t sequence, Nanoseconds now, bool is_well = true) {
+    is_well ? trials_.ended(sequence, now) : trials_.failed(sequence);
+  }
 
   // All ranks. Returns false if the sequence has a gap.
   bool accept(const Decision& decision) { return decision.sequence == accepted_++; }
@@ -86,6 +91,7 @@ class DecisionLog {
   uint64_t cut_bytes_of(const Offer& offer) const;
   uint64_t segment_bytes_max(const Offer& offer) const;
   bool fuses(const Offer& offer, uint64_t bytes);
+  std::size_t batch_at_front();
   bool may_share(const Offer& a, const Offer& b) const;
   Facts facts_of(const Offer& offer, uint64_t bytes) const;
   // A way in which a decision about `bytes` can move.

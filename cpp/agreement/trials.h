@@ -5,7 +5,6 @@
 // in canonical order, so results have the same bits.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -31,42 +30,48 @@ class Trials {
   // The way of the next decision, about a sum of `bytes`, which begins now. The first one of `ways`
   // is the usual way.
   Turn next(uint64_t sequence, uint64_t bytes, const Ways& ways, Nanoseconds now);
+  // Whether sums of `bytes` with these ways have had all their trials.
+  bool are_decided(uint64_t bytes, const Ways& ways) const;
+  bool has_running() const { return !running_.empty(); }  // a trial has not ended
   // Whether the decision is a trial that has not ended.
   bool is_timed(uint64_t sequence) const { return running_.contains(sequence); }
   // A decision has run. This rank's time counts for all, since all move the same bytes.
   void ended(uint64_t sequence, Nanoseconds now);
+  void failed(uint64_t sequence) { running_.erase(sequence); }
 
  private:
-  // Each other way is a rival of the best one so far, one after the other. The first half of a row
-  // does not count: the way is cold, and sums of the row before may still be under way. A row of
-  // the best way and the row of the rival after it are a pair, so both meet the same load. The
-  // rival must be clearly faster in all kPairs pairs. The first pair in which it is not ends its
-  // trials.
-  static constexpr int kPairs = 3;
-  int trials() const { return 2 * kPairs * row_; }
+  // In a round each way has a row of sums, one row after the other, so all meet the same load. The
+  // first half of a row does not count: the way is cold, and sums of the row before may still be
+  // under way. A rival that is not clearly faster than the usual way leaves after the round. A
+  // rival that is still there after all rounds replaces the usual way, the fastest one if there are
+  // several.
+  static constexpr std::size_t kRounds = 3;
 
   using Times = std::vector<Nanoseconds>;
   struct Size {
-    std::size_t ways = 0;
     std::size_t best = 0;
-    std::size_t rival = 1;  // == ways: all have had their trials
-    uint64_t contest = 0;   // the number of the trials of this rival
-    int begun = 0;          // trials of this rival
-    std::array<Times, std::size_t{2} * kPairs> rows;
+    std::vector<std::size_t> left;         // the usual way and its rivals; one: the way is decided
+    uint64_t round = 0;                    // its number, which no other round of any size has
+    int begun = 0;                         // trials of this round
+    std::vector<std::vector<Times>> rows;  // by way, the rounds that have ended and this one
 
-    bool is_decided() const { return rival >= ways; }
+    bool is_decided() const { return left.size() == 1; }
   };
   struct Trial {
     Size* size = nullptr;
-    uint64_t contest = 0;
+    uint64_t round = 0;
     int number = 0;
     Nanoseconds began_at = 0;
   };
-  void begin(Size& size, std::size_t rival);
+  void begin(Size& size, std::size_t ways);
+  void begin_round(Size& size);
   void judge(Size& size);
+  static void decide(Size& size, std::size_t way);
+  // The trials of a round.
+  int trials(const Size& size) const { return static_cast<int>(size.left.size()) * row_; }
 
   const int row_;
-  uint64_t contests_ = 0;  // those that have begun
+  uint64_t rounds_ = 0;  // those that have begun
   // By the binary logarithm of the bytes, and the ways. Sums of one logarithm may have different
   // ways, and come in turns: each list of ways has its own trials.
   std::map<std::pair<int, Ways>, Size> sizes_;

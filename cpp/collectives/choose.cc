@@ -34,9 +34,10 @@ constexpr uint64_t kLittleBytes = 512 << 10;
 // Costs that differ by less are the same.
 constexpr double kDraw = 0.999;
 
-// An algorithm that costs more than the choice by this factor is no rival: the model is not that
-// wrong. Each rival delays the first plan, so there are few.
-constexpr double kRivalCost = 1.3;
+// An algorithm that costs more than the choice by this factor is no rival. If a number of the
+// profile is wrong by a factor of ten, the best algorithm is nearly always among the next two, and
+// within this factor (docs/measurements/2026-11-28-trials.md). Each rival delays the first plan.
+constexpr double kRivalCost = 2;
 constexpr std::size_t kRivalsMax = 2;
 
 // The cheapest row. The first one counts if several cost the same.
@@ -219,10 +220,7 @@ double formula_us(const AlgorithmRow& row, const Tuning& tuning, const Facts& fa
 
 std::vector<Choice> rivals_in_node(const Choice& choice, const Tuning& tuning, const Facts& facts) {
   const AlgorithmRow* chosen = row_of(choice.algorithm);
-  // Beyond the cache of a rank, the algorithm that adds each part at one rank is clearly the
-  // fastest.
-  const bool is_cached = facts.bytes <= tuning.links.memory.cache_bytes;
-  if (chosen == nullptr || !is_cached || forced_at(facts) != nullptr) return {};
+  if (chosen == nullptr || forced_at(facts) != nullptr) return {};
   const double least = formula_us(*chosen, tuning, facts);
   std::vector<std::pair<double, const AlgorithmRow*>> rows;
   for (const AlgorithmRow& row : algorithm_table()) {

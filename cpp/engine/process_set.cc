@@ -107,7 +107,7 @@ bool ProcessSet::decide() {
   if (!agreement_.collect_ready()) return false;
   const Visibility visibility = this->visibility();
   bool moved = false;
-  for (; has_room() && agreement_.decide(visibility); moved = true) {
+  for (; has_room() && agreement_.decide(visibility, executor_.idle(lanes_)); moved = true) {
     start_batches();
   }
   if (moved) agreement_.start_plan();

@@ -253,7 +253,7 @@ constexpr Setting kSettings[] = {
      "collectives.",
      0, 0, [](Config& config, const ParsedValue& value) { config.one_copy = value.flag; }},
     {"RDMACOLL_TUNE", "", "start", Unit::choice, Scope::world, "start, online or off",
-     "start: the first sums of each size within a node try the algorithms that cost about as much, "
+     "start: the first sums of each size within a node try the next cheapest algorithms, "
      "and large ones both the pool and RDMACOLL_ONE_COPY; later sums take what is clearly the "
      "fastest; GPUs are measured when they are first used, and data that is staged from them has "
      "segments by that; online: as start, and all sizes are tried again when sums of a plan begin "

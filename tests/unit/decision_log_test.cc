@@ -75,6 +75,30 @@ TEST_F(Decisions, large_sums_within_a_node_try_both_ways) {
   EXPECT_EQ(tries({.tries_ways = true, .servers = 1}, kAll, large), 0);
 }
 
+// Beside others a trial would take their time, too.
+TEST_F(Decisions, trials_run_alone) {
+  const auto large = static_cast<int64_t>(Tuning().trial_bytes / sizeof(float));
+  const Visibility visibility{.one_node = true};
+  DecisionLog log(world_, table_, {.tries_ways = true});
+  log.offer(unit("large", large));
+  EXPECT_FALSE(log.form(visibility, 0, false));
+  const auto trial = log.form(visibility, 0, true);
+  ASSERT_TRUE(trial);
+  EXPECT_TRUE(trial->is_trial);
+  log.offer(unit("small", 1));
+  EXPECT_FALSE(log.form(visibility, 0, false));
+  log.has_run(trial->decision.sequence, 100);
+  const auto small = log.form(visibility, 0, false);
+  ASSERT_TRUE(small);
+  EXPECT_FALSE(small->is_trial);
+  log.offer(unit("large", large));
+  const auto failed = log.form(visibility, 0, true);
+  ASSERT_TRUE(failed);
+  log.has_run(failed->decision.sequence, 100, false);
+  log.offer(unit("small", 1));
+  EXPECT_TRUE(log.form(visibility, 0, false));
+}
+
 // With equal costs of rounds and bytes, all algorithms within a node are rivals. The cheapest ones
 // have their trials, and each sum has the same order of additions.
 TEST_F(Decisions, sums_within_a_node_try_the_algorithms_that_cost_about_as_much) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -67,6 +68,7 @@ class TrialsOfSums : public testing::Test {
   Trials trials_{kRow};
   uint64_t sequence_ = 0;
   Nanoseconds now_ = 1000;
+  std::deque<std::pair<uint64_t, Nanoseconds>> ends_;
 };
 
 // "uurrU" as "2u 2r 1U".
@@ -80,11 +82,11 @@ std::string lengths(const std::string& ways) {
   return text;
 }
 
-TEST_F(TrialsOfSums, go_both_ways_in_turns_and_keep_the_one_that_is_faster_in_each_pair_of_rows) {
+TEST_F(TrialsOfSums, go_both_ways_in_turns_and_keep_the_one_that_is_faster_in_each_round) {
   EXPECT_EQ(lengths(run(60, 4 * kMiB, times(200, 100))), "8u 8r 8u 8r 8u 8r 12R");
 }
 
-TEST_F(TrialsOfSums, end_with_the_first_pair_of_rows_that_does_not_favour_the_rival) {
+TEST_F(TrialsOfSums, end_with_the_first_round_that_does_not_favour_the_rival) {
   EXPECT_EQ(lengths(run(20, 16 * kMiB, times(100, 200))), "8u 8r 4U");
   int before = 0;
   const auto slower_later = [&](bool is_rival) { return is_rival && ++before <= kRow ? 100 : 200; };
@@ -120,32 +122,34 @@ TEST_F(TrialsOfSums, do_not_count_the_first_half_of_a_row) {
   EXPECT_EQ(choice_of_cold(2 * kMiB, 100, 200), 'U');
 }
 
+// Sums that begin before the round has ended go the usual way, and do not count.
 TEST_F(TrialsOfSums, under_way_at_once_are_told_apart) {
-  for (uint64_t i = 0; i < kAll; ++i)
-    trials_.next(i, kMiB, ways(2), 100 * static_cast<Nanoseconds>(i));
-  const Trials::Turn beyond =
-      trials_.next(kAll, kMiB, ways(2), 100 * kAll);  // the others have not ended
-  EXPECT_TRUE(beyond.is_trial);
-  EXPECT_EQ(beyond.way, 0);
-  for (uint64_t i = kAll + 1; i-- > 0;) {
-    const bool is_rival = i / kRow % 2 == 1;
-    trials_.ended(i, 100 * static_cast<Nanoseconds>(i) + (is_rival ? 500 : 900));
+  constexpr int kInFlight = 4;
+  std::string taken;
+  for (int i = 0; i < kAll + 3 * kInFlight; ++i) {
+    const Trials::Turn turn = trials_.next(sequence_, kMiB, ways(2), now_);
+    taken += std::string(turn.is_trial ? "ur" : "UR")[turn.way];
+    const Nanoseconds time = turn.way == 1 ? 500 : 900;
+    ends_.emplace_back(sequence_++, now_ + time);
+    if (ends_.size() < kInFlight) continue;
+    trials_.ended(ends_.front().first, ends_.front().second);
+    ends_.pop_front();
   }
-  const Trials::Turn turn = trials_.next(kAll + 1, kMiB, ways(2), 100 * kAll);
-  EXPECT_FALSE(turn.is_trial);
-  EXPECT_EQ(turn.way, 1);
+  EXPECT_EQ(lengths(taken), "8u 8r 11u 8r 11u 8r 3u 3R");
 }
 
 TEST_F(TrialsOfSums, that_fail_do_not_keep_the_way_open_for_ever) {
-  for (uint64_t i = 0; i < 2 * kAll; ++i) EXPECT_TRUE(trials_.next(i, kMiB, ways(2), 0).is_trial);
-  EXPECT_FALSE(trials_.next(2 * kAll, kMiB, ways(2), 0).is_trial);
-  EXPECT_EQ(trials_.next(2 * kAll + 1, kMiB, ways(2), 0).way, 0);
+  const uint64_t most = 2 * 2 * kRow;
+  for (uint64_t i = 0; i < most; ++i) EXPECT_TRUE(trials_.next(i, kMiB, ways(2), 0).is_trial);
+  EXPECT_FALSE(trials_.next(most, kMiB, ways(2), 0).is_trial);
+  EXPECT_EQ(trials_.next(most + 1, kMiB, ways(2), 0).way, 0);
 }
 
-// The second rival wins against the usual way, and the third one loses against the second.
-TEST_F(TrialsOfSums, meet_one_rival_after_the_other) {
-  EXPECT_EQ(lengths(run(90, kMiB, {200, 300, 100, 150})), "8a 8b 8a 8c 8a 8c 8a 16c 8d 10C");
-  EXPECT_EQ(lengths(run(3, 2 * kMiB, {200})), "3A");
+// The first rival loses against the usual way. The other two win, and the faster one stays.
+TEST_F(TrialsOfSums, of_several_rivals_keep_the_fastest_one) {
+  EXPECT_EQ(lengths(run(90, kMiB, {200, 300, 150, 100})), "8a 8b 8c 8d 8a 8c 8d 8a 8c 8d 10D");
+  EXPECT_EQ(lengths(run(90, 2 * kMiB, {200, 100, 300, 150})), "8a 8b 8c 8d 8a 8b 8d 8a 8b 8d 10B");
+  EXPECT_EQ(lengths(run(3, 4 * kMiB, {200})), "3A");
 }
 
 // Sizes within a power of two may have different rivals. Their sums come in turns in each step.
@@ -157,21 +161,21 @@ TEST_F(TrialsOfSums, of_each_list_of_ways_are_apart) {
     other += run(1, kMiB + 8, {100, 200}, 1);
   }
   EXPECT_EQ(lengths(two), "8a 8b 8a 8b 8a 8b 1B");
-  EXPECT_EQ(lengths(three), "8a 8b 8a 8c 17A");
+  EXPECT_EQ(lengths(three), "8a 8b 8c 25A");
   EXPECT_EQ(lengths(other), "8a 8b 33A");
 }
 
-// Two sums of the first rival's trials end while the second rival has its own.
-TEST_F(TrialsOfSums, do_not_count_times_of_another_rival) {
-  const std::vector<Nanoseconds> times = {200, 300, 100};
-  run(kRow / 2, kMiB, times);
+// Two sums of the usual way end while the second round is under way.
+TEST_F(TrialsOfSums, do_not_count_times_of_another_round) {
+  run(2 * kRow - 2, kMiB, times(200, 100));
   const Nanoseconds began = now_;
   const uint64_t old = sequence_;
-  for (int i = 0; i < 2; ++i) trials_.next(sequence_++, kMiB, ways(3), began);
-  run(2 * kAll - kRow / 2 - 2, kMiB, times);
-  EXPECT_EQ(run(1, kMiB, times), "a");
-  for (uint64_t i = 0; i < 2; ++i) trials_.ended(old + i, began + 1);
-  EXPECT_EQ(lengths(run(kAll, kMiB, times)), "7a 8c 8a 8c 8a 8c 1C");
+  for (int i = 0; i < 4; ++i) trials_.next(sequence_++, kMiB, ways(2), began);
+  for (uint64_t i = 0; i < 2; ++i) trials_.ended(old + i, began + 100);
+  EXPECT_EQ(lengths(run(kRow + 4, kMiB, times(200, 100))), "8u 4r");
+  for (uint64_t i = 2; i < 4; ++i) trials_.ended(old + i, began + 500);
+  EXPECT_EQ(lengths(run(3 * kRow - 4, kMiB, times(200, 100))), "4r 8u 8r");
+  EXPECT_EQ(run(1, kMiB, times(200, 100)), "R");
 }
 
 // The ways of before do not count: neither the choice, nor the times of sums that still run.

@@ -1,0 +1,305 @@
+#include "sim/node_job.h"
+
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "agreement/messages.h"
+#include "base/text.h"
+#include "collectives/choose.h"
+#include "collectives/node_cost.h"
+#include "compute/inline.h"
+#include "engine/engine.h"
+#include "sim/sizes.h"
+#include "transport/sim/sim_network.h"
+#include "transport/sim/sim_transport.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr Nanoseconds kStepMax = kSecond;  // virtual time
+constexpr uint32_t kEpoch = 1;
+
+// Messages cost what NodeMemory says. Data does not travel: peers read it.
+LinkModel links_of(const NodeMemory& memory) {
+  LinkModel links = kNicLinks;
+  links.node = {
+      .latency_us = memory.round_us, .overhead_us = memory.message_us, .bytes_per_us = 1e9};
+  links.memory = memory;
+  return links;
+}
+
+// Each job occupies the rank's processor for the time of the cost model.
+class NodeCompute final : public Compute {
+ public:
+  NodeCompute(SimNetwork& network, const NodeJob& job, int rank,
+              const std::vector<std::unique_ptr<MemoryPool>>& pools)
+      : network_(network),
+        rank_(rank),
+        pools_(pools),
+        slow_(job.slow.empty() ? 1 : job.slow[rank]),
+        performs_(job.moves_bytes),
+        cost_(job.machine, job.ranks, static_cast<double>(job.bytes), segment_of(job)) {}
+
+  Status submit(const ComputeJob& job) override {
+    const Nanoseconds done = network_.work(rank_, slow_ * time_us(job));
+    jobs_.push_back({job, done});
+    network_.at(done, [this] { network_.wake(rank_); });
+    return {};
+  }
+  Status perform_at_once(const ComputeJob&, std::size_t) override { return Status::busy(); }
+  bool poll(ComputeSink& sink) override {
+    bool any = false;
+    for (; !jobs_.empty() && jobs_.front().done <= network_.clock().now(); any = true) {
+      const ComputeJob job = jobs_.front().job;
+      jobs_.pop_front();
+      if (performs_) {
+        RC_ASSERT(inline_.submit(job).ok());
+        inline_.poll(sink);
+      } else {
+        sink.computed(job.cookie, {});
+      }
+    }
+    return any;
+  }
+  bool arm() override { return true; }  // the network wakes the rank
+
+ private:
+  static double segment_of(const NodeJob& job) {
+    const Facts facts{.ranks = job.ranks, .bytes = job.bytes};
+    const Algorithm direct = *algorithm_from("direct");
+    const uint64_t segment = segment_bytes_of(direct, tuning_for(links_of(job.machine)), facts);
+    return static_cast<double>(std::min(segment, job.bytes));
+  }
+  MemoryPlace place_of(const std::byte* memory) const {
+    for (std::size_t rank = 0; rank < pools_.size(); ++rank) {
+      if (!pools_[rank]->contains(memory, 1)) continue;
+      return static_cast<int>(rank) == rank_ ? MemoryPlace::pool : MemoryPlace::peer_pool;
+    }
+    return MemoryPlace::caller;
+  }
+  MemoryPlace place_of(const Operand& operand) const {
+    if (operand.remote.empty()) return place_of(operand.pieces.front().data);
+    const uint64_t address = operand.remote.front().address;
+    const MemoryPlace place = place_of(reinterpret_cast<const std::byte*>(address));
+    return place == MemoryPlace::caller ? MemoryPlace::peer_caller : place;
+  }
+  static bool is_of_peer(MemoryPlace place) {
+    return place == MemoryPlace::peer_pool || place == MemoryPlace::peer_caller;
+  }
+  double time_us(const ComputeJob& job) const {
+    const auto bytes = static_cast<double>(total_bytes(job.to));
+    if (bytes == 0) return 0;
+    const MemoryPlace to = place_of(job.to.front().data);
+    if (job.sources.size() == 1) return cost_.copy_us(bytes, place_of(job.sources[0]), to);
+    MemoryPlace own = MemoryPlace::caller, peer = MemoryPlace::pool;
+    for (const Operand& operand : job.sources) {
+      const MemoryPlace place = place_of(operand);
+      (is_of_peer(place) ? peer : own) = place;
+    }
+    return cost_.reduce_us(bytes, own, peer, static_cast<int>(job.sources.size()) - 1, to);
+  }
+
+  struct Pending {
+    ComputeJob job;
+    Nanoseconds done;
+  };
+
+  SimNetwork& network_;
+  int rank_;
+  const std::vector<std::unique_ptr<MemoryPool>>& pools_;
+  double slow_;
+  bool performs_;
+  NodeCost cost_;
+  InlineCompute inline_;
+  std::deque<Pending> jobs_;
+};
+
+// Values of many magnitudes, so nearly every sum of three or more depends on the order.
+float value_of(int rank, int sum, std::size_t i) {
+  uint32_t bits = static_cast<uint32_t>(i) * 2654435761u + static_cast<uint32_t>(rank) * 40503u +
+                  static_cast<uint32_t>(sum) * 97u + 12345u;
+  bits ^= bits >> 15;
+  bits *= 2246822519u;
+  bits ^= bits >> 13;
+  const float value = 1.f + static_cast<float>(bits & 0xffff) / 65536.f;
+  return std::ldexp(bits >> 31 != 0 ? -value : value, static_cast<int>(bits >> 16 & 15) - 8);
+}
+
+// The canonical order is a binary tree over the ranks, split at the largest power of two.
+float canonical_sum(std::span<const float> values) {
+  if (values.size() == 1) return values[0];
+  const std::size_t half = std::bit_ceil(values.size()) / 2;
+  return canonical_sum(values.first(half)) + canonical_sum(values.subspan(half));
+}
+
+class JobWorld {
+ public:
+  explicit JobWorld(const NodeJob& job)
+      : job_(job),
+        links_(links_of(job.machine)),
+        network_(job.ranks, policy_of(job, links_)),
+        sizes_(job.moves_bytes ? 4096 : job.bytes * static_cast<uint64_t>(job.sums)),
+        engines_(job.ranks),
+        wakes_at_(job.ranks, 0),
+        data_(job.ranks) {
+    network_.keep_messages(messages_);
+  }
+
+  NodeJobResult run() {
+    for (int rank = 0; rank < job_.ranks && result_.error.empty(); ++rank) make_pool();
+    for (int rank = 0; rank < job_.ranks; ++rank) make(rank);
+    result_.steps_before_plan = job_.steps;
+    for (int step = 0; step < job_.steps && result_.error.empty(); ++step) {
+      const Nanoseconds begin = network_.clock().now();
+      run_step(begin);
+      result_.step_us.push_back(static_cast<double>(network_.clock().now() - begin) / kMicrosecond);
+      note_movements(step);
+      if (job_.moves_bytes) check(step);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  static SimPolicy policy_of(const NodeJob& job, const LinkModel& links) {
+    SimPolicy policy;
+    policy.links = links;
+    policy.moves_bytes = job.moves_bytes;
+    policy.peer_timeout = 3600 * kSecond;
+    return policy;
+  }
+  void make_pool() {
+    const std::size_t bytes = Config().pool_bytes;
+    if (!job_.moves_bytes) {
+      pools_.push_back(std::make_unique<SizedPool>(bytes));
+      return;
+    }
+    const Status status = MemoryPool::create(bytes, pools_.emplace_back());
+    RC_ASSERT(status.ok(), status.message());
+  }
+  void make(int rank) {
+    World world{"job", kEpoch, rank, {}};
+    for (int r = 0; r < job_.ranks; ++r) world.members.push_back({"host", r, 0});
+    Config config;
+    config.tune = job_.tune;
+    config.canonical = job_.canonical;
+    if (!job_.algorithm.empty()) config.allreduce_algorithms = {{job_.algorithm}};
+    computes_.push_back(std::make_unique<NodeCompute>(network_, job_, rank, pools_));
+    network_.transport(rank).use_pool(*pools_[rank]);
+    engines_[rank] = std::make_unique<Engine>(EngineParts{
+        std::move(world), config, network_.transport(rank), *computes_.back(), *pools_[rank],
+        network_.clock(), Log::silent(rank), tuning_for(links_of(job_.profile))});
+    network_.wake(rank);
+    if (job_.moves_bytes) data_[rank].resize(job_.sums, std::vector<float>(elements()));
+  }
+
+  std::size_t elements() const { return job_.bytes / sizeof(float); }
+
+  void run_step(Nanoseconds begin) {
+    left_ = job_.ranks * job_.sums;
+    for (int sum = 0; sum < job_.sums; ++sum) {
+      for (int rank = 0; rank < job_.ranks; ++rank) submit(rank, sum);
+    }
+    while (left_ > 0 && result_.error.empty()) {
+      const int rank = network_.take_woken();
+      if (rank >= 0) {
+        drive(rank);
+      } else if (!network_.step() || network_.clock().now() - begin > kStepMax) {
+        result_.error = cat("the job stands still: ", engines_.front()->state());
+      }
+    }
+  }
+
+  void submit(int rank, int sum) {
+    std::byte* memory = sizes_.data() + job_.bytes * static_cast<uint64_t>(sum);
+    if (job_.moves_bytes) {
+      std::vector<float>& values = data_[rank][sum];
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_of(rank, sum, i);
+      memory = reinterpret_cast<std::byte*>(values.data());
+    }
+    Request request;
+    request.name = cat("gradient_", sum);
+    request.tensors = {{memory, memory, {static_cast<int64_t>(elements())}, ""}};
+    request.done = [this](const Status& status) {
+      --left_;
+      if (!status.ok()) result_.error = status.message();
+    };
+    const Status accepted = engines_[rank]->submit(std::make_shared<Operation>(std::move(request)));
+    RC_ASSERT(accepted.ok(), accepted.message());
+    network_.wake(rank);
+  }
+
+  // Steps a rank's engine as soon as its processor is free.
+  void drive(int rank) {
+    const Nanoseconds now = network_.clock().now();
+    if (network_.busy_until(rank) > now) return wake_at(rank, network_.busy_until(rank));
+    if (engines_[rank]->progress()) return network_.wake(rank);
+    const Nanoseconds due = engines_[rank]->next_deadline();
+    if (due < now + kStepMax) wake_at(rank, due);
+  }
+  void wake_at(int rank, Nanoseconds time) {
+    if (wakes_at_[rank] > network_.clock().now() && wakes_at_[rank] <= time) return;
+    wakes_at_[rank] = time;
+    network_.at(time, [this, rank] { network_.wake(rank); });
+  }
+
+  // The root tells rank 1 of each decision, and of the plan.
+  void note_movements(int step) {
+    std::vector<Movement>& movements = result_.movements.emplace_back();
+    for (const SimMessage& sent : messages_) {
+      if (sent.from != 0 || sent.to != 1) continue;
+      Message message;
+      const bool is_known = decode(kEpoch, job_.ranks, sent.message, message);
+      RC_ASSERT(is_known);
+      if (const auto* decision = std::get_if<Decision>(&message)) {
+        movements.push_back(decision->movement);
+      } else if (const auto* plan = std::get_if<PlanMessage>(&message)) {
+        planned_.clear();
+        for (const PlannedDecision& next : plan->decisions) planned_.push_back(next.movement);
+        result_.steps_before_plan = std::min(result_.steps_before_plan, step);
+      }
+    }
+    messages_.clear();
+    if (movements.empty()) movements = planned_;
+  }
+
+  void check(int step) {
+    std::vector<float> of_element(job_.ranks);
+    if (step == 0) first_ = data_[0];
+    for (int rank = 0; rank < job_.ranks; ++rank) {
+      for (int sum = 0; sum < job_.sums; ++sum) {
+        const std::vector<float>&is = data_[rank][sum], &was = first_[sum];
+        const std::size_t bytes = is.size() * sizeof(float);
+        result_.is_equal &= std::memcmp(is.data(), was.data(), bytes) == 0;
+        for (std::size_t i = 0; step == 0 && rank == 0 && i < is.size(); ++i) {
+          for (int r = 0; r < job_.ranks; ++r) of_element[r] = value_of(r, sum, i);
+          result_.is_canonical &= is[i] == canonical_sum(of_element);
+        }
+      }
+    }
+  }
+
+  const NodeJob& job_;
+  const LinkModel links_;
+  SimNetwork network_;
+  Addresses sizes_;
+  std::vector<std::unique_ptr<MemoryPool>> pools_;
+  std::vector<std::unique_ptr<NodeCompute>> computes_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<Nanoseconds> wakes_at_;
+  std::vector<std::vector<std::vector<float>>> data_;  // by rank and sum
+  std::vector<std::vector<float>> first_;              // the results of the first step
+  std::vector<SimMessage> messages_;
+  std::vector<Movement> planned_;
+  int left_ = 0;
+  NodeJobResult result_;
+};
+
+}  // namespace
+
+NodeJobResult run_node_job(const NodeJob& job) { return JobWorld(job).run(); }
+
+}  // namespace rdmacoll

@@ -1,0 +1,91 @@
+// Trials in jobs on a simulated node.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "collectives/choose.h"
+#include "sim/node_job.h"
+
+namespace rdmacoll {
+namespace {
+
+// Each changes one number of a profile by a factor of ten.
+struct Wrong {
+  std::string name;
+  NodeMemory profile;
+};
+
+void scale(MemoryRate& rate, double factor) {
+  for (double* number : {&rate.cached, &rate.beyond, &rate.beyond_all, &rate.shared}) {
+    *number *= factor;
+  }
+}
+
+std::vector<Wrong> wrong_profiles() {
+  constexpr double kFactor = 10;
+  std::vector<Wrong> all;
+  const auto add = [&](const std::string& name, const auto& change) {
+    change(all.emplace_back(Wrong{name, {}}).profile);
+  };
+  add("copies are too dear", [](NodeMemory& memory) { scale(memory.copy, 1 / kFactor); });
+  add("copies are too cheap", [](NodeMemory& memory) { scale(memory.copy, kFactor); });
+  add("sums are too dear", [](NodeMemory& memory) { scale(memory.reduce, 1 / kFactor); });
+  add("sums are too cheap", [](NodeMemory& memory) { scale(memory.reduce, kFactor); });
+  add("reads are too dear", [](NodeMemory& memory) { memory.read_page_us *= kFactor; });
+  add("messages are too dear", [](NodeMemory& memory) { memory.round_us *= kFactor; });
+  add("messages are too cheap", [](NodeMemory& memory) { memory.round_us /= kFactor; });
+  return all;
+}
+
+double last_step_us(const NodeJobResult& result) {
+  EXPECT_EQ(result.error, "");
+  return result.step_us.back();
+}
+
+std::string names_of(const std::vector<Movement>& movements) {
+  std::string text;
+  for (const Movement& movement : movements) {
+    text += cat(" ", name_of(movement.algorithm), movement.in_place ? " in place" : "");
+  }
+  return text;
+}
+
+// A step has several sums of one size, so its trials take few steps.
+TEST(TrialsOfJobs, end_at_the_right_choice_within_20_steps_of_a_wrong_profile) {
+  int mended = 0;
+  for (const int ranks : {2, 4}) {
+    for (const uint64_t bytes : {96 << 10, 256 << 10, 1 << 20, 4 << 20}) {
+      NodeJob job{.ranks = ranks, .sums = 6, .bytes = bytes, .steps = 20, .tune = Tune::off};
+      const double right = last_step_us(run_node_job(job));
+      for (const Wrong& wrong : wrong_profiles()) {
+        job.profile = wrong.profile;
+        job.tune = Tune::off;
+        mended += last_step_us(run_node_job(job)) > 1.05 * right ? 1 : 0;
+        job.tune = Tune::start;
+        const NodeJobResult result = run_node_job(job);
+        const std::string what = cat(ranks, " ranks, ", bytes, " bytes, ", wrong.name, ":",
+                                     names_of(result.movements.back()));
+        EXPECT_LE(last_step_us(result), 1.02 * right) << what;
+        EXPECT_LT(result.steps_before_plan, job.steps) << what;
+      }
+    }
+  }
+  EXPECT_GT(mended, 12);
+}
+
+// The rows of three rounds have that many sums, and a plan begins when a trial is one period back.
+TEST(TrialsOfJobs, with_one_sum_a_step_take_a_step_for_each_trial) {
+  NodeJob job{.ranks = 2, .sums = 1, .bytes = 4 << 20, .steps = 100, .tune = Tune::off};
+  const double usual = last_step_us(run_node_job(job));
+  job.tune = Tune::start;
+  const NodeJobResult result = run_node_job(job);
+  EXPECT_LT(last_step_us(result), usual);
+  EXPECT_TRUE(result.movements.back().back().in_place);
+  EXPECT_GT(result.steps_before_plan, 3 * 2 * Tuning().trial_row);
+  EXPECT_LT(result.steps_before_plan, 4 * 3 * Tuning().trial_row);
+}
+
+}  // namespace
+}  // namespace rdmacoll
