@@ -37,8 +37,8 @@ struct PlanQuery {
 };
 // As tools.machine_profile() in rdmacoll_c.h.
 std::string machine_profile_json(const Config& config, bool measure);
-// The profile of this machine from its file; empty if there is none, or if it is off.
-probe::MachineProfile kept_profile(const Config& config);
+// The links with the costs and the cores of this machine, if its profile is kept and not off.
+LinkModel with_kept_profile(LinkModel links, const Config& config);
 Status plan_json(const PlanQuery& query, const Config& config, std::string& json);
 
 }  // namespace rdmacoll

@@ -1,4 +1,6 @@
 // The profile of this machine, for `rdmacoll tune`, `doctor` and `plan`.
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "api/commands.h"
@@ -69,8 +71,12 @@ std::string machine_profile_json(const Config& config, bool measure) {
              join(fields, ", "), "], \"gpus\": ", measure ? gpu_copies_json(config) : "[]", "}");
 }
 
-probe::MachineProfile kept_profile(const Config& config) {
-  return probe::find_profile(config, probe::read_machine(), std::nullopt).profile;
+LinkModel with_kept_profile(LinkModel links, const Config& config) {
+  const probe::MachineProfile profile =
+      probe::find_profile(config, probe::read_machine(), std::nullopt).profile;
+  links = probe::with_profile(links, profile);
+  if (profile.cores > 0) links.memory.cores = static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
+  return links;
 }
 
 }  // namespace rdmacoll

@@ -204,8 +204,9 @@ Status Session::set_up(const std::vector<int>& leaders) {
         "this rank may use one core only, where TensorFlow and the engine fight over it; start "
         "with: mpirun --bind-to none.");
   }
-  const LinkModel links = this->links();
   const Oversubscription oversubscription = world_.oversubscription(cores);
+  LinkModel links = this->links();
+  links.memory.cores = world_.local_size() * oversubscription.cores_per_rank();
   const int share = oversubscription.cpus / oversubscription.ranks;
   compute_ = make_compute(std::min({cores, share, cores_of_quota()}), links);
   Tuning tuning = tuning_for(links);

@@ -54,7 +54,7 @@ int tools_explain(const rc_plan_query* given, const char* arguments, char** json
   std::string text;
   Status status = read(arguments, config, values);
   if (status.ok()) status = plan_query_from(*given, query);
-  if (status.ok()) query.links = probe::with_profile(query.links, kept_profile(config));
+  if (status.ok()) query.links = with_kept_profile(query.links, config);
   if (status.ok()) status = plan_json(query, config, text);
   if (status.ok()) *json = copy_text(text);
   return report(status, error);

@@ -26,6 +26,9 @@ struct MemoryRate {
 
   // The rate beyond the caches of one of `ranks` that all work at once.
   double shared_by(int ranks) const { return std::min(beyond, beyond_all / std::max(1, ranks)); }
+  MemoryRate divided_by(double ranks) const {
+    return {cached / ranks, beyond / ranks, beyond_all, shared / ranks};
+  }
   bool operator==(const MemoryRate&) const = default;
 };
 
@@ -51,7 +54,29 @@ struct NodeMemory {
   double read_call_us = 0.5;          // for each call
   double read_page_us = 0.17;         // for each page of 4 KiB, beside its bytes
   double read_bytes_per_us = 75'000;  // at most; no copy is faster than `copy`
+  double cores = 0;      // the cores of which the node's ranks have the use; 0: one for each
+  double switch_us = 1;  // until a core goes from one waiting rank to the next
 
+  // The costs for so many ranks at once, each with a core of its own in the result. Ranks that
+  // share a core take turns. So the work of each takes longer. In a round each of them waits for
+  // all others of its core, some of which have to wait themselves: that time grows with the square
+  // of their number (docs/measurements/2026-11-28-machine-profile.md).
+  static constexpr double kWaitShare = 0.5;
+  NodeMemory on_cores(int ranks) const {
+    NodeMemory each = *this;
+    each.cores = 0;
+    const double share = cores == 0 ? 1 : ranks / cores;
+    if (share <= 1) return each;
+    each.round_us += kWaitShare * switch_us * share * share;
+    for (double* time :
+         {&each.message_us, &each.step_us, &each.line_us, &each.read_call_us, &each.read_page_us}) {
+      *time *= share;
+    }
+    each.copy = copy.divided_by(share);
+    each.reduce = reduce.divided_by(share);
+    each.read_bytes_per_us /= share;
+    return each;
+  }
   bool operator==(const NodeMemory&) const = default;
 };
 

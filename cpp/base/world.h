@@ -29,6 +29,7 @@ struct Oversubscription {
   int cpus = 1;
 
   bool is_oversubscribed() const { return ranks > cpus; }
+  double cores_per_rank() const { return static_cast<double>(cpus) / ranks; }
 };
 
 struct World {

@@ -59,8 +59,9 @@ class TimedExecution {
                  const LinkModel& links, double bytes, double segment_bytes, uint32_t segments)
       : schedules_(schedules),
         links_(links),
-        node_{.latency_us = links.memory.round_us, .overhead_us = links.memory.message_us},
-        node_cost_(links.memory, static_cast<int>(schedules.size()), bytes, segment_bytes),
+        memory_(links.memory.on_cores(static_cast<int>(schedules.size()))),
+        node_{.latency_us = memory_.round_us, .overhead_us = memory_.message_us},
+        node_cost_(memory_, static_cast<int>(schedules.size()), bytes, segment_bytes),
         is_one_node_(std::ranges::adjacent_find(nodes, std::not_equal_to<>()) == nodes.end()),
         ports_(links, nodes),
         bytes_per_part_(segment_bytes / schedules.front().parts),
@@ -284,7 +285,9 @@ class TimedExecution {
 
   const std::vector<Schedule>& schedules_;
   const LinkModel& links_;
-  const Link node_;  // if all ranks are on one node
+  // If all ranks are on one node:
+  const NodeMemory memory_;
+  const Link node_;
   const NodeCost node_cost_;
   const bool is_one_node_;
   LinkPorts ports_;

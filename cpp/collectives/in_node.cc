@@ -4,13 +4,13 @@ namespace rdmacoll {
 
 InNode::InNode(const NodeMemory& memory, const Facts& facts, AlgorithmRow::Result result,
                uint64_t segment_bytes)
-    : memory_(memory),
+    : memory_(memory.on_cores(facts.ranks)),
       facts_(facts),
       ranks_(facts.ranks),
       is_wide_(facts.wide_sums && facts.ranks > 2),
       segments_(segments_of(row_bytes_of_rank(result, facts), segment_bytes)),
       segment_(row_bytes_of_rank(result, facts) / segments_),
       peer_(facts.in_place ? MemoryPlace::peer_caller : MemoryPlace::peer_pool),
-      cost_(memory, facts.ranks, row_bytes_of_rank(result, facts), segment_) {}
+      cost_(memory_, facts.ranks, row_bytes_of_rank(result, facts), segment_) {}
 
 }  // namespace rdmacoll

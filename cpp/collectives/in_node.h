@@ -83,7 +83,7 @@ class InNode {
   }
 
  private:
-  const NodeMemory& memory_;
+  const NodeMemory memory_;
   const Facts& facts_;
   int ranks_;
   bool is_wide_;

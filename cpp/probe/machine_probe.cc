@@ -66,6 +66,7 @@ class Prober {
       }
     }
     found.line_ns = line();
+    found.switch_ns = switch_between_threads();
     found.peer_copy = peer_copy();
     in_memory(round(static_cast<uint64_t>(static_cast<double>(l3) * kBeyondCache)), found);
     if (plan_.thorough) found.wake_ns = wake_up();
@@ -252,16 +253,18 @@ class Prober {
         static_cast<uint64_t>(static_cast<double>(pages * kPage) * kMicrosecond / moved);
   }
 
-  // Two cores that hand a number to each other, each in a line of its own. They give up at `end`,
-  // since one of them may wait for its core on a busy machine.
+  // Two threads that hand a number to each other, each in a line of its own. They give up at `end`,
+  // since one of them may wait for its core on a busy machine. If they share a core, each gives it
+  // away while it waits.
   class PingPong {
    public:
-    PingPong(const Clock& clock, Nanoseconds end) : clock_(clock), end_(end) {}
+    PingPong(const Clock& clock, Nanoseconds end, bool shares_core = false)
+        : clock_(clock), end_(end), shares_core_(shares_core) {}
 
-    // Waits for the other core's next number. False: it has ended, or the time is over.
+    // Waits for the other one's next number. False: it has ended, or the time is over.
     bool await_ping() { return differs(ping_, seen_, seen_) && seen_ != kEnd; }
     void pong() { pong_.value.store(seen_, std::memory_order_release); }
-    // Returns whether the other core has answered.
+    // Returns whether the other one has answered.
     bool turn() {
       ping_.value.store(++round_, std::memory_order_release);
       uint32_t answer = 0;
@@ -280,27 +283,34 @@ class Prober {
       for (uint32_t looks = 1;; ++looks) {
         value = line.value.load(std::memory_order_acquire);
         if (value != from) return true;
+        if (shares_core_) sched_yield();
         if (looks % 256 == 0 && clock_.now() >= end_) return false;
       }
     }
 
     const Clock& clock_;
     Nanoseconds end_;
+    bool shares_core_;
     Line ping_, pong_;
-    uint32_t seen_ = 0;   // the last number that the other core took
-    uint32_t round_ = 0;  // the last one that this core gave
+    uint32_t seen_ = 0;   // the last number that the other one took
+    uint32_t round_ = 0;  // the last one that this one gave
   };
 
   Nanoseconds end_of_pairs() const {
     return std::min(deadline_, clock_.now() + kPairSlices * plan_.slice);
   }
 
-  // Half of the time of a ping-pong.
   uint64_t line() {
-    if (second_cpu() < 0) return 0;
+    return second_cpu() < 0 ? 0 : half_ping_pong(second_cpu(), PingPong(clock_, end_of_pairs()));
+  }
+  uint64_t switch_between_threads() {
+    return cpu() < 0 ? 0 : half_ping_pong(cpu(), PingPong(clock_, end_of_pairs(), true));
+  }
+
+  // Half of the time of a ping-pong with a thread on that CPU.
+  uint64_t half_ping_pong(int cpu, PingPong&& pair) {
     constexpr uint32_t kRounds = 32;  // each sample has so many
-    PingPong pair(clock_, end_of_pairs());
-    const PinnedThread second(second_cpu(), [&] {
+    const PinnedThread second(cpu, [&] {
       while (pair.await_ping()) pair.pong();
     });
     bool is_answered = second.has_started() && pair.turn();  // then the second core runs

@@ -9,7 +9,7 @@ namespace rdmacoll::probe {
 namespace {
 
 // Grows when the meaning of a field changes. Another version's profile is measured anew.
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr std::size_t kBytesMax = 16 << 10;
 // A larger number is no measurement. It fits a double without rounding.
 constexpr uint64_t kValueMax = uint64_t{1} << 50;
@@ -34,6 +34,7 @@ constexpr ProfileField kFields[] = {
     {"one_copy_rate", "bytes/us", &Profile::one_copy_rate, "one-copy read: bytes, in L2"},
     {"peer_copy", "bytes/us", &Profile::peer_copy, "copy of what another core has written"},
     {"line_ns", "ns", &Profile::line_ns, "a cache line from core to core"},
+    {"switch_ns", "ns", &Profile::switch_ns, "a core from one waiting thread to the next"},
     {"wake_ns", "ns", &Profile::wake_ns, "wake-up of a sleeping thread"},
 };
 
@@ -57,6 +58,7 @@ MachineProfile usual_profile() {
   usual.one_copy_page_ns = 117;
   usual.one_copy_rate = 35'400;
   usual.line_ns = 49;
+  usual.switch_ns = 930;
   return usual;
 }
 const MachineProfile kUsual = usual_profile();
@@ -166,6 +168,7 @@ LinkModel with_profile(LinkModel links, const MachineProfile& profile) {
              &Profile::copy_memory_all);
   scale_rate(memory.reduce, &Profile::sum_l2, &Profile::sum_l3, &Profile::sum_memory,
              &Profile::sum_memory_all);
+  scale(memory.switch_us, &Profile::switch_ns);
   scale(memory.read_call_us, &Profile::one_copy_call_ns);
   scale(memory.read_page_us, &Profile::one_copy_page_ns);
   scale(memory.read_bytes_per_us, &Profile::one_copy_rate);

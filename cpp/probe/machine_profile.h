@@ -29,6 +29,7 @@ struct MachineProfile {
   uint64_t one_copy_call_ns = 0, one_copy_page_ns = 0, one_copy_rate = 0;
   uint64_t peer_copy = 0;  // copies of data that another core has just written
   uint64_t line_ns = 0;    // from a write of a cache line until another core has read it
+  uint64_t switch_ns = 0;  // until a core goes from one thread that waits to the next (sched_yield)
   uint64_t wake_ns = 0;    // from the signal until a sleeping thread runs; `rdmacoll tune` alone
 
   bool operator==(const MachineProfile&) const = default;

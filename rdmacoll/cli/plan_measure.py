@@ -86,10 +86,7 @@ def measured_beside_model(operation: str, size: int | None) -> Findings:
         "ratio: model / measured, the median of the turns. A prediction is good between 0.8 and 1.25."
     )
     if ranks > (cores := machine_facts()["cores"]):
-        print_prose(
-            f"{counted(ranks, 'rank')} share {counted(cores, 'core')} here, and the model gives each rank a "
-            "core of its own: predictions are good for as many ranks as cores."
-        )
+        print_prose(f"{counted(ranks, 'rank')} share {counted(cores, 'core')} here, as in the model.")
     return {
         "ok": all(row["wrong"] == 0 for row in rows),
         "operation": operation,

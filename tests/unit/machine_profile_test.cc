@@ -42,7 +42,7 @@ TEST(MachineProfile, is_refused_when_its_text_is_damaged) {
     EXPECT_EQ(found, MachineProfile{});
   }
   EXPECT_FALSE(parse_profile(text + " ", found));
-  for (const auto& [part, other] : {std::pair{"\"profile\":1", "\"profile\":2"},
+  for (const auto& [part, other] : {std::pair{"\"profile\":2", "\"profile\":3"},
                                     {"\"line_ns\":", "\"line_ns\":-"},
                                     {"\"line_ns\":", "\"line_ns\":99999999999999999999"},
                                     {"\"line_ns\":", "\"line_ns\":9999999999999999"},
@@ -108,6 +108,7 @@ TEST(LinksWithProfile, are_twice_as_slow_on_a_machine_that_is) {
   EXPECT_EQ(fast.cache_bytes, 2U << 20);
   EXPECT_DOUBLE_EQ(slow.round_us, fast.round_us + 0.4);  // two lines
   EXPECT_DOUBLE_EQ(slow.read_call_us, 2 * fast.read_call_us);
+  EXPECT_DOUBLE_EQ(slow.switch_us, 2 * fast.switch_us);
   EXPECT_DOUBLE_EQ(slow.read_page_us, 2 * fast.read_page_us);
   EXPECT_DOUBLE_EQ(2 * slow.read_bytes_per_us, fast.read_bytes_per_us);
   for (const auto& [less, more] : {std::pair{slow.copy, fast.copy}, {slow.reduce, fast.reduce}}) {
@@ -116,6 +117,22 @@ TEST(LinksWithProfile, are_twice_as_slow_on_a_machine_that_is) {
     EXPECT_DOUBLE_EQ(2 * less.beyond, more.beyond);
     EXPECT_DOUBLE_EQ(2 * less.beyond_all, more.beyond_all);
   }
+}
+
+// Ranks that share cores take turns.
+TEST(NodeMemoryOnCores, is_slower_for_more_ranks_than_cores) {
+  NodeMemory memory;
+  EXPECT_EQ(memory.on_cores(64), memory);  // each has a core
+  memory.cores = 8;
+  EXPECT_EQ(memory.on_cores(8), NodeMemory{});
+  const NodeMemory shared = memory.on_cores(24);
+  EXPECT_DOUBLE_EQ(shared.round_us, memory.round_us + 0.5 * 9 * memory.switch_us);
+  EXPECT_DOUBLE_EQ(shared.step_us, 3 * memory.step_us);
+  EXPECT_DOUBLE_EQ(shared.message_us, 3 * memory.message_us);
+  EXPECT_DOUBLE_EQ(shared.copy.cached, memory.copy.cached / 3);
+  EXPECT_DOUBLE_EQ(shared.reduce.beyond, memory.reduce.beyond / 3);
+  EXPECT_DOUBLE_EQ(shared.copy.beyond_all, memory.copy.beyond_all);  // of the node
+  EXPECT_EQ(shared.on_cores(24), shared);
 }
 
 TEST(LinksWithProfile, share_memory_if_busy_cores_hinder_each_other) {
