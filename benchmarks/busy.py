@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from rdmacoll.benchmarks.machine import machine_facts, machine_line
+from rdmacoll.benchmarks.machine import machine_line
+from rdmacoll.cli.bench_machine import shown_machine
 
 SIZES = (64, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 OTHER = "while True: sum(range(10000))"
@@ -85,13 +86,14 @@ def main() -> None:
             other.wait()
     if rdmacoll.rank() != 0:
         return
+    machine = shown_machine()
     print(f"{machine_line()}; {rdmacoll.size()} ranks, {options.others} other processes")
     print(f"{'bytes':>10} {'mpi4py, us':>12} {'rdmacoll, us':>13} {'mpi4py / rdmacoll':>18}")
     for row in rows:
         ratio = row["mpi4py"] / row["rdmacoll"]
         print(f"{row['bytes']:>10} {row['mpi4py']:>12.1f} {row['rdmacoll']:>13.1f} {ratio:>18.2f}")
     if options.json:
-        options.json.write_text(json.dumps({**machine_facts(), "rows": rows}, indent=1) + "\n")
+        options.json.write_text(json.dumps({**machine, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,15 +9,14 @@ from typing import Any
 import click
 import numpy as np
 
-from rdmacoll._abi.library import load
 from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._world import world
 from rdmacoll.benchmarks import judge
-from rdmacoll.benchmarks.machine import machine_facts, machine_line
+from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.cli import bench_memory, measure
 from rdmacoll.cli.bench_kinds import KINDS, Kind
-from rdmacoll.cli.profile_text import summary
-from rdmacoll.cli.report import Findings, command, note_world_of_one, parse_bytes, print_line, print_prose
+from rdmacoll.cli.bench_machine import shown_machine
+from rdmacoll.cli.report import Findings, command, note_world_of_one, parse_bytes, print_line
 
 _PEER_TURNS_MIN = 7
 # The MPI's name in MPI_Get_library_version.
@@ -178,8 +177,7 @@ def _measured(kind: Kind, options: _Options) -> Findings:
     contestants += [measure.MpiContestant(name, _PEERS[name], is_plain) for name in peer_names]
     transport = world.describe().get("transport")
     print_line(f"{counted(ranks, 'rank')}, transport {transport}, {memory.label} memory; {machine_line()}")
-    profile = load().machine_profile()
-    print_prose(f"profile: {summary(profile)}")
+    machine = shown_machine()
     peer_titles = "".join(f" {c.name:>10} {'ratio':>6}" for c in contestants[1:])
     print_line(_HEADER + peer_titles)
     print_line(_UNITS + "".join(f" {'(us)':>10} {'':>6}" for _ in contestants[1:]))
@@ -209,8 +207,7 @@ def _measured(kind: Kind, options: _Options) -> Findings:
     return {
         "ok": wrong == 0,
         "ranks": ranks,
-        **machine_facts(),
-        "profile": profile,
+        **machine,
         "settings": {
             "memory": options.memory,
             "calls": options.calls,

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from rdmacoll._abi.library import load
 from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks import builds, environments, judge
@@ -25,12 +24,12 @@ from rdmacoll.benchmarks.compare import (
     title_of,
 )
 from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS, other_build
-from rdmacoll.benchmarks.machine import machine_facts, machine_line
+from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.benchmarks.rpc.libraries import PEERS as RPC_PEERS, libraries
 from rdmacoll.benchmarks.turns import Rules
+from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.bench_pair import sizes_of
-from rdmacoll.cli.profile_text import summary
-from rdmacoll.cli.report import Findings, command, print_line, print_prose, print_rows
+from rdmacoll.cli.report import Findings, command, print_line, print_rows
 from rdmacoll.cli.rules_options import takes_build, takes_rules
 
 SIZES = "8,64,512,1K,4K,16K,64K,256K,1M,4M,16M,64M,256M"
@@ -130,8 +129,7 @@ def compare(
     print_line(machine_line())
     comparison = Comparison(request, lambda text: click.echo(text, err=True))
     comparison.run(_print_part)
-    profile = load().machine_profile()  # the first job has measured it, if none had before
-    print_prose(f"profile: {summary(profile)}")
+    machine = shown_machine()
     cells = [cell for part in comparison.parts for row in part["rows"] for cell in row["time_us"].values()]
     wrong = sum(cell["wrong"] for cell in cells)
     for text in comparison.left_out:
@@ -142,8 +140,7 @@ def compare(
     print_line(counted(wrong, "wrong value"))
     found: Findings = {
         "ok": wrong == 0 and bool(cells) and (build is None or bool(ratios)),
-        **machine_facts(),
-        "profile": profile,
+        **machine,
         "settings": settings_of(request),
         "parts": comparison.parts,
         "missed": {title_of(part["ranks"], part["link"]): _missed(part) for part in comparison.parts},

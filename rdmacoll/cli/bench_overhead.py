@@ -10,9 +10,10 @@ import click
 from rdmacoll._base.text import counted
 from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks import overhead as costs
-from rdmacoll.benchmarks.machine import machine_facts, machine_line
+from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import refuse_launched
+from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.report import Findings, command, print_line
 from rdmacoll.cli.rules_options import takes_rules
 
@@ -35,6 +36,7 @@ def overhead(*, ranks: int, starts: int, rest: float, rules: Rules, seconds: flo
     print_line(f"{counted(ranks, 'rank')}; {machine_line()}")
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
         lines = run.lines(Path(folder), print_line)
+    machine = shown_machine()
     for text in dict.fromkeys(run.left_out):
         print_line(text)
     missed = [line.what for line in lines if line.is_missed]
@@ -45,7 +47,7 @@ def overhead(*, ranks: int, starts: int, rest: float, rules: Rules, seconds: flo
     ]
     return {
         "ok": True,
-        **machine_facts(),
+        **machine,
         "ranks": ranks,
         "library": run.facts,
         "rows": rows,

@@ -9,8 +9,9 @@ import click
 from rdmacoll._abi.mirror import BANDWIDTH, EXCHANGE, LATENCY
 from rdmacoll._base.text import bytes_text
 from rdmacoll._world import pairs
-from rdmacoll.benchmarks.machine import machine_facts, machine_line
+from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.cli import bench_pair_memory
+from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.report import Findings, command, parse_bytes, print_line
 from rdmacoll.cli.transport_option import TransportName
 from rdmacoll.engine.errors import ConfigError, RdmacollError
@@ -114,13 +115,14 @@ def pair(
     found = dict(outcome.found)
     over = ", ".join([found["transport"], *found["rails"]])
     print_line(f"2 ranks over {over}, eager up to {found['acc_size']} B; {machine_line()}")
+    machine = shown_machine()
     print_line(_line(_TITLES))
     print_line(_line(_UNITS))
     for row in found["rows"]:
         print_line(_row_line(row))
     return {
         "ok": True,
-        **machine_facts(),
+        **machine,
         "settings": {"repeat": repeat, "burst_s": burst},
         **found,
     }

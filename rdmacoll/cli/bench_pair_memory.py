@@ -12,7 +12,8 @@ import numpy as np
 from rdmacoll import engine
 from rdmacoll._base.text import bytes_text
 from rdmacoll._world import world
-from rdmacoll.benchmarks.machine import machine_facts, machine_line
+from rdmacoll.benchmarks.machine import machine_line
+from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.bench_memory import CudaMemory, HostMemory, Memory
 from rdmacoll.cli.device_memory import run_until_gpus_are_ready
 from rdmacoll.cli.report import Findings, print_line
@@ -158,6 +159,7 @@ def measured(
     found = world.describe()["transport"]
     label = ends.memories["GPU"].label
     print_line(f"2 ranks over {found}, {label}; {machine_line()}")
+    machine = shown_machine()
     print_line(_line(_TITLES))
     print_line(_line(_UNITS))
     rows = []
@@ -168,7 +170,7 @@ def measured(
     world.shutdown()
     return {
         "ok": True,
-        **machine_facts(),
+        **machine,
         "settings": {"repeat": repeat, "burst_s": burst, "memory": "cuda"},
         "transport": found,
         "gpu": label,

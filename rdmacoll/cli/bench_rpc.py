@@ -13,12 +13,13 @@ import click
 from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks.compare import MACHINE, cable_of
-from rdmacoll.benchmarks.machine import machine_facts, machine_line
+from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.benchmarks.rpc import judge, payloads
 from rdmacoll.benchmarks.rpc.libraries import OURS, OURS_BY_TCP, PEERS, libraries
 from rdmacoll.benchmarks.rpc.measure import Measurement, PayloadRequest
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import links_of, names_of, refuse_launched
+from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.bench_pair import sizes_of
 from rdmacoll.cli.report import Findings, command, parse_bytes, print_line, print_rows
 from rdmacoll.cli.rules_options import takes_rules
@@ -173,6 +174,7 @@ def measured(title: str, request: PayloadRequest, plot: str | None) -> Findings:
             print_line(f"- {sentence}")
 
     measurement.run(show)
+    machine = shown_machine()
     rows = [row for part in measurement.parts for row in part["rows"]]
     wrong = sum(cell["wrong"] for row in rows for cell in row["time_us"].values())
     for text in measurement.left_out:
@@ -181,7 +183,7 @@ def measured(title: str, request: PayloadRequest, plot: str | None) -> Findings:
     found: Findings = {
         "ok": wrong == 0 and bool(rows),
         "what": title,
-        **machine_facts(),
+        **machine,
         "settings": {
             "workers": request.workers,
             "servers": request.servers,

@@ -14,9 +14,10 @@ from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks import builds, resnet50, step as steps
 from rdmacoll.benchmarks.compare import MACHINE
 from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS, other_build
-from rdmacoll.benchmarks.machine import machine_facts, machine_line
+from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import links_of, names_of, numbers_of, refuse_launched
+from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.report import Findings, command, parse_bytes, print_line, print_rows
 from rdmacoll.cli.rules_options import takes_build, takes_rules
 
@@ -137,13 +138,14 @@ def step(
                 print_line(f"- {sentence}")
         parts.append(part)
         of_builds += steps.builds_of(manner, cells)
+    machine = shown_machine()
     if build is not None:
         print_rows(builds.table(of_builds))
         print_line(f"beside {build}: {builds.summary(of_builds)}")
     print_line(counted(wrong, "wrong value"))
     found: Findings = {
         "ok": wrong == 0 and any(part["rows"] for part in parts) and (build is None or bool(of_builds)),
-        **machine_facts(),
+        **machine,
         "ranks": ranks,
         "link": link,
         "backward_ms": backward_ms,

@@ -14,13 +14,14 @@ from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks import builds
 from rdmacoll.benchmarks.compare import MACHINE, cable_of
 from rdmacoll.benchmarks.libraries import other_build
-from rdmacoll.benchmarks.machine import machine_facts, machine_line
+from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.benchmarks.training import judge
 from rdmacoll.benchmarks.training.libraries import OURS, PEERS, takes_part_between_hosts
 from rdmacoll.benchmarks.training.measure import Measurement, Training, TrainingRequest
 from rdmacoll.benchmarks.training.models import CLASSES, MODELS
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import links_of, names_of, refuse_launched
+from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.report import Findings, command, print_line, print_rows
 from rdmacoll.cli.rules_options import takes_build, takes_rules
 
@@ -119,6 +120,7 @@ def training(
     print_line(machine_line())
     measurement = Measurement(request, lambda text: click.echo(text, err=True))
     measurement.run(_print_part)
+    machine = shown_machine()
     rows = [row for part in measurement.parts for row in part["rows"]]
     wrong = sum(cell["wrong"] for row in rows for cell in row["time_us"].values())
     for text in measurement.left_out:
@@ -134,7 +136,7 @@ def training(
         and all(row["time_us"] for row in rows)
         and (build is None or bool(ratios)),
         "what": "ps-training",
-        **machine_facts(),
+        **machine,
         "settings": {
             "workers": workers,
             "servers": servers,

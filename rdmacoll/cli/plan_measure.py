@@ -8,14 +8,13 @@ from typing import Any
 import click
 import numpy as np
 
-from rdmacoll._abi.library import load
 from rdmacoll._abi.plan_query import explain
 from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._world import world
-from rdmacoll.benchmarks.machine import machine_facts, machine_line
+from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.cli import bench_memory, measure
 from rdmacoll.cli.bench_kinds import KINDS
-from rdmacoll.cli.profile_text import summary
+from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.report import Findings, print_line, print_prose
 
 _SIZES = [64 << 10 << 2 * power for power in range(6)]
@@ -51,9 +50,8 @@ def measured_beside_model(operation: str, size: int | None) -> Findings:
             "networks. Start all ranks on one node."
         )
     kind, memory = KINDS[operation], bench_memory.HostMemory()
-    profile = load().machine_profile()
     print_line(f"{operation}, {counted(ranks, 'rank')} of one node; {machine_line()}")
-    print_prose(f"profile: {summary(profile)}")
+    machine = shown_machine()
     print_line(f"{'size':>8} {'algorithm':<20} {'model':>10} {'measured':>10} {'least':>10} {'ratio':>6}")
     rows: list[dict[str, Any]] = []
     contestant = measure.OurContestant()
@@ -85,13 +83,12 @@ def measured_beside_model(operation: str, size: int | None) -> Findings:
     print_prose(
         "ratio: model / measured, the median of the turns. A prediction is good between 0.8 and 1.25."
     )
-    if ranks > (cores := machine_facts()["cores"]):
+    if ranks > (cores := machine["cores"]):
         print_prose(f"{counted(ranks, 'rank')} share {counted(cores, 'core')} here, as in the model.")
     return {
         "ok": all(row["wrong"] == 0 for row in rows),
         "operation": operation,
         "ranks": ranks,
-        **machine_facts(),
-        "profile": profile,
+        **machine,
         "rows": rows,
     }

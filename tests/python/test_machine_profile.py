@@ -102,7 +102,7 @@ def test_two_jobs_that_start_at_once_leave_one_whole_file(tmp_path):
         first.finish(120).succeeded()
         second.finish(120).succeeded()
     (path,) = files(tmp_path)
-    assert json.loads(path.read_text())["profile"] == 1
+    assert json.loads(path.read_text())["profile"] == 2
 
 
 def test_no_folder_for_the_file_is_told_once_and_ends_nothing(tmp_path):
