@@ -131,7 +131,7 @@ TEST(NodeMemoryOnCores, is_slower_for_more_ranks_than_cores) {
   EXPECT_DOUBLE_EQ(shared.message_us, 3 * memory.message_us);
   EXPECT_DOUBLE_EQ(shared.copy.cached, memory.copy.cached / 3);
   EXPECT_DOUBLE_EQ(shared.reduce.beyond, memory.reduce.beyond / 3);
-  EXPECT_DOUBLE_EQ(shared.copy.beyond_all, memory.copy.beyond_all);  // of the node
+  EXPECT_DOUBLE_EQ(shared.copy.beyond_all, memory.copy.beyond_all);
   EXPECT_EQ(shared.on_cores(24), shared);
 }
 
