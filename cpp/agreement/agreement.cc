@@ -48,6 +48,7 @@ bool Agreement::pass_readiness() {
   std::vector<ReadyRecord> records = readiness_.take_upward();
   const uint32_t era = plan_mode_.plan().era();
   ReadyMessage message{{}, era};
+  if (!records.empty()) message.times = log_.take_times();
   std::size_t bytes = 0;
   for (ReadyRecord& record : records) {
     bytes += record.descriptor.bytes.size() + record.labels.size() + record.listing.size() +
@@ -86,7 +87,7 @@ bool Agreement::collect_ready() {
 bool Agreement::decide(const Visibility& visibility, bool is_idle) {
   // A rank that leaves has ended the operations of which nothing is decided.
   if (now_.leaving || !queue_.incomplete().empty() || !decided().empty()) return false;
-  auto formed = log_.form(visibility, host_.time(), is_idle);
+  auto formed = log_.form(visibility, is_idle);
   if (!formed) return false;
   if (formed->is_cut_short) host_.segments_are_short(formed->decision.movement.segment_bytes);
   for (const InternMessage& intern : formed->interns) {
@@ -94,7 +95,7 @@ bool Agreement::decide(const Visibility& visibility, bool is_idle) {
     tree_.post_servers(intern);
   }
   tree_.post_decision(formed->decision);
-  plan_mode_.note(formed->decision, formed->is_trial);
+  plan_mode_.note(formed->decision);
   obey(queue_.agreed_of(std::move(formed->decision)));
   return true;
 }
@@ -102,6 +103,7 @@ bool Agreement::decide(const Visibility& visibility, bool is_idle) {
 void Agreement::obey(Agreed agreed) {
   if (!now_.goes_on()) return;
   queue_.accept(agreed.decision);
+  if (agreed.decision.is_timed) log_.began(agreed.decision.sequence, host_.time());
   queue_.add(std::move(agreed));
   gather();
 }
@@ -136,11 +138,9 @@ bool Agreement::gather() {
 }
 
 void Agreement::ended(const Operation& operation, bool is_agreed) {
-  if (tree_.is_root()) {
-    readiness_.ended(key_of(operation));
-    const uint64_t sequence = operation.state.sequence;
-    if (log_.is_timed(sequence)) log_.has_run(sequence, host_.time(), is_agreed);
-  }
+  if (tree_.is_root()) readiness_.ended(key_of(operation));
+  const uint64_t sequence = operation.state.sequence;
+  if (log_.is_timed(sequence)) log_.has_run(sequence, host_.time());
   names_.ended(operation, is_agreed);
   plan_mode_.ended(operation);
 }
@@ -150,6 +150,7 @@ void Agreement::ended(const Operation& operation, bool is_agreed) {
 void Agreement::handle(SetRank sender, ReadyMessage& message) {
   // sent before the sender knew of the plan, or of its end
   if (message.era != plan_mode_.plan().era()) return;
+  log_.hear(message.times);
   for (const ReadyRecord& record : message.records) {
     if (!readiness_.add(record, now_.turned_at)) {
       host_.broken_protocol(sender, "readiness for an operation that it cannot have");

@@ -169,9 +169,14 @@ std::size_t DecisionLog::batch_at_front() {
   return count;
 }
 
-std::optional<DecisionLog::Formed> DecisionLog::form(const Visibility& visibility, Nanoseconds now,
-                                                     bool is_idle) {
-  if (offered_.empty() || (!is_idle && trials_.has_running())) return std::nullopt;
+// The root judges the times. Other ranks pass them up.
+void DecisionLog::judge() {
+  if (!world_.is_root()) return;
+  for (const TrialTime& time : times_.take()) trials_.ended(time);
+}
+
+std::optional<DecisionLog::Formed> DecisionLog::form(const Visibility& visibility, bool is_idle) {
+  if (offered_.empty() || (!is_idle && times_.has_running())) return std::nullopt;
   visibility_ = visibility;
   const std::size_t count = batch_at_front();
   uint64_t bytes = 0, cut_bytes = 0;
@@ -199,8 +204,8 @@ std::optional<DecisionLog::Formed> DecisionLog::form(const Visibility& visibilit
          offer.unit.key.iteration});
   }
   Trials::Turn turn;
-  if (ways.size() > 1) turn = trials_.next(formed.decision.sequence, bytes, numbers, now);
-  formed.is_trial = turn.is_trial;
+  if (ways.size() > 1) turn = trials_.next(formed.decision.sequence, bytes, numbers);
+  formed.decision.is_timed = turn.is_trial;
   const auto& [choice, in_place] = ways[turn.way];
   Movement& movement = formed.decision.movement;
   movement.in_place = in_place;

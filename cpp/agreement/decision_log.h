@@ -10,6 +10,7 @@
 #include "agreement/descriptor_table.h"
 #include "agreement/messages.h"
 #include "agreement/readiness.h"
+#include "agreement/trial_times.h"
 #include "agreement/trials.h"
 #include "base/clock.h"
 #include "base/copy_costs.h"
@@ -51,30 +52,41 @@ class DecisionLog {
   struct Formed {
     std::vector<InternMessage> interns;
     Decision decision;
-    bool is_trial = false;      // as in Trials::Turn
     bool is_cut_short = false;  // the pool allows only a small part of the best segment size
   };
   // None: no operation is ready, or the next one is a trial, or comes after one. A trial runs
   // alone, so that its time is its own. `is_idle`: no decision is under way on this rank.
-  std::optional<Formed> form(const Visibility& visibility, Nanoseconds now = 0,
-                             bool is_idle = true);
+  std::optional<Formed> form(const Visibility& visibility, bool is_idle = true);
   bool waiting() const { return !offered_.empty(); }
   bool has_offer(const UnitKey& key) const;
   bool has_trials() const { return !trials_.is_empty(); }
   // Root: all sizes have their trials again.
   void look_again() { trials_.restart(); }
-  // Root: whether the decision is a trial that has not ended.
-  bool is_timed(uint64_t sequence) const { return trials_.is_timed(sequence); }
-  // Root: an operation of the decision has ended on this rank. `is_well`: without an error.
-  void has_run(uint64_t sequence, Nanoseconds now, bool is_well = true) {
-    is_well ? trials_.ended(sequence, now) : trials_.failed(sequence);
+
+  // All ranks: the times of trials. began() to has_run(): a trial runs on this rank.
+  void began(uint64_t sequence, Nanoseconds now) { times_.began(sequence, now); }
+  bool is_timed(uint64_t sequence) const { return times_.is_running(sequence); }
+  void has_run(uint64_t sequence, Nanoseconds now) {
+    times_.ended(sequence, now);
+    judge();
   }
+  // The times of ranks below.
+  void hear(const std::vector<TrialTime>& times) {
+    for (const TrialTime& time : times) times_.add(time);
+    judge();
+  }
+  // The times that go up.
+  std::vector<TrialTime> take_times() { return times_.take(); }
 
   // All ranks. Returns false if the sequence has a gap.
   bool accept(const Decision& decision) { return decision.sequence == accepted_++; }
-  // Root: withdraw_offers() drops the offers when a plan begins. go_on() continues behind the
-  // decisions that were accepted meanwhile.
-  void withdraw_offers() { offered_.clear(); }
+  // Root: withdraw_offers() drops the offers when a plan begins. Times no longer travel then.
+  // go_on() continues behind the decisions that were accepted meanwhile.
+  void withdraw_offers() {
+    offered_.clear();
+    times_.forget();
+    trials_.forget_times();
+  }
   void go_on() { formed_ = accepted_; }
   uint64_t accepted() const { return accepted_; }
 
@@ -101,6 +113,7 @@ class DecisionLog {
   };
   Way way_of(const Offer& offer, uint64_t bytes, bool in_place);
   bool may_try(const Offer& offer) const;
+  void judge();
   std::vector<Way> ways_of(const Offer& offer, uint64_t bytes, uint64_t bytes_of_rank);
   static Trials::Ways numbers_of(const std::vector<Way>& ways);
 
@@ -111,7 +124,8 @@ class DecisionLog {
   Rules rules_;
   Visibility visibility_;  // as in form()
   Choices choices_;
-  Trials trials_{rules_.tuning.trial_row};
+  Trials trials_{rules_.tuning.trial_row, world_.size()};  // at the root
+  TrialTimes times_;
   std::deque<Offer> offered_;
   uint64_t formed_ = 0;
   uint64_t accepted_ = 0;

@@ -83,7 +83,12 @@ std::string Gate::complaint(SetRank sender, const ReadyMessage& message) {
     std::string what = complaint_about(sender, record);
     if (!what.empty()) return what;
   }
-  return "";
+  const auto is_wrong = [&](const TrialTime& time) {
+    return time.sequence >= facts_.log.accepted() ||
+           time.ranks > tree_subtree(sender, world_.size()).size();
+  };
+  return std::ranges::any_of(message.times, is_wrong) ? "the time of a decision that it cannot have"
+                                                      : "";
 }
 
 std::string Gate::complaint_about(SetRank sender, const ReadyRecord& record) {

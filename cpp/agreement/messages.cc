@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "agreement/movement_fields.h"
 #include "agreement/rank_fields.h"
 #include "base/wire.h"
 #include "operation/listing.h"
@@ -66,6 +67,7 @@ void put(Writer& writer, const ReadyMessage& message) {
     writer.put_text(record.labels).put_text(record.listing);
     writer.put(record.age).put(record.joins);
   }
+  put(writer, message.times);
 }
 ReadyMessage get_ready(Reader& reader, int ranks) {
   ReadyMessage message;
@@ -91,6 +93,7 @@ ReadyMessage get_ready(Reader& reader, int ranks) {
     record.joins = reader.get<uint8_t>() != 0;
     message.records.push_back(std::move(record));
   }
+  message.times = get_times(reader, ranks, kRecordsMax);
   return message;
 }
 
@@ -120,18 +123,6 @@ void get_rows(Reader& reader, int ranks, Rows& rows, int64_t& most_rows) {
   if (most_rows < 0) reader.fail();
 }
 
-void put(Writer& writer, const Movement& movement) {
-  writer.put(movement.algorithm).put(movement.segment_bytes).put(movement.in_place);
-}
-Movement get_movement(Reader& reader) {
-  Movement movement;
-  movement.algorithm = reader.get<Algorithm>();
-  movement.segment_bytes = reader.get<uint64_t>();
-  movement.in_place = reader.get<uint8_t>() != 0;
-  if (!is_known(movement.algorithm)) reader.fail();
-  return movement;
-}
-
 void put(Writer& writer, const Decision& decision) {
   writer.put(decision.sequence);
   put(writer, decision.movement);
@@ -141,6 +132,7 @@ void put(Writer& writer, const Decision& decision) {
     writer.put(unit.iteration);
   }
   put_rows(writer, decision.rows, decision.most_rows);
+  writer.put(decision.is_timed);
 }
 Decision get_decision(Reader& reader, int ranks) {
   Decision decision;
@@ -155,6 +147,7 @@ Decision get_decision(Reader& reader, int ranks) {
     decision.units.push_back(std::move(unit));
   }
   get_rows(reader, ranks, decision.rows, decision.most_rows);
+  decision.is_timed = reader.get<uint8_t>() != 0;
   return decision;
 }
 

@@ -41,9 +41,16 @@ struct ReadyRecord {
   // ranks have joined. `iteration`: the number of its next unnamed operation.
   bool joins = false;
 };
+// The time that a trial took on the slowest one of so many ranks.
+struct TrialTime {
+  uint64_t sequence = 0;
+  Nanoseconds time = 0;
+  uint32_t ranks = 0;
+};
 struct ReadyMessage {
   std::vector<ReadyRecord> records;
   uint32_t era = 0;  // readiness of another era is void; ranks send it again
+  std::vector<TrialTime> times = {};
 };
 
 // Downward: assigns a number to a descriptor.
@@ -65,6 +72,7 @@ struct Decision {
   // number for all receivers, or one for each rank in the subtree of the message's receiver.
   std::vector<std::vector<int64_t>> rows = {};
   int64_t most_rows = 0;  // alltoall: the maximum over all pairs of ranks
+  bool is_timed = false;  // a trial: all ranks tell how long it takes
 };
 
 // Downward: the decisions from `start` on are these, repeated until a rank leaves the plan. Ranks

@@ -76,7 +76,7 @@ class PlanMode {
   Nanoseconds next_deadline(bool is_busy) const;
 
   // ---- root ----
-  void note(const Decision& decision, bool is_trial) { recurrence_.note(decision, is_trial); }
+  void note(const Decision& decision) { recurrence_.note(decision); }
   void forget_order() { recurrence_.forget(); }  // the next decisions may not repeat the last ones
   void start();                                  // begins a plan if the order has repeated
   // An operation is ready on all ranks. Returns false if the log decides it.

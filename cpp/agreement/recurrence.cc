@@ -37,9 +37,9 @@ std::size_t numbers_in(const RowTable& rows) {
 
 }  // namespace
 
-void Recurrence::note(const Decision& decision, bool is_trial) {
+void Recurrence::note(const Decision& decision) {
   if (repeats_ == 0) return;
-  since_trial_ = is_trial ? 0 : since_trial_ + 1;
+  since_trial_ = decision.is_timed ? 0 : since_trial_ + 1;
   std::optional<PlannedDecision> next = planned(decision);
   if (!next) return restart();
   ++noted_;

@@ -32,8 +32,8 @@ class Recurrence {
     if (repeats > 0) ends_.front() = now_;
   }
 
-  // Notes a decision that was taken. `is_trial`: as in Trials::Way. No period contains it.
-  void note(const Decision& decision, bool is_trial = false);
+  // Notes a decision that was taken. No period contains a trial.
+  void note(const Decision& decision);
   // Returns the last period once the decisions repeat, and the number of the next unnamed
   // operation.
   struct Period {

@@ -18,6 +18,9 @@ bool are_apart(std::vector<Nanoseconds> rival, std::vector<Nanoseconds> usual) {
   return rival[rival.size() - 1 - dropped] < usual[dropped];
 }
 
+// A round gives up after so many more sums. A rank that has joined tells no times.
+constexpr int kExtraMax = 1000;
+
 Nanoseconds median(std::vector<Nanoseconds> times) {
   std::ranges::sort(times);
   return times[times.size() / 2];
@@ -25,7 +28,7 @@ Nanoseconds median(std::vector<Nanoseconds> times) {
 
 }  // namespace
 
-Trials::Trials(int row) : row_(row) { RC_ASSERT(row >= 2); }
+Trials::Trials(int row, int ranks) : row_(row), ranks_(ranks) { RC_ASSERT(row >= 2); }
 
 // Trials of before are of other rounds, so they do not count.
 void Trials::begin(Size& size, std::size_t ways) {
@@ -57,32 +60,43 @@ bool Trials::are_decided(uint64_t bytes, const Ways& ways) const {
   return found != sizes_.end() && found->second.is_decided();
 }
 
-Trials::Turn Trials::next(uint64_t sequence, uint64_t bytes, const Ways& ways, Nanoseconds now) {
+void Trials::forget_times() {
+  running_.clear();
+  for (auto& [key, size] : sizes_) {
+    if (size.is_decided()) continue;
+    for (const std::size_t way : size.left) size.rows[way].pop_back();
+    begin_round(size);
+  }
+}
+
+Trials::Turn Trials::next(uint64_t sequence, uint64_t bytes, const Ways& ways) {
   RC_ASSERT(!ways.empty());
   const auto [found, is_new] = sizes_.try_emplace({std::bit_width(bytes) - 1, ways});
   Size& size = found->second;
   if (is_new) begin(size, ways.size());
-  // Trials whose sums end with an error have no time. Twice as many beginnings are enough.
-  if (!size.is_decided() && size.begun >= 2 * trials(size)) decide(size, 0);
+  if (!size.is_decided() && size.begun >= trials(size) + kExtraMax) decide(size, 0);
   if (size.is_decided()) return {.way = size.best};
   const int trial = size.begun++;
-  running_[sequence] = {&size, size.round, trial, now};
-  // Sums that begin while the last ones of a round are under way go the usual way.
+  running_[sequence] = {&size, size.round, trial, ranks_, 0};
+  // Sums that begin before all times of a round are here go the usual way.
   const bool is_extra = trial >= trials(size);
   return {.way = is_extra ? 0 : size.left[static_cast<std::size_t>(trial / row_)],
           .is_trial = true};
 }
 
-void Trials::ended(uint64_t sequence, Nanoseconds now) {
-  const auto found = running_.find(sequence);
+void Trials::ended(const TrialTime& time) {
+  const auto found = running_.find(time.sequence);
   if (found == running_.end()) return;
+  found->second.awaited -= time.ranks;
+  found->second.slowest = std::max(found->second.slowest, time.time);
+  if (found->second.awaited > 0) return;
   const Trial trial = found->second;
   running_.erase(found);
   Size& size = *trial.size;
   if (size.round != trial.round || trial.number >= trials(size)) return;
   if (trial.number % row_ < row_ / 2) return;
   const std::size_t way = size.left[static_cast<std::size_t>(trial.number / row_)];
-  size.rows[way].back().push_back(now - trial.began_at);
+  size.rows[way].back().push_back(trial.slowest);
   judge(size);
 }
 

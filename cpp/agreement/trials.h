@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "agreement/messages.h"
 #include "base/clock.h"
 
 namespace rdmacoll {
@@ -18,7 +19,8 @@ namespace rdmacoll {
 class Trials {
  public:
   // `row`: the number of sums, 2 at least, that go one way before another one has its turn.
-  explicit Trials(int row);
+  // `ranks`: the number of ranks that tell their times.
+  Trials(int row, int ranks);
   struct Turn {
     std::size_t way = 0;    // its place in the list of ways
     bool is_trial = false;  // no plan can repeat it, since the way is not decided yet
@@ -27,17 +29,14 @@ class Trials {
   // All sizes have their trials again.
   void restart();
   using Ways = std::vector<uint32_t>;  // each way's number, which is the same in all lists
-  // The way of the next decision, about a sum of `bytes`, which begins now. The first one of `ways`
-  // is the usual way.
-  Turn next(uint64_t sequence, uint64_t bytes, const Ways& ways, Nanoseconds now);
+  // The way of the next decision, about a sum of `bytes`. The first one of `ways` is the usual way.
+  Turn next(uint64_t sequence, uint64_t bytes, const Ways& ways);
   // Whether sums of `bytes` with these ways have had all their trials.
   bool are_decided(uint64_t bytes, const Ways& ways) const;
-  bool has_running() const { return !running_.empty(); }  // a trial has not ended
-  // Whether the decision is a trial that has not ended.
-  bool is_timed(uint64_t sequence) const { return running_.contains(sequence); }
-  // A decision has run. This rank's time counts for all, since all move the same bytes.
-  void ended(uint64_t sequence, Nanoseconds now);
-  void failed(uint64_t sequence) { running_.erase(sequence); }
+  // A decision has run on some ranks. The time of the slowest rank counts, since all wait for it.
+  void ended(const TrialTime& time);
+  // Times that are not here yet do not come. The rounds that need them begin again.
+  void forget_times();
 
  private:
   // In a round each way has a row of sums, one row after the other, so all meet the same load. The
@@ -61,7 +60,8 @@ class Trials {
     Size* size = nullptr;
     uint64_t round = 0;
     int number = 0;
-    Nanoseconds began_at = 0;
+    int64_t awaited = 0;  // ranks that have not told their time
+    Nanoseconds slowest = 0;
   };
   void begin(Size& size, std::size_t ways);
   void begin_round(Size& size);
@@ -71,6 +71,7 @@ class Trials {
   int trials(const Size& size) const { return static_cast<int>(size.left.size()) * row_; }
 
   const int row_;
+  const int ranks_;
   uint64_t rounds_ = 0;  // those that have begun
   // By the binary logarithm of the bytes, and the ways. Sums of one logarithm may have different
   // ways, and come in turns: each list of ways has its own trials.

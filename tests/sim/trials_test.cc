@@ -75,6 +75,28 @@ TEST(TrialsOfJobs, end_at_the_right_choice_within_20_steps_of_a_wrong_profile) {
   EXPECT_GT(mended, 12);
 }
 
+// The slow rank's copies and sums take four times as long. Rank 0 does not wait for it in all
+// algorithms, so its own time would often choose recursive doubling.
+TEST(TrialsOfJobs, count_the_times_of_all_ranks) {
+  for (const int ranks : {2, 4}) {
+    for (int slow = 0; slow < ranks; ++slow) {
+      for (const uint64_t bytes : {128 << 10, 1 << 20, 4 << 20}) {
+        NodeJob job{.ranks = ranks, .sums = 6, .bytes = bytes, .steps = 8, .algorithm = "direct"};
+        job.slow.assign(static_cast<std::size_t>(ranks), 1.0);
+        job.slow[static_cast<std::size_t>(slow)] = 4;
+        const double direct = last_step_us(run_node_job(job));
+        job.algorithm = "";
+        job.steps = 24;
+        const NodeJobResult result = run_node_job(job);
+        EXPECT_LE(last_step_us(result), 1.05 * direct)
+            << ranks << " ranks, rank " << slow << " is slow, " << bytes
+            << " bytes:" << names_of(result.movements.back());
+        EXPECT_LT(result.steps_before_plan, job.steps);
+      }
+    }
+  }
+}
+
 // The rows of three rounds have that many sums, and a plan begins when a trial is one period back.
 TEST(TrialsOfJobs, with_one_sum_a_step_take_a_step_for_each_trial) {
   NodeJob job{.ranks = 2, .sums = 1, .bytes = 4 << 20, .steps = 100, .tune = Tune::off};

@@ -60,7 +60,7 @@ TEST_F(Decisions, large_sums_within_a_node_try_both_ways) {
       const auto formed = log.form(visibility);
       EXPECT_EQ(formed->decision.sequence, static_cast<uint64_t>(i));
       in_place += formed->decision.movement.in_place ? 1 : 0;
-      EXPECT_FALSE(formed->decision.movement.in_place && !formed->is_trial);
+      EXPECT_FALSE(formed->decision.movement.in_place && !formed->decision.is_timed);
     }
     return in_place;
   };
@@ -81,22 +81,17 @@ TEST_F(Decisions, trials_run_alone) {
   const Visibility visibility{.one_node = true};
   DecisionLog log(world_, table_, {.tries_ways = true});
   log.offer(unit("large", large));
-  EXPECT_FALSE(log.form(visibility, 0, false));
-  const auto trial = log.form(visibility, 0, true);
+  EXPECT_FALSE(log.form(visibility, false));
+  const auto trial = log.form(visibility, true);
   ASSERT_TRUE(trial);
-  EXPECT_TRUE(trial->is_trial);
+  EXPECT_TRUE(trial->decision.is_timed);
+  log.began(trial->decision.sequence, 0);
   log.offer(unit("small", 1));
-  EXPECT_FALSE(log.form(visibility, 0, false));
+  EXPECT_FALSE(log.form(visibility, false));
   log.has_run(trial->decision.sequence, 100);
-  const auto small = log.form(visibility, 0, false);
+  const auto small = log.form(visibility, false);
   ASSERT_TRUE(small);
-  EXPECT_FALSE(small->is_trial);
-  log.offer(unit("large", large));
-  const auto failed = log.form(visibility, 0, true);
-  ASSERT_TRUE(failed);
-  log.has_run(failed->decision.sequence, 100, false);
-  log.offer(unit("small", 1));
-  EXPECT_TRUE(log.form(visibility, 0, false));
+  EXPECT_FALSE(small->decision.is_timed);
 }
 
 // With equal costs of rounds and bytes, all algorithms within a node are rivals. The cheapest ones
@@ -110,9 +105,13 @@ TEST_F(Decisions, sums_within_a_node_try_the_algorithms_that_cost_about_as_much)
     Nanoseconds now = 0;
     for (int i = 0; i < 100; ++i) {
       log.offer(unit("g", elements, shares_results));
-      const auto formed = log.form(visibility, now);
+      const auto formed = log.form(visibility);
       EXPECT_TRUE(!shares_results || row_of(formed->decision.movement.algorithm)->has_one_writer);
-      log.has_run(formed->decision.sequence, ++now);
+      if (formed->decision.is_timed) {
+        log.began(formed->decision.sequence, now);
+        log.has_run(formed->decision.sequence, ++now);
+        log.hear({{formed->decision.sequence, 1, 3}});
+      }
       algorithms.insert(formed->decision.movement.algorithm);
       EXPECT_TRUE(is_canonical(formed->decision.movement.algorithm, {.ranks = world_.size()}));
     }

@@ -69,6 +69,14 @@ TEST_F(GateOfRankOne, refuses_readiness_that_its_sender_cannot_have) {
   refuses<ReadyMessage>(17, message, [](ReadyMessage& one) { one.era = 1; });
 }
 
+TEST_F(GateOfRankOne, refuses_times_of_decisions_and_ranks_that_are_not_there) {
+  ASSERT_TRUE(log_.accept({0}));
+  const auto below = static_cast<uint32_t>(tree_subtree(SetRank(17), world_.size()).size());
+  const ReadyMessage message{{{{1, ""}, 0, SetRank(17), true, {}}}, 0, {{0, 100, below}}};
+  refuses<ReadyMessage>(17, message, [](ReadyMessage& one) { one.times[0].sequence = 1; });
+  refuses<ReadyMessage>(17, message, [](ReadyMessage& one) { ++one.times[0].ranks; });
+}
+
 TEST_F(GateOfRankOne, refuses_rows_that_do_not_fit) {
   const ReadyMessage message{{{{3, ""}, 0, SetRank(17), true, {{SetRank(17), {5}}}}}, 0};
   const auto is_refused = [&](std::vector<std::pair<SetRank, std::vector<int64_t>>> rows) {

@@ -31,11 +31,12 @@ constexpr std::size_t fields_of() {
 // decode() in messages.cc, to examples() below and to mutate_message.h, and raise its number here.
 static_assert(fields_of<DescriptorRef>() == 2);
 static_assert(fields_of<ReadyRecord>() == 9);
-static_assert(fields_of<ReadyMessage>() == 2);
+static_assert(fields_of<ReadyMessage>() == 3);
+static_assert(fields_of<TrialTime>() == 3);
 static_assert(fields_of<InternMessage>() == 2);
 static_assert(fields_of<Movement>() == 3);
 static_assert(fields_of<DecisionUnit>() == 2);
-static_assert(fields_of<Decision>() == 5);
+static_assert(fields_of<Decision>() == 6);
 static_assert(fields_of<PlannedUnit>() == 3);
 static_assert(fields_of<PlannedDecision>() == 4);
 static_assert(fields_of<PlanMessage>() == 4);
@@ -58,10 +59,15 @@ std::vector<Message> examples() {
   return {
       ReadyMessage{{{{0, "descriptor"}, 5, SetRank(1), true, {{SetRank(1), {9, 0}}}, "a, b"},
                     {{4, ""}, 0, SetRank(2), false, {}}},
-                   6},
+                   6,
+                   {{17, 250, 2}, {18, 260, 1}}},
       InternMessage{7, "bytes"},
-      Decision{
-          11, {named::direct, 4096, true}, {{{7, ""}, 0}, {{0, "full"}, 3}}, {{1, 2}, {}, {3}}, 3},
+      Decision{11,
+               {named::direct, 4096, true},
+               {{{7, ""}, 0}, {{0, "full"}, 3}},
+               {{1, 2}, {}, {3}},
+               3,
+               true},
       VerdictMessage{
           "name", 2, {SetRank(0), SetRank(3)}, Status(Code::mismatch, "they differ", detail)},
       FailureMessage{JobRank(2), Status(Code::rank_failed, "rank 2 is gone", detail)},

@@ -213,6 +213,12 @@ class Mutator {
       number("age", record.age);
       number("joins", record.joins);
     }
+    list("times", message.times);
+    for (TrialTime& time : message.times) {
+      number("sequence of a time", time.sequence);
+      number("time", time.time);
+      number("ranks of a time", time.ranks);
+    }
   }
   void visit(InternMessage& message) {
     number("id", message.id);
@@ -228,6 +234,7 @@ class Mutator {
     }
     rows("rows", message.rows);
     number("most_rows", message.most_rows);
+    number("is_timed", message.is_timed);
   }
   void visit(PlanMessage& message) {
     number("era", message.era);

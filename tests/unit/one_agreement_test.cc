@@ -17,8 +17,11 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 // Readiness of the whole subtree of `origin`, with a descriptor in full.
-ReadyMessage readiness(int origin, const OperationRef& operation) {
+// `times`: of trials there.
+ReadyMessage readiness(int origin, const OperationRef& operation,
+                       std::vector<TrialTime> times = {}) {
   ReadyMessage message;
+  message.times = std::move(times);
   message.records.push_back({{0, operation->descriptor}, 0, SetRank(origin), true, {}});
   return message;
 }
@@ -110,11 +113,13 @@ TEST(OneAgreement, of_the_root_times_trials_to_the_end_of_what_their_turn_comput
     OneAgreement root(0, 2, {.log = {.tries_ways = true}});
     root.see({.one_node = true});
     std::vector<Algorithm> taken;
-    for (int i = 0; i < 6 * Tuning().trial_row + 1; ++i) {
+    std::vector<TrialTime> times;
+    for (uint64_t i = 0; i < 12 * static_cast<uint64_t>(Tuning().trial_row); ++i) {
       const OperationRef x = OneAgreement::sum("x", (256 << 10) / sizeof(float));
       root.submit(x);
-      EXPECT_EQ(root.hear(1, readiness(1, x)), "");
+      EXPECT_EQ(root.hear(1, readiness(1, x, times)), "");
       root.turn();
+      times = {{i, 1, 1}};
       taken.push_back(root.begun().back().movement.algorithm);
       root.compute(taken.back() == taken.front() ? usual : rival);
       root.agreement().ended(*x, true);
@@ -123,6 +128,49 @@ TEST(OneAgreement, of_the_root_times_trials_to_the_end_of_what_their_turn_comput
   };
   EXPECT_EQ(chosen(30 * kMicrosecond, 10 * kMicrosecond), "rival");
   EXPECT_EQ(chosen(10 * kMicrosecond, 30 * kMicrosecond), "usual");
+}
+
+// A rank adds its own time to those of the ranks below it. The slowest one counts.
+TEST(OneAgreement, of_each_rank_tells_the_times_of_trials_with_readiness) {
+  OneAgreement rank(1, 40);
+  const int child = tree_children(SetRank(1), 40).front().value();
+  const auto children = tree_children(SetRank(1), 40);
+  const OperationRef x = OneAgreement::sum("x"), y = OneAgreement::sum("y");
+  const auto ready = [&](const OperationRef& operation, std::vector<TrialTime> times) {
+    rank.submit(operation);
+    for (const SetRank below : children) {
+      const bool is_first = below.value() == child;
+      EXPECT_EQ(rank.hear(below.value(), readiness(below.value(), operation,
+                                                   is_first ? times : std::vector<TrialTime>())),
+                "");
+    }
+    rank.turn();
+  };
+  ready(x, {});
+  Decision decision{0, {named::direct, 4096}, {{{0, x->descriptor}, 0}}};
+  decision.is_timed = true;
+  EXPECT_EQ(rank.hear(0, decision), "");
+  rank.turn();
+  rank.compute(30);
+  x->state.sequence = 0;
+  rank.agreement().ended(*x, true);
+  ready(y, {{0, 2 * kMillisecond, 1}});
+  const std::vector<ReadyMessage> sent = rank.sent<ReadyMessage>(0);
+  ASSERT_FALSE(sent.empty());
+  std::vector<TrialTime> told;
+  for (const ReadyMessage& message : sent) {
+    told.insert(told.end(), message.times.begin(), message.times.end());
+  }
+  ASSERT_FALSE(told.empty());
+  uint32_t ranks = 0;
+  Nanoseconds slowest = 0;
+  for (const TrialTime& time : told) {
+    EXPECT_EQ(time.sequence, 0);
+    ranks += time.ranks;
+    slowest = std::max(slowest, time.time);
+  }
+  EXPECT_EQ(ranks, 2);
+  EXPECT_EQ(slowest, 2 * kMillisecond);
 }
 
 TEST(OneAgreement, of_the_root_leaves_a_plan_whose_sums_take_another_time_and_tries_again) {
@@ -134,16 +182,19 @@ TEST(OneAgreement, of_the_root_leaves_a_plan_whose_sums_take_another_time_and_tr
   root.see({.one_node = true});
   // Runs a sum, which ends after this time if it goes the usual way, and after 20 us otherwise.
   // Returns the decision, or null: the root takes no decision.
+  std::vector<TrialTime> times;
   const auto run = [&](uint32_t era, Nanoseconds usual) -> const Decided* {
     const std::size_t before = root.begun().size();
     const OperationRef x = OneAgreement::sum("x", (256 << 10) / sizeof(float));
     root.submit(x);
-    ReadyMessage message = readiness(1, x);
+    ReadyMessage message = readiness(1, x, times);
     message.era = era;
     EXPECT_EQ(root.hear(1, message), "");
     root.turn();
     if (root.begun().size() == before) return nullptr;
     const Decided& decided = root.begun().back();
+    times.clear();
+    if (!decided.is_planned) times = {{decided.sequence, 1, 1}};
     const bool is_usual = decided.movement.algorithm == root.begun().front().movement.algorithm;
     root.compute(is_usual ? usual : 20 * kMicrosecond);
     root.agreement().ended(*x, true);

@@ -72,7 +72,9 @@ TEST_F(Plans, begin_after_the_last_trial_of_their_period) {
   Recurrence recurrence(table_, 3);
   for (int round = 0; round < 5; ++round) {
     recurrence.note(decision({"a"}));
-    recurrence.note(decision({"b"}), round < 4);
+    Decision b = decision({"b"});
+    b.is_timed = round < 4;
+    recurrence.note(b);
     EXPECT_EQ(recurrence.find().has_value(), round == 4) << round;
   }
 }

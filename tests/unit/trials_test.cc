@@ -29,9 +29,8 @@ class TrialsOfSums : public testing::Test {
   std::string run(int sums, uint64_t bytes, const Times& time) {
     std::string taken;
     for (int i = 0; i < sums; ++i) {
-      const Trials::Turn turn = trials_.next(sequence_, bytes, ways(2), now_);
-      now_ += time(turn.way == 1);
-      trials_.ended(sequence_++, now_);
+      const Trials::Turn turn = trials_.next(sequence_, bytes, ways(2));
+      trials_.ended({sequence_++, time(turn.way == 1), 1});
       taken += std::string(turn.is_trial ? "ur" : "UR")[turn.way];
     }
     return taken;
@@ -48,9 +47,8 @@ class TrialsOfSums : public testing::Test {
                   uint32_t first = 0) {
     std::string taken;
     for (int i = 0; i < sums; ++i) {
-      const Trials::Turn turn = trials_.next(sequence_, bytes, ways(times.size(), first), now_);
-      now_ += times[turn.way];
-      trials_.ended(sequence_++, now_);
+      const Trials::Turn turn = trials_.next(sequence_, bytes, ways(times.size(), first));
+      trials_.ended({sequence_++, times[turn.way], 1});
       taken += static_cast<char>((turn.is_trial ? 'a' : 'A') + turn.way);
     }
     return taken;
@@ -65,10 +63,9 @@ class TrialsOfSums : public testing::Test {
     return run(kAll + 1, bytes, time).back();
   }
 
-  Trials trials_{kRow};
+  Trials trials_{kRow, 1};
   uint64_t sequence_ = 0;
-  Nanoseconds now_ = 1000;
-  std::deque<std::pair<uint64_t, Nanoseconds>> ends_;
+  std::deque<TrialTime> times_;
 };
 
 // "uurrU" as "2u 2r 1U".
@@ -122,27 +119,51 @@ TEST_F(TrialsOfSums, do_not_count_the_first_half_of_a_row) {
   EXPECT_EQ(choice_of_cold(2 * kMiB, 100, 200), 'U');
 }
 
-// Sums that begin before the round has ended go the usual way, and do not count.
+// Sums that begin before the times of a round are here go the usual way, and do not count.
 TEST_F(TrialsOfSums, under_way_at_once_are_told_apart) {
   constexpr int kInFlight = 4;
   std::string taken;
   for (int i = 0; i < kAll + 3 * kInFlight; ++i) {
-    const Trials::Turn turn = trials_.next(sequence_, kMiB, ways(2), now_);
+    const Trials::Turn turn = trials_.next(sequence_, kMiB, ways(2));
     taken += std::string(turn.is_trial ? "ur" : "UR")[turn.way];
     const Nanoseconds time = turn.way == 1 ? 500 : 900;
-    ends_.emplace_back(sequence_++, now_ + time);
-    if (ends_.size() < kInFlight) continue;
-    trials_.ended(ends_.front().first, ends_.front().second);
-    ends_.pop_front();
+    times_.push_back({sequence_++, time, 1});
+    if (times_.size() < kInFlight) continue;
+    trials_.ended(times_.front());
+    times_.pop_front();
   }
   EXPECT_EQ(lengths(taken), "8u 8r 11u 8r 11u 8r 3u 3R");
 }
 
-TEST_F(TrialsOfSums, that_fail_do_not_keep_the_way_open_for_ever) {
-  const uint64_t most = 2 * 2 * kRow;
-  for (uint64_t i = 0; i < most; ++i) EXPECT_TRUE(trials_.next(i, kMiB, ways(2), 0).is_trial);
-  EXPECT_FALSE(trials_.next(most, kMiB, ways(2), 0).is_trial);
-  EXPECT_EQ(trials_.next(most + 1, kMiB, ways(2), 0).way, 0);
+TEST_F(TrialsOfSums, without_times_do_not_keep_the_way_open_for_ever) {
+  uint64_t trials = 0;
+  while (trials_.next(sequence_++, kMiB, ways(2)).is_trial) ++trials;
+  EXPECT_GT(trials, 500);
+  EXPECT_LT(trials, 2000);
+  EXPECT_EQ(trials_.next(sequence_++, kMiB, ways(2)).way, 0);
+}
+
+// Rank 0 has the same time with both ways.
+TEST_F(TrialsOfSums, count_the_time_of_the_slowest_rank) {
+  Trials trials(kRow, 3);
+  std::string taken;
+  for (uint64_t i = 0; i < kAll + 1; ++i) {
+    const Trials::Turn turn = trials.next(i, kMiB, ways(2));
+    trials.ended({i, 100, 1});
+    trials.ended({i, turn.way == 1 ? 200 : 400, 2});
+    taken += std::string(turn.is_trial ? "ur" : "UR")[turn.way];
+  }
+  EXPECT_EQ(lengths(taken), "8u 8r 8u 8r 8u 8r 1R");
+}
+
+// A plan has begun, so the times of a round that had begun do not come.
+TEST_F(TrialsOfSums, begin_a_round_again_without_its_times) {
+  EXPECT_EQ(lengths(run(2 * kRow + 4, kMiB, times(200, 100))), "8u 8r 4u");
+  const uint64_t lost = sequence_;
+  trials_.next(sequence_++, kMiB, ways(2));
+  trials_.forget_times();
+  trials_.ended({lost, 1, 1});
+  EXPECT_EQ(lengths(run(4 * kRow + 1, kMiB, times(200, 100))), "8u 8r 8u 8r 1R");
 }
 
 // The first rival loses against the usual way. The other two win, and the faster one stays.
@@ -165,15 +186,14 @@ TEST_F(TrialsOfSums, of_each_list_of_ways_are_apart) {
   EXPECT_EQ(lengths(other), "8a 8b 33A");
 }
 
-// Two sums of the usual way end while the second round is under way.
+// The times of two more sums come while the second round is under way.
 TEST_F(TrialsOfSums, do_not_count_times_of_another_round) {
   run(2 * kRow - 2, kMiB, times(200, 100));
-  const Nanoseconds began = now_;
   const uint64_t old = sequence_;
-  for (int i = 0; i < 4; ++i) trials_.next(sequence_++, kMiB, ways(2), began);
-  for (uint64_t i = 0; i < 2; ++i) trials_.ended(old + i, began + 100);
+  for (int i = 0; i < 4; ++i) trials_.next(sequence_++, kMiB, ways(2));
+  for (uint64_t i = 0; i < 2; ++i) trials_.ended({old + i, 100, 1});
   EXPECT_EQ(lengths(run(kRow + 4, kMiB, times(200, 100))), "8u 4r");
-  for (uint64_t i = 2; i < 4; ++i) trials_.ended(old + i, began + 500);
+  for (uint64_t i = 2; i < 4; ++i) trials_.ended({old + i, 500, 1});
   EXPECT_EQ(lengths(run(3 * kRow - 4, kMiB, times(200, 100))), "4r 8u 8r");
   EXPECT_EQ(run(1, kMiB, times(200, 100)), "R");
 }
@@ -183,9 +203,9 @@ TEST_F(TrialsOfSums, take_place_again) {
   EXPECT_EQ(run(kAll + 1, kMiB, times(1000, 100)).back(), 'R');
   trials_.restart();
   const uint64_t old = sequence_;
-  trials_.next(sequence_++, kMiB, ways(2), now_);
+  trials_.next(sequence_++, kMiB, ways(2));
   trials_.restart();
-  trials_.ended(old, now_ + 1);
+  trials_.ended({old, 1, 1});
   EXPECT_EQ(run(kAll + 1, kMiB, times(100, 1000)).back(), 'U');
   trials_.restart();
   EXPECT_EQ(run(kAll + 1, kMiB, times(1000, 100)).back(), 'R');
