@@ -1,9 +1,7 @@
 #include "api/device_requests.h"
 
-#include <chrono>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/small_range.h"
@@ -11,9 +9,6 @@
 
 namespace rdmacoll {
 namespace {
-
-// How often a thread looks for the end of work on a GPU, when it waits for it itself.
-constexpr std::chrono::microseconds kLookInterval(20);
 
 std::string place_of(const DeviceMemory& memory, Gpu gpu) {
   return gpu == kHost ? "host memory" : cat("memory of cuda:", memory.number_of(gpu));
@@ -98,16 +93,6 @@ bool may_end_early(const Request& request) {
   return !request.done && !request.allocate && !is_any_of(request.tensors, is_on_host);
 }
 
-// Waits for work that no stream of the caller waits for. It ends soon, since it depends on nothing
-// but the GPUs.
-Status wait_for(const GpuEnd& end) {
-  for (bool has_passed = false;;) {
-    RC_RETURN_IF_ERROR(end.passed(has_passed));
-    if (has_passed) return {};
-    std::this_thread::sleep_for(kLookInterval);
-  }
-}
-
 // Streams 1 and 2 exist on each GPU, so the memory tells which one it is.
 Status note_order(DeviceMemory& memory, uint64_t stream, Request& request) {
   Gpu gpu = kHost;
@@ -135,15 +120,6 @@ Status use_stream(DeviceMemory& memory, uint64_t stream, bool reads_input, Reque
   RC_RETURN_IF_ERROR(find_gpus(memory, stream, reads_input, request));
   RC_RETURN_IF_ERROR(place_results(memory, request));
   return note_order(memory, stream, request);
-}
-
-Status follow_end(Operation& operation) {
-  const GpuEnd* const end = operation.gpu_end.get();
-  if (end == nullptr) return operation.status();
-  const bool is_followed =
-      operation.status().ok() && operation.request.caller_stream->follow(*end).ok();
-  const Status waited = is_followed ? Status() : wait_for(*end);
-  return operation.status().ok() ? waited : operation.status();
 }
 
 Status renew_order(Session& session, uint64_t stream, Request& request) {

@@ -5,6 +5,7 @@
 
 #include "api/session.h"
 #include "base/status.h"
+#include "execution/follow_end.h"
 #include "operation/operation.h"
 
 namespace rdmacoll {
@@ -14,10 +15,6 @@ namespace rdmacoll {
 // kinds. `reads_input`: whether this rank's inputs are read.
 Status use_stream(Session& session, uint64_t stream, Request& request);
 Status use_stream(DeviceMemory& memory, uint64_t stream, bool reads_input, Request& request);
-// After the end of an operation whose request has a stream: lets its stream wait for the work on
-// GPUs that the operation still has. If the stream cannot, or if the operation has failed, this
-// thread waits for the work. Returns the operation's status, or a failure of its GPU.
-Status follow_end(Operation& operation);
 
 // Does the same as use_stream() for the next run of an operation with the same memory.
 Status renew_order(Session& session, uint64_t stream, Request& request);

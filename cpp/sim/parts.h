@@ -10,11 +10,13 @@
 #include "compute/job.h"
 #include "memory/pool.h"
 #include "sim/gpu.h"
+#include "sim/gpu_streams.h"
 #include "transport/sim/sim_network.h"
 
 namespace rdmacoll {
 
 // Performs jobs some polls after they were submitted, in any order. Jobs on GPUs always take time.
+// With lanes, these do them, and their end may be recorded.
 class SlowCompute final : public Compute {
  public:
   SlowCompute(SimNetwork& network, bool slow, const SimGpus& gpus)
@@ -23,6 +25,11 @@ class SlowCompute final : public Compute {
   Status submit(const ComputeJob& job) override {
     RC_ASSERT(job.on_gpu == touches_gpu(job));
     RC_ASSERT(!job.on_gpu || (is_copy(job) && job.sources[0].remote.empty()));
+    if (job.on_gpu && lanes_ != nullptr) {
+      lanes_->enqueue(job);
+      if (job.is_enqueued != nullptr) *job.is_enqueued = true;
+      return {};
+    }
     jobs_.push_back(job);
     return {};
   }
@@ -30,8 +37,12 @@ class SlowCompute final : public Compute {
     RC_ASSERT(!touches_gpu(job));
     return slow_ ? Status::busy() : inline_.perform_at_once(job, bytes);
   }
+  void use(SimLanes& lanes) { lanes_ = &lanes; }
+  std::shared_ptr<const GpuEnd> gpu_end() const override {
+    return lanes_ == nullptr ? nullptr : lanes_->end();
+  }
   bool poll(ComputeSink& sink) override {
-    bool any = false;
+    bool any = lanes_ != nullptr && lanes_->poll(sink);
     for (std::size_t i = 0; i < jobs_.size();) {
       if ((slow_ || jobs_[i].on_gpu) && network_.chance(0.6)) {
         ++i;
@@ -44,7 +55,7 @@ class SlowCompute final : public Compute {
     }
     return any;
   }
-  bool arm() override { return jobs_.empty(); }
+  bool arm() override { return jobs_.empty() && (lanes_ == nullptr || !lanes_->has_done()); }
   uint64_t bytes_copied() const override { return inline_.bytes_copied(); }
 
  private:
@@ -71,6 +82,7 @@ class SlowCompute final : public Compute {
   SimNetwork& network_;
   bool slow_;
   const SimGpus& gpus_;
+  SimLanes* lanes_ = nullptr;
   InlineCompute inline_;
   std::vector<ComputeJob> jobs_;
 };

@@ -36,7 +36,8 @@ class SimRank {
   // From now on the pool has no free memory.
   void exhaust() { pool_.exhaust(); }
 
-  void add_to(SimOutcome& outcome) const;
+  // After the last step.
+  void add_to(SimOutcome& outcome);
   std::string waits_for() const { return cat("rank ", rank_, ": ", engine_->state()); }
 
  private:
@@ -58,6 +59,9 @@ class SimRank {
   void submit(std::size_t index);
   void use_gpu(std::size_t index, Request& request);
   void check(Task& task);
+  // Takes the task if a stream goes on with it.
+  void take_result(std::unique_ptr<Task>& task);
+  void advance_streams();
   void check_begun(const Task& task);
   std::string error_of(const Task& task);
   void judge(const Task& task, const Status& status);
@@ -73,10 +77,14 @@ class SimRank {
   int rank_;
   SimPool pool_;
   SimGpus gpus_;
+  std::vector<SimStream> streams_;   // by GPU, if ends are recorded
+  std::unique_ptr<SimLanes> lanes_;  // null: ends are not recorded
   SlowCompute compute_;
   std::unique_ptr<SimGpuNic> nic_;  // null: NICs access no memory of GPUs
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<Task>> tasks_, given_back_;
+  std::vector<std::shared_ptr<Task>> read_;  // likewise, by streams
+  uint64_t early_ends_ = 0;
   std::vector<std::size_t> order_;
   std::size_t phase_ = 0, next_ = 0, changes_made_ = 0;
   std::size_t open_ = 0;  // tasks that are not done

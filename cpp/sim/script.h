@@ -91,6 +91,7 @@ struct SimScript {
   uint64_t pool_bytes = 64 << 20;
   bool slow_compute = false;
   GpuUse gpus = GpuUse::none;
+  bool records_ends = false;  // operations on GPUs end when their work is enqueued
   SimDirect direct;
   bool shares_results = false;  // for allreduce, if all ranks are on one node
   bool tries_ways = false;      // sums within a node, as in Trials

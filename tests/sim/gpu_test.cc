@@ -97,6 +97,43 @@ TEST_P(OnGpus, sums_are_right_after_some_ranks_have_joined) {
   }
 }
 
+// Operations end when their work is enqueued. The program goes on, and a stream reads the results
+// behind that work. Ranks leave while a GPU still works.
+TEST_P(OnGpus, results_are_right_behind_recorded_ends) {
+  uint64_t early_ends = 0, plans = 0;
+  for (uint64_t seed = 1; seed <= seeds(60); ++seed) {
+    SimScript script = script_of(seed, "", GetParam());
+    script.records_ends = true;
+    if (seed % 3 == 0) make_direct(seed, script);
+    const SimOutcome outcome = simulate(script);
+    ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
+    early_ends += outcome.early_ends;
+    plans += outcome.plans;
+  }
+  EXPECT_GT(early_ends, seeds(60));
+  EXPECT_GT(plans, 0u);
+}
+
+// Results of operations that had ended stay right, and later operations name the rank.
+TEST_P(OnGpus, a_rank_that_is_killed_behind_recorded_ends_is_named) {
+  uint64_t early_ends = 0, failed = 0;
+  for (uint64_t seed = 1; seed <= seeds(60); ++seed) {
+    SimScript script = script_of(seed, "", GetParam());
+    script.ranks = 3;
+    script.phases.assign(3, every_kind(script.ranks, 12, false));
+    script.records_ends = true;
+    script.fault = Fault::kill;
+    script.victim = static_cast<int>(seed % 3);
+    script.fault_at = static_cast<Nanoseconds>(seed) * 100 * kMicrosecond;
+    const SimOutcome outcome = simulate(script);
+    ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
+    early_ends += outcome.early_ends;
+    failed += outcome.failed;
+  }
+  EXPECT_GT(early_ends, seeds(60) / 2);
+  EXPECT_GT(failed, seeds(60) / 2);
+}
+
 INSTANTIATE_TEST_SUITE_P(ranks, OnGpus,
                          testing::Values(GpuUse::all, GpuUse::one_rank, GpuUse::some),
                          [](const auto& info) { return name_of(info.param); });
