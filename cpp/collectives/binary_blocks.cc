@@ -167,15 +167,26 @@ class BlockRounds {
       : traffic_(traffic),
         group_(group),
         blocks_(blocks_of(static_cast<int>(group.members.size()))),
-        is_wide_(traffic.sum_bytes(1, true) > 1) {}
+        is_wide_(traffic.sum_bytes(1, true) > 1),
+        is_pinned_(static_cast<std::size_t>(traffic.ranks())) {
+    const auto pin = [&](int rank, int peer) {
+      if (!traffic.are_near(rank, peer)) is_pinned_[rank] = is_pinned_[peer] = true;
+    };
+    for (int distance = 1; distance < largest(); distance *= 2) {
+      each_pair(distance, [&](const Block&, int rank, int partner) { pin(rank, partner); });
+    }
+    for (int number = 0; number < steps(); ++number) {
+      each_owner(number, [&](int owner, int smaller, double) { pin(owner, smaller); });
+    }
+  }
 
   int largest() const { return blocks_.front().size; }
   int steps() const { return static_cast<int>(blocks_.size()) - 1; }
 
   void halve(int distance) {
     each_pair(distance, [&](const Block&, int rank, int partner) {
-      const double half = share(2 * distance);
-      give(rank, partner, half, distance > 1);
+      pack(rank, partner, share(2 * distance), distance > 1);
+      send(rank, partner, share(2 * distance), distance > 1);
     });
   }
   void add_half(int distance) {
@@ -186,9 +197,11 @@ class BlockRounds {
   }
   // Between the block with this number and the next smaller one.
   void give_to_larger(int number) {
-    each_owner(number, [&](int owner, int smaller, double bytes) {
-      give(smaller, owner, bytes, blocks_[number + 1].size > 1);
-    });
+    const bool is_sum = blocks_[number + 1].size > 1;
+    each_owner(number,
+               [&](int owner, int smaller, double bytes) { pack(smaller, owner, bytes, is_sum); });
+    each_owner(number,
+               [&](int owner, int smaller, double bytes) { send(smaller, owner, bytes, is_sum); });
   }
   void add_of_smaller(int number) {
     each_owner(number, [&](int owner, int, double bytes) {
@@ -197,21 +210,23 @@ class BlockRounds {
   }
   void give_to_smaller(int number) {
     each_owner(number, [&](int owner, int smaller, double bytes) {
-      traffic_.pack_result(owner, smaller, bytes, true);
-      traffic_.move(owner, smaller, bytes);
+      traffic_.pack_result(owner, smaller, bytes, is_pinned_[owner]);
+      traffic_.move(owner, smaller, bytes, is_pinned_[smaller]);
     });
   }
   void redouble(int distance) {
     each_pair(distance, [&](const Block& block, int rank, int partner) {
       const double held = share(2 * distance);
       const bool is_first = 2 * distance == block.size;
-      traffic_.pack_result(rank, partner, is_first ? held : held / 2, true);
-      traffic_.move(rank, partner, held, distance > 1);
+      traffic_.pack_result(rank, partner, is_first ? held : held / 2, is_pinned_[rank]);
+      traffic_.move(rank, partner, held, is_pinned_[partner] && distance > 1);
     });
   }
   void unpack_own() {
     const Block& block = blocks_.front();
-    for (int i = 0; i < block.size; ++i) traffic_.unpack(rank_at(block, i), share(block.size));
+    for (int i = 0; i < block.size; ++i) {
+      traffic_.unpack(rank_at(block, i), share(block.size), is_pinned_[rank_at(block, i)]);
+    }
   }
 
  private:
@@ -232,12 +247,14 @@ class BlockRounds {
       visit(rank_at(larger, i), rank_at(smaller, i % smaller.size), share(larger.size));
     }
   }
-  void give(int from, int to, double bytes, bool is_sum) {
+  void pack(int from, int to, double bytes, bool is_sum) {
     if (!is_sum && !group_.are_sums) {
       traffic_.pack(from, to, bytes);
     } else if (!is_wide_) {
-      traffic_.pack_result(from, to, bytes, true);
+      traffic_.pack_result(from, to, bytes, is_pinned_[from]);
     }
+  }
+  void send(int from, int to, double bytes, bool is_sum) {
     traffic_.send(from, to, traffic_.sum_bytes(bytes, is_sum || group_.are_sums));
   }
 
@@ -245,33 +262,31 @@ class BlockRounds {
   const BlockTraffic& group_;
   std::vector<Block> blocks_;
   bool is_wide_;
+  std::vector<bool> is_pinned_;  // by rank: a NIC moves some of its result
 };
 
 }  // namespace
 
-void allreduce_by_blocks(Traffic& traffic, std::span<const BlockTraffic> groups) {
-  std::vector<BlockRounds> all;
-  for (const BlockTraffic& group : groups) all.emplace_back(traffic, group);
-  const int largest = all.front().largest(), steps = all.front().steps();
-  const auto round = [&](auto sent, auto taken) {
-    for (BlockRounds& one : all) sent(one);
+void allreduce_by_blocks(Traffic& traffic, const BlockTraffic& group) {
+  BlockRounds rounds(traffic, group);
+  for (int distance = 1; distance < rounds.largest(); distance *= 2) {
+    rounds.halve(distance);
     traffic.deliver();
-    for (BlockRounds& one : all) taken(one);
-  };
-  for (int distance = 1; distance < largest; distance *= 2) {
-    round([&](BlockRounds& one) { one.halve(distance); },
-          [&](BlockRounds& one) { one.add_half(distance); });
+    rounds.add_half(distance);
   }
-  for (int number = steps - 1; number >= 0; --number) {
-    round([&](BlockRounds& one) { one.give_to_larger(number); },
-          [&](BlockRounds& one) { one.add_of_smaller(number); });
+  for (int number = rounds.steps() - 1; number >= 0; --number) {
+    rounds.give_to_larger(number);
+    traffic.deliver();
+    rounds.add_of_smaller(number);
   }
-  for (int number = 0; number < steps; ++number) {
-    round([&](BlockRounds& one) { one.give_to_smaller(number); }, [](BlockRounds&) {});
+  for (int number = 0; number < rounds.steps(); ++number) {
+    rounds.give_to_smaller(number);
+    traffic.deliver();
   }
-  for (BlockRounds& one : all) one.unpack_own();
-  for (int distance = largest / 2; distance > 0; distance /= 2) {
-    round([&](BlockRounds& one) { one.redouble(distance); }, [](BlockRounds&) {});
+  rounds.unpack_own();
+  for (int distance = rounds.largest() / 2; distance > 0; distance /= 2) {
+    rounds.redouble(distance);
+    traffic.deliver();
   }
 }
 

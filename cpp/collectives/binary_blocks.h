@@ -23,12 +23,12 @@ int binary_block_parts(int members);
 // next larger one, as the tree does at its right edge. The way back is the same in reverse.
 void allreduce_by_blocks(Builder& program, std::span<const int> group, int index, Slice mine);
 
-// Several such groups at the same time.
+// The traffic of such a group.
 struct BlockTraffic {
   std::vector<int> members;
   double bytes = 0;
   bool are_sums = false;  // the members contribute sums
 };
-void allreduce_by_blocks(Traffic& traffic, std::span<const BlockTraffic> groups);
+void allreduce_by_blocks(Traffic& traffic, const BlockTraffic& group);
 
 }  // namespace rdmacoll

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <bit>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -80,24 +82,25 @@ int parts_of_round(int bit, int ranks) {
   return ranks / (2 * bit) * bit + std::max(0, ranks % (2 * bit) - bit);
 }
 
-// Each round waits for the one before, because some parts are in both. The last round may have none
-// of them.
+// Each round waits for those before, with which it shares parts. The last one shares none with the
+// rounds of bits that no distance has beside its own.
 void bruck_traffic(Traffic& traffic) {
+  traffic.nodes_are_alike(true);
   const int ranks = traffic.ranks();
   const double part = traffic.part() / 2;
-  for (int bit = 1, next = 1; bit < ranks; bit = next) {
-    next = 2 * bit < ranks && 3 * bit >= ranks ? 4 * bit : 2 * bit;
-    for (int own = bit; own < std::min(next, ranks); own *= 2) {
-      for (int rank = 0; rank < ranks; ++rank)
-        traffic.copy(rank, parts_of_round(own, ranks) * part);
-    }
-    for (int own = bit; own < std::min(next, ranks); own *= 2) {
-      for (int rank = 0; rank < ranks; ++rank) {
-        traffic.keep(rank, (rank + own) % ranks, parts_of_round(own, ranks) * part);
-      }
-    }
+  const auto round = [&](int bit) {
+    const double bytes = parts_of_round(bit, ranks) * part;
+    for (int rank = 0; rank < ranks; ++rank) traffic.copy(rank, bytes);
+    for (int rank = 0; rank < ranks; ++rank) traffic.keep(rank, (rank + bit) % ranks, bytes);
     traffic.deliver();
-  }
+  };
+  const auto last = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks - 1)));
+  int bit = 1;
+  for (; bit < std::min(last, ranks - last); bit *= 2) round(bit);
+  traffic.side_by_side(2, [&](int number) {
+    if (number == 1) return round(last);
+    for (int other = bit; other < last; other *= 2) round(other);
+  });
   for (int rank = 0; rank < ranks; ++rank) traffic.copy(rank, ranks * part);
 }
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -31,6 +32,14 @@ const AlgorithmRow* forced_at(const Facts& facts) {
 // Up to here the data of all ranks fits into each rank's pool, whatever its size. GPUs have room.
 constexpr uint64_t kLittleBytes = 512 << 10;
 
+std::unique_ptr<Traffic> traffic_of(const AlgorithmRow& row, const Tuning& tuning,
+                                    const Facts& facts) {
+  auto traffic = std::make_unique<Traffic>(tuning.links, facts, row.result,
+                                           segment_bytes_of(row.algorithm, tuning, facts));
+  row.traffic(*traffic);
+  return traffic;
+}
+
 // Costs that differ by less are the same.
 constexpr double kDraw = 0.999;
 
@@ -40,20 +49,63 @@ constexpr double kDraw = 0.999;
 constexpr double kRivalCost = 2;
 constexpr std::size_t kRivalsMax = 2;
 
-// The cheapest row. The first one counts if several cost the same.
-const AlgorithmRow& cheapest(AlgorithmRow::Result result, const Tuning& tuning,
-                             const Facts& facts) {
-  const AlgorithmRow* best = nullptr;
+struct Candidate {
+  const AlgorithmRow* row = nullptr;
+  double cost = std::numeric_limits<double>::infinity();
+  std::unique_ptr<Traffic> traffic = nullptr;  // between nodes
+};
+
+// The first one of the cheapest.
+const AlgorithmRow& cheapest_of(const std::vector<Candidate>& candidates) {
+  const Candidate* best = &candidates.front();
+  for (const Candidate& candidate : candidates) {
+    if (candidate.cost < kDraw * best->cost) best = &candidate;
+  }
+  return *best->row;
+}
+
+// The times of rows with more steps than this, all together, would take too long to find. Their
+// bounds decide.
+constexpr uint64_t kStepsMost = 80'000;
+
+// Between nodes, times of traffic take long. A row whose lower bound is more than the least time so
+// far needs none.
+void find_costs(std::vector<Candidate>& candidates, const Tuning& tuning, const Facts& facts,
+                ChoiceWork& work) {
+  std::vector<std::pair<double, Candidate*>> by_bound;
+  uint64_t told = 0;
+  for (Candidate& candidate : candidates) {
+    candidate.traffic = traffic_of(*candidate.row, tuning, facts);
+    by_bound.emplace_back(candidate.traffic->bound(), &candidate);
+    told += candidate.traffic->steps();
+  }
+  work.told += told;
+  std::ranges::stable_sort(by_bound, {}, [](const auto& one) { return one.first; });
   double least = std::numeric_limits<double>::infinity();
+  for (const auto& [bound, candidate] : by_bound) {
+    if (kDraw * bound > least) continue;
+    candidate->cost = told > kStepsMost ? bound : candidate->traffic->time();
+    work.executed += candidate->traffic->events();
+    least = std::min(least, candidate->cost);
+  }
+}
+
+// The cheapest row. The first one counts if several cost the same.
+const AlgorithmRow& cheapest(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts,
+                             ChoiceWork& work) {
+  std::vector<Candidate> candidates;
   for (const AlgorithmRow& row : algorithm_table()) {
     if (row.result != result || !why_no_candidate(row, tuning, facts).empty()) continue;
-    const double cost = row.by_servers ? 0 : formula_us(row, tuning, facts);
-    if (best != nullptr && cost >= kDraw * least) continue;
-    best = &row;
-    least = cost;
+    candidates.push_back({&row});
   }
-  RC_ASSERT(best != nullptr, "no algorithm is a candidate for this operation");
-  return *best;
+  RC_ASSERT(!candidates.empty(), "no algorithm is a candidate for this operation");
+  if (candidates.size() == 1) return *candidates.front().row;
+  if (!facts.one_node) {
+    find_costs(candidates, tuning, facts, work);
+  } else {
+    for (Candidate& one : candidates) one.cost = formula_us(*one.row, tuning, facts);
+  }
+  return cheapest_of(candidates);
 }
 
 // Sizes between nodes go in classes: eight for each power of two, which is the last of its class.
@@ -64,11 +116,11 @@ uint64_t size_class(uint64_t bytes) {
 }
 
 const AlgorithmRow& cheapest_of_class(AlgorithmRow::Result result, const Tuning& tuning,
-                                      const Facts& facts) {
-  if (facts.one_node) return cheapest(result, tuning, facts);
+                                      const Facts& facts, ChoiceWork& work) {
+  if (facts.one_node) return cheapest(result, tuning, facts, work);
   Facts of_class = facts;
   of_class.bytes = size_class(facts.bytes);
-  return cheapest(result, tuning, of_class);
+  return cheapest(result, tuning, of_class, work);
 }
 
 // The forced row that counts for this operation, whatever costs say. None: choose() decides.
@@ -204,12 +256,10 @@ std::string_view why_no_candidate(const AlgorithmRow& row, const Tuning& tuning,
 }
 
 double formula_us(const AlgorithmRow& row, const Tuning& tuning, const Facts& facts) {
-  const uint64_t segment_bytes = segment_bytes_of(row.algorithm, tuning, facts);
   if (!facts.one_node) {
-    Traffic traffic(tuning.links, facts, row.result, segment_bytes);
-    row.traffic(traffic);
-    return traffic.time();
+    return traffic_of(row, tuning, facts)->time();
   }
+  const uint64_t segment_bytes = segment_bytes_of(row.algorithm, tuning, facts);
   const bool is_little =
       facts.on_gpus || facts.bytes * static_cast<uint64_t>(facts.ranks) <= kLittleBytes;
   const bool is_unfit =
@@ -254,18 +304,40 @@ bool are_nodes_canonical(const Shape& shape) {
   return std::has_single_bit(static_cast<unsigned>(size)) || begun.size() == 1;
 }
 
+namespace {
+
+// The ranks of each node if all have as many, in order. Otherwise 0.
+int ranks_of_equal_nodes(const Shape& shape) {
+  int size = 0;
+  while (size < shape.ranks && shape.node_of(size) == shape.node_of(0)) ++size;
+  if (shape.ranks % size != 0) return 0;
+  std::set<int> begun;
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    const int first = shape.node_of(rank - rank % size);
+    if (shape.node_of(rank) != first) return 0;
+    if (rank % size == 0 && !begun.insert(first).second) return 0;
+  }
+  return size;
+}
+
+}  // namespace
+
 Spread::Spread(const Shape& shape) : is_canonical_by_node(are_nodes_canonical(shape)) {
   const std::set<int> distinct(shape.nodes.begin(), shape.nodes.end());
   if (distinct.size() > 1) nodes = shape.nodes;
   shares_nodes = distinct.size() < nodes.size();
+  ranks_of_node = nodes.empty() ? 1 : ranks_of_equal_nodes(shape);
 }
 
-Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts) {
+Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts,
+              ChoiceWork* work) {
   if (facts.bytes == 0) return {};
   if (const AlgorithmRow* forced = forced_row(result, facts)) {
     return choice_of(*forced, tuning, facts, "forced by RDMACOLL_ALLREDUCE_ALGORITHM");
   }
-  const AlgorithmRow& row = cheapest_of_class(result, tuning, facts);
+  ChoiceWork unused;
+  const AlgorithmRow& row =
+      cheapest_of_class(result, tuning, facts, work == nullptr ? unused : *work);
   return choice_of(row, tuning, facts, reason_for(row, facts));
 }
 
@@ -275,7 +347,8 @@ Choice Choices::choose(AlgorithmRow::Result result, const Tuning& tuning, const 
   }
   const Key key{result, size_class(facts.bytes), facts.wide_sums, facts.canonical, facts.is_even};
   const AlgorithmRow*& row = found_[key];
-  if (row == nullptr) row = &cheapest_of_class(result, tuning, facts);
+  ChoiceWork unused;
+  if (row == nullptr) row = &cheapest_of_class(result, tuning, facts, unused);
   return choice_of(*row, tuning, facts, reason_for(*row, facts));
 }
 

@@ -77,6 +77,7 @@ struct Spread {
   std::span<const int> nodes = {};
   bool shares_nodes = false;         // several nodes, and more ranks than nodes
   bool is_canonical_by_node = true;  // sums of whole nodes are nodes of the canonical tree
+  int ranks_of_node = 1;             // of each node, if all have as many, in order; otherwise 0
 
   Spread() = default;
   explicit Spread(const Shape& shape);
@@ -109,9 +110,17 @@ struct Choice {
   std::string_view reason = "there is nothing to move";
 };
 
+// What a choice between nodes takes: steps of traffic that are told, and events that are executed.
+struct ChoiceWork {
+  uint64_t told = 0, executed = 0;
+};
+
 // Chooses the cheapest algorithm with this result by the rows' formulas, unless one is forced.
 // Between nodes, sizes that differ by less than an eighth have the same choice.
-Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts);
+//
+// `work` counts what the formulas between nodes take, if it is not null.
+Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts,
+              ChoiceWork* work = nullptr);
 
 // The same for the operations of one world, with the same links, spread and forced algorithms. It
 // remembers choices between nodes, since formulas for many ranks take long.

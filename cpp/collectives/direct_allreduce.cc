@@ -44,6 +44,7 @@ std::string_view correction_of_direct(const Tuning& tuning, const Facts& facts) 
 }
 
 void direct_traffic(Traffic& traffic) {
+  traffic.nodes_are_alike(true);
   direct_sums(traffic);
   direct_copies(traffic);
 }

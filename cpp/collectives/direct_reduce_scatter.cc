@@ -23,7 +23,10 @@ double direct_reduce_scatter_in_node(const InNode& node) {
   return node.time(work, node.round(peers) + node.round());
 }
 
-void direct_reduce_scatter_traffic(Traffic& traffic) { direct_sums(traffic); }
+void direct_reduce_scatter_traffic(Traffic& traffic) {
+  traffic.nodes_are_alike(true);
+  direct_sums(traffic);
+}
 
 }  // namespace
 

@@ -36,9 +36,13 @@ double direct_scatter_in_node(const InNode& node) {
 // Rank 0 is the root.
 void direct_scatter_traffic(Traffic& traffic) {
   const double part = traffic.part();
-  for (int rank = 1; rank < traffic.ranks(); ++rank) traffic.pack(0, rank, part);
-  traffic.copy(0, part);
-  for (int rank = 1; rank < traffic.ranks(); ++rank) traffic.move(0, rank, part);
+  traffic.give(
+      part,
+      [&](auto visit) {
+        for (int rank = 1; rank < traffic.ranks(); ++rank) visit(0, rank, 1);
+      },
+      [&](int from, int to, double) { traffic.move(from, to, part); },
+      [&] { traffic.copy(0, part); });
   traffic.deliver();
 }
 

@@ -37,8 +37,9 @@ void direct_copies(Builder& program, const Shape& shape) {
 void direct_sums(Traffic& traffic) {
   const int ranks = traffic.ranks();
   const double part = traffic.part();
-  traffic.each_pair([&](int from, int to, double count) { traffic.pack(from, to, part, count); });
-  traffic.each_pair([&](int from, int to, double count) { traffic.send(from, to, part, count); });
+  traffic.give(
+      part, [&](auto visit) { traffic.each_pair(visit); },
+      [&](int from, int to, double count) { traffic.send(from, to, part, count); }, [] {});
   traffic.deliver();
   for (int rank = 0; rank < ranks; ++rank) traffic.sum(rank, part, ranks - 1);
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
@@ -50,6 +51,7 @@ double doubling_allgather_in_node(const InNode& node) {
 
 // A NIC moves what a rank has from its first message on, but for what comes last.
 void doubling_allgather_traffic(Traffic& traffic) {
+  traffic.nodes_are_alike(std::has_single_bit(static_cast<unsigned>(traffic.ranks())));
   const int ranks = traffic.ranks();
   const auto each_message = [&](int block, auto visit) {
     for (int to = 0; to < ranks; ++to) {

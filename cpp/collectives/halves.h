@@ -18,7 +18,8 @@ void ring_sums(Traffic& traffic, Space partial);
 
 // Allgather around the ring. Every part begins in the output of its own rank.
 void ring_copies(Builder& program, const Shape& shape);
-void ring_copies(Traffic& traffic);
+// `are_sums`: the parts are sums that ring_sums() has made in the output.
+void ring_copies(Traffic& traffic, bool are_sums);
 
 // This rank collects a part from all ranks and reduces once, in canonical order, into `sum`.
 void collected_sum(Builder& program, const Shape& shape, int part, const Slice& sum);

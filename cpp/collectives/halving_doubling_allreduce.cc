@@ -1,3 +1,4 @@
+#include <bit>
 #include <numeric>
 #include <vector>
 
@@ -58,10 +59,10 @@ std::string_view correction_of_halving_doubling(const Tuning& tuning, const Fact
 }
 
 void halving_doubling_traffic(Traffic& traffic) {
+  traffic.nodes_are_alike(std::has_single_bit(static_cast<unsigned>(traffic.ranks())));
   std::vector<int> everybody(traffic.ranks());
   std::iota(everybody.begin(), everybody.end(), 0);
-  BlockTraffic group{.members = everybody, .bytes = traffic.segment()};
-  allreduce_by_blocks(traffic, {&group, 1});
+  allreduce_by_blocks(traffic, {.members = everybody, .bytes = traffic.segment()});
 }
 
 }  // namespace

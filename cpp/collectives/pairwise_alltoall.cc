@@ -37,11 +37,14 @@ double pairwise_in_node(const InNode& node) {
 }
 
 void pairwise_traffic(Traffic& traffic) {
+  traffic.nodes_are_alike(true);
   const double part = traffic.part() / 2;
-  traffic.each_pair([&](int from, int to, double count) { traffic.pack(from, to, part, count); });
-  for (int rank = 0; rank < traffic.ranks(); ++rank) traffic.copy(rank, part);
-  traffic.each_pair(
-      [&](int from, int to, double count) { traffic.move(from, to, part, false, count); });
+  traffic.give(
+      part, [&](auto visit) { traffic.each_pair(visit); },
+      [&](int from, int to, double count) { traffic.move(from, to, part, false, count); },
+      [&] {
+        for (int rank = 0; rank < traffic.ranks(); ++rank) traffic.copy(rank, part);
+      });
   traffic.deliver();
 }
 

@@ -114,47 +114,46 @@ double pipelined_tree_in_node(const InNode& node) {
   return node.time(passage, std::max(root, inner), (depth + 1) * node.round());
 }
 
-// Rank 0 is the root. The leaves of one tree are inner nodes of the other one, so a rank passes its
-// half on before it takes the other.
+// Rank 0 is the root. The halves go on independently.
 void pipelined_tree_traffic(Traffic& traffic) {
   const int ranks = traffic.ranks();
   const double half = traffic.segment() / 2;
   const Shape shape{.ranks = ranks};
   const TwoTrees trees(shape);
-  std::vector<bool> is_pinned(static_cast<std::size_t>(2 * ranks));  // by rank and tree
-  for (int tree = 0; tree < 2; ++tree) {
+  traffic.copy(0, 2 * half);  // of both halves at once
+  const bool is_root_pinned =
+      ranks > 1 && !(traffic.are_near(0, trees.top(0)) && traffic.are_near(0, trees.top(1)));
+  traffic.side_by_side(ranks > 1 ? 2 : 0, [&](int tree) {
+    std::vector<bool> is_pinned(static_cast<std::size_t>(ranks));
+    is_pinned[0] = is_root_pinned;
     for (int rank = 1; rank < ranks; ++rank) {
       const int parent = trees.at(tree, rank).parent;
-      if (traffic.are_near(rank, parent)) continue;
-      is_pinned[2 * rank + tree] = is_pinned[2 * parent + tree] = true;
+      if (!traffic.are_near(rank, parent)) is_pinned[rank] = is_pinned[parent] = true;
     }
-  }
-  traffic.copy(0, 2 * half);
-  std::vector<std::pair<int, int>> level, next;  // a rank and its tree
-  const auto pass = [&](int rank, int tree, std::initializer_list<int> children) {
-    bool is_packed = false;
-    for (const int child : children) {
-      if (child == kNobody) continue;
-      if (!is_packed && traffic.are_near(rank, child)) {
-        traffic.pack_result(rank, child, half, is_pinned[2 * rank + tree]);
-        is_packed = true;
+    std::vector<int> level, next;
+    const auto pass = [&](int rank, std::initializer_list<int> children) {
+      bool is_packed = false;
+      for (const int child : children) {
+        if (child == kNobody) continue;
+        if (!is_packed && traffic.are_near(rank, child)) {
+          traffic.pack_result(rank, child, half, is_pinned[rank]);
+          is_packed = true;
+        }
+        traffic.move(rank, child, half, is_pinned[child]);
+        next.push_back(child);
       }
-      traffic.move(rank, child, half, is_pinned[2 * child + tree]);
-      next.emplace_back(child, tree);
+    };
+    pass(0, {trees.top(tree)});
+    traffic.unpack(0, half, is_pinned[0]);
+    while (!next.empty()) {
+      traffic.deliver();
+      level = std::exchange(next, {});
+      for (const int rank : level) {
+        const Node node = trees.at(tree, rank);
+        pass(rank, {node.left, node.right});
+      }
     }
-  };
-  for (int tree = 0; tree < 2 && ranks > 1; ++tree) {
-    pass(0, tree, {trees.top(tree)});
-    traffic.unpack(0, half, is_pinned[tree]);
-  }
-  while (!next.empty()) {
-    traffic.deliver();
-    level = std::exchange(next, {});
-    for (const auto& [rank, tree] : level) {
-      const Node node = trees.at(tree, rank);
-      pass(rank, tree, {node.left, node.right});
-    }
-  }
+  });
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "collectives/algorithms.h"
@@ -61,6 +62,7 @@ double recursive_doubling_in_node(const InNode& node) {
 }
 
 void recursive_doubling_traffic(Traffic& traffic) {
+  traffic.nodes_are_alike(std::has_single_bit(static_cast<unsigned>(traffic.ranks())));
   const int ranks = traffic.ranks();
   const double bytes = traffic.segment();
   for (int block = 1; block < ranks; block *= 2) {

@@ -24,8 +24,9 @@ double ring_allgather_in_node(const InNode& node) {
 }
 
 void ring_allgather_traffic(Traffic& traffic) {
+  traffic.nodes_are_alike(true);
   for (int rank = 0; rank < traffic.ranks(); ++rank) traffic.copy(rank, traffic.part());
-  ring_copies(traffic);
+  ring_copies(traffic, false);
 }
 
 }  // namespace

@@ -28,8 +28,9 @@ std::string_view correction_of_ring(const Tuning& tuning, const Facts& facts) {
 }
 
 void ring_traffic(Traffic& traffic) {
+  traffic.nodes_are_alike(true);
   ring_sums(traffic, Space::output);
-  ring_copies(traffic);
+  ring_copies(traffic, true);
 }
 
 }  // namespace

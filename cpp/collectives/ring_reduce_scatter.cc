@@ -14,7 +14,10 @@ Schedule ring_reduce_scatter(const Shape& shape) {
 
 namespace {
 
-void ring_reduce_scatter_traffic(Traffic& traffic) { ring_sums(traffic, Space::scratch); }
+void ring_reduce_scatter_traffic(Traffic& traffic) {
+  traffic.nodes_are_alike(true);
+  ring_sums(traffic, Space::scratch);
+}
 
 }  // namespace
 

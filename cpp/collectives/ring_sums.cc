@@ -31,7 +31,7 @@ void ring_sums(Traffic& traffic, Space partial) {
            !traffic.are_near(at(place), at(place + 1));
   };
   const bool is_in_output = partial == Space::output && traffic.sum_bytes(1, true) == 1;
-  traffic.repeat(ranks - 1, [&](int round) {
+  const auto send = [&](int round) {
     const double bytes = traffic.sum_bytes(part, round > 0);
     for (int place = 0; place < ranks; ++place) {
       if (round == 0) traffic.pack(at(place), at(place + 1), part);
@@ -40,11 +40,13 @@ void ring_sums(Traffic& traffic, Space partial) {
       }
       traffic.send(at(place), at(place + 1), bytes);
     }
-    traffic.deliver();
+  };
+  const auto sum = [&](int round) {
     const bool is_last = round == ranks - 2;
-    const double bytes_of_sum = traffic.sum_bytes(part, !is_last);
-    for (int rank = 0; rank < ranks; ++rank) traffic.sum(rank, bytes_of_sum, 1);
-  });
+    const double bytes = traffic.sum_bytes(part, !is_last);
+    for (int rank = 0; rank < ranks; ++rank) traffic.sum(rank, bytes, 1);
+  };
+  traffic.ring_rounds(ranks - 1, send, sum);
 }
 
 }  // namespace rdmacoll

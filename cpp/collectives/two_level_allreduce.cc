@@ -198,6 +198,7 @@ namespace {
 void two_level_traffic(Traffic& traffic) {
   const Shape shape = traffic.shape();
   const Nodes nodes(shape);
+  traffic.nodes_are_alike(std::has_single_bit(static_cast<unsigned>(nodes.count())));
   const double share = traffic.segment() / nodes.shares();
   const auto each_pair = [&](auto visit) {  // a rank, another one of its node, and its shares
     for (const std::vector<int>& node : nodes.members()) {
@@ -230,6 +231,7 @@ void two_level_traffic(Traffic& traffic) {
       }
     }
   }
+  // Neighbouring shares with the same owners go together, and all others independently.
   std::vector<BlockTraffic> groups;
   for (int first = 0, end = 0; first < nodes.shares(); first = end) {
     std::vector<int> owners = nodes.owners(first);
@@ -238,7 +240,8 @@ void two_level_traffic(Traffic& traffic) {
                       .bytes = (end - first) * share,
                       .are_sums = nodes.are_shared()});
   }
-  allreduce_by_blocks(traffic, groups);
+  traffic.side_by_side(static_cast<int>(groups.size()),
+                       [&](int number) { allreduce_by_blocks(traffic, groups[number]); });
   each_pair([&](int rank, int other, const Range& own, const Range&) {
     if (own.begin == own.end) return;
     const bool is_first = other == rank + 1 || (rank > other && other == rank - 1);
