@@ -162,13 +162,13 @@ TEST_F(TrafficOf, a_large_world_is_that_of_all_its_rounds_and_pairs) {
   for (const double count : given) EXPECT_NEAR(count, 599, 1e-6);
 }
 
-struct World {
+struct WorldShape {
   int ranks, nodes;
 };
 
 // All rows with all kinds of facts between nodes.
 template <typename Visit>
-void each_row(const World& world, Visit visit) {
+void each_row(const WorldShape& world, Visit visit) {
   const std::vector<int> nodes = even_nodes(world.ranks, world.nodes);
   for (const LinkModel& links : {kNicLinks, kSocketLinks}) {
     const Tuning tuning = tuning_for(links);
@@ -189,7 +189,8 @@ void each_row(const World& world, Visit visit) {
 }
 
 TEST(TrafficOfAlikeNodes, is_that_of_all_nodes) {
-  for (const World& world : {World{4, 4}, {7, 7}, {8, 2}, {16, 4}, {12, 4}, {15, 5}, {16, 8}}) {
+  for (const WorldShape& world :
+       {WorldShape{4, 4}, {7, 7}, {8, 2}, {16, 4}, {12, 4}, {15, 5}, {16, 8}}) {
     int alike = 0;
     each_row(world, [&](const AlgorithmRow& row, const Tuning& tuning, const Facts& facts) {
       Facts different = facts;
@@ -223,7 +224,7 @@ TEST(TrafficOfAlikeNodes, needs_equal_nodes_in_order) {
 
 // The bound of a row tells that its time need not be found. No other row wins for that.
 TEST(TrafficOfRows, decides_as_if_all_times_had_been_found) {
-  for (const World& world : {World{5, 5}, {16, 16}, {7, 3}, {16, 4}, {27, 4}}) {
+  for (const WorldShape& world : {WorldShape{5, 5}, {16, 16}, {7, 3}, {16, 4}, {27, 4}}) {
     std::map<std::tuple<double, Result, uint64_t, bool>, double> least;
     const auto key = [](const Tuning& tuning, const AlgorithmRow& row, const Facts& facts) {
       return std::tuple(tuning.links.network.latency_us, row.result, facts.bytes, facts.wide_sums);
@@ -242,7 +243,7 @@ TEST(TrafficOfRows, decides_as_if_all_times_had_been_found) {
 // All ranks wait while the root chooses. A step and an event take about 0.05 us each.
 TEST(TrafficOfRows, is_a_bounded_amount_of_work) {
   struct Most {
-    World world;
+    WorldShape world;
     uint64_t told, executed;
   };
   for (const Most& most : {Most{{64, 8}, 5'000, 11'000},
