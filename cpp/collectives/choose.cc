@@ -49,16 +49,16 @@ constexpr double kDraw = 0.999;
 constexpr double kRivalCost = 2;
 constexpr std::size_t kRivalsMax = 2;
 
-struct Candidate {
+struct RowCost {
   const AlgorithmRow* row = nullptr;
   double cost = std::numeric_limits<double>::infinity();
   std::unique_ptr<Traffic> traffic = nullptr;  // between nodes
 };
 
 // The first one of the cheapest.
-const AlgorithmRow& cheapest_of(const std::vector<Candidate>& candidates) {
-  const Candidate* best = &candidates.front();
-  for (const Candidate& candidate : candidates) {
+const AlgorithmRow& cheapest_of(const std::vector<RowCost>& candidates) {
+  const RowCost* best = &candidates.front();
+  for (const RowCost& candidate : candidates) {
     if (candidate.cost < kDraw * best->cost) best = &candidate;
   }
   return *best->row;
@@ -70,11 +70,11 @@ constexpr uint64_t kStepsMost = 80'000;
 
 // Between nodes, times of traffic take long. A row whose lower bound is more than the least time so
 // far needs none.
-void find_costs(std::vector<Candidate>& candidates, const Tuning& tuning, const Facts& facts,
+void find_costs(std::vector<RowCost>& candidates, const Tuning& tuning, const Facts& facts,
                 ChoiceWork& work) {
-  std::vector<std::pair<double, Candidate*>> by_bound;
+  std::vector<std::pair<double, RowCost*>> by_bound;
   uint64_t told = 0;
-  for (Candidate& candidate : candidates) {
+  for (RowCost& candidate : candidates) {
     candidate.traffic = traffic_of(*candidate.row, tuning, facts);
     by_bound.emplace_back(candidate.traffic->bound(), &candidate);
     told += candidate.traffic->steps();
@@ -93,7 +93,7 @@ void find_costs(std::vector<Candidate>& candidates, const Tuning& tuning, const 
 // The cheapest row. The first one counts if several cost the same.
 const AlgorithmRow& cheapest(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts,
                              ChoiceWork& work) {
-  std::vector<Candidate> candidates;
+  std::vector<RowCost> candidates;
   for (const AlgorithmRow& row : algorithm_table()) {
     if (row.result != result || !why_no_candidate(row, tuning, facts).empty()) continue;
     candidates.push_back({&row});
@@ -103,7 +103,7 @@ const AlgorithmRow& cheapest(AlgorithmRow::Result result, const Tuning& tuning, 
   if (!facts.one_node) {
     find_costs(candidates, tuning, facts, work);
   } else {
-    for (Candidate& one : candidates) one.cost = formula_us(*one.row, tuning, facts);
+    for (RowCost& one : candidates) one.cost = formula_us(*one.row, tuning, facts);
   }
   return cheapest_of(candidates);
 }

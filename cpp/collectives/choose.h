@@ -77,7 +77,7 @@ struct Spread {
   std::span<const int> nodes = {};
   bool shares_nodes = false;         // several nodes, and more ranks than nodes
   bool is_canonical_by_node = true;  // sums of whole nodes are nodes of the canonical tree
-  int ranks_of_node = 1;             // of each node, if all have as many, in order; otherwise 0
+  int ranks_of_node = 1;             // all nodes have so many, in order; 0: they do not
 
   Spread() = default;
   explicit Spread(const Shape& shape);
@@ -110,7 +110,7 @@ struct Choice {
   std::string_view reason = "there is nothing to move";
 };
 
-// What a choice between nodes takes: steps of traffic that are told, and events that are executed.
+// The work of a choice between nodes: steps of traffic that are told, and events of its execution.
 struct ChoiceWork {
   uint64_t told = 0, executed = 0;
 };

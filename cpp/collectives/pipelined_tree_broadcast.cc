@@ -120,7 +120,7 @@ void pipelined_tree_traffic(Traffic& traffic) {
   const double half = traffic.segment() / 2;
   const Shape shape{.ranks = ranks};
   const TwoTrees trees(shape);
-  traffic.copy(0, 2 * half);  // of both halves at once
+  traffic.copy(0, 2 * half);  // both halves at once
   const bool is_root_pinned =
       ranks > 1 && !(traffic.are_near(0, trees.top(0)) && traffic.are_near(0, trees.top(1)));
   traffic.side_by_side(ranks > 1 ? 2 : 0, [&](int tree) {

@@ -135,8 +135,8 @@ class Traffic {
   double bound() const;
   // The time of all segments. Call it once.
   double time();
-  uint64_t steps() const { return steps_.size(); }  // that were told
-  uint64_t events() const { return made_; }         // of time()
+  uint64_t steps() const { return steps_.size(); }  // those that were told
+  uint64_t events() const { return made_; }         // those of time()
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -166,7 +166,7 @@ class Traffic {
   // Steps of a rank, one after the other. Each rank has one strand, and one for each of its parts.
   struct Strand {
     int rank = 0;
-    uint32_t joined_by = 0;                // of a part: in awaits_
+    uint32_t joined_by = 0;                // in awaits_, if this is a part
     uint32_t first = kNone, last = kNone;  // in steps_
     double ends = 0;
   };
@@ -184,11 +184,11 @@ class Traffic {
   struct Node {
     Use out, in;
   };
-  struct Progress {         // of a strand in one segment
+  struct Progress {         // a strand in one segment
     uint32_t next = kNone;  // in steps_
     bool waits = false;
   };
-  struct Missing {  // of an await in one segment
+  struct Missing {  // an await in one segment
     uint32_t count = 0;
     double done = 0;
   };
@@ -264,7 +264,7 @@ class Traffic {
     return message.count *
            std::max(message.bytes / links_.network.bytes_per_us, links_.network.gap_us);
   }
-  double taking_us(const Message& message) const;  // of the receiver's processor
+  double taking_us(const Message& message) const;  // the receiver needs that
   Progress& progress(uint32_t segment, uint32_t strand) {
     return progress_[segment * strands_.size() + strand];
   }
@@ -276,7 +276,7 @@ class Traffic {
   const Facts& facts_;
   std::span<const int> nodes_;
   double segments_, segment_;
-  // What is told.
+  // The row tells these.
   std::vector<Strand> strands_;  // first those of the ranks
   std::vector<Step> steps_;
   std::vector<Message> messages_;
@@ -291,7 +291,7 @@ class Traffic {
   double left_out_ = 0;                       // the longest chain of rounds that were left out
   std::size_t joined_ = 0;                    // strands
   int told_ = 0;
-  // What is executed.
+  // The execution changes these.
   std::vector<Use> processors_;
   std::vector<Node> of_nodes_;
   std::vector<Progress> progress_;
