@@ -146,18 +146,10 @@ int32_t engine_gpu_of(rc_engine* engine, const void* memory) {
 
 int engine_gpu_allocate(rc_engine* engine, int32_t gpu, uint64_t bytes, rc_result** result,
                         void** memory, char** error) {
-  DeviceMemory* gpus = nullptr;
-  Gpu number = kHost;
+  std::shared_ptr<std::byte[]> allocated;
   Status status = engine->session->usable();
-  if (status.ok()) status = engine->session->device_memory(gpus);
-  if (status.ok()) status = gpus->use(gpu, number);
+  if (status.ok()) status = engine->session->allocate(gpu, bytes, allocated);
   if (!status.ok()) return report(status, error);
-  std::shared_ptr<std::byte[]> allocated = gpus->allocate(number, bytes);
-  if (allocated == nullptr) {
-    return report({Code::invalid, cat("cuda:", gpu, " has no ", bytes,
-                                      " bytes of memory left: free arrays there.")},
-                  error);
-  }
   *memory = allocated.get();
   *result = new rc_result{std::move(allocated)};
   return report({}, error);
@@ -170,6 +162,20 @@ int engine_gpu_follow(rc_engine* engine, int32_t gpu, uint64_t stream, uint64_t 
   Gpu found = kHost;
   if (status.ok()) status = memory->use(gpu, found);
   if (status.ok()) status = memory->follow(found, stream, follower);
+  return report(status, error);
+}
+
+int engine_gpu_copy(rc_engine* engine, int32_t gpu, uint64_t stream, int32_t to_host, int32_t n,
+                    void* const* on_gpu, void* const* on_host, const uint64_t* bytes,
+                    char** error) {
+  std::vector<HostCopy> copies;
+  for (int32_t i = 0; i < n; ++i) {
+    copies.push_back(
+        {static_cast<std::byte*>(on_gpu[i]), static_cast<std::byte*>(on_host[i]), bytes[i]});
+  }
+  Status status = engine->session->usable();
+  const CopyTo to = to_host != 0 ? CopyTo::host : CopyTo::gpu;
+  if (status.ok()) status = engine->session->copy(copies, to, gpu, stream);
   return report(status, error);
 }
 
@@ -211,6 +217,7 @@ const rc_engine_api kEngineApi{
     .profile = engine_profile,
     .set_profiles = engine_set_profiles,
     .gpu_follow = engine_gpu_follow,
+    .gpu_copy = engine_gpu_copy,
 };
 
 }  // namespace rdmacoll

@@ -359,6 +359,11 @@ typedef struct rc_engine_api {
    * rc_request. gpu: the one of default streams, by CUDA's number. */
   int (*gpu_follow)(rc_engine* engine, int32_t gpu, uint64_t stream, uint64_t follower,
                     char** error);
+  /* Copies n blocks between memory of a GPU and memory of the host, after the present work of the
+   * stream, and waits for the end. Memory of memory_allocate is fastest. to_host: 1 from the GPU to
+   * the host, 0 the other way. gpu, stream: as in gpu_follow. */
+  int (*gpu_copy)(rc_engine* engine, int32_t gpu, uint64_t stream, int32_t to_host, int32_t n,
+                  void* const* on_gpu, void* const* on_host, const uint64_t* bytes, char** error);
 } rc_engine_api;
 
 /* Operations that run once. */

@@ -198,6 +198,7 @@ Status Session::set_up(const std::vector<int>& leaders) {
   }
   RC_RETURN_IF_ERROR(fabric_->begin(world_));
   if (rank_ == 0) log_transport();
+  RC_RETURN_IF_ERROR(look_at_gpus());
   const int cores = cores_allowed();
   if (cores == 1 && sysconf(_SC_NPROCESSORS_ONLN) > 1 && world_.size() > 1) {
     log_.warning(

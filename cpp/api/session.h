@@ -80,6 +80,10 @@ class Session {
   void unpin(const std::vector<Piece>& pinned);
   // Memory of GPUs. The first call opens the GPU driver. Fails if there is none. Any thread.
   Status device_memory(DeviceMemory*& memory);
+  // Like engine.gpu_allocate() in rdmacoll_c.h.
+  Status allocate(int gpu, uint64_t bytes, std::shared_ptr<std::byte[]>& memory);
+  // Like engine.gpu_copy() in rdmacoll_c.h.
+  Status copy(std::span<const HostCopy> copies, CopyTo to, int gpu, uint64_t stream);
   const std::shared_ptr<MemoryPool>& pool() { return pool_; }
   const World& world() const { return world_; }  // empty before start()
   int size() const { return size_; }
@@ -96,6 +100,7 @@ class Session {
   LinkModel links() const;
   void log_transport() const;
   Status check_forced_way() const;
+  Status look_at_gpus();
   std::string gpu_summary();
   int cores_of_quota() const;
   std::unique_ptr<Compute> make_compute(int cores, const LinkModel& links) const;
@@ -113,6 +118,7 @@ class Session {
   World world_;
   std::shared_ptr<MemoryPool> pool_;  // shared with lent memory, which may outlive the session
   std::unique_ptr<Fabric> fabric_;
+  std::vector<std::string> said_of_gpus_;  // warnings of lost direct ways, logged at the start
   std::mutex device_memory_mutex_;
   std::unique_ptr<cuda::CudaMemory> device_memory_;  // null until a request names a stream
   std::unique_ptr<Compute> compute_;

@@ -2,12 +2,15 @@
 #include "api/session.h"
 #include "base/text.h"
 #include "cuda/cuda_memory.h"
+#include "cuda/direct_ways.h"
 #include "cuda/gpu_compute.h"
 
 namespace rdmacoll {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
+// Smaller arrays are staged.
+constexpr uint64_t kRegisteredBytesMin = 32 << 10;
 
 }  // namespace
 
@@ -25,6 +28,26 @@ Status Session::check_forced_way() const {
                              "why it is not used), or set RDMACOLL_GPUDIRECT=auto.")};
 }
 
+// Warns of a direct way that is lost whichever GPU this rank will use, and fails if the settings
+// force it. CUDA's driver is not opened: a program may still choose its GPU
+// (CUDA_VISIBLE_DEVICES), or fork. So the facts that only this driver has, and losses of some GPUs,
+// are told with the first array on a GPU.
+Status Session::look_at_gpus() {
+  const cuda::SystemRoots roots{
+      .sys = machine_.sys, .proc = machine_.proc, .nvml_library = config_.nvml_library};
+  if (world_.size() == 1 || !cuda::has_gpu_driver(roots)) return {};
+  RC_RETURN_IF_ERROR(check_forced_way());
+  const std::vector<std::string> nics = fabric_->nics();
+  if (nics.empty()) return {};
+  cuda::CertainLosses losses =
+      cuda::certain_losses(cuda::read_gpu_system_without_cuda(roots), config_.gpudirect, nics);
+  if (!losses.warning.empty()) {
+    log_.warning(losses.warning);
+    said_of_gpus_ = std::move(losses.texts);
+  }
+  return losses.status;
+}
+
 Status Session::device_memory(DeviceMemory*& memory) {
   const std::lock_guard lock(device_memory_mutex_);
   if (device_memory_ == nullptr) {
@@ -39,6 +62,7 @@ Status Session::device_memory(DeviceMemory*& memory) {
                                                .nvml_library = config_.nvml_library,
                                                .sys = machine_.sys,
                                                .proc = machine_.proc,
+                                               .said = said_of_gpus_,
                                                .measures_copies = config_.tune != Tune::off},
                                               opened));
     auto compute = std::make_unique<cuda::GpuCompute>(std::move(compute_), clock_);
@@ -53,6 +77,34 @@ Status Session::device_memory(DeviceMemory*& memory) {
   }
   memory = device_memory_.get();
   return {};
+}
+
+// NICs that access the memory register it now, and keep the registration while they have room.
+Status Session::allocate(int gpu, uint64_t bytes, std::shared_ptr<std::byte[]>& memory) {
+  DeviceMemory* gpus = nullptr;
+  Gpu number = kHost;
+  RC_RETURN_IF_ERROR(device_memory(gpus));
+  RC_RETURN_IF_ERROR(gpus->use(gpu, number));
+  memory = gpus->allocate(number, bytes);
+  if (memory == nullptr) {
+    return {Code::invalid,
+            cat("cuda:", gpu, " has no ", bytes, " bytes of memory left: free arrays there.")};
+  }
+  const Piece piece{memory.get(), bytes, number};
+  driver_->inspect([&](Engine&) {
+    const bool is_worth_it = bytes >= kRegisteredBytesMin && fabric_->gpu_ways(number).any();
+    if (is_worth_it && fabric_->pin(piece)) fabric_->unpin(piece);
+  });
+  return {};
+}
+
+Status Session::copy(std::span<const HostCopy> copies, CopyTo to, int gpu, uint64_t stream) {
+  DeviceMemory* memory = nullptr;
+  Gpu number = kHost;
+  RC_RETURN_IF_ERROR(device_memory(memory));
+  RC_RETURN_IF_ERROR(memory->use(gpu, number));
+  driver_->inspect([&](Engine&) { memory->pin(copies, number); });
+  return memory->copy(copies, to, number, stream);
 }
 
 // The ways that memory of GPUs has taken so far. "" without such memory.

@@ -25,7 +25,7 @@ std::shared_ptr<GpuMemory> open_gpu_memory(const Driver& driver, const CudaOptio
   // Neither /sys nor NVML may show the GPUs in a container.
   if (system.gpus.empty()) (void)add_cuda_facts(driver, system.gpus);
   return std::make_shared<GpuMemory>(
-      gpus, direct_ways(std::move(system), options.gpudirect, options.nics));
+      gpus, direct_ways(std::move(system), options.gpudirect, options.nics), options.said);
 }
 
 }  // namespace
@@ -50,6 +50,7 @@ CudaMemory::CudaMemory(const Driver& driver, CudaOptions options)
       sums_(gpus_, modules_, thread_),
       copies_(gpus_, thread_, options.log),
       orders_(gpus_, events_, sleeper_),
+      host_copies_(gpus_, orders_),
       pinned_(*gpus_, options.pool, options.log),
       work_({gpus_, sums_, thread_, copies_, options.log}),
       parts_{*gpus_, events_, *modules_, pinned_, options.pool, sums_, sleeper_} {}
@@ -108,6 +109,12 @@ Status CudaMemory::find(const void* memory, Gpu& gpu) {
 Status CudaMemory::order(uint64_t stream, Gpu gpu, std::shared_ptr<StreamOrder>& order) {
   prepare(gpu);
   return orders_.record(stream, gpu, order);
+}
+
+void CudaMemory::pin(std::span<const HostCopy> copies, Gpu gpu) {
+  for (const HostCopy& copy : copies) {
+    if (copy.bytes > 0) pinned_.pin(copy.on_host, copy.bytes, gpu);
+  }
 }
 
 std::shared_ptr<std::byte[]> CudaMemory::allocate(Gpu gpu, uint64_t bytes) {

@@ -9,6 +9,7 @@
 #include "cuda/device_pool.h"
 #include "cuda/gpu_compute.h"
 #include "cuda/gpu_memory.h"
+#include "cuda/host_copies.h"
 #include "cuda/memory_kinds.h"
 #include "cuda/pinned_pool.h"
 #include "cuda/retired_memory.h"
@@ -29,7 +30,8 @@ struct CudaOptions {
   std::string nvml_library;
   std::string sys = "/sys";  // this one and the next as in SystemRoots
   std::string proc = "/proc";
-  bool measures_copies = false;  // when a GPU is first used
+  std::vector<std::string> said = {};  // warnings of lost direct ways that the start has logged
+  bool measures_copies = false;        // when a GPU is first used
 };
 
 class CudaMemory final : public DeviceMemory {
@@ -54,6 +56,10 @@ class CudaMemory final : public DeviceMemory {
   Status follow(Gpu gpu, uint64_t stream, uint64_t follower) override {
     return orders_.follow(gpu, stream, follower);
   }
+  Status copy(std::span<const HostCopy> copies, CopyTo to, Gpu gpu, uint64_t stream) override {
+    return host_copies_.run(copies, to, gpu, stream);
+  }
+  void pin(std::span<const HostCopy> copies, Gpu gpu) override;
   // Logs the reason if there is no memory.
   std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes) override;
   void retire(std::shared_ptr<std::byte[]> memory, uint64_t stream) override;
@@ -83,6 +89,7 @@ class CudaMemory final : public DeviceMemory {
   GpuSums sums_;
   CopyProbe copies_;
   StreamOrders orders_;
+  HostCopies host_copies_;
   RetiredMemory retired_;
   PinnedPool pinned_;
   WorkMemory work_;

@@ -54,6 +54,21 @@ DirectWay way_of(const GpuSystem& system, const SystemGpu& gpu, const std::vecto
   return way;
 }
 
+// A container may show the PCIe tree of its host, and only some of the GPUs.
+void drop_gpus_of_others(GpuSystem& system) {
+  const auto has_uuid = [](const SystemGpu& gpu) { return !gpu.profile.uuid.empty(); };
+  if (!is_any_of(system.gpus, has_uuid)) return;
+  std::erase_if(system.gpus, [&](const SystemGpu& gpu) { return !has_uuid(gpu); });
+}
+
+// dma-buf needs the open kernel modules.
+void assume_the_best(GpuSystem& system) {
+  for (SystemGpu& gpu : system.gpus) {
+    gpu.profile.gpudirect = Known::yes;
+    gpu.profile.dma_buf = system.is_open == Known::no ? Known::no : Known::yes;
+  }
+}
+
 }  // namespace
 
 std::string DirectWay::text() const {
@@ -74,6 +89,25 @@ std::vector<DirectWay> direct_ways(GpuSystem system, const GpuDirectSetting& set
     ways.push_back(way_of(system, system.gpus[gpu], cells));
   }
   return ways;
+}
+
+CertainLosses certain_losses(GpuSystem system, const GpuDirectSetting& setting,
+                             std::span<const std::string> nics) {
+  drop_gpus_of_others(system);
+  assume_the_best(system);
+  const std::vector<DirectWay> ways = direct_ways(std::move(system), setting, nics);
+  CertainLosses found;
+  if (ways.empty()) return found;
+  for (const DirectWay& way : ways) found.texts.push_back(way.warning);
+  if (are_all_of(ways, [](const DirectWay& way) { return !way.warning.empty(); })) {
+    const std::string others =
+        ways.size() == 1 ? "" : cat(" No other GPU here has the direct way either.");
+    found.warning = ways.front().warning + others;
+  }
+  if (are_all_of(ways, [](const DirectWay& way) { return !way.status.ok(); })) {
+    found.status = ways.front().status;
+  }
+  return found;
 }
 
 const DirectWay* find_way(std::span<const DirectWay> ways, const GpuFacts& gpu) {

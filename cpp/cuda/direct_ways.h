@@ -30,6 +30,18 @@ struct DirectWay {
 std::vector<DirectWay> direct_ways(GpuSystem system, const GpuDirectSetting& setting,
                                    std::span<const std::string> nics);
 
+// Losses of the direct way that are certain before CUDA's driver is opened.
+struct CertainLosses {
+  std::string warning;             // no GPU here has the direct way; "": some GPU may have it
+  std::vector<std::string> texts;  // the warning of each GPU, as direct_ways() has it
+  Status status;                   // an error if the setting forces a way that every GPU lacks
+};
+
+// Pure. `system` has no facts of CUDA's driver, which are taken for the most favourable ones. Which
+// GPU this process will use is not known either, so a loss is certain only if each GPU has one.
+CertainLosses certain_losses(GpuSystem system, const GpuDirectSetting& setting,
+                             std::span<const std::string> nics);
+
 // The way of this GPU, or null.
 const DirectWay* find_way(std::span<const DirectWay> ways, const GpuFacts& gpu);
 

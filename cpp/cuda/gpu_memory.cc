@@ -1,5 +1,7 @@
 #include "cuda/gpu_memory.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace rdmacoll::cuda {
@@ -12,7 +14,9 @@ Address driver_address(const void* memory) { return reinterpret_cast<Address>(me
 Status GpuMemory::admit(Gpu gpu, const Log& log) {
   const DirectWay* found = way(gpu);
   if (found == nullptr) return {};
-  if (!found->warning.empty() && !is_warned_[static_cast<std::size_t>(gpu)].exchange(true)) {
+  const bool is_new = !found->warning.empty() &&
+                      std::find(said_.begin(), said_.end(), found->warning) == said_.end();
+  if (is_new && !is_warned_[static_cast<std::size_t>(gpu)].exchange(true)) {
     log.warning(found->warning);
   }
   return found->status;

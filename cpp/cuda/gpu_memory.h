@@ -17,12 +17,14 @@ namespace rdmacoll::cuda {
 
 class GpuMemory final : public GpuMemoryFacts {
  public:
-  // `ways`: a GPU that is missing there has no direct way.
-  GpuMemory(std::shared_ptr<Gpus> gpus, std::vector<DirectWay> ways)
-      : gpus_(std::move(gpus)), ways_(std::move(ways)) {}
+  // `ways`: a GPU that is missing there has no direct way. `said`: warnings that have been logged.
+  GpuMemory(std::shared_ptr<Gpus> gpus, std::vector<DirectWay> ways,
+            std::vector<std::string> said = {})
+      : gpus_(std::move(gpus)), ways_(std::move(ways)), said_(std::move(said)) {}
 
   // Call it when a GPU is used, from any thread. Logs the warning of a lost direct way once for
-  // each GPU. An error if the setting forces a way that the machine lacks.
+  // each GPU, unless it was said before. An error if the setting forces a way that the machine
+  // lacks.
   Status admit(Gpu gpu, const Log& log);
   // The ways of the GPUs that are used: "cuda:0 send staged, receive direct".
   std::string summary() const;
@@ -41,6 +43,7 @@ class GpuMemory final : public GpuMemoryFacts {
 
   const std::shared_ptr<Gpus> gpus_;
   const std::vector<DirectWay> ways_;
+  const std::vector<std::string> said_;
   std::array<std::atomic<bool>, Gpus::kGpusMax> is_warned_{};
 };
 

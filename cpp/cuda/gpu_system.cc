@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "base/small_range.h"
@@ -88,6 +89,38 @@ Status read_cuda(const std::string& library, std::vector<SystemGpu>& gpus) {
   return add_cuda_facts(*driver, gpus);
 }
 
+// `add_cuda` adds the facts of CUDA to those of NVML and of the PCIe tree.
+GpuSystem read_system(const SystemRoots& roots, const std::function<void(GpuSystem&)>& add_cuda) {
+  GpuSystem system;
+  const PciTree tree(roots.sys);
+  const NvmlFacts nvml = read_nvml(roots.nvml_library);
+  system.nvml_problem = nvml.problem;
+  add_nvml_facts(nvml, system.gpus);
+  for (const std::string& address : tree.nvidia_gpus()) gpu_at(system.gpus, address);
+  const std::string version = content(roots.proc + "/driver/nvidia/version");
+  if (!version.empty()) {
+    system.is_open = version.find("Open Kernel Module") != version.npos ? Known::yes : Known::no;
+  }
+  system.driver_version =
+      nvml.driver_version.empty() ? driver_version_in(version) : nvml.driver_version;
+  add_cuda(system);
+  std::sort(system.gpus.begin(), system.gpus.end(), [](const SystemGpu& a, const SystemGpu& b) {
+    return a.profile.address < b.profile.address;
+  });
+  for (SystemGpu& gpu : system.gpus) {
+    gpu.place = tree.place(gpu.profile.address);
+    if (gpu.profile.name.empty()) gpu.profile.name = "NVIDIA GPU";
+  }
+  system.nics = tree.nics();
+  system.numa_nodes = tree.numa_nodes();
+  system.host.sys_is_readable = tree.is_readable();
+  system.host.driver_major = std::atoi(system.driver_version.c_str());
+  system.module_name = loaded_module(roots, system.host.peer_module);
+  const std::string release = content(roots.proc + "/sys/kernel/osrelease");
+  std::sscanf(release.c_str(), "%d.%d", &system.kernel_major, &system.kernel_minor);
+  return system;
+}
+
 // One NIC that can do what the setting forces is enough, since the job may use that one.
 void forgive_other_nics(const GpuSystem& system, std::vector<Cell>& cells) {
   for (std::size_t gpu = 0; gpu < system.gpus.size(); ++gpu) {
@@ -141,36 +174,22 @@ Status add_cuda_facts(const Driver& driver, std::vector<SystemGpu>& gpus) {
   return {};
 }
 
+bool has_gpu_driver(const SystemRoots& roots) {
+  std::error_code error;
+  return std::filesystem::exists(roots.proc + "/driver/nvidia/version", error) ||
+         std::filesystem::exists(roots.sys + "/module/nvidia", error);
+}
+
 GpuSystem read_gpu_system(const SystemRoots& roots) {
-  GpuSystem system;
-  const PciTree tree(roots.sys);
-  const NvmlFacts nvml = read_nvml(roots.nvml_library);
-  system.nvml_problem = nvml.problem;
-  add_nvml_facts(nvml, system.gpus);
-  for (const std::string& address : tree.nvidia_gpus()) gpu_at(system.gpus, address);
-  system.driver_version = nvml.driver_version;
-  if (system.driver_version.empty()) {
-    system.driver_version = driver_version_in(content(roots.proc + "/driver/nvidia/version"));
-  }
-  if (!system.gpus.empty()) {
+  return read_system(roots, [&](GpuSystem& system) {
+    if (system.gpus.empty()) return;
     const Status status = read_cuda(roots.cuda_library, system.gpus);
     if (!status.ok()) system.cuda_problem = status.message();
-  }
-  std::sort(system.gpus.begin(), system.gpus.end(), [](const SystemGpu& a, const SystemGpu& b) {
-    return a.profile.address < b.profile.address;
   });
-  for (SystemGpu& gpu : system.gpus) {
-    gpu.place = tree.place(gpu.profile.address);
-    if (gpu.profile.name.empty()) gpu.profile.name = "NVIDIA GPU";
-  }
-  system.nics = tree.nics();
-  system.numa_nodes = tree.numa_nodes();
-  system.host.sys_is_readable = tree.is_readable();
-  system.host.driver_major = std::atoi(system.driver_version.c_str());
-  system.module_name = loaded_module(roots, system.host.peer_module);
-  const std::string release = content(roots.proc + "/sys/kernel/osrelease");
-  std::sscanf(release.c_str(), "%d.%d", &system.kernel_major, &system.kernel_minor);
-  return system;
+}
+
+GpuSystem read_gpu_system_without_cuda(const SystemRoots& roots) {
+  return read_system(roots, [](GpuSystem&) {});
 }
 
 std::vector<Cell> decide_all(const GpuSystem& system, const GpuDirectSetting& setting,

@@ -30,7 +30,8 @@ struct GpuSystem {
   std::string driver_version;  // "470.256.02"; "": not known
   std::string cuda_problem;    // why the CUDA driver tells nothing; "": it does
   std::string nvml_problem;
-  std::string module_name;  // the loaded peer-memory module; "": none, or not known
+  std::string module_name;         // the loaded peer-memory module; "": none, or not known
+  Known is_open = Known::unknown;  // NVIDIA's kernel modules are the open ones
   int kernel_major = 0;
   int kernel_minor = 0;
   int numa_nodes = 0;
@@ -39,8 +40,14 @@ struct GpuSystem {
   std::vector<NicPlace> nics;   // by name
 };
 
+// Whether NVIDIA's kernel modules are loaded. Without them no process uses a GPU. Looks at two
+// files.
+bool has_gpu_driver(const SystemRoots& roots);
+
 // Reads all facts. The CUDA driver is asked only if there is a GPU, and makes no context.
 GpuSystem read_gpu_system(const SystemRoots& roots);
+// The same, but without the facts of the CUDA driver, which is not opened.
+GpuSystem read_gpu_system_without_cuda(const SystemRoots& roots);
 
 // The parts of it: each adds its facts to the GPUs that are there, and GPUs that it knows alone.
 void add_nvml_facts(const NvmlFacts& nvml, std::vector<SystemGpu>& gpus);

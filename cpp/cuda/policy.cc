@@ -118,12 +118,6 @@ Obstacle hard_obstacle(const PolicyFacts& facts) {
     return {Cause::gpu_unsupported, cat(gpu.name, " has no GPUDirect RDMA"),
             "Use a GPU of the Tesla, Quadro or data-centre series"};
   }
-  if (facts.memory_is_capable == Known::no) {
-    return {Cause::memory_not_capable,
-            "memory of this allocator is not capable of GPUDirect RDMA (cuMemAllocAsync, virtual "
-            "memory)",
-            "Allocate by cuMemAlloc, or set gpuDirectRDMACapable for virtual memory"};
-  }
   if (facts.ability.peer_memory == Known::no && facts.ability.dma_buf == Known::no) {
     return {Cause::nic_unsupported, cat("the driver of ", facts.nic, " registers no GPU memory"),
             "Use an adapter whose driver does (ConnectX), or a newer kernel and driver"};
@@ -183,19 +177,6 @@ std::string place_text(const PciWay& way) {
   }
 }
 
-std::string rate_text(double gigabytes) {
-  // Tenths are enough for a sentence.
-  const auto tenths = static_cast<int64_t>(gigabytes * 10 + 0.5);
-  return cat(tenths / 10, ".", tenths % 10, " GB/s");
-}
-
-DirectionDecision by_rates(Way direct, const MeasuredRates& rates) {
-  const std::string both = cat(rate_text(rates.direct), " direct and ", rate_text(rates.staged),
-                               " staged were measured");
-  if (rates.direct >= rates.staged) return {.way = direct, .why = both};
-  return staged({Cause::measured_slower, both, ""}, false);
-}
-
 std::string slow_reads(const GpuProfile& gpu) {
   if (gpu.capability == 0) {
     return "the GPU's capability is not known, and a NIC reads older GPUs' memory slowly";
@@ -206,8 +187,6 @@ std::string slow_reads(const GpuProfile& gpu) {
 // The decision without a setting. Obstacles that no cure of another one would remove come first, so
 // that a cure that is named does help.
 DirectionDecision decide_automatically(const PolicyFacts& facts, Direction direction) {
-  const MeasuredRates& rates =
-      direction == Direction::send ? facts.send_rates : facts.receive_rates;
   const GpuProfile& gpu = facts.gpu;
   const PciWay& way = facts.way;
   const bool is_expected = facts.is_used || facts.nearer_nic.empty();
@@ -215,8 +194,7 @@ DirectionDecision decide_automatically(const PolicyFacts& facts, Direction direc
   if (hard.cause == Cause::software_nic || hard.cause == Cause::gpu_unsupported) {
     return staged(std::move(hard), false);
   }
-  if (direction == Direction::send && !rates.is_known() && gpu.capability < kFastReads &&
-      !gpu.has_nvlink) {
+  if (direction == Direction::send && gpu.capability < kFastReads && !gpu.has_nvlink) {
     return staged({Cause::slow_reads, slow_reads(gpu),
                    "Use a GPU of capability 8.0 or newer, or try RDMACOLL_GPUDIRECT=send:force"},
                   false);
@@ -226,15 +204,13 @@ DirectionDecision decide_automatically(const PolicyFacts& facts, Direction direc
                    nearer(facts, "Put the NIC into a slot at the GPU's socket")},
                   is_expected);
   }
-  if ((way.distance == Distance::phb || way.distance == Distance::node) && !rates.is_known()) {
+  if (way.distance == Distance::phb || way.distance == Distance::node) {
     return staged({Cause::no_shared_switch,
                    cat("no PCIe switch connects the GPU and the NIC (", text(way.distance), ")"),
                    nearer(facts, "Put both below one PCIe switch")},
                   false);
   }
   if (hard.cause != Cause::none) return staged(std::move(hard), is_expected);
-  const Way direct = registration(facts);
-  if (rates.is_known()) return by_rates(direct, rates);
   if (way.distance == Distance::unknown) return staged(unknown_distance(facts), is_expected);
   if (way.redirects == Known::yes) {
     return staged(
@@ -249,7 +225,7 @@ DirectionDecision decide_automatically(const PolicyFacts& facts, Direction direc
          "Boot with iommu=pt, or turn the IOMMU off in the firmware"},
         is_expected);
   }
-  return {.way = direct, .why = place_text(way)};
+  return {.way = registration(facts), .why = place_text(way)};
 }
 
 std::string_view verb_of(Direction direction) {

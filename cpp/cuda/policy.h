@@ -46,14 +46,6 @@ struct HostFacts {
   int driver_major = 0;  // the version of NVIDIA's driver: 470; 0: not known
 };
 
-// Measured costs of one direction, in GB/s. They replace the rules of thumb.
-struct MeasuredRates {
-  double direct = 0;  // 0: not measured
-  double staged = 0;
-
-  bool is_known() const { return direct > 0 && staged > 0; }
-};
-
 // All that decides about one GPU and one NIC.
 struct PolicyFacts {
   GpuProfile gpu;
@@ -62,10 +54,7 @@ struct PolicyFacts {
   NicAbility ability;
   PciWay way;
   HostFacts host;
-  Known memory_is_capable = Known::unknown;  // the attribute of the memory itself
-  uint64_t registered_bytes = 256 << 20;     // to be registered, which needs as much of BAR1
-  MeasuredRates send_rates;
-  MeasuredRates receive_rates;
+  uint64_t registered_bytes = 256 << 20;  // to be registered, which needs as much of BAR1
   GpuDirectSetting setting;
   std::string nearer_nic;  // a usable NIC that is nearer to this GPU; "": there is none
   bool is_used = false;    // the job sends through this NIC, even if another one is nearer
@@ -94,7 +83,6 @@ enum class Cause : uint8_t {
   mig,
   old_driver,
   no_dma_buf,
-  memory_not_capable,
   turned_off,
   nic_unsupported,
   flat_tree,
@@ -105,7 +93,6 @@ enum class Cause : uint8_t {
   gpu_unsupported,
   slow_reads,
   no_shared_switch,
-  measured_slower,
 };
 std::string_view text(Cause cause);  // "module_missing"
 

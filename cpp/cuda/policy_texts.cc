@@ -64,7 +64,7 @@ std::string_view text(WriteFlush flush) {
 }
 
 std::string_view text(Cause cause) {
-  constexpr std::array<std::string_view, 21> kNames = {"none",
+  constexpr std::array<std::string_view, 19> kNames = {"none",
                                                        "module_missing",
                                                        "bar1_too_small",
                                                        "far_socket",
@@ -74,7 +74,6 @@ std::string_view text(Cause cause) {
                                                        "mig",
                                                        "old_driver",
                                                        "no_dma_buf",
-                                                       "memory_not_capable",
                                                        "turned_off",
                                                        "nic_unsupported",
                                                        "flat_tree",
@@ -83,9 +82,8 @@ std::string_view text(Cause cause) {
                                                        "software_nic",
                                                        "gpu_unsupported",
                                                        "slow_reads",
-                                                       "no_shared_switch",
-                                                       "measured_slower"};
-  static_assert(kNames.size() == static_cast<std::size_t>(Cause::measured_slower) + 1);
+                                                       "no_shared_switch"};
+  static_assert(kNames.size() == static_cast<std::size_t>(Cause::no_shared_switch) + 1);
   return kNames[static_cast<std::size_t>(cause)];
 }
 

@@ -25,6 +25,7 @@ NewSlab::NewSlab(std::shared_ptr<Gpus> gpus, Gpu gpu, uint64_t bytes)
 
 void NewSlab::make() {
   status_ = allocate();
+  if (status_.ok()) status_ = check_capable();
   if (status_.ok()) status_ = describe();
   if (!status_.ok()) release();
   is_ended_.store(true, std::memory_order_release);
@@ -39,6 +40,21 @@ Status NewSlab::allocate() {
                                   cat("cuMemAlloc of ", bytes_text(slab_.bytes))));
   slab_.begin = address;
   return {};
+}
+
+// Without CUDA IPC the driver's error names no reason.
+Status NewSlab::check_capable() const {
+  const Driver& driver = gpus_->driver();
+  unsigned is_capable = 0;
+  RC_RETURN_IF_ERROR(driver.check(
+      driver.call.cuPointerGetAttribute(
+          &is_capable, static_cast<int>(PointerAttribute::is_legacy_cuda_ipc_capable), slab_.begin),
+      "cuPointerGetAttribute of IS_LEGACY_CUDA_IPC_CAPABLE"));
+  if (is_capable != 0) return {};
+  return {Code::failed,
+          cat("memory of ", gpus_->facts(gpu_).text(),
+              " is not capable of CUDA IPC (IS_LEGACY_CUDA_IPC_CAPABLE is 0), as on integrated and "
+              "some virtual GPUs. Set RDMACOLL_CUDA_IPC=off to silence this.")};
 }
 
 Status NewSlab::describe() {

@@ -31,6 +31,7 @@ class NewSlab {
 
  private:
   Status allocate();
+  Status check_capable() const;
   Status describe();
   void release();
 

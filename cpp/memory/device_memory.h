@@ -5,12 +5,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "base/status.h"
 #include "memory/memory_kind.h"
 #include "memory/stream_order.h"
 
 namespace rdmacoll {
+
+// Memory of a GPU, and memory of the host that is copied to it or from it.
+struct HostCopy {
+  std::byte* on_gpu = nullptr;
+  std::byte* on_host = nullptr;
+  uint64_t bytes = 0;
+};
+enum class CopyTo : uint8_t { host, gpu };
 
 class DeviceMemory {
  public:
@@ -27,6 +36,12 @@ class DeviceMemory {
   // Makes the stream `follower` wait for the present work of another one. `gpu`: the one of default
   // streams.
   virtual Status follow(Gpu gpu, uint64_t stream, uint64_t follower) = 0;
+  // Copies all of this, after the present work of the stream. Waits for the end, so later work of
+  // any stream comes after it. `gpu`: the GPU of the memory, and of default streams.
+  virtual Status copy(std::span<const HostCopy> copies, CopyTo to, Gpu gpu, uint64_t stream) = 0;
+  // Pins memory of the engine's pool, so that copies need no memory of the driver. Call it while
+  // holding the baton.
+  virtual void pin(std::span<const HostCopy> copies, Gpu gpu) = 0;
   // Allocates memory of a GPU for a result, with an address even for no bytes. Null: there is none.
   // The memory may outlive this object.
   virtual std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes) = 0;

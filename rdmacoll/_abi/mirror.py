@@ -11,7 +11,7 @@ _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 ABI_VERSION = 1
-HEADER_HASH = 0x0460FDDD0A7E6ED7
+HEADER_HASH = 0x57875706043128E2
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -257,6 +257,21 @@ class EngineApi(ctypes.Structure):
                 ctypes.c_int32,
                 ctypes.c_uint64,
                 ctypes.c_uint64,
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "gpu_copy",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.c_uint64,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                _ADDRESSES,
+                _ADDRESSES,
+                ctypes.POINTER(ctypes.c_uint64),
                 _ADDRESSES,
             ),
         ),

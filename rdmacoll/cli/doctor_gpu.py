@@ -53,7 +53,8 @@ def direct(machine: Machine) -> Iterator[Finding]:
         yield problem(
             "GPU memory",
             error,
-            why="RDMACOLL_GPUDIRECT demands a direct way; without one, the start fails",
+            why="RDMACOLL_GPUDIRECT demands a direct way; without one, the start or the first "
+            "array on a GPU fails",
             cure=f"follow the message; RDMACOLL_GPUDIRECT={report['setting']} demands it",
             check=_CHECK,
         )

@@ -174,6 +174,7 @@ Result cuIpcGetMemHandle(MemoryHandle* handle, Address address) {
     Allocation* const own = all.memory.find(address);
     if (!own || own->is_managed || own->is_pooled || own->is_imported || own->created != 0)
       return kInvalidValue;
+    if (!all.facts(own->gpu).has_ipc) return kNotSupported;
     const AddressSpace& space = all.memory.space(own->gpu);
     IpcHandle made = {};
     std::memcpy(made.mark, kIpcMark, sizeof kIpcMark);

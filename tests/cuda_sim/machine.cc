@@ -134,6 +134,7 @@ void replace(const Json& from, GpuFacts& gpu) {
   replace(from, "bar1_bytes", gpu.bar1_bytes);
   replace(from, "peers", gpu.peers);
   replace(from, "mig", gpu.is_mig);
+  replace(from, "ipc", gpu.has_ipc);
   const Json* attributes = from.find("attributes");
   if (!attributes) return;
   for (const auto& [number, value] : attributes->members) {

@@ -3,7 +3,8 @@
 // CUDA_SIM_MACHINE names one (k80, h100, h100x2) or a JSON file:
 //   {"base": "k80", "cuda": 11040, "driver": "470.256.02", "ptx": 74, "nvml_order": [1, 0],
 //    "gpus": [{"name": "Tesla K80", "uuid": "GPU-...", "pci": "0000:05:00.0", "bytes": 12e9,
-//              "bar1_bytes": 17179869184, "attributes": {"116": 1}, "peers": [1], "mig": false}],
+//              "bar1_bytes": 17179869184, "attributes": {"116": 1}, "peers": [1], "mig": false,
+//              "ipc": true}],
 //    "failures": {"cuInit": 999}}
 // Every member is optional. A function in `failures` returns this result always. A value replaces
 // that of `base`; attributes with value null are unknown to the driver. CUDA_VISIBLE_DEVICES hides
@@ -25,6 +26,7 @@ struct GpuFacts {
   std::size_t bytes = 0;
   std::size_t bar1_bytes = 0;
   bool is_mig = false;
+  bool has_ipc = true;            // other processes open its memory
   std::vector<int> peers;         // places in Machine::gpus
   std::map<int, int> attributes;  // CUdevice_attribute; an absent one is unknown
 

@@ -183,5 +183,15 @@ RC_SIM_EXPORT int nvmlDeviceGetMigMode(NvmlDevice device, unsigned* now, unsigne
   });
 }
 
+RC_SIM_EXPORT int nvmlDeviceGetCudaComputeCapability(NvmlDevice device, int* major, int* minor) {
+  return of_nvml_device("nvmlDeviceGetCudaComputeCapability", device,
+                        [&](Driver& all, int place) -> int {
+                          const GpuFacts& gpu = all.machine->gpus[place];
+                          *major = gpu.attribute(DeviceAttribute::capability_major);
+                          *minor = gpu.attribute(DeviceAttribute::capability_minor);
+                          return kNvmlSuccess;
+                        });
+}
+
 }  // extern "C"
 }  // namespace rdmacoll::cuda_sim

@@ -38,7 +38,7 @@ Result tell_allocation(Driver& all, const Allocation& own, PointerAttribute whic
     case PointerAttribute::device_ordinal:
       return give<int>(value, own.gpu);
     case PointerAttribute::is_legacy_cuda_ipc_capable:
-      return give<unsigned>(value, is_plain && !own.is_imported);
+      return give<unsigned>(value, is_plain && !own.is_imported && facts.has_ipc);
     case PointerAttribute::range_start:
       return give(value, own.address);
     case PointerAttribute::range_size:

@@ -32,6 +32,7 @@ struct DirectModel {
   int gpus;
   GpuWays ways;  // the policy's choice
   bool has_dma_buf;
+  bool has_open_modules = true;  // NVIDIA's
 };
 
 // A machine, of which all ranks have their own copy. Each has its own NICs, and all share the GPUs.
@@ -42,6 +43,10 @@ class DirectMachine {
       : model_(model), sys_(cat(data, "/pci_trees/", model.tree, ".txt")) {
     const std::filesystem::path proc = proc_.path();
     std::ofstream(proc / "modules") << "nvidia 56598528 147 - Live 0x0\n" << model.modules;
+    std::filesystem::create_directories(proc / "driver/nvidia");
+    std::ofstream(proc / "driver/nvidia/version")
+        << "NVRM version: NVIDIA UNIX " << (model.has_open_modules ? "Open Kernel Module for " : "")
+        << "x86_64 " << (model.has_open_modules ? "" : "Kernel Module ") << " 535.54.03  Release\n";
     std::filesystem::create_directories(proc / "sys/kernel");
     std::ofstream(proc / "sys/kernel/osrelease") << "6.1.0-18-amd64\n";
     std::ofstream(proc / "machine.json") << model.driver;

@@ -2,9 +2,6 @@
 // simulated NICs register it through that driver, and a recorded PCIe tree decides the ways.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
@@ -13,111 +10,11 @@
 #include <vector>
 
 #include "base/runtime_library.h"
-#include "every_kind.h"
-#include "multiprocess/device_arrays.h"
-#include "multiprocess/direct_machine.h"
-#include "multiprocess/local_world.h"
+#include "multiprocess/direct_world.h"
 #include "sanitized.h"
-#include "sim/values.h"
 
 namespace rdmacoll {
 namespace {
-
-constexpr GpuWays kStaged{};
-constexpr GpuWays kBoth{.sends = true, .receives = true};
-constexpr GpuWays kReceives{.receives = true};
-
-constexpr const char* kModule = "nvidia_peermem 16384 0 - Live 0x0\n";
-
-// Each registers and flushes in another way.
-constexpr DirectModel kModels[] = {
-    {"dma_buf", R"({"base": "h100"})", "hgx_h100", "mlx5_0", "", 1, kBoth, true},
-    {"module_flushed_by_call",
-     R"({"base": "h100", "cuda": 12000, "driver": "525.60.13",
-         "gpus": [{"name": "NVIDIA A100", "attributes": {"75": 8, "118": 0, "124": 0}}]})",
-     "hgx_h100", "mlx5_0", kModule, 1, kBoth, false},
-    {"small_bar1_flushed_by_reads",
-     R"({"base": "h100", "cuda": 12000, "driver": "525.60.13",
-         "gpus": [{"name": "NVIDIA A100", "bar1_bytes": 306184192,
-                   "attributes": {"75": 8, "117": 0, "118": 0, "124": 0}}]})",
-     "hgx_h100", "mlx5_0", kModule, 1, kBoth, false},
-    {"dma_buf_flushed_by_reads",
-     R"({"base": "h100", "gpus": [{"attributes": {"75": 8, "117": 0, "118": 0}}]})", "hgx_h100",
-     "mlx5_0", "", 1, kBoth, true},
-    {"k80", R"({"base": "k80", "gpus": [{"pci": "0000:06:00.0"}, {"pci": "0000:07:00.0"}]})",
-     "k80_two_sockets", "mlx4_0", kModule, 2, kReceives, false},
-};
-
-DirectMachine& machine_of(int model) {
-  static std::array<std::unique_ptr<DirectMachine>, std::size(kModels)> machines;
-  auto& machine = machines.at(static_cast<std::size_t>(model));
-  if (machine == nullptr) machine = std::make_unique<DirectMachine>(kModels[model], RC_TEST_DATA);
-  return *machine;
-}
-
-// A world whose ranks are hosts, each with a NIC that accesses its GPU.
-class DirectWorld {
- public:
-  DirectWorld(int ranks, int model, const std::string& settings = "")
-      : machine_(machine_of(model)), fabric_({.seed = static_cast<uint64_t>(91 + model)}) {
-    machine_.gpus().reset_counters();
-    std::vector<SessionMachine> hosts;
-    for (int rank = 0; rank < ranks; ++rank) hosts.push_back(machine_.host(fabric_, rank));
-    world_ = std::make_unique<LocalWorld>(ranks, machine_.settings() + settings, hosts);
-  }
-  ~DirectWorld() {
-    world_.reset();
-    EXPECT_EQ(fabric_.counters().changed_under_way, 0U);
-    const verbs_sim::CudaGpuCounters counters = machine_.gpus().counters();
-    EXPECT_EQ(counters.stale_accesses, 0U);
-    EXPECT_EQ(counters.unsynchronized, 0U);
-    EXPECT_TRUE(may_refuse_ || counters.bar1_refusals == 0U) << counters.bar1_refusals;
-    EXPECT_EQ(machine_.gpus().bar1_used(), 0U);
-  }
-
-  int ranks() const { return world_->size(); }
-  Session& rank(int rank) { return world_->rank(rank); }
-  void each(const std::function<void(int rank)>& body) { world_->each(body); }
-  verbs_sim::CudaGpus& gpus() { return machine_.gpus(); }
-  verbs_sim::ThreadedFabric& fabric() { return fabric_; }
-  void allow_refusals() { may_refuse_ = true; }
-  // A caller on the rank's GPU.
-  std::unique_ptr<DeviceCaller> caller(int rank) {
-    return std::make_unique<DeviceCaller>(rank % machine_.model().gpus, machine_.driver());
-  }
-  uint64_t sum(std::string_view name) {
-    uint64_t total = 0;
-    for (int rank = 0; rank < ranks(); ++rank) total += metric(world_->rank(rank), name);
-    return total;
-  }
-  // Runs the operation on all ranks, on GPUs where `is_on_gpu` says so, and checks its results.
-  void run_kind(
-      const SimOperation& operation,
-      const std::function<bool(int)>& is_on_gpu = [](int) { return true; }) {
-    each([&](int number) {
-      const std::unique_ptr<DeviceCaller> own = caller(number);
-      SimMemory memory;
-      Request request = sim_request(operation, number, number % 2 == 0, memory);
-      Status status = is_on_gpu(number) ? own->take(rank(number), request) : Status();
-      ASSERT_TRUE(status.ok()) << status.message();
-      const auto submitted = std::make_shared<Operation>(std::move(request));
-      status = rank(number).driver().submit_and_wait(submitted, 60 * kSecond);
-      ASSERT_TRUE(status.ok()) << status.message();
-      ASSERT_TRUE(submitted->done()) << rank(number).state();
-      status = follow_end(*submitted);
-      ASSERT_TRUE(status.ok()) << status.message();
-      if (is_on_gpu(number)) own->fetch(*submitted);
-      EXPECT_EQ(sim_error(operation, ranks(), number, *submitted), "")
-          << operation.name << " on rank " << number;
-    });
-  }
-
- private:
-  DirectMachine& machine_;
-  verbs_sim::ThreadedFabric fabric_;
-  std::unique_ptr<LocalWorld> world_;
-  bool may_refuse_ = false;  // the driver may have no BAR1 for a registration
-};
 
 class GpuDirect : public testing::TestWithParam<std::tuple<int, int>> {
  protected:
@@ -163,11 +60,6 @@ INSTANTIATE_TEST_SUITE_P(hosts, GpuDirect,
                          });
 
 // ---- the ways ----
-
-SimOperation broadcast_of(int64_t rows) {
-  return {.kind = Kind::broadcast, .root = 1, .name = "weights", .shapes = {{rows, 2}, {rows, 3}}};
-}
-SimOperation sum_of(int64_t rows) { return {.name = "gradients", .shapes = {{rows, 2}, {rows}}}; }
 
 // An array of the rank, which each rank has in place.
 void broadcast_in_place(DirectWorld& world, std::size_t count) {
@@ -229,103 +121,6 @@ TEST(GpuDirectWay, of_some_ranks_alone_serves_mixed_worlds) {
       if (testing::Test::HasFailure()) return;
     }
     EXPECT_GT(world.sum("bytes_direct_received"), 0U);
-  }
-}
-
-// ---- memory that comes and goes ----
-
-// Freed addresses are given again at once, with another buffer id.
-TEST(GpuDirectMemory, that_is_freed_and_allocated_anew_is_never_reached_by_an_old_key) {
-  for (const int model : {0, 1, 4}) {
-    DirectWorld world(2, model);
-    std::atomic<int> reused = 0;
-    world.each([&](int rank) {
-      const std::unique_ptr<DeviceCaller> own = world.caller(rank);
-      std::byte* last = nullptr;
-      for (int step = 0; step < 30; ++step) {
-        const std::size_t count = 60'000 + 40'000 * (static_cast<std::size_t>(step) % 3);
-        std::vector<float> values(count, static_cast<float>(rank * 100 + step));
-        Request request = in_place(Kind::broadcast, Dtype::float32, values, cat("step", step));
-        request.root = SetRank(step % 2);
-        ASSERT_TRUE(own->take(world.rank(rank), request).ok());
-        std::byte* const memory = request.tensors[0].output;
-        reused += memory == last ? 1 : 0;
-        last = memory;
-        const Status status = run(world.rank(rank), std::move(request));
-        ASSERT_TRUE(status.ok()) << status.message();
-        own->download(values.data(), memory, count * sizeof(float));
-        ASSERT_EQ(values, std::vector<float>(count, static_cast<float>(step % 2 * 100 + step)));
-        own->free();
-      }
-    });
-    EXPECT_GT(reused.load(), 5);
-    EXPECT_GT(world.sum("bytes_direct_received"), 1'000'000U);
-  }
-}
-
-// One allocation is larger than BAR1, and each of the others takes a third of it.
-void use_much_memory(DirectWorld& world, const std::function<bool(int)>& is_on_gpu) {
-  constexpr std::size_t kAllocations = 5, kCount = 50'000;
-  world.each([&](int rank) {
-    const std::unique_ptr<DeviceCaller> own = world.caller(rank);
-    std::vector<std::byte*> arrays;
-    for (std::size_t i = 0; i < kAllocations && is_on_gpu(rank); ++i) {
-      arrays.push_back(own->allocate((i == 0 ? 300U : 80U) << 20));
-    }
-    for (int step = 0; step < 20; ++step) {
-      std::vector<float> values(kCount, static_cast<float>(rank * 100 + step));
-      Request request = in_place(Kind::broadcast, Dtype::float32, values, "weights");
-      request.root = SetRank(0);
-      // A place in the middle, which differs between the ranks.
-      std::byte* memory = nullptr;
-      if (is_on_gpu(rank)) {
-        memory = arrays[static_cast<std::size_t>(step) % kAllocations] + (std::size_t{30} << 20) +
-                 4 * static_cast<std::size_t>(rank);
-        own->upload(memory, values.data(), kCount * sizeof(float));
-        request.tensors[0].input = request.tensors[0].output = memory;
-        ASSERT_TRUE(use_stream(world.rank(rank), own->stream(), request).ok());
-      }
-      const Status status = run(world.rank(rank), std::move(request));
-      ASSERT_TRUE(status.ok()) << status.message();
-      if (is_on_gpu(rank)) own->download(values.data(), memory, kCount * sizeof(float));
-      ASSERT_EQ(values, std::vector<float>(kCount, static_cast<float>(step)));
-    }
-  });
-}
-
-TEST(GpuDirectMemory, beyond_bar1_takes_turns) {
-  DirectWorld world(2, 2);
-  use_much_memory(world, [](int rank) { return rank == 1; });
-  EXPECT_EQ(world.sum("bytes_direct_received"), 20U * 50'000 * sizeof(float));
-  EXPECT_EQ(world.sum("bytes_staged"), 0U);
-}
-
-// The two ranks are processes that do not know of each other's registrations.
-TEST(GpuDirectMemory, of_ranks_that_share_a_small_bar1_is_staged_where_no_room_is_left) {
-  DirectWorld world(2, 2);
-  world.allow_refusals();
-  use_much_memory(world, [](int) { return true; });
-  EXPECT_GT(world.gpus().counters().bar1_refusals, 0U);
-  EXPECT_GT(world.sum("bytes_direct_received"), 0U);
-  EXPECT_GT(world.sum("bytes_staged"), 0U);
-}
-
-// Other processes may have taken BAR1. A batch is staged then, and later ones are direct again.
-TEST(GpuDirectMemory, whose_registration_fails_is_staged_until_it_succeeds) {
-  for (const int model : {0, 1}) {
-    DirectWorld world(2, model);
-    world.run_kind(sum_of(30'000));
-    const auto received = [&] { return world.sum("bytes_direct_received"); };
-    uint64_t before = received();
-    EXPECT_GT(before, 0U);
-    world.gpus().refuse_registrations(1, 1000);
-    world.run_kind(broadcast_of(60'000));
-    world.run_kind(sum_of(30'000));
-    EXPECT_EQ(received(), before);
-    world.gpus().refuse_registrations(0, 0);
-    before = received();
-    world.run_kind(broadcast_of(60'000));
-    EXPECT_GT(received(), before);
   }
 }
 

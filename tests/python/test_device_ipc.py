@@ -175,6 +175,24 @@ def test_what_a_driver_refuses_is_staged_and_said_once(tmp_path, failures, reaso
         assert reason in said[0], rank.output
 
 
+@pytest.mark.slow
+def test_a_gpu_without_cuda_ipc_is_staged_and_named(tmp_path):
+    without = machine(tmp_path, gpus=[{"ipc": False}, {}])
+    outcome = run_body(
+        STAGED
+        + """
+count = device_array._gpu(0).cuda.library.cuda_sim_count
+assert count(b"calls cuIpcGetMemHandle") == 0      # the attribute decides
+""",
+        CUDA_SIM_MACHINE=without,
+        RDMACOLL_CUDA_IPC="always",
+    )
+    for rank in outcome.ranks:
+        said = [line for line in rank.output.splitlines() if "go through host memory" in line]
+        assert len(said) == 1, rank.output
+        assert "is not capable of CUDA IPC (IS_LEGACY_CUDA_IPC_CAPABLE is 0)" in said[0], rank.output
+
+
 def test_gpus_without_access_to_each_other_are_staged(tmp_path):
     body = "device_array.Device(me).__enter__()\n" + STAGED
     lonely = machine(tmp_path, gpus=[{"peers": []}, {"peers": []}])

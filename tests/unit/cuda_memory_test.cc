@@ -151,6 +151,43 @@ TEST_F(CudaMemoryOfGpus, makes_slabs_while_no_call_waits) {
   EXPECT_EQ(said.find("cuIpcGetMemHandle"), said.rfind("cuIpcGetMemHandle"));
 }
 
+TEST_F(CudaMemoryOfGpus, of_a_gpu_without_cuda_ipc_is_not_shared_and_named) {
+  const Gpu gpu = use(0);
+  GpuWork& work = memory->work();
+  cuda.has_ipc = false;
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(work.prepare(gpu, 1 << 20), 0);
+    memory->thread().finish();
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("is not capable of CUDA IPC (IS_LEGACY_CUDA_IPC_CAPABLE is 0)"));
+  EXPECT_EQ(said.find("CUDA IPC"), said.rfind("CUDA IPC (")) << "said once: " << said;
+  EXPECT_EQ(cuda.count("cuIpcGetMemHandle"), 0);
+  EXPECT_EQ(cuda.count("cuMemFree"), 1);
+}
+
+TEST_F(CudaMemoryOfGpus, is_copied_after_the_work_of_a_stream_and_on_another_one) {
+  const Gpu gpu = use(0);
+  std::vector<std::byte> host(64, std::byte{7});
+  std::byte* const array = cuda.place(64);
+  const HostCopy copy{array, host.data(), host.size()};
+  const uint64_t stream = reinterpret_cast<uint64_t>(cuda.stream_of_caller());
+  const int streams = cuda.live_streams;
+  for (const CopyTo to : {CopyTo::gpu, CopyTo::host}) {
+    const Status status = memory->copy(std::span(&copy, 1), to, gpu, stream);
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  EXPECT_EQ(cuda.live_streams, streams + 1) << "one stream serves again";
+  EXPECT_EQ(array[63], std::byte{7});
+  EXPECT_TRUE(memory->copy({}, CopyTo::host, gpu, stream).ok());
+  EXPECT_THAT(memory->copy(std::span(&copy, 1), CopyTo::host, gpu, 0).message(),
+              HasSubstr("stream"));
+  cuda.fails["cuMemcpyDtoHAsync"] = kInvalidValue;
+  EXPECT_THAT(memory->copy(std::span(&copy, 1), CopyTo::host, gpu, stream).message(),
+              HasSubstr("a copy of 64 B"));
+}
+
 // A kernel of the program may run for ever.
 TEST_F(CudaMemoryOfGpus, ends_though_the_driver_does_not_return) {
   const Gpu gpu = use(0);

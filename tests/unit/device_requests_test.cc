@@ -45,6 +45,8 @@ struct FakeMemory final : DeviceMemory {
     if (recorded.ok()) order = std::make_shared<NoOrder>();
     return recorded;
   }
+  Status copy(std::span<const HostCopy>, CopyTo, Gpu, uint64_t) override { return Status::busy(); }
+  void pin(std::span<const HostCopy>, Gpu) override {}
   Status follow(Gpu gpu, uint64_t stream, uint64_t follower) override {
     calls.push_back(std::to_string(follower) + " follows " + std::to_string(stream) + " on " +
                     std::to_string(gpu));

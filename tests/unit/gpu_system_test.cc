@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "base/text.h"
 #include "cuda/direct_ways.h"
 #include "cuda/gpu_report.h"
@@ -290,6 +293,63 @@ TEST(GpuSystem, matches_cuda_and_nvml_by_uuid) {
     EXPECT_EQ(gpu.profile.uuid, uuid(is_second ? 'b' : 'a'));
     EXPECT_EQ(gpu.profile.bar1_bytes, (is_second ? 128ULL : 16ULL) << 30);
   }
+}
+
+// The facts of CUDA's driver are not known, and the best is taken for them.
+TEST(GpuSystem, has_certain_losses_only_if_each_gpu_has_one) {
+  const PciTreeFolder folder(recorded("k80_two_sockets"));
+  const std::vector<std::string> nic{"mlx4_0"};
+  GpuSystem system = two_boards(folder);
+  for (SystemGpu& gpu : system.gpus) gpu.profile.gpudirect = gpu.profile.dma_buf = Known::unknown;
+  CertainLosses losses = certain_losses(system, {}, nic);
+  EXPECT_EQ(losses.warning, "") << "the board at the NIC's socket";
+  EXPECT_EQ(losses.texts.size(), 4U);
+  EXPECT_TRUE(certain_losses(system, gpudirect_from("force").value(), nic).status.ok());
+
+  system.host.peer_module = Known::no;
+  losses = certain_losses(system, {}, nic);
+  EXPECT_THAT(losses.warning, HasSubstr("does not write the memory of Tesla K80"));
+  EXPECT_THAT(losses.warning, HasSubstr(" No other GPU here has the direct way either."));
+  EXPECT_THAT(certain_losses(system, gpudirect_from("force").value(), nic).status.message(),
+              HasSubstr("RDMACOLL_GPUDIRECT=force, but mlx4_0 cannot read the memory of"));
+  EXPECT_EQ(certain_losses(system, {}, {}).warning, "") << "no NIC carries data";
+
+  // A container has only the GPU that NVML shows.
+  for (SystemGpu& gpu : system.gpus) {
+    if (gpu.profile.address.starts_with("0000:0")) gpu.profile.uuid = "";
+  }
+  system.host.peer_module = Known::yes;
+  EXPECT_THAT(certain_losses(system, {}, nic).warning, HasSubstr("at different sockets"));
+}
+
+TEST(GpuSystem, may_have_dma_buf_with_open_kernel_modules_only) {
+  const PciTreeFolder folder(recorded("hgx_h100"));
+  const std::vector<std::string> nic{"mlx5_0"};
+  for (const Known is_open : {Known::yes, Known::no, Known::unknown}) {
+    GpuSystem system = machine(folder);
+    system.gpus.resize(1);  // the other one shares no switch with a NIC
+    system.is_open = is_open;
+    system.host.driver_major = 535;
+    system.host.peer_module = Known::no;
+    system.kernel_major = 6;
+    for (SystemGpu& gpu : system.gpus) {
+      gpu.profile = k80(gpu.profile.address);
+      gpu.profile.capability = 90;
+    }
+    const std::string warning = certain_losses(system, {}, nic).warning;
+    EXPECT_EQ(warning.find("exports no dma-buf") != warning.npos, is_open == Known::no) << warning;
+  }
+}
+
+// Two looks at files, so that a start without a GPU costs no more.
+TEST(GpuSystem, knows_whether_a_driver_is_loaded) {
+  const PciTreeFolder empty, loaded;
+  EXPECT_FALSE(has_gpu_driver({.sys = empty.path(), .proc = empty.path()}));
+  std::filesystem::create_directories(loaded.path() + "/driver/nvidia");
+  std::ofstream(loaded.path() + "/driver/nvidia/version") << "NVRM version: NVIDIA UNIX x86_64\n";
+  EXPECT_TRUE(has_gpu_driver({.sys = empty.path(), .proc = loaded.path()}));
+  std::filesystem::create_directories(loaded.path() + "/module/nvidia");
+  EXPECT_TRUE(has_gpu_driver({.sys = loaded.path(), .proc = empty.path()}));
 }
 
 TEST(GpuSystem, keeps_gpus_without_a_known_address_apart) {

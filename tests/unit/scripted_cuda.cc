@@ -88,6 +88,10 @@ bool ScriptedCuda::step(Stream& stream) {
 
 bool ScriptedCuda::run() {
   const std::lock_guard lock(mutex);
+  return run_with_lock();
+}
+
+bool ScriptedCuda::run_with_lock() {
   bool moved = false;
   for (bool more = true; more;) {
     more = false;

@@ -71,6 +71,7 @@ class ScriptedCuda {
 
   // Lets all streams run as far as they can. Returns whether anything ran.
   bool run();
+  bool run_with_lock();  // the same, for a holder of `mutex`
   // Lets one piece of work of a stream run.
   bool step(Stream& stream);
 
@@ -91,6 +92,7 @@ class ScriptedCuda {
   std::vector<std::unique_ptr<Stream>> streams;
   std::vector<std::unique_ptr<Event>> events;
   bool is_captured = false;  // another thread captures a graph
+  bool has_ipc = true;       // memory of GPUs is capable of CUDA IPC
   std::vector<std::string> misuse;
   std::map<std::string, int> calls;
   std::map<void*, std::size_t> pinned;

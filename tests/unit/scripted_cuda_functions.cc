@@ -173,7 +173,9 @@ void fill_streams(Functions& f) {
   };
   f.cuStreamSynchronize = [](StreamHandle stream) -> Result {
     CALLED("cuStreamSynchronize");
-    while (the().step(*the().stream(stream))) {
+    Stream& own = *the().stream(stream);
+    // Its work may wait for that of other streams.
+    while (!own.queue.empty() && (the().step(own) || the().run_with_lock())) {
     }
     return kSuccess;
   };
@@ -287,6 +289,13 @@ void fill_memory(Functions& f) {
                               StreamHandle stream) -> Result {
     return copy("cuMemcpyDtoDAsync", reinterpret_cast<void*>(to),
                 reinterpret_cast<const void*>(from), bytes, stream);
+  };
+  f.cuPointerGetAttribute = [](void* value, int attribute, Address address) -> Result {
+    CALLED("cuPointerGetAttribute");
+    const auto which = static_cast<PointerAttribute>(attribute);
+    if (which != PointerAttribute::is_legacy_cuda_ipc_capable) return kInvalidValue;
+    *static_cast<unsigned*>(value) = the().has_ipc ? 1 : 0;
+    return the().memory.contains(address) ? kSuccess : kInvalidValue;
   };
   f.cuPointerGetAttributes = [](unsigned count, const int* attributes, void** values,
                                 Address address) -> Result {
