@@ -286,6 +286,28 @@ class Library:
         error = _VOID()
         self._check(self._engine.gpu_follow(engine, gpu, stream, follower, ctypes.byref(error)), error)
 
+    def gpu_copy(
+        self, engine: int, gpu: int, stream: int, blocks: Sequence[tuple[int, int, int]], *, to_host: bool
+    ) -> None:
+        """Copies blocks (address on the GPU, address on the host, bytes) after the present work of `stream`.
+
+        Returns when they are copied. Raises RdmacollError.
+        """
+        count, error = len(blocks), _VOID()
+        on_gpu, on_host, sizes = zip(*blocks)
+        code = self._engine.gpu_copy(
+            engine,
+            gpu,
+            stream,
+            to_host,
+            count,
+            (_VOID * count)(*on_gpu),
+            (_VOID * count)(*on_host),
+            (ctypes.c_uint64 * count)(*sizes),
+            ctypes.byref(error),
+        )
+        self._check(code, error)
+
     def handle_result_at(self, handle: int, index: int) -> tuple[int, tuple[int, ...]]:
         """(address, dims) of one result that the engine made. The operation has succeeded."""
         ndim, dims = ctypes.c_int32(0), (ctypes.c_int64 * DIMS_MAX)()

@@ -28,7 +28,7 @@ def source(array: Any, stream: Any = None) -> Operand:
     if type(array) is np.ndarray and stream is None:
         return arguments.source(array)
     if device_arrays.is_on_device(array):
-        return _contiguous(_read(array, stream))
+        return _contiguous(read(array, stream))
     return arguments.source(_on_host(array, stream))
 
 
@@ -42,7 +42,8 @@ def _on_host(array: Any, stream: Any) -> Any:
     return np.from_dlpack(array) if is_pinned and not hasattr(array, "__array__") else array
 
 
-def _read(array: Any, stream: Any) -> DeviceArray:
+def read(array: Any, stream: Any) -> DeviceArray:
+    """The memory of an array on a GPU as it is, also if it is not contiguous. stream: as in `source`."""
     library = library_of(array)
     if stream is not None:
         order = given_order(stream)
@@ -85,8 +86,8 @@ def _check_copies(found: DeviceArray, cause: str) -> None:
 def source_and_target(array: Any, out: Any, stream: Any = None) -> tuple[Operand, Operand]:
     """The array that the engine reads, and the one that it writes. Both are one array in place."""
     if type(array) is not np.ndarray and device_arrays.is_on_device(array):
-        read = _contiguous(_read(array, stream))
-        return read, _target(read, array, out)
+        found = _contiguous(read(array, stream))
+        return found, _target(found, array, out)
     if out is not None and not isinstance(out, np.ndarray) and device_arrays.is_on_device(out):
         raise ConfigError("the array is in host memory, and out in memory of a GPU: give both in one.")
     is_plain = type(array) is np.ndarray and stream is None
@@ -95,7 +96,7 @@ def source_and_target(array: Any, out: Any, stream: Any = None) -> tuple[Operand
 
 def _target(read: DeviceArray, array: Any, out: Any) -> DeviceArray:
     if out is None:
-        return _new_like(read)
+        return new_like(read)
     if out is array:
         target = read if read.array is array else _read_on(array, library_of(array), read.order)
     elif not device_arrays.is_on_device(out):
@@ -115,7 +116,7 @@ def _target(read: DeviceArray, array: Any, out: Any) -> DeviceArray:
         return target
     cause = "overlaps the array without being the same memory" if is_overlapping else "is not C-contiguous"
     _check_copies(target, f"out {cause}")
-    return _new_like(read)
+    return new_like(read)
 
 
 def _check_target(read: DeviceArray, target: DeviceArray) -> None:
@@ -131,7 +132,7 @@ def _check_target(read: DeviceArray, target: DeviceArray) -> None:
     _check_one_gpu([read, target], ["the array", "out"])
 
 
-def _new_like(read: DeviceArray) -> DeviceArray:
+def new_like(read: DeviceArray) -> DeviceArray:
     """A new array of the library of `read`, the caller's array, or memory that `deliver` gives to it."""
     library: ArrayLibrary = read.library
     array = library.empty_like(read.array, read.order)
@@ -162,7 +163,7 @@ def check_prepared_arrays(operation: str, stream: Any, **arrays: Any) -> None:
         if value is None or isinstance(value, np.ndarray) or not device_arrays.is_on_device(value):
             arguments.check_prepared_arrays(operation, **{label: value})
             continue
-        found = _read(value, stream)
+        found = read(value, stream)
         if not found.is_contiguous:
             raise ConfigError(f"{operation} keeps the memory of {label}: it must be C-contiguous.")
         if found.library.refusal_to_write is not None:

@@ -36,6 +36,16 @@ class _PoolMemory:
             engine.release(id(self))
 
 
+def pool_array(engine: Engine, dims: tuple[int, ...], kind: Any) -> Any:
+    """An uninitialised array in the engine's pool. None: no room is left. Raises NotInitializedError."""
+    size = math.prod(dims) * kind.itemsize
+    if size == 0:
+        return np.empty(dims, kind)
+    with engine.held() as owner:
+        address = engine.library.memory_allocate(owner, size)
+        return array_over(Block(_PoolMemory(engine, address), address, size), dims, kind) if address else None
+
+
 def empty(shape: int | Sequence[int], dtype: Any = np.float32, device: Any = None) -> Any:
     """An uninitialised array in memory that the engine need not copy, since the node shares it.
 
@@ -55,12 +65,9 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32, device: Any = Non
     if device is not None:
         DTYPES.moved(kind)
         return GpuArray.allocate(engine, dims, kind, gpu_of(device))
-    if size == 0:
-        return np.empty(dims, kind)
-    with engine.held() as owner:
-        address = engine.library.memory_allocate(owner, size)
-        if address:
-            return array_over(Block(_PoolMemory(engine, address), address, size), dims, kind)
+    array = pool_array(engine, dims, kind)
+    if array is not None:
+        return array
     log = Log(engine.values.text("RDMACOLL_LOG"), engine.topology[0])
     log.warning(
         f"empty(): no {size} bytes are left in the engine's pool (RDMACOLL_BUF_SIZE), so the array is an "

@@ -1,8 +1,9 @@
-"""The calls to asynchronous parameter servers, for numpy arrays. Call `init(mode="ps", sync=False)` first.
+"""The calls to asynchronous parameter servers. Call `init(mode="ps", sync=False)` first.
 
-Arrays are float32 or float64. A call ends when the servers have done the work. All calls raise
-NotInitializedError if there are no such servers. They raise RankFailedError once a server has died, or if the
-first worker has left before variables have values.
+Arrays are float32 or float64. Gradients and outputs may be in memory of a GPU, too: they are copied to the
+host and back, after the present work of their stream. `stream=` is as in the collectives. A call ends when
+the servers have done the work. All calls raise NotInitializedError if there are no such servers. They raise
+RankFailedError once a server has died, or if the first worker has left before variables have values.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from typing import Any
 import numpy as np
 
 from rdmacoll._abi import mirror
-from rdmacoll._abi.arguments import source
 from rdmacoll._base.external_values import path_of
+from rdmacoll._calls import device_arrays, operands
+from rdmacoll._calls.device_arrays import DeviceArray
+from rdmacoll._calls.submission import Operand
 from rdmacoll._ps.session import Array, Session
 from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, NotInitializedError
+from rdmacoll.ps import gpu_staging
 from rdmacoll.ps.rules import Rule, rule_of
 
 
@@ -75,54 +79,63 @@ def declare(
     current().declare(variables, rule.text, by_rows, not_decayed, restored)
 
 
-def push(tensor: Any, name: str, *, learning_rate: float | None = None) -> None:
+def push(tensor: Any, name: str, *, learning_rate: float | None = None, stream: Any = None) -> None:
     """Makes the servers update variable `name` by the gradient `tensor`, of its shape and dtype.
 
     learning_rate: for this update only, instead of the optimizer's rate or schedule. Raises ConfigError.
     """
-    current().move(mirror.PS_PUSH, {name: _checked_gradient(tensor, name)}, rate=_rate(learning_rate))
+    pushed = gpu_staging.on_host({name: _checked_gradient(tensor, name, stream=stream)})
+    current().move(mirror.PS_PUSH, pushed, rate=_rate(learning_rate))
 
 
-def pull(name: str, out: Array | None = None) -> Array:
-    """The current value of a variable: a new array, or `out`. Raises ConfigError."""
-    value = _output_for(name, out)
-    current().move(mirror.PS_PULL, {name: value})
-    return value
+def pull(name: str, out: Any = None, *, stream: Any = None) -> Any:
+    """The current value of a variable: a new numpy array, or `out`. Raises ConfigError."""
+    values = {name: _output_for(name, out, stream=stream)}
+    hosts = gpu_staging.beside(values)
+    current().move(mirror.PS_PULL, hosts)
+    gpu_staging.to_gpus(values, hosts)
+    return operands.deliver(values[name], out)
 
 
 def exchange(
     gradients: Mapping[str, Any],
-    out: Mapping[str, Array] | None = None,
+    out: Mapping[str, Any] | None = None,
     *,
     learning_rate: float | None = None,
-) -> dict[str, Array]:
+    stream: Any = None,
+) -> dict[str, Any]:
     """One step: pushes gradients of variables, and returns their fresh values. Each server gets one request.
 
     out: arrays for the values, by name. They have the variables' shapes and dtypes, are contiguous and
     writable, and share no memory with the gradients. Values without such an array are new arrays, whose
-    memory the system may have to allocate each time. learning_rate: as in `push`. Raises ConfigError.
+    memory the system may have to allocate each time. Those of gradients on a GPU lie there, too.
+    learning_rate: as in `push`. Raises ConfigError.
     """
-    pushed = {name: _checked_gradient(gradient, name) for name, gradient in gradients.items()}
+    pushed = {name: _checked_gradient(one, name, stream=stream) for name, one in gradients.items()}
     outputs = {} if out is None else dict(out)
     if not pushed.keys() >= outputs.keys():
         raise ConfigError(
             f"out names {', '.join(sorted(outputs.keys() - pushed.keys()))}, but the call pushes no "
             "gradients of them: name only pushed variables in out."
         )
-    values = {name: _output_for(name, outputs.get(name)) for name in pushed}
+    values = {name: _output_for(name, outputs.get(name), pushed[name], stream) for name in pushed}
     output_ids = [id(array) for array in outputs.values() if array is not None]
     if len(set(output_ids)) < len(output_ids):
         raise ConfigError("out has one array for two variables: give each its own.")
     for name in outputs:
-        if any(np.may_share_memory(values[name], gradient) for gradient in pushed.values()):
+        if any(_may_share_memory(values[name], gradient) for gradient in pushed.values()):
             raise ConfigError(
                 f"out of {name!r} shares memory with a gradient, which is still read: give another array."
             )
-    current().exchange(pushed, values, _rate(learning_rate))
-    return values
+    hosts = gpu_staging.beside(values)
+    current().exchange(gpu_staging.on_host(pushed), hosts, _rate(learning_rate))
+    gpu_staging.to_gpus(values, hosts)
+    return {name: operands.deliver(value, outputs.get(name)) for name, value in values.items()}
 
 
-def push_rows(rows: Any, gradients: Any, name: str, *, learning_rate: float | None = None) -> None:
+def push_rows(
+    rows: Any, gradients: Any, name: str, *, learning_rate: float | None = None, stream: Any = None
+) -> None:
     """Pushes rows: `rows` are n integers, `gradients` has shape (n, ...).
 
     Gradients of a row that is named twice are summed. Rows without a gradient change as with a gradient of
@@ -130,9 +143,8 @@ def push_rows(rows: Any, gradients: Any, name: str, *, learning_rate: float | No
     """
     session = current()
     shape = (np.size(rows), *session.variable(name).shape[1:])
-    session.move_rows(
-        mirror.PS_PUSH, name, rows, _checked_gradient(gradients, name, shape), _rate(learning_rate)
-    )
+    pushed = gpu_staging.on_host({name: _checked_gradient(gradients, name, shape, stream)})
+    session.move_rows(mirror.PS_PUSH, name, rows, pushed[name], _rate(learning_rate))
 
 
 def pull_rows(rows: Any, name: str) -> Array:
@@ -203,24 +215,45 @@ def _rate(learning_rate: Any) -> float | None:
         raise ConfigError(f"learning_rate={learning_rate!r} of a push: give a number.") from None
 
 
-def _output_for(name: str, out: Array | None) -> Array:
-    """The array for a variable's value: a new one, or `out`. Raises ConfigError."""
+def _output_for(name: str, out: Any, gradient: Operand | None = None, stream: Any = None) -> Operand:
+    """The array for a variable's value: a new one where the gradient is, or `out`. Raises ConfigError."""
     variable = current().variable(name)
     if out is None:
+        if isinstance(gradient, DeviceArray):
+            return operands.new_like(gradient)
         return np.empty(variable.shape, variable.dtype)
-    if out.shape != variable.shape or not out.flags.writeable or not out.flags.c_contiguous:
+    output: Operand
+    if isinstance(out, np.ndarray) or not device_arrays.is_on_device(out):
+        output, is_usable = out, out.flags.writeable and out.flags.c_contiguous
+    else:
+        output = operands.read(out, stream)
+        is_usable = output.is_contiguous and not output.is_read_only
+        if output.library.refusal_to_write is not None:
+            raise ConfigError(output.library.refusal_to_write)
+    if output.shape != variable.shape or not is_usable:
         raise ConfigError(
-            f"out has shape {list(out.shape)}: give a contiguous, writable array of shape "
+            f"out has shape {list(output.shape)}: give a contiguous, writable array of shape "
             f"{list(variable.shape)}."
         )
-    if out.dtype != variable.dtype:
-        raise ConfigError(f"out is {out.dtype}, and variable {name!r} is {variable.dtype}: give that dtype.")
-    return out
+    if output.dtype != variable.dtype:
+        raise ConfigError(
+            f"out is {output.dtype}, and variable {name!r} is {variable.dtype}: give that dtype."
+        )
+    return output
 
 
-def _checked_gradient(tensor: Any, name: str, shape: tuple[int, ...] | None = None) -> Array:
+def _may_share_memory(value: Operand, gradient: Operand) -> bool:
+    """Whether a value may overwrite a gradient that is still read. Those on a GPU are copied first."""
+    if isinstance(value, DeviceArray) or isinstance(gradient, DeviceArray):
+        return False
+    return np.may_share_memory(value, gradient)
+
+
+def _checked_gradient(
+    tensor: Any, name: str, shape: tuple[int, ...] | None = None, stream: Any = None
+) -> Operand:
     variable = current().variable(name)
-    array = source(tensor)
+    array = operands.source(tensor, stream)
     expected = variable.shape if shape is None else shape
     if array.shape != expected or array.dtype != variable.dtype:
         raise ConfigError(
