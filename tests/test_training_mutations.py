@@ -1,4 +1,4 @@
-"""Planted bugs in Python and in TensorFlow's ops: the test that a patch names detects each."""
+"""Planted bugs in Python, in TensorFlow's ops and in the use of GPUs: the test that a patch names sees it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from suites import ROOT
+from suites import ROOT, cores
 from tf_sim_ops import framework
 
 from rdmacoll._abi.mirror import HEADER_HASH
 
 PATCHES = [
     patch
-    for kind in ("training", "arrays", "tensorflow")
+    for kind in ("training", "arrays", "devices", "tensorflow")
     for patch in sorted((ROOT / "tests" / "mutations" / kind).glob("*.patch"))
 ]
 
@@ -51,6 +51,8 @@ def run_finder(finder: str, tree: Path, *patches: Path) -> tuple[int, str]:
         subprocess.run(["git", "apply", str(patch)], cwd=tree, env=environ, check=True, timeout=60)
     if any("+++ b/cpp/tensorflow/" in patch.read_text() for patch in patches):
         build_ops(tree, environ)
+    elif any("+++ b/cpp/" in patch.read_text() for patch in patches):
+        build_engine(tree, environ)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", finder]
     result = subprocess.run(
         command, cwd=tree, env=environ, capture_output=True, text=True, timeout=900, check=False
@@ -72,6 +74,23 @@ def build_ops(tree: Path, environ: dict[str, str]) -> None:
     library = tree / "rdmacoll" / "lib" / "librdmacoll_tf.so"
     command = ["g++", "-shared", *objects, str(framework()), "-o", str(library)]
     subprocess.run(command, cwd=tree, check=True, timeout=300)
+
+
+def build_engine(tree: Path, environ: dict[str, str]) -> None:
+    """Builds the engine of a tree."""
+    shutil.copy(ROOT / "CMakeLists.txt", tree)
+    environ = {**environ, "CCACHE_BASEDIR": str(tree), "CCACHE_NOHASHDIR": "1"}
+    folder = str(tree / "build")
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_LTO=OFF"]
+    libraries = f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={tree / 'rdmacoll' / 'lib'}"
+    for command in (
+        ["cmake", "-S", str(tree), "-B", folder, *options, libraries],
+        ["cmake", "--build", folder, "--parallel", str(cores()), "--target", "rdmacoll"],
+    ):
+        built = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=1800, check=False
+        )
+        assert built.returncode == 0, built.stdout[-4000:] + built.stderr[-4000:]
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import sys
 import time
 
 import device_array
+import gpu_arrays
 import numpy as np
 from cuda_calls import counters
 from device_array import DeviceArray
@@ -38,6 +39,10 @@ def once(turn: int) -> None:
     me, size = rdmacoll.rank(), rdmacoll.size()
     values = device_array.array(np.full(5000, float(me + turn)))
     right = size * turn + size * (size - 1) / 2
+    if os.environ["RDMACOLL_CUDA_IPC"] != "off":  # the ranks open memory of each other
+        gpu_arrays.prepare_sums()
+        engine.allreduce(values, rdmacoll.Sum)
+        assert rdmacoll.metrics()["bytes_between_gpus"] > 0
     assert (engine.allreduce(values, rdmacoll.Sum).get() == right).all()
     stream = STREAMS[0]
     with stream:

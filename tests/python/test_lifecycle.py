@@ -36,8 +36,10 @@ def test_1000_starts_and_stops_leave_nothing_behind(transport):
     check_constant(outcome.succeeded())
 
 
-@pytest.mark.parametrize(("turns", "deadline_s"), [(30, 120), slow(1000, 1800)])
-def test_starts_and_stops_with_gpu_memory_leave_nothing_behind(turns, deadline_s):
+@pytest.mark.parametrize(
+    ("turns", "ipc", "deadline_s"), [(30, "off", 120), slow(1000, "off", 1800), slow(1000, "always", 5400)]
+)
+def test_starts_and_stops_with_gpu_memory_leave_nothing_behind(turns, ipc, deadline_s):
     seed = str(int.from_bytes(os.urandom(3), "big"))
     print("CUDA_SIM_SEED", seed)
     env = {
@@ -45,6 +47,7 @@ def test_starts_and_stops_with_gpu_memory_leave_nothing_behind(turns, deadline_s
         "CUDA_SIM_SEED": seed,
         "CUDA_SIM_DELAY_US": "50",
         "CUDA_SIM_MACHINE": "h100x2",
+        "RDMACOLL_CUDA_IPC": ipc,
     }
     program = PROGRAM.with_name("device_starts.py")
     found = run(program, 2, arguments=[str(turns)], env=env, deadline_s=deadline_s).succeeded()
