@@ -27,6 +27,7 @@ SOURCES = (
     "tests/*.h",
     "tests/conformance",
     "tests/cuda_sim",
+    "tests/sim",
     "tests/toy_transport",
     "tests/unit",
     "tests/verbs_sim",
@@ -36,6 +37,7 @@ TESTS = {
     "rdma": ("conformance_tests", "Rdma*:*/verbs_*"),
     "ps": ("conformance_tests", "*/ParameterServer*"),
     "agreement": ("unit_tests", "AgreementOfRanks*:Decisions*:Plans*:TrialsOfSums*"),
+    "trials": ("sim_tests", "TrialsOfJobs*"),
     "gate": ("unit_tests", "AgreementOfRanks.bears_*"),
     "kernels": ("unit_tests", "CudaKernels*"),
     "cuda": ("unit_tests", "Cuda*-CudaKernels*"),
@@ -218,7 +220,7 @@ def test_the_copy_has_what_its_tests_include() -> None:
     copied = {path for name in SOURCES for path in ROOT.glob(name)}
     missing = {
         f"{path.relative_to(ROOT)} includes {name}"
-        for folder in ("conformance", "unit", "verbs_sim")
+        for folder in ("conformance", "sim", "unit", "verbs_sim")
         for path in sorted((ROOT / "tests" / folder).iterdir())
         if path.is_file()
         for name in re.findall(r'^#include "(.+)"$', path.read_text(), re.MULTILINE)
@@ -232,6 +234,7 @@ def test_there_are_planted_bugs() -> None:
     assert len(patches("rdma")) >= 24
     assert len(patches("ps")) >= 11
     assert len(patches("agreement")) >= 5
+    assert len(patches("trials")) >= 3
     assert len(patches("gate")) >= 6
     assert len(patches("kernels")) >= 6
     assert len(patches("cuda")) >= 12

@@ -6,7 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -108,6 +112,71 @@ TEST(Counters, trials_of_large_sums_end_in_a_plan_and_change_no_bit) {
     const double more = metrics_of(session)["batches_in_place"] - in_place_before;
     EXPECT_TRUE(more == 0 || more == row) << more;  // one way stays
   });
+}
+
+// The canonical order: a binary tree over the ranks, split at the largest power of two.
+float canonical_sum(std::span<const float> values) {
+  if (values.size() == 1) return values[0];
+  const std::size_t half = std::bit_ceil(values.size()) / 2;
+  return canonical_sum(values.first(half)) + canonical_sum(values.subspan(half));
+}
+
+// The sums of three and more such numbers depend on the order of additions.
+float value_of(int rank, std::size_t i) {
+  const float sign = (i + static_cast<std::size_t>(rank)) % 3 == 0 ? -1.f : 1.f;
+  const auto divisor = static_cast<float>(i % 977 + 1 + 3 * static_cast<std::size_t>(rank));
+  return std::ldexp(sign / divisor,
+                    static_cast<int>(i * 7 + static_cast<std::size_t>(rank) * 5) % 16);
+}
+
+// The gradients of all ranks, and their sum.
+struct Gradients {
+  Gradients(int ranks, std::size_t count) : of_rank(static_cast<std::size_t>(ranks)), sum(count) {
+    std::vector<float> of_element(of_rank.size());
+    for (std::vector<float>& values : of_rank) values.resize(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      float in_turn = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const auto at = static_cast<std::size_t>(rank);
+        of_element[at] = of_rank[at][i] = value_of(rank, i);
+        in_turn += of_element[at];
+      }
+      sum[i] = canonical_sum(of_element);
+      different += in_turn != sum[i] ? 1 : 0;
+    }
+  }
+  std::vector<std::vector<float>> of_rank;
+  std::vector<float> sum;
+  std::size_t different = 0;  // elements that another order of additions changes
+};
+
+TEST(Trials, change_no_bit_of_sums_that_depend_on_their_order) {
+  const std::size_t large = Tuning().trial_bytes_in_place, small = large / 8;
+  struct Case {
+    int ranks;
+    const char* order;
+    std::size_t bytes;
+  };
+  for (const auto& [ranks, order, bytes] : {Case{3, "run", small}, Case{4, "run", large},
+                                            Case{5, "run", small}, Case{5, "canonical", small}}) {
+    LocalWorld world(ranks, cat("RDMACOLL_TRANSPORT=shm\nRDMACOLL_ORDER=", order, "\n"));
+    if (HasFatalFailure()) return;
+    const Gradients gradients(ranks, bytes / sizeof(float));
+    // The canonical order of three ranks is the one in turn.
+    EXPECT_TRUE(ranks == 3 || gradients.different > gradients.sum.size() / 20);
+    world.each([&](int rank) {
+      std::vector<float> gradient;
+      // At most three rivals in three rounds, and then a plan.
+      for (int step = 0; step < 14 * Tuning().trial_row; ++step) {
+        gradient = gradients.of_rank[static_cast<std::size_t>(rank)];
+        Request request = in_place(Kind::allreduce, Dtype::float32, gradient, "g");
+        ASSERT_TRUE(run(world.rank(rank), std::move(request)).ok());
+        ASSERT_TRUE(std::memcmp(gradient.data(), gradients.sum.data(), bytes) == 0)
+            << "step " << step << " of " << ranks << " ranks, order " << order;
+      }
+      EXPECT_GE(metrics_of(world.rank(rank))["plans"], 1);
+    });
+  }
 }
 
 // Memory that its own process can read, and no other one.

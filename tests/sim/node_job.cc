@@ -145,6 +145,7 @@ class JobWorld {
         sizes_(job.moves_bytes ? 4096 : job.bytes * static_cast<uint64_t>(job.sums)),
         engines_(job.ranks),
         wakes_at_(job.ranks, 0),
+        given_(job.ranks),
         data_(job.ranks) {
     network_.keep_messages(messages_);
   }
@@ -193,7 +194,11 @@ class JobWorld {
         std::move(world), config, network_.transport(rank), *computes_.back(), *pools_[rank],
         network_.clock(), Log::silent(rank), tuning_for(links_of(job_.profile))});
     network_.wake(rank);
-    if (job_.moves_bytes) data_[rank].resize(job_.sums, std::vector<float>(elements()));
+    for (int sum = 0; job_.moves_bytes && sum < job_.sums; ++sum) {
+      std::vector<float>& values = given_[rank].emplace_back(elements());
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_of(rank, sum, i);
+    }
+    data_[rank] = given_[rank];
   }
 
   std::size_t elements() const { return job_.bytes / sizeof(float); }
@@ -216,9 +221,8 @@ class JobWorld {
   void submit(int rank, int sum) {
     std::byte* memory = sizes_.data() + job_.bytes * static_cast<uint64_t>(sum);
     if (job_.moves_bytes) {
-      std::vector<float>& values = data_[rank][sum];
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_of(rank, sum, i);
-      memory = reinterpret_cast<std::byte*>(values.data());
+      data_[rank][sum] = given_[rank][sum];
+      memory = reinterpret_cast<std::byte*>(data_[rank][sum].data());
     }
     Request request;
     request.name = cat("gradient_", sum);
@@ -275,7 +279,7 @@ class JobWorld {
         const std::size_t bytes = is.size() * sizeof(float);
         result_.is_equal &= std::memcmp(is.data(), was.data(), bytes) == 0;
         for (std::size_t i = 0; step == 0 && rank == 0 && i < is.size(); ++i) {
-          for (int r = 0; r < job_.ranks; ++r) of_element[r] = value_of(r, sum, i);
+          for (int r = 0; r < job_.ranks; ++r) of_element[r] = given_[r][sum][i];
           result_.is_canonical &= is[i] == canonical_sum(of_element);
         }
       }
@@ -290,8 +294,8 @@ class JobWorld {
   std::vector<std::unique_ptr<NodeCompute>> computes_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<Nanoseconds> wakes_at_;
-  std::vector<std::vector<std::vector<float>>> data_;  // by rank and sum
-  std::vector<std::vector<float>> first_;              // the results of the first step
+  std::vector<std::vector<std::vector<float>>> given_, data_;  // by rank and sum
+  std::vector<std::vector<float>> first_;                      // the results of the first step
   std::vector<SimMessage> messages_;
   std::vector<Movement> planned_;
   int left_ = 0;

@@ -1,6 +1,7 @@
 // Trials in jobs on a simulated node.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -94,6 +95,44 @@ TEST(TrialsOfJobs, count_the_times_of_all_ranks) {
         EXPECT_LT(result.steps_before_plan, job.steps);
       }
     }
+  }
+}
+
+// The number of different movements.
+std::size_t count_of(const NodeJobResult& result) {
+  std::vector<Movement> different;
+  for (const std::vector<Movement>& step : result.movements) {
+    for (const Movement& movement : step) {
+      if (std::ranges::find(different, movement) == different.end()) different.push_back(movement);
+    }
+  }
+  return different.size();
+}
+
+// The values depend on the order of additions, as the ring shows.
+TEST(TrialsOfJobs, change_no_bit_of_a_sum) {
+  for (const int ranks : {3, 4, 5}) {
+    NodeJob job{.ranks = ranks, .sums = 2, .steps = 60, .moves_bytes = true};
+    for (const bool is_canonical : {false, true}) {
+      job.canonical = is_canonical;
+      for (const uint64_t bytes : {72 << 10, 1 << 20}) {
+        job.bytes = bytes;
+        const NodeJobResult result = run_node_job(job);
+        const std::string what =
+            cat(ranks, " ranks, ", bytes, " bytes, ", is_canonical ? "canonical" : "run");
+        EXPECT_EQ(result.error, "") << what;
+        EXPECT_TRUE(result.is_equal) << what;
+        EXPECT_TRUE(result.is_canonical) << what;
+        EXPECT_GT(count_of(result), 1) << what;
+      }
+    }
+    job.canonical = false;
+    job.algorithm = "ring";
+    job.steps = 5;
+    const NodeJobResult ring = run_node_job(job);
+    EXPECT_TRUE(ring.is_equal);
+    EXPECT_FALSE(ring.is_canonical) << "the values depend on no order";
+    EXPECT_EQ(count_of(ring), 1);
   }
 }
 
