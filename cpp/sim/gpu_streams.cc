@@ -34,7 +34,7 @@ SimMark SimStream::add(Nanoseconds due, std::function<void()> work) {
 }
 
 void SimStream::wait_for(const std::vector<SimMark>& marks) {
-  items_.push_back({marks, 0, [] {}, std::make_shared<bool>(false)});
+  items_.push_back({marks, 0, nullptr, std::make_shared<bool>(false)});
 }
 
 void SimStream::advance(bool is_over) {
@@ -45,7 +45,7 @@ void SimStream::advance(bool is_over) {
     if (!is_ready) return;
     const Item item = std::move(items_.front());
     items_.pop_front();
-    item.work();
+    if (item.work) item.work();
     *item.mark = true;
   }
 }
@@ -70,13 +70,20 @@ SimLanes::SimLanes(SimNetwork& network, int rank, const SimGpus& gpus, std::func
       moved_(std::move(moved)) {}
 
 void SimLanes::enqueue(const ComputeJob& job) {
-  Job late{job, {job.to.begin(), job.to.end()}, {}};
-  const std::span<const Piece> from = job.sources[0].pieces;
-  late.from.assign(from.begin(), from.end());
-  const auto at = std::find_if(late.to.begin(), late.to.end(), is_on_gpu);
-  const bool is_to_host = at == late.to.end();
-  const Gpu gpu =
-      is_to_host ? std::find_if(late.from.begin(), late.from.end(), is_on_gpu)->gpu : at->gpu;
+  Job late{.job = job, .to = {job.to.begin(), job.to.end()}};
+  late.operands.assign(job.sources.begin(), job.sources.end());
+  // Work in memory that the host shares with GPUs is done by any of them.
+  Gpu gpu = static_cast<Gpu>(job.cookie % SimGpus::kGpus);
+  for (const Operand& operand : job.sources) {
+    late.pieces.emplace_back(operand.pieces.begin(), operand.pieces.end());
+    late.remote.emplace_back(operand.remote.begin(), operand.remote.end());
+    for (const Piece& piece : operand.pieces) gpu = is_on_gpu(piece) ? piece.gpu : gpu;
+  }
+  bool is_to_host = true;
+  for (const Piece& piece : job.to) {
+    is_to_host = is_to_host && !is_on_gpu(piece);
+    gpu = is_on_gpu(piece) ? piece.gpu : gpu;
+  }
   Lane& lane = lanes_[{gpu, is_to_host}];
   const Nanoseconds begin = std::max(network_.clock().now(), lane.empty() ? 0 : lane.back().due);
   late.due = begin + static_cast<Nanoseconds>(network_.random()() % kCopyMax);
@@ -104,13 +111,14 @@ void SimLanes::run_next() {
 void SimLanes::run(Lane& lane) {
   Job job = std::move(lane.front());
   lane.pop_front();
-  for (std::vector<Piece>* pieces : {&job.to, &job.from}) {
-    for (Piece& piece : *pieces) piece = gpus_.reachable(piece);
+  for (Piece& piece : job.to) piece = gpus_.reachable(piece);
+  for (std::size_t i = 0; i < job.operands.size(); ++i) {
+    for (Piece& piece : job.pieces[i]) piece = gpus_.reachable(piece);
+    job.operands[i].pieces = job.pieces[i];
+    job.operands[i].remote = job.remote[i];
   }
-  Operand source = job.job.sources[0];
-  source.pieces = job.from;
   job.job.to = job.to;
-  job.job.sources = {&source, 1};
+  job.job.sources = job.operands;
   InlineCompute compute;
   Outcome outcome;
   RC_ASSERT(compute.submit(job.job).ok());

@@ -88,7 +88,11 @@ class SimLanes {
  private:
   struct Job {
     ComputeJob job;
-    std::vector<Piece> to, from;  // as they are now; the job's may have other contents later
+    // As they are now. Those of the job may have other contents later.
+    std::vector<Piece> to;
+    std::vector<Operand> operands;
+    std::vector<std::vector<Piece>> pieces;
+    std::vector<std::vector<RemotePiece>> remote;
     Nanoseconds due = 0;
     std::shared_ptr<bool> mark = std::make_shared<bool>(false);
   };

@@ -25,7 +25,7 @@ class SlowCompute final : public Compute {
   Status submit(const ComputeJob& job) override {
     RC_ASSERT(job.on_gpu == touches_gpu(job));
     RC_ASSERT(!job.on_gpu || (is_copy(job) && job.sources[0].remote.empty()));
-    if (job.on_gpu && lanes_ != nullptr) {
+    if (lanes_ != nullptr && (job.on_gpu || all_by_lanes_)) {
       lanes_->enqueue(job);
       if (job.is_enqueued != nullptr) *job.is_enqueued = true;
       return {};
@@ -35,9 +35,13 @@ class SlowCompute final : public Compute {
   }
   Status perform_at_once(const ComputeJob& job, std::size_t bytes) override {
     RC_ASSERT(!touches_gpu(job));
-    return slow_ ? Status::busy() : inline_.perform_at_once(job, bytes);
+    return slow_ || all_by_lanes_ ? Status::busy() : inline_.perform_at_once(job, bytes);
   }
-  void use(SimLanes& lanes) { lanes_ = &lanes; }
+  // `all`: lanes do all jobs, as if GPUs shared the memory of the host.
+  void use(SimLanes& lanes, bool all) {
+    lanes_ = &lanes;
+    all_by_lanes_ = all;
+  }
   std::shared_ptr<const GpuEnd> gpu_end() const override {
     return lanes_ == nullptr ? nullptr : lanes_->end();
   }
@@ -83,6 +87,7 @@ class SlowCompute final : public Compute {
   bool slow_;
   const SimGpus& gpus_;
   SimLanes* lanes_ = nullptr;
+  bool all_by_lanes_ = false;
   InlineCompute inline_;
   std::vector<ComputeJob> jobs_;
 };

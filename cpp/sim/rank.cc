@@ -65,7 +65,7 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, 
     for (Gpu gpu = 0; gpu < SimGpus::kGpus; ++gpu) streams_.emplace_back(network.clock());
     lanes_ = std::make_unique<SimLanes>(
         network, rank, gpus_, [&transport] { transport.ring(); }, [this] { advance_streams(); });
-    compute_.use(*lanes_);
+    compute_.use(*lanes_, script.gpus == GpuUse::none);
   }
   engine_ = std::make_unique<Engine>(EngineParts{world_of(script, rank), config_of(script),
                                                  network.transport(rank), compute_, pool_,
@@ -220,7 +220,11 @@ void SimRank::submit(std::size_t index) {
     request.allocate = [](const std::vector<int64_t>&) -> void* { return nullptr; };
     for (TensorRef& tensor : request.tensors) tensor.output = nullptr;
   }
-  if (script_.is_on_gpu(rank_, index)) use_gpu(index, request);
+  if (script_.is_on_gpu(rank_, index)) {
+    use_gpu(index, request);
+  } else if (script_.records_ends && script_.gpus == GpuUse::none) {
+    use_stream(index, nullptr, request);
+  }
   request.done = [this, given = task.get()](const Status& status) {
     --open_;
     if (status.ok()) check_begun(*given);
@@ -240,17 +244,21 @@ void SimRank::submit(std::size_t index) {
 // The caller's stream still computes the tensors when they are submitted.
 void SimRank::use_gpu(std::size_t index, Request& request) {
   const auto gpu = static_cast<Gpu>(index % SimGpus::kGpus);
+  if (script_.records_ends) return use_stream(index, gpus_.take(request, gpu), request);
   const auto work = static_cast<Nanoseconds>(network_.random()() % kStreamWorkMax);
-  if (!streams_.empty()) {
-    SimStream& stream = streams_[static_cast<std::size_t>(gpu)];
-    const SimMark mark = stream.add(network_.clock().now() + work, gpus_.take(request, gpu));
-    request.order = std::make_shared<SimPlaceInStream>(stream, mark);
-    const bool may_end_early = !request.allocate && !request.tensors.empty();
-    if (may_end_early && network_.chance(0.8)) request.caller_stream = request.order;
-    return;
-  }
   request.order = std::make_shared<SimStreamOrder>(network_.clock(), network_.clock().now() + work,
                                                    gpus_.take(request, gpu));
+}
+
+// As use_gpu, on a stream that goes on behind the operation. `inputs` writes them; null: they are
+// there.
+void SimRank::use_stream(std::size_t index, std::function<void()> inputs, Request& request) {
+  SimStream& stream = streams_[index % SimGpus::kGpus];
+  const auto work = static_cast<Nanoseconds>(network_.random()() % kStreamWorkMax);
+  const SimMark mark = stream.add(network_.clock().now() + work, std::move(inputs));
+  request.order = std::make_shared<SimPlaceInStream>(stream, mark);
+  const bool may_end_early = !request.allocate && !request.tensors.empty();
+  if (may_end_early && network_.chance(0.8)) request.caller_stream = request.order;
 }
 
 // With a recorded end, the stream of the program waits for it. A kernel behind that reads the
@@ -263,8 +271,8 @@ void SimRank::take_result(std::unique_ptr<Task>& task) {
   early_ends_ += has_passed ? 0 : 1;
   const Status followed = follow_end(operation);
   RC_ASSERT(passed.ok() && followed.ok(), followed.message());
-  const auto gpu = static_cast<std::size_t>(operation.request.tensors.front().gpu);
-  streams_[gpu].add(0, [this, kept = std::shared_ptr<Task>(std::move(task))] {
+  SimStream& stream = streams_[task->index % SimGpus::kGpus];
+  stream.add(0, [this, kept = std::shared_ptr<Task>(std::move(task))] {
     check(*kept);
     if (failed_) read_.push_back(kept);
   });

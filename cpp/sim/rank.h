@@ -58,6 +58,7 @@ class SimRank {
   bool is_fault_here(std::size_t index, Fault fault) const;
   void submit(std::size_t index);
   void use_gpu(std::size_t index, Request& request);
+  void use_stream(std::size_t index, std::function<void()> inputs, Request& request);
   void check(Task& task);
   // Takes the task if a stream goes on with it.
   void take_result(std::unique_ptr<Task>& task);

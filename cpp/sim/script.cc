@@ -350,7 +350,8 @@ SimScript make_script(uint64_t seed) {
     script.gpus = gpus.one_of(std::array{GpuUse::all, GpuUse::one_rank, GpuUse::some});
   }
   if (script.gpus != GpuUse::none && gpus.chance(0.7)) make_direct(seed, script);
-  script.records_ends = script.gpus != GpuUse::none && RandomSource(seed, 17).chance(0.6);
+  script.records_ends = !script.shares_results &&
+                        RandomSource(seed, 17).chance(script.gpus == GpuUse::none ? 0.15 : 0.6);
   script.tries_ways = RandomSource(seed, 14).chance(0.4);
   script.looks_again = script.tries_ways && RandomSource(seed, 15).chance(0.5);
   RandomSource ends(seed, 11);

@@ -91,7 +91,9 @@ struct SimScript {
   uint64_t pool_bytes = 64 << 20;
   bool slow_compute = false;
   GpuUse gpus = GpuUse::none;
-  bool records_ends = false;  // operations on GPUs end when their work is enqueued
+  // Operations on GPUs end when their work is enqueued. Without GPUs all operations do, as if GPUs
+  // shared the memory of the host, and read that of peers.
+  bool records_ends = false;
   SimDirect direct;
   bool shares_results = false;  // for allreduce, if all ranks are on one node
   bool tries_ways = false;      // sums within a node, as in Trials

@@ -80,8 +80,10 @@ std::string SimScript::text() const {
       network.eager_bytes > 0 ? cat(", eager up to ", network.eager_bytes) : "",
       tries_ways ? ", tries both ways" : "", looks_again ? " again" : "",
       shares_results ? ", results shared" : "", text_of(gpus),
-      records_ends ? " with recorded ends" : "", text_of(direct),
-      network.control_delays > 1 ? ", slow control messages" : "",
+      !records_ends          ? ""
+      : gpus == GpuUse::none ? ", recorded ends"
+                             : " with recorded ends",
+      text_of(direct), network.control_delays > 1 ? ", slow control messages" : "",
       network.pool_alone ? ", from the pool alone" : "",
       network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",
       segment_bytes, " bytes, pools of ", pool_bytes, ": ", fault_text());
