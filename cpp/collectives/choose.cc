@@ -99,7 +99,8 @@ const AlgorithmRow& cheapest(AlgorithmRow::Result result, const Tuning& tuning, 
     candidates.push_back({&row});
   }
   RC_ASSERT(!candidates.empty(), "no algorithm is a candidate for this operation");
-  if (candidates.size() == 1) return *candidates.front().row;
+  const bool has_traffic = facts.one_node || facts.ranks > 1;
+  if (candidates.size() == 1 || !has_traffic) return *candidates.front().row;
   if (!facts.one_node) {
     find_costs(candidates, tuning, facts, work);
   } else {

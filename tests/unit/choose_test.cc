@@ -303,6 +303,19 @@ TEST(Choice, is_the_servers_where_there_are_any) {
   EXPECT_EQ(choose(Result::root_value, {}, facts).algorithm, named::flat_broadcast);
 }
 
+// A process set of one rank moves nothing, and may still use the network.
+TEST(Choice, of_a_single_rank_is_any_row) {
+  for (int result = 0; result <= static_cast<int>(Result::exchange); ++result) {
+    for (const bool one_node : {false, true}) {
+      Facts facts = between_nodes(1, 1 << 20);
+      facts.one_node = one_node;
+      Choices choices;
+      EXPECT_EQ(row_of(choices.choose(Result(result), Tuning(), facts).algorithm)->result,
+                Result(result));
+    }
+  }
+}
+
 TEST(Choice, is_forced_by_size) {
   const std::vector<Forced> forced = {
       {named::ring, 1000}, {std::nullopt, 2000}, {named::halving_doubling, UINT64_MAX}};
