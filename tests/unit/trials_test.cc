@@ -202,6 +202,7 @@ TEST_F(TrialsOfSums, do_not_count_times_of_another_round) {
 TEST_F(TrialsOfSums, take_place_again) {
   EXPECT_EQ(run(kAll + 1, kMiB, times(1000, 100)).back(), 'R');
   trials_.restart();
+  run(kRow / 2, kMiB, times(100, 1000));
   const uint64_t old = sequence_;
   trials_.next(sequence_++, kMiB, ways(2));
   trials_.restart();
