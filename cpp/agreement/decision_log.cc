@@ -110,9 +110,10 @@ DecisionLog::Way DecisionLog::way_of(const Offer& offer, uint64_t bytes, bool in
   return {choices_.choose(row_of(offer.descriptor.kind).result, rules_.tuning, facts), in_place};
 }
 
-// Trials take no part in what several nodes or GPUs do.
+// Trials take no part in what several nodes or GPUs do. Kinds without sums gain too little from
+// them (docs/measurements/2026-11-28-trials.md).
 bool DecisionLog::may_try(const Offer& offer) const {
-  return rules_.tries_ways && offer.descriptor.kind == Kind::allreduce && visibility_.one_node &&
+  return rules_.tries_ways && row_of(offer.descriptor.kind).reduces && visibility_.one_node &&
          !offer.on_gpu && rules_.servers == 0;
 }
 
@@ -128,8 +129,10 @@ std::vector<DecisionLog::Way> DecisionLog::ways_of(const Offer& offer, uint64_t 
   if (visibility_.callers && bytes >= rules_.tuning.trial_bytes_in_place) {
     ways.push_back(way_of(offer, bytes, !is_usual));
   }
-  for (const Choice& rival : rivals_in_node(ways.front().choice, rules_.tuning, facts)) {
-    ways.push_back({rival, is_usual});
+  if (offer.descriptor.kind == Kind::allreduce) {
+    for (const Choice& rival : rivals_in_node(ways.front().choice, rules_.tuning, facts)) {
+      ways.push_back({rival, is_usual});
+    }
   }
   const auto is_canonical = [&](const Way& way) {
     return adds_in_canonical_order(way.choice, facts);

@@ -20,8 +20,10 @@ namespace {
 
 class Decisions : public testing::Test {
  protected:
-  static ReadyUnit unit(const std::string& name, int64_t elements, bool shares_results = false) {
+  static ReadyUnit unit(const std::string& name, int64_t elements, bool shares_results = false,
+                        Kind kind = Kind::allreduce) {
     Request request;
+    request.kind = kind;
     request.name = name;
     request.shares_results = shares_results;
     request.tensors = {{nullptr, nullptr, {elements}, ""}};
@@ -51,12 +53,12 @@ TEST_F(Decisions, large_sums_within_a_node_try_both_ways) {
   using Rules = DecisionLog::Rules;
   const Visibility kAll{.one_node = true, .callers = true};
   const auto tries = [&](const Rules& rules, const Visibility& visibility, int64_t elements,
-                         bool on_gpu = false) {
+                         bool on_gpu = false, Kind kind = Kind::allreduce) {
     DescriptorTable table;
     DecisionLog log(world_, table, rules);
     int in_place = 0;
     for (int i = 0; i < 2 * Tuning().trial_row; ++i) {
-      log.offer(unit("g", elements), on_gpu);
+      log.offer(unit("g", elements, false, kind), on_gpu);
       const auto formed = log.form(visibility);
       EXPECT_EQ(formed->decision.sequence, static_cast<uint64_t>(i));
       in_place += formed->decision.movement.in_place ? 1 : 0;
@@ -73,6 +75,11 @@ TEST_F(Decisions, large_sums_within_a_node_try_both_ways) {
   EXPECT_EQ(tries({.tries_ways = true}, kAll, large, true), 0);
   EXPECT_EQ(tries({.tries_ways = true, .forced = {{named::ring}}}, kAll, large), 0);
   EXPECT_EQ(tries({.tries_ways = true, .servers = 1}, kAll, large), 0);
+  for (const Kind kind : {Kind::reduce, Kind::reducescatter}) {
+    EXPECT_EQ(tries({.tries_ways = true}, kAll, large, false, kind), Tuning().trial_row);
+    EXPECT_EQ(tries({.tries_ways = true}, kAll, large - 4, false, kind), 0);
+  }
+  EXPECT_EQ(tries({.tries_ways = true}, kAll, large, false, Kind::broadcast), 0);
 }
 
 // Beside others a trial would take their time, too.
