@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "base/fd.h"
 #include "base/small_range.h"
 #include "probe/busy_core.h"
+#include "probe/ping_pong.h"
 
 namespace rdmacoll::probe {
 namespace {
@@ -253,64 +255,16 @@ class Prober {
         static_cast<uint64_t>(static_cast<double>(pages * kPage) * kMicrosecond / moved);
   }
 
-  // Two threads that hand a number to each other, each in a line of its own. They give up at `end`,
-  // since one of them may wait for its core on a busy machine. If they share a core, each gives it
-  // away while it waits.
-  class PingPong {
-   public:
-    PingPong(const Clock& clock, Nanoseconds end, bool shares_core = false)
-        : clock_(clock), end_(end), shares_core_(shares_core) {}
-
-    // Waits for the other one's next number. False: it has ended, or the time is over.
-    bool await_ping() { return differs(ping_, seen_, seen_) && seen_ != kEnd; }
-    void pong() { pong_.value.store(seen_, std::memory_order_release); }
-    // Returns whether the other one has answered.
-    bool turn() {
-      ping_.value.store(++round_, std::memory_order_release);
-      uint32_t answer = 0;
-      return differs(pong_, round_ - 1, answer);
-    }
-    void end() { ping_.value.store(kEnd, std::memory_order_release); }
-
-   private:
-    static constexpr uint32_t kEnd = UINT32_MAX;
-    struct alignas(128) Line {
-      std::atomic<uint32_t> value{0};
-    };
-
-    // The clock is read seldom, since a reading takes a part of a line's time.
-    bool differs(const Line& line, uint32_t from, uint32_t& value) const {
-      for (uint32_t looks = 1;; ++looks) {
-        value = line.value.load(std::memory_order_acquire);
-        if (value != from) return true;
-        if (shares_core_) sched_yield();
-        if (looks % 256 == 0 && clock_.now() >= end_) return false;
-      }
-    }
-
-    const Clock& clock_;
-    Nanoseconds end_;
-    bool shares_core_;
-    Line ping_, pong_;
-    uint32_t seen_ = 0;   // the last number that the other one took
-    uint32_t round_ = 0;  // the last one that this one gave
-  };
-
   Nanoseconds end_of_pairs() const {
     return std::min(deadline_, clock_.now() + kPairSlices * plan_.slice);
   }
 
+  // Half of the time of a ping-pong.
   uint64_t line() {
-    return second_cpu() < 0 ? 0 : half_ping_pong(second_cpu(), PingPong(clock_, end_of_pairs()));
-  }
-  uint64_t switch_between_threads() {
-    return cpu() < 0 ? 0 : half_ping_pong(cpu(), PingPong(clock_, end_of_pairs(), true));
-  }
-
-  // Half of the time of a ping-pong with a thread on that CPU.
-  uint64_t half_ping_pong(int cpu, PingPong&& pair) {
+    if (second_cpu() < 0) return 0;
     constexpr uint32_t kRounds = 32;  // each sample has so many
-    const PinnedThread second(cpu, [&] {
+    PingPong pair(clock_, end_of_pairs());
+    const PinnedThread second(second_cpu(), [&] {
       while (pair.await_ping()) pair.pong();
     });
     bool is_answered = second.has_started() && pair.turn();  // then the second core runs
@@ -320,6 +274,34 @@ class Prober {
                                   : 0;
     pair.end();
     return is_answered ? static_cast<uint64_t>(ns / (2 * kRounds) + 0.5) : 0;
+  }
+
+  // The processor time of this thread for a round of a ping-pong on one core. That is one of two
+  // switches, which are alike. Other work of a busy core runs between them, and does not count.
+  uint64_t switch_between_threads() {
+    if (cpu() < 0) return 0;
+    constexpr int kRounds = 8;  // the clock is read after so many
+    PingPong pair(clock_, end_of_pairs(), true);
+    const PinnedThread second(cpu(), [&] {
+      while (pair.await_ping()) pair.pong();
+    });
+    bool is_answered = second.has_started() && pair.turn();
+    const Nanoseconds end = std::min(deadline_, clock_.now() + plan_.slice);
+    const Nanoseconds before = processor_time();
+    Nanoseconds rounds = 0;
+    do {
+      for (int i = 0; i < kRounds; ++i) is_answered = is_answered && pair.turn();
+      rounds += kRounds;
+    } while (is_answered && clock_.now() < end);
+    const Nanoseconds each = (processor_time() - before) / rounds;
+    pair.end();
+    return is_answered ? static_cast<uint64_t>(each) : 0;
+  }
+  // Of this thread.
+  static Nanoseconds processor_time() {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return time.tv_sec * kSecond + time.tv_nsec;
   }
 
   // The rate of copies of what the second core has just written.

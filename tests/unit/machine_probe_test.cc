@@ -7,10 +7,12 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 
+#include "probe/busy_core.h"
 #include "probe/machine_facts.h"
 
 namespace rdmacoll::probe {
@@ -82,6 +84,23 @@ TEST(MachineProbe, has_the_numbers_of_one_core_without_time_too) {
   EXPECT_EQ(found.copy_memory, 0U);
   EXPECT_EQ(found.sum_memory_all, 0U);
   EXPECT_EQ(found.line_ns, 0U);
+}
+
+// Otherwise each switch would take as long as the other work has the core: some milliseconds.
+TEST(MachineProbe, does_not_count_other_work_of_a_core_as_its_switches) {
+  const MachineFacts facts = small_machine();
+  std::atomic<bool> is_over{false};
+  uint64_t switch_ns = 0;
+  {
+    const PinnedThread other(facts.cpus.front(), [&] {
+      while (!is_over.load()) continue;
+    });
+    ASSERT_TRUE(other.has_started());
+    switch_ns = measure_machine(facts, kProbeAtStart).switch_ns;
+    is_over.store(true);
+  }
+  EXPECT_GT(switch_ns, 0U);
+  EXPECT_LT(switch_ns, 300'000U);
 }
 
 TEST(MachineProbe, leaves_out_what_one_core_cannot_tell) {
