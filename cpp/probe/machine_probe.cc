@@ -276,8 +276,9 @@ class Prober {
     return is_answered ? static_cast<uint64_t>(ns / (2 * kRounds) + 0.5) : 0;
   }
 
-  // The processor time of this thread for a round of a ping-pong on one core. That is one of two
-  // switches, which are alike. Other work of a busy core runs between them, and does not count.
+  // The processor time of this thread for a round of a ping-pong on one core. A round has two
+  // switches, which are alike, and the other one is the time of the other thread. Other work of a
+  // busy core runs between them, and does not count.
   uint64_t switch_between_threads() {
     if (cpu() < 0) return 0;
     constexpr int kRounds = 8;  // the clock is read after so many
@@ -297,7 +298,7 @@ class Prober {
     pair.end();
     return is_answered ? static_cast<uint64_t>(each) : 0;
   }
-  // Of this thread.
+  // This thread's.
   static Nanoseconds processor_time() {
     timespec time{};
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
