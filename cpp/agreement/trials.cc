@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <set>
+#include <utility>
 
 #include "base/status.h"
 
@@ -61,9 +63,10 @@ bool Trials::are_decided(uint64_t bytes, const Ways& ways) const {
 }
 
 void Trials::forget_times() {
-  running_.clear();
+  std::set<uint64_t> rounds;
+  for (const auto& [sequence, trial] : std::exchange(running_, {})) rounds.insert(trial.round);
   for (auto& [key, size] : sizes_) {
-    if (size.is_decided()) continue;
+    if (size.is_decided() || !rounds.contains(size.round)) continue;
     for (const std::size_t way : size.left) size.rows[way].pop_back();
     begin_round(size);
   }

@@ -166,6 +166,16 @@ TEST_F(TrialsOfSums, begin_a_round_again_without_its_times) {
   EXPECT_EQ(lengths(run(4 * kRow + 1, kMiB, times(200, 100))), "8u 8r 8u 8r 1R");
 }
 
+// Plans begin between few sums of a size each, as those of an evaluation after each epoch.
+TEST_F(TrialsOfSums, go_on_behind_plans_if_all_times_are_here) {
+  std::string taken;
+  for (int plan = 0; plan < 17; ++plan) {
+    taken += run(3, kMiB, times(200, 100));
+    trials_.forget_times();
+  }
+  EXPECT_EQ(lengths(taken), "8u 8r 8u 8r 8u 8r 3R");
+}
+
 // The first rival loses against the usual way. The other two win, and the faster one stays.
 TEST_F(TrialsOfSums, of_several_rivals_keep_the_fastest_one) {
   EXPECT_EQ(lengths(run(90, kMiB, {200, 300, 150, 100})), "8a 8b 8c 8d 8a 8c 8d 8a 8c 8d 10D");
