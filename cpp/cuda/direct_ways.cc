@@ -69,6 +69,14 @@ void assume_the_best(GpuSystem& system) {
   }
 }
 
+// The warning without the GPU's name: the same for all GPUs with one cause.
+std::string of_any_gpu(const DirectWay& way) {
+  std::string text = way.warning;
+  const std::string& name = way.uuid.empty() ? way.address : way.uuid;
+  const std::size_t at = name.empty() ? text.npos : text.find(name);
+  return at == text.npos ? text : text.erase(at, name.size());
+}
+
 }  // namespace
 
 std::string DirectWay::text() const {
@@ -98,7 +106,9 @@ CertainLosses certain_losses(GpuSystem system, const GpuDirectSetting& setting,
   const std::vector<DirectWay> ways = direct_ways(std::move(system), setting, nics);
   CertainLosses found;
   if (ways.empty()) return found;
-  for (const DirectWay& way : ways) found.texts.push_back(way.warning);
+  for (const DirectWay& way : ways) {
+    if (of_any_gpu(way) == of_any_gpu(ways.front())) found.texts.push_back(way.warning);
+  }
   if (are_all_of(ways, [](const DirectWay& way) { return !way.warning.empty(); })) {
     const std::string others =
         ways.size() == 1 ? "" : cat(" No other GPU here has the direct way either.");

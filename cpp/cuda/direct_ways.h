@@ -32,9 +32,11 @@ std::vector<DirectWay> direct_ways(GpuSystem system, const GpuDirectSetting& set
 
 // Losses of the direct way that are certain before CUDA's driver is opened.
 struct CertainLosses {
-  std::string warning;             // no GPU here has the direct way; "": some GPU may have it
-  std::vector<std::string> texts;  // the warning of each GPU, as direct_ways() has it
-  Status status;                   // an error if the setting forces a way that every GPU lacks
+  std::string warning;  // no GPU here has the direct way; "": some GPU may have it
+  // The warnings of the GPUs that have lost it for this cause, as direct_ways() has them. Those of
+  // other causes come with the first array on their GPU.
+  std::vector<std::string> texts;
+  Status status;  // an error if the setting forces a way that every GPU lacks
 };
 
 // Pure. `system` has no facts of CUDA's driver, which are taken for the most favourable ones. Which
