@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -33,6 +34,7 @@ class TrialTimes {
         known_.try_emplace(time.sequence, TrialTime{time.sequence, 0, 0}).first->second;
     known.time = std::max(known.time, time.time);
     known.ranks += time.ranks;
+    if (known_.size() > kTimesMost) known_.erase(known_.begin());
   }
   // The times that have not been taken yet.
   std::vector<TrialTime> take() {
@@ -46,6 +48,10 @@ class TrialTimes {
   }
 
  private:
+  // A rank that has joined tells no times until it submits again. The oldest ones go: their rounds
+  // begin again.
+  static constexpr std::size_t kTimesMost = 4096;
+
   std::map<uint64_t, Nanoseconds> running_;  // when each trial began
   Nanoseconds ended_at_ = 0;                 // the last one
   std::map<uint64_t, TrialTime> known_;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "agreement/trial_times.h"
 #include "base/text.h"
 
 namespace rdmacoll {
@@ -209,6 +210,17 @@ TEST_F(TrialsOfSums, do_not_count_times_of_another_round) {
 }
 
 // The ways of before do not count: neither the choice, nor the times of sums that still run.
+// A rank that has joined sends no readiness, and may take part in many trials meanwhile.
+TEST(TimesOfTrials, are_bounded_and_the_newest_ones_stay) {
+  TrialTimes times;
+  constexpr uint64_t kTrials = 10'000;
+  for (uint64_t sequence = 0; sequence < kTrials; ++sequence) times.add({sequence, 5, 1});
+  const std::vector<TrialTime> taken = times.take();
+  ASSERT_EQ(taken.size(), 4096U);
+  EXPECT_EQ(taken.front().sequence, kTrials - taken.size());
+  EXPECT_EQ(taken.back().sequence, kTrials - 1);
+}
+
 TEST_F(TrialsOfSums, take_place_again) {
   EXPECT_EQ(run(kAll + 1, kMiB, times(1000, 100)).back(), 'R');
   trials_.restart();
