@@ -235,6 +235,7 @@ void SimRank::submit(std::size_t index) {
   const Status status = engine_->submit(task->operation);
   if (!status.ok()) {
     judge(*task, status);
+    refused_.push_back(std::move(task));
     return;
   }
   ++open_;

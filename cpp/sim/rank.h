@@ -84,7 +84,8 @@ class SimRank {
   std::unique_ptr<SimGpuNic> nic_;  // null: NICs access no memory of GPUs
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<Task>> tasks_, given_back_;
-  std::vector<std::shared_ptr<Task>> read_;  // likewise, by streams
+  std::vector<std::shared_ptr<Task>> read_;     // likewise, by streams
+  std::vector<std::unique_ptr<Task>> refused_;  // streams may still read their tensors
   uint64_t early_ends_ = 0;
   std::vector<std::size_t> order_;
   std::size_t phase_ = 0, next_ = 0, changes_made_ = 0;

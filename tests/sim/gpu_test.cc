@@ -124,7 +124,7 @@ TEST_P(OnGpus, a_rank_that_is_killed_behind_recorded_ends_is_named) {
     script.records_ends = true;
     script.fault = Fault::kill;
     script.victim = static_cast<int>(seed % 3);
-    script.fault_at = static_cast<Nanoseconds>(seed) * 100 * kMicrosecond;
+    script.fault_at = static_cast<Nanoseconds>(seed) * 6 * kMillisecond / seeds(60);
     const SimOutcome outcome = simulate(script);
     ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
     early_ends += outcome.early_ends;
