@@ -40,7 +40,7 @@ TESTS = {
     "trials": ("sim_tests", "TrialsOfJobs*"),
     "gate": ("unit_tests", "AgreementOfRanks.bears_*"),
     "kernels": ("unit_tests", "CudaKernels*"),
-    "cuda": ("unit_tests", "Cuda*-CudaKernels*"),
+    "cuda": ("unit_tests", "Cuda*:*/Cuda*-CudaKernels*"),
     "gpu": ("unit_tests", "GpuDirectWays*:GpuPolicy*:GpuSystem*:LoweredForNics*:Nvml*:Topology*"),
 }
 # For the engine: the library that the command line steps.

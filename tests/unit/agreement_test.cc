@@ -31,7 +31,7 @@ TEST(AgreementOfRanks, is_the_same_in_any_order_of_messages) {
   EXPECT_GT(totals.plans, totals.steps / 1000);
   EXPECT_GT(totals.plans_left, totals.steps / 2000);
   EXPECT_GT(totals.caught_up, totals.steps / 2000);
-  EXPECT_GT(totals.replayed, totals.steps / 50000);
+  EXPECT_GT(totals.replayed, totals.steps / 200000);  // they come in bursts
 }
 
 // A rank that was behind when a plan ended runs an operation that has been judged. The root's
