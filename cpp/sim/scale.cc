@@ -83,7 +83,7 @@ class ScaleWorld {
     } else {
       rank.pool = std::make_unique<SizedPool>(config.pool_bytes);
     }
-    rank.compute = std::make_unique<ModelledCompute>(network_, query_.links, number, moves_);
+    rank.compute = std::make_unique<LinkCompute>(network_, query_.links, number, moves_);
     network_.transport(number).use_pool(*rank.pool);
     rank.engine = std::make_unique<Engine>(
         EngineParts{std::move(world), config, network_.transport(number), *rank.compute, *rank.pool,

@@ -73,17 +73,14 @@ class SizedPool final : public MemoryPool {
 };
 
 // Each job occupies the rank's processor for the modelled time. Jobs run one after the other.
-class ModelledCompute final : public Compute {
+// `performs`: whether they also move their bytes.
+class ModelledCompute : public Compute {
  public:
-  ModelledCompute(SimNetwork& network, const LinkModel& links, int rank, bool performs)
-      : network_(network), links_(links), rank_(rank), performs_(performs) {}
+  ModelledCompute(SimNetwork& network, int rank, bool performs)
+      : network_(network), rank_(rank), performs_(performs) {}
 
   Status submit(const ComputeJob& job) override {
-    const double rate = job.sources.size() > 1 ? links_.reduce_bytes_per_us /
-                                                     static_cast<double>(job.sources.size() - 1)
-                                               : links_.copy_bytes_per_us;
-    const auto bytes = static_cast<double>(total_bytes(job.to));
-    const Nanoseconds done = network_.work(rank_, links_.step_us + bytes / rate);
+    const Nanoseconds done = network_.work(rank_, time_us(job));
     jobs_.push_back({job, done});
     network_.at(done, [this] { network_.wake(rank_); });
     return {};
@@ -106,6 +103,9 @@ class ModelledCompute final : public Compute {
   bool arm() override { return true; }  // the network wakes the rank
   uint64_t bytes_copied() const override { return inline_.bytes_copied(); }
 
+ protected:
+  virtual double time_us(const ComputeJob& job) const = 0;
+
  private:
   struct Pending {
     ComputeJob job;
@@ -113,11 +113,27 @@ class ModelledCompute final : public Compute {
   };
 
   SimNetwork& network_;
-  const LinkModel& links_;
   int rank_;
   bool performs_;
   InlineCompute inline_;
   std::deque<Pending> jobs_;
+};
+
+// Jobs take the time of the link model.
+class LinkCompute final : public ModelledCompute {
+ public:
+  LinkCompute(SimNetwork& network, const LinkModel& links, int rank, bool performs)
+      : ModelledCompute(network, rank, performs), links_(links) {}
+
+ private:
+  double time_us(const ComputeJob& job) const override {
+    const double rate = job.sources.size() > 1 ? links_.reduce_bytes_per_us /
+                                                     static_cast<double>(job.sources.size() - 1)
+                                               : links_.copy_bytes_per_us;
+    return links_.step_us + static_cast<double>(total_bytes(job.to)) / rate;
+  }
+
+  const LinkModel& links_;
 };
 
 }  // namespace rdmacoll

@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <span>
 #include <utility>
@@ -11,7 +10,6 @@
 #include "base/text.h"
 #include "collectives/choose.h"
 #include "collectives/node_cost.h"
-#include "compute/inline.h"
 #include "engine/engine.h"
 #include "sim/sizes.h"
 #include "transport/sim/sim_network.h"
@@ -32,40 +30,16 @@ LinkModel links_of(const NodeMemory& memory) {
   return links;
 }
 
-// Each job occupies the rank's processor for the time of the cost model.
-class NodeCompute final : public Compute {
+// Jobs take the time of the cost model within a node.
+class NodeCompute final : public ModelledCompute {
  public:
   NodeCompute(SimNetwork& network, const NodeJob& job, int rank,
               const std::vector<std::unique_ptr<MemoryPool>>& pools)
-      : network_(network),
+      : ModelledCompute(network, rank, job.moves_bytes),
         rank_(rank),
         pools_(pools),
         slow_(job.slow.empty() ? 1 : job.slow[rank]),
-        performs_(job.moves_bytes),
         cost_(job.machine, job.ranks, static_cast<double>(job.bytes), segment_of(job)) {}
-
-  Status submit(const ComputeJob& job) override {
-    const Nanoseconds done = network_.work(rank_, slow_ * time_us(job));
-    jobs_.push_back({job, done});
-    network_.at(done, [this] { network_.wake(rank_); });
-    return {};
-  }
-  Status perform_at_once(const ComputeJob&, std::size_t) override { return Status::busy(); }
-  bool poll(ComputeSink& sink) override {
-    bool any = false;
-    for (; !jobs_.empty() && jobs_.front().done <= network_.clock().now(); any = true) {
-      const ComputeJob job = jobs_.front().job;
-      jobs_.pop_front();
-      if (performs_) {
-        RC_ASSERT(inline_.submit(job).ok());
-        inline_.poll(sink);
-      } else {
-        sink.computed(job.cookie, {});
-      }
-    }
-    return any;
-  }
-  bool arm() override { return true; }  // the network wakes the rank
 
  private:
   static double segment_of(const NodeJob& job) {
@@ -90,7 +64,8 @@ class NodeCompute final : public Compute {
   static bool is_of_peer(MemoryPlace place) {
     return place == MemoryPlace::peer_pool || place == MemoryPlace::peer_caller;
   }
-  double time_us(const ComputeJob& job) const {
+  double time_us(const ComputeJob& job) const override { return slow_ * quick_time_us(job); }
+  double quick_time_us(const ComputeJob& job) const {
     const auto bytes = static_cast<double>(total_bytes(job.to));
     if (bytes == 0) return 0;
     const MemoryPlace to = place_of(job.to.front().data);
@@ -103,19 +78,10 @@ class NodeCompute final : public Compute {
     return cost_.reduce_us(bytes, own, peer, static_cast<int>(job.sources.size()) - 1, to);
   }
 
-  struct Pending {
-    ComputeJob job;
-    Nanoseconds done;
-  };
-
-  SimNetwork& network_;
   int rank_;
   const std::vector<std::unique_ptr<MemoryPool>>& pools_;
   double slow_;
-  bool performs_;
   NodeCost cost_;
-  InlineCompute inline_;
-  std::deque<Pending> jobs_;
 };
 
 // Values of many magnitudes, so nearly every sum of three or more depends on the order.
