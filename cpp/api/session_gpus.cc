@@ -1,6 +1,7 @@
 // Memory of GPUs in a Session.
 #include "api/session.h"
 #include "base/text.h"
+#include "collectives/choose.h"
 #include "cuda/cuda_memory.h"
 #include "cuda/direct_ways.h"
 #include "cuda/gpu_compute.h"
@@ -9,8 +10,6 @@ namespace rdmacoll {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
-// Smaller arrays are staged.
-constexpr uint64_t kRegisteredBytesMin = 32 << 10;
 
 }  // namespace
 
@@ -80,6 +79,7 @@ Status Session::device_memory(DeviceMemory*& memory) {
 }
 
 // NICs that access the memory register it now, and keep the registration while they have room.
+// Smaller arrays are staged.
 Status Session::allocate(int gpu, uint64_t bytes, std::shared_ptr<std::byte[]>& memory) {
   DeviceMemory* gpus = nullptr;
   Gpu number = kHost;
@@ -92,7 +92,7 @@ Status Session::allocate(int gpu, uint64_t bytes, std::shared_ptr<std::byte[]>& 
   }
   const Piece piece{memory.get(), bytes, number};
   driver_->inspect([&](Engine&) {
-    const bool is_worth_it = bytes >= kRegisteredBytesMin && fabric_->gpu_ways(number).any();
+    const bool is_worth_it = bytes >= Tuning().gpu_direct_bytes && fabric_->gpu_ways(number).any();
     if (is_worth_it && fabric_->pin(piece)) fabric_->unpin(piece);
   });
   return {};

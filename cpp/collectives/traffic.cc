@@ -198,11 +198,11 @@ void Traffic::arrive(uint32_t segment, uint32_t index, double time) {
   Use& processor = processors_[message.to];
   processor.take(time, message.count * link(message).overhead_us);
   if (is_copied(message)) return expect(processor.free, EventKind::copy, segment, index);
-  take(segment, message, processor.free);
+  received(segment, message, processor.free);
 }
 
 // The receiver has the message.
-void Traffic::take(uint32_t segment, const Message& message, double time) {
+void Traffic::received(uint32_t segment, const Message& message, double time) {
   if (is_unpacked(message)) {
     expect_aside(time, segment, message.to, copy_us(message.bytes, message.count));
   }
@@ -241,7 +241,7 @@ void Traffic::handle(const Event& event) {
   } else if (kind == EventKind::copy) {
     Use& processor = processors_[message.to];
     processor.take(event.time, copy_us(message.bytes, message.count));
-    take(segment, message, processor.free);
+    received(segment, message, processor.free);
   } else {
     arrive(segment, event.index, event.time);
   }

@@ -258,7 +258,7 @@ class Traffic {
   void go_on(uint32_t segment, uint32_t strand, double time);
   void end_of_rank(uint32_t segment, uint32_t rank, double time);
   void arrive(uint32_t segment, uint32_t index, double time);
-  void take(uint32_t segment, const Message& message, double time);
+  void received(uint32_t segment, const Message& message, double time);
   void complete(uint32_t segment, uint32_t await, double time);
   double port_us(const Message& message) const {
     return message.count *
