@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -25,6 +26,8 @@ struct rc_handle {
   uint64_t stream = 0;
   // The end of work on GPUs, if the handle has no operation.
   std::shared_ptr<const rdmacoll::GpuEnd> end = nullptr;
+  // The memory of results that were taken, by their index.
+  std::map<int32_t, std::weak_ptr<std::byte[]>> taken = {};
 };
 
 namespace rdmacoll {

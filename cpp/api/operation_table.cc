@@ -131,12 +131,16 @@ const void* operation_result_at(rc_handle* handle, int32_t index, int32_t* ndim,
   const Operation::Result& result = handle->operation->results[static_cast<std::size_t>(index)];
   *ndim = static_cast<int32_t>(result.dims.size());
   std::copy(result.dims.begin(), result.dims.end(), dims);
-  return result.memory.get();
+  const auto taken = handle->taken.find(index);
+  return taken == handle->taken.end() ? result.memory.get() : taken->second.lock().get();
 }
 
 rc_result* operation_result_take(rc_handle* handle, int32_t index) {
   handle->repeated_calls = nullptr;  // the next call would have no memory
   auto& result = handle->operation->results[static_cast<std::size_t>(index)];
+  std::weak_ptr<std::byte[]>& taken = handle->taken[index];
+  if (result.memory == nullptr) return new rc_result{taken.lock()};  // again, by a signal's handler
+  taken = result.memory;
   return new rc_result{std::move(result.memory)};
 }
 

@@ -419,9 +419,10 @@ typedef struct rc_operation_api {
   const void* (*result_at)(rc_handle* handle, int32_t index, int32_t* ndim, int64_t dims[8]);
   /* Allowed at any time. An unfinished operation continues. */
   void (*free)(rc_handle* handle);
-  /* Takes the memory of result_at from the operation, once. The reference keeps it, also after
-   * `free`. Free it by engine.gpu_free if it is memory of a GPU, and otherwise by
-   * prepared.result_free. Another thread may be in `wait` of the handle. */
+  /* Takes the memory of result_at from the operation. The reference keeps it, also after `free`.
+   * Free it by engine.gpu_free if it is memory of a GPU, and otherwise by prepared.result_free. A
+   * second call returns another reference, while there is one. Another thread may be in `wait` of
+   * the handle. */
   rc_result* (*result_take)(rc_handle* handle, int32_t index);
   /* call for a request with results of its own, without `allocate`. Gives a handle with 0 (success)
    * too. Read result_at and free the handle before the engine is freed. A later equal request may

@@ -21,10 +21,10 @@ class Handle:
     def __init__(self, operations: Sequence[Operation], result: Callable[[], Any]) -> None:
         self._operations = operations
         self._result: Callable[[], Any] | None = result
-        self._value: Any = None
         # Several threads may come out of the first wait. One of them makes the result. Reentrant: a handler
-        # of a signal may wait, too.
+        # of a signal may wait, too, while its thread makes the result. Then the first one that is kept stays.
         self._lock = threading.RLock()
+        self._kept: dict[str, Any] = {}
 
     def wait(self, timeout_s: float | None = None) -> Any:
         """The result. Raises the operation's error, or TimeoutError if `timeout_s` seconds pass first.
@@ -35,7 +35,7 @@ class Handle:
         if self._result is None:
             for operation in self._operations:
                 operation.let_follow()
-            return self._value
+            return self._kept["result"]
         if timeout_s is not None:
             timeout_s = arguments.timeout(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -44,12 +44,13 @@ class Handle:
             if not operation.wait(remaining_s):
                 raise TimeoutError(f"the operation did not end within {timeout_s:g} s.")
         with self._lock:
-            if self._result is not None:
-                self._value = self._result()
+            make = self._result
+            if make is not None:
+                self._kept.setdefault("result", make())
                 self._result = None
                 # Threads in the loop above have their operation still.
                 self._operations = [one for one in self._operations if not one.has_passed_results_on]
-        return self._value
+        return self._kept["result"]
 
     def done(self) -> bool:
         """Whether `wait()` would return or raise at once. Before the first `wait()`, the result is also

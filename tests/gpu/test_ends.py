@@ -236,6 +236,39 @@ assert shares_gpus == (rdmacoll.metrics()["bytes_between_gpus"] > before)
 """
 
 
+# A handler of a signal waits for the operation while its thread takes the result from the engine.
+SIGNAL = """
+import gpu_arrays, signal
+from rdmacoll._world.world import current
+cupy, library = gpu_arrays.cupy(), current().library
+take, found = library.result_take, []
+signal.signal(signal.SIGUSR1, lambda *_: found.append(handle.wait()))
+def interrupted(*arguments):
+    library.result_take = take
+    if not is_behind:
+        signal.raise_signal(signal.SIGUSR1)
+    taken = take(*arguments)
+    if is_behind:
+        signal.raise_signal(signal.SIGUSR1)
+    return taken
+right = np.repeat(np.arange(float(rdmacoll.size()), dtype=np.float32), 1000)
+for is_behind in (False, True):
+    found.clear()
+    handle = engine.allgather_async(cupy.array(np.full(1000, me, np.float32)))
+    library.result_take = interrupted
+    result = handle.wait()
+    assert len(found) == 1 and found[0] is result, (is_behind, found, result)
+    others = [engine.allgather(cupy.array(np.full(1000, -1, np.float32))) for _ in range(3)]
+    assert (result.get() == right).all(), (is_behind, result.get())
+    assert handle.wait() is result
+"""
+
+
+@pytest.mark.parametrize("place", places())
+def test_a_handler_of_a_signal_that_waits_gets_the_same_result(place: Place) -> None:
+    run_body(place, SIGNAL)
+
+
 @pytest.mark.parametrize("place", places())
 def test_memory_stays_until_the_work_of_its_call_is_done(place: Place) -> None:
     run_body(place, CALLS, CUDA_SIM_DELAY_US="3000")
