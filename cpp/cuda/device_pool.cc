@@ -32,21 +32,16 @@ Status DevicePool::allocate(Gpu gpu, std::size_t bytes, std::shared_ptr<std::byt
   Address address = 0;
   RC_RETURN_IF_ERROR(take(gpu, of.second, address));
   const auto give_back = [pool = shared_from_this(), of](std::byte* data) {
-    pool->give_back(of, reinterpret_cast<Address>(data));
+    pool->free_.give_back(of, reinterpret_cast<Address>(data));
   };
   memory = std::shared_ptr<std::byte[]>(reinterpret_cast<std::byte*>(address), give_back);
   return {};
 }
 
 Status DevicePool::take(Gpu gpu, std::size_t bytes, Address& address) {
-  {
-    const std::lock_guard lock(mutex_);
-    std::vector<Address>& free = free_[{gpu, bytes}];
-    if (!free.empty()) {
-      address = free.back();
-      free.pop_back();
-      return {};
-    }
+  if (const auto free = free_.take({gpu, bytes})) {
+    address = *free;
+    return {};
   }
   const Driver& driver = gpus_->driver();
   const ScopedContext scope(*gpus_, gpu);
@@ -56,31 +51,15 @@ Status DevicePool::take(Gpu gpu, std::size_t bytes, Address& address) {
 }
 
 bool DevicePool::keeps(Gpu gpu) {
-  const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(
-      free_, [&](const auto& one) { return one.first.first == gpu && !one.second.empty(); });
+  return free_.has([gpu](const Class& of) { return of.first == gpu; });
 }
 
-void DevicePool::give_back(const Class& of, Address address) {
-  const std::lock_guard lock(mutex_);
-  free_[of].push_back(address);
-}
-
-std::vector<Address> DevicePool::take_free(Gpu gpu) {
-  const std::lock_guard lock(mutex_);
-  std::vector<Address> blocks;
-  for (auto& [of, free] : free_) {
-    if (of.first != gpu) continue;
-    blocks.insert(blocks.end(), free.begin(), free.end());
-    free.clear();
-  }
-  return blocks;
-}
-
-void DevicePool::release(Gpu gpu, const std::vector<Address>& blocks) {
+void DevicePool::trim(Gpu gpu) {
   const ScopedContext scope(*gpus_, gpu);
   if (!scope.status().ok()) return;
-  for (const Address address : blocks) gpus_->driver().call.cuMemFree_v2(address);
+  for (const auto& [of, blocks] : free_.take_all([gpu](auto& of) { return of.first == gpu; })) {
+    for (const Address address : blocks) gpus_->driver().call.cuMemFree_v2(address);
+  }
 }
 
 }  // namespace rdmacoll::cuda

@@ -3,11 +3,10 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <vector>
+#include <utility>
 
+#include "cuda/free_list.h"
 #include "cuda/gpus.h"
 
 namespace rdmacoll::cuda {
@@ -27,20 +26,16 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
   // Whether memory is kept for next results.
   bool keeps(Gpu gpu);
   // Frees the memory that is kept for next results. The driver waits for kernels that run.
-  void trim(Gpu gpu) { release(gpu, take_free(gpu)); }
+  void trim(Gpu gpu);
 
  private:
   using Class = std::pair<Gpu, std::size_t>;  // and bytes
 
   static std::size_t class_bytes(std::size_t bytes);
   Status take(Gpu gpu, std::size_t bytes, Address& address);
-  void give_back(const Class& of, Address address);
-  std::vector<Address> take_free(Gpu gpu);
-  void release(Gpu gpu, const std::vector<Address>& blocks);
 
   const std::shared_ptr<Gpus> gpus_;
-  std::mutex mutex_;
-  std::map<Class, std::vector<Address>> free_;
+  FreeList<Class, Address> free_;
 };
 
 }  // namespace rdmacoll::cuda

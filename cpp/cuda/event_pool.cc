@@ -4,7 +4,7 @@ namespace rdmacoll::cuda {
 
 EventPool::~EventPool() {
   if (driver_.is_forked_child()) return;
-  for (const auto& [context, events] : free_) {
+  for (const auto& [context, events] : free_.take_all()) {
     const ScopedContext scope(driver_, context);
     if (!scope.status().ok()) continue;  // its owner has ended it, and its events
     for (const EventHandle event : events) driver_.call.cuEventDestroy_v2(event);
@@ -12,21 +12,11 @@ EventPool::~EventPool() {
 }
 
 Status EventPool::take(ContextHandle context, EventHandle& event) {
-  {
-    const std::lock_guard lock(mutex_);
-    std::vector<EventHandle>& free = free_[context];
-    if (!free.empty()) {
-      event = free.back();
-      free.pop_back();
-      return {};
-    }
+  if (const auto free = free_.take(context)) {
+    event = *free;
+    return {};
   }
   return driver_.check(driver_.call.cuEventCreate(&event, kEventDisableTiming), "cuEventCreate");
-}
-
-void EventPool::give_back(ContextHandle context, EventHandle event) {
-  const std::lock_guard lock(mutex_);
-  free_[context].push_back(event);
 }
 
 }  // namespace rdmacoll::cuda

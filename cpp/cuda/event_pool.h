@@ -1,12 +1,10 @@
 // Events without timing, which are used again and again, so that the steady state makes none.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
-#include <vector>
 
+#include "cuda/free_list.h"
 #include "cuda/gpus.h"
 
 namespace rdmacoll::cuda {
@@ -21,13 +19,12 @@ class EventPool {
 
   // The context must be the current one.
   Status take(ContextHandle context, EventHandle& event);
-  void give_back(ContextHandle context, EventHandle event);
+  void give_back(ContextHandle context, EventHandle event) { free_.give_back(context, event); }
   const Driver& driver() const { return driver_; }
 
  private:
   const Driver& driver_;
-  std::mutex mutex_;
-  std::map<ContextHandle, std::vector<EventHandle>> free_;
+  FreeList<ContextHandle, EventHandle> free_;
 };
 
 // An event of the pool. The last reference gives it back.

@@ -7,7 +7,7 @@ namespace rdmacoll::cuda {
 HostCopies::~HostCopies() {
   const Driver& driver = gpus_->driver();
   if (driver.is_forked_child()) return;
-  for (const auto& [gpu, streams] : free_) {
+  for (const auto& [gpu, streams] : free_.take_all()) {
     const ScopedContext scope(*gpus_, gpu);
     if (!scope.status().ok()) continue;
     for (const StreamHandle stream : streams) driver.call.cuStreamDestroy_v2(stream);
@@ -26,8 +26,7 @@ Status HostCopies::run(std::span<const HostCopy> copies, CopyTo to, Gpu gpu, uin
   const Status done =
       driver.check(driver.call.cuStreamSynchronize(own),
                    cat("copying ", to == CopyTo::host ? "from " : "to ", gpus_->facts(gpu).text()));
-  const std::lock_guard lock(mutex_);
-  free_[gpu].push_back(own);
+  free_.give_back(gpu, own);
   return enqueued.ok() ? done : enqueued;
 }
 
@@ -48,14 +47,9 @@ Status HostCopies::enqueue(std::span<const HostCopy> copies, CopyTo to, Gpu gpu,
 }
 
 Status HostCopies::take(Gpu gpu, StreamHandle& own) {
-  {
-    const std::lock_guard lock(mutex_);
-    std::vector<StreamHandle>& free = free_[gpu];
-    if (!free.empty()) {
-      own = free.back();
-      free.pop_back();
-      return {};
-    }
+  if (const auto free = free_.take(gpu)) {
+    own = *free;
+    return {};
   }
   const Driver& driver = gpus_->driver();
   return driver.check(driver.call.cuStreamCreate(&own, kStreamNonBlocking), "cuStreamCreate");

@@ -1,12 +1,10 @@
 // Copies for callers, between memory of a GPU and memory of the host.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <mutex>
 #include <span>
-#include <vector>
 
+#include "cuda/free_list.h"
 #include "cuda/gpus.h"
 #include "cuda/stream_order.h"
 #include "memory/device_memory.h"
@@ -32,9 +30,8 @@ class HostCopies {
 
   const std::shared_ptr<Gpus> gpus_;
   StreamOrders& orders_;
-  std::mutex mutex_;
-  // Streams that no call uses. Each call has one of its own, since it waits for all work of it.
-  std::map<Gpu, std::vector<StreamHandle>> free_;
+  // Streams. Each call has one of its own, since it waits for all work of it.
+  FreeList<Gpu, StreamHandle> free_;
 };
 
 }  // namespace rdmacoll::cuda
