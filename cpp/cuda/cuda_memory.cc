@@ -2,9 +2,12 @@
 
 #include <chrono>
 #include <future>
+#include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "base/text.h"
 #include "base/thread.h"
 
 namespace rdmacoll::cuda {
@@ -26,6 +29,14 @@ std::shared_ptr<GpuMemory> open_gpu_memory(const Driver& driver, const CudaOptio
   if (system.gpus.empty()) (void)add_cuda_facts(driver, system.gpus);
   return std::make_shared<GpuMemory>(
       gpus, direct_ways(std::move(system), options.gpudirect, options.nics), options.said);
+}
+
+// Memory whose end could wait for kernels without a limit.
+void keep_for_ever(std::shared_ptr<void> kept) {
+  static auto* const all = new std::vector<std::shared_ptr<void>>;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  all->push_back(std::move(kept));
 }
 
 }  // namespace
@@ -76,8 +87,10 @@ void CudaMemory::end(std::unique_ptr<CudaMemory> memory, std::shared_ptr<const v
     ending->end.set_value();
   });
   if (!started.ok()) {
-    log.warning(started.message());
-    return ending->memory.reset();
+    log.warning(
+        cat(started.message(), " So the memory of rdmacoll on GPUs stays until the process ends."));
+    keep_for_ever(ending);
+    return;
   }
   const auto end = ending->end.get_future().wait_for(std::chrono::nanoseconds(limit));
   if (end == std::future_status::ready) return thread.join();

@@ -42,7 +42,7 @@ class CudaMemory final : public DeviceMemory {
   ~CudaMemory() override;
   // Destroys the memory. If kernels of the program still run after `limit`, or a peer still has
   // memory of this rank open, it warns, and a thread goes on. `pool`: the owner of
-  // CudaOptions::pool, which is kept as long.
+  // CudaOptions::pool, which is kept as long. If no thread can be started, it warns, and all stays.
   static void end(std::unique_ptr<CudaMemory> memory, std::shared_ptr<const void> pool,
                   Nanoseconds limit = 5 * kSecond);
 
