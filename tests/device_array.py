@@ -14,7 +14,7 @@ import threading
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 from cuda_calls import Address, Cuda, Handle, size_of
@@ -50,6 +50,7 @@ class _State(threading.local):
 _gpus: dict[int, _Gpu] = {}
 _state = _State()
 _library = ""
+_lend: Callable[[int, int], Any] | None = None
 
 
 class Stream:
@@ -110,6 +111,10 @@ class _Memory:
     def __init__(self, gpu: int, size: int) -> None:
         self.gpu, self.size = gpu, size
         self.streams: set[int] = set()
+        self._lender = None if _lend is None else _lend(size, gpu)
+        if self._lender is not None:
+            self.address = self._lender.address
+            return
         with _gpu(gpu).current() as cuda:
             self.address = cuda.allocate(max(size, 1))
 
@@ -117,7 +122,17 @@ class _Memory:
         with _gpu(self.gpu).current() as cuda:
             for stream in self.streams:
                 cuda.synchronize(Handle(stream))
-            cuda.free(self.address)
+            if self._lender is None:
+                cuda.free(self.address)
+
+
+def take_memory_from(lend: Callable[[int, int], Any] | None) -> None:
+    """From now on memory of arrays is that of an object with an `address`: lend(bytes, number of the GPU).
+
+    None: memory of the driver.
+    """
+    global _lend
+    _lend = lend
 
 
 def keep_memory() -> None:

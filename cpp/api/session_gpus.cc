@@ -62,7 +62,8 @@ Status Session::device_memory(DeviceMemory*& memory) {
                                                .sys = machine_.sys,
                                                .proc = machine_.proc,
                                                .said = said_of_gpus_,
-                                               .measures_copies = config_.tune != Tune::off},
+                                               .measures_copies = config_.tune != Tune::off,
+                                               .shares_arrays = config_.cuda_ipc != CudaIpc::off},
                                               opened));
     auto compute = std::make_unique<cuda::GpuCompute>(std::move(compute_), clock_);
     compute->open(opened->parts());
@@ -85,7 +86,7 @@ Status Session::allocate(int gpu, uint64_t bytes, std::shared_ptr<std::byte[]>& 
   Gpu number = kHost;
   RC_RETURN_IF_ERROR(device_memory(gpus));
   RC_RETURN_IF_ERROR(gpus->use(gpu, number));
-  memory = gpus->allocate(number, bytes);
+  memory = gpus->allocate_array(number, bytes);
   if (memory == nullptr) {
     return {Code::invalid,
             cat("cuda:", gpu, " has no ", bytes, " bytes of memory left: free arrays there.")};

@@ -55,6 +55,7 @@ CudaMemory::CudaMemory(const Driver& driver, CudaOptions options)
       events_(std::make_shared<EventPool>(driver)),
       sleeper_(std::make_shared<Sleeper>(std::move(options.wake))),
       device_pool_(std::make_shared<DevicePool>(gpus_)),
+      arrays_(options.shares_arrays ? std::make_shared<SharedArrays>(gpus_) : nullptr),
       gpu_memory_(open_gpu_memory(driver, options, gpus_)),
       kinds_(*gpus_, options.log),
       modules_(std::make_shared<GpuModules>(gpus_, thread_, options.log)),
@@ -63,7 +64,7 @@ CudaMemory::CudaMemory(const Driver& driver, CudaOptions options)
       orders_(gpus_, events_, sleeper_),
       host_copies_(gpus_, orders_),
       pinned_(*gpus_, options.pool, options.log),
-      work_({gpus_, sums_, thread_, copies_, options.log}),
+      work_({gpus_, sums_, thread_, copies_, arrays_, options.log}),
       parts_{*gpus_, events_, *modules_, pinned_, options.pool, sums_, sleeper_} {}
 
 CudaMemory::~CudaMemory() { (void)thread_.stop(kKernelsLimit); }
@@ -134,14 +135,29 @@ std::shared_ptr<std::byte[]> CudaMemory::allocate(Gpu gpu, uint64_t bytes) {
   retired_.sweep(*this);
   std::shared_ptr<std::byte[]> memory;
   Status status = device_pool_->allocate(gpu, bytes, memory);
-  if (!status.ok() && device_pool_->keeps(gpu)) {
+  if (!status.ok() && keeps(gpu)) {
     // The thread frees what is kept. It may wait for kernels, which may wait for this caller.
-    status = thread_.post([pool = device_pool_, gpu] { pool->trim(gpu); });
+    status = thread_.post([pool = device_pool_, arrays = arrays_, gpu] {
+      pool->trim(gpu);
+      if (arrays != nullptr) arrays->trim(gpu);
+    });
     (void)thread_.finish(kTrimLimit);
     if (status.ok()) status = device_pool_->allocate(gpu, bytes, memory);
   }
   if (!status.ok()) log_.error(status.message());
   return memory;
+}
+
+bool CudaMemory::keeps(Gpu gpu) {
+  return device_pool_->keeps(gpu) || (arrays_ != nullptr && arrays_->keeps(gpu));
+}
+
+std::shared_ptr<std::byte[]> CudaMemory::allocate_array(Gpu gpu, uint64_t bytes) {
+  if (arrays_ != nullptr && gpus_->driver().usable().ok()) {
+    retired_.sweep(*this);
+    if (auto memory = arrays_->allocate(gpu, bytes, thread_)) return memory;
+  }
+  return allocate(gpu, bytes);
 }
 
 void CudaMemory::retire(std::shared_ptr<std::byte[]> memory, uint64_t stream) {

@@ -13,6 +13,7 @@
 #include "cuda/memory_kinds.h"
 #include "cuda/pinned_pool.h"
 #include "cuda/retired_memory.h"
+#include "cuda/shared_arrays.h"
 #include "cuda/stream_order.h"
 #include "cuda/work_memory.h"
 #include "memory/device_memory.h"
@@ -32,6 +33,7 @@ struct CudaOptions {
   std::string proc = "/proc";
   std::vector<std::string> said = {};  // warnings of lost direct ways that the start has logged
   bool measures_copies = false;        // when a GPU is first used
+  bool shares_arrays = false;          // with peers of the node (CUDA IPC)
 };
 
 class CudaMemory final : public DeviceMemory {
@@ -62,6 +64,7 @@ class CudaMemory final : public DeviceMemory {
   void pin(std::span<const HostCopy> copies, Gpu gpu) override;
   // Logs the reason if there is no memory.
   std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes) override;
+  std::shared_ptr<std::byte[]> allocate_array(Gpu gpu, uint64_t bytes) override;
   void retire(std::shared_ptr<std::byte[]> memory, uint64_t stream) override;
 
   const GpuParts& parts() const { return parts_; }
@@ -75,6 +78,7 @@ class CudaMemory final : public DeviceMemory {
 
  private:
   void prepare(Gpu gpu);
+  bool keeps(Gpu gpu);
 
   const Log log_;
   const bool measures_copies_;
@@ -82,6 +86,7 @@ class CudaMemory final : public DeviceMemory {
   const std::shared_ptr<EventPool> events_;
   const std::shared_ptr<Sleeper> sleeper_;
   const std::shared_ptr<DevicePool> device_pool_;
+  const std::shared_ptr<SharedArrays> arrays_;  // null: peers open no arrays
   const std::shared_ptr<GpuMemory> gpu_memory_;
   MemoryKinds kinds_;
   DriverThread thread_;

@@ -24,11 +24,15 @@ NewSlab::NewSlab(std::shared_ptr<Gpus> gpus, Gpu gpu, uint64_t bytes)
 }
 
 void NewSlab::make() {
-  status_ = allocate();
-  if (status_.ok()) status_ = check_capable();
-  if (status_.ok()) status_ = describe();
+  status_ = build();
   if (!status_.ok()) release();
   is_ended_.store(true, std::memory_order_release);
+}
+
+Status NewSlab::build() {
+  RC_RETURN_IF_ERROR(allocate());
+  RC_RETURN_IF_ERROR(check_capable());
+  return describe();
 }
 
 Status NewSlab::allocate() {

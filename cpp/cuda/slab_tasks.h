@@ -22,8 +22,10 @@ class NewSlab {
   NewSlab(const NewSlab&) = delete;
   NewSlab& operator=(const NewSlab&) = delete;
 
-  // Allocates the memory. The thread calls it once.
+  // Allocates the memory. The thread calls it once. Memory that cannot be opened is freed.
   void make();
+  // The same for any other thread, which must not free memory. Call one of the two.
+  Status build();
   // Whether make() has ended. Only then the next functions may be called.
   bool is_ended() const { return is_ended_.load(std::memory_order_acquire); }
   const Status& status() const { return status_; }

@@ -13,6 +13,7 @@
 #include "cuda/copy_probe.h"
 #include "cuda/gpu_sums.h"
 #include "cuda/gpus.h"
+#include "cuda/shared_arrays.h"
 #include "cuda/slab_tasks.h"
 #include "memory/free_extents.h"
 #include "memory/gpu_work.h"
@@ -26,6 +27,7 @@ class WorkMemory final : public GpuWork {
     GpuSums& sums;
     DriverThread& thread;
     const CopyProbe& copies;
+    std::shared_ptr<SharedArrays> arrays;  // null: peers open no arrays
     Log log;
   };
 
@@ -46,6 +48,9 @@ class WorkMemory final : public GpuWork {
   CopyCosts copy_costs() const override { return parts_.copies.slowest(); }
   std::byte* allocate(Gpu gpu, uint64_t bytes) override;
   void free(Gpu gpu, std::byte* memory) override;
+  const GpuSlab* allocation_of(const Piece& memory) override {
+    return parts_.arrays == nullptr ? nullptr : parts_.arrays->share(memory);
+  }
   Status open(const GpuSlab& slab, std::byte*& memory, Gpu& gpu) override;
   void close(std::byte* memory) override;
   void forget(const GpuSlab& slab) override;

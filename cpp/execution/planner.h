@@ -115,12 +115,16 @@ class Planner {
   uint64_t bytes_in_flight(std::span<const OperationRef> operations) const;
   Gpu gpu_to_share(const Decided& decided);
   bool is_offered(const Decided& decided);
+  bool offer_to_peers(const Decided& decided, const GpuSlab& slab, GpuWork& work);
+  bool offer_arrays(const Decided& decided, GpuWork& work);
   bool has_ready_gpus() const;
   void note_ready_gpus();
   Gpu gpu_of_work(const Decided& decided);
   bool can_see(const Piece& memory) const;
   template <typename Parts, typename PieceOf>
   CallerMemory kind_of(const Parts& parts, bool is_read_in_place, PieceOf piece_of) const;
+  template <typename Parts, typename PieceOf>
+  CallerMemory kind_on_gpu(const Parts& parts, const Recipe::Head& head, PieceOf piece_of);
   bool suits_nics(const Recipe::Head& head, uint64_t bytes) const;
   void see(std::span<const Layout::Tensor> tensors, Recipe::Head& head, Batch& batch);
   void see(const Layout& layout, Recipe::Head& head, Batch& batch);

@@ -114,13 +114,42 @@ bool Planner::is_offered(const Decided& decided) {
   if (gpu == kHost) return true;
   GpuWork* const work = gpu_work_.load(std::memory_order_acquire);
   const int slabs = work->prepare(gpu, bytes_in_flight(decided.operations));
+  bool have_answered = slabs == 0 || offer_arrays(decided, *work);
+  for (int number = 0; number < slabs; ++number) {
+    have_answered = offer_to_peers(decided, work->slab(gpu, number), *work) && have_answered;
+  }
+  return have_answered;
+}
+
+// Returns whether all peers of the decision have answered the offer.
+bool Planner::offer_to_peers(const Decided& decided, const GpuSlab& slab, GpuWork& work) {
   bool have_answered = true;
   for (JobRank peer : peers_of(decided)) {
-    for (int number = 0; number < slabs; ++number) {
-      const GpuSlab& slab = work->slab(gpu, number);
-      const GpuViews views = transport_.gpu_views(peer.value(), slab);
-      if (views == GpuViews::not_offered) transport_.offer(peer.value(), slab, *work);
-      have_answered = have_answered && (views == GpuViews::yes || views == GpuViews::no);
+    const GpuViews views = transport_.gpu_views(peer.value(), slab);
+    if (views == GpuViews::not_offered) transport_.offer(peer.value(), slab, work);
+    have_answered = have_answered && (views == GpuViews::yes || views == GpuViews::no);
+  }
+  return have_answered;
+}
+
+// The same for the allocations that have arrays of the callers.
+bool Planner::offer_arrays(const Decided& decided, GpuWork& work) {
+  bool have_answered = true;
+  const GpuSlab* last = nullptr;
+  const auto offer = [&](const std::byte* data, uint64_t bytes, Gpu gpu) {
+    if (data == nullptr || bytes == 0) return;
+    const GpuSlab* const found = work.allocation_of({const_cast<std::byte*>(data), bytes, gpu});
+    if (found == nullptr || found == last) return;
+    last = found;
+    have_answered = offer_to_peers(decided, *found, work) && have_answered;
+  };
+  for (const OperationRef& operation : decided.operations) {
+    const Request& request = operation->request;
+    for (const TensorRef& tensor : request.tensors) {
+      const auto* const input = static_cast<const std::byte*>(tensor.input);
+      const auto* const output = static_cast<const std::byte*>(tensor.output);
+      offer(input, tensor.bytes(request.dtype), tensor.gpu);
+      if (output != input) offer(output, tensor.bytes(request.dtype), tensor.gpu);
     }
   }
   return have_answered;
@@ -170,6 +199,28 @@ CallerMemory Planner::kind_of(const Parts& parts, bool is_read_in_place, PieceOf
   return is_hidden || !are_peer_readable(foreign) ? CallerMemory::hidden : CallerMemory::visible;
 }
 
+// The same with work memory on the GPU of the operation: whether its peers have opened all this
+// memory of callers.
+template <typename Parts, typename PieceOf>
+CallerMemory Planner::kind_on_gpu(const Parts& parts, const Recipe::Head& head, PieceOf piece_of) {
+  if (head.gpu == kHost) return CallerMemory::hidden;
+  GpuWork& work = *gpu_work_.load(std::memory_order_acquire);
+  const auto is_open = [&](const GpuSlab& slab) {
+    return std::ranges::all_of(outline_of(head).peers, [&](JobRank peer) {
+      return transport_.gpu_views(peer.value(), slab) == GpuViews::yes;
+    });
+  };
+  const GpuSlab* last = nullptr;
+  for (const auto& part : parts) {
+    const Piece piece = piece_of(part);
+    if (piece.bytes == 0) continue;
+    const GpuSlab* const found = piece.data == nullptr ? nullptr : work.allocation_of(piece);
+    if (found == nullptr || (found != last && !is_open(*found))) return CallerMemory::hidden;
+    last = found;
+  }
+  return CallerMemory::visible;
+}
+
 // Whether NICs may be worth their access to memory of GPUs.
 bool Planner::suits_nics(const Recipe::Head& head, uint64_t bytes) const {
   const bool is_of_gpu = head.input == CallerMemory::device || head.output == CallerMemory::device;
@@ -180,14 +231,16 @@ void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head, B
   if (!topology_.is_known) refresh_topology();
   uint64_t bytes = 0;
   for (const Layout::Tensor& tensor : tensors) bytes += tensor.bytes;
-  const auto kind = [&](const auto& memory_of) {
-    return kind_of(tensors, head.movement.in_place, [&](const Layout::Tensor& tensor) {
-      return Piece{memory_of(tensor), tensor.bytes, tensor.gpu};
-    });
+  const auto input = [](const Layout::Tensor& tensor) {
+    return Piece{const_cast<std::byte*>(tensor.input), tensor.bytes, tensor.gpu};
   };
-  head.input =
-      kind([](const Layout::Tensor& tensor) { return const_cast<std::byte*>(tensor.input); });
-  head.output = kind([](const Layout::Tensor& tensor) { return tensor.output; });
+  const auto output = [](const Layout::Tensor& tensor) {
+    return Piece{tensor.output, tensor.bytes, tensor.gpu};
+  };
+  head.input = kind_of(tensors, head.movement.in_place, input);
+  head.output = kind_of(tensors, head.movement.in_place, output);
+  head.gpu_input = kind_on_gpu(tensors, head, input);
+  head.gpu_output = kind_on_gpu(tensors, head, output);
   if (!suits_nics(head, bytes)) return;
   std::vector<Piece> inputs, outputs;
   for (const Layout::Tensor& tensor : tensors) {
@@ -203,6 +256,8 @@ void Planner::see(const Layout& layout, Recipe::Head& head, Batch& batch) {
   const auto itself = [](const Piece& piece) { return piece; };
   head.input = kind_of(layout.input_memory(), head.movement.in_place, itself);
   head.output = kind_of(layout.output_memory(), head.movement.in_place, itself);
+  head.gpu_input = kind_on_gpu(layout.input_memory(), head, itself);
+  head.gpu_output = kind_on_gpu(layout.output_memory(), head, itself);
   if (!suits_nics(head, layout.bytes())) return;
   pin(joined(layout.input_memory()), joined(layout.output_memory()), head, batch);
 }
@@ -264,8 +319,10 @@ void Planner::add_program(Recipe& recipe) {
   if (head.gpu == kHost || !is_viewed || placement.output_shared) return;
   const GpuWork& work = *gpu_work_.load(std::memory_order_acquire);
   if (cuda_ipc_ != CudaIpc::always && layout.bytes() < work.bytes_min(head.gpu)) return;
-  // Kernels and peers reach the work memory, and this rank's kernels the callers' memory.
-  placement.input = placement.output = CallerMemory::hidden;
+  // Kernels and peers reach the work memory, and this rank's kernels the callers' memory. Peers
+  // reach that which they have opened.
+  placement.input = in_few_pieces(head.gpu_input);
+  placement.output = in_few_pieces(head.gpu_output);
   placement.direct = {};
   recipe.on_gpu =
       &programs_.prepared(head.movement.algorithm, head.shape, placement, head.calls_roll);

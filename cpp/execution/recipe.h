@@ -32,6 +32,10 @@ struct Recipe {
     CallerMemory output = CallerMemory::hidden;
     // The GPU that has all inputs and outputs, if all peers read its work memory. Else kHost.
     Gpu gpu = kHost;
+    // The same as `input` and `output` for work memory on that GPU: visible if all peers have
+    // opened the callers' memory.
+    CallerMemory gpu_input = CallerMemory::hidden;
+    CallerMemory gpu_output = CallerMemory::hidden;
     DirectAccess direct;            // as in Placement
     bool is_pinned_by_run = false;  // NICs may have direct access, which each run asks for
 

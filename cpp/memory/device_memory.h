@@ -47,6 +47,8 @@ class DeviceMemory {
   virtual std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes) = 0;
   // Takes memory back, whose next owner gets it once the present work of the stream is done.
   virtual void retire(std::shared_ptr<std::byte[]> memory, uint64_t stream) = 0;
+  // Like allocate(), for an array that a caller makes. Peers of the node may read it in place.
+  virtual std::shared_ptr<std::byte[]> allocate_array(Gpu gpu, uint64_t bytes) = 0;
 };
 
 }  // namespace rdmacoll

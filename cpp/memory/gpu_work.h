@@ -10,6 +10,7 @@
 #include "base/fd.h"
 #include "base/status.h"
 #include "memory/memory_kind.h"
+#include "memory/piece.h"
 
 namespace rdmacoll {
 
@@ -60,6 +61,10 @@ class GpuWork {
   // The connection of a peer has ended, which may still have slabs of this rank open. The peer
   // closes them before it closes its end of `socket`. No slab is freed before that.
   virtual void await_end(Fd socket) = 0;
+
+  // The allocation of the engine that has all of this memory of callers, as an array of
+  // DeviceMemory::allocate_array has it. Peers may open it, so it stays. Null: there is none.
+  virtual const GpuSlab* allocation_of(const Piece& memory) = 0;
 };
 
 }  // namespace rdmacoll

@@ -62,7 +62,14 @@ class DeviceCaller {
   DeviceCaller& operator=(const DeviceCaller&) = delete;
 
   uint64_t stream() const { return reinterpret_cast<uint64_t>(stream_); }
+  // From now on memory is that of the session, which peers may read in place.
+  void take_memory_from(Session& session) { lender_ = &session; }
   std::byte* allocate(std::size_t bytes) {
+    if (lender_ != nullptr) {
+      const Status status = lender_->allocate(device_, bytes, lent_.emplace_back());
+      RC_ASSERT(status.ok(), status.message());
+      return lent_.back().get();
+    }
     cuda::Address address = 0;
     must(call_.cuMemAlloc_v2(&address, bytes + 1));
     memory_.push_back(address);
@@ -71,6 +78,7 @@ class DeviceCaller {
   // Frees all memory, after the work of the stream.
   void free() {
     synchronize();
+    lent_.clear();
     for (const cuda::Address address : std::exchange(memory_, {})) {
       must(call_.cuMemFree_v2(address));
     }
@@ -119,11 +127,12 @@ class DeviceCaller {
   }
 
   const cuda::Functions& call_;
+  Session* lender_ = nullptr;
   cuda::DeviceNumber device_ = 0;
   cuda::ContextHandle context_ = nullptr;
   cuda::StreamHandle stream_ = nullptr;
   std::vector<cuda::Address> memory_;
-  std::vector<std::shared_ptr<std::byte[]>> kept_;
+  std::vector<std::shared_ptr<std::byte[]>> kept_, lent_;
 };
 
 }  // namespace rdmacoll

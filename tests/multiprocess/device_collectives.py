@@ -4,7 +4,7 @@ Each function of `rdmacoll.engine` copies its arrays to the GPU first, and its r
 arrays there are those of cupy, or of the imitated one (tests/gpu_arrays.py). The variable DEVICE_RANKS names
 the ranks that do so ("0,2"); the others use host memory. With RDMACOLL_CUDA_IPC, each rank has to read memory
 on GPUs of others. With GPU_OF_EACH_RANK=1, ranks with an odd number
-use the second GPU.
+use the second GPU. With GPU_MEMORY=engine, the imitated arrays lie in memory of `rdmacoll.engine.empty`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import device_array
 import gpu_arrays
 import numpy as np
 
@@ -123,6 +124,8 @@ def main() -> None:
         init(*given, **options)
         if os.environ.get("GPU_OF_EACH_RANK") == "1":
             gpu_arrays.cupy().cuda.Device(rdmacoll.rank() % 2).__enter__()
+        if os.environ.get("GPU_MEMORY") == "engine":
+            device_array.take_memory_from(lambda size, gpu: engine.empty(size, np.uint8, f"cuda:{gpu}"))
         ranks = os.environ.get("DEVICE_RANKS")
         if os.environ.get("RDMACOLL_CUDA_IPC", "off") != "off":
             gpu_arrays.prepare_sums()
@@ -132,6 +135,7 @@ def main() -> None:
     def end() -> None:
         if os.environ.get("RDMACOLL_CUDA_IPC", "off") != "off":
             assert rdmacoll.metrics()["bytes_between_gpus"] > 0, "no rank has read memory on a GPU"
+        device_array.take_memory_from(None)
         shutdown()
 
     rdmacoll.init, rdmacoll.shutdown = begin, end

@@ -22,6 +22,7 @@ struct GpuSetup {
   const char* name;
   const char* settings;
   bool (*is_on_gpu)(int rank, std::size_t operation);
+  bool is_read_in_place = false;  // the arrays lie in memory of the engine
 };
 
 bool everything(int, std::size_t) { return true; }
@@ -36,6 +37,7 @@ constexpr GpuSetup kSetups[] = {
     {"shm_some_workers", "RDMACOLL_TRANSPORT=shm\nRDMACOLL_COMPUTE_WORKERS=1\n", some},
     {"shm_ipc", "RDMACOLL_TRANSPORT=shm\nRDMACOLL_CUDA_IPC=always\n", everything},
     {"shm_ipc_some", "RDMACOLL_TRANSPORT=shm\nRDMACOLL_CUDA_IPC=always\n", some},
+    {"shm_ipc_in_place", "RDMACOLL_TRANSPORT=shm\nRDMACOLL_CUDA_IPC=always\n", everything, true},
     {"tcp", "RDMACOLL_TRANSPORT=tcp\n", everything},
     {"tcp_one_rank", "RDMACOLL_TRANSPORT=tcp\n", first_rank},
     {"tcp_ring_small_segments",
@@ -87,6 +89,7 @@ TEST_P(GpuCollectives, every_kind_has_its_results) {
     world.each([&](int rank) {
       DeviceCaller caller(rank % 2);
       Session& session = world.rank(rank);
+      if (setup().is_read_in_place) caller.take_memory_from(session);
       std::vector<SimMemory> memory(kinds.size());
       std::vector<OperationRef> operations;
       for (std::size_t i = 0; i < kinds.size(); ++i) {
@@ -121,6 +124,7 @@ TEST_P(GpuCollectives, repeated_sums_wait_for_their_stream_each_time) {
     DeviceCaller caller(rank % 2);
     Session& session = world.rank(rank);
     const bool is_on_gpu = setup().is_on_gpu(rank, 0);
+    if (setup().is_read_in_place) caller.take_memory_from(session);
     std::vector<float> mine(kCount), sum(kCount);
     std::byte* const device = is_on_gpu ? caller.allocate(kCount * sizeof(float)) : nullptr;
     for (int step = 0; step < 25; ++step) {
@@ -143,7 +147,7 @@ TEST_P(GpuCollectives, repeated_sums_wait_for_their_stream_each_time) {
 
 // Ranks that are threads share two GPUs, so sums read memory of the own GPU and of the other one.
 INSTANTIATE_TEST_SUITE_P(five_ranks, GpuCollectives,
-                         testing::Combine(testing::Values(5), testing::Values(3, 4)),
+                         testing::Combine(testing::Values(5), testing::Values(3, 4, 5)),
                          [](const auto& info) { return kSetups[std::get<1>(info.param)].name; });
 
 INSTANTIATE_TEST_SUITE_P(worlds, GpuCollectives,

@@ -72,6 +72,58 @@ assert found["kernel_launches"] < 200, found
     )
 
 
+# A sum of two ranks adds a half of the array, and copies the other half of the sum. Other arrays are copied
+# to and from work memory, too.
+IN_PLACE = (
+    COUNT
+    + """
+cuda = device_array._gpu(0).cuda.library
+def work():
+    return cuda.cuda_sim_count(b"launches") + cuda.cuda_sim_count(b"copies device to device")
+def work_of(array, out):
+    engine.allreduce(array, rdmacoll.Sum, out=out)     # its recipe is known afterwards
+    cupy.cuda.get_current_stream().synchronize()
+    before, staged = work(), metrics()["bytes_staged"]
+    assert engine.allreduce(array, rdmacoll.Sum, out=out) is out
+    out.get()
+    assert metrics()["bytes_staged"] == staged
+    return work() - before
+values = np.arange(300_000, dtype=np.float32) % 977
+def in_engine(begin, size=300_000):
+    whole = cupy.from_dlpack(engine.empty(begin + size, device="cuda:0"))
+    return whole[begin:]
+own = [in_engine(begin).set(values + me) for begin in (0, 4, 33)] + [in_engine(7) for _ in range(2)]
+other = cupy.array(values + me)
+gpu_arrays.prepare_sums()
+for _ in range(6):                                     # peers open the memory meanwhile
+    for array in own[:3]:
+        engine.allreduce(array, rdmacoll.Sum, out=own[3])
+    time.sleep(0.05)
+between = metrics()["bytes_between_gpus"]
+in_place = [work_of(array, own[3]) for array in own[:3]]
+assert (own[3].get() == 2 * values + 1).all()
+assert metrics()["bytes_between_gpus"] == between + 6 * values.nbytes
+packed = work_of(other, cupy.array(values))
+imports = cuda.cuda_sim_count(b"live imports")
+assert (in_place, packed) == ([2, 2, 2], 4)
+for turn in range(10):                     # in place, and in memory that was freed and given again
+    array = in_engine(turn).set(values + me + turn)
+    assert engine.allreduce(array, rdmacoll.Sum, out=array) is array
+    assert (array.get() == 2 * values + 1 + 2 * turn).all()
+    rows = engine.allgather(own[0])
+    assert (rows.get() == np.concatenate([values, values + 1])).all()
+    del array
+opened = [cuda.cuda_sim_count(name) for name in (b"live imports", b"calls cuIpcOpenMemHandle_v2")]
+engine.barrier()                                       # a rank that leaves ends the others' imports
+assert opened == [imports, imports], (opened, imports)   # the memory is opened once
+"""
+)
+
+
+def test_arrays_of_the_engine_are_read_in_place_and_opened_once():
+    run_body(IN_PLACE, RDMACOLL_CUDA_IPC="always", RDMACOLL_ALLREDUCE_ALGORITHM="direct")
+
+
 # A host function of the caller runs until the calls have returned. The driver loads no kernel meanwhile.
 ENDLESS = (
     COUNT
@@ -118,6 +170,19 @@ def test_no_call_waits_for_kernels_of_the_caller_while_others_are_loaded(ipc):
 @pytest.mark.parametrize("size", [2, slow(3), slow(5)])
 def test_collectives_over_memory_of_gpus_equal_numpy(size):
     run_numpy_program(size, RDMACOLL_CUDA_IPC="always")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_collectives_over_arrays_that_peers_read_in_place_equal_numpy(size):
+    run_numpy_program(size, RDMACOLL_CUDA_IPC="always", GPU_MEMORY="engine")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["k80", "h100x2"])
+def test_arrays_on_gpus_of_each_rank_that_peers_read_in_place_equal_numpy(machine):
+    more = {"CUDA_SIM_MACHINE": machine, "GPU_OF_EACH_RANK": "1", "GPU_MEMORY": "engine"}
+    run_numpy_program(2, RDMACOLL_CUDA_IPC="always", **more)
 
 
 @pytest.mark.slow
