@@ -1,17 +1,19 @@
 """Shows one training step as a picture: when each gradient was ready, and what its sum waited for.
 
     python benchmarks/step_trace.py measure STEP.json
+    python benchmarks/step_trace.py measure FIT.json --programs fit,loop --threads 0,1
     python benchmarks/step_trace.py draw STEP.json PICTURE.png
 
-`measure` starts two ranks for each number of threads. `draw` needs matplotlib: pip install 'rdmacoll[plot]'.
-The step is that of `rdmacoll bench step` with a backward pass that waits: the 161 gradients of ResNet-50.
-TensorFlow stamps each gradient and each sum with its own operation `Timestamp`. The engine's times are from
-rank 0's timeline.
+`measure` starts two ranks for each program and number of threads. `draw` needs matplotlib:
+pip install 'rdmacoll[plot]'. The programs are in `traced_steps.py`; "operations" is the step of
+`rdmacoll bench step` with a backward pass that waits. The engine's times are from rank 0's timeline, which
+requests to asynchronous servers are not in.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -22,15 +24,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from traced_steps import PROGRAMS, SERVERS, traced_steps
+
 from rdmacoll.benchmarks import resnet50
 from rdmacoll.benchmarks.machine import machine_facts
-from rdmacoll.benchmarks.team_rank.tensorflow_ops import pause
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "measurements"
 STEP = FOLDER / "2026-11-28-step-trace.json"
 RANKS = 2
-BACKWARD_S = 0.1
-WARM_UP, STEPS = 20, 15
 LIMIT_S = 120.0
 
 # A bucket's times in ms: {bytes, gradients, first, ready, submitted, agreed, moved, back}.
@@ -43,56 +44,6 @@ PHASES = (
     ("agreed", "moved", "#1a7f8e", "is summed"),
     ("moved", "back", "#8250df", "TensorFlow has not started what follows"),
 )
-
-
-def traced_steps(threads: int) -> dict[str, Any]:
-    """Runs steps as one of two ranks. Returns rank 0's steps, with clock times in ms."""
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
-    import rdmacoll
-    from rdmacoll.optimizer.reduce import GradientReducer
-
-    rdmacoll.init()
-    reducer = GradientReducer(name="step", op=rdmacoll.Sum)
-    shapes = resnet50.shapes()
-    values = [tf.fill(shape, 1.0) for shape in shapes]
-    wait = pause(tf, "wait", BACKWARD_S / sum(len(shape) > 1 for shape in shapes))
-
-    def stamp(*after: Any) -> Any:
-        with tf.control_dependencies(after):
-            return tf.timestamp()
-
-    def traced(one: Any) -> Any:
-        gradients = list(values)
-        begin = stamp(one)
-        for index in range(len(shapes) - 1, -1, -1):
-            one = wait(one) if len(shapes[index]) > 1 else one
-            gradients[index] = values[index] * one
-        ready = [stamp(gradient) for gradient in gradients]
-        sums = reducer(gradients)
-        back = [stamp(sums[bucket.indices[0]]) for bucket in reducer.buckets]
-        return tf.stack([begin, *ready]), tf.stack(back), stamp(*sums)
-
-    # A tf.function would run the stamps, which have state, one after the other in the order of the program.
-    step = tf.compat.v1.wrap_function(traced, [tf.TensorSpec((), tf.float32)])
-    one = tf.constant(1.0)
-    for _ in range(WARM_UP):
-        step(one)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "timeline.json"
-        rdmacoll.tensorflow.start_timeline(str(path))
-        stamps = [[1e3 * value.numpy() for value in step(one)] for _ in range(STEPS)]
-        rdmacoll.tensorflow.stop_timeline()
-        found = {
-            "threads": threads,
-            "indices": [list(bucket.indices) for bucket in reducer.buckets],
-            "stamps": [[ready.tolist(), back.tolist(), float(end)] for ready, back, end in stamps],
-            "events": json.loads(path.read_text()) if rdmacoll.rank() == 0 else [],
-        }
-    rdmacoll.shutdown()
-    return found
 
 
 def engine_times(events: Sequence[dict[str, Any]]) -> dict[int, list[tuple[float, float, float]]]:
@@ -130,10 +81,14 @@ def median_step(found: dict[str, Any]) -> dict[str, Any]:
     sizes = [4 * math.prod(shape) for shape in resnet50.shapes()]
     buckets: list[Bucket] = []
     for number, indices in enumerate(found["indices"]):
-        submitted, agreed, moved = of_engine[number][which]
+        first, last = min(ready[index] for index in indices), max(ready[index] for index in indices)
+        # A request to asynchronous servers counts as agreed when its last gradient is ready.
+        submitted, agreed, moved = (
+            of_engine[number][which] if number in of_engine else (last, last, back[number])
+        )
         times = {
-            "first": min(ready[index] for index in indices),
-            "ready": max(ready[index] for index in indices),
+            "first": first,
+            "ready": last,
             "submitted": submitted,
             "agreed": agreed,
             "moved": moved,
@@ -142,6 +97,7 @@ def median_step(found: dict[str, Any]) -> dict[str, Any]:
         bucket: Bucket = {name: round(time - begin, 3) for name, time in times.items()}
         buckets.append({"bytes": sum(sizes[i] for i in indices), "gradients": len(indices), **bucket})
     return {
+        "program": found["program"],
         "threads": found["threads"],
         "ready": [round(time - begin, 3) for time in sorted(ready)],
         "buckets": buckets,
@@ -149,18 +105,32 @@ def median_step(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def measure(counts: Sequence[int]) -> dict[str, Any]:
-    """Starts two ranks for each number of threads. Returns machine and steps, for JSON."""
+def measure(programs: Sequence[str], counts: Sequence[int]) -> dict[str, Any]:
+    """Starts two ranks for each program and number of threads. Returns machine and steps, for JSON."""
     steps = []
-    for threads in counts:
+    for program, threads in itertools.product(programs, counts):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "steps.json"
-            run = [sys.executable, "-m", "rdmacoll.cli.main", "run", "-np", str(RANKS)]
+            ranks = RANKS + (program in SERVERS)
+            run = [sys.executable, "-m", "rdmacoll.cli.main", "run", "-np", str(ranks)]
             subprocess.run(
-                [*run, sys.executable, __file__, "rank", str(threads), str(path)], check=True, timeout=LIMIT_S
+                [*run, sys.executable, __file__, "rank", program, str(threads), folder],
+                check=True,
+                timeout=LIMIT_S,
             )
             steps.append(median_step(json.loads(path.read_text())))
     return {**machine_facts(), "ranks": RANKS, "steps": steps}
+
+
+def title_of(step: dict[str, Any]) -> str:
+    """The title of a panel.
+
+    >>> title_of({"program": "fit", "threads": 0})
+    "fit: TensorFlow's default of threads"
+    """
+    count = step["threads"]
+    threads = f"{count} thread{'s' if count > 1 else ''} for operations"
+    return f"{step['program']}: {threads if count else 'TensorFlow' + chr(39) + 's default of threads'}"
 
 
 def size_text(size: int) -> str:
@@ -210,10 +180,7 @@ def draw(found: dict[str, Any]) -> Any:
         labels = [f"sum of {size_text(bucket['bytes'])}" for bucket in step["buckets"]]
         axis.set(ylim=(rows + 0.6, -1.4), yticks=range(rows + 1), yticklabels=["gradients", *labels])
         axis.tick_params(axis="y", length=0)
-        threads = step["threads"]
-        axis.set_title(
-            f"{threads} thread{'s' if threads > 1 else ''} for operations", loc="left", fontsize=11
-        )
+        axis.set_title(title_of(step), loc="left", fontsize=11)
         for side in ("top", "right", "left"):
             axis.spines[side].set_visible(False)
     panels[-1][0].set_xlabel(
@@ -232,17 +199,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("what", choices=["measure", "draw", "rank"])
     parser.add_argument("arguments", nargs="+", metavar="FILE")
-    parser.add_argument("--threads", default="1,2,4", help="measure: threads for operations, in turn")
+    parser.add_argument(
+        "--programs", default=PROGRAMS[0], help=f"measure: programs, in turn, of {', '.join(PROGRAMS)}"
+    )
+    parser.add_argument(
+        "--threads", default="1,2,4", help="measure: threads for operations, in turn; 0: the default"
+    )
     options = parser.parse_args()
     if options.what == "measure":
-        found = measure([int(count) for count in options.threads.split(",")])
+        counts = [int(count) for count in options.threads.split(",")]
+        found = measure(options.programs.split(","), counts)
         Path(options.arguments[0]).write_text(text_of(found))
     elif options.what == "draw":
         draw(json.loads(Path(options.arguments[0]).read_text())).savefig(options.arguments[1], dpi=80)
     else:
-        steps = traced_steps(int(options.arguments[0]))
-        if steps["events"]:
-            Path(options.arguments[1]).write_text(json.dumps(steps))
+        program, threads, folder = options.arguments
+        steps = traced_steps(program, int(threads), Path(folder))
+        if steps is not None:
+            (Path(folder) / "steps.json").write_text(json.dumps(steps))
 
 
 if __name__ == "__main__":

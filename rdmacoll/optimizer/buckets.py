@@ -8,9 +8,13 @@ the first layers of most models take much of the time with few of the bytes. Eac
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from rdmacoll.engine.errors import ConfigError
 
 # The most for the first bucket, and for one that would be smaller to leave others as much.
 FIRST_BUCKET_BYTES = 1 << 20
@@ -31,6 +35,20 @@ class Bucket:
 
     dtype: str
     indices: tuple[int, ...]
+
+
+def checked_bucket_bytes(value: int | None) -> int | None:
+    """A program's size of buckets; None: that of RDMACOLL_BUCKET_BYTES. Raises ConfigError."""
+    if value is not None and (type(value) is not int or value < 1):
+        raise ConfigError(f"bucket_bytes={value!r}: give a whole number of bytes, at least 1.")
+    return value
+
+
+def entry_of(tensor: Any, dtype: Any) -> Entry:
+    """The entry of a tensor that travels as this dtype."""
+    shape = tuple(tensor.shape.as_list()) if tensor.shape.rank is not None else (None,)
+    known = None if None in shape else math.prod(shape) * dtype.size
+    return Entry(dtype.name, shape, known)
 
 
 def cut(

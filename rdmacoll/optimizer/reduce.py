@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -23,7 +22,7 @@ from rdmacoll.ops.compression import LossyCompressor, compressor
 from rdmacoll.ops.sparse import reduce_slices
 from rdmacoll.optimizer import registry, residuals
 from rdmacoll.optimizer.accumulation import Accumulation, checked_passes
-from rdmacoll.optimizer.buckets import Bucket, Entry, cut, manifest
+from rdmacoll.optimizer.buckets import Bucket, Entry, checked_bucket_bytes, cut, entry_of, manifest
 from rdmacoll.optimizer.model_names import own_name
 from rdmacoll.ps.calls import has_servers
 
@@ -65,8 +64,6 @@ class GradientReducer:
         naming: Naming = own_name,
     ) -> None:
         """naming: distinguishes models with the same `name`."""
-        if bucket_bytes is not None and (type(bucket_bytes) is not int or bucket_bytes < 1):
-            raise ConfigError(f"bucket_bytes={bucket_bytes!r}: give a whole number of bytes, at least 1.")
         number = number_of(world.current(), process_set) if process_set is not global_process_set else 0
         self.name = name if number == 0 else f"{name}_of_process_set_{number}"
         self.naming = naming
@@ -79,7 +76,7 @@ class GradientReducer:
         if self.lossy is not None:
             residuals.check(self.lossy, self.op_name)
         self.sparse_as_dense = checked_sparse_as_dense(sparse_as_dense)
-        self.bucket_bytes = bucket_bytes
+        self.bucket_bytes = checked_bucket_bytes(bucket_bytes)
         self.backward_passes_per_step = checked_passes(backward_passes_per_step)
         self.average_aggregated_gradients = average_aggregated_gradients
         self.loss_scale: Any = 1.0  # the factor of the loss, while loss scaling reduces its gradients
@@ -234,10 +231,7 @@ class GradientReducer:
         )
 
     def _entry(self, tensor: Any) -> Entry:
-        dtype = self.compression.wire_dtype(tensor.dtype)
-        shape = tuple(tensor.shape.as_list()) if tensor.shape.rank is not None else (None,)
-        known = None if None in shape else math.prod(shape) * dtype.size
-        return Entry(dtype.name, shape, known)
+        return entry_of(tensor, self.compression.wire_dtype(tensor.dtype))
 
     def _entry_of_slices(self, slices: Any) -> Entry:
         """The entry of slices, without the number of rows, which may differ between ranks."""

@@ -13,8 +13,9 @@ import tensorflow as tf
 from rdmacoll._abi import mirror
 from rdmacoll._ps.session import Array, State
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.ops import servers
 from rdmacoll.ops._library import not_converted
+from rdmacoll.optimizer import server_requests
+from rdmacoll.optimizer.buckets import Bucket, checked_bucket_bytes
 from rdmacoll.ps.calls import current
 from rdmacoll.ps.rules import Rule, rule_of
 
@@ -31,9 +32,11 @@ _SLOT_ATTRIBUTES = {
 class Exchange:
     """The variables of one optimizer at the servers."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, bucket_bytes: int | None = None) -> None:
+        """bucket_bytes: replaces RDMACOLL_BUCKET_BYTES, unless it is None."""
         self.name = name
-        self.buckets: list[Any] = []  # none: each step is one request to each server
+        self.bucket_bytes = checked_bucket_bytes(bucket_bytes)
+        self.buckets: list[Bucket] = []  # the requests of the last step; none: one for all gradients
         self._names: dict[Any, str] = {}  # declared names by Keras' key, in the order of declaration
         self._variables: dict[str, Any] = {}
         self.built_for: list[Any] = []  # the optimizer's variables, if it does not keep them itself
@@ -44,7 +47,7 @@ class Exchange:
 
     def options(self) -> dict[str, Any]:
         """The arguments that create an exchange like this one."""
-        return {"name": self.name}
+        return {"name": self.name, "bucket_bytes": self.bucket_bytes}
 
     @property
     def is_declared(self) -> bool:
@@ -61,7 +64,7 @@ class Exchange:
             gradient if name in self._by_rows else tf.convert_to_tensor(gradient)
             for gradient, name in zip(gradients, names)
         ]
-        fresh = servers.exchange(pushed, names, _rate_of(optimizer))
+        fresh, self.buckets = server_requests.exchange(pushed, names, _rate_of(optimizer), self.bucket_bytes)
         with self._assigning():
             for variable, value in zip(variables, fresh):
                 getattr(optimizer, "assign", _assign_one)(variable, value)

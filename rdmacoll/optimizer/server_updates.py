@@ -27,7 +27,6 @@ _UNUSED: Mapping[str, Any] = {
     "postscale_factor": 1.0,
     "compression": None,
     "sparse_as_dense": False,
-    "bucket_bytes": None,
     "backward_passes_per_step": 1,
     "average_aggregated_gradients": False,
     "process_set": global_process_set,
@@ -110,8 +109,9 @@ def wrap(optimizer: Any, family: Any, name: str, options: Mapping[str, Any]) -> 
                 f"DistributedOptimizer({option}={value!r}) has no meaning with asynchronous parameter "
                 "servers, which apply each push by itself: leave it out, or use sync=True."
             )
+    bucket_bytes = options.get("bucket_bytes")
     if family is v1:
-        return server_updates_v1.wrap(optimizer, name)
+        return server_updates_v1.wrap(optimizer, name, bucket_bytes)
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
         optimizer = inner
     worker_rule(optimizer)
@@ -119,7 +119,9 @@ def wrap(optimizer: Any, family: Any, name: str, options: Mapping[str, Any]) -> 
         keras2.refuse_graphs(optimizer)
     plain = type(optimizer)
     subclassed = subclass(
-        plain, ServerUpdatesKeras3 if family is keras3 else ServerUpdatesKeras2, Exchange(name)
+        plain,
+        ServerUpdatesKeras3 if family is keras3 else ServerUpdatesKeras2,
+        Exchange(name, bucket_bytes),
     )
     if family is keras3:
         keras3.save_as(plain, subclassed)

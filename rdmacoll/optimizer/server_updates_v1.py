@@ -22,6 +22,8 @@ from rdmacoll.engine.errors import ConfigError, RdmacollError, error_to_fields
 from rdmacoll.ops import servers
 from rdmacoll.ops._interrupts import waiting
 from rdmacoll.ops._library import not_converted, op_scope
+from rdmacoll.optimizer import server_requests
+from rdmacoll.optimizer.buckets import Bucket, checked_bucket_bytes
 from rdmacoll.optimizer.subclass import subclass
 from rdmacoll.optimizer.wrapped_copies import WrappedCopies
 from rdmacoll.ps.calls import current
@@ -37,11 +39,12 @@ _NUMBERS = itertools.count()  # numbers of exchanges
 class Exchange:
     """The variables of one optimizer at the servers."""
 
-    def __init__(self, name: str, rule: Rule, rate: str) -> None:
+    def __init__(self, name: str, rule: Rule, rate: str, bucket_bytes: int | None = None) -> None:
         self.name = name
+        self.bucket_bytes = checked_bucket_bytes(bucket_bytes)
         self.rate = rate  # the optimizer's attribute
         self._rule = rule
-        self.buckets: list[Any] = []  # always empty: each step is one request to each server
+        self.buckets: list[Bucket] = []  # the requests of the last step; none: one for all gradients
         self.pairs: list[tuple[Any, Any]] = []  # gradients and variables of the step that is built
         self._names: dict[Any, str] = {}
         self._declared: set[str] = set()
@@ -51,7 +54,7 @@ class Exchange:
 
     def options(self) -> dict[str, Any]:
         """The arguments that create an exchange like this one."""
-        return {"name": self.name}
+        return {"name": self.name, "bucket_bytes": self.bucket_bytes}
 
     @not_converted
     def step(self, rate: Any) -> list[Any]:
@@ -66,7 +69,7 @@ class Exchange:
         # A function computes its gradients later, from the values that are assigned here.
         if self._begin_eagerly(variables, names, rows) and tf.executing_eagerly():
             return []
-        fresh = servers.exchange(gradients, names, rate)
+        fresh, self.buckets = server_requests.exchange(gradients, names, rate, self.bucket_bytes)
         return [_assign(variable, value) for variable, value in zip(variables, fresh)]
 
     def _begin_eagerly(self, variables: Sequence[Any], names: Sequence[str], rows: Sequence[str]) -> bool:
@@ -203,12 +206,12 @@ class ServerUpdates(WrappedCopies):
         return tf.group(*map(_to_wait_for, steps), name=name_scope)
 
 
-def wrap(optimizer: Any, name: str) -> None:
+def wrap(optimizer: Any, name: str, bucket_bytes: int | None = None) -> None:
     """Changes the class of `optimizer`, or of the optimizer inside of loss scaling. Raises ConfigError for
     an optimizer that servers cannot apply."""
     while (inner := getattr(optimizer, "_optimizer", None)) is not None:
         optimizer = inner
-    exchange = Exchange(name, *rule_of(optimizer))
+    exchange = Exchange(name, *rule_of(optimizer), bucket_bytes)
     optimizer.__class__ = subclass(type(optimizer), ServerUpdates, exchange)  # type: ignore[arg-type]
 
 

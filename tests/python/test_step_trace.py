@@ -48,6 +48,7 @@ def test_a_bucket_has_the_times_of_its_gradients_and_of_its_sum():
 
     # The second step is longer, so the first one has the median length.
     found = {
+        "program": "operations",
         "threads": 2,
         "indices": [LAST, OTHERS],
         "stamps": [stamps(5000.0, 9), stamps(5100.0, 19)],

@@ -33,12 +33,14 @@ class Rank:
         """Allocates memory and prepares the call of a work, or takes a kept one. check: compares the
         results for the values of this turn."""
         key = json.dumps(work)
-        self._job = self._kept_jobs.get(key) or self._library.make(work)
+        kept = self._kept_jobs.get(key)
+        self._job = kept or self._library.make(work)
         if work.get("keep"):
             self._kept_jobs[key] = self._job
         wrong = self._job.check(turn) if check else 0
         self._job.clear()
-        for _ in range(_WARM_UP_CALLS):
+        warm_up_calls = 0 if kept else getattr(self._job, "warm_up_calls", 0)
+        for _ in range(max(_WARM_UP_CALLS, warm_up_calls)):
             self._job.call()
         return {"wrong": wrong}
 

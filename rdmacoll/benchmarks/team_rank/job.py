@@ -11,8 +11,8 @@ Work = dict[str, Any]
 
 
 class Job(Protocol):
-    """A timed call, and the check of its results. A job may have an attribute `each`: the number of
-    measured units in one call."""
+    """A timed call, and the check of its results. A job may have attributes. `each`: the number of
+    measured units in one call. `warm_up_calls`: the calls before the first timed one, equal on all ranks."""
 
     @property
     def call(self) -> Callable[[], object]:
