@@ -19,6 +19,7 @@ using Result = AlgorithmRow::Result;
   ROW(parameter_server)          \
   ROW(recursive_doubling)        \
   ROW(one_shot)                  \
+  ROW(leaders)                   \
   ROW(two_level)                 \
   ROW(direct)                    \
   ROW(halving_doubling)          \

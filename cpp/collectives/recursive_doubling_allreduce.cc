@@ -4,6 +4,7 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/choose.h"
 #include "collectives/doubling.h"
 #include "collectives/in_node.h"
 #include "collectives/traffic.h"
@@ -61,6 +62,14 @@ double recursive_doubling_in_node(const InNode& node) {
   return node.time(work + node.messages(served), (rounds + 1) * node.round());
 }
 
+// Each message of a node costs its kernel processor time, which the model gives to the ranks alone.
+// AMD EPYC, 2026-11-28: docs/measurements/2026-11-28-small-sums-between-hosts.md.
+std::string_view correction_of_recursive_doubling(const Tuning& tuning, const Facts& facts) {
+  const bool is_by_rank = !facts.one_node && facts.spread.shares_nodes;
+  if (!is_by_rank || tuning.links.via_nic || !facts.spread.is_canonical_by_node) return "";
+  return "measured: one message of each node takes less time than one of each rank";
+}
+
 void recursive_doubling_traffic(Traffic& traffic) {
   traffic.nodes_are_alike(std::has_single_bit(static_cast<unsigned>(traffic.ranks())));
   const int ranks = traffic.ranks();
@@ -89,6 +98,7 @@ extern constinit const AlgorithmRow recursive_doubling_row{
     .make = recursive_doubling_allreduce,
     .result = AlgorithmRow::Result::sum,
     .cost_in_node = recursive_doubling_in_node,
-    .traffic = recursive_doubling_traffic};
+    .traffic = recursive_doubling_traffic,
+    .correction = correction_of_recursive_doubling};
 
 }  // namespace rdmacoll

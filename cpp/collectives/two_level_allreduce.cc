@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <bit>
-#include <map>
 #include <numeric>
 #include <vector>
 
 #include "collectives/algorithms.h"
 #include "collectives/binary_blocks.h"
 #include "collectives/builder.h"
+#include "collectives/node_members.h"
 #include "collectives/traffic.h"
 
 namespace rdmacoll {
@@ -24,16 +24,12 @@ struct Range {
 // ranks of a node divide all shares among themselves, in order.
 class Nodes {
  public:
-  explicit Nodes(const Shape& shape) {
-    std::map<int, std::size_t> found;
-    for (int rank = 0; rank < shape.ranks; ++rank) {
-      const auto [entry, is_new] = found.emplace(shape.node_of(rank), members_.size());
-      if (is_new) members_.emplace_back();
-      if (rank == shape.rank) {
-        mine_ = static_cast<int>(entry->second);
-        local_ = static_cast<int>(members_[entry->second].size());
-      }
-      members_[entry->second].push_back(rank);
+  explicit Nodes(const Shape& shape) : members_(node_members(shape)) {
+    for (const std::vector<int>& node : members_) {
+      const auto found = std::ranges::find(node, shape.rank);
+      if (found == node.end()) continue;
+      mine_ = static_cast<int>(&node - members_.data());
+      local_ = static_cast<int>(found - node.begin());
     }
     int most = 1;
     shares_ = 1;

@@ -76,13 +76,13 @@ TEST(LinkRate, decides_where_bytes_cost_more_than_rounds) {
         .algorithm;
   };
   for (const double gbit : {1, 10, 25}) {
-    EXPECT_EQ(chosen(gbit, 1024), named::recursive_doubling) << gbit;
+    EXPECT_EQ(chosen(gbit, 1024), named::leaders) << gbit;
     EXPECT_EQ(chosen(gbit, 1 << 20), named::halving_doubling) << gbit;
   }
-  EXPECT_EQ(chosen(1, 8 << 10), named::halving_doubling);
-  EXPECT_EQ(chosen(10, 8 << 10), named::recursive_doubling);
-  EXPECT_EQ(chosen(10, 32 << 10), named::halving_doubling);
-  EXPECT_EQ(chosen(25, 32 << 10), named::recursive_doubling);
+  EXPECT_EQ(chosen(1, 16 << 10), named::halving_doubling);
+  EXPECT_EQ(chosen(10, 16 << 10), named::leaders);
+  EXPECT_EQ(chosen(10, 64 << 10), named::halving_doubling);
+  EXPECT_EQ(chosen(25, 64 << 10), named::leaders);
 }
 
 }  // namespace
