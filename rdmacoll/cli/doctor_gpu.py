@@ -87,6 +87,10 @@ def lines(report: Report, width: int) -> Iterator[str]:
         yield from _wrapped(f"  GPU{number}".ljust(_ROW_WIDTH), _gpu_text(gpu), width)
     for nic in report["nics"]:
         yield from _wrapped(f"  {nic['name']}  ".ljust(_ROW_WIDTH), _nic_text(nic), width)
+    if not report["nics"]:
+        yield from _wrapped(
+            "", "No RDMA NIC is here, so GPU data for other nodes goes through host memory.", width
+        )
     if report["cells"]:
         yield ""
         yield from _wrapped("", "Distance, and the way of data to send / to receive:", width)

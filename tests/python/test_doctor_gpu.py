@@ -130,6 +130,13 @@ def test_the_page_has_each_device_and_each_reason_once() -> None:
     assert list(doctor_gpu.lines({}, 80)) == []
 
 
+def test_the_page_says_that_a_machine_has_no_nic() -> None:
+    report = {**with_gpus().gpus, "nics": [], "cells": []}
+    lines = [click.unstyle(line) for line in doctor_gpu.lines(report, 100)]
+    assert "PCIe 0000:84:00.0" in " ".join(lines)
+    assert lines[-1] == "No RDMA NIC is here, so GPU data for other nodes goes through host memory."
+
+
 def test_a_wide_matrix_continues_below() -> None:
     report: dict[str, Any] = dict(with_gpus().gpus)
     (nic,), (cell, _) = report["nics"], report["cells"]
