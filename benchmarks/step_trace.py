@@ -191,7 +191,8 @@ def draw(found: dict[str, Any]) -> Any:
     figure.suptitle(
         f"One training step, {found['ranks']} ranks, {found['processor']}, {found['cores']} cores"
     )
-    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    inch = 1 / figure.get_figheight()  # as a share of the height
+    figure.tight_layout(rect=(0, 0.6 * inch, 1, 1 - 0.2 * inch))
     return figure
 
 

@@ -104,7 +104,7 @@ def _fit(tf: Any, start: Call, stop: Call) -> Traced:
     import rdmacoll
 
     stamps = _Stamps(tf)
-    model = _model(tf, stamps)
+    model = _model(tf)
     optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.SGD(1e-3))
     model.compile(optimizer=optimizer, loss=_loss, jit_compile=False)
 
@@ -112,6 +112,7 @@ def _fit(tf: Any, start: Call, stop: Call) -> Traced:
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             if batch == WARM_UP:
                 start()
+            stamps.begin_of_step()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             stamps.end_of_step()
@@ -131,7 +132,7 @@ def _loop(tf: Any, start: Call, stop: Call) -> Traced:
     import rdmacoll
 
     stamps = _Stamps(tf)
-    model = _model(tf, stamps)
+    model = _model(tf)
     optimizer = keras.optimizers.SGD(1e-3)
 
     @tf.function
@@ -146,6 +147,7 @@ def _loop(tf: Any, start: Call, stop: Call) -> Traced:
     for number in range(WARM_UP + STEPS):
         if number == WARM_UP:
             start()
+        stamps.begin_of_step()
         step(batch)
         stamps.end_of_step()
     stop()
@@ -174,7 +176,7 @@ class _Stamps:
         # A tf.function runs operations with state one after the other in the order of the program.
         auto_control_deps.SKIPPED_ORDER_INSENSITIVE_STATEFUL_OPS |= {"Timestamp"}
         self.tf = tf
-        self.begin: Any = None  # the stamp of the backward pass's begin
+        self._begin = 0.0
         self._indices: list[list[int]] = []
         self._steps: list[StepStamps] = []
         self._times = tf.Variable(tf.zeros(1, tf.float64), shape=tf.TensorShape([None]))
@@ -202,20 +204,24 @@ class _Stamps:
     def _keep(self, ready: list[Any], results: Sequence[Any], indices: list[list[int]]) -> None:
         self._indices = indices
         back = [_stamp(self.tf, results[bucket[0]]) for bucket in indices]
-        self._times.assign(self.tf.stack([self.begin, *ready, *back]))
+        self._times.assign(self.tf.stack([*ready, *back]))
+
+    def begin_of_step(self) -> None:
+        """Notes the time. A stamp in the function could wait for its only thread."""
+        self._begin = 1e3 * time.time()
 
     def end_of_step(self) -> None:
         """Notes the stamps of the step that ends now."""
         end, times = 1e3 * time.time(), (1e3 * self._times.numpy()).tolist()
         split = len(times) - len(self._indices)
-        self._steps.append((times[:split], times[split:], end))
+        self._steps.append(([self._begin, *times[:split]], times[split:], end))
 
     def found(self) -> Traced:
         """The gradients of each bucket, and the steps after the warm-up."""
         return self._indices, self._steps[WARM_UP:]
 
 
-def _model(tf: Any, stamps: _Stamps) -> Any:
+def _model(tf: Any) -> Any:
     """A model of layers whose backward pass waits."""
     import keras
 
@@ -228,9 +234,9 @@ def _model(tf: Any, stamps: _Stamps) -> Any:
         return one
 
     class Waiting(keras.layers.Layer):  # type: ignore[misc]
-        def __init__(self, own_shapes: Sequence[Sequence[int]], is_last: bool) -> None:
+        def __init__(self, own_shapes: Sequence[Sequence[int]]) -> None:
             super().__init__()
-            self._own_shapes, self._is_last = own_shapes, is_last
+            self._own_shapes = own_shapes
             self._values = [tf.ones(shape) for shape in own_shapes]
 
         def build(self, _: Any) -> None:
@@ -240,8 +246,6 @@ def _model(tf: Any, stamps: _Stamps) -> Any:
             @tf.custom_gradient
             def same(value: Any, *weights: Any) -> Any:
                 def gradient(upstream: Any) -> Any:
-                    if self._is_last:
-                        stamps.begin = _stamp(tf, upstream)
                     # Requests to asynchronous servers run after earlier operations with state.
                     (one,) = tf.numpy_function(nap, [upstream], [tf.float32], stateful=False)
                     one.set_shape(upstream.shape)
@@ -252,8 +256,5 @@ def _model(tf: Any, stamps: _Stamps) -> Any:
 
             return same(inputs, *(tf.convert_to_tensor(weight) for weight in self._own))
 
-    layers = [
-        Waiting(shapes[begin:end], begin == kernels[-1])
-        for begin, end in zip(kernels, [*kernels[1:], len(shapes)])
-    ]
+    layers = [Waiting(shapes[begin:end]) for begin, end in zip(kernels, [*kernels[1:], len(shapes)])]
     return keras.Sequential([keras.Input((1,), batch_size=1), *layers])
