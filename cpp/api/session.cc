@@ -11,7 +11,9 @@
 #include <mutex>
 #include <utility>
 
+#include "api/quota_share.h"
 #include "api/rdmacoll_c.h"
+#include "base/cgroup.h"
 #include "base/fd.h"
 #include "base/text.h"
 #include "bootstrap/numa.h"
@@ -206,10 +208,12 @@ Status Session::set_up(const std::vector<int>& leaders) {
         "with: mpirun --bind-to none.");
   }
   const Oversubscription oversubscription = world_.oversubscription(cores);
+  const int granted = std::min(cores, cores_of_quota());
   LinkModel links = this->links();
-  links.memory.cores = world_.local_size() * oversubscription.cores_per_rank();
+  links.memory.cores = world_.local_size() * std::min(oversubscription.cores_per_rank(),
+                                                      quota_share(world_, group_cores()));
   const int share = oversubscription.cpus / oversubscription.ranks;
-  compute_ = make_compute(std::min({cores, share, cores_of_quota()}), links);
+  compute_ = make_compute(std::min(granted, share), links);
   Tuning tuning = tuning_for(links);
   if (config_.one_copy == true) {
     tuning.one_copy_bytes = tuning.one_copy_bytes_exchange = tuning.one_copy_bytes_scattered;
@@ -221,8 +225,8 @@ Status Session::set_up(const std::vector<int>& leaders) {
     uint32_t number = 0;
     RC_RETURN_IF_ERROR(engine_->add_set({ranks.begin(), ranks.end()}, number));
   }
-  driver_ =
-      std::make_unique<Driver>(*engine_, *fabric_, clock_, driver_options(oversubscription, cores));
+  driver_ = std::make_unique<Driver>(*engine_, *fabric_, clock_,
+                                     driver_options(oversubscription, granted));
   waiting_logged_at_ = clock_.now();
   start_deadline_ = waiting_logged_at_ + from_seconds(config_.start_timeout_s);
   return driver_->open();

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <climits>
+#include <cmath>
 
+#include "api/quota_share.h"
 #include "api/session.h"
 #include "base/cgroup.h"
 #include "compute/inline.h"
@@ -27,16 +29,10 @@ constexpr std::size_t kAloneOnSlowLinks = 1 << 20;
 
 }  // namespace
 
-// This rank's share of the time that its control group may use. More threads would only use it up
-// earlier in each period. Ranks in containers of their own have other names of hosts.
+// More threads would only use the quota up earlier in each period.
 int Session::cores_of_quota() const {
-  const std::optional<double> quota = group_cores();
-  if (!quota) return INT_MAX;
-  const Member& own = world_.members[rank_];
-  const auto ranks = std::ranges::count_if(world_.members, [&](const Member& other) {
-    return other.machine == own.machine && other.host == own.host;
-  });
-  return std::max(1, static_cast<int>(*quota / static_cast<double>(ranks)));
+  const double share = quota_share(world_, group_cores());
+  return std::isinf(share) ? INT_MAX : std::max(1, static_cast<int>(share));
 }
 
 std::unique_ptr<Compute> Session::make_compute(int cores, const LinkModel& links) const {
@@ -56,7 +52,7 @@ DriverOptions Session::driver_options(const Oversubscription& oversubscription, 
   DriverOptions options;
   // On a single processor, the peer or the kernel can run only when this rank yields.
   options.yield = oversubscription.is_oversubscribed() || sysconf(_SC_NPROCESSORS_ONLN) == 1;
-  // If a rank has one core of its own, only its threads compete.
+  // If a rank has one core of its own, or the time of one, only its threads compete.
   const bool shares = options.yield || cores == 1;
   if (!fabric_->shares_memory()) {
     options.op_spin = kSpinBetweenNodes;

@@ -59,7 +59,7 @@ class TimedExecution {
                  const LinkModel& links, double bytes, double segment_bytes, uint32_t segments)
       : schedules_(schedules),
         links_(links),
-        memory_(links.memory.on_cores(static_cast<int>(schedules.size()))),
+        memory_(memory_of_each(links.memory, static_cast<int>(schedules.size()))),
         node_{.latency_us = memory_.round_us, .overhead_us = memory_.message_us},
         node_cost_(memory_, static_cast<int>(schedules.size()), bytes, segment_bytes),
         is_one_node_(std::ranges::adjacent_find(nodes, std::not_equal_to<>()) == nodes.end()),

@@ -4,7 +4,7 @@ namespace rdmacoll {
 
 InNode::InNode(const NodeMemory& memory, const Facts& facts, AlgorithmRow::Result result,
                uint64_t segment_bytes)
-    : memory_(memory.on_cores(facts.ranks)),
+    : memory_(memory_of_each(memory, facts.ranks)),
       facts_(facts),
       ranks_(facts.ranks),
       is_wide_(facts.wide_sums && facts.ranks > 2),

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "collectives/schedule.h"
+
 namespace rdmacoll {
 namespace {
 
@@ -24,11 +26,19 @@ double share_beyond(double bytes, uint64_t cache_bytes) {
 
 }  // namespace
 
+NodeMemory memory_of_each(const NodeMemory& memory, int ranks) {
+  NodeMemory each = memory.on_cores(ranks);
+  const double share = memory.cores == 0 ? 1 : std::max(1.0, ranks / memory.cores);
+  each.cache_bytes = static_cast<uint64_t>(static_cast<double>(memory.cache_bytes) / share);
+  return each;
+}
+
 NodeCost::NodeCost(const NodeMemory& memory, int ranks, double bytes, double segment_bytes)
     : memory_(memory),
       ranks_(ranks),
       caller_beyond_(share_beyond(bytes, memory.cache_bytes)),
-      pool_beyond_(share_beyond(segment_bytes, memory.cache_bytes)),
+      pool_beyond_(
+          share_beyond(std::min(bytes, kSegmentsInFlight * segment_bytes), memory.cache_bytes)),
       in_shared_(share_in_shared(memory, ranks, bytes)) {}
 
 double NodeCost::beyond(MemoryPlace place) const {

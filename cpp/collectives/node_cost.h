@@ -16,10 +16,14 @@ enum class MemoryPlace : uint8_t {
   peer_caller,  // the caller's memory of a peer, which the kernel reads for this rank
 };
 
+// The costs for so many ranks at once, each with a core of its own in the result. Ranks that share
+// a core take turns (NodeMemory::on_cores), and each has a part of the core's cache.
+NodeMemory memory_of_each(const NodeMemory& memory, int ranks);
+
 class NodeCost {
  public:
-  // `bytes`: each rank's data of the whole operation, which lies in callers' memory. Data of
-  // `segment_bytes` passes through the pools at once. All `ranks` work at the same time.
+  // `bytes`: each rank's data of the whole operation, which lies in callers' memory. A few segments
+  // of `segment_bytes` pass through the pools at once. All `ranks` work at the same time.
   NodeCost(const NodeMemory& memory, int ranks, double bytes, double segment_bytes);
 
   double copy_us(double bytes, MemoryPlace from, MemoryPlace to) const;

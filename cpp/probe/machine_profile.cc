@@ -132,16 +132,18 @@ LinkModel with_profile(LinkModel links, const MachineProfile& profile) {
   const auto scale = [&](double& value, uint64_t Profile::*field) {
     value = times(value, profile.*field, kUsual.*field);
   };
-  const double peers_time =
-      1 - kPeersShare + times(kPeersShare, kUsual.peer_copy, profile.peer_copy);
+  // The work's time by that of the usual machine: a core's own part, and that of lines of peers.
+  const auto scale_cached = [&](double value, uint64_t Profile::*own) {
+    return 1 / ((1 - kPeersShare) / times(value, profile.*own, kUsual.*own) +
+                kPeersShare / times(value, profile.peer_copy, kUsual.peer_copy));
+  };
   const auto scale_rate = [&](MemoryRate& rate, uint64_t Profile::*cached,
                               uint64_t Profile::*shared, uint64_t Profile::*beyond,
                               uint64_t Profile::*all) {
     const double usual_all = rate.beyond * static_cast<double>(kUsual.busy_cores);
     const double usual_cores = rate.beyond_all / rate.beyond;
     scale(rate.shared, shared);
-    scale(rate.cached, cached);
-    rate.cached /= peers_time;
+    rate.cached = scale_cached(rate.cached, cached);
     scale(rate.beyond, beyond);
     const auto cores = static_cast<double>(profile.busy_cores);
     const bool is_shared =

@@ -5,6 +5,9 @@
 
 #include <set>
 
+#include "collectives/node_cost.h"
+#include "collectives/schedule.h"
+
 namespace rdmacoll::probe {
 namespace {
 
@@ -101,7 +104,7 @@ TEST(LinksWithProfile, are_twice_as_slow_on_a_machine_that_is) {
     profile.busy_cores = 2;
     profile.copy_memory_all = profile.sum_memory_all = 2 * rate;
     profile.l2_bytes = 2 << 20;
-    profile.peer_copy = 84'000;
+    profile.peer_copy = 2 * rate;
     return with_profile(socket_links(), profile).memory;
   };
   const NodeMemory fast = links_of(40'000, 200), slow = links_of(20'000, 400);
@@ -133,6 +136,24 @@ TEST(NodeMemoryOnCores, is_slower_for_more_ranks_than_cores) {
   EXPECT_DOUBLE_EQ(shared.reduce.beyond, memory.reduce.beyond / 3);
   EXPECT_DOUBLE_EQ(shared.copy.beyond_all, memory.copy.beyond_all);
   EXPECT_EQ(shared.on_cores(24), shared);
+  // They also share the core's cache.
+  EXPECT_EQ(memory_of_each(memory, 8).cache_bytes, memory.cache_bytes);
+  EXPECT_EQ(memory_of_each(memory, 24).cache_bytes, memory.cache_bytes / 3);
+  memory.cores = 0;
+  EXPECT_EQ(memory_of_each(memory, 24), memory);
+}
+
+// Segments in flight are in the pool at the same time, so all of them have to fit a rank's cache.
+TEST(NodeCostOfPools, grows_if_the_segments_in_flight_leave_the_cache) {
+  const NodeMemory memory;
+  const auto us = [&](uint64_t segment) {
+    return NodeCost(memory, 2, 64 << 20, static_cast<double>(segment))
+        .copy_us(64 << 10, MemoryPlace::pool, MemoryPlace::pool);
+  };
+  const uint64_t fits = memory.cache_bytes / kSegmentsInFlight;
+  EXPECT_DOUBLE_EQ(us(fits / 2), us(fits));
+  EXPECT_GT(us(2 * fits), us(fits));
+  EXPECT_GT(us(4 * fits), us(2 * fits));
 }
 
 TEST(LinksWithProfile, share_memory_if_busy_cores_hinder_each_other) {
@@ -170,6 +191,20 @@ TEST(LinksWithProfile, are_slower_in_caches_if_lines_move_slowly_between_cores) 
 }
 
 // In some minutes a virtual machine's cores share no L3, whatever the kernel says.
+// A slow core and slow lines each have their part of the time, and one does not slow the other.
+TEST(LinksWithProfile, add_the_times_of_own_lines_and_those_of_peers) {
+  const auto time = [](uint64_t own, uint64_t peers) {
+    const MachineProfile profile{.copy_l2 = own, .peer_copy = peers};
+    return 1 / with_profile(socket_links(), profile).memory.copy.cached;
+  };
+  const double usual = time(133'000, 84'000);
+  EXPECT_DOUBLE_EQ(usual, 1 / NodeMemory{}.copy.cached);
+  const double slow_core = time(66'500, 84'000) - usual;
+  const double slow_lines = time(133'000, 21'000) - usual;
+  EXPECT_NEAR(time(66'500, 21'000), usual + slow_core + slow_lines, 1e-12);
+  EXPECT_NEAR(slow_core + slow_lines / 3, usual, 1e-12);  // twice and four times the time
+}
+
 TEST(LinksWithProfile, have_a_shared_cache_if_a_core_gets_there_what_another_wrote) {
   MachineProfile profile{.l3_bytes = 32 << 20, .l3_cores = 8, .copy_l3 = 63'000};
   const auto memory = [&] { return with_profile(socket_links(), profile).memory; };

@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
+#include "api/quota_share.h"
 #include "base/cgroup.h"
 #include "base/text.h"
 
@@ -142,6 +145,43 @@ TEST_F(Machine, says_how_many_cores_its_groups_may_use) {
   EXPECT_EQ(group_cores(root), std::nullopt) << "there is no period";
   put("/sys/fs/cgroup/cpu/docker/x/cpu.cfs_period_us", "100000\n");
   EXPECT_EQ(group_cores(root), 0.5);
+}
+
+// A broken or unreadable file grants nothing and forbids nothing. The groups above count still.
+TEST_F(Machine, takes_its_cores_from_the_groups_whose_files_it_can_read) {
+  put("/proc/self/cgroup", "5:cpuset:/a\n1:cpuacct,cpu:/job/step\n0::/job/step\n");
+  put("/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "400000\n");
+  put("/sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
+  put("/sys/fs/cgroup/cpu/job/step/cpu.cfs_quota_us", "100000\n");
+  for (const char* period : {"", "0\n", "-5\n", "many\n"}) {
+    put("/sys/fs/cgroup/cpu/job/step/cpu.cfs_period_us", period);
+    EXPECT_EQ(group_cores(root), 4) << period;
+  }
+  std::filesystem::create_directories(root + "/sys/fs/cgroup/job/step/cpu.max");  // no file
+  EXPECT_EQ(group_cores(root), 4);
+  for (const char* quota : {"", "max", "max 100000\n", "0 100000\n", "-1 100000\n", "50000\n"}) {
+    put("/sys/fs/cgroup/job/cpu.max", quota);
+    EXPECT_EQ(group_cores(root), 4) << quota;
+  }
+  // Both versions are mounted on some machines, and the least quota counts.
+  put("/sys/fs/cgroup/job/cpu.max", "50000 100000\n");
+  EXPECT_EQ(group_cores(root), 0.5);
+  put("/proc/self/cgroup", "1:cpuset:/job\n");
+  EXPECT_EQ(group_cores(root), std::nullopt) << "cpuset is no cpu";
+}
+
+TEST(QuotaShare, is_that_of_one_rank_of_the_container) {
+  World world{"job", 1, 0, {}};
+  for (const auto& [host, machine] : {std::pair{"a", 1}, {"a", 1}, {"b", 1}, {"a", 2}, {"a", 1}}) {
+    world.members.push_back({.host = host, .machine = machine});
+  }
+  EXPECT_EQ(quota_share(world, 6), 2);
+  EXPECT_EQ(quota_share(world, 1.5), 0.5);
+  EXPECT_TRUE(std::isinf(quota_share(world, std::nullopt)));
+  world.rank = 2;  // a container of its own on this machine
+  EXPECT_EQ(quota_share(world, 6), 6);
+  world.rank = 3;  // another machine whose host has the same name
+  EXPECT_EQ(quota_share(world, 6), 6);
 }
 
 TEST_F(Machine, survives_files_that_are_missing_or_broken) {
