@@ -17,6 +17,7 @@ struct Decided {
   int64_t most_rows = 0;
   bool is_planned = false;  // decided by a plan, without a readiness check
   std::vector<OperationRef> operations;
+  bool is_trial = false;  // all ranks time it, to compare ways
 };
 
 }  // namespace rdmacoll

@@ -50,7 +50,8 @@ bool DecisionQueue::take_operations(const Agreed& agreed) {
                                                    agreed.rows,
                                                    decision.most_rows,
                                                    agreed.is_planned,
-                                                   {}});
+                                                   {},
+                                                   decision.is_timed});
   for (const Found& found : found_) {
     OperationRef& operation = decided.operations.emplace_back(std::move(found.at->second));
     operation->state.sequence = decision.sequence;

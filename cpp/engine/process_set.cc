@@ -182,6 +182,7 @@ bool ProcessSet::start_batch(Decided& decided) {
   Batch batch;
   Status status = planner_.prepare(decided, place, batch);
   const bool is_ready = status.ok() && !misses_peer(batch);
+  batch.is_trial = decided.is_trial;
   if (is_ready) in_place_ += decided.movement.in_place ? 1 : 0;
   if (is_ready && place.is_shared()) ++shared_;
   if (is_ready) {

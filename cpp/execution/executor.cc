@@ -64,6 +64,7 @@ Status Executor::start(const Lanes& lanes, uint64_t sequence, const OperationRef
   slot.batch.sequence = sequence;
   slot.batch.operations.assign(1, operation);
   slot.batch.recipe = operation->caches.recipe;
+  slot.batch.is_trial = false;
   return start(slot);
 }
 
@@ -74,12 +75,10 @@ Status Executor::start(Slot& slot) {
   slot.next_segment = 0;
   const Recipe& recipe = *slot.batch.recipe;
   const uint32_t segments = recipe.program == nullptr ? 0 : recipe.layout.segments();
-  slot.segments_left = segments;
-  slot.caller_segments_left = segments;
+  slot.segments_left = slot.caller_segments_left = slot.caller_segments_unenqueued = segments;
   slot.ends_early = is_any_of(slot.batch.operations, [](const OperationRef& operation) {
     return operation->request.caller_stream != nullptr;
   });
-  slot.caller_segments_unenqueued = segments;
   if (segments == 0) {
     end_of_caller_memory(slot);
     slot.busy = false;
@@ -219,6 +218,8 @@ bool Executor::compute(Run& run, const Step& step, StepMemory& memory, uint64_t 
     return true;
   }
   memory.job.cookie = cookie;
+  const bool is_peer_visible = program_of(run).turns[cookie & 0xffff].is_peer_visible;
+  memory.job.shown = is_peer_visible && !run.slot->batch.is_trial;
   std::size_t bytes = memory.bytes;
   Status status;
   if (memory.has_views) {

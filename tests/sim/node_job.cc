@@ -34,11 +34,12 @@ LinkModel links_of(const NodeMemory& memory) {
 class NodeCompute final : public ModelledCompute {
  public:
   NodeCompute(SimNetwork& network, const NodeJob& job, int rank,
-              const std::vector<std::unique_ptr<MemoryPool>>& pools)
+              const std::vector<std::unique_ptr<MemoryPool>>& pools, int& visible_writes)
       : ModelledCompute(network, rank, job.moves_bytes),
         rank_(rank),
         pools_(pools),
         slow_(job.slow.empty() ? 1 : job.slow[rank]),
+        visible_writes_(visible_writes),
         cost_(job.machine, job.ranks, static_cast<double>(job.bytes), segment_of(job)) {}
 
  private:
@@ -64,7 +65,10 @@ class NodeCompute final : public ModelledCompute {
   static bool is_of_peer(MemoryPlace place) {
     return place == MemoryPlace::peer_pool || place == MemoryPlace::peer_caller;
   }
-  double time_us(const ComputeJob& job) const override { return slow_ * quick_time_us(job); }
+  double time_us(const ComputeJob& job) const override {
+    visible_writes_ += job.shown ? 1 : 0;
+    return slow_ * quick_time_us(job);
+  }
   double quick_time_us(const ComputeJob& job) const {
     const auto bytes = static_cast<double>(total_bytes(job.to));
     if (bytes == 0) return 0;
@@ -81,6 +85,7 @@ class NodeCompute final : public ModelledCompute {
   int rank_;
   const std::vector<std::unique_ptr<MemoryPool>>& pools_;
   double slow_;
+  int& visible_writes_;
   NodeCost cost_;
 };
 
@@ -124,6 +129,7 @@ class JobWorld {
       const Nanoseconds begin = network_.clock().now();
       run_step(begin);
       result_.step_us.push_back(static_cast<double>(network_.clock().now() - begin) / kMicrosecond);
+      result_.visible_writes.push_back(std::exchange(visible_writes_, 0));
       note_movements(step);
       if (job_.moves_bytes) check(step);
     }
@@ -154,7 +160,8 @@ class JobWorld {
     config.tune = job_.tune;
     config.canonical = job_.canonical;
     if (!job_.algorithm.empty()) config.allreduce_algorithms = {{job_.algorithm}};
-    computes_.push_back(std::make_unique<NodeCompute>(network_, job_, rank, pools_));
+    computes_.push_back(
+        std::make_unique<NodeCompute>(network_, job_, rank, pools_, visible_writes_));
     network_.transport(rank).use_pool(*pools_[rank]);
     engines_[rank] = std::make_unique<Engine>(EngineParts{
         std::move(world), config, network_.transport(rank), *computes_.back(), *pools_[rank],
@@ -264,6 +271,7 @@ class JobWorld {
   std::vector<std::vector<float>> first_;                      // the results of the first step
   std::vector<SimMessage> messages_;
   std::vector<Movement> planned_;
+  int visible_writes_ = 0;  // in this step
   int left_ = 0;
   NodeJobResult result_;
 };
