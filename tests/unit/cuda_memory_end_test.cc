@@ -17,17 +17,17 @@ using ::testing::HasSubstr;
 
 // Nothing waits for kernels then, since the wait would have no limit. The memory stays for ever.
 TEST(CudaMemoryAtItsEnd, is_kept_if_no_thread_can_free_it) {
-  auto* const cuda = new ScriptedCuda{1};  // as long as the memory
+  ScriptedCuda cuda{1};  // nothing calls it after the end
   std::unique_ptr<MemoryPool> created;
   ASSERT_TRUE(MemoryPool::create(std::size_t{32} << 20, created).ok());
   const std::shared_ptr<MemoryPool> pool = std::move(created);
   auto memory = std::make_unique<CudaMemory>(
-      cuda->driver(), CudaOptions{"", *pool, Log(LogLevel::warning, 0), [] {}});
+      cuda.driver(), CudaOptions{"", *pool, Log(LogLevel::warning, 0), [] {}});
   Gpu gpu = kHost;
-  ASSERT_TRUE(memory->find(cuda->place(8, 0), gpu).ok());
+  ASSERT_TRUE(memory->find(cuda.place(8, 0), gpu).ok());
   memory->thread().finish();
   memory->allocate(gpu, 100);
-  cuda->while_freeing = [] { ADD_FAILURE() << "the caller frees memory"; };
+  cuda.while_freeing = [] { ADD_FAILURE() << "the caller frees memory"; };
 
   pthread_attr_t attributes, huge;
   ASSERT_EQ(::pthread_getattr_default_np(&attributes), 0);
@@ -41,7 +41,7 @@ TEST(CudaMemoryAtItsEnd, is_kept_if_no_thread_can_free_it) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               AllOf(HasSubstr("cannot start the thread that frees memory of GPUs"),
                     HasSubstr("stays until the process ends")));
-  EXPECT_EQ(cuda->contexts[0].retained, 1);
+  EXPECT_EQ(cuda.contexts[0].retained, 1);
   EXPECT_EQ(pool.use_count(), 2);
 }
 
