@@ -31,14 +31,20 @@ struct Tuning {
   uint64_t one_copy_bytes_scattered = 4 << 20;
   uint64_t one_copy_bytes_exchange = 32 << 20;
   // From here on the root tries several algorithms for a sum within a node, and both ways to move
-  // large data. Sums below the first size take less time than what a plan saves them.
+  // large data. Sums below the first size take less time than what a plan saves them. Below the
+  // second one both ways take the same time: data that was just copied is still in the caches
+  // (AMD EPYC, 2026-11-28: docs/measurements/2026-11-28-trials.md).
   uint64_t trial_bytes = 16 << 10;
   uint64_t trial_bytes_in_place = 1 << 20;
-  int trial_row = 8;  // the number of sums in a row of trials
+  int trial_row = 8;  // the number of sums in a row of trials; rows of 3 chose wrongly (there)
   // The least time of so many planned sums tells whether times have changed (RDMACOLL_TUNE=online).
   // Trials take place again after so many sums of one size, so that they cost little.
   int drift_window = 32;
   uint64_t drift_sums = 3072;
+  // The rest are lengths of segments. Some tens of segments fill a pipeline, and each costs its
+  // messages. Between nodes no measurement of a machine may change them: a ring begins its sums
+  // where segments begin, so they decide its bits. `rdmacoll plan` shows what another length costs
+  // in the model (RDMACOLL_SEGMENT_BYTES).
   uint64_t segment_bytes_shared = 4 << 20;
   // NICs access tensors on GPUs themselves if the batch has at least so many bytes for each of its
   // tensors. Many smaller ones cost them more than copies. A few beside large ones do not.
