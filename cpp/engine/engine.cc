@@ -26,7 +26,7 @@ Engine::Engine(EngineParts parts)
       peer_timeout_(from_seconds(config_.peer_timeout_s)),
       log_(parts.log),
       tuning_(parts.tuning),
-      executor_(world_.size(), transport_, parts.compute, pool_, gpu_work_),
+      executor_(world_.size(), transport_, parts.compute, pool_, gpu_work_, parts.places_bytes),
       table_(world_.workers(), pool_.size() / kEngineShare / kSetsShare) {
   std::vector<JobRank> everybody;
   for (int rank = 0; rank < world_.size(); ++rank) everybody.emplace_back(rank);

@@ -47,6 +47,7 @@ struct EngineParts {
   const Clock& clock;
   Log log;
   Tuning tuning = {};
+  uint64_t places_bytes = 2 << 20;  // the room of PlacesInTurn
 };
 
 // How long a leaving rank waits for its peers. A peer may itself wait for a rank that has stopped,

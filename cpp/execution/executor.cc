@@ -18,16 +18,20 @@ constexpr uint64_t kGpuJobBytes = 64 << 10;
 }  // namespace
 
 Executor::Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool,
-                   const std::atomic<GpuWork*>& gpu_work)
+                   const std::atomic<GpuWork*>& gpu_work, uint64_t places_bytes)
     : ranks_(static_cast<std::size_t>(ranks)),
       transport_(transport),
       compute_(&compute),
       pool_(pool),
-      gpu_work_(gpu_work) {
+      gpu_work_(gpu_work),
+      places_(places_bytes) {
   slots_.reserve(kLanesMax);
 }
 
-Executor::~Executor() { close({0, slots_.size()}); }
+Executor::~Executor() {
+  close({0, slots_.size()});
+  if (places_memory_ != nullptr) pool_.free(places_memory_);
+}
 
 void Executor::open(const Lanes& lanes) {
   RC_ASSERT(std::has_single_bit(lanes.count) && lanes.first + lanes.count <= kLanesMax);
@@ -39,17 +43,6 @@ void Executor::open(const Lanes& lanes) {
     slot.lane = number;
     slot.out.assign(ranks_, 0);
     slot.in.assign(ranks_, 0);
-  }
-}
-
-void Executor::close(const Lanes& lanes) {
-  for (std::size_t i = lanes.first; i < lanes.first + lanes.count; ++i) {
-    for (Run& run : slots_[i].runs) {
-      if (run.allocation != nullptr) pool_.free(run.allocation);
-      drop_gpu_memory(run);
-      run = {};
-    }
-    slots_[i].batch = {};
   }
 }
 
@@ -346,6 +339,7 @@ void Executor::end_segment(Slot& slot, Run& run) {
     }
     // At a server no step touches the callers' memory.
     if (!slot.batch.operations.empty()) end_of_caller_memory(slot);
+    give_place_back(run);
     slot.busy = false;
     return;
   }
@@ -388,7 +382,10 @@ std::vector<OperationRef> Executor::abandon() {
   for (Slot& slot : slots_) {
     end_of_caller_memory(slot);
     slot.busy = false;
-    for (Run& run : slot.runs) run.left = 0;
+    for (Run& run : slot.runs) {
+      run.left = 0;
+      give_place_back(run);
+    }
   }
   transfers_.clear();
   computes_.clear();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -53,9 +54,9 @@ struct Lanes {
 
 class Executor final : public ComputeSink {
  public:
-  // `gpu_work`: null until a GPU is used.
+  // `gpu_work`: null until a GPU is used. `places_bytes`: the room for places in turn.
   Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool,
-           const std::atomic<GpuWork*>& gpu_work);
+           const std::atomic<GpuWork*>& gpu_work, uint64_t places_bytes);
   ~Executor() override;
 
   Compute& compute() const { return *compute_.load(std::memory_order_acquire); }
@@ -173,7 +174,7 @@ class Executor final : public ComputeSink {
     std::byte* gpu_allocation = nullptr;
     Gpu gpu_of_allocation = kHost;
     uint64_t gpu_bytes = 0;
-    PlacesInTurn places;
+    std::optional<uint64_t> place;  // of `work` among the executor's places
   };
   struct Slot {
     Lane lane = 0;  // equals its index
@@ -220,6 +221,9 @@ class Executor final : public ComputeSink {
   bool take_gpu_memory(Slot& slot);
   std::size_t take_gpu_memory(Slot& slot, std::size_t runs, uint64_t bytes);
   void drop_gpu_memory(Run& run);
+  // The next place for so many bytes of work memory, or null.
+  std::byte* take_place(Run& run, uint64_t bytes);
+  void give_place_back(Run& run);
   Status place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes);
   bool allocate_work(Run& run, uint64_t bytes);
   static void move_work(Run& run, std::byte* work);
@@ -270,7 +274,9 @@ class Executor final : public ComputeSink {
   std::atomic<Compute*> compute_;
   MemoryPool& pool_;
   const std::atomic<GpuWork*>& gpu_work_;
-  std::vector<Slot> slots_;  // never reallocated, since runs point to slots
+  PlacesInTurn places_;
+  std::byte* places_memory_ = nullptr;  // null until a batch needs a place
+  std::vector<Slot> slots_;             // never reallocated, since runs point to slots
   // Ready steps. Transfers are issued first, so that peers can continue while this rank computes.
   RingQueue<uint64_t> transfers_, computes_;
   std::vector<uint64_t> refused_;  // transfers that the transport refused in this poll

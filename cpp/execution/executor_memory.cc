@@ -104,6 +104,35 @@ uint64_t Executor::slice_bytes(const Run& run, const Slice& slice) const {
          static_cast<uint64_t>(width(slice));
 }
 
+void Executor::close(const Lanes& lanes) {
+  for (std::size_t i = lanes.first; i < lanes.first + lanes.count; ++i) {
+    for (Run& run : slots_[i].runs) {
+      give_place_back(run);
+      if (run.allocation != nullptr) pool_.free(run.allocation);
+      drop_gpu_memory(run);
+      run = {};
+    }
+    slots_[i].batch = {};
+  }
+}
+
+std::byte* Executor::take_place(Run& run, uint64_t bytes) {
+  const uint64_t room = places_.room() + kAwayFromArrays;
+  if (places_memory_ == nullptr) {
+    if (!places_.fits(bytes) || pool_.used() + room > pool_.size() / 4) return nullptr;
+    places_memory_ = pool_.allocate(room);
+    if (places_memory_ == nullptr) return nullptr;
+    pool_.touch(places_memory_, room);
+    ++allocations_;
+  }
+  run.place = places_.take(bytes);
+  return run.place ? places_memory_ + kAwayFromArrays + *run.place : nullptr;
+}
+
+void Executor::give_place_back(Run& run) {
+  if (run.place) places_.give_back(*std::exchange(run.place, std::nullopt));
+}
+
 // Only batches of one segment take places in turn (places_in_turn.h), if the pool has room. Several
 // segments already use several places.
 Status Executor::place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes) {
@@ -111,20 +140,19 @@ Status Executor::place_work(Run& run, const Program& program, uint32_t segments,
     move_work(run, run.gpu_allocation);
     return {};
   }
-  const bool takes_turns = program.has_peer_visible_writes && segments == 1 && bytes > 0;
-  const uint64_t places = PlacesInTurn::all_bytes(bytes);
-  if (takes_turns && places > run.work_bytes && pool_.used() + places <= pool_.size() / 4) {
-    if (allocate_work(run, places)) pool_.touch(run.allocation, places + kAwayFromArrays);
+  if (program.has_peer_visible_writes && segments == 1 && bytes > 0) {
+    if (std::byte* const place = take_place(run, bytes)) {
+      move_work(run, place);
+      return {};
+    }
   }
   if (bytes > run.work_bytes) {
     if (run.allocation != nullptr) pool_.free(std::exchange(run.allocation, nullptr));
     run.work_bytes = 0;
     if (!allocate_work(run, bytes)) return pool_exhausted(pool_, bytes);
   }
-  if (run.allocation == nullptr) return {};  // the program needs no work memory
-  std::byte* work = run.allocation + kAwayFromArrays;
-  if (takes_turns) work += run.places.next(bytes, run.work_bytes);
-  move_work(run, work);
+  // Without an allocation the program needs no work memory.
+  if (run.allocation != nullptr) move_work(run, run.allocation + kAwayFromArrays);
   return {};
 }
 

@@ -1,39 +1,45 @@
-// The places through which work memory moves that peers read, batch by batch.
+// The places through which work memory moves that peers read, batch by batch. One room serves all
+// batches of a rank.
 //
 // They help where a write waits for lines that a peer has read before, as ordinary stores do on
 // some processors. When a place is used again, its lines have left the peer's second-level cache.
-// They cost a little where copies do not wait.
+// So the room has twice the size of such a cache. A larger room would leave one's own cache, too.
 // docs/measurements/2026-11-28-what-mechanisms-are-worth.md has the figures, and shows how to see
 // them.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-
-#include "memory/placement.h"
+#include <optional>
+#include <vector>
 
 namespace rdmacoll {
 
 class PlacesInTurn {
  public:
   static constexpr uint64_t kAlignment = 4096;
-  // The bytes of all places together, in each lane. The size was measured
-  // (docs/measurements/2026-11-25-measured-otherwise.md).
-  static constexpr uint64_t kBytes = 512 << 10;
+  // Longer work memory has no place here: there would be too few of them.
+  static constexpr uint64_t kPlacesMin = 4;
 
-  // Returns the bytes of one place for `bytes` bytes of work memory, and of all its places.
-  static uint64_t place_bytes(uint64_t bytes) { return round_up(bytes, kAlignment); }
-  static uint64_t all_bytes(uint64_t bytes) { return std::max(place_bytes(bytes), kBytes); }
+  // `room`: the bytes of all places together.
+  explicit PlacesInTurn(uint64_t room) : room_(room / kAlignment * kAlignment) {}
 
-  // Returns the offset of the next place for `bytes` bytes of work memory, at least one. `room`:
-  // the bytes that there are for places. The offset is 0 if there is no room for one.
-  uint64_t next(uint64_t bytes, uint64_t room) {
-    const uint64_t places = std::min(room, all_bytes(bytes)) / place_bytes(bytes);
-    return places == 0 ? 0 : turn_++ % places * place_bytes(bytes);
-  }
+  uint64_t room() const { return room_; }
+  bool fits(uint64_t bytes) const { return bytes <= room_ / kPlacesMin; }
+  // Takes the next place for `bytes` bytes of work memory, at least one, and returns its offset.
+  // Returns nothing if they do not fit, or if the places that are taken leave no room.
+  std::optional<uint64_t> take(uint64_t bytes);
+  void give_back(uint64_t place);
 
  private:
-  uint64_t turn_ = 0;
+  struct Place {
+    uint64_t begin, end;
+  };
+  // A place that is taken and has bytes in common with [begin, end), or null.
+  const Place* in_the_way(uint64_t begin, uint64_t end) const;
+
+  uint64_t room_;
+  uint64_t next_ = 0;
+  std::vector<Place> taken_;  // few: one for each batch in flight
 };
 
 }  // namespace rdmacoll

@@ -1,50 +1,96 @@
-// Places in turn: each is used before one comes again, and none lies beyond its room.
+// Places in turn: each is used before one comes again, none lies beyond the room, and none that is
+// taken is given to another batch.
 #include "execution/places_in_turn.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <optional>
+#include <random>
 #include <set>
+#include <vector>
 
 namespace rdmacoll {
 namespace {
 
-std::set<uint64_t> next_places(PlacesInTurn& places, uint64_t bytes, uint64_t room, int count) {
+constexpr uint64_t kRoom = 2 << 20;
+
+// Takes so many places, one after the other.
+std::set<uint64_t> take_in_turn(PlacesInTurn& places, uint64_t bytes, uint64_t count) {
   std::set<uint64_t> found;
-  for (int i = 0; i < count; ++i) {
-    const uint64_t place = places.next(bytes, room);
-    EXPECT_EQ(place % PlacesInTurn::kAlignment, 0U);
-    EXPECT_LE(place + bytes, room);
-    found.insert(place);
+  for (uint64_t i = 0; i < count; ++i) {
+    const std::optional<uint64_t> place = places.take(bytes);
+    EXPECT_TRUE(place.has_value());
+    if (!place) break;
+    EXPECT_EQ(*place % PlacesInTurn::kAlignment, 0U);
+    EXPECT_LE(*place + bytes, kRoom);
+    found.insert(*place);
+    places.give_back(*place);
   }
   return found;
 }
 
 TEST(PlacesInTurn, all_are_used_before_one_comes_again) {
-  for (const uint64_t bytes : {8, 4096, 5000, 64 << 10, 256 << 10}) {
-    const uint64_t room = PlacesInTurn::all_bytes(bytes);
-    const auto count = static_cast<int>(room / PlacesInTurn::place_bytes(bytes));
-    PlacesInTurn places;
-    EXPECT_EQ(next_places(places, bytes, room, count).size(), static_cast<std::size_t>(count))
-        << bytes;
-    EXPECT_EQ(next_places(places, bytes, room, 2 * count).size(), static_cast<std::size_t>(count))
-        << bytes;
+  for (const uint64_t bytes : {8, 4096, 5000, 64 << 10, 512 << 10}) {
+    const uint64_t length = (bytes + 4095) / 4096 * 4096;
+    const uint64_t count = kRoom / length;
+    PlacesInTurn places(kRoom);
+    EXPECT_EQ(take_in_turn(places, bytes, count).size(), count) << bytes;
+    EXPECT_EQ(take_in_turn(places, bytes, 2 * count).size(), count) << bytes;
   }
 }
 
-TEST(PlacesInTurn, less_room_has_fewer_and_more_room_has_no_more) {
-  PlacesInTurn places;
-  EXPECT_EQ(next_places(places, 5000, 3 * 8192 + 5000, 100).size(), 3U);
-  const uint64_t all = PlacesInTurn::kBytes / 8192;
-  EXPECT_EQ(next_places(places, 5000, 4 * PlacesInTurn::kBytes, 1000).size(), all);
+TEST(PlacesInTurn, long_memory_has_no_place) {
+  PlacesInTurn places(kRoom);
+  EXPECT_TRUE(places.fits(512 << 10));
+  EXPECT_FALSE(places.fits((512 << 10) + 1));
+  EXPECT_EQ(places.take((512 << 10) + 1), std::nullopt);
+  EXPECT_EQ(PlacesInTurn(0).take(1), std::nullopt);
 }
 
-TEST(PlacesInTurn, memory_as_large_as_its_room_stays_where_it_is) {
-  PlacesInTurn places;
-  for (const uint64_t bytes : {5000, 1 << 20, (1 << 20) + 8}) {
-    EXPECT_EQ(next_places(places, bytes, bytes, 5), std::set<uint64_t>{0}) << bytes;
-    EXPECT_EQ(PlacesInTurn::all_bytes(bytes) % PlacesInTurn::kAlignment, 0U);
+TEST(PlacesInTurn, taken_ones_are_passed_over) {
+  PlacesInTurn places(4 * 4096);
+  EXPECT_EQ(places.take(4096), 0U);
+  EXPECT_EQ(places.take(4096), 4096U);
+  EXPECT_EQ(places.take(4096), 8192U);
+  places.give_back(4096);
+  EXPECT_EQ(places.take(4096), 12288U);
+  EXPECT_EQ(places.take(4096), 4096U);  // past the first one, which is taken
+  EXPECT_EQ(places.take(4096), std::nullopt);
+  places.give_back(12288);
+  EXPECT_EQ(places.take(1), 12288U);
+}
+
+TEST(PlacesInTurn, batches_in_flight_never_share_bytes) {
+  constexpr uint32_t kSeed = 7;
+  SCOPED_TRACE(kSeed);
+  std::mt19937 random(kSeed);
+  PlacesInTurn places(kRoom);
+  struct Batch {
+    uint64_t begin, end;
+  };
+  std::vector<Batch> batches;
+  uint64_t refused = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    if (random() % 2 == 0 && !batches.empty()) {
+      const std::size_t which = random() % batches.size();
+      places.give_back(batches[which].begin);
+      batches.erase(batches.begin() + static_cast<std::ptrdiff_t>(which));
+      continue;
+    }
+    const uint64_t bytes = 1 + random() % (512 << 10);
+    const std::optional<uint64_t> place = places.take(bytes);
+    if (!place) {
+      ++refused;
+      continue;
+    }
+    ASSERT_LE(*place + bytes, kRoom);
+    for (const Batch& other : batches) {
+      ASSERT_TRUE(*place + bytes <= other.begin || other.end <= *place) << "step " << step;
+    }
+    batches.push_back({*place, *place + bytes});
   }
+  EXPECT_GT(refused, 0U);
 }
 
 }  // namespace
