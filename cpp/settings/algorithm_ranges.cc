@@ -65,7 +65,7 @@ std::optional<Word> word_from(const std::string& text) {
 }
 
 // "pscpu#2" or "nccl/xring". A spec of two levels has one word for each level in
-// tf_cnn_benchmarks. Here one algorithm does both levels.
+// tf_cnn_benchmarks. Here one algorithm does both levels: the one that has a name there.
 std::optional<Word> algorithm_from_words(std::string_view text) {
   const std::vector<std::string> levels = split(text, '/');
   if (levels.size() > 2) return std::nullopt;
@@ -74,7 +74,7 @@ std::optional<Word> algorithm_from_words(std::string_view text) {
   const std::optional<Word> second = word_from(levels.back());
   if (!second) return std::nullopt;
   for (const AlgorithmRow* row : rows_to_name()) {
-    if (!row->by_node) continue;
+    if (!row->by_node || row->other_names.empty()) continue;
     return Word{std::string(row->name), true, word->has_shards || second->has_shards};
   }
   return std::nullopt;

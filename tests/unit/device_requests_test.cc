@@ -56,6 +56,7 @@ struct FakeMemory final : DeviceMemory {
     calls.push_back("allocate " + std::to_string(bytes) + " on " + std::to_string(gpu));
     return std::make_shared<std::byte[]>(bytes);
   }
+  std::shared_ptr<std::byte[]> allocate_array(Gpu, uint64_t) override { return nullptr; }
   void retire(std::shared_ptr<std::byte[]>, uint64_t stream) override {
     calls.push_back("retire on " + std::to_string(stream));
   }

@@ -46,6 +46,7 @@ struct OneGpu final : DeviceMemory {
   Status follow(Gpu, uint64_t, uint64_t) override { return Status::busy(); }
   Status copy(std::span<const HostCopy>, CopyTo, Gpu, uint64_t) override { return Status::busy(); }
   void pin(std::span<const HostCopy>, Gpu) override {}
+  std::shared_ptr<std::byte[]> allocate_array(Gpu, uint64_t) override { return nullptr; }
   std::shared_ptr<std::byte[]> allocate(Gpu, uint64_t bytes) override {
     return std::make_shared<std::byte[]>(bytes);
   }

@@ -250,9 +250,9 @@ TEST(TrafficOfRows, is_a_bounded_amount_of_work) {
                            {{63, 8}, 32'000, 50'000},
                            {{1024, 1024}, 25'000, 35'000},
                            {{1024, 128}, 25'000, 35'000},
-                           {{1000, 128}, 200'000, 55'000},
+                           {{1000, 128}, 210'000, 55'000},
                            {{4096, 512}, 100'000, 130'000},
-                           {{4095, 512}, 800'000, 80'000}}) {
+                           {{4095, 512}, 840'000, 80'000}}) {
     if (kSanitized && most.world.ranks > 1000) continue;
     for (const LinkModel& links : {kNicLinks, kSocketLinks}) {
       const std::vector<int> nodes = even_nodes(most.world.ranks, most.world.nodes);
