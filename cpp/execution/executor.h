@@ -174,7 +174,7 @@ class Executor final : public ComputeSink {
     std::byte* gpu_allocation = nullptr;
     Gpu gpu_of_allocation = kHost;
     uint64_t gpu_bytes = 0;
-    std::optional<uint64_t> place;  // of `work` among the executor's places
+    std::optional<uint64_t> place;  // the one in which `work` lies
   };
   struct Slot {
     Lane lane = 0;  // equals its index
