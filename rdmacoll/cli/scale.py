@@ -286,13 +286,13 @@ def _title(
 
 def _parts(name: str) -> tuple[str, str]:
     """The two lines of a column's head."""
-    first, mark, last = name.rpartition("_") if len(name) > 9 else ("", "", name)
+    first, mark, last = name.rpartition("_") if len(name) > 7 else ("", "", name)
     return first, mark + last
 
 
 def _line(cells: Sequence[str], names: Sequence[str]) -> str:
     """A line of the table whose columns have these names."""
-    widths = [max(8 if at else 5, *map(len, _parts(name))) for at, name in enumerate(names)]
+    widths = [max(6 if at else 5, *map(len, _parts(name))) for at, name in enumerate(names)]
     return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths))
 
 
@@ -300,7 +300,7 @@ def _titles(names: Sequence[str]) -> list[str]:
     """The heads of the columns, in two lines if a name is long.
 
     >>> _titles(["ranks", "short", "some_algorithm"])
-    ['                     some', 'ranks    short _algorithm']
+    ['                   some', 'ranks  short _algorithm']
     """
     lines = list(zip(*map(_parts, names)))
     return [_line(cells, names) for cells in lines if any(cells)]
@@ -321,4 +321,10 @@ def _text(row: dict[str, Any], names: list[str]) -> str:
 
 
 def _milliseconds(time_us: float) -> str:
-    return f"{time_us / 1e3:.3f}" if time_us < 1e6 else f"{time_us / 1e3:.0f}"
+    """The time in milliseconds, with four digits.
+
+    >>> [_milliseconds(time) for time in (87, 9_999, 180_598, 1_180_598, 99_999_999)]
+    ['0.087', '9.999', '180.6', '1181', '100000']
+    """
+    digits_before = len(str(int(time_us / 1e3)))
+    return f"{time_us / 1e3:.{max(0, 4 - digits_before)}f}"
