@@ -6,6 +6,7 @@
 #include "collectives/builder.h"
 #include "collectives/choose.h"
 #include "collectives/doubling.h"
+#include "collectives/halves.h"
 #include "collectives/node_members.h"
 #include "collectives/traffic.h"
 
@@ -40,12 +41,6 @@ Slice join_nodes(Builder& program, const std::vector<std::vector<int>>& nodes, i
     sum = program.joined(is_lower ? sum : theirs, is_lower ? theirs : sum, is_last);
   }
   return sum;
-}
-
-int places_of_leader(const Shape& shape) {
-  std::size_t most = 1;
-  for (const std::vector<int>& node : node_members(shape)) most = std::max(most, node.size());
-  return static_cast<int>(most) + places_of_rounds(shape);
 }
 
 }  // namespace
@@ -135,7 +130,8 @@ extern constinit const AlgorithmRow leaders_row{.algorithm = Algorithm{23},
                                                 .result = AlgorithmRow::Result::sum,
                                                 .traffic = leaders_traffic,
                                                 .canonical_for = are_nodes_canonical,
-                                                .places = places_of_leader,
-                                                .by_node = true};
+                                                .places = places_of_all_data,
+                                                .by_node = true,
+                                                .for_little = true};
 
 }  // namespace rdmacoll

@@ -12,7 +12,7 @@ namespace rdmacoll {
 
 // The memory of the callers' inputs, or of their outputs.
 enum class CallerMemory : uint8_t {
-  visible,  // host memory that peers and NICs read and write in place
+  visible,  // memory beside the work memory that peers and NICs read and write in place
   hidden,   // memory of this process alone, on the host or on the GPU of the work memory
   device,   // a GPU has some of it: processors cannot reach it, and NICs may (DirectAccess)
 };
@@ -47,7 +47,7 @@ struct Placement {
 // unpacked at the end.
 //
 // Work memory lies on the host, or on a GPU (Recipe::on_gpu). There, kernels reach the callers'
-// memory of that GPU, which is hidden.
+// memory of that GPU. It is visible if peers have opened it, and hidden otherwise.
 //
 // With work memory on the host, memory of GPUs is staged. Each input is packed before its first
 // use, and each output is made in work and unpacked at the end. Other

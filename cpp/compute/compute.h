@@ -38,11 +38,12 @@ struct ComputeJob {
   double divisor = 1.0;  // result / divisor, then * factor; both 1: untouched bits
   double factor = 1.0;
   uint64_t cookie = 0;
-  bool past_cache = false;  // `to` is no source, and is not needed soon
-  bool shown = false;       // another rank reads `to` next
-  bool wide = false;        // `to` is float32 in a job of 16-bit floats: a partial sum
-  bool mixes = false;       // `to` or an operand is wide, or `prescale` is not 1
-  double prescale = 1.0;    // 16-bit operands are first multiplied by it, in float32
+  bool past_cache = false;   // `to` is no source, and is not needed soon
+  bool shown = false;        // another rank reads `to` next
+  bool tries_writes = true;  // such writes may try other ways (StorePolicy)
+  bool wide = false;         // `to` is float32 in a job of 16-bit floats: a partial sum
+  bool mixes = false;        // `to` or an operand is wide, or `prescale` is not 1
+  double prescale = 1.0;     // 16-bit operands are first multiplied by it, in float32
   // Some of the pieces are memory of GPUs, of this rank or of peers. Others may be host memory.
   // Such a job is submitted, never performed at once.
   bool on_gpu = false;

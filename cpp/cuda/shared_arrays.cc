@@ -23,14 +23,18 @@ constexpr uint64_t kArrayAlignment = 512;
 
 std::shared_ptr<std::byte[]> SharedArrays::allocate(Gpu gpu, uint64_t bytes, DriverThread& thread) {
   const uint64_t wanted = round_up(std::max<uint64_t>(bytes, 1), kArrayAlignment);
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (std::shared_ptr<std::byte[]> memory = take(gpu, wanted)) return memory;
   if (allocations_.size() >= kAllocationsMax || refused_.contains(gpu)) return nullptr;
+  // The engine takes the lock, too, and must not wait for the driver.
+  lock.unlock();
   const uint64_t size =
       round_up(std::max(wanted + kArrayAlignment, kAllocationBytesMin), kIpcBlock);
   const auto made = std::make_shared<NewSlab>(gpus_, gpu, size);
-  if (!made->build().ok()) {
-    if (made->description().begin != 0) refused_.insert(gpu);
+  const bool is_built = made->build().ok();
+  lock.lock();
+  if (!is_built || allocations_.size() >= kAllocationsMax) {
+    if (!is_built && made->description().begin != 0) refused_.insert(gpu);
     (void)thread.post([made] {});  // the end of the task frees it
     return nullptr;
   }
@@ -72,11 +76,11 @@ SharedArrays::Allocations::iterator SharedArrays::find(uint64_t address, uint64_
   return offset <= size && bytes <= size - offset ? found : allocations_.end();
 }
 
-const GpuSlab* SharedArrays::share(const Piece& memory) {
+const GpuSlab* SharedArrays::allocation_of(const Piece& memory, bool for_peers) {
   const std::lock_guard lock(mutex_);
   const auto found = find(reinterpret_cast<uint64_t>(memory.data), memory.bytes);
   if (found == allocations_.end() || found->second.gpu != memory.gpu) return nullptr;
-  found->second.is_shared = true;
+  found->second.is_shared |= for_peers;
   return &found->second.made->description();
 }
 

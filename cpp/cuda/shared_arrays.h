@@ -28,9 +28,9 @@ class SharedArrays : public std::enable_shared_from_this<SharedArrays> {
   // Takes memory for an array, which keeps this object alive. Null: there is none that peers could
   // open. `thread` frees what cannot be used, since the driver may wait for kernels then.
   std::shared_ptr<std::byte[]> allocate(Gpu gpu, uint64_t bytes, DriverThread& thread);
-  // The allocation that has all of this memory, or null. Peers may open it from now on, so it stays
-  // as long as this object.
-  const GpuSlab* share(const Piece& memory);
+  // The allocation that has all of this memory, or null. With `for_peers` they may open it from now
+  // on, so it stays as long as this object.
+  const GpuSlab* allocation_of(const Piece& memory, bool for_peers);
   // Whether trim() would free memory.
   bool keeps(Gpu gpu);
   // Frees allocations without arrays that no peer has open. The driver waits for kernels that run.

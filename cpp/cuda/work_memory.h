@@ -48,8 +48,8 @@ class WorkMemory final : public GpuWork {
   CopyCosts copy_costs() const override { return parts_.copies.slowest(); }
   std::byte* allocate(Gpu gpu, uint64_t bytes) override;
   void free(Gpu gpu, std::byte* memory) override;
-  const GpuSlab* allocation_of(const Piece& memory) override {
-    return parts_.arrays == nullptr ? nullptr : parts_.arrays->share(memory);
+  const GpuSlab* allocation_of(const Piece& memory, bool for_peers) override {
+    return parts_.arrays == nullptr ? nullptr : parts_.arrays->allocation_of(memory, for_peers);
   }
   Status open(const GpuSlab& slab, std::byte*& memory, Gpu& gpu) override;
   void close(std::byte* memory) override;

@@ -211,8 +211,7 @@ bool Executor::compute(Run& run, const Step& step, StepMemory& memory, uint64_t 
     return true;
   }
   memory.job.cookie = cookie;
-  const bool is_peer_visible = program_of(run).turns[cookie & 0xffff].is_peer_visible;
-  memory.job.shown = is_peer_visible && !run.slot->batch.is_trial;
+  memory.job.tries_writes = !run.slot->batch.is_trial;
   std::size_t bytes = memory.bytes;
   Status status;
   if (memory.has_views) {

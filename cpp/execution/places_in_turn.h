@@ -2,8 +2,9 @@
 // batches of a rank.
 //
 // They help where a write waits for lines that a peer has read before, as ordinary stores do on
-// some processors. When a place is used again, its lines have left the peer's second-level cache.
-// So the room has twice the size of such a cache. A larger room would leave one's own cache, too.
+// some processors. When a place is used again, its lines have left the peer's second-level cache if
+// the room has twice the size of that cache. In a much larger room they have left the shared cache,
+// too.
 // docs/measurements/2026-11-28-what-mechanisms-are-worth.md has the figures, and shows how to see
 // them.
 #pragma once

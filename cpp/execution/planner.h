@@ -115,6 +115,8 @@ class Planner {
   uint64_t bytes_in_flight(std::span<const OperationRef> operations) const;
   Gpu gpu_to_share(const Decided& decided);
   bool is_offered(const Decided& decided);
+  // Whether all these peers have opened the slab.
+  bool is_open(const GpuSlab& slab, const std::vector<JobRank>& peers) const;
   bool offer_to_peers(const Decided& decided, const GpuSlab& slab, GpuWork& work);
   bool offer_arrays(const Decided& decided, GpuWork& work);
   bool has_ready_gpus() const;

@@ -114,11 +114,14 @@ bool Planner::is_offered(const Decided& decided) {
   if (gpu == kHost) return true;
   GpuWork* const work = gpu_work_.load(std::memory_order_acquire);
   const int slabs = work->prepare(gpu, bytes_in_flight(decided.operations));
-  bool have_answered = slabs == 0 || offer_arrays(decided, *work);
+  bool have_answered = true, are_open = slabs > 0;
   for (int number = 0; number < slabs; ++number) {
-    have_answered = offer_to_peers(decided, work->slab(gpu, number), *work) && have_answered;
+    const GpuSlab& slab = work->slab(gpu, number);
+    have_answered = offer_to_peers(decided, slab, *work) && have_answered;
+    are_open = are_open && is_open(slab, peers_of(decided));
   }
-  return have_answered;
+  // Arrays that peers have open stay until the end, so those of no use to them are not offered.
+  return have_answered && (!are_open || offer_arrays(decided, *work));
 }
 
 // Returns whether all peers of the decision have answered the offer.
@@ -132,13 +135,20 @@ bool Planner::offer_to_peers(const Decided& decided, const GpuSlab& slab, GpuWor
   return have_answered;
 }
 
+bool Planner::is_open(const GpuSlab& slab, const std::vector<JobRank>& peers) const {
+  return std::ranges::all_of(peers, [&](JobRank peer) {
+    return transport_.gpu_views(peer.value(), slab) == GpuViews::yes;
+  });
+}
+
 // The same for the allocations that have arrays of the callers.
 bool Planner::offer_arrays(const Decided& decided, GpuWork& work) {
   bool have_answered = true;
   const GpuSlab* last = nullptr;
   const auto offer = [&](const std::byte* data, uint64_t bytes, Gpu gpu) {
     if (data == nullptr || bytes == 0) return;
-    const GpuSlab* const found = work.allocation_of({const_cast<std::byte*>(data), bytes, gpu});
+    const GpuSlab* const found =
+        work.allocation_of({const_cast<std::byte*>(data), bytes, gpu}, true);
     if (found == nullptr || found == last) return;
     last = found;
     have_answered = offer_to_peers(decided, *found, work) && have_answered;
@@ -205,17 +215,13 @@ template <typename Parts, typename PieceOf>
 CallerMemory Planner::kind_on_gpu(const Parts& parts, const Recipe::Head& head, PieceOf piece_of) {
   if (head.gpu == kHost) return CallerMemory::hidden;
   GpuWork& work = *gpu_work_.load(std::memory_order_acquire);
-  const auto is_open = [&](const GpuSlab& slab) {
-    return std::ranges::all_of(outline_of(head).peers, [&](JobRank peer) {
-      return transport_.gpu_views(peer.value(), slab) == GpuViews::yes;
-    });
-  };
   const GpuSlab* last = nullptr;
   for (const auto& part : parts) {
     const Piece piece = piece_of(part);
     if (piece.bytes == 0) continue;
-    const GpuSlab* const found = piece.data == nullptr ? nullptr : work.allocation_of(piece);
-    if (found == nullptr || (found != last && !is_open(*found))) return CallerMemory::hidden;
+    const GpuSlab* const found = piece.data == nullptr ? nullptr : work.allocation_of(piece, false);
+    if (found == nullptr || (found != last && !is_open(*found, outline_of(head).peers)))
+      return CallerMemory::hidden;
     last = found;
   }
   return CallerMemory::visible;

@@ -14,7 +14,8 @@
 
 namespace rdmacoll {
 
-// The work memory of one rank on one GPU, as it travels to another rank.
+// Work memory of one rank on one GPU, or an allocation of its arrays (allocation_of), as it travels
+// to another rank.
 struct GpuSlab {
   std::array<std::byte, 64> handle{};  // CUDA IPC; opened in other processes only
   std::array<char, 48> uuid{};         // the GPU's, with a zero byte at the end
@@ -63,8 +64,9 @@ class GpuWork {
   virtual void await_end(Fd socket) = 0;
 
   // The allocation of the engine that has all of this memory of callers, as an array of
-  // DeviceMemory::allocate_array has it. Peers may open it, so it stays. Null: there is none.
-  virtual const GpuSlab* allocation_of(const Piece& memory) = 0;
+  // DeviceMemory::allocate_array has it. With `for_peers` they may open it, so it stays. Null:
+  // there is none.
+  virtual const GpuSlab* allocation_of(const Piece& memory, bool for_peers) = 0;
 };
 
 }  // namespace rdmacoll

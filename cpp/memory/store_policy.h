@@ -43,15 +43,18 @@ class StorePolicy {
   // it tells other ranks.
   bool begin(std::size_t bytes);
   void end();
-  // Whether a write of `bytes` bytes that is not measured should go past the cache.
+  // Whether a write of `bytes` bytes that is not measured should go past the cache: as the last
+  // trial has settled it.
   bool go_past_cache(std::size_t bytes) const {
-    return bytes >= kBytesMin && sizes_[index_of(bytes)].past_cache;
+    if (bytes < kBytesMin) return false;
+    const Size& size = sizes_[index_of(bytes)];
+    return size.phase == Phase::settled ? size.past_cache : size.was_past_cache;
   }
 
  private:
   // Only the last writes of a trial count. The first ones find the lines as the writes before the
-  // trial left them. They cover all places that are written in turn, or many of them if writes are
-  // small.
+  // trial left them. They cover all places that are written in turn (execution/places_in_turn.h),
+  // or many of them if writes are small or caches large.
   static constexpr std::size_t kTrialBytes = 4 << 20;
   static constexpr uint32_t kTrialMax = 64;
   static constexpr uint32_t kCounted = 8;

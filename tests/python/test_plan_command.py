@@ -123,12 +123,12 @@ def test_settings_count(tmp_path):
     assert found["algorithm"] == "halving_doubling"
     assert "forced by RDMACOLL_ALLREDUCE_ALGORITHM" in found["reason"]
     assert {row["segments"] for row in found["costs"]} == {16}
-    small = ("plan", "--ranks", "4", "--nodes", "2", "--network", "tcp", "--bytes", "8K")
+    small = ("plan", "--ranks", "4", "--nodes", "2", "--network", "tcp", "--bytes", "16K")
     chosen = [
         command_line(tmp_path, *small, *more, env={"RDMACOLL_LINK_GBIT": gbit})[1]["algorithm"]
         for gbit, more in (("10", ()), ("1", ()), ("10", ("--gbit", "1")))
     ]
-    assert chosen == ["recursive_doubling", "halving_doubling", "halving_doubling"]
+    assert chosen == ["leaders", "halving_doubling", "halving_doubling"]
     for environ, network in (
         ({"RDMACOLL_TRANSPORT": "shm,tcp"}, "tcp"),
         ({"TF_RDMA_ENABLED": "0"}, "tcp"),

@@ -24,7 +24,7 @@ class CudaSharedArrays : public ::testing::Test {
     return arrays->allocate(gpu, bytes, thread);
   }
   const GpuSlab* share(const std::shared_ptr<std::byte[]>& array, uint64_t bytes) {
-    return arrays->share({array.get(), bytes, gpu});
+    return arrays->allocation_of({array.get(), bytes, gpu}, true);
   }
 
   ScriptedCuda cuda{2};
@@ -74,16 +74,17 @@ TEST_F(CudaSharedArrays, are_told_from_other_memory) {
   const GpuSlab* const slab = share(array, 1000);
   ASSERT_NE(slab, nullptr);
   auto* const begin = reinterpret_cast<std::byte*>(slab->begin);
-  EXPECT_EQ(arrays->share({begin, slab->bytes, gpu}), slab);
-  EXPECT_EQ(arrays->share({begin, slab->bytes + 1, gpu}), nullptr);
-  EXPECT_EQ(arrays->share({begin - 1, 2, gpu}), nullptr);
-  EXPECT_EQ(arrays->share({begin, 1, static_cast<Gpu>(gpu + 1)}), nullptr);
+  EXPECT_EQ(arrays->allocation_of({begin, slab->bytes, gpu}, true), slab);
+  EXPECT_EQ(arrays->allocation_of({begin, slab->bytes + 1, gpu}, true), nullptr);
+  EXPECT_EQ(arrays->allocation_of({begin - 1, 2, gpu}, true), nullptr);
+  EXPECT_EQ(arrays->allocation_of({begin, 1, static_cast<Gpu>(gpu + 1)}, true), nullptr);
 }
 
 TEST_F(CudaSharedArrays, stay_while_a_peer_may_have_them_open) {
   auto open = allocate(1000);
   ASSERT_NE(share(open, 1000), nullptr);
   auto idle = allocate(40 * kMiB), used = allocate(50 * kMiB);
+  ASSERT_NE(arrays->allocation_of({idle.get(), 1, gpu}, false), nullptr);  // not for peers
   EXPECT_FALSE(arrays->keeps(gpu));
   open.reset();
   EXPECT_FALSE(arrays->keeps(gpu));

@@ -190,7 +190,6 @@ TEST(LinksWithProfile, are_slower_in_caches_if_lines_move_slowly_between_cores) 
   }
 }
 
-// In some minutes a virtual machine's cores share no L3, whatever the kernel says.
 // A slow core and slow lines each have their part of the time, and one does not slow the other.
 TEST(LinksWithProfile, add_the_times_of_own_lines_and_those_of_peers) {
   const auto time = [](uint64_t own, uint64_t peers) {
@@ -205,6 +204,7 @@ TEST(LinksWithProfile, add_the_times_of_own_lines_and_those_of_peers) {
   EXPECT_NEAR(slow_core + slow_lines / 3, usual, 1e-12);  // twice and four times the time
 }
 
+// In some minutes a virtual machine's cores share no L3, whatever the kernel says.
 TEST(LinksWithProfile, have_a_shared_cache_if_a_core_gets_there_what_another_wrote) {
   MachineProfile profile{.l3_bytes = 32 << 20, .l3_cores = 8, .copy_l3 = 63'000};
   const auto memory = [&] { return with_profile(socket_links(), profile).memory; };

@@ -12,10 +12,11 @@ from .job import Job, Work
 from .values import Array, fill, gradient_value, wrong_gradients, wrong_sums
 
 _MATRIX_ROWS = 256
-# TensorFlow learns over about 90 runs of a function which of its kernels are cheap. It starts the others in
-# another thread, and so runs a training's first steps in another order than all later ones.
-WARM_UP_STEPS = 90
-_WARM_UP_S = 20.0  # less than a request to a rank may take
+# TensorFlow learns over its first runs of a function which of its kernels are cheap. It starts the others in
+# another thread, and so runs a training's first steps in another order than all later ones. After 40 steps
+# the order stays.
+WARM_UP_STEPS = 45
+_WARM_UP_GRADIENTS = 10  # calls without a backward pass, which may be slow between hosts
 
 # Reduces the gradients of a step. Arguments: (gradients, bytes of a bucket or None).
 Reduce = Callable[[Sequence[Any], "int | None"], "list[Any]"]
@@ -99,9 +100,8 @@ class _Step:
         self._is_reduced = work["what"] != "backward"
         self._seen = (0, len(shapes) - 1)
         self._ends: Any = None
-        seconds = work["backward_s"] if work["what"] != "gradients" else 0.0
         # Equal on all ranks, since each call communicates.
-        self.warm_up_calls = min(WARM_UP_STEPS, int(_WARM_UP_S / max(seconds, 1e-3)))
+        self.warm_up_calls = _WARM_UP_GRADIENTS if work["what"] == "gradients" else WARM_UP_STEPS
         values = library.gradients(shapes)
         backward = pause(tf, work["manner"], work["backward_s"] / sum(len(s) > 1 for s in shapes))
         bucket_bytes = work.get("bucket_bytes")
