@@ -34,12 +34,12 @@ LinkModel links_of(const NodeMemory& memory) {
 class NodeCompute final : public ModelledCompute {
  public:
   NodeCompute(SimNetwork& network, const NodeJob& job, int rank,
-              const std::vector<std::unique_ptr<MemoryPool>>& pools, int& visible_writes)
+              const std::vector<std::unique_ptr<MemoryPool>>& pools, int& trying_writes)
       : ModelledCompute(network, rank, job.moves_bytes),
         rank_(rank),
         pools_(pools),
         slow_(job.slow.empty() ? 1 : job.slow[rank]),
-        visible_writes_(visible_writes),
+        trying_writes_(trying_writes),
         cost_(job.machine, job.ranks, static_cast<double>(job.bytes), segment_of(job)) {}
 
  private:
@@ -66,7 +66,7 @@ class NodeCompute final : public ModelledCompute {
     return place == MemoryPlace::peer_pool || place == MemoryPlace::peer_caller;
   }
   double time_us(const ComputeJob& job) const override {
-    visible_writes_ += job.shown ? 1 : 0;
+    trying_writes_ += job.shown && job.tries_writes ? 1 : 0;
     return slow_ * quick_time_us(job);
   }
   double quick_time_us(const ComputeJob& job) const {
@@ -85,7 +85,7 @@ class NodeCompute final : public ModelledCompute {
   int rank_;
   const std::vector<std::unique_ptr<MemoryPool>>& pools_;
   double slow_;
-  int& visible_writes_;
+  int& trying_writes_;
   NodeCost cost_;
 };
 
@@ -129,7 +129,7 @@ class JobWorld {
       const Nanoseconds begin = network_.clock().now();
       run_step(begin);
       result_.step_us.push_back(static_cast<double>(network_.clock().now() - begin) / kMicrosecond);
-      result_.visible_writes.push_back(std::exchange(visible_writes_, 0));
+      result_.trying_writes.push_back(std::exchange(trying_writes_, 0));
       note_movements(step);
       if (job_.moves_bytes) check(step);
     }
@@ -161,7 +161,7 @@ class JobWorld {
     config.canonical = job_.canonical;
     if (!job_.algorithm.empty()) config.allreduce_algorithms = {{job_.algorithm}};
     computes_.push_back(
-        std::make_unique<NodeCompute>(network_, job_, rank, pools_, visible_writes_));
+        std::make_unique<NodeCompute>(network_, job_, rank, pools_, trying_writes_));
     network_.transport(rank).use_pool(*pools_[rank]);
     engines_[rank] = std::make_unique<Engine>(EngineParts{
         std::move(world), config, network_.transport(rank), *computes_.back(), *pools_[rank],
@@ -271,7 +271,7 @@ class JobWorld {
   std::vector<std::vector<float>> first_;                      // the results of the first step
   std::vector<SimMessage> messages_;
   std::vector<Movement> planned_;
-  int visible_writes_ = 0;  // in this step
+  int trying_writes_ = 0;  // in this step
   int left_ = 0;
   NodeJobResult result_;
 };

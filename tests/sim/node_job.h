@@ -34,7 +34,7 @@ struct NodeJobResult {
   std::vector<double> step_us;                   // by step
   std::vector<std::vector<Movement>> movements;  // by step: of its decisions
   int steps_before_plan = 0;                     // all steps if no plan has begun
-  std::vector<int> visible_writes;               // by step: jobs that may write past the caches
+  std::vector<int> trying_writes;                // by step: jobs that may write past the caches
   bool is_equal = true;                          // all ranks and steps have the same bits
   bool is_canonical = true;                      // ... those of the canonical order
 };
