@@ -32,6 +32,8 @@ PUNCTUAL = ("conformance", "multiprocess")
 # Allowed skips of GoogleTest: name -> reason.
 ALLOWED_SKIPS: dict[str, str] = {}
 LIMIT_S = 1800  # limit of a silence in the output, long because of other load
+# LeakSanitizer stops all threads at the end of a program, and can meet one that is just ending.
+_CRASH_OF_SEARCH = "LeakSanitizer has encountered a fatal error"
 _PASSED = re.compile(r"^\[ RUN      \] |^\[       OK \] |^\[-+\] |^$")
 
 
@@ -122,8 +124,9 @@ class Builds:
         program = str(self.wait(folder) / f"{suite}_tests")
         judge(suite, self._call(*before, program))
 
-    def _call(self, *command: str) -> str:
-        """Returns the command's output without lines of passing tests. Fails if its exit code is not 0."""
+    def _call(self, *command: str, may_repeat: bool = True) -> str:
+        """Returns the command's output without lines of passing tests. Fails if its exit code is not 0.
+        Runs once more if the sanitizer's own search for leaks crashed: it says nothing of leaks then."""
         with self._lock:
             assert not self._stopped, "the run ended before the suites were built and run"
             process = subprocess.Popen(
@@ -144,6 +147,8 @@ class Builds:
                 self._processes.discard(process)
         text = "".join(line for line in lines if not _PASSED.match(line))
         assert not is_late, f"{' '.join(command)} printed nothing for {LIMIT_S} s\n{text[-12000:]}"
+        if process.returncode != 0 and may_repeat and _CRASH_OF_SEARCH in text:
+            return self._call(*command, may_repeat=False)
         assert process.returncode == 0, (
             f"{' '.join(command)}: exit code {process.returncode}\n{text[-12000:]}"
         )
