@@ -26,6 +26,7 @@ from typing import Any
 
 from traced_steps import PROGRAMS, SERVERS, traced_steps
 
+from rdmacoll._base.text import counted
 from rdmacoll.benchmarks import resnet50
 from rdmacoll.benchmarks.machine import machine_facts
 
@@ -128,9 +129,9 @@ def title_of(step: dict[str, Any]) -> str:
     >>> title_of({"program": "fit", "threads": 0})
     "fit: TensorFlow's default of threads"
     """
-    count = step["threads"]
-    threads = f"{count} thread{'s' if count > 1 else ''} for operations"
-    return f"{step['program']}: {threads if count else 'TensorFlow' + chr(39) + 's default of threads'}"
+    threads = counted(step["threads"], "thread") if step["threads"] else None
+    text = "TensorFlow's default of threads" if threads is None else f"{threads} for operations"
+    return f"{step['program']}: {text}"
 
 
 def size_text(size: int) -> str:

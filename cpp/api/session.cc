@@ -216,10 +216,11 @@ Status Session::set_up(const std::vector<int>& leaders) {
         "with: mpirun --bind-to none.");
   }
   const Oversubscription oversubscription = world_.oversubscription(cores);
-  const int granted = std::min(cores, cores_of_quota());
+  const double quota = quota_share(world_, group_cores());
+  // More threads would only use the quota up earlier in each period.
+  const int granted = static_cast<int>(std::min<double>(cores, std::max(1.0, quota)));
   LinkModel links = this->links();
-  links.memory.cores = world_.local_size() * std::min(oversubscription.cores_per_rank(),
-                                                      quota_share(world_, group_cores()));
+  links.memory.cores = world_.local_size() * std::min(oversubscription.cores_per_rank(), quota);
   const int share = oversubscription.cpus / oversubscription.ranks;
   compute_ = make_compute(std::min(granted, share), links);
   Tuning tuning = tuning_for(links);

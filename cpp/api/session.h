@@ -102,7 +102,6 @@ class Session {
   Status check_forced_way() const;
   Status look_at_gpus();
   std::string gpu_summary();
-  int cores_of_quota() const;
   std::unique_ptr<Compute> make_compute(int cores, const LinkModel& links) const;
   DriverOptions driver_options(const Oversubscription& oversubscription, int cores) const;
 

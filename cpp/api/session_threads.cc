@@ -2,12 +2,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
-#include <cmath>
 
-#include "api/quota_share.h"
 #include "api/session.h"
-#include "base/cgroup.h"
 #include "compute/inline.h"
 #include "compute/workers.h"
 
@@ -28,12 +24,6 @@ constexpr double kBytesPerUsOfAThread = 3200;
 constexpr std::size_t kAloneOnSlowLinks = 1 << 20;
 
 }  // namespace
-
-// More threads would only use the quota up earlier in each period.
-int Session::cores_of_quota() const {
-  const double share = quota_share(world_, group_cores());
-  return std::isinf(share) ? INT_MAX : std::max(1, static_cast<int>(share));
-}
 
 std::unique_ptr<Compute> Session::make_compute(int cores, const LinkModel& links) const {
   const int spare = cores - 1;  // the engine thread needs one

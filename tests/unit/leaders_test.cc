@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <random>
 
 #include "algorithm_names.h"
 #include "base/text.h"
@@ -16,11 +15,7 @@ const AlgorithmRow& leaders() { return *row_of(named::leaders); }
 
 TEST(Leaders, are_right_for_nodes_of_any_sizes_and_any_order_of_ranks) {
   for (unsigned seed = 1; seed <= 300; ++seed) {
-    std::mt19937 random(seed);
-    std::vector<int> nodes(1 + random() % 24);
-    const unsigned count = 1 + random() % 6;
-    for (int& node : nodes) node = static_cast<int>(random() % count);
-    if (seed % 2 == 0) std::sort(nodes.begin(), nodes.end());
+    const std::vector<int> nodes = random_nodes(seed);
     const Shape shape{.ranks = static_cast<int>(nodes.size()),
                       .prescaled = seed % 5 == 0,
                       .nodes = nodes,

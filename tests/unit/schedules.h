@@ -1,6 +1,8 @@
 // Schedules of all ranks, as an algorithm writes them.
 #pragma once
 
+#include <algorithm>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,17 @@ inline std::string verified(const AlgorithmRow& row, const std::vector<Schedule>
 
 inline CallerMemory host_memory(bool is_visible) {
   return is_visible ? CallerMemory::visible : CallerMemory::hidden;
+}
+
+// The nodes of up to 24 ranks on up to 6 nodes. With an even seed the ranks of a node follow each
+// other.
+inline std::vector<int> random_nodes(unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<int> nodes(1 + random() % 24);
+  const unsigned count = 1 + random() % 6;
+  for (int& node : nodes) node = static_cast<int>(random() % count);
+  if (seed % 2 == 0) std::sort(nodes.begin(), nodes.end());
+  return nodes;
 }
 
 // Ranks that share a node when they are neighbours.

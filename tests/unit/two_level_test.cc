@@ -1,9 +1,6 @@
 // The allreduce by nodes, for nodes of all sizes.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <random>
-
 #include "algorithm_names.h"
 #include "base/text.h"
 #include "unit/schedules.h"
@@ -13,18 +10,11 @@ namespace {
 
 constexpr auto kTwoLevel = named::two_level;
 
-const AlgorithmRow& two_level() {
-  return *std::find_if(algorithm_table().begin(), algorithm_table().end(),
-                       [](const AlgorithmRow& row) { return row.algorithm == kTwoLevel; });
-}
+const AlgorithmRow& two_level() { return *row_of(kTwoLevel); }
 
 TEST(TwoLevel, is_right_for_nodes_of_any_sizes_and_any_order_of_ranks) {
   for (unsigned seed = 1; seed <= 300; ++seed) {
-    std::mt19937 random(seed);
-    std::vector<int> nodes(1 + random() % 24);
-    const unsigned count = 1 + random() % 6;
-    for (int& node : nodes) node = static_cast<int>(random() % count);
-    if (seed % 2 == 0) std::sort(nodes.begin(), nodes.end());
+    const std::vector<int> nodes = random_nodes(seed);
     const Shape shape{
         .ranks = static_cast<int>(nodes.size()), .nodes = nodes, .wide_sums = seed % 3 == 0};
     ASSERT_EQ(verified(two_level(), schedules_of(two_level(), shape), shape), "")
