@@ -369,3 +369,13 @@ def test_the_tree_speaks_of_nothing_but_the_project() -> None:
 def test_no_build_product_is_tracked() -> None:
     products = [path for path in tracked() if path.suffix in (".so", ".o", ".a", ".pyc", ".whl")]
     assert not products, products
+
+
+def test_every_planted_bug_still_applies() -> None:
+    refused = []
+    for patch in tracked("tests/mutations/*.patch"):
+        command = ["git", "apply", "--check", str(patch)]
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            refused.append(f"{relative(patch)}: make it anew\n{result.stderr}")
+    assert not refused, "\n".join(refused)
