@@ -10,7 +10,12 @@
 
 namespace rdmacoll {
 
-inline constexpr int kSegmentsInFlight = 4;  // in one batch
+// Segments of one batch in flight. A segment that is staged for a GPU keeps three resources busy,
+// one after the other: the copies from the GPU, the processor or the wire, and the copies to the
+// GPU. If none of them takes longer than t for a segment, it is through after 3 t. So three
+// segments keep the slowest resource busy (Little's law), on every machine. The fourth fills the
+// times in which a segment is between two of them. More segments would only take more memory.
+inline constexpr int kSegmentsInFlight = 4;
 
 // send, receive, reduce and copy come from the algorithms; the others from lower().
 //   send     to.peer gets the bytes of `to`; done when they may be overwritten

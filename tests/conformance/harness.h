@@ -35,6 +35,7 @@ struct Recorder final : Sink {
   std::map<uint64_t, Seen> views;
   std::map<int, std::vector<std::vector<std::byte>>> messages;
   std::map<int, std::vector<std::string>> failures;
+  GpuWork* work = nullptr;
   std::function<void(uint64_t)> on_sent = [](uint64_t) {};
   std::function<void(uint64_t)> on_received = [](uint64_t) {};
 
@@ -55,6 +56,7 @@ struct Recorder final : Sink {
     messages[peer].emplace_back(message.begin(), message.end());
   }
   void peer_failed(int peer, const std::string& cause) override { failures[peer].push_back(cause); }
+  GpuWork* gpu_work() override { return work; }
 };
 
 // A world in one process. Destroying one transport is the death of that rank.

@@ -80,6 +80,7 @@ class ShmTransport final : public SocketTransport {
   std::vector<std::unique_ptr<shm::ShmPeer>> peers_;  // by rank
   std::vector<shm::ShmPeer*> live_;                   // peers that have not failed
   bool is_connecting_ = false;                        // a live peer is not connected yet
+  bool has_read_gpus_ = false;                        // memory of peers, since the last poll
   uint32_t polls_ = 0;
   Nanoseconds events_checked_at_;
 };
