@@ -173,9 +173,10 @@ Status Performance::perform(const ComputeJob& job, std::size_t first, std::size_
   // Only plain copies are measured. A sum, or a copy by the kernel, takes other time than its
   // writes. So it follows the choice for copies of its size.
   const bool copies = is_copy(job);
-  const bool measures = job.shown && job.tries_writes && copies && !is_read(job.sources.front());
+  const bool measures = job.shown && copies && !is_read(job.sources.front());
+  const auto begin = job.tries_writes ? &StorePolicy::begin : &StorePolicy::begin_compared;
   const bool streams = job.past_cache || total_bytes(job.to) >= kStreamedBytesMin ||
-                       (measures && writes.begin(bytes)) ||
+                       (measures && (writes.*begin)(bytes)) ||
                        (job.shown && !measures && writes.go_past_cache(bytes));
   if (!streams && in_one_piece(job, first, bytes, workspace)) {
     if (measures) writes.end();

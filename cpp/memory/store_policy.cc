@@ -88,10 +88,40 @@ bool StorePolicy::begin(std::size_t bytes) {
   return size.past_cache;
 }
 
+bool StorePolicy::begin_compared(std::size_t bytes) {
+  if (bytes < kBytesMin) return false;
+  Size& size = sizes_[index_of(bytes)];
+  if (size.is_known) return go_past_cache(bytes);
+  brief_ = &size.brief;
+  bytes_ = bytes;
+  began_ = costs_.now();
+  return brief_->writes < Brief::kWrites ? brief_->writes % 2 == 1 : brief_->past_cache;
+}
+
+void StorePolicy::end_brief(Brief& brief, double took) {
+  if (brief.writes < Brief::kWrites) {
+    double& least = brief.least[brief.writes % 2];
+    least = brief.writes < 2 ? took : std::min(least, took);
+    if (++brief.writes < Brief::kWrites) return;
+    brief.past_cache = is_past_cheaper(brief.least[0], brief.least[1]);
+    brief.worse = 0;
+  } else if (took < kWorse * brief.least[brief.past_cache ? 1 : 0]) {
+    brief.worse = 0;
+  } else if (++brief.worse == kWorseMax) {
+    brief.writes = 0;
+  }
+}
+
+// The reader of a write past the cache has to fetch it from memory.
+bool StorePolicy::is_past_cheaper(double through, double past) const {
+  return through > past + kSavedByCache * costs_.memory_ticks_per_byte();
+}
+
 void StorePolicy::end() {
-  if (current_ == nullptr) return;
-  Size& size = *std::exchange(current_, nullptr);
+  if (current_ == nullptr && brief_ == nullptr) return;
   const double took = static_cast<double>(costs_.now() - began_) / static_cast<double>(bytes_);
+  if (brief_ != nullptr) return end_brief(*std::exchange(brief_, nullptr), took);
+  Size& size = *std::exchange(current_, nullptr);
   if (size.phase != Phase::settled) {
     size.took[size.left] = took;
   } else if (took < kWorse * size.through_cache) {
@@ -120,8 +150,8 @@ void StorePolicy::advance(Size& size) {
     case Phase::past_cache:
       break;
   }
-  const double past_it = median(size.took) + kSavedByCache * costs_.memory_ticks_per_byte();
-  size.past_cache = size.through_cache > past_it;
+  size.past_cache = is_past_cheaper(size.through_cache, median(size.took));
+  size.is_known = true;
   const bool is_news = size.past_cache != size.was_past_cache;
   size.interval = is_news ? kIntervalMin : std::min(2 * size.interval, kIntervalMax);
   size.left = size.interval * trial;

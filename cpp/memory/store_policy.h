@@ -42,12 +42,17 @@ class StorePolicy {
   // write past the cache, by stream(). The caller then calls end_streams() before end(), and before
   // it tells other ranks.
   bool begin(std::size_t bytes);
+  // The same for a write within a sum that is compared with others. It goes the settled way. If the
+  // size has had no trial yet, a brief one of four writes settles it: a sum whose writes go the
+  // slow way would lose against one whose size is settled.
+  bool begin_compared(std::size_t bytes);
   void end();
   // Whether a write of `bytes` bytes that is not measured should go past the cache: as the last
   // trial has settled it.
   bool go_past_cache(std::size_t bytes) const {
     if (bytes < kBytesMin) return false;
     const Size& size = sizes_[index_of(bytes)];
+    if (!size.is_known) return size.brief.past_cache;
     return size.phase == Phase::settled ? size.past_cache : size.was_past_cache;
   }
 
@@ -66,10 +71,21 @@ class StorePolicy {
   static constexpr uint32_t kSampled = 8;  // one in this many writes through the cache is measured
 
   enum class Phase : uint8_t { settled, through_cache, past_cache };  // in this order
+  // Two writes each way, in turns. The faster one of each way counts. It begins again if later
+  // writes take much longer, as when the first places had not been read yet.
+  struct Brief {
+    static constexpr uint32_t kWrites = 4;
+    bool past_cache = false;
+    uint32_t writes = 0;               // that have ended
+    uint32_t worse = 0;                // slow writes in a row
+    std::array<double, 2> least = {};  // ticks for a byte, by way
+  };
   struct Size {
     Phase phase = Phase::settled;
     bool past_cache = false;
     bool was_past_cache = false;  // before the trial
+    bool is_known = false;        // a trial has ended
+    Brief brief = {};             // used until then
     uint32_t left = 0;            // writes left in this phase
     uint32_t interval = kIntervalMin;
     uint32_t worse = 0;                      // slow writes in a row
@@ -81,10 +97,13 @@ class StorePolicy {
   static std::size_t index_of(std::size_t bytes);
   static uint32_t trial_of(std::size_t index);
   void advance(Size& size);
+  bool is_past_cheaper(double through, double past) const;
+  void end_brief(Brief& brief, double took);
 
   Costs costs_;
   std::array<Size, kSizes> sizes_;
   Size* current_ = nullptr;  // the size whose write is being measured
+  Brief* brief_ = nullptr;   // ... in a brief trial
   std::size_t bytes_ = 0;
   uint64_t began_ = 0;
 };

@@ -32,10 +32,10 @@ struct Machine {
 };
 
 // Performs `count` writes of `bytes` each and returns how many of them went past the cache.
-int write(StorePolicy& writes, int count, std::size_t bytes = kBytes) {
+int write(StorePolicy& writes, int count, std::size_t bytes = kBytes, bool is_compared = false) {
   int past_cache = 0;
   for (int i = 0; i < count; ++i) {
-    const bool is_past = writes.begin(bytes);
+    const bool is_past = is_compared ? writes.begin_compared(bytes) : writes.begin(bytes);
     const double cost = is_past ? Machine::past_cache : Machine::through_cache;
     Machine::ticks += static_cast<uint64_t>(cost * static_cast<double>(bytes));
     writes.end();
@@ -88,6 +88,37 @@ TEST(StorePolicy, decide_by_size) {
   write(writes, kMany, 4 * kBytes);
   EXPECT_TRUE(writes.go_past_cache(kBytes));
   EXPECT_FALSE(writes.go_past_cache(4 * kBytes));
+}
+
+// A row of trials has four sums whose times do not count. The writes have settled then.
+TEST(StorePolicy, settle_a_new_size_within_four_writes_that_are_compared) {
+  StorePolicy writes = Machine::writes_for(27, 1);
+  write(writes, 4, kBytes, true);
+  EXPECT_EQ(write(writes, 40, kBytes, true), 40);
+  EXPECT_TRUE(writes.go_past_cache(kBytes));
+  writes = Machine::writes_for(1, 1);
+  write(writes, 4, kBytes, true);
+  EXPECT_EQ(write(writes, 40, kBytes, true), 0);
+}
+
+// No peer has read the first places of a program, so no lines have to be taken from it there.
+TEST(StorePolicy, compare_anew_when_lines_have_become_slow) {
+  StorePolicy writes = Machine::writes_for(1, 1);
+  write(writes, 40, kBytes, true);
+  Machine::through_cache = 27;
+  write(writes, 8, kBytes, true);
+  EXPECT_EQ(write(writes, 40, kBytes, true), 40);
+}
+
+// Writes that are compared disturb no trial, and follow the last one.
+TEST(StorePolicy, try_nothing_while_settled_writes_are_compared) {
+  for (const double through : {1, 27}) {
+    StorePolicy writes = Machine::writes_for(through, 1);
+    write(writes, kMany);
+    const int past_cache = through > 1 ? kMany : 0;
+    EXPECT_EQ(write(writes, kMany, kBytes, true), past_cache);
+    EXPECT_GT(write(writes, 100 * kMany), past_cache);
+  }
 }
 
 TEST(StorePolicy, leave_small_ones_in_the_cache) {
