@@ -32,8 +32,8 @@ struct Batch {
   uint64_t sequence = 0;
   std::vector<OperationRef> operations;
   RecipeRef recipe;
-  // The batch is timed beside others, so its writes go the usual way: those that try other ways
-  // themselves (StorePolicy) would take several times as long now and then.
+  // The batch is timed beside others, so its writes go the settled way: those that try other ways
+  // (StorePolicy::begin) would take several times as long now and then.
   bool is_trial = false;
   PinnedMemory pinned = {};  // until the callers' memory is free again
 };

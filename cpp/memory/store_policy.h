@@ -76,7 +76,7 @@ class StorePolicy {
   struct Brief {
     static constexpr uint32_t kWrites = 4;
     bool past_cache = false;
-    uint32_t writes = 0;               // that have ended
+    uint32_t writes = 0;               // those with a measured time
     uint32_t worse = 0;                // slow writes in a row
     std::array<double, 2> least = {};  // ticks for a byte, by way
   };
