@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,9 +80,38 @@ def base_python(newest: tuple[int, int]) -> str:
     )
 
 
+@contextmanager
+def _alone(name: str, cache: Path, report: Callable[[str], None]) -> Iterator[bool]:
+    """Holds the lock of an environment. Yields whether another process had it before. The kernel releases the
+    lock when its process ends."""
+    path = cache / "peers" / f"{name}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as lock:
+        has_waited = False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            report(f"{name}: waiting for {lock.read() or 'another process'}, which is installing it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            has_waited = True
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {os.uname().nodename}")
+        lock.flush()
+        yield has_waited
+
+
 def install(name: str, cache: Path, report: Callable[[str], None]) -> None:
-    """Removes an environment and installs it again. Raises ConfigError with the last lines of a failed
-    command."""
+    """Removes an environment and installs it again. If another process is installing it, waits for that
+    one's instead. Raises ConfigError with the last lines of a failed command."""
+    with _alone(name, cache, report) as has_waited:
+        if has_waited and python_of(name, cache) is not None:
+            report(f"{name}: installed")
+        else:
+            _install(name, cache, report)
+
+
+def _install(name: str, cache: Path, report: Callable[[str], None]) -> None:
     environment, folder = ENVIRONMENTS[name], folder_of(name, cache)
     base = base_python(environment.newest_python)
     report(f"{name}: installing into {folder}, {environment.cost}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,6 +83,51 @@ def test_an_environment_is_there_once_its_installation_was_done(tmp_path):
     (folder / "installed").touch()
     assert environments.python_of("mpich", tmp_path) == folder / "bin" / "python"
     assert environments.python_of("own", tmp_path) == Path(sys.executable)
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_one_process_installs_an_environment_at_a_time(tmp_path, monkeypatch, succeeds):
+    at_work, other_ran = threading.Event(), threading.Event()
+    begun, reports = [], []
+    marker = environments.folder_of("mpich", tmp_path) / "installed"
+
+    def run(name, command):
+        begun.append(threading.current_thread().name)
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        if begun == ["first"]:
+            at_work.set()
+            assert other_ran.wait(60)
+            if not succeeds:
+                raise ConfigError("no network")
+
+    def report(line):
+        reports.append(line)
+        if "waiting" in line:
+            other_ran.set()
+
+    def first():
+        with contextlib.nullcontext() if succeeds else pytest.raises(ConfigError, match="no network"):
+            environments.install("mpich", tmp_path, lambda _: None)
+
+    monkeypatch.setattr(environments, "_run", run)
+    thread = threading.Thread(target=first, name="first")
+    thread.start()
+    try:
+        assert at_work.wait(60)
+        environments.install("mpich", tmp_path, report)
+    finally:
+        other_ran.set()
+        thread.join()
+    assert marker.exists()
+    holder = f"process {os.getpid()} on {os.uname().nodename}"
+    assert reports[0] == f"mpich: waiting for {holder}, which is installing it"
+    if succeeds:
+        assert set(begun) == {"first"}
+        assert reports[1:] == ["mpich: installed"]
+    else:
+        assert begun[0] == "first"
+        assert "MainThread" in begun
+        assert "mpich: installing into" in reports[1]
 
 
 def test_a_python_that_is_too_new_is_said(monkeypatch):
