@@ -20,6 +20,8 @@ namespace rdmacoll::probe {
 namespace {
 
 constexpr std::size_t kFileBytesMax = 16 << 10;
+constexpr int kLinksMax = 40;  // as in Linux
+constexpr char kNoFile[] = "it is no regular file";
 
 // FNV-1a. Keys of one user's machines are few, and the file has the whole key.
 uint64_t hash_of(std::string_view text) {
@@ -38,7 +40,7 @@ std::optional<std::string> read_file(const std::string& path, std::string& probl
     return std::nullopt;
   }
   if (::fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode)) {
-    problem = "it is no regular file";
+    problem = kNoFile;
     return std::nullopt;
   }
   std::string text(kFileBytesMax + 1, '\0');
@@ -57,9 +59,24 @@ std::optional<std::string> read_file(const std::string& path, std::string& probl
   return text;
 }
 
-// Writes a file of another name and renames it, so that a reader sees all of it or nothing. Returns
-// the problem, or "".
-std::string write_file(const std::string& path, const std::string& text) {
+// Follows symbolic links, also to a file that does not exist yet. Returns "" for a circle.
+std::filesystem::path without_links(std::filesystem::path path) {
+  for (int links = 0; links < kLinksMax; ++links) {
+    std::error_code error;
+    const std::filesystem::path target = std::filesystem::read_symlink(path, error);
+    if (error) return path;
+    path = path.parent_path() / target;
+  }
+  return {};
+}
+
+// Writes a file of another name and renames it, so that a reader sees all of it or nothing. Links,
+// devices and pipes stay. Returns the problem, or "".
+std::string write_file(const std::string& name, const std::string& text) {
+  const std::string path = without_links(name);
+  if (path.empty()) return error_text(ELOOP);
+  struct stat about {};
+  if (::stat(path.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) return kNoFile;
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, error);

@@ -111,6 +111,42 @@ TEST_F(ProfileFile, of_any_machine_is_obeyed_if_the_user_named_it) {
   EXPECT_EQ(second.profile.machine, first.profile.machine);
 }
 
+TEST_F(ProfileFile, is_written_through_links) {
+  const std::filesystem::path first = root_ / "links" / "first",
+                              second = root_ / "links" / "second";
+  const std::filesystem::path kept = root_ / "kept" / "profile.json";
+  std::filesystem::create_directories(first.parent_path());
+  std::filesystem::create_symlink("second", first);  // relative to the link
+  std::filesystem::create_symlink(kept, second);
+  config_.profile = first;
+  EXPECT_EQ(find().note, "");
+  EXPECT_TRUE(std::filesystem::is_regular_file(kept));
+  EXPECT_EQ(renew_profile(config_, facts_, kQuick).note, "");
+  EXPECT_TRUE(std::filesystem::is_symlink(first));
+  EXPECT_TRUE(std::filesystem::is_symlink(second));
+  EXPECT_EQ(find().source, Source::file);
+  EXPECT_EQ(files(), 2);
+}
+
+TEST_F(ProfileFile, is_not_kept_where_there_is_no_regular_file) {
+  config_.profile = root_ / "special";
+  const auto refuses = [&](const std::string& cause) {
+    const FoundProfile found = find();
+    EXPECT_EQ(found.source, Source::measured);
+    EXPECT_NE(found.note.find("cannot be kept in " + config_.profile + ": " + cause),
+              std::string::npos)
+        << found.note;
+    EXPECT_EQ(files(), 1);
+  };
+  ASSERT_EQ(::mkfifo(config_.profile.c_str(), 0600), 0);
+  refuses("it is no regular file");
+  EXPECT_TRUE(std::filesystem::is_fifo(config_.profile));
+  std::filesystem::remove(config_.profile);
+  std::filesystem::create_symlink("special", config_.profile);  // a circle
+  refuses("too many levels of symbolic links");
+  EXPECT_TRUE(std::filesystem::is_symlink(config_.profile));
+}
+
 TEST_F(ProfileFile, is_not_touched_when_it_is_off) {
   find();
   config_.profile = "off";
