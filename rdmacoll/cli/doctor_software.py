@@ -120,7 +120,8 @@ def _op_library(machine: Machine) -> Iterator[Finding]:
     elif found.op_library_fails:
         seen = f"{found.op_library} cannot be loaded: {found.op_library_fails}"
     else:
-        loaded = "it loads" if found.op_library_was_loaded else "it is there; --load-tensorflow tries it"
+        is_loaded = found.op_library_was_loaded
+        loaded = "their library loads" if is_loaded else "their library exists; --load-tensorflow loads it"
         yield ok("TensorFlow ops", loaded, why=why, check=check)
         return
     yield problem(

@@ -129,7 +129,7 @@ def congestion(machine: Machine) -> Iterator[Finding]:
     yield note(
         "TCP",
         seen,
-        why="bbr takes pauses between messages for a slow network, and then delays sums of some 100 KB "
+        why="bbr mistakes pauses between messages for a slow network; it then delays sums of some 100 KB "
         "between nodes by milliseconds",
         cure=cure,
         check=check,

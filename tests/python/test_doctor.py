@@ -310,12 +310,12 @@ STATES: list[tuple[Machine, str, str, list[str]]] = [
         ["2.9.1", "older"],
     ),
     (replace(PLAIN, packages=replace(PLAIN.packages, tensorflow="2.30.0")), "TensorFlow", "note", ["newer"]),
-    (PLAIN, "TensorFlow ops", "ok", ["is there"]),
+    (PLAIN, "TensorFlow ops", "ok", ["exists"]),
     (
         replace(PLAIN, packages=replace(PLAIN.packages, op_library_was_loaded=True)),
         "TensorFlow ops",
         "ok",
-        ["it loads"],
+        ["their library loads"],
     ),
     (
         replace(PLAIN, packages=replace(PLAIN.packages, has_op_library=False)),
