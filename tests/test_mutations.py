@@ -41,6 +41,7 @@ TESTS = {
     "gate": ("unit_tests", "AgreementOfRanks.bears_*"),
     "kernels": ("unit_tests", "CudaKernels*"),
     "cuda": ("unit_tests", "Cuda*:*/Cuda*-CudaKernels*"),
+    "gpu_views": ("sim_tests", "*SharedGpus*"),
     "gpu": ("unit_tests", "GpuDirectWays*:GpuPolicy*:GpuSystem*:LoweredForNics*:Nvml*:Topology*"),
 }
 # For the engine: the library that the command line steps.
@@ -238,6 +239,7 @@ def test_there_are_planted_bugs() -> None:
     assert len(patches("gate")) >= 6
     assert len(patches("kernels")) >= 6
     assert len(patches("cuda")) >= 12
+    assert len(patches("gpu_views")) >= 7
     assert len(patches("engine")) >= 12
     for patch in patches("engine"):
         assert seeds_of(patch) <= 1000, patch.name

@@ -199,6 +199,11 @@ void Fabric::stop_views(int peer) {
   for (const auto& one : transports_) one->stop_views(peer);
 }
 
+std::string Fabric::end_of(int peer) {
+  Transport* const to = connected(peer);
+  return to == nullptr ? "" : to->end_of(peer);
+}
+
 // Progress.
 
 // One transport at most has devices that access callers' memory.

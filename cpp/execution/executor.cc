@@ -298,7 +298,9 @@ void Executor::computed(uint64_t cookie, const Status& status) {
   const Run& run = run_of(cookie);
   const auto step = static_cast<std::size_t>(cookie & 0xffff);
   if (run.waiting[step] == kEnqueued && is_last_job(run, step)) --last_jobs_;
-  if (!halted_) end_job(cookie, status);
+  if (halted_) return;
+  const bool reads_gpus = status.ok() && run.memory[step].job.views_gpu;
+  end_job(cookie, reads_gpus ? end_of_viewed(run, program_of(run).schedule.steps[step]) : status);
 }
 
 void Executor::end_job(uint64_t cookie, const Status& status) {

@@ -257,6 +257,7 @@ class Executor final : public ComputeSink {
     operations.erase(stay, operations.end());
     has_viewed_ |= slot.program->has_views;
   }
+  Status end_of_viewed(const Run& run, const Step& step);
   void end_job(uint64_t cookie, const Status& status);
   void finish(uint64_t cookie);
   void end_segment(Slot& slot, Run& run);

@@ -72,4 +72,19 @@ std::string Executor::state() const {
   return text;
 }
 
+// Memory of a peer on its GPU goes with the peer's process. So a step may have read too late if the
+// peer has ended by now. Its result must not go on to others.
+Status Executor::end_of_viewed(const Run& run, const Step& step) {
+  const Schedule& schedule = program_of(run).schedule;
+  for (const Slice& source : schedule.sources_of(step)) {
+    if (source.space != Space::view) continue;
+    const int peer = schedule.steps[source.slot].peer;
+    const std::string cause = transport_.end_of(peer);
+    if (!cause.empty()) {
+      return {Code::rank_failed, cause, {.rank = JobRank(peer), .cause = cause}};
+    }
+  }
+  return {};
+}
+
 }  // namespace rdmacoll

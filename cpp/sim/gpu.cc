@@ -76,7 +76,17 @@ bool SimGpus::find(const std::byte* address, GpuAllocation& allocation) const {
   return false;
 }
 
+void SimGpus::map(const std::byte* address, std::size_t size, std::byte* bytes) {
+  mapped_[address] = {size, bytes};
+}
+
 std::byte* SimGpus::bytes_of(Gpu gpu, const void* address, std::size_t bytes) const {
+  auto after = mapped_.upper_bound(static_cast<const std::byte*>(address));
+  if (after != mapped_.begin()) {
+    const auto& [begin, mapped] = *--after;
+    const auto at = static_cast<std::size_t>(static_cast<const std::byte*>(address) - begin);
+    if (at < mapped.size && bytes <= mapped.size - at) return mapped.bytes + at;
+  }
   const auto number = static_cast<std::size_t>(gpu);
   RC_ASSERT(number < arenas_.size() && arenas_[number] != nullptr, cat("no GPU ", gpu));
   const Arena& arena = *arenas_[number];
@@ -87,7 +97,8 @@ std::byte* SimGpus::bytes_of(Gpu gpu, const void* address, std::size_t bytes) co
 }
 
 std::byte* SimGpus::taken(Gpu gpu, uint64_t bytes) {
-  std::shared_ptr<std::byte[]> memory = allocate(gpu, bytes);
+  std::shared_ptr<std::byte[]> memory = arrays_ ? arrays_(gpu, bytes) : nullptr;
+  if (memory == nullptr) memory = allocate(gpu, bytes);
   RC_ASSERT(memory != nullptr, "a simulated GPU is full");
   return (taken_[memory.get()] = std::move(memory)).get();
 }
@@ -127,6 +138,25 @@ void SimGpus::overwrite(const TensorRef& tensor, Dtype dtype) const {
   for (const std::byte* memory : {tensor.input, static_cast<const std::byte*>(tensor.output)}) {
     if (memory != nullptr) std::memset(bytes_of(tensor.gpu, memory, bytes), 0xee, bytes);
   }
+}
+
+ReachedJob::ReachedJob(const ComputeJob& job, const SimGpus& gpus)
+    : job_(job), operands_(job.sources.begin(), job.sources.end()) {
+  for (const Piece& piece : job.to) to_.push_back(gpus.reachable(piece));
+  for (const Operand& operand : operands_) {
+    auto& pieces = pieces_.emplace_back();
+    for (const Piece& piece : operand.pieces) pieces.push_back(gpus.reachable(piece));
+    auto& remote = remote_.emplace_back(operand.remote.begin(), operand.remote.end());
+    for (RemotePiece& piece : remote) {
+      if (piece.gpu != kHost) piece.mapped = gpus.bytes_of(piece.gpu, piece.mapped, piece.bytes);
+    }
+  }
+  for (std::size_t i = 0; i < operands_.size(); ++i) {
+    operands_[i].pieces = pieces_[i];
+    operands_[i].remote = remote_[i];
+  }
+  job_.to = to_;
+  job_.sources = operands_;
 }
 
 Status SimStreamOrder::reached(bool& is_reached) {

@@ -9,8 +9,10 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
+#include "compute/compute.h"
 #include "memory/gpu_memory_facts.h"
 #include "memory/piece.h"
 #include "memory/stream_order.h"
@@ -32,6 +34,13 @@ class SimGpus {
     if (piece.gpu == kHost || piece.bytes == 0) return piece;
     return {bytes_of(piece.gpu, piece.data, piece.bytes), piece.bytes};
   }
+  // A peer's memory on a GPU, which kernels of this rank reach at this address: `bytes` has it.
+  void map(const std::byte* address, std::size_t size, std::byte* bytes);
+  void unmap(const std::byte* address) { mapped_.erase(address); }
+  // Takes memory for tensors there first, if it is not null.
+  void take_from(std::function<std::shared_ptr<std::byte[]>(Gpu, uint64_t)> arrays) {
+    arrays_ = std::move(arrays);
+  }
   // Moves the tensors of a request to a GPU. The contents of the inputs come with the returned
   // function, as if a kernel on the caller's stream wrote them.
   std::function<void()> take(Request& request, Gpu gpu);
@@ -45,7 +54,30 @@ class SimGpus {
 
   struct Arena;
   std::array<std::shared_ptr<Arena>, kGpus> arenas_;  // null until the GPU is used
+  struct Mapped {
+    std::size_t size;
+    std::byte* bytes;
+  };
+  std::map<const std::byte*, Mapped> mapped_;  // by address
+  std::function<std::shared_ptr<std::byte[]>(Gpu, uint64_t)> arrays_;
   std::map<const std::byte*, std::shared_ptr<std::byte[]>> taken_;
+};
+
+// A job on memory of GPUs as their kernels reach it.
+class ReachedJob {
+ public:
+  ReachedJob(const ComputeJob& job, const SimGpus& gpus);
+  ReachedJob(const ReachedJob&) = delete;
+  ReachedJob& operator=(const ReachedJob&) = delete;
+
+  const ComputeJob& job() const { return job_; }
+
+ private:
+  ComputeJob job_;
+  std::vector<Piece> to_;
+  std::vector<Operand> operands_;
+  std::vector<std::vector<Piece>> pieces_;
+  std::vector<std::vector<RemotePiece>> remote_;
 };
 
 // The order with a stream whose work takes until `due`. `work` writes its results.

@@ -111,9 +111,7 @@ void SimLanes::run_next() {
 void SimLanes::run(Lane& lane) {
   Job job = std::move(lane.front());
   lane.pop_front();
-  for (Piece& piece : job.to) piece = gpus_.reachable(piece);
   for (std::size_t i = 0; i < job.operands.size(); ++i) {
-    for (Piece& piece : job.pieces[i]) piece = gpus_.reachable(piece);
     job.operands[i].pieces = job.pieces[i];
     job.operands[i].remote = job.remote[i];
   }
@@ -121,7 +119,7 @@ void SimLanes::run(Lane& lane) {
   job.job.sources = job.operands;
   InlineCompute compute;
   Outcome outcome;
-  RC_ASSERT(compute.submit(job.job).ok());
+  RC_ASSERT(compute.submit(ReachedJob(job.job, gpus_).job()).ok());
   compute.poll(outcome);
   *job.mark = true;
   done_.emplace_back(job.job.cookie, outcome.status);

@@ -23,9 +23,10 @@ class SlowCompute final : public Compute {
       : network_(network), slow_(slow), gpus_(gpus) {}
 
   Status submit(const ComputeJob& job) override {
-    RC_ASSERT(job.on_gpu == touches_gpu(job));
-    RC_ASSERT(!job.on_gpu || (is_copy(job) && job.sources[0].remote.empty()));
-    if (lanes_ != nullptr && (job.on_gpu || all_by_lanes_)) {
+    const bool on_gpu = job.on_gpu || job.views_gpu;
+    RC_ASSERT(on_gpu == touches_gpu(job));
+    RC_ASSERT(!on_gpu || sums_ || (is_copy(job) && job.sources[0].remote.empty()));
+    if (lanes_ != nullptr && (on_gpu || all_by_lanes_)) {
       lanes_->enqueue(job);
       if (job.is_enqueued != nullptr) *job.is_enqueued = true;
       return {};
@@ -37,6 +38,8 @@ class SlowCompute final : public Compute {
     RC_ASSERT(!touches_gpu(job));
     return slow_ || all_by_lanes_ ? Status::busy() : inline_.perform_at_once(job, bytes);
   }
+  // GPUs make sums, too, and read those of peers.
+  void sum_on_gpus() { sums_ = true; }
   // `all`: lanes do all jobs, as if GPUs shared the memory of the host.
   void use(SimLanes& lanes, bool all) {
     lanes_ = &lanes;
@@ -48,7 +51,7 @@ class SlowCompute final : public Compute {
   bool poll(ComputeSink& sink) override {
     bool any = lanes_ != nullptr && lanes_->poll(sink);
     for (std::size_t i = 0; i < jobs_.size();) {
-      if ((slow_ || jobs_[i].on_gpu) && network_.chance(0.6)) {
+      if ((slow_ || jobs_[i].on_gpu || jobs_[i].views_gpu) && network_.chance(0.6)) {
         ++i;
         continue;
       }
@@ -66,20 +69,14 @@ class SlowCompute final : public Compute {
   static bool touches_gpu(const ComputeJob& job) {
     const auto is_on_gpu = [](const Piece& piece) { return piece.gpu != kHost; };
     return is_any_of(job.to, is_on_gpu) || is_any_of(job.sources, [&](const Operand& operand) {
-             return is_any_of(operand.pieces, is_on_gpu);
+             return is_any_of(operand.pieces, is_on_gpu) ||
+                    is_any_of(operand.remote,
+                              [](const RemotePiece& piece) { return piece.gpu != kHost; });
            });
   }
-  void perform(ComputeJob job, ComputeSink& sink) {
-    std::vector<Piece> to, from;
-    Operand source;
-    if (job.on_gpu) {
-      for (const Piece& piece : job.to) to.push_back(gpus_.reachable(piece));
-      for (const Piece& piece : job.sources[0].pieces) from.push_back(gpus_.reachable(piece));
-      source.pieces = from;
-      job.to = to;
-      job.sources = {&source, 1};
-    }
-    RC_ASSERT(inline_.submit(job).ok());
+  void perform(const ComputeJob& job, ComputeSink& sink) {
+    const bool on_gpu = job.on_gpu || job.views_gpu;
+    RC_ASSERT(inline_.submit(on_gpu ? ReachedJob(job, gpus_).job() : job).ok());
     inline_.poll(sink);
   }
 
@@ -88,6 +85,7 @@ class SlowCompute final : public Compute {
   const SimGpus& gpus_;
   SimLanes* lanes_ = nullptr;
   bool all_by_lanes_ = false;
+  bool sums_ = false;
   InlineCompute inline_;
   std::vector<ComputeJob> jobs_;
 };

@@ -33,6 +33,7 @@ Config config_of(const SimScript& script) {
   config.plan_repeats = script.plan_repeats;
   if (!script.tries_ways) config.tune = Tune::off;
   if (script.looks_again) config.tune = Tune::online;
+  if (script.ipc.is_on) config.cuda_ipc = CudaIpc::automatic;
   config.stall_error_s = static_cast<double>(kStallError) / kSecond;
   return config;
 }
@@ -81,6 +82,14 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, 
                                                         .drift_window = 1,
                                                         .drift_sums = 2,
                                                         .gpu_direct_bytes = 8}});
+  if (script.ipc.is_on) {
+    gpu_work_ = std::make_unique<SimGpuWork>(script.ipc, network, gpus_,
+                                             [&transport] { transport.ring(); });
+    gpus_.take_from(
+        [this](Gpu gpu, uint64_t bytes) { return gpu_work_->allocate_array(gpu, bytes); });
+    compute_.sum_on_gpus();
+    engine_->use(compute_, *gpu_work_);
+  }
   for (std::size_t set = 1; set <= script.first_sets; ++set) add_set(set);
 }
 
@@ -299,6 +308,7 @@ void SimRank::add_to(SimOutcome& outcome) {
     }
   }
   outcome.early_ends += early_ends_;
+  if (gpu_work_ != nullptr) outcome.on_gpus += gpu_work_->allocations();
   if (outcome.wrong.empty()) outcome.wrong = wrong_;
   if (nic_ != nullptr) {
     if (outcome.wrong.empty() && !nic_->complaint().empty()) {

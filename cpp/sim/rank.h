@@ -8,6 +8,7 @@
 
 #include "engine/engine.h"
 #include "sim/gpu_nic.h"
+#include "sim/gpu_work.h"
 #include "sim/parts.h"
 #include "sim/script.h"
 #include "sim/simulator.h"
@@ -35,6 +36,10 @@ class SimRank {
 
   // From now on the pool has no free memory.
   void exhaust() { pool_.exhaust(); }
+  // The process has ended.
+  void lose_gpus() {
+    if (gpu_work_ != nullptr) gpu_work_->lose();
+  }
 
   // After the last step.
   void add_to(SimOutcome& outcome);
@@ -81,7 +86,8 @@ class SimRank {
   std::vector<SimStream> streams_;   // by GPU, if ends are recorded
   std::unique_ptr<SimLanes> lanes_;  // null: ends are not recorded
   SlowCompute compute_;
-  std::unique_ptr<SimGpuNic> nic_;  // null: NICs access no memory of GPUs
+  std::unique_ptr<SimGpuWork> gpu_work_;  // null: no peer reads memory of its GPUs
+  std::unique_ptr<SimGpuNic> nic_;        // null: NICs access no memory of GPUs
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<Task>> tasks_, given_back_;
   std::vector<std::shared_ptr<Task>> read_;     // likewise, by streams

@@ -350,6 +350,7 @@ SimScript make_script(uint64_t seed) {
     script.gpus = gpus.one_of(std::array{GpuUse::all, GpuUse::one_rank, GpuUse::some});
   }
   if (script.gpus != GpuUse::none && gpus.chance(0.7)) make_direct(seed, script);
+  if (script.gpus != GpuUse::none && !script.direct.ways.any()) make_ipc(seed, script);
   script.records_ends = !script.shares_results &&
                         RandomSource(seed, 17).chance(script.gpus == GpuUse::none ? 0.15 : 0.6);
   script.tries_ways = RandomSource(seed, 14).chance(0.4);

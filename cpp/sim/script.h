@@ -81,6 +81,15 @@ struct SimDirect {
   double refused = 0;       // share of registrations that fail
 };
 
+// Ranks of a node that read memory of each other's GPUs (CUDA IPC).
+struct SimIpc {
+  bool is_on = false;
+  bool shares_arrays = false;  // callers' arrays, too
+  uint64_t slab_bytes = 0;
+  uint64_t bytes_min = 0;  // smaller batches are staged
+  double refused = 0;      // share of slabs that a peer cannot open
+};
+
 struct SimScript {
   int ranks = 1;    // ranks with data
   int servers = 0;  // servers in addition
@@ -95,6 +104,7 @@ struct SimScript {
   // shared the memory of the host, and read that of peers.
   bool records_ends = false;
   SimDirect direct;
+  SimIpc ipc;
   bool shares_results = false;  // for allreduce, if all ranks are on one node
   bool tries_ways = false;      // sums within a node, as in Trials
   bool looks_again = false;     // ... and in plans, as in Drift
@@ -141,5 +151,7 @@ struct SimScript {
 SimScript make_script(uint64_t seed);
 // Lets NICs access the memory of GPUs. Each rank, or each two, are a node.
 void make_direct(uint64_t seed, SimScript& script);
+// Lets ranks of a node read memory of each other's GPUs.
+void make_ipc(uint64_t seed, SimScript& script);
 
 }  // namespace rdmacoll

@@ -21,6 +21,18 @@ void make_direct(uint64_t seed, SimScript& script) {
   script.direct.refused = random.chance(0.4) ? 0.2 : 0;
 }
 
+void make_ipc(uint64_t seed, SimScript& script) {
+  RandomSource random(seed, 18);
+  script.network.views = true;
+  if (random.chance(0.7)) script.network.node_ranks = 0;
+  script.ipc.is_on = true;
+  script.ipc.shares_arrays = random.chance(0.5);
+  script.ipc.slab_bytes =
+      static_cast<uint64_t>(random.one_of(std::array<int64_t, 3>{1 << 10, 8 << 10, 64 << 10}));
+  script.ipc.bytes_min = static_cast<uint64_t>(random.one_of(std::array<int64_t, 3>{0, 0, 200}));
+  script.ipc.refused = random.chance(0.2) ? 0.3 : 0;
+}
+
 bool SimScript::is_on_gpu(int rank, std::size_t index) const {
   switch (gpus) {
     case GpuUse::none:

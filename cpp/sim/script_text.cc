@@ -83,7 +83,11 @@ std::string SimScript::text() const {
       !records_ends          ? ""
       : gpus == GpuUse::none ? ", recorded ends"
                              : " with recorded ends",
-      text_of(direct), network.control_delays > 1 ? ", slow control messages" : "",
+      text_of(direct),
+      !ipc.is_on          ? ""
+      : ipc.shares_arrays ? ", peers read arrays of GPUs"
+                          : ", peers read memory of GPUs",
+      network.control_delays > 1 ? ", slow control messages" : "",
       network.pool_alone ? ", from the pool alone" : "",
       network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",
       segment_bytes, " bytes, pools of ", pool_bytes, ": ", fault_text());

@@ -87,6 +87,7 @@ class Simulation {
     switch (script_.fault) {
       case Fault::kill:
         network_.kill(script_.victim);
+        ranks_[script_.victim]->lose_gpus();
         break;
       case Fault::nap:
       case Fault::stop:

@@ -32,6 +32,7 @@ struct SimOutcome {
   uint64_t evictions = 0;
   uint64_t freed = 0;                          // registrations of memory that was freed
   uint64_t refusals = 0;                       // memory that could not be pinned
+  uint64_t on_gpus = 0;                        // allocations of work memory that peers read there
   uint64_t early_ends = 0;                     // operations that ended before their work on a GPU
   uint64_t failed = 0;                         // ranks whose world ended by an error
   std::map<std::size_t, int64_t> last_joined;  // by phase: the result of join()

@@ -136,6 +136,9 @@ class Transport {
   virtual void open_offers(GpuWork&) {}
   // This rank reads no view of the peer any more. The peer may free its memory on GPUs.
   virtual void stop_views(int /*peer*/) {}
+  // Looks now whether the peer has ended. Its memory on GPUs goes with it, so this is asked behind
+  // each read of that. Returns the cause, or "". Sink::peer_failed follows later, as always.
+  virtual std::string end_of(int /*peer*/) { return ""; }
 
   // Memory of the caller, outside the pool, whose address is stable until it is unpinned. Devices
   // send from it and write into it without another copy. pin() returns false if the devices do not.

@@ -35,53 +35,34 @@ class OpeningGpu final : public GpuWork {
   std::array<std::byte, 256> memory_{};
 };
 
-class ShmGpuViews : public testing::Test {
- protected:
-  // The peer shows a piece of its memory, and this rank reads it.
-  void view(uint64_t address, uint64_t flag) {
-    RecordHeader header = Puppet::record(RecordKind::publish);
-    header.count = 1;
-    header.traffic = Traffic::view;
-    ASSERT_TRUE(puppet_.transport->await(1, 0, 0, 7).ok());
-    puppet_.write_pieces(header, {{address, 8 | flag}});
-    ASSERT_TRUE(puppet_.sink.views.contains(7));
-  }
-
-  OpeningGpu gpu_;  // outlives the transport
-  Puppet puppet_;
-};
-
-// The peer may have ended before this rank's GPU has read the memory, and nothing keeps it.
-TEST_F(ShmGpuViews, a_peer_that_has_ended_is_reported_by_the_poll_behind_the_read) {
-  puppet_.connect();
-  puppet_.sink.work = &gpu_;
+// Nothing keeps the memory of a peer's GPU when the peer ends, so its end must be seen at once.
+TEST(ShmGpuViews, tell_the_end_of_their_peer_before_a_poll) {
+  OpeningGpu gpu;  // outlives the transport
+  Puppet puppet;
+  puppet.connect();
+  puppet.sink.work = &gpu;
   const GpuSlab slab{.process = 9, .begin = 0x10000, .bytes = 256};
   RecordHeader offer = Puppet::record(RecordKind::gpu_offer);
   offer.bytes = sizeof slab;
-  puppet_.write(offer, std::as_bytes(std::span(&slab, 1)));
-  ASSERT_NO_FATAL_FAILURE(view(slab.begin + 16, shm::kOnGpu));
-  EXPECT_EQ(puppet_.sink.views.at(7).pieces.at(0).gpu, 0);
+  puppet.write(offer, std::as_bytes(std::span(&slab, 1)));
+  RecordHeader view = Puppet::record(RecordKind::publish);
+  view.count = 1;
+  view.traffic = Traffic::view;
+  ASSERT_TRUE(puppet.transport->await(1, 0, 0, 7).ok());
+  puppet.write_pieces(view, {{slab.begin + 16, 8 | shm::kOnGpu}});
+  ASSERT_TRUE(puppet.sink.views.contains(7));
+  EXPECT_EQ(puppet.sink.views.at(7).pieces.at(0).gpu, 0);
 
-  puppet_.transport->poll(puppet_.sink);
-  puppet_.socket.reset();
-  ASSERT_TRUE(puppet_.transport->release(1, 0, 0).ok());
-  puppet_.transport->poll(puppet_.sink);  // at the time of the last poll
-  EXPECT_EQ(puppet_.sink.failures[1].size(), 1u);
-  puppet_.transport->stop_views(1);
-  EXPECT_EQ(gpu_.closed, 1);
-}
-
-// Host memory stays, so its reads cost no look at the sockets.
-TEST_F(ShmGpuViews, a_read_of_host_memory_leaves_that_to_later_polls) {
-  puppet_.connect();
-  ASSERT_NO_FATAL_FAILURE(view(0, shm::kInPool));
-  puppet_.transport->poll(puppet_.sink);
-  puppet_.socket.reset();
-  ASSERT_TRUE(puppet_.transport->release(1, 0, 0).ok());
-  puppet_.transport->poll(puppet_.sink);
-  EXPECT_TRUE(puppet_.sink.failures.empty());
-  puppet_.poll();
-  EXPECT_EQ(puppet_.sink.failures[1].size(), 1u);
+  EXPECT_EQ(puppet.transport->end_of(1), "");
+  puppet.socket.reset();
+  EXPECT_NE(puppet.transport->end_of(1), "");
+  EXPECT_NE(puppet.transport->end_of(1), "") << "asked again";
+  EXPECT_TRUE(puppet.sink.failures.empty());
+  puppet.poll();
+  EXPECT_EQ(puppet.sink.failures[1].size(), 1u);
+  EXPECT_EQ(puppet.transport->end_of(1), "") << "it was reported";
+  puppet.transport->stop_views(1);
+  EXPECT_EQ(gpu.closed, 1);
 }
 
 }  // namespace

@@ -186,6 +186,53 @@ TEST(DirectOnGpusWithFaults, name_the_rank) {
   EXPECT_GT(struck, static_cast<int>(seeds(10)));
 }
 
+// ---- ranks that read memory of each other's GPUs ----
+
+class SharedGpus : public testing::TestWithParam<GpuUse> {};
+
+TEST_P(SharedGpus, every_kind_is_right_with_every_algorithm) {
+  uint64_t seed = 9000, on_gpus = 0, in_place = 0;
+  for (const AlgorithmRow& row : algorithm_table()) {
+    if (row.result != AlgorithmRow::Result::sum || row.by_servers) continue;
+    for (unsigned i = 0; i < seeds(12); ++i, ++seed) {
+      SimScript script = script_of(seed, std::string(row.name), GetParam());
+      make_ipc(seed, script);
+      script.records_ends = seed % 2 == 0;
+      const SimOutcome outcome = simulate(script);
+      ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
+      on_gpus += outcome.on_gpus;
+      in_place += script.ipc.shares_arrays ? outcome.on_gpus : 0;
+    }
+  }
+  EXPECT_GT(on_gpus, seeds(400));
+  EXPECT_GT(in_place, seeds(100));
+}
+
+// The memory of a killed rank's GPUs is lost at once. No rank may make a result of it.
+TEST_P(SharedGpus, a_rank_that_is_killed_is_named) {
+  uint64_t on_gpus = 0, failed = 0;
+  for (uint64_t seed = 1; seed <= seeds(200); ++seed) {
+    SimScript script = script_of(seed, "", GetParam());
+    make_ipc(seed, script);
+    script.ranks = 3;
+    script.phases.assign(6, every_kind(script.ranks, 12, false));
+    script.records_ends = seed % 2 == 0;
+    script.fault = Fault::kill;
+    script.victim = static_cast<int>(seed % 3);
+    script.fault_at = static_cast<Nanoseconds>(seed) * 12 * kMillisecond / seeds(200);
+    const SimOutcome outcome = simulate(script);
+    ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
+    on_gpus += outcome.on_gpus;
+    failed += outcome.failed;
+  }
+  EXPECT_GT(on_gpus, seeds(200));
+  EXPECT_GT(failed, seeds(200) / 2);
+}
+
+// A rank without a GPU opens none, so peers of it stage everything.
+INSTANTIATE_TEST_SUITE_P(ranks, SharedGpus, testing::Values(GpuUse::all, GpuUse::some),
+                         [](const auto& info) { return name_of(info.param); });
+
 TEST(SimulatedScripts, put_tensors_of_some_seeds_into_memory_of_gpus) {
   int by_use[4] = {};
   int faults = 0, joins = 0;

@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "base/small_range.h"
 #include "base/text.h"
 
 namespace rdmacoll::shm {
@@ -79,12 +78,6 @@ Status Incoming::release(Lane lane, uint64_t sequence) {
   if (Status released = outgoing_.release(key); !released.ok()) return released;
   arrivals_.erase(key);
   return {};
-}
-
-bool Incoming::is_on_gpu(Lane lane, uint64_t sequence) {
-  const Arrival* arrival = arrivals_.find({Traffic::view, lane, sequence});
-  return arrival != nullptr &&
-         is_any_of(arrival->pieces, [](const RemotePiece& piece) { return piece.gpu != kHost; });
 }
 
 Status Incoming::published(const RecordHeader& header, const std::byte* payload, Sink& sink) {

@@ -31,8 +31,6 @@ class Incoming {
   Status await(Lane lane, uint64_t sequence, uint64_t cookie);
   Status receive(const Transfer& transfer);
   Status release(Lane lane, uint64_t sequence);
-  // Whether the view has memory of a GPU.
-  bool is_on_gpu(Lane lane, uint64_t sequence);
 
   // Handle one record of the peer. The peer can still change the memory at `payload`.
   Status published(const RecordHeader& header, const std::byte* payload, Sink& sink);

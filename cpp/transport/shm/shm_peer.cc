@@ -164,6 +164,14 @@ void ShmPeer::check_socket(Sink& sink) {
   fail(sink, cause);
 }
 
+std::string ShmPeer::end() const {
+  std::byte byte{};
+  const ssize_t got = ::recv(socket_.get(), &byte, sizeof byte, MSG_DONTWAIT | MSG_PEEK);
+  if (got > 0 && byte != kEnded) return "";  // check_socket() reports it
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return "";
+  return closing_cause(got < 0 ? errno : 0);
+}
+
 void ShmPeer::keep_alive(Nanoseconds now, Sink& sink) {
   if (state_ == State::failed) return;
   liveness_.polled(now);

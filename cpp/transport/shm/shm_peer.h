@@ -58,6 +58,8 @@ class ShmPeer {
   }
   // Call when the socket is readable, or during the handshake.
   void check_socket(Sink& sink);
+  // The cause of the peer's end, if its socket tells of one now, or "".
+  std::string end() const;
   void keep_alive(Nanoseconds now, Sink& sink);
   bool arm();
   Nanoseconds next_deadline() const { return liveness_.next_deadline(); }

@@ -7,7 +7,6 @@
 #include <array>
 #include <cerrno>
 #include <random>
-#include <utility>
 
 #include "base/system_error.h"
 #include "base/text.h"
@@ -21,10 +20,6 @@ namespace {
 constexpr uint32_t kDoorbellToken = UINT32_MAX;  // no rank has this number
 // Sockets report only a peer's end and heartbeats, so one check per millisecond is enough. An idle
 // poll is so short that even the clock is read only every few polls.
-//
-// Host memory of a peer stays readable after its end, but memory of its GPU does not. So the poll
-// behind a read of such memory looks at the sockets, too. It comes before the operation succeeds
-// (Engine::finish_operations).
 constexpr Nanoseconds kEventCheckInterval = kMillisecond;
 constexpr uint32_t kPollsPerClockRead = 16;
 constexpr int kEventsPerCheck = 64;
@@ -134,9 +129,7 @@ Status ShmTransport::await(int peer, Lane lane, uint64_t sequence, uint64_t cook
 
 Status ShmTransport::release(int peer, Lane lane, uint64_t sequence) {
   ShmPeer* from = usable(peer);
-  if (from == nullptr) return {};
-  has_read_gpus_ |= from->incoming().is_on_gpu(lane, sequence);
-  return from->incoming().release(lane, sequence);
+  return from == nullptr ? Status() : from->incoming().release(lane, sequence);
 }
 
 GpuViews ShmTransport::gpu_views(int peer, const GpuSlab& slab) const {
@@ -161,16 +154,20 @@ void ShmTransport::stop_views(int peer) {
   if (slot != nullptr) slot->stop_views();
 }
 
+std::string ShmTransport::end_of(int peer) {
+  const ShmPeer* const found = usable(peer);
+  return found == nullptr ? "" : found->end();
+}
+
 bool ShmTransport::poll(Sink& sink) {
   const bool woken = doorbell_.disarm();
   bool moved = false;
   for (ShmPeer* peer : live_) moved |= peer->connected() && peer->poll(sink);
 
-  const bool must_check = std::exchange(has_read_gpus_, false) || woken || is_connecting_;
-  if (must_check || ++polls_ >= kPollsPerClockRead) {
+  if (woken || is_connecting_ || ++polls_ >= kPollsPerClockRead) {
     polls_ = 0;
     const Nanoseconds now = clock_.now();
-    if (must_check || now - events_checked_at_ >= kEventCheckInterval)
+    if (woken || is_connecting_ || now - events_checked_at_ >= kEventCheckInterval)
       moved |= check_events(now, sink);
   }
   if (moved) {

@@ -53,6 +53,7 @@ class ShmTransport final : public SocketTransport {
   void offer(int peer, const GpuSlab& slab, GpuWork& work) override;
   void open_offers(GpuWork& work) override;
   void stop_views(int peer) override;
+  std::string end_of(int peer) override;
 
   bool poll(Sink& sink) override;
   bool arm() override;
@@ -80,7 +81,6 @@ class ShmTransport final : public SocketTransport {
   std::vector<std::unique_ptr<shm::ShmPeer>> peers_;  // by rank
   std::vector<shm::ShmPeer*> live_;                   // peers that have not failed
   bool is_connecting_ = false;                        // a live peer is not connected yet
-  bool has_read_gpus_ = false;                        // memory of peers, since the last poll
   uint32_t polls_ = 0;
   Nanoseconds events_checked_at_;
 };

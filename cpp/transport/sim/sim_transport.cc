@@ -194,7 +194,7 @@ Status SimTransport::publish(const Transfer& transfer) {
   std::vector<RemotePiece> pieces;
   for (const Piece& piece : transfer.pieces) {
     pieces.push_back({network_.policy().mapped ? piece.data : nullptr,
-                      reinterpret_cast<uint64_t>(piece.data), piece.bytes});
+                      reinterpret_cast<uint64_t>(piece.data), piece.bytes, piece.gpu});
   }
   network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::free, [this, peer, key, pieces] {
     Peer& from = other(peer).peers_[rank_];
@@ -281,14 +281,21 @@ bool SimTransport::poll(Sink& sink) {
       case Arrival::Kind::control:
         sink.control(arrival.peer, arrival.message);
         break;
+      case Arrival::Kind::offered:
+        offered(arrival.peer, arrival.slab, sink);
+        break;
+      case Arrival::Kind::answered:
+        answered(arrival, sink);
+        break;
       case Arrival::Kind::failed:
         sink.peer_failed(arrival.peer, arrival.cause);
         break;
       case Arrival::Kind::viewed: {
         const auto view = peers_[arrival.peer].views.find(arrival.key);
         if (view == peers_[arrival.peer].views.end()) break;  // the peer is gone
-        sink.viewed(arrival.cookie,
-                    {view->second.pieces, network_.policy().mapped ? nullptr : &reader_});
+        const bool is_mapped =
+            locate_on_gpus(arrival.peer, view->second.pieces) || network_.policy().mapped;
+        sink.viewed(arrival.cookie, {view->second.pieces, is_mapped ? nullptr : &reader_});
         break;
       }
     }

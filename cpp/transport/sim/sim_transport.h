@@ -31,6 +31,11 @@ class SimTransport final : public Transport {
   Status publish(const Transfer& transfer) override;
   Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) override;
   Status release(int peer, Lane lane, uint64_t sequence) override;
+  GpuViews gpu_views(int peer, const GpuSlab& slab) const override;
+  void offer(int peer, const GpuSlab& slab, GpuWork& work) override;
+  void open_offers(GpuWork& work) override;
+  void stop_views(int peer) override;
+  std::string end_of(int peer) override;
   bool poll(Sink& sink) override;
   bool arm() override;
   bool pin(const Piece& memory) override;
@@ -100,12 +105,35 @@ class SimTransport final : public Transport {
     std::vector<std::unique_ptr<Peer>> peers_;
   };
   struct Arrival {
-    enum class Kind : uint8_t { connected, sent, received, viewed, control, failed } kind;
+    enum class Kind : uint8_t {
+      connected,
+      sent,
+      received,
+      viewed,
+      control,
+      offered,
+      answered,
+      failed
+    } kind;
     int peer = -1;
     uint64_t cookie = 0;
     Key key{};
     std::vector<std::byte> message;
     std::string cause;
+    GpuSlab slab{};
+    GpuViews views = GpuViews::no;
+  };
+  // Memory on GPUs of this rank and a peer. It stays open after the end of their connection.
+  struct SharedGpus {
+    struct Opened {
+      GpuSlab slab;
+      std::byte* memory = nullptr;
+      Gpu gpu = kHost;
+    };
+    std::map<uint64_t, GpuViews> offers;  // by the begin of this rank's slab
+    std::vector<GpuSlab> offered;         // by the peer, and not open yet
+    std::vector<Opened> opened;
+    GpuWork* opener = nullptr;
   };
   // Reads as a system call would: it returns a copy, never a pointer.
   class Reader final : public RemoteReader {
@@ -131,6 +159,12 @@ class SimTransport final : public Transport {
   void flush(int peer, Posted received);
   void end_flush(uint64_t number, const std::string& fault);
   void deliver_over_links(int peer, Key key);
+  void open_offers(int peer, GpuWork& work);
+  void offered(int peer, const GpuSlab& slab, Sink& sink);
+  bool open_offered(int peer, const GpuSlab& slab, GpuWork& work);
+  void answer(int peer, const GpuSlab& slab, GpuViews views, const std::string& refusal);
+  void answered(const Arrival& arrival, Sink& sink);
+  bool locate_on_gpus(int peer, std::vector<RemotePiece>& pieces) const;
   void try_view(int peer, Key key);  // at the reader: starts when publication and await are there
   void greet(int peer);
   void look_for_silence(Sink& sink);
@@ -139,6 +173,7 @@ class SimTransport final : public Transport {
   SimNetwork& network_;
   int rank_;
   Peers peers_;
+  std::map<int, SharedGpus> shared_gpus_;  // by peer
   std::deque<Arrival> arrivals_;
   Reader reader_;
   const MemoryPool* pool_ = nullptr;
