@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -38,9 +39,10 @@ class NodeCompute final : public ModelledCompute {
       : ModelledCompute(network, rank, job.moves_bytes),
         rank_(rank),
         pools_(pools),
-        slow_(job.slow.empty() ? 1 : job.slow[rank]),
         trying_writes_(trying_writes),
         cost_(job.machine, job.ranks, static_cast<double>(job.bytes), segment_of(job)) {}
+
+  void slow_down(double factor) { slow_ = factor; }
 
  private:
   static double segment_of(const NodeJob& job) {
@@ -84,7 +86,7 @@ class NodeCompute final : public ModelledCompute {
 
   int rank_;
   const std::vector<std::unique_ptr<MemoryPool>>& pools_;
-  double slow_;
+  double slow_ = 1;
   int& trying_writes_;
   NodeCost cost_;
 };
@@ -125,6 +127,10 @@ class JobWorld {
     for (int rank = 0; rank < job_.ranks && result_.error.empty(); ++rank) make_pool();
     for (int rank = 0; rank < job_.ranks; ++rank) make(rank);
     result_.steps_before_plan = job_.steps;
+    if (job_.is_free) {
+      run_freely();
+      return std::move(result_);
+    }
     for (int step = 0; step < job_.steps && result_.error.empty(); ++step) {
       const Nanoseconds begin = network_.clock().now();
       run_step(begin);
@@ -177,21 +183,61 @@ class JobWorld {
   std::size_t elements() const { return job_.bytes / sizeof(float); }
 
   void run_step(Nanoseconds begin) {
-    left_ = job_.ranks * job_.sums;
+    begin_step(static_cast<int>(result_.step_us.size()));
     for (int sum = 0; sum < job_.sums; ++sum) {
       for (int rank = 0; rank < job_.ranks; ++rank) submit(rank, sum);
     }
+    run_until_done(job_.ranks * job_.sums, begin + kStepMax);
+  }
+
+  // Ranks do not wait for the ends of each other's steps.
+  void run_freely() {
+    steps_.assign(job_.ranks, 0);
+    for (int rank = 0; rank < job_.ranks; ++rank) submit_step(rank);
+    run_until_done(job_.ranks * job_.sums * job_.steps, job_.steps * kStepMax);
+  }
+  void submit_step(int rank) {
+    if (rank == 0) begin_step(steps_[0]);
+    auto begun = std::make_shared<FreeStep>(FreeStep{network_.clock().now(), job_.sums});
+    for (int sum = 0; sum < job_.sums; ++sum) {
+      submit(rank, sum, [this, rank, begun] { ended(rank, *begun); });
+    }
+  }
+  struct FreeStep {
+    Nanoseconds began;
+    int left;
+    Nanoseconds least = kNever;
+  };
+  void ended(int rank, FreeStep& step) {
+    const Nanoseconds time = network_.clock().now() - step.began;
+    step.least = std::min(step.least, time);
+    if (--step.left > 0) return;
+    if (rank == 0) {
+      result_.step_us.push_back(static_cast<double>(time) / kMicrosecond);
+      result_.least_us.push_back(static_cast<double>(step.least) / kMicrosecond);
+    }
+    if (++steps_[rank] == job_.steps) return;
+    network_.at(network_.clock().now(), [this, rank] { submit_step(rank); });
+  }
+
+  void begin_step(int step) {
+    if (step != job_.slow_from || job_.slow.empty()) return;
+    for (int rank = 0; rank < job_.ranks; ++rank) computes_[rank]->slow_down(job_.slow[rank]);
+  }
+
+  void run_until_done(int sums, Nanoseconds latest) {
+    left_ += sums;
     while (left_ > 0 && result_.error.empty()) {
       const int rank = network_.take_woken();
       if (rank >= 0) {
         drive(rank);
-      } else if (!network_.step() || network_.clock().now() - begin > kStepMax) {
+      } else if (!network_.step() || network_.clock().now() > latest) {
         result_.error = cat("the job stands still: ", engines_.front()->state());
       }
     }
   }
 
-  void submit(int rank, int sum) {
+  void submit(int rank, int sum, const std::function<void()>& ended = {}) {
     std::byte* memory = sizes_.data() + job_.bytes * static_cast<uint64_t>(sum);
     if (job_.moves_bytes) {
       data_[rank][sum] = given_[rank][sum];
@@ -200,9 +246,10 @@ class JobWorld {
     Request request;
     request.name = cat("gradient_", sum);
     request.tensors = {{memory, memory, {static_cast<int64_t>(elements())}, ""}};
-    request.done = [this](const Status& status) {
+    request.done = [this, ended](const Status& status) {
       --left_;
       if (!status.ok()) result_.error = status.message();
+      if (ended) ended();
     };
     const Status accepted = engines_[rank]->submit(std::make_shared<Operation>(std::move(request)));
     RC_ASSERT(accepted.ok(), accepted.message());
@@ -273,6 +320,7 @@ class JobWorld {
   std::vector<Movement> planned_;
   int trying_writes_ = 0;  // in this step
   int left_ = 0;
+  std::vector<int> steps_;  // by rank, of a free job: those that have ended
   NodeJobResult result_;
 };
 

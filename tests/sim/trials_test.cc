@@ -98,6 +98,51 @@ TEST(TrialsOfJobs, count_the_times_of_all_ranks) {
   }
 }
 
+// How many times as long rank 0's step, and the shortest of its sums, take beside a rank that has
+// become four times as slow.
+struct Shift {
+  double step, sum;
+};
+
+Shift shift_beside(NodeJob job, int slow) {
+  constexpr int kQuick = 20, kSlow = 20, kBeginning = 5;  // steps
+  job.is_free = true;
+  job.steps = kQuick + kSlow;
+  job.slow.assign(static_cast<std::size_t>(job.ranks), 1.0);
+  job.slow[static_cast<std::size_t>(slow)] = 4;
+  job.slow_from = kQuick;
+  const NodeJobResult result = run_node_job(job);
+  EXPECT_EQ(result.error, "");
+  const auto shift = [](const std::vector<double>& times) {
+    const auto slow_begin = times.begin() + kQuick;
+    return *std::min_element(slow_begin + 2, times.end()) /
+           *std::min_element(times.begin() + kBeginning, slow_begin);
+  };
+  return {shift(result.step_us), shift(result.least_us)};
+}
+
+// Drift is noticed by the least time of rank 0's sums. Each sum needs the data of all ranks, so
+// rank 0 waits for a slow one: in this sum, or in the next.
+TEST(TrialsOfJobs, show_each_slow_rank_in_the_times_of_rank_0) {
+  for (const AlgorithmRow& row : algorithm_table()) {
+    if (row.result != AlgorithmRow::Result::sum || row.cost_in_node == nullptr) continue;
+    for (const int ranks : {2, 4, 5}) {
+      for (const int sums : {1, 4}) {
+        for (const uint64_t bytes : {64 << 10, 1 << 20}) {
+          const NodeJob job{
+              .ranks = ranks, .sums = sums, .bytes = bytes, .algorithm = std::string(row.name)};
+          for (int slow = 0; slow < ranks; ++slow) {
+            const Shift shift = shift_beside(job, slow);
+            EXPECT_GT(shift.sum, std::max(1.5, 0.9 * shift.step))
+                << row.name << ", " << ranks << " ranks, " << sums << " sums of " << bytes
+                << " bytes, rank " << slow << " is slow";
+          }
+        }
+      }
+    }
+  }
+}
+
 // The number of different movements.
 std::size_t count_of(const NodeJobResult& result) {
   std::vector<Movement> different;
