@@ -13,6 +13,9 @@ namespace {
 // Segments shorter than the best length by this factor slow an operation noticeably.
 constexpr uint64_t kCutShort = 4;
 
+// More sums of different lengths than a step has between two plans are unusual.
+constexpr std::size_t kKnownWaysMax = 256;
+
 }  // namespace
 
 DecisionLog::DecisionLog(const SetWorld& world, DescriptorTable& table, Rules rules)
@@ -104,49 +107,61 @@ Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes) const {
           .shares_result = what.shares_results};
 }
 
-DecisionLog::Way DecisionLog::way_of(const Offer& offer, uint64_t bytes, bool in_place) {
-  Facts facts = facts_of(offer, bytes);
-  facts.in_place = in_place;
-  return {choices_.choose(row_of(offer.descriptor.kind).result, rules_.tuning, facts), in_place};
+DecisionLog::Way DecisionLog::way_of(const Facts& facts, AlgorithmRow::Result result,
+                                     bool in_place) {
+  Facts with_place = facts;
+  with_place.in_place = in_place;
+  return {choices_.choose(result, rules_.tuning, with_place), in_place};
 }
 
 // Trials take no part in what several nodes or GPUs do. Kinds without sums gain too little from
 // them (docs/measurements/2026-11-28-trials.md).
-bool DecisionLog::may_try(const Offer& offer) const {
+bool DecisionLog::may_try(const Offer& offer, uint64_t bytes) const {
   return rules_.tries_ways && row_of(offer.descriptor.kind).reduces && visibility_.one_node &&
-         !offer.on_gpu && rules_.servers == 0;
+         !offer.on_gpu && rules_.servers == 0 && bytes >= rules_.tuning.trial_bytes;
 }
 
-// The ways of a decision, the usual one first. All have the same bits: they add in canonical order.
-std::vector<DecisionLog::Way> DecisionLog::ways_of(const Offer& offer, uint64_t bytes,
-                                                   uint64_t bytes_of_rank) {
+// Ways with trials are remembered, since the formulas of all rivals take long for a small sum.
+const DecisionLog::Ways& DecisionLog::ways_of(const Offer& offer, uint64_t bytes,
+                                              uint64_t bytes_of_rank) {
+  if (!may_try(offer, bytes)) return other_ways_ = find_ways(offer, bytes, bytes_of_rank);
+  const Descriptor& what = offer.descriptor;
+  const WaysKey key{what.kind,           has_wide_sums(what.kind, what.dtype, what.op),
+                    bytes > offer.bytes, what.shares_results,
+                    visibility_.callers, bytes};
+  const auto known = known_ways_.find(key);
+  if (known != known_ways_.end()) return known->second;
+  if (known_ways_.size() == kKnownWaysMax) known_ways_.clear();
+  return known_ways_[key] = find_ways(offer, bytes, bytes_of_rank);
+}
+
+// All ways of a decision have the same bits: they add in canonical order.
+DecisionLog::Ways DecisionLog::find_ways(const Offer& offer, uint64_t bytes,
+                                         uint64_t bytes_of_rank) {
   const AlgorithmRow::Result result = row_of(offer.descriptor.kind).result;
   const bool is_usual = rules_.tuning.reads_in_place(result, bytes_of_rank);
-  std::vector<Way> ways{way_of(offer, bytes, is_usual)};
-  if (!may_try(offer) || bytes < rules_.tuning.trial_bytes) return ways;
   Facts facts = facts_of(offer, bytes);
   facts.in_place = is_usual;
-  if (visibility_.callers && bytes >= rules_.tuning.trial_bytes_in_place) {
-    ways.push_back(way_of(offer, bytes, !is_usual));
-  }
-  if (offer.descriptor.kind == Kind::allreduce) {
-    for (const Choice& rival : rivals_in_node(ways.front().choice, rules_.tuning, facts)) {
-      ways.push_back({rival, is_usual});
+  std::vector<Way> ways{way_of(facts, result, is_usual)};
+  if (may_try(offer, bytes)) {
+    if (visibility_.callers && bytes >= rules_.tuning.trial_bytes_in_place) {
+      ways.push_back(way_of(facts, result, !is_usual));
+    }
+    if (offer.descriptor.kind == Kind::allreduce) {
+      for (const Choice& rival : rivals_in_node(ways.front().choice, rules_.tuning, facts)) {
+        ways.push_back({rival, is_usual});
+      }
     }
   }
   const auto is_canonical = [&](const Way& way) {
     return adds_in_canonical_order(way.choice, facts);
   };
   if (!std::ranges::all_of(ways, is_canonical)) ways.resize(1);
-  return ways;
-}
-
-Trials::Ways DecisionLog::numbers_of(const std::vector<Way>& ways) {
   Trials::Ways numbers;
   for (const Way& way : ways) {
     numbers.push_back(2 * static_cast<uint32_t>(way.choice.algorithm) + (way.in_place ? 1 : 0));
   }
-  return numbers;
+  return {std::move(ways), std::move(numbers)};
 }
 
 // The wide sums (float32) of 16-bit floats take twice the memory. Segments on GPUs fit one at a
@@ -191,8 +206,7 @@ std::optional<DecisionLog::Formed> DecisionLog::form(const Visibility& visibilit
   const bool is_exchange = offered_.front().descriptor.kind == Kind::alltoall;
   const uint64_t bytes_of_rank =
       is_exchange ? 2 * bytes / static_cast<uint64_t>(world_.size()) : bytes;
-  const std::vector<Way> ways = ways_of(offered_.front(), bytes, bytes_of_rank);
-  const Trials::Ways numbers = numbers_of(ways);
+  const auto& [ways, numbers] = ways_of(offered_.front(), bytes, bytes_of_rank);
   if (!is_idle && ways.size() > 1 && !trials_.are_decided(bytes, numbers)) return std::nullopt;
   const Offer first = offered_.front();
   Formed formed;

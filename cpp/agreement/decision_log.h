@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "agreement/descriptor_table.h"
@@ -111,11 +113,18 @@ class DecisionLog {
     Choice choice;
     bool in_place = false;
   };
-  Way way_of(const Offer& offer, uint64_t bytes, bool in_place);
-  bool may_try(const Offer& offer) const;
+  struct Ways {
+    std::vector<Way> ways;  // the usual one first
+    Trials::Ways numbers;
+  };
+  // The facts that decide the ways of a sum with trials: the kind, wide partial sums, a batch, a
+  // shared result, visible callers' memory, and the bytes.
+  using WaysKey = std::tuple<Kind, bool, bool, bool, bool, uint64_t>;
+  Way way_of(const Facts& facts, AlgorithmRow::Result result, bool in_place);
+  bool may_try(const Offer& offer, uint64_t bytes) const;
   void judge();
-  std::vector<Way> ways_of(const Offer& offer, uint64_t bytes, uint64_t bytes_of_rank);
-  static Trials::Ways numbers_of(const std::vector<Way>& ways);
+  const Ways& ways_of(const Offer& offer, uint64_t bytes, uint64_t bytes_of_rank);
+  Ways find_ways(const Offer& offer, uint64_t bytes, uint64_t bytes_of_rank);
 
   const SetWorld& world_;
   std::vector<int> nodes_;
@@ -124,6 +133,9 @@ class DecisionLog {
   Rules rules_;
   Visibility visibility_;  // as in form()
   Choices choices_;
+  // Formulas of all rivals take up to a tenth of a small sum's time outside of plans.
+  std::map<WaysKey, Ways> known_ways_;
+  Ways other_ways_;                                        // the last ones without trials
   Trials trials_{rules_.tuning.trial_row, world_.size()};  // at the root
   TrialTimes times_;
   std::deque<Offer> offered_;

@@ -33,6 +33,8 @@ NodeMemory memory_of_each(const NodeMemory& memory, int ranks) {
   return each;
 }
 
+// All that a rank packs in the segments in flight passes through its cache. The length of segments
+// keeps only its own part of the sums there (choose.cc).
 NodeCost::NodeCost(const NodeMemory& memory, int ranks, double bytes, double segment_bytes)
     : memory_(memory),
       ranks_(ranks),

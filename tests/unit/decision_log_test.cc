@@ -136,6 +136,40 @@ TEST_F(Decisions, sums_within_a_node_try_the_algorithms_that_cost_about_as_much)
   tried({.tries_ways = true}, {.one_node = true}, shared, true);
 }
 
+// Sums of the same bytes in turns: the ways of one are remembered, and are not those of another.
+TEST_F(Decisions, remembered_ways_are_those_of_the_same_facts) {
+  DecisionLog log(world_, table_, {.tries_ways = true});
+  const int64_t elements = Tuning().trial_bytes_in_place / sizeof(float);
+  int in_place = 0, with_several_writers = 0;
+  Nanoseconds now = 0;
+  const auto form = [&](const std::string& name, bool shares_results, const Visibility& visibility,
+                        Kind kind = Kind::allreduce) {
+    log.offer(unit(name, elements, shares_results, kind));
+    const auto formed = log.form(visibility);
+    const uint64_t sequence = formed->decision.sequence;
+    if (formed->decision.is_timed) {
+      log.began(sequence, now);
+      log.has_run(sequence, ++now);
+      log.hear({{sequence, 1, 3}});
+    }
+    return formed->decision.movement;
+  };
+  const auto has_one_writer = [](const Movement& movement) {
+    return row_of(movement.algorithm)->has_one_writer;
+  };
+  for (int i = 0; i < 200; ++i) {
+    const Movement free = form("a", false, {.one_node = true, .callers = true});
+    in_place += free.in_place ? 1 : 0;
+    with_several_writers += has_one_writer(free) ? 0 : 1;
+    EXPECT_TRUE(has_one_writer(form("b", true, {.one_node = true, .callers = true})));
+    EXPECT_FALSE(form("c", false, {.one_node = true}).in_place);
+    EXPECT_EQ(row_of(form("d", false, {.one_node = true}, Kind::reduce).algorithm)->result,
+              row_of(Kind::reduce).result);
+  }
+  EXPECT_GT(in_place, 0);
+  EXPECT_GT(with_several_writers, 0);
+}
+
 // The bits of a sum must not depend on the operations that are ready at the same time.
 TEST_F(Decisions, a_batch_is_summed_in_the_order_of_each_of_its_operations) {
   const auto units_of_first = [&](const SetWorld& world, std::vector<Forced> forced,
