@@ -87,7 +87,7 @@ bool Agreement::collect_ready() {
 bool Agreement::decide(const Visibility& visibility, bool is_idle) {
   // A rank that leaves has ended the operations of which nothing is decided.
   if (now_.leaving || !queue_.incomplete().empty() || !decided().empty()) return false;
-  auto formed = log_.form(visibility, is_idle);
+  auto formed = log_.form(visibility, is_idle, now_.turned_at);
   if (!formed) return false;
   if (formed->is_cut_short) host_.segments_are_short(formed->decision.movement.segment_bytes);
   for (const InternMessage& intern : formed->interns) {

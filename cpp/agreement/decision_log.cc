@@ -193,7 +193,8 @@ void DecisionLog::judge() {
   for (const TrialTime& time : times_.take()) trials_.ended(time);
 }
 
-std::optional<DecisionLog::Formed> DecisionLog::form(const Visibility& visibility, bool is_idle) {
+std::optional<DecisionLog::Formed> DecisionLog::form(const Visibility& visibility, bool is_idle,
+                                                     Nanoseconds now) {
   if (offered_.empty() || (!is_idle && times_.has_running())) return std::nullopt;
   visibility_ = visibility;
   const std::size_t count = batch_at_front();
@@ -221,7 +222,9 @@ std::optional<DecisionLog::Formed> DecisionLog::form(const Visibility& visibilit
          offer.unit.key.iteration});
   }
   Trials::Turn turn;
-  if (ways.size() > 1) turn = trials_.next(formed.decision.sequence, bytes, numbers);
+  if (ways.size() > 1) {
+    turn = trials_.next({formed.decision.sequence, first.unit.key.name, now}, bytes, numbers);
+  }
   formed.decision.is_timed = turn.is_trial;
   const auto& [choice, in_place] = ways[turn.way];
   Movement& movement = formed.decision.movement;

@@ -57,8 +57,10 @@ class DecisionLog {
     bool is_cut_short = false;  // the pool allows only a small part of the best segment size
   };
   // None: no operation is ready, or the next one is a trial, or comes after one. A trial runs
-  // alone, so that its time is its own. `is_idle`: no decision is under way on this rank.
-  std::optional<Formed> form(const Visibility& visibility, bool is_idle = true);
+  // alone, so that its time is its own. `is_idle`: no decision is under way on this rank. `now`:
+  // the present time, for trials.
+  std::optional<Formed> form(const Visibility& visibility, bool is_idle = true,
+                             Nanoseconds now = 0);
   bool waiting() const { return !offered_.empty(); }
   bool has_offer(const UnitKey& key) const;
   bool has_trials() const { return !trials_.is_empty(); }

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,8 +30,14 @@ class Trials {
   // All sizes have their trials again.
   void restart();
   using Ways = std::vector<uint32_t>;  // each way's number, which is the same in all lists
+  // A decision: the name of its first operation, which tells steps apart, and the present time.
+  struct Start {
+    uint64_t sequence = 0;
+    std::string name;
+    Nanoseconds now = 0;
+  };
   // The way of the next decision, about a sum of `bytes`. The first one of `ways` is the usual way.
-  Turn next(uint64_t sequence, uint64_t bytes, const Ways& ways);
+  Turn next(const Start& start, uint64_t bytes, const Ways& ways);
   // Whether sums of `bytes` with these ways have had all their trials.
   bool are_decided(uint64_t bytes, const Ways& ways) const;
   // A decision has run on some ranks. The time of the slowest rank counts, since all wait for it.
@@ -43,16 +50,30 @@ class Trials {
   // first half of a row does not count: the way is cold, and sums of the row before may still be
   // under way. A rival that is not clearly faster than the usual way leaves after the round. A
   // rival that is still there after all rounds replaces the usual way, the fastest one if there are
-  // several.
+  // several, unless steps take longer with it.
   static constexpr std::size_t kRounds = 3;
+  // If a step has more sums of a size than a row, rows are longer, up to this number of sums.
+  static constexpr int kRowMax = 64;
 
   using Times = std::vector<Nanoseconds>;
+  struct Row {
+    Times sums;
+    Times steps;  // from the decision of a name to that of the same name, both of this row
+  };
+  struct Begun {
+    uint64_t round = 0;
+    int sum = 0;  // its number
+    Nanoseconds at = 0;
+  };
   struct Size {
     std::size_t best = 0;
-    std::vector<std::size_t> left;         // the usual way and its rivals; one: the way is decided
-    uint64_t round = 0;                    // its number, which no other round of any size has
-    int begun = 0;                         // trials of this round
-    std::vector<std::vector<Times>> rows;  // by way, the rounds that have ended and this one
+    std::vector<std::size_t> left;       // the usual way and its rivals; one: the way is decided
+    uint64_t round = 0;                  // its number, which no other round of any size has
+    int row = 0;                         // sums
+    int begun = 0;                       // trials of this round
+    int sums = 0;                        // trials of all rounds
+    std::vector<std::vector<Row>> rows;  // by way, the rounds that have ended and this one
+    std::map<std::string, Begun> named;  // the last decision of each name
 
     bool is_decided() const { return left.size() == 1; }
   };
@@ -63,12 +84,15 @@ class Trials {
     int64_t awaited = 0;  // ranks that have not told their time
     Nanoseconds slowest = 0;
   };
-  void begin(Size& size, std::size_t ways);
+  void begin(Size& size, std::size_t ways, int row);
   void begin_round(Size& size);
+  void count_step(Size& size, const Start& start);
   void judge(Size& size);
+  static Nanoseconds time_of_sum(const Size& size, std::size_t way);
+  static bool slows_steps(const Size& size, std::size_t way);
   static void decide(Size& size, std::size_t way);
   // The trials of a round.
-  int trials(const Size& size) const { return static_cast<int>(size.left.size()) * row_; }
+  static int trials(const Size& size) { return static_cast<int>(size.left.size()) * size.row; }
 
   const int row_;
   const int ranks_;

@@ -71,7 +71,9 @@ def tasks_of(request: StepRequest, names: Sequence[str]) -> dict[str, Task]:
         else:
             tasks[f"{name} backward"] = Task(name, {"what": "backward", **common})
             for bucket in request.buckets if name in BUCKETED else [None]:
-                for what in ("gradients", "step"):
+                # First the step: the engine's trials of ways take place in it, as in a training. Gradients
+                # alone are not written anew, so other ways may be the fastest.
+                for what in ("step", "gradients"):
                     key = f"{name} {what}" + (f" {bucket}" if bucket else "")
                     tasks[key] = Task(name, {"what": what, "bucket_bytes": bucket, **common})
     return tasks

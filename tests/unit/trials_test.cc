@@ -30,7 +30,7 @@ class TrialsOfSums : public testing::Test {
   std::string run(int sums, uint64_t bytes, const Times& time) {
     std::string taken;
     for (int i = 0; i < sums; ++i) {
-      const Trials::Turn turn = trials_.next(sequence_, bytes, ways(2));
+      const Trials::Turn turn = trials_.next({.sequence = sequence_}, bytes, ways(2));
       trials_.ended({sequence_++, time(turn.way == 1), 1});
       taken += std::string(turn.is_trial ? "ur" : "UR")[turn.way];
     }
@@ -48,9 +48,30 @@ class TrialsOfSums : public testing::Test {
                   uint32_t first = 0) {
     std::string taken;
     for (int i = 0; i < sums; ++i) {
-      const Trials::Turn turn = trials_.next(sequence_, bytes, ways(times.size(), first));
+      const Trials::Turn turn =
+          trials_.next({.sequence = sequence_}, bytes, ways(times.size(), first));
       trials_.ended({sequence_++, times[turn.way], 1});
       taken += static_cast<char>((turn.is_trial ? 'a' : 'A') + turn.way);
+    }
+    return taken;
+  }
+  // Runs steps of some sums each. A sum of the rival takes half the time, and `step` is the time of
+  // a step by the share of its sums that are the rival's. Returns the ways.
+  std::string run_steps(int steps, int sums, uint64_t bytes,
+                        const std::function<Nanoseconds(double)>& step) {
+    std::string taken;
+    for (int i = 0; i < steps; ++i) {
+      const Nanoseconds began = now_;
+      int rivals = 0;
+      for (int sum = 0; sum < sums; ++sum) {
+        const Trials::Turn turn = trials_.next({sequence_, cat("sum ", sum), now_}, bytes, ways(2));
+        const Nanoseconds time = turn.way == 1 ? 100 : 200;
+        trials_.ended({sequence_++, time, 1});
+        now_ += time;
+        rivals += turn.way == 1 ? 1 : 0;
+        taken += std::string(turn.is_trial ? "ur" : "UR")[turn.way];
+      }
+      now_ = began + step(static_cast<double>(rivals) / sums);
     }
     return taken;
   }
@@ -66,6 +87,7 @@ class TrialsOfSums : public testing::Test {
 
   Trials trials_{kRow, 1};
   uint64_t sequence_ = 0;
+  Nanoseconds now_ = 0;
   std::deque<TrialTime> times_;
 };
 
@@ -125,7 +147,7 @@ TEST_F(TrialsOfSums, under_way_at_once_are_told_apart) {
   constexpr int kInFlight = 4;
   std::string taken;
   for (int i = 0; i < kAll + 3 * kInFlight; ++i) {
-    const Trials::Turn turn = trials_.next(sequence_, kMiB, ways(2));
+    const Trials::Turn turn = trials_.next({.sequence = sequence_}, kMiB, ways(2));
     taken += std::string(turn.is_trial ? "ur" : "UR")[turn.way];
     const Nanoseconds time = turn.way == 1 ? 500 : 900;
     times_.push_back({sequence_++, time, 1});
@@ -138,10 +160,10 @@ TEST_F(TrialsOfSums, under_way_at_once_are_told_apart) {
 
 TEST_F(TrialsOfSums, without_times_do_not_keep_the_way_open_for_ever) {
   uint64_t trials = 0;
-  while (trials_.next(sequence_++, kMiB, ways(2)).is_trial) ++trials;
+  while (trials_.next({.sequence = sequence_++}, kMiB, ways(2)).is_trial) ++trials;
   EXPECT_GT(trials, 500);
   EXPECT_LT(trials, 2000);
-  EXPECT_EQ(trials_.next(sequence_++, kMiB, ways(2)).way, 0);
+  EXPECT_EQ(trials_.next({.sequence = sequence_++}, kMiB, ways(2)).way, 0);
 }
 
 // Rank 0 has the same time with both ways.
@@ -149,7 +171,7 @@ TEST_F(TrialsOfSums, count_the_time_of_the_slowest_rank) {
   Trials trials(kRow, 3);
   std::string taken;
   for (uint64_t i = 0; i < kAll + 1; ++i) {
-    const Trials::Turn turn = trials.next(i, kMiB, ways(2));
+    const Trials::Turn turn = trials.next({.sequence = i}, kMiB, ways(2));
     trials.ended({i, 100, 1});
     trials.ended({i, turn.way == 1 ? 200 : 400, 2});
     taken += std::string(turn.is_trial ? "ur" : "UR")[turn.way];
@@ -157,11 +179,34 @@ TEST_F(TrialsOfSums, count_the_time_of_the_slowest_rank) {
   EXPECT_EQ(lengths(taken), "8u 8r 8u 8r 8u 8r 1R");
 }
 
+constexpr Nanoseconds kStep = 100'000;
+
+Nanoseconds slower(double rivals) { return kStep + static_cast<Nanoseconds>(20'000 * rivals); }
+Nanoseconds as_long(double rivals) { return kStep + static_cast<Nanoseconds>(2000 * rivals); }
+Nanoseconds faster(double rivals) { return kStep - static_cast<Nanoseconds>(100 * rivals); }
+
+// The caller pays for what peers have read, when it writes its array again.
+// Steps of trials wait for messages, so small differences do not count.
+TEST_F(TrialsOfSums, keep_the_usual_way_if_steps_take_longer_with_the_rival) {
+  EXPECT_EQ(lengths(run_steps(50, 1, kMiB, slower)), "8u 8r 8u 8r 8u 8r 2U");
+  EXPECT_EQ(lengths(run_steps(50, 1, 2 * kMiB, as_long)), "8u 8r 8u 8r 8u 8r 2R");
+  EXPECT_EQ(lengths(run_steps(50, 1, 4 * kMiB, faster)), "8u 8r 8u 8r 8u 8r 2R");
+  EXPECT_EQ(run_steps(20, 6, 8 * kMiB, slower).back(), 'U');
+  EXPECT_EQ(run_steps(20, 6, 16 * kMiB, as_long).back(), 'R');
+}
+
+// Rows of eight sums would tell nothing about steps of twenty.
+TEST_F(TrialsOfSums, have_rows_as_long_as_a_step) {
+  EXPECT_EQ(lengths(run_steps(9, 20, kMiB, slower)), "8u 8r 28u 24r 24u 24r 24u 24r 16U");
+  EXPECT_EQ(lengths(run_steps(9, 20, 2 * kMiB, as_long)), "8u 8r 28u 24r 24u 24r 24u 24r 16R");
+  EXPECT_EQ(lengths(run_steps(1, 100, 4 * kMiB, slower)), "8u 8r 8u 8r 8u 8r 52R");
+}
+
 // A plan has begun, so the times of a round that had begun do not come.
 TEST_F(TrialsOfSums, begin_a_round_again_without_its_times) {
   EXPECT_EQ(lengths(run(2 * kRow + 4, kMiB, times(200, 100))), "8u 8r 4u");
   const uint64_t lost = sequence_;
-  trials_.next(sequence_++, kMiB, ways(2));
+  trials_.next({.sequence = sequence_++}, kMiB, ways(2));
   trials_.forget_times();
   trials_.ended({lost, 1, 1});
   EXPECT_EQ(lengths(run(4 * kRow + 1, kMiB, times(200, 100))), "8u 8r 8u 8r 1R");
@@ -201,7 +246,7 @@ TEST_F(TrialsOfSums, of_each_list_of_ways_are_apart) {
 TEST_F(TrialsOfSums, do_not_count_times_of_another_round) {
   run(2 * kRow - 2, kMiB, times(200, 100));
   const uint64_t old = sequence_;
-  for (int i = 0; i < 4; ++i) trials_.next(sequence_++, kMiB, ways(2));
+  for (int i = 0; i < 4; ++i) trials_.next({.sequence = sequence_++}, kMiB, ways(2));
   for (uint64_t i = 0; i < 2; ++i) trials_.ended({old + i, 100, 1});
   EXPECT_EQ(lengths(run(kRow + 4, kMiB, times(200, 100))), "8u 4r");
   for (uint64_t i = 2; i < 4; ++i) trials_.ended({old + i, 500, 1});
@@ -226,7 +271,7 @@ TEST_F(TrialsOfSums, take_place_again) {
   trials_.restart();
   run(kRow / 2, kMiB, times(100, 1000));
   const uint64_t old = sequence_;
-  trials_.next(sequence_++, kMiB, ways(2));
+  trials_.next({.sequence = sequence_++}, kMiB, ways(2));
   trials_.restart();
   trials_.ended({old, 1, 1});
   EXPECT_EQ(run(kAll + 1, kMiB, times(100, 1000)).back(), 'U');
