@@ -258,8 +258,7 @@ def _start_with_mpi(launch: Launch, environ: Mapping[str, str], timeout_s: float
         difference = f"says rank {world.Get_rank()} of {world.Get_size()}"
     else:
         return Start(
-            # The text is "Open MPI v4.1.4, package: Debian, ident: ...".
-            replace(launch, source=f"{launch.source} ({version.partition(',')[0]})", rank=world.Get_rank()),
+            replace(launch, source=launch_rules.with_version(launch.source, version), rank=world.Get_rank()),
             world,
             owns_mpi=first,
         )

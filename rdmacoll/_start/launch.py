@@ -123,6 +123,15 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     return whole_of(name, environ[name], "start with a launcher that sets it, or unset it")
 
 
+def with_version(launcher: str, library: str) -> str:
+    """Names a launcher with the version of its MPI library, as in "Open MPI v4.1.4".
+
+    `library` is the first line of MPI's own text, "Open MPI v4.1.4, package: Debian, ident: ...".
+    """
+    version = library.partition(",")[0]
+    return version if version.startswith(launcher) else f"{launcher} ({version})"
+
+
 def checked(launch: Launch) -> Launch:
     """The launch. Raises ConfigError if its rank and size are impossible."""
     if launch.size < 1:

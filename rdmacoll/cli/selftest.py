@@ -193,6 +193,11 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
     # The first world logs how it was started; the others do not repeat it.
     log = {} if world.current().values.is_set("RDMACOLL_LOG") else {"log": "error"}
     is_rank_0 = world.rank() == 0
+
+    def report(part: str) -> None:
+        if is_rank_0:
+            print_line(f"{part}: {results.cases} cases, {len(results.failures)} failed so far")
+
     count, nodes = world.size(), world.cross_size()
     rows = {row["name"]: row for row in load().transports()}
     unordered = {row["name"]: row["never_canonical"] for row in load().algorithms()}
@@ -219,8 +224,7 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
                         _grouped(label, seed, results)
 
                 _in_world(label, settings, results, body)
-                if is_rank_0:
-                    print_line(f"{label}: {results.cases} cases, {len(results.failures)} failed so far")
+                report(f"allreduce {algorithm}, {transport}, order {order}")
         for order in ("run", "canonical"):
 
             def moves(transport: str = transport, order: str = order) -> None:
@@ -230,6 +234,7 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
                 selftest_sets.run(f"{transport} {order}", seed, results, order == "canonical")
 
             _in_world(transport, {"transport": transport, "order": order, **log}, results, moves)
+            report(f"other calls, {transport}, order {order}")
     failed = len(results.failures)
     if is_rank_0:
         counts = f"{results.cases} cases, {failed} failed, {len(results.skipped)} skipped"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,19 @@ def test_the_selftest_says_once_how_it_was_started(tmp_path: Path) -> None:
     code, _, output = command_line(tmp_path, *arguments, ranks=2)
     assert code == 0, output
     assert output.count("started by") == 1
+
+
+def test_each_part_of_the_selftest_reports_its_cases(tmp_path: Path) -> None:
+    arguments = ("selftest", "--transport", "tcp", "--algorithm", "ring")
+    code, found, output = command_line(tmp_path, *arguments, ranks=1)
+    assert code == 0, output
+    parts = re.findall(r"^(.*): (\d+) cases, 0 failed so far$", output, re.MULTILINE)
+    assert [title for title, _ in parts] == [
+        "allreduce ring, tcp, order run",
+        "other calls, tcp, order run",
+        "other calls, tcp, order canonical",
+    ]
+    assert int(parts[-1][1]) == found["cases"]
 
 
 def test_scaling_is_not_that_of_the_one_algorithm_that_could_be_simulated(tmp_path: Path) -> None:

@@ -178,6 +178,11 @@ def test_another_mpi_than_the_launchers_is_refused_before_it_aborts_the_process(
     assert package.rc.initialize is False
 
 
+def test_a_launcher_and_its_mpi_have_one_name_if_they_are_one() -> None:
+    assert launch.with_version("Open MPI", "Open MPI v4.1.4, package: Debian") == "Open MPI v4.1.4"
+    assert launch.with_version("Slurm", "MPICH Version: 4.2") == "Slurm (MPICH Version: 4.2)"
+
+
 @pytest.mark.parametrize(
     ("size", "rank"), [("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), ("PMI_SIZE", "PMI_RANK")]
 )
