@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rdmacoll.benchmarks import resnet50
-from rdmacoll.benchmarks.team_rank.tensorflow_ops import WARM_UP_STEPS, pause
+from rdmacoll.benchmarks.team_rank.tensorflow_ops import WARM_UP_STEPS, gradients_of, pause
 
 BACKWARD_S = 0.1
 WARM_UP, STEPS = WARM_UP_STEPS, 15
@@ -70,14 +70,12 @@ def _operations(tf: Any, start: Call, stop: Call) -> Traced:
     reducer = GradientReducer(name="step", op=rdmacoll.Sum)
     shapes = resnet50.shapes()
     values = [tf.fill(shape, 1.0) for shape in shapes]
-    wait = pause(tf, "wait", BACKWARD_S / sum(len(shape) > 1 for shape in shapes))
+    layers = resnet50.layers_backward(shapes)
+    wait = pause(tf, "wait", BACKWARD_S / len(layers))
 
     def traced(one: Any) -> Any:
-        gradients = list(values)
         begin = _stamp(tf, one)
-        for index in range(len(shapes) - 1, -1, -1):
-            one = wait(one) if len(shapes[index]) > 1 else one
-            gradients[index] = values[index] * one
+        gradients = gradients_of(tf, values, layers, wait, one)
         ready = [_stamp(tf, gradient) for gradient in gradients]
         sums = reducer(gradients)
         back = [_stamp(tf, sums[bucket.indices[0]]) for bucket in reducer.buckets]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def shapes(depths: tuple[int, int, int, int] = (3, 4, 6, 3)) -> list[tuple[int, ...]]:
@@ -29,3 +30,20 @@ def shapes(depths: tuple[int, int, int, int] = (3, 4, 6, 3)) -> list[tuple[int, 
 def total_bytes() -> int:
     """The size of all variables in float32, in bytes."""
     return 4 * sum(math.prod(shape) for shape in shapes())
+
+
+def layers_backward(variables: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The indices of each layer's variables, from the last layer to the first. A layer is a kernel and the
+    vectors after it. variables: the shapes.
+
+    >>> layers_backward([(7, 7, 3, 64), (64,), (64,), (2048, 1000), (1000,)])
+    [[3, 4], [0, 1, 2]]
+    >>> len(layers_backward(shapes()))
+    54
+    """
+    layers: list[list[int]] = []
+    for index, shape in enumerate(variables):
+        if len(shape) > 1:
+            layers.append([])
+        layers[-1].append(index)
+    return layers[::-1]

@@ -56,26 +56,27 @@ def tasks_of(request: StepRequest, names: Sequence[str]) -> dict[str, Task]:
     """The tasks that take turns. Each library reduces its gradients alone. Operations also run the
     backward pass and the step; those of our builds do so for every bucket size. Keys are "library what"
     and "library what bucket"."""
-    common = {
-        "shapes": resnet50.shapes(),
+    gradients = {"shapes": resnet50.shapes(), "keep": True}
+    backward = {
+        **gradients,
+        "layers": resnet50.layers_backward(resnet50.shapes()),
         "manner": request.manner,
         "backward_s": request.backward_s,
-        "keep": True,
     }
     tasks = {}
     for name in names:
         if LIBRARIES[name].group == "limit":
             tasks[name] = Task(name, {"what": "sum", "bytes": resnet50.total_bytes()})
         elif LIBRARIES[name].group == "numpy":
-            tasks[f"{name} gradients"] = Task(name, {"what": "gradients", **common})
+            tasks[f"{name} gradients"] = Task(name, {"what": "gradients", **gradients})
         else:
-            tasks[f"{name} backward"] = Task(name, {"what": "backward", **common})
+            tasks[f"{name} backward"] = Task(name, {"what": "backward", **backward})
             for bucket in request.buckets if name in BUCKETED else [None]:
                 # First the step: the engine's trials of ways take place in it, as in a training. Gradients
                 # alone are not written anew, so other ways may be the fastest.
-                for what in ("step", "gradients"):
+                for what, work in (("step", backward), ("gradients", gradients)):
                     key = f"{name} {what}" + (f" {bucket}" if bucket else "")
-                    tasks[key] = Task(name, {"what": what, "bucket_bytes": bucket, **common})
+                    tasks[key] = Task(name, {"what": what, "bucket_bytes": bucket, **work})
     return tasks
 
 

@@ -103,16 +103,15 @@ class _Step:
         # Equal on all ranks, since each call communicates.
         self.warm_up_calls = _WARM_UP_GRADIENTS if work["what"] == "gradients" else WARM_UP_STEPS
         values = library.gradients(shapes)
-        backward = pause(tf, work["manner"], work["backward_s"] / sum(len(s) > 1 for s in shapes))
+        # The backward pass, from the last layer to the first: the indices of each layer's gradients.
+        layers = work.get("layers", [])
+        backward = pause(tf, work["manner"], work["backward_s"] / len(layers)) if layers else None
         bucket_bytes = work.get("bucket_bytes")
 
         def step(one: Any) -> list[Any]:
             gradients = list(values)
-            if work["what"] != "gradients":
-                for index in range(len(shapes) - 1, -1, -1):
-                    # The gradients of a kernel and of its scale and bias become ready together.
-                    one = backward(one) if len(shapes[index]) > 1 else one
-                    gradients[index] = values[index] * one
+            if backward is not None:
+                gradients = gradients_of(tf, values, layers, backward, one)
             return library.reduce(gradients, bucket_bytes) if self._is_reduced else gradients
 
         def timed(one: Any) -> Any:
@@ -143,6 +142,28 @@ class _Step:
         results = [one.numpy() for one in self._all_sums(self._one)]
         timed = sum(results[i].flat[-1] != end for i, end in zip(self._seen, self._ends.numpy()))
         return wrong_gradients(results, self._ranks) + int(timed)
+
+
+def gradients_of(
+    tf: Any,
+    values: Sequence[Any],
+    layers: Sequence[Sequence[int]],
+    backward: Callable[[Any], Any],
+    one: Any,
+) -> list[Any]:
+    """The gradients of a backward pass: values times one. layers: the indices of each layer's gradients, from
+    the last layer to the first. backward: computes a layer's pass."""
+    gradients = list(values)
+    computed: list[Any] = []
+    for layer in layers:
+        # A layer's gradients are computed before the next layer's pass begins. Without this edge TensorFlow
+        # chooses the order, and another one in each function.
+        with tf.control_dependencies(computed):
+            one = backward(one)
+        for index in layer:
+            gradients[index] = values[index] * one
+        computed = [gradients[index] for index in layer]
+    return gradients
 
 
 def pause(tf: Any, manner: str, seconds: float) -> Callable[[Any], Any]:
