@@ -1,53 +1,37 @@
 // Engines over RDMA whose tensors are on GPUs, stepped by hand.
 #include <numeric>
 
-#include "conformance/gpu_caller.h"
+#include "conformance/gpu_engines.h"
 #include "conformance/verbs_fleet.h"
-#include "engine/engine.h"
-#include "every_kind.h"
-#include "sim/values.h"
 
 namespace rdmacoll::conformance {
 namespace {
 
 using verbs_sim::ethernet;
 using verbs_sim::GpuModel;
-using verbs_sim::SimGpus;
 
-constexpr int kRanks = 3;
+constexpr int kRanks = kGpuRanks;
 constexpr GpuWays kBoth{.sends = true, .receives = true};
 
-class RdmaGpuEngines : public testing::Test {
+class RdmaGpuEngines : public testing::Test, protected GpuEngineRanks {
  protected:
   void make(const GpuModel& gpu = {}, uint64_t seed = 81) {
     end();
+    make_gpus(gpu);
     const rdma::PeerOptions options{.chunk_bytes = 100'000, .peer_timeout = kNeverSilent};
     std::vector<VerbsRank> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
-      gpus_[rank] = std::make_unique<SimGpus>(std::vector<GpuModel>{gpu, gpu});
-      callers_[rank] = std::make_unique<GpuCaller>(*gpus_[rank]);
-      computes_[rank] = std::make_unique<CopyingCompute>(*gpus_[rank]);
       ranks.push_back({.adapters = {ethernet(rank), ethernet(rank, 1)},
                        .options = options,
                        .gpus = gpus_[rank].get()});
     }
     fleet_ = std::make_unique<VerbsFleet>(verbs_sim::FabricPolicy{.seed = seed}, ranks);
     fleet_->meet_all();
-    for (int rank = 0; rank < kRanks; ++rank) {
-      engines_.push_back(std::make_unique<Engine>(EngineParts{world_of(kRanks, rank),
-                                                              {},
-                                                              fleet_->at(rank),
-                                                              *computes_[rank],
-                                                              fleet_->pool(rank),
-                                                              steady_clock(),
-                                                              Log(LogLevel::error, rank)}));
-    }
+    for (int rank = 0; rank < kRanks; ++rank) make_engine(fleet_->at(rank), fleet_->pool(rank));
   }
   ~RdmaGpuEngines() override { end(); }
   void end() {
-    for (const auto& engine : engines_) engine->end();
-    engines_.clear();
-    for (auto& caller : callers_) caller.reset();
+    end_engines();
     if (fleet_ == nullptr) return;
     EXPECT_EQ(fleet_->fabric.counters().changed_under_way, 0u);
     for (const auto& gpus : gpus_) {
@@ -70,42 +54,9 @@ class RdmaGpuEngines : public testing::Test {
     for (int rank = 0; rank < kRanks; ++rank) total += metric(rank, name);
     return total;
   }
-  void drive(const OperationRef& operation) {
-    const Nanoseconds limit = steady_clock().now() + 20 * kSecond;
-    while (!operation->done() && steady_clock().now() < limit) {
-      for (const auto& engine : engines_) {
-        if (!operation->done()) engine->progress();
-      }
-      fleet_->step();
-    }
-    ASSERT_TRUE(operation->done()) << engines_[0]->state();
-    ASSERT_TRUE(operation->status().ok()) << operation->status().message();
-  }
-  // Runs the operation on all ranks, on GPUs where `is_on_gpu` says so, and checks its results.
-  void run(const SimOperation& operation, const std::function<bool(int)>& is_on_gpu) {
-    std::vector<SimMemory> memory(kRanks);
-    std::vector<OperationRef> operations;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      Request request = sim_request(operation, rank, rank % 2 == 0, memory[rank]);
-      if (is_on_gpu(rank)) callers_[rank]->take(static_cast<Gpu>(rank % 2), request);
-      operations.push_back(std::make_shared<Operation>(std::move(request)));
-      ASSERT_TRUE(engines_[rank]->submit(operations.back()).ok());
-    }
-    for (int rank = 0; rank < kRanks; ++rank) {
-      ASSERT_NO_FATAL_FAILURE(drive(operations[rank]));
-      if (is_on_gpu(rank)) callers_[rank]->fetch(*operations[rank]);
-      EXPECT_EQ(sim_error(operation, kRanks, rank, *operations[rank]), "") << "rank " << rank;
-    }
-    for (const auto& caller : callers_) caller->free();
-  }
-  static bool on_all(int) { return true; }
+  void step_transports() override { fleet_->step(); }
 
-  // Declared before the fleet, so that the fleet is destroyed first.
-  std::array<std::unique_ptr<SimGpus>, kRanks> gpus_;
-  std::array<std::unique_ptr<GpuCaller>, kRanks> callers_;
-  std::array<std::unique_ptr<CopyingCompute>, kRanks> computes_;
   std::unique_ptr<VerbsFleet> fleet_;
-  std::vector<std::unique_ptr<Engine>> engines_;
 };
 
 // Eager and by rendezvous: parts that are empty, short, and longer than a chunk of the simulation.
@@ -127,11 +78,7 @@ TEST_F(RdmaGpuEngines, every_kind_has_its_results) {
 TEST_F(RdmaGpuEngines, worlds_with_some_tensors_on_gpus_have_their_results) {
   for (const int alone : {0, 1, 2}) {
     make({.write_flush = WriteFlush::call}, 82 + static_cast<uint64_t>(alone));
-    for (const SimOperation& operation : every_kind(kRanks, 20'000, alone == 1)) {
-      SCOPED_TRACE(cat(name_of(operation.kind), ", rank ", alone, " alone"));
-      ASSERT_NO_FATAL_FAILURE(run(operation, [&](int rank) { return rank != alone; }));
-      ASSERT_NO_FATAL_FAILURE(run(operation, [&](int rank) { return rank == alone; }));
-    }
+    ASSERT_NO_FATAL_FAILURE(run_mixed_worlds(20'000, alone));
     EXPECT_GT(sum("bytes_direct_sent"), 0u);
     EXPECT_GT(gpus_[1]->counters().flushes, 0u) << "by the call";
     EXPECT_EQ(fleet_->fabric.counters().reads, 0u);
