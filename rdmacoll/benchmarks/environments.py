@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from rdmacoll.engine.errors import ConfigError
 
@@ -80,13 +81,22 @@ def base_python(newest: tuple[int, int]) -> str:
     )
 
 
+def _open_lock(path: Path) -> TextIO:
+    """The file of a lock. Raises ConfigError if the cache cannot have it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a+")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}. Set RDMACOLL_CACHE to a folder that can be written."
+        ) from None
+
+
 @contextmanager
 def _alone(name: str, cache: Path, report: Callable[[str], None]) -> Iterator[bool]:
     """Holds the lock of an environment. Yields whether another process had it before. The kernel releases the
-    lock when its process ends."""
-    path = cache / "peers" / f"{name}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as lock:
+    lock when its process ends. The file names the process that holds it."""
+    with _open_lock(cache / "peers" / f"{name}.lock") as lock:
         has_waited = False
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,10 +105,15 @@ def _alone(name: str, cache: Path, report: Callable[[str], None]) -> Iterator[bo
             report(f"{name}: waiting for {lock.read() or 'another process'}, which is installing it")
             fcntl.flock(lock, fcntl.LOCK_EX)
             has_waited = True
+        except OSError as error:
+            report(f"{name}: {lock.name} cannot be locked: {error.strerror}. Start no other install of it.")
         lock.truncate(0)
         lock.write(f"process {os.getpid()} on {os.uname().nodename}")
         lock.flush()
-        yield has_waited
+        try:
+            yield has_waited
+        finally:
+            lock.truncate(0)
 
 
 def install(name: str, cache: Path, report: Callable[[str], None]) -> None:

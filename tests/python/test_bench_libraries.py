@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -128,6 +129,40 @@ def test_one_process_installs_an_environment_at_a_time(tmp_path, monkeypatch, su
         assert begun[0] == "first"
         assert "MainThread" in begun
         assert "mpich: installing into" in reports[1]
+
+
+def test_the_lock_of_an_environment_names_no_process_that_has_ended(tmp_path, monkeypatch):
+    lock = tmp_path / "peers" / "mpich.lock"
+    at_work = []
+
+    def run(name, command):
+        environments.folder_of("mpich", tmp_path).mkdir(exist_ok=True)
+        at_work.append(lock.read_text())
+
+    monkeypatch.setattr(environments, "_run", run)
+    environments.install("mpich", tmp_path, lambda _: None)
+    assert at_work[0] == f"process {os.getpid()} on {os.uname().nodename}"
+    assert lock.read_text() == ""
+
+
+def test_a_cache_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "peers").touch()
+    with pytest.raises(ConfigError, match=r"mpich\.lock cannot be written: .*Set RDMACOLL_CACHE to a folder"):
+        environments.install("mpich", tmp_path, lambda _: None)
+
+
+def test_an_environment_is_installed_where_files_have_no_locks(tmp_path, monkeypatch):
+    def flock(file, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    reports = []
+    monkeypatch.setattr(environments.fcntl, "flock", flock)
+    monkeypatch.setattr(
+        environments, "_run", lambda *_: environments.folder_of("mpich", tmp_path).mkdir(exist_ok=True)
+    )
+    environments.install("mpich", tmp_path, reports.append)
+    assert "mpich.lock cannot be locked: No locks available" in reports[0]
+    assert environments.python_of("mpich", tmp_path) is not None
 
 
 def test_a_python_that_is_too_new_is_said(monkeypatch):
