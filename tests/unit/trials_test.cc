@@ -254,7 +254,6 @@ TEST_F(TrialsOfSums, do_not_count_times_of_another_round) {
   EXPECT_EQ(run(1, kMiB, times(200, 100)), "R");
 }
 
-// The ways of before do not count: neither the choice, nor the times of sums that still run.
 // A rank that has joined sends no readiness, and may take part in many trials meanwhile.
 TEST(TimesOfTrials, are_bounded_and_the_newest_ones_stay) {
   TrialTimes times;
@@ -266,6 +265,7 @@ TEST(TimesOfTrials, are_bounded_and_the_newest_ones_stay) {
   EXPECT_EQ(taken.back().sequence, kTrials - 1);
 }
 
+// The ways of before do not count: neither the choice, nor the times of sums that still run.
 TEST_F(TrialsOfSums, take_place_again) {
   EXPECT_EQ(run(kAll + 1, kMiB, times(1000, 100)).back(), 'R');
   trials_.restart();
