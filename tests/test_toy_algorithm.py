@@ -108,7 +108,7 @@ def test_the_selftest_runs_it(tmp_path: Path, environment: dict[str, str]) -> No
     words = ("selftest", "--transport", "tcp", "--algorithm", "toy")
     code, found, output = command_line(tmp_path, *words, ranks=3, env=environment)
     assert code == 0, output
-    assert "toy tcp canonical:" in output
+    assert "allreduce toy, tcp, order canonical:" in output
     assert found["cases"] > 100
 
 
