@@ -2,7 +2,9 @@
 #include "probe/profile_file.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -170,6 +172,21 @@ TEST_F(ProfileFile, that_cannot_be_written_is_told_with_the_cure) {
   EXPECT_EQ(found.source, Source::measured);
   EXPECT_NE(found.note.find("cannot be kept in " + path()), std::string::npos) << found.note;
   EXPECT_NE(found.note.find("Set RDMACOLL_PROFILE"), std::string::npos) << found.note;
+}
+
+// The first write takes a part of the text, as on a disk that becomes full.
+TEST_F(ProfileFile, that_does_not_fit_is_told_with_its_cause) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{10, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const FoundProfile found = find();
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, handler);
+  EXPECT_NE(found.note.find("cannot be kept in " + path() + ": file too large"), std::string::npos)
+      << found.note;
+  EXPECT_EQ(files(), 0);
 }
 
 TEST_F(ProfileFile, that_is_a_pipe_or_a_folder_holds_nobody_up) {
