@@ -26,7 +26,7 @@ _LAUNCHED = "HOROVOD_RANK"
 _REASONS = {
     "operations start as soon as all ranks are ready": "CYCLE_TIME",
     "the engine has no cycles": "TIMELINE_MARK_CYCLES",
-    "algorithms and sizes follow from the links, without trials": "AUTOTUNE AUTOTUNE_LOG "
+    "rdmacoll tries ways by itself, see RDMACOLL_TUNE": "AUTOTUNE AUTOTUNE_LOG "
     "AUTOTUNE_WARMUP_SAMPLES AUTOTUNE_STEPS_PER_SAMPLE AUTOTUNE_BAYES_OPT_MAX_SAMPLES "
     "AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
     "all operations that repeat are remembered": "CACHE_CAPACITY",
