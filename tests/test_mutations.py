@@ -35,6 +35,7 @@ SOURCES = (
 # By kind of bug: the patched program, and the tests that run for a patch.
 TESTS = {
     "rdma": ("conformance_tests", "Rdma*:*/verbs_*"),
+    "shm": ("conformance_tests", "Shm*"),
     "ps": ("conformance_tests", "*/ParameterServer*"),
     "agreement": ("unit_tests", "AgreementOfRanks*:Decisions*:Plans*:TrialsOfSums*"),
     "trials": ("sim_tests", "TrialsOfJobs*"),
@@ -233,13 +234,14 @@ def test_the_copy_has_what_its_tests_include() -> None:
 
 def test_there_are_planted_bugs() -> None:
     assert len(patches("rdma")) >= 24
+    assert len(patches("shm")) >= 1
     assert len(patches("ps")) >= 11
     assert len(patches("agreement")) >= 5
     assert len(patches("trials")) >= 3
     assert len(patches("gate")) >= 6
     assert len(patches("kernels")) >= 6
     assert len(patches("cuda")) >= 12
-    assert len(patches("gpu_views")) >= 7
+    assert len(patches("gpu_views")) >= 8
     assert len(patches("engine")) >= 12
     for patch in patches("engine"):
         assert seeds_of(patch) <= 1000, patch.name

@@ -200,8 +200,9 @@ void Fabric::stop_views(int peer) {
 }
 
 std::string Fabric::end_of(int peer) {
-  Transport* const to = connected(peer);
-  return to == nullptr ? "" : to->end_of(peer);
+  const Peer& found = peers_.at(static_cast<std::size_t>(peer));
+  const bool was_connected = found.connected != nullptr || found.state == State::failed;
+  return was_connected && found.route != nullptr ? found.route->end_of(peer) : "";
 }
 
 // Progress.

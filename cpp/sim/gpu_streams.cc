@@ -11,6 +11,7 @@ namespace {
 
 // A copy takes up to this long behind those before it.
 constexpr uint64_t kCopyMax = 300 * kMicrosecond;
+constexpr double kDelayed = 0.1;
 // So many polls at one time are those of a rank that waits in a loop.
 constexpr int kPollsMax = 100;
 
@@ -61,11 +62,12 @@ Status SimPlaceInStream::follow(const GpuEnd& end) {
   return {};
 }
 
-SimLanes::SimLanes(SimNetwork& network, int rank, const SimGpus& gpus, std::function<void()> wake,
-                   std::function<void()> moved)
+SimLanes::SimLanes(SimNetwork& network, int rank, const SimGpus& gpus, Nanoseconds delay_max,
+                   std::function<void()> wake, std::function<void()> moved)
     : network_(network),
       rank_(rank),
       gpus_(gpus),
+      delay_max_(delay_max),
       wake_(std::move(wake)),
       moved_(std::move(moved)) {}
 
@@ -87,6 +89,9 @@ void SimLanes::enqueue(const ComputeJob& job) {
   Lane& lane = lanes_[{gpu, is_to_host}];
   const Nanoseconds begin = std::max(network_.clock().now(), lane.empty() ? 0 : lane.back().due);
   late.due = begin + static_cast<Nanoseconds>(network_.random()() % kCopyMax);
+  if (delay_max_ > 0 && network_.chance(kDelayed)) {
+    late.due += static_cast<Nanoseconds>(network_.random()() % static_cast<uint64_t>(delay_max_));
+  }
   lane.push_back(std::move(late));
   network_.at(lane.back().due, [this, is_alive = is_alive_] {
     if (*is_alive && !network_.is_dead(rank_)) run_due();

@@ -70,9 +70,10 @@ class SimPlaceInStream final : public StreamOrder {
 // The engine's streams of one rank: one for each GPU and direction.
 class SimLanes {
  public:
-  // `wake`: wakes the sleeping engine. `moved`: called after each piece of work.
-  SimLanes(SimNetwork& network, int rank, const SimGpus& gpus, std::function<void()> wake,
-           std::function<void()> moved);
+  // `delay_max`: some pieces of work take up to this much longer. `wake`: wakes the sleeping
+  // engine. `moved`: called after each piece of work.
+  SimLanes(SimNetwork& network, int rank, const SimGpus& gpus, Nanoseconds delay_max,
+           std::function<void()> wake, std::function<void()> moved);
   ~SimLanes() { *is_alive_ = false; }
   SimLanes(const SimLanes&) = delete;
   SimLanes& operator=(const SimLanes&) = delete;
@@ -105,6 +106,7 @@ class SimLanes {
   SimNetwork& network_;
   const int rank_;
   const SimGpus& gpus_;
+  const Nanoseconds delay_max_;
   const std::function<void()> wake_, moved_;
   std::map<std::pair<Gpu, bool>, Lane> lanes_;  // by GPU, and whether it copies to the host
   std::vector<std::pair<uint64_t, Status>> done_;

@@ -65,7 +65,8 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, 
   if (script.records_ends) {
     for (Gpu gpu = 0; gpu < SimGpus::kGpus; ++gpu) streams_.emplace_back(network.clock());
     lanes_ = std::make_unique<SimLanes>(
-        network, rank, gpus_, [&transport] { transport.ring(); }, [this] { advance_streams(); });
+        network, rank, gpus_, script.gpu_delay_max, [&transport] { transport.ring(); },
+        [this] { advance_streams(); });
     compute_.use(*lanes_, script.gpus == GpuUse::none);
   }
   engine_ = std::make_unique<Engine>(EngineParts{world_of(script, rank), config_of(script),

@@ -353,6 +353,7 @@ SimScript make_script(uint64_t seed) {
   if (script.gpus != GpuUse::none && !script.direct.ways.any()) make_ipc(seed, script);
   script.records_ends = !script.shares_results &&
                         RandomSource(seed, 17).chance(script.gpus == GpuUse::none ? 0.15 : 0.6);
+  if (script.records_ends && script.ipc.is_on) make_delays(seed, script);
   script.tries_ways = RandomSource(seed, 14).chance(0.4);
   script.looks_again = script.tries_ways && RandomSource(seed, 15).chance(0.5);
   RandomSource ends(seed, 11);

@@ -103,6 +103,9 @@ struct SimScript {
   // Operations on GPUs end when their work is enqueued. Without GPUs all operations do, as if GPUs
   // shared the memory of the host, and read that of peers.
   bool records_ends = false;
+  // Some pieces of work on GPUs take up to this much longer than the others, as behind kernels of
+  // the program.
+  Nanoseconds gpu_delay_max = 0;
   SimDirect direct;
   SimIpc ipc;
   bool shares_results = false;  // for allreduce, if all ranks are on one node
@@ -153,5 +156,8 @@ SimScript make_script(uint64_t seed);
 void make_direct(uint64_t seed, SimScript& script);
 // Lets ranks of a node read memory of each other's GPUs.
 void make_ipc(uint64_t seed, SimScript& script);
+// Lets pieces of work on GPUs take longer than the news of a failure, and than a leaving rank
+// waits.
+void make_delays(uint64_t seed, SimScript& script);
 
 }  // namespace rdmacoll

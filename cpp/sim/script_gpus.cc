@@ -33,6 +33,12 @@ void make_ipc(uint64_t seed, SimScript& script) {
   script.ipc.refused = random.chance(0.2) ? 0.3 : 0;
 }
 
+void make_delays(uint64_t seed, SimScript& script) {
+  RandomSource random(seed, 19);
+  if (random.chance(0.7)) return;
+  script.gpu_delay_max = random.one_of(std::array<Nanoseconds, 3>{20, 300, 1000}) * kMillisecond;
+}
+
 bool SimScript::is_on_gpu(int rank, std::size_t index) const {
   switch (gpus) {
     case GpuUse::none:

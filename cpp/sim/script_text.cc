@@ -83,6 +83,7 @@ std::string SimScript::text() const {
       !records_ends          ? ""
       : gpus == GpuUse::none ? ", recorded ends"
                              : " with recorded ends",
+      gpu_delay_max > 0 ? cat(", late by ", gpu_delay_max / kMillisecond, " ms") : "",
       text_of(direct),
       !ipc.is_on          ? ""
       : ipc.shares_arrays ? ", peers read arrays of GPUs"

@@ -137,7 +137,8 @@ class Transport {
   // This rank reads no view of the peer any more. The peer may free its memory on GPUs.
   virtual void stop_views(int /*peer*/) {}
   // Looks now whether the peer has ended. Its memory on GPUs goes with it, so this is asked behind
-  // each read of that. Returns the cause, or "". Sink::peer_failed follows later, as always.
+  // each read of that. Returns the cause, or "". Sink::peer_failed follows later, as always. From
+  // then on the cause stays, since reads that have begun before may still end.
   virtual std::string end_of(int /*peer*/) { return ""; }
 
   // Memory of the caller, outside the pool, whose address is stable until it is unpinned. Devices

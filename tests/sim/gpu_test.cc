@@ -229,6 +229,29 @@ TEST_P(SharedGpus, a_rank_that_is_killed_is_named) {
   EXPECT_GT(failed, seeds(200) / 2);
 }
 
+// GPUs read for longer than the news of a failure takes, so ranks learn of the end of a peer while
+// they still read its memory. Some ranks leave, or have said so.
+TEST_P(SharedGpus, a_rank_that_is_killed_while_gpus_are_late_is_named) {
+  uint64_t on_gpus = 0, failed = 0;
+  for (uint64_t seed = 1; seed <= seeds(400); ++seed) {
+    SimScript script = script_of(seed, "", GetParam());
+    make_ipc(seed, script);
+    script.ranks = 4;
+    script.phases.assign(3, every_kind(script.ranks, 12, false));
+    script.records_ends = true;
+    script.gpu_delay_max = 300 * kMillisecond;
+    script.fault = Fault::kill;
+    script.victim = static_cast<int>(seed % 4);
+    script.fault_at = static_cast<Nanoseconds>(seed) * 3 * kSecond / seeds(400);
+    const SimOutcome outcome = simulate(script);
+    ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
+    on_gpus += outcome.on_gpus;
+    failed += outcome.failed;
+  }
+  EXPECT_GT(on_gpus, seeds(200));
+  EXPECT_GT(failed, seeds(100));
+}
+
 // A rank without a GPU opens none, so peers of it stage everything.
 INSTANTIATE_TEST_SUITE_P(ranks, SharedGpus, testing::Values(GpuUse::all, GpuUse::some),
                          [](const auto& info) { return name_of(info.param); });

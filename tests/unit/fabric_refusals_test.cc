@@ -190,7 +190,11 @@ TEST(FabricRefusals, the_end_of_a_peer_is_reported_once_by_every_other) {
     for (const int survivor : {0, 2}) {
       EXPECT_EQ(cluster.events[survivor].failures.size(), 1u);
       ASSERT_EQ(cluster.events[survivor].failures[1].size(), 1u);
-      EXPECT_THAT(cluster.events[survivor].failures[1][0], HasSubstr("connection"));
+      const std::string& cause = cluster.events[survivor].failures[1][0];
+      EXPECT_THAT(cause, HasSubstr("connection"));
+      const bool has_views = transport == std::string_view("shm");
+      EXPECT_EQ(cluster.fabrics[survivor]->end_of(1), has_views ? cause : "");
+      EXPECT_EQ(cluster.fabrics[survivor]->end_of(2 - survivor), "");
       EXPECT_TRUE(cluster.fabrics[survivor]->post_control(1, bytes_of("x")).ok());
       EXPECT_TRUE(cluster.fabrics[survivor]->is_connected(2 - survivor));
     }

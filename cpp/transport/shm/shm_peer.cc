@@ -165,6 +165,7 @@ void ShmPeer::check_socket(Sink& sink) {
 }
 
 std::string ShmPeer::end() const {
+  if (state_ == State::failed) return cause_;
   std::byte byte{};
   const ssize_t got = ::recv(socket_.get(), &byte, sizeof byte, MSG_DONTWAIT | MSG_PEEK);
   if (got > 0 && byte != kEnded) return "";  // check_socket() reports it
@@ -278,6 +279,7 @@ void ShmPeer::close() {
 void ShmPeer::fail(Sink& sink, const std::string& cause) {
   if (state_ == State::failed) return;
   close();
+  cause_ = cause;
   sink.peer_failed(rank_, cause);
 }
 

@@ -58,7 +58,7 @@ class ShmPeer {
   }
   // Call when the socket is readable, or during the handshake.
   void check_socket(Sink& sink);
-  // The cause of the peer's end, if its socket tells of one now, or "".
+  // The cause of the peer's end, if it was reported or if its socket tells of one now, or "".
   std::string end() const;
   void keep_alive(Nanoseconds now, Sink& sink);
   bool arm();
@@ -94,6 +94,7 @@ class ShmPeer {
   const int rank_;
   const bool dialer_;
   State state_ = State::greeting;
+  std::string cause_;  // why the peer has ended, once that was reported
   Fd socket_;
   SocketMessage message_;
   Status prepared_;  // success if rank_state_.epoll watches the socket and the dialer has a channel

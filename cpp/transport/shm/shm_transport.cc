@@ -155,7 +155,7 @@ void ShmTransport::stop_views(int peer) {
 }
 
 std::string ShmTransport::end_of(int peer) {
-  const ShmPeer* const found = usable(peer);
+  const auto& found = peers_.at(static_cast<std::size_t>(peer));
   return found == nullptr ? "" : found->end();
 }
 
