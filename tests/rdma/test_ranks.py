@@ -23,7 +23,20 @@ def test_memory_of_prepared_calls_is_reached_where_it_lies(run_scene: SceneRunne
 
 def test_arrays_in_memory_of_gpus_are_staged(run_scene: SceneRunner) -> None:
     fake_driver()  # a guest compiles slowly
-    run_scene("scene_gpu", timeout_s=400)
+    run_scene(
+        "scene_gpu",
+        "check_arrays_of_gpus_are_staged",
+        "check_every_kind_of_collective",
+        "check_the_direct_way_that_is_off_loses_nothing",
+        "check_a_forced_way_is_an_error_with_its_reason",
+        timeout_s=400,
+    )
+
+
+@pytest.mark.slow
+def test_all_collectives_of_arrays_in_memory_of_gpus_equal_numpy(run_scene: SceneRunner) -> None:
+    fake_driver()
+    run_scene("scene_gpu", "check_all_dtypes_and_operators", timeout_s=360)
 
 
 def test_a_small_pool_serves_large_tensors(run_scene: SceneRunner) -> None:
