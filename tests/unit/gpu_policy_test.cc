@@ -113,6 +113,24 @@ TEST(GpuPolicy, decides_every_case_with_its_sentence) {
   }
 }
 
+// A line "# machine: source", or "# machine: made up: ...".
+TEST(GpuPolicy, has_200_cases_of_machines_with_a_source) {
+  std::map<std::string, bool> has_source;
+  std::ifstream stream(RC_TEST_DATA "/gpu_policy_cases.txt");
+  for (std::string line; std::getline(stream, line);) {
+    const std::size_t end = line.find(": ");
+    if (!line.starts_with("# ") || end == line.npos) continue;
+    const std::string_view text = std::string_view(line).substr(end + 2);
+    has_source[line.substr(2, end - 2)] = !text.starts_with("made up: ");
+  }
+  int cited = 0;
+  for (Row row : rows()) {
+    ASSERT_TRUE(has_source.contains(row["machine"])) << row["machine"];
+    cited += has_source[row["machine"]] ? 1 : 0;
+  }
+  EXPECT_GE(cited, 200);
+}
+
 TEST(GpuPolicy, says_for_each_staged_direction_what_would_change_it) {
   for (const Row& row : rows()) {
     const Decision decision = decide(facts_of(row));
