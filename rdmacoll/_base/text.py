@@ -24,3 +24,15 @@ def bytes_text(count: int) -> str:
         if count >= SIZE_SUFFIXES[suffix] and count % SIZE_SUFFIXES[suffix] == 0:
             return f"{count // SIZE_SUFFIXES[suffix]}{suffix}"
     return str(count)
+
+
+def moved_text(count: int) -> str:
+    """Bytes that have been moved, in the unit that fits.
+
+    >>> moved_text(12), moved_text(6400), moved_text(25_400_000), moved_text(3_000_000_000_000)
+    ('12 B', '6.4 kB', '25.4 MB', '3000.0 GB')
+    """
+    for size, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"

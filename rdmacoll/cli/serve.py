@@ -10,7 +10,7 @@ import click
 
 from rdmacoll._abi.library import load
 from rdmacoll._abi.settings import Values
-from rdmacoll._base.text import counted
+from rdmacoll._base.text import counted, moved_text
 from rdmacoll._start import bootstrap
 from rdmacoll._world import world
 from rdmacoll.cli.report import Findings, command, print_here
@@ -83,10 +83,10 @@ class _Report:
         """Prints the counters in one line."""
         if not self._has_polled:
             return
-        received, sent = (self.found[name] / 1e6 for name in ("bytes_received", "bytes_sent"))
+        received, sent = (moved_text(self.found[name]) for name in ("bytes_received", "bytes_sent"))
         print_here(
-            f"server {self.found['server']}: {counted(self.found['steps'], 'step')}, {received:.1f} MB "
-            f"received, {sent:.1f} MB sent, {counted(self.found['waiting_workers'], 'worker')} waiting"
+            f"server {self.found['server']}: {counted(self.found['steps'], 'step')}, {received} "
+            f"received, {sent} sent, {counted(self.found['waiting_workers'], 'worker')} waiting"
         )
 
 

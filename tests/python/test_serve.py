@@ -50,6 +50,7 @@ def test_servers_by_hand_say_whom_they_serve_and_what_they_did(tmp_path):
         assert found["steps"] == 21
         received += found["bytes_received"]
         assert f"server {task}: 21 steps, " in output
+        assert f"{found['bytes_received'] / 1000:.1f} kB received, " in output
         assert "0 workers waiting" in output
     assert received == 2 * 21 * 1000 * 8  # from two workers
 
