@@ -8,6 +8,7 @@
 #include <set>
 
 #include "conformance/ps_fleet.h"
+#include "own_path.h"
 
 namespace rdmacoll::conformance {
 namespace {
@@ -86,7 +87,7 @@ TEST_P(ParameterServerState, takes_gradients_in_separate_memory_and_calls_back_w
 // Calls that began before a restore were meant for the replaced values. The server no longer has
 // their learning rates.
 TEST_P(ParameterServerState, drops_what_a_restore_has_overtaken) {
-  const std::string path = testing::TempDir() + "overtaken_" + GetParam().name;
+  const std::string path = own_path("overtaken_" + std::string(GetParam().name));
   open(3, 1);
   constexpr std::size_t kRows = 3000, kColumns = 4;
   const std::vector<float> start(kRows * kColumns, 1);

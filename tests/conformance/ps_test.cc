@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "conformance/ps_fleet.h"
+#include "own_path.h"
 
 namespace rdmacoll::conformance {
 namespace {
@@ -316,7 +317,7 @@ TEST_P(ParameterServer, hangs_up_on_nonsense) {
 }
 
 TEST_P(ParameterServer, comes_back_from_what_it_saved) {
-  const std::string path = testing::TempDir() + "ps_" + GetParam().name;
+  const std::string path = own_path("ps_" + std::string(GetParam().name));
   open(2, 2);
   begin(kSpecs, values_of_specs(0), "optimizer=adam\ninitial_learning_rate=1\n");
   auto gradient = values_of_specs(1), then = values_of_specs(0), again = values_of_specs(0);

@@ -9,6 +9,7 @@
 #include "algorithm_names.h"
 #include "base/text.h"
 #include "collectives/choose.h"
+#include "own_path.h"
 
 namespace rdmacoll {
 namespace {
@@ -29,7 +30,7 @@ TEST(LinkRate, is_that_of_the_interface_on_whose_network_the_peer_is) {
 }
 
 TEST(LinkRate, is_unknown_where_the_kernel_does_not_say_it) {
-  const std::filesystem::path root = std::filesystem::path(testing::TempDir()) / "link_rate_test";
+  const std::filesystem::path root = own_path("link_rate");
   std::filesystem::remove_all(root);
   const auto write = [&](const char* interface, const char* text) {
     std::filesystem::create_directories(root / interface);

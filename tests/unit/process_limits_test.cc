@@ -13,6 +13,7 @@
 #include "api/quota_share.h"
 #include "base/cgroup.h"
 #include "base/text.h"
+#include "own_path.h"
 
 namespace rdmacoll {
 namespace {
@@ -105,7 +106,7 @@ class Machine : public testing::Test {
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << text;
   }
-  const std::string root = testing::TempDir() + "limits";
+  const std::string root = own_path("limits");
 };
 
 TEST_F(Machine, says_the_least_limit_of_the_groups_above) {

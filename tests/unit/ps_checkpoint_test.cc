@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "own_path.h"
 #include "ps/checkpoint.h"
 #include "unit/no_descriptors.h"
 
@@ -66,7 +67,7 @@ class Checkpoints : public testing::Test {
   }
 
   const std::string path = checkpoint_path(
-      testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name(), 1, 2);
+      own_path(testing::UnitTest::GetInstance()->current_test_info()->name()), 1, 2);
 };
 
 TEST_F(Checkpoints, bring_back_values_slots_and_steps) {
