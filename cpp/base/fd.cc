@@ -49,6 +49,17 @@ void Fd::release() {
   }
 }
 
+bool write_all(const Fd& file, const void* data, std::size_t bytes) {
+  const auto* const from = static_cast<const std::byte*>(data);
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t written = ::write(file.get(), from + done, bytes - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    done += static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
 void close_all_descriptors_in_child() {
   const int saved_errno = errno;
   for (std::size_t fd = 0; fd < kDescriptorsMax; ++fd) {

@@ -3,6 +3,7 @@
 // open would hide the death of its parent from the other ranks.
 #pragma once
 
+#include <cstddef>
 #include <utility>
 
 namespace rdmacoll {
@@ -30,6 +31,10 @@ class Fd {
  private:
   int fd_ = -1;
 };
+
+// Writes all bytes to a file, also where the kernel takes a part of them at a time: before a disk
+// is full, or a limit reached. Returns false with errno set.
+bool write_all(const Fd& file, const void* data, std::size_t bytes);
 
 // Closes every live Fd. Called by the child side of pthread_atfork; async-signal-safe.
 void close_all_descriptors_in_child();

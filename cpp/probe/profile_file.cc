@@ -59,17 +59,6 @@ std::optional<std::string> read_file(const std::string& path, std::string& probl
   return text;
 }
 
-// Returns false with errno set. A disk that becomes full takes only a part of a write.
-bool write_all(const Fd& file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t got = ::write(file.get(), text.data(), text.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(got));
-  }
-  return true;
-}
-
 // Follows symbolic links, also to a file that does not exist yet. Returns "" for a circle.
 std::filesystem::path without_links(std::filesystem::path path) {
   for (int links = 0; links < kLinksMax; ++links) {
@@ -95,7 +84,8 @@ std::string write_file(const std::string& name, const std::string& text) {
   std::string draft = path + "." + std::string(6, 'X');
   Fd file(::mkostemp(draft.data(), O_CLOEXEC));
   if (!file) return error_text(errno);
-  const bool is_written = write_all(file, text) && ::fchmod(file.get(), 0644) == 0;
+  const bool is_written =
+      write_all(file, text.data(), text.size()) && ::fchmod(file.get(), 0644) == 0;
   const int problem = errno;
   file.reset();
   if (is_written && ::rename(draft.c_str(), path.c_str()) == 0) return "";

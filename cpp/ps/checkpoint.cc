@@ -53,11 +53,11 @@ Status not_read(const std::string& path, int error) {
 
 Status transfer(const Fd& file, std::byte* data, std::size_t bytes, bool writes,
                 const std::string& path) {
+  if (writes) return write_all(file, data, bytes) ? Status{} : not_written(path, errno);
   for (std::size_t done = 0; done < bytes;) {
-    const ssize_t moved = writes ? ::write(file.get(), data + done, bytes - done)
-                                 : ::read(file.get(), data + done, bytes - done);
+    const ssize_t moved = ::read(file.get(), data + done, bytes - done);
     if (moved < 0 && errno == EINTR) continue;
-    if (moved < 0) return writes ? not_written(path, errno) : not_read(path, errno);
+    if (moved < 0) return not_read(path, errno);
     if (moved == 0) return refuse(path, "it ends too early. Take another one.");
     done += static_cast<std::size_t>(moved);
   }
