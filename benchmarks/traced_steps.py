@@ -224,8 +224,8 @@ def _model(tf: Any) -> Any:
     import keras
 
     shapes = resnet50.shapes()
-    kernels = [index for index, shape in enumerate(shapes) if len(shape) > 1]
-    seconds = BACKWARD_S / len(kernels)
+    layers = resnet50.layers_backward(shapes)[::-1]
+    seconds = BACKWARD_S / len(layers)
 
     def nap(one: Any) -> Any:
         time.sleep(seconds)
@@ -254,5 +254,5 @@ def _model(tf: Any) -> Any:
 
             return same(inputs, *(tf.convert_to_tensor(weight) for weight in self._own))
 
-    layers = [Waiting(shapes[begin:end]) for begin, end in zip(kernels, [*kernels[1:], len(shapes)])]
-    return keras.Sequential([keras.Input((1,), batch_size=1), *layers])
+    waiting = [Waiting([shapes[index] for index in layer]) for layer in layers]
+    return keras.Sequential([keras.Input((1,), batch_size=1), *waiting])

@@ -11,7 +11,7 @@ namespace rdmacoll {
 namespace {
 
 constexpr uint64_t kLateMax = 2 * kMillisecond;  // a task of the thread ends by then
-constexpr std::size_t kPiece = 64;
+constexpr std::size_t kSlabAlignment = 64;
 constexpr std::size_t kSlabsMax = 3;
 constexpr uint64_t kArraysBytes = 256 << 10;
 
@@ -65,7 +65,7 @@ void SimGpuWork::enable(Gpu gpu) {
 }
 
 std::byte* SimGpuWork::take(Slab& slab, uint64_t bytes) {
-  const auto offset = slab.free.take(std::max<uint64_t>(bytes, 1), kPiece);
+  const auto offset = slab.free.take(std::max<uint64_t>(bytes, 1), kSlabAlignment);
   if (!offset) return nullptr;
   std::byte* const memory = slab.memory.get() + *offset;
   slab.live[memory] = std::max<uint64_t>(bytes, 1);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -188,14 +189,36 @@ TEST(DirectOnGpusWithFaults, name_the_rank) {
 
 // ---- ranks that read memory of each other's GPUs ----
 
-class SharedGpus : public testing::TestWithParam<GpuUse> {};
+class SharedGpus : public testing::TestWithParam<GpuUse> {
+ protected:
+  // Runs `phases` phases of every kind with `count` seeds, and kills a rank within `limit`. `set`
+  // changes the script of a seed.
+  void kill_a_rank(uint64_t count, int ranks, std::size_t phases, Nanoseconds limit,
+                   const std::function<void(uint64_t, SimScript&)>& set) {
+    for (uint64_t seed = 1; seed <= count; ++seed) {
+      SimScript script = script_of(seed, "", GetParam());
+      make_ipc(seed, script);
+      script.ranks = ranks;
+      script.phases.assign(phases, every_kind(ranks, 12, false));
+      script.fault = Fault::kill;
+      script.victim = static_cast<int>(seed % static_cast<uint64_t>(ranks));
+      script.fault_at = static_cast<Nanoseconds>(seed) * limit / static_cast<Nanoseconds>(count);
+      set(seed, script);
+      const SimOutcome outcome = simulate(script);
+      ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
+      on_gpus_ += outcome.on_gpus;
+      failed_ += outcome.failed;
+    }
+  }
+
+  uint64_t on_gpus_ = 0, failed_ = 0;
+};
 
 TEST_P(SharedGpus, every_kind_is_right_with_every_algorithm) {
-  constexpr uint64_t kFirst = 9000;
-  uint64_t seed = kFirst, on_gpus = 0, in_place = 0;
+  uint64_t seed = 9000, on_gpus = 0, in_place = 0;
   for (const AlgorithmRow& row : algorithm_table()) {
     if (row.result != AlgorithmRow::Result::sum || row.by_servers) continue;
-    for (unsigned i = 0; i < seeds(12); ++i, ++seed) {
+    for (unsigned i = 0; i < seeds(24); ++i, ++seed) {
       SimScript script = script_of(seed, std::string(row.name), GetParam());
       make_ipc(seed, script);
       script.records_ends = seed % 2 == 0;
@@ -205,54 +228,27 @@ TEST_P(SharedGpus, every_kind_is_right_with_every_algorithm) {
       in_place += script.ipc.shares_arrays ? outcome.on_gpus : 0;
     }
   }
-  // Also of the few scripts that a sanitized build runs.
-  const uint64_t scripts = seed - kFirst;
-  EXPECT_GT(on_gpus, 3 * scripts);
-  EXPECT_GT(in_place, scripts);
+  EXPECT_GT(on_gpus, seeds(400));
+  EXPECT_GT(in_place, seeds(100));
 }
 
 // The memory of a killed rank's GPUs is lost at once. No rank may make a result of it.
 TEST_P(SharedGpus, a_rank_that_is_killed_is_named) {
-  uint64_t on_gpus = 0, failed = 0;
-  for (uint64_t seed = 1; seed <= seeds(200); ++seed) {
-    SimScript script = script_of(seed, "", GetParam());
-    make_ipc(seed, script);
-    script.ranks = 3;
-    script.phases.assign(6, every_kind(script.ranks, 12, false));
-    script.records_ends = seed % 2 == 0;
-    script.fault = Fault::kill;
-    script.victim = static_cast<int>(seed % 3);
-    script.fault_at = static_cast<Nanoseconds>(seed) * 12 * kMillisecond / seeds(200);
-    const SimOutcome outcome = simulate(script);
-    ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
-    on_gpus += outcome.on_gpus;
-    failed += outcome.failed;
-  }
-  EXPECT_GT(on_gpus, seeds(200));
-  EXPECT_GT(failed, seeds(200) / 2);
+  kill_a_rank(seeds(200), 3, 6, 12 * kMillisecond,
+              [](uint64_t seed, SimScript& script) { script.records_ends = seed % 2 == 0; });
+  EXPECT_GT(on_gpus_, seeds(200));
+  EXPECT_GT(failed_, seeds(200) / 2);
 }
 
 // GPUs read for longer than the news of a failure takes, so ranks learn of the end of a peer while
 // they still read its memory. Some ranks leave, or have said so.
 TEST_P(SharedGpus, a_rank_that_is_killed_while_gpus_are_late_is_named) {
-  uint64_t on_gpus = 0, failed = 0;
-  for (uint64_t seed = 1; seed <= seeds(400); ++seed) {
-    SimScript script = script_of(seed, "", GetParam());
-    make_ipc(seed, script);
-    script.ranks = 4;
-    script.phases.assign(3, every_kind(script.ranks, 12, false));
+  kill_a_rank(seeds(400), 4, 3, 3 * kSecond, [](uint64_t, SimScript& script) {
     script.records_ends = true;
     script.gpu_delay_max = 300 * kMillisecond;
-    script.fault = Fault::kill;
-    script.victim = static_cast<int>(seed % 4);
-    script.fault_at = static_cast<Nanoseconds>(seed) * 3 * kSecond / seeds(400);
-    const SimOutcome outcome = simulate(script);
-    ASSERT_EQ(fault_of(outcome), "") << "seed " << seed << ": " << outcome.scenario;
-    on_gpus += outcome.on_gpus;
-    failed += outcome.failed;
-  }
-  EXPECT_GT(on_gpus, seeds(200));
-  EXPECT_GT(failed, seeds(100));
+  });
+  EXPECT_GT(on_gpus_, seeds(200));
+  EXPECT_GT(failed_, seeds(100));
 }
 
 // A rank without a GPU opens none, so peers of it stage everything.

@@ -109,9 +109,7 @@ class _Step:
         bucket_bytes = work.get("bucket_bytes")
 
         def step(one: Any) -> list[Any]:
-            gradients = list(values)
-            if backward is not None:
-                gradients = gradients_of(tf, values, layers, backward, one)
+            gradients = gradients_of(tf, values, layers, backward, one) if backward else list(values)
             return library.reduce(gradients, bucket_bytes) if self._is_reduced else gradients
 
         def timed(one: Any) -> Any:
