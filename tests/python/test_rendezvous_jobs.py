@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import socket
 import threading
 import time
@@ -46,6 +47,17 @@ def wait_for(meeting: Meeting, key: str) -> RdmacollError:
     return meeting.results[key]
 
 
+def wait_for_listener(meeting: Meeting) -> None:
+    host, port = meeting.address.split(":")
+    end = time.monotonic() + 20
+    while True:
+        try:
+            return socket.create_connection((host, int(port)), timeout=5).close()
+        except OSError:
+            assert time.monotonic() < end, "no rank listens"
+            time.sleep(0.01)
+
+
 @pytest.fixture
 def pair():
     """Gives a function that starts ranks 0 and 1 of job A, and waits until their world is complete."""
@@ -69,16 +81,20 @@ def pair():
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_of_a_job_with_another_name_is_refused_and_the_first_job_goes_on(rank):
     meeting = Meeting()
+    begin = time.monotonic()
     meeting.start("A0", rank=0, size=3, job="A")
     meeting.start("A1", rank=1, size=3, job="A")
-    time.sleep(0.2)
+    wait_for_listener(meeting)
     meeting.start("B", rank=rank, size=3, job="B")
     error = wait_for(meeting, "B")
+    seconds_max = time.monotonic() - begin
     meeting.start("A2", rank=2, size=3, job="A")
     results = meeting.finish()
     assert results["A0"] == results["A1"] == results["A2"] == ["text 0", "text 1", "text 2"]
     assert isinstance(error, ConfigError)
-    assert f"{meeting.address} serves job 'A' of 3 ranks, started 0 s ago on " in str(error)
+    told = re.search(rf"{meeting.address} serves job 'A' of 3 ranks, started (\d+) s ago on ", str(error))
+    assert told, str(error)
+    assert int(told[1]) <= seconds_max + 1
     assert "belongs to job 'B'" in str(error)
     assert "RDMACOLL_RENDEZVOUS" in str(error)
 
