@@ -1,16 +1,18 @@
 """Starts processes in which modules are already imported, by forking a process that has only imported them.
 
-Ranks import TensorFlow. The import is most of a rank's cost in these tests, and it starts no thread. So a
-process that is forked after the import equals a process that has just imported it. Three kinds of ranks are
-started cold: those of mpirun, those of other libraries, and those with variables that an import reads.
-Command lines import `rdmacoll.cli.main`.
+Ranks import rdmacoll, and many import TensorFlow. The import is most of a rank's cost in these tests, and it
+starts no thread. So a process that is forked after the import equals a process that has just imported it.
+Its large mappings get addresses of their own. Three kinds of ranks are started cold: those of mpirun, those
+of other libraries, and those with variables that an import reads. Command lines import `rdmacoll.cli.main`.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import json
+import mmap
 import os
 import select
 import selectors
@@ -27,6 +29,8 @@ from typing import Any, BinaryIO
 _OWN = ("RDMACOLL_", "TF_RDMA_", "RANKS_", "PYTEST_", "PYTHONPATH")
 _MESSAGE_BYTES = 1 << 17
 _START_S = 300.0
+# Larger than gaps between libraries. Linux gives large mappings addresses that are multiples of 2 MiB.
+_APART_MIN, _APART_STEP, _APART_STEPS = 1 << 26, 1 << 21, 32
 
 
 class Forked:
@@ -60,7 +64,7 @@ class Forked:
 
 class Parent:
     """The process that has imported `modules`. own: prefixes of further variables whose values may differ in
-    forked processes.
+    forked processes. exact: variables with such prefixes whose values may not differ.
     """
 
     def __init__(
@@ -68,10 +72,11 @@ class Parent:
         environ: Mapping[str, str],
         modules: Sequence[str] = ("tensorflow",),
         own: Sequence[str] = (),
+        exact: Sequence[str] = (),
     ) -> None:
         self._environ = dict(environ)
         self._modules = ", ".join(modules)
-        self._own = (*_OWN, *own)
+        self._own = tuple(prefix for prefix in (*_OWN, *own) if prefix not in exact)
         self.codes: dict[int, int | None] = {}
         self._started: list[int] = []
         self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -90,11 +95,15 @@ class Parent:
             )
         atexit.register(self.close)
 
+    def others(self, environ: Mapping[str, str]) -> set[str]:
+        """Returns the variables whose values the imports may have read, and which are different here."""
+        names = self._environ.keys() | environ.keys()
+        differ = {name for name in names if self._environ.get(name) != environ.get(name)}
+        return {name for name in differ if not name.startswith(self._own)}
+
     def start(self, arguments: Sequence[str], environ: Mapping[str, str], output: BinaryIO) -> Forked:
         """Runs a program with its arguments in this folder and a new session."""
-        names = self._environ.keys() | environ.keys()
-        others = {name for name in names if self._environ.get(name) != environ.get(name)}
-        others = {name for name in others if not name.startswith(self._own)}
+        others = self.others(environ)
         assert not others, f"{self._modules} was imported with other values of {others}: start these cold"
         request = {"arguments": list(arguments), "environ": dict(environ), "folder": os.getcwd()}
         socket.send_fds(self._channel, [json.dumps(request).encode()], [output.fileno()])
@@ -125,7 +134,7 @@ def program(channel_fd: int) -> CodeType:
 
     with socket.socket(fileno=channel_fd) as channel, selectors.DefaultSelector() as selector:
         selector.register(channel, selectors.EVENT_READ)
-        request, output = _fork(channel, selector)
+        request, output, number = _fork(channel, selector)
     os.setsid()
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -134,6 +143,7 @@ def program(channel_fd: int) -> CodeType:
     os.environ.clear()
     os.environ.update(request["environ"])
     np.random.seed()  # Python's generator reseeds itself in forks, and numpy's does not
+    _move_mappings(number)
     sys.argv = request["arguments"]
     folders = request["environ"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:1] = [str(Path(sys.argv[0]).parent), *(one for one in folders if one not in sys.path)]
@@ -141,8 +151,19 @@ def program(channel_fd: int) -> CodeType:
     return compile(Path(sys.argv[0]).read_bytes(), sys.argv[0], "exec")
 
 
-def _fork(channel: socket.socket, selector: selectors.BaseSelector) -> tuple[Any, int]:
-    """Returns only in forked processes, with the request and the descriptor for their output."""
+def _move_mappings(number: int) -> None:
+    """Moves later large mappings of this process, the fork with this number, away from those of other forks.
+    Otherwise an address that is used in a wrong process would be right there."""
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    size = _APART_MIN + number % _APART_STEPS * _APART_STEP
+    libc.mmap(None, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+
+
+def _fork(channel: socket.socket, selector: selectors.BaseSelector) -> tuple[Any, int, int]:
+    """Returns only in forked processes: the request, the descriptor for their output, the fork's number."""
+    number = 0
     while True:
         for key, _ in selector.select():
             if key.data is not None:  # a process has ended
@@ -155,12 +176,13 @@ def _fork(channel: socket.socket, selector: selectors.BaseSelector) -> tuple[Any
             if not message:
                 sys.exit(0)
             assert len(os.listdir("/proc/self/task")) == 1, "a process with threads is not forked"
+            number += 1
             pid = os.fork()
             if pid == 0:
                 for other in selector.get_map().values():
                     if other.data is not None:
                         os.close(other.fd)
-                return json.loads(message), descriptors[0]
+                return json.loads(message), descriptors[0], number
             os.close(descriptors[0])
             channel.send(json.dumps([pid, None]).encode())
             selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)

@@ -213,6 +213,13 @@ def _parent(legacy_path: str = "") -> Parent:
     return Parent(clean_environment(legacy if legacy_path else {}))
 
 
+@functools.lru_cache(maxsize=1)
+def _parent_of_plain() -> Parent:
+    """The process that forks the ranks without TensorFlow. `import rdmacoll` reads no variable."""
+    own = (*_FOREIGN, "CUDA_SIM_", "HOROVOD_", "TF_CONFIG", "TEST_")
+    return Parent(clean_environment(), ("numpy", "rdmacoll"), own, exact=("PYTHONPATH",))
+
+
 class Run:
     """Running ranks. As a context manager it ends them."""
 
@@ -228,10 +235,12 @@ class Run:
         prefix_of: Mapping[int, Sequence[str]] | None = None,
         rendezvous: str | None = None,
         preloaded: bool = False,
+        cold: bool = False,
         arguments_of: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
-        """If `preloaded`, forks the ranks from a process that has imported TensorFlow. Ranks of mpirun are
-        always cold. Launcher "hand" sets no variables: the arguments tell the ranks everything.
+        """Forks the ranks from a process that has imported rdmacoll, or TensorFlow if they are `preloaded`.
+        Each rank is a new Python if `cold`, under mpirun, behind a prefix, and with variables that an import
+        reads. Launcher "hand" sets no variables: the arguments tell the ranks everything.
         """
         self.size = ranks
         self.launcher = launcher
@@ -259,8 +268,10 @@ class Run:
             if preloaded:
                 legacy_path = environ["PYTHONPATH"] if "TF_USE_LEGACY_KERAS" in environ else ""
                 self.processes.append(_parent(legacy_path).start([*words, *own], environ, self._output()))
-            else:
+            elif cold or rank in (prefix_of or {}) or _parent_of_plain().others(environ):
                 self._start([*(prefix_of or {}).get(rank, ()), *command, *own], environ)
+            else:
+                self.processes.append(_parent_of_plain().start([*words, *own], environ, self._output()))
 
     def _output(self) -> BinaryIO:
         path = self._folder / f"output-{len(self.processes)}"

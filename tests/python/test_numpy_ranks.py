@@ -127,7 +127,7 @@ rdmacoll.init()
 assert rdmacoll.engine.allreduce(np.ones(3)).tolist() == [1.0, 1.0, 1.0]
 report(rdmacoll.size())
 """
-    assert run(program, 2).succeeded() == [2, 2]
+    assert run(program, 2, cold=True).succeeded() == [2, 2]
 
 
 def test_a_process_without_a_launcher_is_a_world_of_one(tmp_path: Path):

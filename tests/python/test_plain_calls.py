@@ -309,7 +309,7 @@ except rdmacoll.RdmacollError as error:
 else:
     raise AssertionError("it ran")
 """
-    outcome = run(WITHOUT_EXTENSION + program(body), 2).succeeded()
+    outcome = run(WITHOUT_EXTENSION + program(body), 2, cold=True).succeeded()
     assert [entry["error"] for entry in outcome] == [None, None]
 
 
