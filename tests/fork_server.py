@@ -70,7 +70,7 @@ class Parent:
     def __init__(
         self,
         environ: Mapping[str, str],
-        modules: Sequence[str] = ("tensorflow",),
+        modules: Sequence[str],
         own: Sequence[str] = (),
         exact: Sequence[str] = (),
     ) -> None:

@@ -210,7 +210,7 @@ def _parent(legacy_path: str = "") -> Parent:
     """The process that forks the ranks of tests. legacy_path: PYTHONPATH of those with Keras 2 as `tf.keras`,
     or ""."""
     legacy = {"PYTHONPATH": legacy_path, "TF_USE_LEGACY_KERAS": "1"}
-    return Parent(clean_environment(legacy if legacy_path else {}))
+    return Parent(clean_environment(legacy if legacy_path else {}), ("tensorflow", "rdmacoll"))
 
 
 @functools.lru_cache(maxsize=1)
