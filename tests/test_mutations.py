@@ -38,6 +38,7 @@ TESTS = {
     "shm": ("conformance_tests", "Shm*"),
     "ps": ("conformance_tests", "*/ParameterServer*"),
     "agreement": ("unit_tests", "AgreementOfRanks*:Decisions*:Plans*:TrialsOfSums*"),
+    "late_reads": ("sim_tests", "*SuspendedRanks*"),
     "trials": ("sim_tests", "TrialsOfJobs*"),
     "gate": ("unit_tests", "AgreementOfRanks.bears_*"),
     "kernels": ("unit_tests", "CudaKernels*"),
@@ -234,7 +235,8 @@ def test_the_copy_has_what_its_tests_include() -> None:
 
 def test_there_are_planted_bugs() -> None:
     assert len(patches("rdma")) >= 24
-    assert len(patches("shm")) >= 1
+    assert len(patches("shm")) >= 4
+    assert len(patches("late_reads")) >= 1
     assert len(patches("ps")) >= 11
     assert len(patches("agreement")) >= 5
     assert len(patches("trials")) >= 3

@@ -199,10 +199,10 @@ void Fabric::stop_views(int peer) {
   for (const auto& one : transports_) one->stop_views(peer);
 }
 
-std::string Fabric::end_of(int peer) {
+std::string Fabric::end_of(int peer, bool on_gpu) {
   const Peer& found = peers_.at(static_cast<std::size_t>(peer));
   const bool was_connected = found.connected != nullptr || found.state == State::failed;
-  return was_connected && found.route != nullptr ? found.route->end_of(peer) : "";
+  return was_connected && found.route != nullptr ? found.route->end_of(peer, on_gpu) : "";
 }
 
 // Progress.

@@ -106,7 +106,7 @@ class Fabric final : public Transport {
   void offer(int peer, const GpuSlab& slab, GpuWork& work) override;
   void open_offers(GpuWork& work) override;
   void stop_views(int peer) override;
-  std::string end_of(int peer) override;
+  std::string end_of(int peer, bool on_gpu) override;
   bool pin(const Piece& memory) override;
   void unpin(const Piece& memory) override;
   bool is_pinned(const Piece& memory) const override;

@@ -129,8 +129,8 @@ bool Engine::execute() {
 }
 
 // Polls the transport once more between the last read of a peer's memory and the success of an
-// operation. A failing peer reports its failure before it releases its memory. So a rank that may
-// have read too late sees the failure here, and reports it instead of a wrong sum.
+// operation. So a rank that already knows of a failure reports it instead of a sum. Bytes that were
+// read too late do not come here: see Executor::end_of_viewed.
 //
 // The poll also sends the messages of this turn. Peers wait for them, and a caller that drives may
 // return with its result.

@@ -224,7 +224,7 @@ bool Executor::compute(Run& run, const Step& step, StepMemory& memory, uint64_t 
   }
   if (!status.is_busy()) {
     count(memory.job, bytes);
-    end_job(cookie, status);
+    end_job(memory, cookie, status);
     return true;
   }
   bool is_enqueued = false;
@@ -299,11 +299,13 @@ void Executor::computed(uint64_t cookie, const Status& status) {
   const auto step = static_cast<std::size_t>(cookie & 0xffff);
   if (run.waiting[step] == kEnqueued && is_last_job(run, step)) --last_jobs_;
   if (halted_) return;
-  const bool reads_gpus = status.ok() && run.memory[step].job.views_gpu;
-  end_job(cookie, reads_gpus ? end_of_viewed(run, program_of(run).schedule.steps[step]) : status);
+  end_job(run.memory[step], cookie, status);
 }
 
-void Executor::end_job(uint64_t cookie, const Status& status) {
+void Executor::end_job(const StepMemory& memory, uint64_t cookie, Status status) {
+  if (status.ok() && memory.has_views) {
+    status = end_of_viewed(run_of(cookie), step_of(cookie), memory.job.views_gpu);
+  }
   if (status.ok()) {
     finish(cookie);
   } else if (status_.ok()) {

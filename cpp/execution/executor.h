@@ -257,8 +257,9 @@ class Executor final : public ComputeSink {
     operations.erase(stay, operations.end());
     has_viewed_ |= slot.program->has_views;
   }
-  Status end_of_viewed(const Run& run, const Step& step);
-  void end_job(uint64_t cookie, const Status& status);
+  Status end_of_viewed(const Run& run, const Step& step, bool on_gpu);
+  // The step has `memory`.
+  void end_job(const StepMemory& memory, uint64_t cookie, Status status);
   void finish(uint64_t cookie);
   void end_segment(Slot& slot, Run& run);
   void release_views(Run& run, const Step& step);

@@ -72,14 +72,15 @@ std::string Executor::state() const {
   return text;
 }
 
-// Memory of a peer on its GPU goes with the peer's process. So a step may have read too late if the
-// peer has ended by now. Its result must not go on to others.
-Status Executor::end_of_viewed(const Run& run, const Step& step) {
+// A peer that has failed gives its memory back after a time, though this rank may have been
+// suspended meanwhile. So a step may have read too late if the peer has ended the connection by
+// now. Its result must not go on to others, who may not have heard of the failure.
+Status Executor::end_of_viewed(const Run& run, const Step& step, bool on_gpu) {
   const Schedule& schedule = program_of(run).schedule;
   for (const Slice& source : schedule.sources_of(step)) {
     if (source.space != Space::view) continue;
     const int peer = schedule.steps[source.slot].peer;
-    const std::string cause = transport_.end_of(peer);
+    const std::string cause = transport_.end_of(peer, on_gpu);
     if (!cause.empty()) {
       return {Code::rank_failed, cause, {.rank = JobRank(peer), .cause = cause}};
     }

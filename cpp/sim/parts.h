@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/small_range.h"
@@ -36,8 +38,11 @@ class SlowCompute final : public Compute {
   }
   Status perform_at_once(const ComputeJob& job, std::size_t bytes) override {
     RC_ASSERT(!touches_gpu(job));
+    if (before_job_ && !slow_ && !all_by_lanes_) before_job_();
     return slow_ || all_by_lanes_ ? Status::busy() : inline_.perform_at_once(job, bytes);
   }
+  // Time may pass in it: then the rank is suspended in the middle of a job.
+  void call_before_jobs(std::function<void()> before_job) { before_job_ = std::move(before_job); }
   // GPUs make sums, too, and read those of peers.
   void sum_on_gpus() { sums_ = true; }
   // `all`: lanes do all jobs, as if GPUs shared the memory of the host.
@@ -76,6 +81,7 @@ class SlowCompute final : public Compute {
   }
   void perform(const ComputeJob& job, ComputeSink& sink) {
     const bool on_gpu = job.on_gpu || job.views_gpu;
+    if (before_job_) before_job_();
     RC_ASSERT(inline_.submit(on_gpu ? ReachedJob(job, gpus_).job() : job).ok());
     inline_.poll(sink);
   }
@@ -86,6 +92,7 @@ class SlowCompute final : public Compute {
   SimLanes* lanes_ = nullptr;
   bool all_by_lanes_ = false;
   bool sums_ = false;
+  std::function<void()> before_job_;
   InlineCompute inline_;
   std::vector<ComputeJob> jobs_;
 };

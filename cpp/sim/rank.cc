@@ -152,8 +152,9 @@ void SimRank::act() {
   if (open_ > 0) return;
   for (auto& task : tasks_) take_result(task);
   std::erase(tasks_, nullptr);
-  // In a failed world, a peer may still read the memory that was returned, and discards the result.
-  // Between processes this does no harm. So the memory is kept until the end.
+  // In a failed world, a peer may still read the memory that was returned, which check() has
+  // overwritten. It discards the result (Executor::end_of_viewed). Between processes such a read
+  // does no other harm, so the memory is kept until the end.
   if (failed_) std::move(tasks_.begin(), tasks_.end(), std::back_inserter(given_back_));
   tasks_.clear();
   if (failed_ || phase_ == script_.phases.size()) {

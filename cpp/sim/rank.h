@@ -1,9 +1,11 @@
 // One simulated rank: its engine, and the program that uses the engine.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -34,6 +36,10 @@ class SimRank {
   }
   void act();
 
+  // Suspends the rank within jobs: time may pass in `before_job`.
+  void call_before_jobs(std::function<void()> before_job) {
+    compute_.call_before_jobs(std::move(before_job));
+  }
   // From now on the pool has no free memory.
   void exhaust() { pool_.exhaust(); }
   // The process has ended.

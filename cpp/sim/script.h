@@ -120,9 +120,13 @@ struct SimScript {
   std::vector<std::vector<SimOperation>> phases;
   Fault fault = Fault::none;
   int victim = 0;
-  int partner = 0;              // cut: the other end of the connection
-  Nanoseconds fault_at = 0;     // kill, nap, stop, cut, unplug, dry
-  Nanoseconds pause = 0;        // nap, stop
+  int partner = 0;           // cut: the other end of the connection
+  Nanoseconds fault_at = 0;  // kill, nap, stop, cut, unplug, dry
+  Nanoseconds pause = 0;     // nap, stop
+  // This rank is suspended within a job, once, for `sleep`. -1: none. Peers may fail meanwhile.
+  int sleeper = -1;
+  Nanoseconds sleep_at = 0;  // the first job after that
+  Nanoseconds sleep = 0;
   std::size_t fault_phase = 0;  // mismatch, missing, leave, refuse
   std::size_t fault_operation = 0;
   uint32_t epoch = 7;

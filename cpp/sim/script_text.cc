@@ -91,7 +91,10 @@ std::string SimScript::text() const {
       network.control_delays > 1 ? ", slow control messages" : "",
       network.pool_alone ? ", from the pool alone" : "",
       network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",
-      segment_bytes, " bytes, pools of ", pool_bytes, ": ", fault_text());
+      segment_bytes, " bytes, pools of ", pool_bytes, ": ", fault_text(),
+      sleeper < 0 ? ""
+                  : cat(", rank ", sleeper, " sleeps for ", sleep / kMillisecond,
+                        " ms within a job after ", sleep_at / kMicrosecond, " us"));
 }
 
 }  // namespace rdmacoll

@@ -32,6 +32,7 @@ class Simulation {
     for (int rank = 0; rank < script.members(); ++rank) {
       ranks_.push_back(std::make_unique<SimRank>(script_, network_, trace_, rank));
     }
+    if (script.sleeper >= 0) ranks_[script.sleeper]->call_before_jobs([this] { suspend(); });
     if (script.fault == Fault::late) {
       hear_late(words);
     } else if (script.late_messages > 0) {
@@ -72,13 +73,26 @@ class Simulation {
     return !network_.is_dead(rank) && !ranks_[rank]->finished() && !is_paused(rank);
   }
   bool is_paused(int rank) const {
-    return rank == script_.victim && network_.clock().now() < paused_until_;
+    const Nanoseconds now = network_.clock().now();
+    return (rank == script_.victim && now < paused_until_) ||
+           (rank == script_.sleeper && now < asleep_until_);
   }
   bool over() const {
     for (int rank = 0; rank < script_.members(); ++rank) {
       if (!network_.is_dead(rank) && !ranks_[rank]->finished()) return false;
     }
     return true;
+  }
+
+  // The sleeper is in the middle of a job. All others go on.
+  void suspend() {
+    if (asleep_until_ > 0 || network_.clock().now() - start_ < script_.sleep_at) return;
+    asleep_until_ = network_.clock().now() + script_.sleep;
+    trace_.print(cat("rank ", script_.sleeper, " is suspended within a job"));
+    while (network_.clock().now() < asleep_until_) {
+      strike();
+      turn();
+    }
   }
 
   void strike() {
@@ -142,6 +156,7 @@ class Simulation {
   Nanoseconds next_time() const {
     const Nanoseconds now = network_.clock().now();
     Nanoseconds limit = struck_ ? kNever : start_ + script_.fault_at;
+    if (asleep_until_ > now) limit = std::min(limit, asleep_until_);
     if (paused_until_ > now) limit = std::min(limit, paused_until_);
     for (int rank = 0; rank < script_.members(); ++rank) {
       if (!runs(rank)) continue;
@@ -165,7 +180,7 @@ class Simulation {
   Nanoseconds start_;
   std::vector<std::unique_ptr<SimRank>> ranks_;
   std::vector<int> awake_;
-  Nanoseconds paused_until_ = 0;
+  Nanoseconds paused_until_ = 0, asleep_until_ = 0;
   bool struck_ = false;
 };
 

@@ -9,8 +9,8 @@
 //             post_recv *is* the grant: no byte is written before the receiver has posted.
 //   view      publish on one side and await on the other, matched by (lane, sequence) in a separate
 //             number space. The reader gets a View of the publisher's memory, reads it, and
-//             releases it. The publisher's completion (`sent`) comes with the release. Until then
-//             the publisher must not change the memory.
+//             releases it. The publisher's completion (`sent`) comes with the release. Until then,
+//             or until it has ended the connection, the publisher must not change the memory.
 //
 // Memory named in a Transfer must stay valid until its completion, or until peer_failed reports the
 // peer. After peer_failed for p, nothing touches memory of transfers with p.
@@ -136,10 +136,12 @@ class Transport {
   virtual void open_offers(GpuWork&) {}
   // This rank reads no view of the peer any more. The peer may free its memory on GPUs.
   virtual void stop_views(int /*peer*/) {}
-  // Looks now whether the peer has ended. Its memory on GPUs goes with it, so this is asked behind
-  // each read of that. Returns the cause, or "". Sink::peer_failed follows later, as always. From
-  // then on the cause stays, since reads that have begun before may still end.
-  virtual std::string end_of(int /*peer*/) { return ""; }
+  // Looks now whether a view of the peer may have changed. This is asked behind each read of one,
+  // before its result goes on. A peer that fails waits for this rank for a limited time. Then it
+  // ends the connection, and gives its memory back. Memory `on_gpu` goes with the peer's process,
+  // too. Returns the cause, or "". Sink::peer_failed follows later, as always. From then on the
+  // cause stays, since reads that have begun before may still end.
+  virtual std::string end_of(int /*peer*/, bool /*on_gpu*/) { return ""; }
 
   // Memory of the caller, outside the pool, whose address is stable until it is unpinned. Devices
   // send from it and write into it without another copy. pin() returns false if the devices do not.

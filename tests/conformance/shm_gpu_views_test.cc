@@ -53,14 +53,15 @@ TEST(ShmGpuViews, tell_the_end_of_their_peer_before_a_poll) {
   ASSERT_TRUE(puppet.sink.views.contains(7));
   EXPECT_EQ(puppet.sink.views.at(7).pieces.at(0).gpu, 0);
 
-  EXPECT_EQ(puppet.transport->end_of(1), "");
+  EXPECT_EQ(puppet.transport->end_of(1, true), "");
   puppet.socket.reset();
-  EXPECT_NE(puppet.transport->end_of(1), "");
-  EXPECT_NE(puppet.transport->end_of(1), "") << "asked again";
+  EXPECT_NE(puppet.transport->end_of(1, true), "");
+  EXPECT_NE(puppet.transport->end_of(1, true), "") << "asked again";
   EXPECT_TRUE(puppet.sink.failures.empty());
   puppet.poll();
   EXPECT_EQ(puppet.sink.failures[1].size(), 1u);
-  EXPECT_EQ(puppet.transport->end_of(1), puppet.sink.failures[1][0]) << "a read may still end";
+  EXPECT_EQ(puppet.transport->end_of(1, true), puppet.sink.failures[1][0])
+      << "a read may still end";
   puppet.transport->stop_views(1);
   EXPECT_EQ(gpu.closed, 1);
 }

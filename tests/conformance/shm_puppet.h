@@ -124,6 +124,10 @@ class Puppet {
     EXPECT_FALSE(transport->is_connected(1));
   }
 
+  const shm::RingIndexes* their_indexes() const {
+    return reinterpret_cast<const shm::RingIndexes*>(indexes_.data());
+  }
+
   ManualClock clock;
   std::unique_ptr<MemoryPool> pool;
   std::unique_ptr<ShmTransport> transport;

@@ -193,8 +193,8 @@ TEST(FabricRefusals, the_end_of_a_peer_is_reported_once_by_every_other) {
       const std::string& cause = cluster.events[survivor].failures[1][0];
       EXPECT_THAT(cause, HasSubstr("connection"));
       const bool has_views = transport == std::string_view("shm");
-      EXPECT_EQ(cluster.fabrics[survivor]->end_of(1), has_views ? cause : "");
-      EXPECT_EQ(cluster.fabrics[survivor]->end_of(2 - survivor), "");
+      EXPECT_EQ(cluster.fabrics[survivor]->end_of(1, false), has_views ? cause : "");
+      EXPECT_EQ(cluster.fabrics[survivor]->end_of(2 - survivor, false), "");
       EXPECT_TRUE(cluster.fabrics[survivor]->post_control(1, bytes_of("x")).ok());
       EXPECT_TRUE(cluster.fabrics[survivor]->is_connected(2 - survivor));
     }

@@ -199,8 +199,10 @@ Status Incoming::deliver(const Key& key, Arrival& arrival, Sink& sink) {
     sink.viewed(arrival.cookie, {arrival.pieces, arrival.mapped ? nullptr : &remote_});
     return {};
   }
-  RC_RETURN_IF_ERROR(fits(key, arrival.into, arrival.bytes));
-  RC_RETURN_IF_ERROR(copy(arrival));
+  Status copied = fits(key, arrival.into, arrival.bytes);
+  if (copied.ok()) copied = copy(arrival);
+  if (consumer_.has_ended()) return {};  // read too late, and the peer's end is reported soon
+  RC_RETURN_IF_ERROR(copied);
   outgoing_.release_when_possible(key);
   sink.received(arrival.cookie);
   arrivals_.erase(key);

@@ -30,6 +30,7 @@ Status Outgoing::open(RingProducer ring, Bell bell, bool one_copy) {
 }
 
 void Outgoing::close() {
+  ring_.end();
   sends_.for_each([this](const Key&, Send& send) { unstage(send); });
   sends_.clear();
   if (reserve_ != nullptr) pool_.free(reserve_);

@@ -37,7 +37,7 @@ class Outgoing {
   Outgoing& operator=(const Outgoing&) = delete;
 
   Status open(RingProducer ring, Bell bell, bool one_copy);
-  // Frees the staging memory. No later call sends anything.
+  // Tells the peer, and frees the staging memory. No later call sends anything.
   void close();
 
   // Return Status::busy() when there is no room.

@@ -103,6 +103,19 @@ bool RingProducer::ask_for_space() {
   return !broken_ && tail_ == tail_at_refusal_;
 }
 
+// A reader of bytes that are written later sees the flag, since it comes before them.
+void RingProducer::end() {
+  if (indexes_ == nullptr) return;
+  indexes_->has_ended.store(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+bool RingConsumer::has_ended() const {
+  if (indexes_ == nullptr) return false;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return indexes_->has_ended.load(std::memory_order_relaxed) != 0;
+}
+
 RingConsumer::Take RingConsumer::take(RecordHeader& header, const std::byte*& payload) const {
   if (empty()) return Take::nothing;
   const std::byte* record = data_ + place(tail_);

@@ -21,6 +21,7 @@ struct RingIndexes {
   alignas(128) std::atomic<uint64_t> tail;         // bytes ever read; the consumer stores it
   std::atomic<uint64_t> claimed;                   // the consumer stores it: see eager_budget.h
   alignas(128) std::atomic<uint32_t> wants_space;  // the producer sleeps on a full ring
+  std::atomic<uint32_t> has_ended;                 // the producer will give its memory back
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
@@ -52,6 +53,8 @@ class RingProducer {
   bool ask_for_space();
   // Eager bytes that the consumer's receives have claimed so far.
   uint64_t claimed() const { return indexes_->claimed.load(std::memory_order_relaxed); }
+  // Call before memory that the consumer may read is given back.
+  void end();
   // Returns true if the consumer's index is impossible.
   bool broken() const { return broken_; }
 
@@ -85,6 +88,9 @@ class RingConsumer {
   Take take(RecordHeader& header, const std::byte*& payload) const;
   void pop(const RecordHeader& header);
   uint64_t taken() const { return tail_; }  // bytes ever taken
+  // Whether memory of the producer that this rank has just read may have been given back before. A
+  // killed producer does not say so, and gives nothing back.
+  bool has_ended() const;
   // Adds to the eager bytes that receives have claimed.
   void claim(std::size_t cost) {
     claimed_ += cost;

@@ -164,8 +164,9 @@ void ShmPeer::check_socket(Sink& sink) {
   fail(sink, cause);
 }
 
-std::string ShmPeer::end() const {
+std::string ShmPeer::end(bool on_gpu) const {
   if (state_ == State::failed) return cause_;
+  if (!on_gpu) return consumer_.has_ended() ? closing_cause(0) : "";
   std::byte byte{};
   const ssize_t got = ::recv(socket_.get(), &byte, sizeof byte, MSG_DONTWAIT | MSG_PEEK);
   if (got > 0 && byte != kEnded) return "";  // check_socket() reports it
@@ -218,7 +219,10 @@ Status ShmPeer::drain(Sink& sink) {
   bool any = false;
   while (consumer_.taken() - begin < kRingBytes &&
          (took = consumer_.take(header, payload)) == RingConsumer::Take::record) {
-    RC_RETURN_IF_ERROR(handle(header, payload, sink));
+    // The lists of a peer that has ended may be gone. Its last messages tell why it has ended.
+    if (const Status handled = handle(header, payload, sink); !handled.ok()) {
+      if (!consumer_.has_ended()) return handled;
+    }
     consumer_.pop(header);
     any = true;
   }

@@ -58,8 +58,9 @@ class ShmPeer {
   }
   // Call when the socket is readable, or during the handshake.
   void check_socket(Sink& sink);
-  // The cause of the peer's end, if it was reported or if its socket tells of one now, or "".
-  std::string end() const;
+  // The cause of the peer's end, if it was reported or if the peer tells of one now, or "". The
+  // end of a process is looked for only if memory `on_gpu` depends on it.
+  std::string end(bool on_gpu) const;
   void keep_alive(Nanoseconds now, Sink& sink);
   bool arm();
   Nanoseconds next_deadline() const { return liveness_.next_deadline(); }

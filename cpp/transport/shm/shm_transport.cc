@@ -154,9 +154,9 @@ void ShmTransport::stop_views(int peer) {
   if (slot != nullptr) slot->stop_views();
 }
 
-std::string ShmTransport::end_of(int peer) {
+std::string ShmTransport::end_of(int peer, bool on_gpu) {
   const auto& found = peers_.at(static_cast<std::size_t>(peer));
-  return found == nullptr ? "" : found->end();
+  return found == nullptr ? "" : found->end(on_gpu);
 }
 
 bool ShmTransport::poll(Sink& sink) {

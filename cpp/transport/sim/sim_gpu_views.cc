@@ -99,8 +99,9 @@ void SimTransport::stop_views(int peer) {
   for (const GpuSlab& slab : std::exchange(shared.offered, {})) shared.opener->forget(slab);
 }
 
-std::string SimTransport::end_of(int peer) {
-  return network_.is_dead(peer) ? "closed its connection (process ended)" : "";
+std::string SimTransport::end_of(int peer, bool on_gpu) {
+  const bool has_ended = network_.is_dead(peer) ? on_gpu : other(peer).peers_[rank_].dropped;
+  return has_ended ? "closed its connection (process ended)" : "";
 }
 
 }  // namespace rdmacoll

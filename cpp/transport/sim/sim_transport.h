@@ -35,7 +35,7 @@ class SimTransport final : public Transport {
   void offer(int peer, const GpuSlab& slab, GpuWork& work) override;
   void open_offers(GpuWork& work) override;
   void stop_views(int peer) override;
-  std::string end_of(int peer) override;
+  std::string end_of(int peer, bool on_gpu) override;
   bool poll(Sink& sink) override;
   bool arm() override;
   bool pin(const Piece& memory) override;
