@@ -174,9 +174,12 @@ Status Performance::perform(const ComputeJob& job, std::size_t first, std::size_
   // writes. So it follows the choice for copies of its size.
   const bool copies = is_copy(job);
   const bool measures = job.shown && copies && !is_read(job.sources.front());
-  const auto begin = job.tries_writes ? &StorePolicy::begin : &StorePolicy::begin_compared;
+  const auto begin_write = [&] {
+    if (job.tries_writes) return writes.begin(bytes);
+    return writes.begin_compared(job.to.front().data + first * job.width(), bytes);
+  };
   const bool streams = job.past_cache || total_bytes(job.to) >= kStreamedBytesMin ||
-                       (measures && (writes.*begin)(bytes)) ||
+                       (measures && begin_write()) ||
                        (job.shown && !measures && writes.go_past_cache(bytes));
   if (!streams && in_one_piece(job, first, bytes, workspace)) {
     if (measures) writes.end();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -88,10 +89,30 @@ bool StorePolicy::begin(std::size_t bytes) {
   return size.past_cache;
 }
 
-bool StorePolicy::begin_compared(std::size_t bytes) {
+bool StorePolicy::is_first(const std::byte* to, std::size_t bytes) {
+  const std::byte* begin = to;
+  const std::byte* end = to + bytes;
+  auto next = compared_.upper_bound(begin);
+  if (next != compared_.begin()) {
+    const auto before = std::prev(next);
+    if (before->second >= end) return false;
+    if (before->second >= begin) {
+      begin = before->first;
+      compared_.erase(before);
+    }
+  }
+  while (next != compared_.end() && next->first <= end) {
+    end = std::max(end, next->second);
+    next = compared_.erase(next);
+  }
+  compared_.emplace(begin, end);
+  return true;
+}
+
+bool StorePolicy::begin_compared(const std::byte* to, std::size_t bytes) {
   if (bytes < kBytesMin) return false;
   Size& size = sizes_[index_of(bytes)];
-  if (size.is_known) return go_past_cache(bytes);
+  if (size.is_known || is_first(to, bytes)) return go_past_cache(bytes);
   brief_ = &size.brief;
   bytes_ = bytes;
   began_ = costs_.now();

@@ -14,6 +14,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 
 #include "memory/piece.h"
@@ -42,10 +43,10 @@ class StorePolicy {
   // write past the cache, by stream(). The caller then calls end_streams() before end(), and before
   // it tells other ranks.
   bool begin(std::size_t bytes);
-  // The same for a write within a sum that is compared with others. It goes the settled way. If the
-  // size has had no trial yet, a brief one of four writes settles it: a sum whose writes go the
-  // slow way would lose against one whose size is settled.
-  bool begin_compared(std::size_t bytes);
+  // The same for a write to `to` within a sum that is compared with others. It goes the settled
+  // way. If the size has had no trial yet, a brief one of four writes settles it: a sum whose
+  // writes go the slow way would lose against one whose size is settled.
+  bool begin_compared(const std::byte* to, std::size_t bytes);
   void end();
   // Whether a write of `bytes` bytes that is not measured should go past the cache: as the last
   // trial has settled it.
@@ -72,7 +73,7 @@ class StorePolicy {
 
   enum class Phase : uint8_t { settled, through_cache, past_cache };  // in this order
   // Two writes each way, in turns. The faster one of each way counts. It begins again if later
-  // writes take much longer, as when the first places had not been read yet.
+  // writes take much longer, as when the processor's cores have changed.
   struct Brief {
     static constexpr uint32_t kWrites = 4;
     bool past_cache = false;
@@ -94,6 +95,9 @@ class StorePolicy {
   };
   static constexpr std::size_t kSizes = 10;
 
+  // Whether compared writes have not been at [to, to + bytes) yet. The kernel first gives the pages
+  // there, and no peer has read them, so such a write takes another time than all later ones.
+  bool is_first(const std::byte* to, std::size_t bytes);
   static std::size_t index_of(std::size_t bytes);
   static uint32_t trial_of(std::size_t index);
   void advance(Size& size);
@@ -102,8 +106,9 @@ class StorePolicy {
 
   Costs costs_;
   std::array<Size, kSizes> sizes_;
-  Size* current_ = nullptr;  // the size whose write is being measured
-  Brief* brief_ = nullptr;   // ... in a brief trial
+  Size* current_ = nullptr;                                // the size whose write is being measured
+  Brief* brief_ = nullptr;                                 // ... in a brief trial
+  std::map<const std::byte*, const std::byte*> compared_;  // where compared writes have been
   std::size_t bytes_ = 0;
   uint64_t began_ = 0;
 };

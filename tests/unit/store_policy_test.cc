@@ -31,16 +31,32 @@ struct Machine {
   }
 };
 
+// Performs a write that takes `more` ticks for a byte than the machine's. Returns whether it went
+// past the cache.
+bool write_once(StorePolicy& writes, std::size_t bytes, const std::byte* compared_at,
+                double more = 0) {
+  const bool is_past =
+      compared_at == nullptr ? writes.begin(bytes) : writes.begin_compared(compared_at, bytes);
+  const double cost = more + (is_past ? Machine::past_cache : Machine::through_cache);
+  Machine::ticks += static_cast<uint64_t>(cost * static_cast<double>(bytes));
+  writes.end();
+  return is_past;
+}
+
 // Performs `count` writes of `bytes` each and returns how many of them went past the cache.
-int write(StorePolicy& writes, int count, std::size_t bytes = kBytes, bool is_compared = false) {
+int write(StorePolicy& writes, int count, std::size_t bytes = kBytes) {
   int past_cache = 0;
-  for (int i = 0; i < count; ++i) {
-    const bool is_past = is_compared ? writes.begin_compared(bytes) : writes.begin(bytes);
-    const double cost = is_past ? Machine::past_cache : Machine::through_cache;
-    Machine::ticks += static_cast<uint64_t>(cost * static_cast<double>(bytes));
-    writes.end();
-    past_cache += is_past ? 1 : 0;
-  }
+  for (int i = 0; i < count; ++i) past_cache += write_once(writes, bytes, nullptr) ? 1 : 0;
+  return past_cache;
+}
+
+// Memory for compared writes. A policy sees addresses only.
+std::byte memory[8 * kBytes];
+
+// The same for writes that are compared, all to one place.
+int write_compared(StorePolicy& writes, int count) {
+  int past_cache = 0;
+  for (int i = 0; i < count; ++i) past_cache += write_once(writes, kBytes, memory) ? 1 : 0;
   return past_cache;
 }
 
@@ -91,23 +107,46 @@ TEST(StorePolicy, decide_by_size) {
 }
 
 // A row of trials has four sums whose times do not count. The writes have settled then.
-TEST(StorePolicy, settle_a_new_size_within_four_writes_that_are_compared) {
+// The first one of the five is the first write to its place.
+TEST(StorePolicy, settle_a_new_size_within_five_writes_that_are_compared) {
   StorePolicy writes = Machine::writes_for(27, 1);
-  write(writes, 4, kBytes, true);
-  EXPECT_EQ(write(writes, 40, kBytes, true), 40);
+  write_compared(writes, 5);
+  EXPECT_EQ(write_compared(writes, 40), 40);
   EXPECT_TRUE(writes.go_past_cache(kBytes));
   writes = Machine::writes_for(1, 1);
-  write(writes, 4, kBytes, true);
-  EXPECT_EQ(write(writes, 40, kBytes, true), 0);
+  write_compared(writes, 5);
+  EXPECT_EQ(write_compared(writes, 40), 0);
 }
 
-// No peer has read the first places of a program, so no lines have to be taken from it there.
+// In each place, the first write finds pages that the kernel has to give, and lines that no peer
+// has read. Places may come in any order, and need not lie beside each other.
+TEST(StorePolicy, leave_the_first_write_to_a_place_out_of_the_comparison) {
+  constexpr std::size_t kPlaces = 4;
+  for (const std::size_t order : {1U, 3U}) {
+    for (const std::size_t distance : {kBytes, kBytes + 4096}) {
+      for (const bool is_past_faster : {false, true}) {
+        StorePolicy writes = Machine::writes_for(is_past_faster ? 27 : 1, 2);
+        const auto place = [&](std::size_t i) { return memory + order * i % kPlaces * distance; };
+        for (std::size_t i = 0; i < kPlaces; ++i) {
+          const double more = is_past_faster ? 0 : 100.0 - 30.0 * static_cast<double>(i);
+          EXPECT_FALSE(write_once(writes, kBytes, place(i), more));
+        }
+        for (std::size_t i = 0; i < 4; ++i) write_once(writes, kBytes, place(i));
+        for (std::size_t i = 0; i < kMany; ++i) {
+          ASSERT_EQ(write_once(writes, kBytes, place(i)), is_past_faster) << order << distance;
+        }
+      }
+    }
+  }
+}
+
+// As when the cores of the processor change.
 TEST(StorePolicy, compare_anew_when_lines_have_become_slow) {
   StorePolicy writes = Machine::writes_for(1, 1);
-  write(writes, 40, kBytes, true);
+  write_compared(writes, 40);
   Machine::through_cache = 27;
-  write(writes, 8, kBytes, true);
-  EXPECT_EQ(write(writes, 40, kBytes, true), 40);
+  write_compared(writes, 8);
+  EXPECT_EQ(write_compared(writes, 40), 40);
 }
 
 // Writes that are compared disturb no trial, and follow the last one.
@@ -116,7 +155,7 @@ TEST(StorePolicy, try_nothing_while_settled_writes_are_compared) {
     StorePolicy writes = Machine::writes_for(through, 1);
     write(writes, kMany);
     const int past_cache = through > 1 ? kMany : 0;
-    EXPECT_EQ(write(writes, kMany, kBytes, true), past_cache);
+    EXPECT_EQ(write_compared(writes, kMany), past_cache);
     EXPECT_GT(write(writes, 100 * kMany), past_cache);
   }
 }
