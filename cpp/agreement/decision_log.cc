@@ -144,7 +144,7 @@ DecisionLog::Ways DecisionLog::find_ways(const Offer& offer, uint64_t bytes,
   facts.in_place = is_usual;
   std::vector<Way> ways{way_of(facts, result, is_usual)};
   if (may_try(offer, bytes)) {
-    if (visibility_.callers && bytes >= rules_.tuning.trial_bytes_in_place) {
+    if (rules_.tries_places && visibility_.callers && bytes >= rules_.tuning.trial_bytes_in_place) {
       ways.push_back(way_of(facts, result, !is_usual));
     }
     if (offer.descriptor.kind == Kind::allreduce) {

@@ -35,6 +35,7 @@ class DecisionLog {
   struct Rules {
     Tuning tuning;
     bool tries_ways = false;   // whether Trials decide how sums move within a node
+    bool tries_places = true;  // ... also whether large sums are staged or read in place
     bool looks_again = false;  // ... and take place again when planned sums take another time
     bool canonical = false;
     std::vector<Forced> forced;

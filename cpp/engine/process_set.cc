@@ -19,7 +19,8 @@ Agreement::Rules rules_of(const SetParts& parts) {
   rules.checks_names = config.check_names;
   DecisionLog::Rules& log = rules.log;
   log.tuning = parts.tuning;
-  log.tries_ways = config.tune != Tune::off && !config.one_copy;
+  log.tries_ways = config.tune != Tune::off;
+  log.tries_places = !config.one_copy;
   log.looks_again = log.tries_ways && config.tune == Tune::online;
   log.segment_bytes_max = parts.segment_bytes_max;
   log.servers = parts.servers;

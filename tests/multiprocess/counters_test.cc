@@ -47,8 +47,8 @@ TEST(Counters, steady_state_makes_nothing_new_and_copies_no_more_than_the_formul
   for (const int ranks : {2, 4}) {
     for (const auto& [bytes, is_packed] :
          {std::pair(large / 16, true), {large, true}, {large, false}}) {
-      LocalWorld world(ranks, cat("RDMACOLL_TRANSPORT=shm\n",
-                                  is_packed ? "RDMACOLL_TUNE=off\n" : "RDMACOLL_ONE_COPY=true\n"));
+      LocalWorld world(ranks, cat("RDMACOLL_TRANSPORT=shm\n", "RDMACOLL_TUNE=off\n",
+                                  is_packed ? "" : "RDMACOLL_ONE_COPY=true\n"));
       if (HasFatalFailure()) return;
       constexpr int kSteps = 10;
       world.each([&](int rank) {
@@ -112,6 +112,28 @@ TEST(Counters, trials_of_large_sums_end_in_a_plan_and_change_no_bit) {
     const double more = metrics_of(session)["batches_in_place"] - in_place_before;
     EXPECT_TRUE(more == 0 || more == row) << more;  // one way stays
   });
+}
+
+// RDMACOLL_ONE_COPY settles one question of the trials. They go on about algorithms.
+TEST(Counters, trials_go_on_if_one_copy_is_set) {
+  const int row = Tuning().trial_row;
+  const std::size_t count = Tuning().trial_bytes_in_place / sizeof(float);
+  for (const auto& [settings, plans] : {std::pair("RDMACOLL_TUNE=off\n", 1),
+                                        {"RDMACOLL_ONE_COPY=false\n", 0},
+                                        {"RDMACOLL_ONE_COPY=true\n", 0}}) {
+    LocalWorld world(2, cat("RDMACOLL_TRANSPORT=shm\n", settings));
+    if (HasFatalFailure()) return;
+    world.each([&](int rank) {
+      Session& session = world.rank(rank);
+      std::vector<float> gradient(count);
+      for (int step = 0; step < 2 * row; ++step) {
+        ASSERT_TRUE(run(session, in_place(Kind::allreduce, Dtype::float32, gradient, "g")).ok());
+      }
+      auto metrics = metrics_of(session);
+      EXPECT_EQ(metrics["plans"], plans) << settings;
+      EXPECT_EQ(metrics["batches_in_place"], 0) << settings;
+    });
+  }
 }
 
 // The canonical order: a binary tree over the ranks, split at the largest power of two.

@@ -70,6 +70,7 @@ TEST_F(Decisions, large_sums_within_a_node_try_both_ways) {
   EXPECT_EQ(tries({.tries_ways = true}, kAll, large), Tuning().trial_row);
   EXPECT_EQ(tries({.tries_ways = true}, kAll, large - 1), 0);
   EXPECT_EQ(tries({}, kAll, large), 0);
+  EXPECT_EQ(tries({.tries_ways = true, .tries_places = false}, kAll, large), 0);
   EXPECT_EQ(tries({.tries_ways = true}, {.one_node = true}, large), 0);
   EXPECT_EQ(tries({.tries_ways = true}, {.callers = true}, large), 0);
   EXPECT_EQ(tries({.tries_ways = true}, kAll, large, true), 0);
@@ -126,6 +127,7 @@ TEST_F(Decisions, sums_within_a_node_try_the_algorithms_that_cost_about_as_much)
   };
   const int64_t count = Tuning().trial_bytes / sizeof(float);
   EXPECT_GT(tried({.tries_ways = true}, {.one_node = true}, count), 1);
+  EXPECT_GT(tried({.tries_ways = true, .tries_places = false}, {.one_node = true}, count), 1);
   EXPECT_EQ(tried({.tries_ways = true}, {.one_node = true}, count - 1), 1);
   EXPECT_EQ(tried({}, {.one_node = true}, count), 1);
   EXPECT_EQ(tried({.tries_ways = true}, {}, count), 1);
