@@ -108,7 +108,7 @@ class StorePolicy {
   std::array<Size, kSizes> sizes_;
   Size* current_ = nullptr;                                // the size whose write is being measured
   Brief* brief_ = nullptr;                                 // ... in a brief trial
-  std::map<const std::byte*, const std::byte*> compared_;  // where compared writes have been
+  std::map<const std::byte*, const std::byte*> compared_;  // the places of compared writes
   std::size_t bytes_ = 0;
   uint64_t began_ = 0;
 };

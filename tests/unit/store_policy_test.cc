@@ -118,7 +118,7 @@ TEST(StorePolicy, settle_a_new_size_within_five_writes_that_are_compared) {
   EXPECT_EQ(write_compared(writes, 40), 0);
 }
 
-// In each place, the first write finds pages that the kernel has to give, and lines that no peer
+// The first write to a place finds pages that the kernel has to give, and lines that no peer
 // has read. Places may come in any order, and need not lie beside each other.
 TEST(StorePolicy, leave_the_first_write_to_a_place_out_of_the_comparison) {
   constexpr std::size_t kPlaces = 4;
@@ -140,7 +140,7 @@ TEST(StorePolicy, leave_the_first_write_to_a_place_out_of_the_comparison) {
   }
 }
 
-// As when the cores of the processor change.
+// The cores of the processor may change.
 TEST(StorePolicy, compare_anew_when_lines_have_become_slow) {
   StorePolicy writes = Machine::writes_for(1, 1);
   write_compared(writes, 40);
