@@ -17,7 +17,7 @@ from rdmacoll._start.bootstrap_exchange import AddressHolder, left_during_start,
 from rdmacoll._start.launch import Launch
 from rdmacoll._start.listen_address import AddressTakenError
 from rdmacoll._start.rendezvous_client import ConnectAttempt, RendezvousClient, RetryError
-from rdmacoll._start.rendezvous_listener import PROCESS_ID, LocalProcess
+from rdmacoll._start.rendezvous_listener import LocalProcess
 from rdmacoll._start.rendezvous_refusal import refuse_all
 from rdmacoll._start.rendezvous_root import RendezvousRoot
 from rdmacoll._start.start_deadline import StartDeadline
@@ -46,13 +46,13 @@ class TcpExchange:
         is_by_hand: bool = False,
         silence_s: float = SILENCE_S_MIN,
         shares_port: bool = False,
-        process: str = PROCESS_ID,
+        process: str = "",
     ) -> None:
         """Meets the other ranks.
 
         timeout_s: the limit of the whole start, by hand since the last arrival. silence_s: a rank without a
         heartbeat for so long is lost. shares_port: the engine will listen at rank 0's address. process:
-        identifies this process.
+        identifies this process, unless it is "".
         """
         refused = self._without_threads(launch, file_secret, log)
         self._file_secret, self._launch = file_secret, launch

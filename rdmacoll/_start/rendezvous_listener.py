@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import secrets
 import selectors
 import socket
@@ -24,8 +26,17 @@ _FIRST_BYTE_WITHIN_S = 3.0
 _UNPROVEN_MAX = 256  # connections that have not proved the secret yet
 _REFUSAL_READ_S = 2.0  # a refused caller has read the refusal after so long
 _ACCEPTS = 64  # callers that are accepted at once, before accepted ones are read
-# Identifies this process. A rank that starts again in its process has the same value.
-PROCESS_ID = secrets.token_hex(8)
+
+
+@functools.lru_cache(maxsize=1)
+def _identity_of(pid: int) -> str:
+    del pid  # forked children have the cache of their parent, and another pid
+    return secrets.token_hex(8)
+
+
+def process_id() -> str:
+    """Identifies this process. A rank that starts again in its process has the same value."""
+    return _identity_of(os.getpid())
 
 
 class WrongSecretError(channel.ProtocolError):
@@ -107,8 +118,9 @@ class PeerLink(Link):
 class LocalProcess:
     """This process as it presents itself to another one."""
 
-    def __init__(self, launch: Launch, host: str, pid: int, process: str = PROCESS_ID) -> None:
-        self.launch, self.host, self.pid, self.process = launch, host, pid, process
+    def __init__(self, launch: Launch, host: str, pid: int, process: str = "") -> None:
+        """process: identifies the process; "": as `process_id` does."""
+        self.launch, self.host, self.pid, self.process = launch, host, pid, process or process_id()
         self.host_pid = f"{host}, pid {pid}"
         self._begin = time.monotonic()
 

@@ -259,3 +259,32 @@ def test_a_world_with_a_rank_of_another_job_ends_on_all_of_its_ranks(tmp_path, l
         assert f"two processes are {name}: " in text
         assert "RDMACOLL_JOB_ID" in text
     assert outcome.ranks[0].output.count("error: two processes are") == 1, outcome.text()
+
+
+FORKED = """
+import multiprocessing, sys
+import rdmacoll
+from ranks import report
+
+def start(rank, outcomes):
+    try:
+        rdmacoll.init(rank=rank, size=3, rendezvous=sys.argv[1])
+    except rdmacoll.RdmacollError as error:
+        outcomes.put([type(error).__name__, str(error)])
+
+context = multiprocessing.get_context("fork")
+outcomes = context.Queue()
+for rank in (0, 1, 1):
+    context.Process(target=start, args=(rank, outcomes)).start()
+report([outcomes.get() for _ in range(3)], rank=0)
+"""
+
+
+def test_two_processes_with_one_rank_are_told_though_one_program_has_forked_both():
+    (address,) = free_addresses(1)
+    env = {"RDMACOLL_START_TIMEOUT_S": "15"}
+    with Run(FORKED, 1, launcher="hand", arguments=[address], env=env) as started:
+        (errors,) = started.finish(60).succeeded()
+    for kind, text in errors:
+        assert kind == "ConfigError"
+        assert "two processes are rank 1: " in text
