@@ -40,11 +40,15 @@ struct MemoryRate {
 struct NodeMemory {
   double round_us = 0.4;     // from the post of a message to the peer that waits for it
   double message_us = 0.02;  // processor time to post a message, and to take one
-  double step_us = 0.08;     // fixed processor time of any copy or sum, beside its bytes
-  double line_us = 0.0003;   // one cache line of 64 bytes out of another rank's cache, in a row
+  // Data of a segment up to here goes in the messages. More is shown to the peer, which then
+  // releases it. `view_us`: the processor time of both, at each end, beside the message.
+  uint64_t data_bytes = 4096;
+  double view_us = 0.05;
+  double step_us = 0.08;    // fixed processor time of any copy or sum, beside its bytes
+  double line_us = 0.0003;  // one cache line of 64 bytes out of another rank's cache, in a row
   uint64_t cache_bytes = 1 << 20;  // data of a rank up to here stays in a cache of its own
-  // The cache that so many ranks share at most. 0: there is none, or it holds little of what
-  // another rank has written.
+  // The cache that the ranks of so many cores share at most. 0: there is none, or its rate is not
+  // known. It keeps a rank's own data that has left the cache of its core.
   uint64_t shared_cache_bytes = 0;
   int shared_cache_ranks = 1;
   MemoryRate copy{.cached = 75'000, .beyond = 24'000, .beyond_all = 192'000, .shared = 38'000};
@@ -57,6 +61,10 @@ struct NodeMemory {
   double cores = 0;      // the cores of which the node's ranks have the use; 0: one for each
   double switch_us = 1;  // until a core goes from one waiting rank to the next
 
+  // Processor time of a message, at each end, if segments have so many bytes.
+  double message_us_of(double segment_bytes) const {
+    return segment_bytes > static_cast<double>(data_bytes) ? message_us + view_us : message_us;
+  }
   // The costs for so many ranks at once, each with a core of its own in the result. Ranks that
   // share a core take turns. So the work of each takes longer. In a round each of them waits for
   // all others of its core, some of which have to wait themselves: that time grows with the square
@@ -72,6 +80,7 @@ struct NodeMemory {
          {&each.message_us, &each.step_us, &each.line_us, &each.read_call_us, &each.read_page_us}) {
       *time *= share;
     }
+    each.view_us *= share * share;  // the others have taken the core's caches meanwhile
     each.copy = copy.divided_by(share);
     each.reduce = reduce.divided_by(share);
     each.read_bytes_per_us /= share;

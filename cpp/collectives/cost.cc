@@ -60,7 +60,7 @@ class TimedExecution {
       : schedules_(schedules),
         links_(links),
         memory_(memory_of_each(links.memory, static_cast<int>(schedules.size()))),
-        node_{.latency_us = memory_.round_us, .overhead_us = memory_.message_us},
+        node_{.latency_us = memory_.round_us, .overhead_us = memory_.message_us_of(segment_bytes)},
         node_cost_(memory_, static_cast<int>(schedules.size()), bytes, segment_bytes),
         is_one_node_(std::ranges::adjacent_find(nodes, std::not_equal_to<>()) == nodes.end()),
         ports_(links, nodes),

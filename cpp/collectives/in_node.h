@@ -31,8 +31,8 @@ class InNode {
   // The length of a partial sum of so much data: 16-bit floats are added as float32.
   double partial(double bytes) const { return is_wide_ ? kWide * bytes : bytes; }
 
-  // Processor time to post or to take so many messages.
-  double messages(int count) const { return memory_.message_us * count; }
+  // Processor time to post or to take so many messages. Shown data is released as well.
+  double messages(int count) const { return memory_.message_us_of(segment_) * count; }
   // Caller's memory is copied to the pool, unless peers read it in place.
   double pack(double bytes) const {
     return facts_.in_place ? 0 : cost_.copy_us(bytes, MemoryPlace::caller, MemoryPlace::pool);

@@ -13,10 +13,12 @@ constexpr double kBytesOfLine = 64, kBytesOfPage = 4096;
 // Data that is used in turns leaves a cache of many ways before it fills it.
 constexpr double kUsedShare = 0.5;
 
-// How much of all data of the ranks lies in the cache that they share.
-double share_in_shared(const NodeMemory& memory, int ranks, double bytes) {
+// How much of the ranks' data lies in the cache that they share: `bytes` of each rank in the
+// caller's memory. The segments in flight in its pool pass through that cache as well.
+double share_in_shared(const NodeMemory& memory, int ranks, double bytes, double pool_bytes) {
   const double most = kUsedShare * static_cast<double>(memory.shared_cache_bytes);
-  return std::min(1.0, most / std::max(1.0, bytes * std::min(ranks, memory.shared_cache_ranks)));
+  const double used = (bytes + pool_bytes) * std::min(ranks, memory.shared_cache_ranks);
+  return std::min(1.0, most / std::max(1.0, used));
 }
 
 double share_beyond(double bytes, uint64_t cache_bytes) {
@@ -30,6 +32,7 @@ NodeMemory memory_of_each(const NodeMemory& memory, int ranks) {
   NodeMemory each = memory.on_cores(ranks);
   const double share = memory.cores == 0 ? 1 : std::max(1.0, ranks / memory.cores);
   each.cache_bytes = static_cast<uint64_t>(static_cast<double>(memory.cache_bytes) / share);
+  each.shared_cache_ranks = static_cast<int>(std::ceil(memory.shared_cache_ranks * share));
   return each;
 }
 
@@ -38,10 +41,10 @@ NodeMemory memory_of_each(const NodeMemory& memory, int ranks) {
 NodeCost::NodeCost(const NodeMemory& memory, int ranks, double bytes, double segment_bytes)
     : memory_(memory),
       ranks_(ranks),
+      pool_bytes_(std::min(bytes, kSegmentsInFlight * segment_bytes)),
       caller_beyond_(share_beyond(bytes, memory.cache_bytes)),
-      pool_beyond_(
-          share_beyond(std::min(bytes, kSegmentsInFlight * segment_bytes), memory.cache_bytes)),
-      in_shared_(share_in_shared(memory, ranks, bytes)) {}
+      pool_beyond_(share_beyond(pool_bytes_, memory.cache_bytes)),
+      in_shared_(share_in_shared(memory, ranks, bytes, pool_bytes_)) {}
 
 double NodeCost::beyond(MemoryPlace place) const {
   return place == MemoryPlace::caller || place == MemoryPlace::peer_caller ? caller_beyond_

@@ -17,7 +17,8 @@ enum class MemoryPlace : uint8_t {
 };
 
 // The costs for so many ranks at once, each with a core of its own in the result. Ranks that share
-// a core take turns (NodeMemory::on_cores), and each has a part of the core's cache.
+// a core take turns (NodeMemory::on_cores), and each has a part of the core's cache and of the
+// shared one.
 NodeMemory memory_of_each(const NodeMemory& memory, int ranks);
 
 class NodeCost {
@@ -42,8 +43,9 @@ class NodeCost {
 
   const NodeMemory& memory_;
   int ranks_;
+  double pool_bytes_;  // those of the segments in flight
   double caller_beyond_, pool_beyond_;
-  double in_shared_;  // how much of the former lies in the shared cache
+  double in_shared_;  // how much of the data lies in the shared cache
 };
 
 }  // namespace rdmacoll

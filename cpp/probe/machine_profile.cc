@@ -69,9 +69,6 @@ constexpr double kPeersShare = 0.6;
 // A message crosses from core to core by so many lines: its place, and its bytes.
 constexpr double kLinesOfRound = 2;
 constexpr double kLineMost = 0.5;  // us; a longer time was disturbed, or is negative
-// A core copies what another one has written into the same L3 faster than its own data there, and
-// what has to come from another L3 at about half of that rate.
-constexpr double kSharingRate = 0.75;
 // No machine of today differs by more. A measurement that does was disturbed.
 constexpr double kRatioMax = 32;
 // No cache of a core, or of several, is smaller or larger. A file that says so is wrong.
@@ -133,9 +130,12 @@ LinkModel with_profile(LinkModel links, const MachineProfile& profile) {
     value = times(value, profile.*field, kUsual.*field);
   };
   // The work's time by that of the usual machine: a core's own part, and that of lines of peers.
+  // Data is written past the cache where lines of peers take longer than memory (StorePolicy).
+  const uint64_t peers =
+      profile.peer_copy == 0 ? 0 : std::max(profile.peer_copy, profile.copy_memory);
   const auto scale_cached = [&](double value, uint64_t Profile::*own) {
     return 1 / ((1 - kPeersShare) / times(value, profile.*own, kUsual.*own) +
-                kPeersShare / times(value, profile.peer_copy, kUsual.peer_copy));
+                kPeersShare / times(value, peers, kUsual.peer_copy));
   };
   const auto scale_rate = [&](MemoryRate& rate, uint64_t Profile::*cached,
                               uint64_t Profile::*shared, uint64_t Profile::*beyond,
@@ -158,12 +158,12 @@ LinkModel with_profile(LinkModel links, const MachineProfile& profile) {
         static_cast<double>(profile.line_ns) - static_cast<double>(kUsual.line_ns);
     memory.round_us += kLinesOfRound * std::clamp(more_ns / 1e3, -kLineMost, kLineMost);
   }
-  memory.line_us = times(memory.line_us, kUsual.peer_copy, profile.peer_copy);
+  memory.line_us = times(memory.line_us, kUsual.peer_copy, peers);
   if (profile.l2_bytes > 0) memory.cache_bytes = std::clamp(profile.l2_bytes, kL2Min, kL2Max);
-  // Cores that do not share their L3 find nothing there that the others have written.
-  if (static_cast<double>(profile.peer_copy) >
-      kSharingRate * static_cast<double>(profile.copy_l3)) {
-    memory.shared_cache_bytes = profile.copy_l3 == 0 ? 0 : std::min(profile.l3_bytes, kL3Max);
+  // Cores of a virtual machine may have an L3 each, whatever the kernel says. Then this is too
+  // little room. It is used for a rank's own data alone, which lies there in any case.
+  if (profile.copy_l3 > 0) {
+    memory.shared_cache_bytes = std::min(profile.l3_bytes, kL3Max);
     memory.shared_cache_ranks = static_cast<int>(std::clamp<uint64_t>(profile.l3_cores, 1, 1024));
   }
   scale_rate(memory.copy, &Profile::copy_l2, &Profile::copy_l3, &Profile::copy_memory,

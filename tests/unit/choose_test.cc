@@ -76,7 +76,7 @@ constexpr Kind kKinds[] = {{"allreduce", Result::sum},
 // half of halving and doubling sends sums of float32 there.
 struct Tolerance {
   double least_growth = 0.88, most_growth = 2.31;
-  double group = 1.02;
+  double group = 1.025;
 };
 constexpr Tolerance kUsual, kOfWide{.most_growth = 2.85, .group = 1.11};
 // The choice costs at most so many times as much as the cheapest candidate of the model.
@@ -210,7 +210,7 @@ TEST_P(Chosen, has_closed_forms_within_a_node_that_agree_with_the_executed_sched
       const double formula = formula_us(row, tuning_for(kNicLinks), facts(bytes));
       const double executed = time_of(row.algorithm, bytes, kNicLinks);
       const bool is_short = bytes <= 64 << 10;
-      EXPECT_GE(formula, (is_short ? 0.88 : 0.75) * executed) << row.name << ", " << bytes;
+      EXPECT_GE(formula, (is_short ? 0.87 : 0.75) * executed) << row.name << ", " << bytes;
       EXPECT_LE(formula, (is_short ? 1.17 : 1.45) * executed) << row.name << ", " << bytes;
     }
   }

@@ -167,6 +167,7 @@ TEST(Cost, counts_the_processors_overhead_and_the_ports_gap) {
 NodeMemory plain_memory() {
   return {.round_us = 0,
           .message_us = 0,
+          .view_us = 0,
           .step_us = 0,
           .line_us = 0,
           .cache_bytes = 1ull << 40,
@@ -212,6 +213,12 @@ TEST(CostInNode, counts_rounds_messages_and_steps) {
   EXPECT_NEAR(in_node(named::one_shot, 4, memory, 8), 600, 0.1);
   EXPECT_NEAR(in_node(named::direct, 4, memory, 8), 1200, 0.1);
   memory = plain_memory();
+  memory.view_us = 100;  // data of few bytes goes in the messages
+  const double few = in_node(named::one_shot, 4, memory, memory.data_bytes);
+  EXPECT_NEAR(few, in_node(named::one_shot, 4, plain_memory(), memory.data_bytes), 0.1);
+  const double more = in_node(named::one_shot, 4, memory, memory.data_bytes + 4);
+  EXPECT_NEAR(more - few, 600, 0.1);
+  memory = plain_memory();
   memory.step_us = 100;  // pack, reduce; three packs, a sum, a pack and three copies
   EXPECT_NEAR(in_node(named::one_shot, 4, memory, 8), 200, 0.1);
   EXPECT_NEAR(in_node(named::direct, 4, memory, 8), 800, 0.1);
@@ -248,11 +255,11 @@ TEST(CostInNode, is_lower_if_ranks_share_a_cache) {
     return in_node(named::direct_allgather, ranks, memory, 4'000'000);
   };
   const double without = time(2);
-  memory.shared_cache_bytes = 16'000'000;  // half of it has the data of both ranks
+  memory.shared_cache_bytes = 32'000'000;  // half of it has the data and pools of both ranks
   memory.shared_cache_ranks = 8;
   const double all = 6'000'000 * (0.25 / 1000 + 0.75 / 500);
   EXPECT_NEAR(time(2), all, 0.01 * all);
-  memory.shared_cache_bytes = 8'000'000;
+  memory.shared_cache_bytes = 16'000'000;
   const double half = 6'000'000 * (0.25 / 1000 + 0.75 * (0.5 / 500 + 0.5 / 100));
   EXPECT_NEAR(time(2), half, 0.01 * half);
   memory.shared_cache_ranks = 1;  // each rank has a cache of this size

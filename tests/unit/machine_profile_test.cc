@@ -132,6 +132,7 @@ TEST(NodeMemoryOnCores, is_slower_for_more_ranks_than_cores) {
   EXPECT_DOUBLE_EQ(shared.round_us, memory.round_us + 0.5 * 9 * memory.switch_us);
   EXPECT_DOUBLE_EQ(shared.step_us, 3 * memory.step_us);
   EXPECT_DOUBLE_EQ(shared.message_us, 3 * memory.message_us);
+  EXPECT_DOUBLE_EQ(shared.view_us, 9 * memory.view_us);
   EXPECT_DOUBLE_EQ(shared.copy.cached, memory.copy.cached / 3);
   EXPECT_DOUBLE_EQ(shared.reduce.beyond, memory.reduce.beyond / 3);
   EXPECT_DOUBLE_EQ(shared.copy.beyond_all, memory.copy.beyond_all);
@@ -139,6 +140,10 @@ TEST(NodeMemoryOnCores, is_slower_for_more_ranks_than_cores) {
   // They also share the core's cache.
   EXPECT_EQ(memory_of_each(memory, 8).cache_bytes, memory.cache_bytes);
   EXPECT_EQ(memory_of_each(memory, 24).cache_bytes, memory.cache_bytes / 3);
+  // ... and that of several cores.
+  memory.shared_cache_ranks = 4;
+  EXPECT_EQ(memory_of_each(memory, 8).shared_cache_ranks, 4);
+  EXPECT_EQ(memory_of_each(memory, 24).shared_cache_ranks, 12);
   memory.cores = 0;
   EXPECT_EQ(memory_of_each(memory, 24), memory);
 }
@@ -204,20 +209,18 @@ TEST(LinksWithProfile, add_the_times_of_own_lines_and_those_of_peers) {
   EXPECT_NEAR(slow_core + slow_lines / 3, usual, 1e-12);  // twice and four times the time
 }
 
-// In some minutes a virtual machine's cores share no L3, whatever the kernel says.
-TEST(LinksWithProfile, have_a_shared_cache_if_a_core_gets_there_what_another_wrote) {
-  MachineProfile profile{.l3_bytes = 32 << 20, .l3_cores = 8, .copy_l3 = 63'000};
+// Own data lies in the L3, also where a virtual machine's cores have an L3 each.
+TEST(LinksWithProfile, have_a_shared_cache_if_its_rate_is_known) {
+  MachineProfile profile{.l3_bytes = 32 << 20, .l3_cores = 8};
   const auto memory = [&] { return with_profile(socket_links(), profile).memory; };
   EXPECT_EQ(memory().shared_cache_bytes, 0U);  // unknown
-  profile.peer_copy = 36'000;
-  EXPECT_EQ(memory().shared_cache_bytes, 0U);
-  profile.peer_copy = 84'000;
-  EXPECT_EQ(memory().shared_cache_bytes, 32U << 20);
-  EXPECT_EQ(memory().shared_cache_ranks, 8);
-  EXPECT_GT(memory().copy.shared, memory().copy.beyond);
-  EXPECT_LT(memory().copy.shared, memory().copy.cached);
-  profile.copy_l3 = 0;
-  EXPECT_EQ(memory().shared_cache_bytes, 0U);
+  profile.copy_l3 = 63'000;
+  for (const uint64_t near : {84'000, 36'000}) {
+    profile.peer_copy = near;
+    EXPECT_EQ(memory().shared_cache_bytes, 32U << 20);
+    EXPECT_EQ(memory().shared_cache_ranks, 8);
+    EXPECT_GT(memory().copy.shared, memory().copy.beyond);
+  }
 }
 
 TEST(LinksWithProfile, are_bounded_when_a_measurement_was_disturbed) {
