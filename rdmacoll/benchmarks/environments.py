@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from rdmacoll._base.programs import OutOfTimeError, last_lines, run_program
 from rdmacoll.engine.errors import ConfigError
 
 _INSTALL_S = 3600
@@ -141,17 +141,14 @@ def _install(name: str, cache: Path, report: Callable[[str], None]) -> None:
 
 
 def _run(name: str, command: list[str]) -> None:
+    said = f"{name}: {' '.join(command)}"
     try:
-        done = subprocess.run(
-            [*_NICE, *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_INSTALL_S,
-        )
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"{name}: {' '.join(command)} did not end within {_INSTALL_S} s.") from None
+        done = run_program([*_NICE, *command], _INSTALL_S)
+    except OutOfTimeError as error:
+        last = last_lines(error.output) or "nothing"
+        raise ConfigError(
+            f"{said} did not end within {_INSTALL_S} s. It printed last: {last}. Look whether its package "
+            "index can be reached, and start it again."
+        ) from None
     if done.returncode:
-        last = " ".join(done.stdout.split("\n")[-8:])
-        raise ConfigError(f"{name}: {' '.join(command)} failed ({done.returncode}): {last}")
+        raise ConfigError(f"{said} failed ({done.returncode}): {last_lines(done.stdout)}")

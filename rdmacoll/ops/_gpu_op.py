@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll._base.log import Log
+from rdmacoll._base.programs import OutOfTimeError, run_program
 from rdmacoll._start.bootstrap import cache_folder
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.version import __version__
@@ -186,15 +187,15 @@ def _compile(compiler: list[str], target: Path) -> None:
 
 def _run(command: list[str], compiler: list[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_LIMIT_S)
-    except subprocess.TimeoutExpired:
+        done = run_program(command, _BUILD_LIMIT_S)
+    except OutOfTimeError:
         raise ConfigError(
             f"{shlex.join(compiler)} has not ended after {_BUILD_LIMIT_S} s: run it again on a machine with "
             f"less load. {_MEANWHILE}"
         ) from None
     if done.returncode == 0:
         return
-    lines = [line for line in done.stderr.splitlines() if "error" in line or "undefined" in line]
+    lines = [line for line in done.stdout.splitlines() if "error" in line or "undefined" in line]
     reason = lines[0].strip() if lines else "it printed no error"
     raise ConfigError(
         f"{shlex.join(compiler)} cannot compile against TensorFlow {tf.__version__} ({reason}): name "

@@ -1,0 +1,59 @@
+"""Runs programs that start further ones, as compilers and installers do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+
+
+class OutOfTimeError(Exception):
+    """The program did not end in time, and was ended with all that it had started. output: what they had
+    printed."""
+
+    def __init__(self, output: str) -> None:
+        super().__init__()
+        self.output = output
+
+
+def run_program(command: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end. stdout: what it and the programs that it started print, errors too.
+
+    If it has not ended after limit_s, or if this call is interrupted, all these programs are ended.
+    Raises OutOfTimeError after limit_s, and OSError if the program cannot be started.
+    """
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise OutOfTimeError(process.communicate()[0]) from None
+        except BaseException:
+            _end(process)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # all have ended
+
+
+def last_lines(output: str, count: int = 8) -> str:
+    """The last lines that say something, as one.
+
+    >>> last_lines("a\\nb\\n\\nc\\n", 2)
+    'b c'
+    """
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return " ".join(lines[-count:])

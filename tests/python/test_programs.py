@@ -1,0 +1,52 @@
+"""Programs with a limit are ended with all that they have started, and what they said is kept."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rdmacoll._base.programs import OutOfTimeError, run_program
+from rdmacoll.benchmarks import environments
+from rdmacoll.engine.errors import ConfigError
+
+# Says the process number of a child that lasts, and lasts too.
+STUCK = ["sh", "-c", "sleep 1000 & echo $!; echo no route to the index >&2; wait"]
+LIMIT_S = 1.0
+
+
+def ends(pid: int) -> bool:
+    """Whether a process that was killed is gone, or only waits for its parent to notice."""
+    for _ in range(500):
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                if stat.read().rpartition(")")[2].split()[0] == "Z":
+                    return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_program_has_one_output_and_a_status() -> None:
+    done = run_program(["sh", "-c", "echo out; echo err >&2; exit 3"], 100)
+    assert (done.returncode, done.stdout) == (3, "out\nerr\n")
+    with pytest.raises(FileNotFoundError):
+        run_program(["/no/such/program"], 100)
+
+
+def test_a_program_that_is_out_of_time_leaves_nothing_behind() -> None:
+    with pytest.raises(OutOfTimeError) as caught:
+        run_program(STUCK, LIMIT_S)
+    child, said = caught.value.output.splitlines()
+    assert said == "no route to the index"
+    assert ends(int(child))
+
+
+def test_an_install_that_is_out_of_time_says_what_it_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "_INSTALL_S", LIMIT_S)
+    with pytest.raises(ConfigError) as caught:
+        environments._run("grpcio", STUCK)
+    text = str(caught.value)
+    assert "did not end within 1.0 s. It printed last: " in text
+    assert "no route to the index. Look whether" in text
