@@ -102,16 +102,21 @@ void CopyProbe::prepare(Gpu gpu) {
     const Status status = measure_copies(*gpus, gpu, clock, results->costs[index]);
     const CopyCosts& costs = results->costs[index];
     const std::string name = gpus->facts(gpu).text();
-    if (!status.ok() || !costs.is_known()) {
-      log.info(cat("the costs of copies to ", name, " are unknown, and segments are ",
-                   "of the usual length", status.ok() ? "." : cat(": ", status.message())));
+    if (!status.ok()) {
+      log.warning(cat("the costs of copies to ", name, " are unknown, so arrays there move in ",
+                      "segments of the usual length, maybe more slowly: ", status.message()));
+      return;
+    }
+    if (!costs.is_known()) {  // the machine was busy
+      log.info(cat("the costs of copies to ", name,
+                   " are unknown, and segments are of the usual length."));
       return;
     }
     log.info(cat("a copy between pinned memory and ", name, " takes ", text_of(costs),
                  ", measured in ", (clock.now() - begin) / kMillisecond, " ms."));
     results->has_ended[index].store(true, std::memory_order_release);
   });
-  if (!posted.ok()) log_.info(posted.message());
+  if (!posted.ok()) log_.warning(posted.message());
 }
 
 CopyCosts CopyProbe::slowest() const {

@@ -40,8 +40,12 @@ class GpuCompute::Work {
 
   Status perform(const ComputeJob& job, std::size_t bytes) {
     if (is_copy(job)) {
-      const bool is_launched = suits_a_kernel(job, bytes) && launch(job, bytes, table()).ok();
-      return is_launched ? Status() : copy(job.to, job.sources.front().pieces, nullptr);
+      if (suits_a_kernel(job, bytes)) {
+        const Status launched = launch(job, bytes, table());
+        if (launched.ok()) return {};
+        if (!launched.is_busy()) parts_.modules.say_not_launched(launched);
+      }
+      return copy(job.to, job.sources.front().pieces, nullptr);
     }
     Status status = launch(job, bytes, table());
     if (status.is_busy()) status = bring_and_launch(job, bytes);

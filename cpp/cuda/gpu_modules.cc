@@ -5,6 +5,11 @@
 #include "base/text.h"
 
 namespace rdmacoll::cuda {
+namespace {
+
+constexpr const char* kSlowerCopies = " Many small tensors are copied more slowly without.";
+
+}  // namespace
 
 GpuModules::~GpuModules() {
   if (gpus_->driver().is_forked_child()) return;
@@ -46,7 +51,11 @@ Status GpuModules::load(Gpu gpu, int kernel) {
 void GpuModules::load_and_log(Gpu gpu, int kernel) {
   const Status status = load(gpu, kernel);
   if (status.ok()) return;
-  log_.warning(cat(status.message(), " Many small tensors are copied more slowly without."));
+  log_.warning(cat(status.message(), kSlowerCopies));
+}
+
+void GpuModules::say_not_launched(const Status& status) {
+  if (!has_logged_launch_.exchange(true)) log_.warning(cat(status.message(), kSlowerCopies));
 }
 
 GpuModules::Loaded GpuModules::try_to_load(Gpu gpu, const Kernel& kernel) const {

@@ -2,6 +2,7 @@
 // waits for kernels that run meanwhile. So a thread of its own loads them.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,6 +33,8 @@ class GpuModules : public std::enable_shared_from_this<GpuModules> {
   // Loads a kernel on the calling thread, which waits for kernels that run. Only tasks of the
   // thread call it. Fails if the driver refuses the kernel, or has refused it before.
   Status load(Gpu gpu, int kernel);
+  // Says once that copies go on without a kernel, which the driver does not start.
+  void say_not_launched(const Status& status);
 
  private:
   struct Loaded {
@@ -49,6 +52,7 @@ class GpuModules : public std::enable_shared_from_this<GpuModules> {
   const Log log_;
   std::mutex mutex_;
   std::map<std::pair<Gpu, int>, Loaded> loaded_;
+  std::atomic<bool> has_logged_launch_{false};
 };
 
 }  // namespace rdmacoll::cuda

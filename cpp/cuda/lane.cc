@@ -57,7 +57,8 @@ bool Lane::watch(const std::shared_ptr<Sleeper>& sleeper) {
   End& oldest = ends_.front();
   // If the driver refuses, the timer of the sleeper still wakes it.
   if (!std::exchange(oldest.is_watched, true)) {
-    (void)wake_stream_.notify_after(gpus_, gpu_, oldest.event->handle(), sleeper);
+    const Status status = wake_stream_.notify_after(gpus_, gpu_, oldest.event->handle(), sleeper);
+    if (!status.ok()) sleeper->say_not_notified(status);
   }
   return gpus_.driver().call.cuEventQuery(oldest.event->handle()) == kNotReady;
 }

@@ -1,6 +1,8 @@
 #include "cuda/pinned_pool.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "base/text.h"
 
@@ -53,6 +55,11 @@ std::optional<std::ptrdiff_t> PinnedPool::find_offset(std::size_t index, Gpu gpu
   const Result result = gpus_.driver().call.cuMemHostGetDevicePointer_v2(&address, memory, 0);
   if (result == kSuccess) {
     entry->second = static_cast<std::ptrdiff_t>(address - reinterpret_cast<Address>(memory));
+  } else if (!std::exchange(has_logged_unreached_, true)) {
+    const std::string what =
+        cat("finding pinned memory of the host from ", gpus_.facts(gpu).text());
+    log_.warning(cat(gpus_.driver().error(result, what).message(),
+                     " Many small tensors are copied more slowly without."));
   }
   return entry->second;
 }

@@ -57,7 +57,7 @@ class PinnedPool {
   std::map<std::pair<Gpu, std::size_t>, std::optional<std::ptrdiff_t>> offsets_;
   Gpu gpu_ = kHost;  // the one whose context registers
   uint64_t pinned_bytes_ = 0;
-  bool has_logged_ = false;
+  bool has_logged_ = false, has_logged_unreached_ = false;
 };
 
 }  // namespace rdmacoll::cuda

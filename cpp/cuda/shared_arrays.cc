@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "memory/placement.h"
 
 namespace rdmacoll::cuda {
@@ -25,16 +26,27 @@ std::shared_ptr<std::byte[]> SharedArrays::allocate(Gpu gpu, uint64_t bytes, Dri
   const uint64_t wanted = round_up(std::max<uint64_t>(bytes, 1), kArrayAlignment);
   std::unique_lock lock(mutex_);
   if (std::shared_ptr<std::byte[]> memory = take(gpu, wanted)) return memory;
-  if (allocations_.size() >= kAllocationsMax || refused_.contains(gpu)) return nullptr;
+  if (refused_.contains(gpu)) return nullptr;
+  if (allocations_.size() >= kAllocationsMax) {
+    say_copied(gpu, cat(kAllocationsMax,
+                        " allocations for arrays exist, and peers open no more. "
+                        "Use fewer arrays, or free some."));
+    return nullptr;
+  }
   // The engine takes the lock, too, and must not wait for the driver.
   lock.unlock();
   const uint64_t size =
       round_up(std::max(wanted + kArrayAlignment, kAllocationBytesMin), kIpcBlock);
   const auto made = std::make_shared<NewSlab>(gpus_, gpu, size);
-  const bool is_built = made->build().ok();
+  const Status built = made->build();
+  const bool is_built = built.ok();
   lock.lock();
   if (!is_built || allocations_.size() >= kAllocationsMax) {
-    if (!is_built && made->description().begin != 0) refused_.insert(gpu);
+    if (!is_built && made->description().begin != 0) {
+      refused_.insert(gpu);
+    } else if (!is_built) {
+      say_copied(gpu, built.message());
+    }
     (void)thread.post([made] {});  // the end of the task frees it
     return nullptr;
   }
@@ -43,6 +55,12 @@ std::shared_ptr<std::byte[]> SharedArrays::allocate(Gpu gpu, uint64_t bytes, Dri
       made->description().begin,
       Allocation{.gpu = gpu, .made = made, .free = FreeExtents(size - kArrayAlignment)});
   return take(gpu, wanted);
+}
+
+void SharedArrays::say_copied(Gpu gpu, const std::string& why) {
+  if (!said_.insert(gpu).second) return;
+  log_.warning(cat("Some arrays that rdmacoll makes on ", gpus_->facts(gpu).text(),
+                   " are copied before peers read them: ", why));
 }
 
 std::shared_ptr<std::byte[]> SharedArrays::take(Gpu gpu, uint64_t bytes) {

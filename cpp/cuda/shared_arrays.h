@@ -8,7 +8,10 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
+#include <utility>
 
+#include "base/log.h"
 #include "cuda/driver_thread.h"
 #include "cuda/gpus.h"
 #include "cuda/slab_tasks.h"
@@ -21,7 +24,7 @@ namespace rdmacoll::cuda {
 // Any thread may call it.
 class SharedArrays : public std::enable_shared_from_this<SharedArrays> {
  public:
-  explicit SharedArrays(std::shared_ptr<Gpus> gpus) : gpus_(std::move(gpus)) {}
+  SharedArrays(std::shared_ptr<Gpus> gpus, Log log) : gpus_(std::move(gpus)), log_(log) {}
   SharedArrays(const SharedArrays&) = delete;
   SharedArrays& operator=(const SharedArrays&) = delete;
 
@@ -51,11 +54,14 @@ class SharedArrays : public std::enable_shared_from_this<SharedArrays> {
   std::shared_ptr<std::byte[]> take(Gpu gpu, uint64_t bytes);
   void give_back(uint64_t address, uint64_t bytes);
   Allocations::iterator find(uint64_t address, uint64_t bytes);
+  void say_copied(Gpu gpu, const std::string& why);
 
   const std::shared_ptr<Gpus> gpus_;
+  const Log log_;
   std::mutex mutex_;
   Allocations allocations_;
-  std::set<Gpu> refused_;  // their memory is not for peers
+  std::set<Gpu> refused_;  // their memory is not for peers, which the work memory says
+  std::set<Gpu> said_;
 };
 
 }  // namespace rdmacoll::cuda

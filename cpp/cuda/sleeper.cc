@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "base/text.h"
+
 namespace rdmacoll::cuda {
 namespace {
 
@@ -43,6 +45,13 @@ void Sleeper::notify() {
   if (!is_armed_.exchange(false)) return;
   const std::lock_guard lock(mutex_);
   if (wake_) wake_();
+}
+
+void Sleeper::say_not_notified(const Status& status) {
+  if (has_logged_.exchange(true)) return;
+  log_.warning(cat(status.message(),
+                   " So nothing wakes rdmacoll when work on GPUs ends. It looks every 10 ms, and "
+                   "keeps a core busy while it waits for a stream of the program."));
 }
 
 void Sleeper::close() {

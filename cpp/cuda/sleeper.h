@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/log.h"
 #include "cuda/gpus.h"
 
 namespace rdmacoll::cuda {
@@ -18,11 +19,13 @@ namespace rdmacoll::cuda {
 // The engine's thread, as threads of the driver know it.
 class Sleeper {
  public:
-  explicit Sleeper(std::function<void()> wake) : wake_(std::move(wake)) {}
+  Sleeper(std::function<void()> wake, Log log) : wake_(std::move(wake)), log_(log) {}
 
   // From now on the next event wakes. Call it before the last look at the events.
   void arm() { is_armed_.store(true); }
   void notify();
+  // The driver refuses to notify it, which is said once.
+  void say_not_notified(const Status& status);
   // No call of the waker begins or goes on after this one.
   void close();
 
@@ -30,6 +33,8 @@ class Sleeper {
   std::atomic<bool> is_armed_{false};
   std::mutex mutex_;
   std::function<void()> wake_;
+  const Log log_;
+  std::atomic<bool> has_logged_{false};
 };
 
 // A stream of the engine that only waits for events.

@@ -75,7 +75,10 @@ class StreamOrders::Order final : public StreamOrder {
     if (!is_watched_) {
       const Status status =
           shared_->wake_streams.notify_after(key_, *shared_->gpus, event_, shared_->sleeper);
-      if (!status.ok()) return false;
+      if (!status.ok()) {
+        shared_->sleeper->say_not_notified(status);
+        return false;
+      }
       is_watched_ = true;
     }
     return shared_->gpus->driver().call.cuEventQuery(event_) == kNotReady;

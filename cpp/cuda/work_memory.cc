@@ -92,9 +92,13 @@ void WorkMemory::take_next(Gpu gpu, OfGpu& memory) {
 
 void WorkMemory::refuse(Gpu gpu, OfGpu& memory, const Status& status) {
   memory.is_full = true;
-  if (!memory.slabs.empty()) return;
-  parts_.log.warning(cat("Arrays on ", parts_.gpus->facts(gpu).text(),
-                         " go through host memory within a node: ", status.message()));
+  const std::string name = parts_.gpus->facts(gpu).text();
+  parts_.log.warning(
+      memory.slabs.empty()
+          ? cat("Arrays on ", name, " go through host memory within a node: ", status.message())
+          : cat("Work memory on ", name, " stays at ", bytes_text(memory.bytes),
+                ", and arrays that need more go through host memory within a node: ",
+                status.message()));
 }
 
 void WorkMemory::enable(Gpu gpu) {

@@ -77,6 +77,7 @@ class WorkMemory final : public GpuWork {
   uint64_t bytes_max(Gpu gpu) const;
   void begin_slab(Gpu gpu, OfGpu& memory, uint64_t bytes);
   void take_next(Gpu gpu, OfGpu& memory);
+  // Ends the growth of the work memory, and says why.
   void refuse(Gpu gpu, OfGpu& memory, const Status& status);
   static std::byte* take(Slab& slab, uint64_t bytes);
   static void give_back(Slab& slab, uint64_t offset);

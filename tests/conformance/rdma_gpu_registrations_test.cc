@@ -117,7 +117,11 @@ TEST_F(RdmaGpuRegistrations, the_longest_unused_goes_when_bar1_is_full_and_held_
   registrations_->release({arrays[4], kPage});
   EXPECT_TRUE(registrations_->hold({arrays[2], kPage}));
   EXPECT_EQ(gpus_->counters().bar1_refusals, 0u);
-  EXPECT_TRUE(said_.empty());
+  EXPECT_FALSE(registrations_->hold({arrays[4], kPage}));
+  ASSERT_EQ(said_.size(), 1u) << "said once";
+  EXPECT_THAT(said_[0], ::testing::HasSubstr(
+                            "Arrays in use take 512 KiB of the 512 KiB that the GPU's BAR1 has"));
+  EXPECT_THAT(said_[0], ::testing::HasSubstr("Resizable BAR"));
 }
 
 TEST_F(RdmaGpuRegistrations, gpus_have_a_bar1_each) {

@@ -46,7 +46,7 @@ class CudaCompute : public ::testing::Test {
     thread = std::make_unique<DriverThread>();
     modules = std::make_shared<GpuModules>(gpus, *thread, Log(LogLevel::warning, 0));
     sums = std::make_unique<GpuSums>(gpus, modules, *thread);
-    sleeper = std::make_shared<Sleeper>([this] { wake(); });
+    sleeper = std::make_shared<Sleeper>([this] { wake(); }, Log(LogLevel::warning, 0));
     parts = std::make_unique<GpuParts>(
         GpuParts{*gpus, events, *modules, *pinned, *pool, *sums, sleeper});
     compute = std::make_unique<GpuCompute>(std::make_unique<InlineCompute>(), clock);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cuda/copy_probe.h"
@@ -101,6 +102,28 @@ TEST_F(CudaCopyProbe, measures_a_gpu_once_when_it_is_first_used) {
       EXPECT_FALSE(memory.work().copy_costs().is_known());
     }
   }
+}
+
+TEST_F(CudaCopyProbe, says_once_that_a_measurement_is_refused) {
+  std::unique_ptr<MemoryPool> pool;
+  ASSERT_TRUE(MemoryPool::create(std::size_t{32} << 20, pool).ok());
+  cuda.fails["cuStreamCreate"] = kOutOfMemory;
+  testing::internal::CaptureStderr();
+  {
+    CudaMemory memory(cuda.driver(), CudaOptions{.pool = *pool,
+                                                 .log = Log(LogLevel::warning, 0),
+                                                 .wake = [] {},
+                                                 .measures_copies = true});
+    Gpu gpu = kHost;
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(memory.find(cuda.place(8), gpu).ok());
+      ASSERT_TRUE(memory.thread().finish());
+    }
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, ::testing::HasSubstr("segments of the usual length, maybe more slowly: "
+                                         "cuStreamCreate failed"));
+  EXPECT_EQ(said.find("the costs of copies"), said.rfind("the costs of copies"));
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 // Jobs with many small pieces in memory of GPUs.
+#include <algorithm>
 #include <cstring>
 #include <future>
 #include <random>
+#include <string>
 #include <utility>
 
 #include "unit/cuda_compute_fixture.h"
@@ -100,6 +102,36 @@ TEST_F(CudaPacking, copies_small_pieces_that_no_kernel_can) {
   EXPECT_EQ(foreign[8], std::byte{7});
   EXPECT_EQ(host[8], std::byte{7});
   EXPECT_EQ(cuda.count("cuLaunchKernel"), 0);
+}
+
+// Neither is an error, and both are said once.
+TEST_F(CudaPacking, says_why_small_pieces_are_copied_without_the_kernel) {
+  std::byte* const device = cuda.place(20 * 11);
+  std::byte* const host = pool->allocate(20 * 8);
+  copy({{host, 20 * 8}}, cut(device, 20, 8, first));
+  finish();
+  thread->finish();  // the kernel is loaded
+  testing::internal::CaptureStderr();
+  cuda.fails["cuMemHostGetDevicePointer"] = kInvalidValue;
+  std::byte* const elsewhere = pool->allocate(20 << 20) + (16 << 20);  // pinned by itself
+  for (int i = 0; i < 3; ++i) {
+    copy({{elsewhere, 20 * 8}}, cut(device, 20, 8, first));
+    EXPECT_EQ(finish().cookies.size(), 1u);
+  }
+  cuda.fails = {{"cuLaunchKernel", kOutOfMemory}};
+  for (int i = 0; i < 3; ++i) {
+    device[11] = static_cast<std::byte>(i + 5);
+    copy({{host, 20 * 8}}, cut(device, 20, 8, first));
+    EXPECT_EQ(finish().cookies.size(), 1u);
+    EXPECT_EQ(host[8], static_cast<std::byte>(i + 5));
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  for (const char* what :
+       {"finding pinned memory of the host from the GPU cuda:0", "cuLaunchKernel of copy_"}) {
+    EXPECT_THAT(said, HasSubstr(what));
+    EXPECT_EQ(said.find(what), said.rfind(what)) << said;
+  }
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 2) << said;
 }
 
 TEST_F(CudaPacking, copies_small_pieces_if_the_driver_refuses_the_kernel) {

@@ -1,7 +1,10 @@
 // Memory of GPUs for arrays that peers read in place.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cuda/shared_arrays.h"
@@ -9,6 +12,9 @@
 
 namespace rdmacoll::cuda_test {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr uint64_t kMiB = 1 << 20;
 
@@ -29,7 +35,8 @@ class CudaSharedArrays : public ::testing::Test {
 
   ScriptedCuda cuda{2};
   std::shared_ptr<Gpus> gpus = std::make_shared<Gpus>(cuda.driver());
-  std::shared_ptr<SharedArrays> arrays = std::make_shared<SharedArrays>(gpus);
+  std::shared_ptr<SharedArrays> arrays =
+      std::make_shared<SharedArrays>(gpus, Log(LogLevel::warning, 0));
   DriverThread thread;
   Gpu gpu = kHost;
 };
@@ -96,6 +103,29 @@ TEST_F(CudaSharedArrays, stay_while_a_peer_may_have_them_open) {
   EXPECT_EQ(cuda.count("cuMemFree"), 1) << "an array keeps all";
   used.reset();
   EXPECT_EQ(cuda.count("cuMemFree"), 3);
+}
+
+// Callers get other memory, which is copied for peers.
+TEST_F(CudaSharedArrays, that_have_no_place_are_said_once) {
+  testing::internal::CaptureStderr();
+  cuda.fails["cuMemAlloc"] = kOutOfMemory;
+  for (int turn = 0; turn < 3; ++turn) EXPECT_EQ(allocate(1000), nullptr);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, AllOf(HasSubstr("Some arrays that rdmacoll makes on the GPU cuda:0"),
+                          HasSubstr("copied before peers read them: cuMemAlloc of 32 MiB"),
+                          HasSubstr("Free memory of the GPU")));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+}
+
+TEST_F(CudaSharedArrays, of_many_allocations_end_with_a_sentence) {
+  std::vector<std::shared_ptr<std::byte[]>> all;
+  testing::internal::CaptureStderr();
+  for (int turn = 0; turn < 515; ++turn) all.push_back(allocate(32 * kMiB));
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(all[511], nullptr);
+  EXPECT_EQ(all[512], nullptr);
+  EXPECT_THAT(said, HasSubstr("512 allocations for arrays exist"));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
 }
 
 TEST_F(CudaSharedArrays, are_refused_where_peers_could_not_open_them) {

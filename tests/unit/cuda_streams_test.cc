@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cuda/stream_order.h"
@@ -45,7 +46,8 @@ class CudaStreamOrder : public ::testing::Test {
   std::shared_ptr<Gpus> gpus = std::make_shared<Gpus>(cuda.driver());
   std::shared_ptr<EventPool> events = std::make_shared<EventPool>(cuda.driver());
   int wakes = 0;
-  std::shared_ptr<Sleeper> sleeper = std::make_shared<Sleeper>([this] { ++wakes; });
+  std::shared_ptr<Sleeper> sleeper =
+      std::make_shared<Sleeper>([this] { ++wakes; }, Log(LogLevel::warning, 0));
   std::unique_ptr<StreamOrders> orders = std::make_unique<StreamOrders>(gpus, events, sleeper);
   Gpu gpu = kHost;
 };
@@ -114,6 +116,21 @@ TEST_F(CudaStreamOrder, does_not_spoil_a_graph_that_another_thread_captures) {
   cuda.run();
   EXPECT_TRUE(is_reached(*order));
   EXPECT_EQ(ScriptedCuda::capture_mode(), 0);
+}
+
+TEST_F(CudaStreamOrder, that_the_driver_does_not_announce_is_said_once_and_looked_at) {
+  testing::internal::CaptureStderr();
+  for (const char* call : {"cuLaunchHostFunc", "cuStreamWaitEvent"}) {
+    cuda.fails = {{call, kOutOfMemory}};
+    const auto order = record(kLegacyStream);
+    for (int i = 0; i < 3; ++i) EXPECT_FALSE(order->arm()) << "nobody would wake the engine";
+    cuda.run();
+    EXPECT_TRUE(is_reached(*order));
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, AllOf(HasSubstr("cuLaunchHostFunc failed"),
+                          HasSubstr("So nothing wakes rdmacoll when work on GPUs ends")));
+  EXPECT_EQ(said.find("nothing wakes"), said.rfind("nothing wakes"));
 }
 
 TEST_F(CudaStreamOrder, passes_on_a_fault_of_the_caller_s_work) {

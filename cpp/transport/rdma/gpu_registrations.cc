@@ -19,6 +19,9 @@ constexpr uint32_t kSkipsMax = 4096;
 // Allocations to look at when a new one comes. Freed memory goes this much faster than it comes.
 constexpr std::size_t kSweptPerAllocation = 4;
 
+constexpr const char* kLargerBar =
+    "Turn on above-4G decoding in the firmware, and Resizable BAR where there is one.";
+
 std::byte* page_of(std::byte* address, std::size_t page_bytes = kGpuPageBytes) {
   return address - reinterpret_cast<uintptr_t>(address) % page_bytes;
 }
@@ -93,13 +96,23 @@ bool GpuRegistrations::may_fit(Allocation& allocation, std::size_t first, std::s
     if (counts) cost += cost_of(allocation, index);
   }
   const uint64_t most = facts_.registrable_bytes(gpu);
+  const bool fits = gpus_[gpu].held_bytes + cost <= most;
   if (cost > most) {
-    say_staged(gpu, Reason::too_large,
-               cat("An array takes more of the GPU's BAR1 than its ", bytes_text(most),
-                   ". Turn on above-4G decoding in the firmware, and Resizable BAR where "
-                   "there is one."));
+    say_staged(
+        gpu, Reason::too_large,
+        cat("An array takes more of the GPU's BAR1 than its ", bytes_text(most), ". ", kLargerBar));
+  } else if (!fits) {
+    say_full(gpu);
   }
-  return gpus_[gpu].held_bytes + cost <= most;
+  return fits;
+}
+
+void GpuRegistrations::say_full(Gpu gpu) {
+  say_staged(
+      gpu, Reason::full,
+      cat("Arrays in use take ", bytes_text(gpus_[gpu].held_bytes), " of the ",
+          bytes_text(facts_.registrable_bytes(gpu)),
+          " that the GPU's BAR1 has for NICs, so others find no room at times. ", kLargerBar));
 }
 
 uint64_t GpuRegistrations::cost_of(const Allocation& allocation, std::size_t index) const {
@@ -120,7 +133,10 @@ bool GpuRegistrations::hold(Allocation& allocation, std::size_t index) {
   }
   Slab slab{.allocation = &allocation, .index = index, .holds = 1};
   slab.cost = cost_of(allocation, index);
-  if (!make_room(allocation.facts.gpu, slab.cost)) return false;
+  if (!make_room(allocation.facts.gpu, slab.cost)) {
+    say_full(allocation.facts.gpu);
+    return false;
+  }
   if (Status opened = open(slab); !opened.ok()) {
     say_staged(allocation.facts.gpu, Reason::refused, opened.message());
     allocation.skips = std::min(kSkipsMax, uint32_t{1} << std::min(allocation.failures++, 30u));

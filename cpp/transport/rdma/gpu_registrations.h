@@ -80,6 +80,7 @@ class GpuRegistrations {
     bar1_tiny,
     attribute,
     too_large,
+    full,
     refused
   };
 
@@ -122,6 +123,7 @@ class GpuRegistrations {
   bool forget(const std::byte* begin, const std::byte* end);
   Allocation& remember(const GpuAllocation& found);
   bool may_fit(Allocation& allocation, std::size_t first, std::size_t last);
+  void say_full(Gpu gpu);
   uint64_t cost_of(const Allocation& allocation, std::size_t index) const;
   bool hold(Allocation& allocation, std::size_t index);
   void release(Slab& slab);
