@@ -37,6 +37,9 @@ TEST_F(RdmaGpuRegistrations, memory_outside_an_allocation_is_refused) {
   std::byte* memory = allocate(kPage);
   EXPECT_FALSE(registrations_->hold({memory, kPage + 1}));
   EXPECT_FALSE(registrations_->hold({memory + 2 * kPage, 1}));
+  EXPECT_FALSE(registrations_->hold({memory, kPage + 1}));
+  ASSERT_EQ(said_.size(), 1u) << "said once";
+  EXPECT_THAT(said_[0], ::testing::HasSubstr("reaches over the end of an allocation"));
   EXPECT_TRUE(use({memory, kPage}));
 }
 

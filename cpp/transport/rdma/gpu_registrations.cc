@@ -60,7 +60,13 @@ bool GpuRegistrations::hold(const Piece& memory) {
   RC_ASSERT(memory.bytes > 0);
   const uint64_t registrations = counters_.registrations;
   Allocation* allocation = current(memory.data);
-  bool is_held = allocation != nullptr && allocation->obstacle.empty() && allocation->holds(memory);
+  bool is_held = allocation != nullptr && allocation->obstacle.empty();
+  if (is_held && !allocation->holds(memory)) {
+    is_held = false;
+    say_staged(allocation->facts.gpu, Reason::split,
+               "An array reaches over the end of an allocation, as those of PyTorch's "
+               "expandable_segments may. Allocate it with cudaMalloc.");
+  }
   if (is_held && allocation->skips > 0) {
     --allocation->skips;
     is_held = false;

@@ -81,6 +81,7 @@ class GpuRegistrations {
     attribute,
     too_large,
     full,
+    split,
     refused
   };
 
