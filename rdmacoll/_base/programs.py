@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 
 
@@ -20,8 +21,9 @@ class OutOfTimeError(Exception):
 def run_program(command: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end. stdout: what it and the programs that it started print, errors too.
 
-    If it has not ended after limit_s, or if this call is interrupted, all these programs are ended.
-    Raises OutOfTimeError after limit_s, and OSError if the program cannot be started.
+    If it has not ended after limit_s, or if this process is interrupted or asked to end (SIGTERM), all
+    these programs are ended. Raises OutOfTimeError after limit_s, and OSError if the program cannot be
+    started. Call it in the main thread.
     """
     with subprocess.Popen(
         command,
@@ -31,6 +33,8 @@ def run_program(command: Sequence[str], limit_s: float) -> subprocess.CompletedP
         errors="replace",
         start_new_session=True,
     ) as process:
+        # A signal to the group of this process does not reach the program's.
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         try:
             output, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
@@ -39,6 +43,8 @@ def run_program(command: Sequence[str], limit_s: float) -> subprocess.CompletedP
         except BaseException:
             _end(process)
             raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
     return subprocess.CompletedProcess(command, process.returncode, output)
 
 

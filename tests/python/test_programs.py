@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +47,21 @@ def test_a_program_that_is_out_of_time_leaves_nothing_behind() -> None:
     child, said = caught.value.output.splitlines()
     assert said == "no route to the index"
     assert ends(int(child))
+
+
+def test_a_request_to_end_ends_the_program_too(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    os.mkfifo(pids)
+    text = """
+        import sys
+        from rdmacoll._base.programs import run_program
+        run_program(["sh", "-c", "sleep 1000 & echo $! > $0; wait", sys.argv[1]], 1000)
+    """
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(text), str(pids)]) as process:
+        child = int(pids.read_text())
+        process.terminate()
+        assert process.wait(100) == 128 + signal.SIGTERM
+    assert ends(child)
 
 
 def test_an_install_that_is_out_of_time_says_what_it_printed(monkeypatch: pytest.MonkeyPatch) -> None:
