@@ -119,7 +119,6 @@ MachineProfile slowest(std::span<const MachineProfile> profiles) {
 }
 
 LinkModel with_profile(LinkModel links, const MachineProfile& profile) {
-  const NodeMemory usual;
   NodeMemory& memory = links.memory;
   const auto times = [](double value, uint64_t measured, uint64_t usual_number) {
     if (measured == 0 || usual_number == 0) return value;

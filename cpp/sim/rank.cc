@@ -60,7 +60,7 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimTrace& trace, 
   if (script.direct.ways.any()) {
     nic_ = std::make_unique<SimGpuNic>(script.direct, network, gpus_,
                                        [&transport] { transport.ring(); });
-    transport.use_gpus(*nic_);
+    transport.use_gpu_access(*nic_);
   }
   if (script.records_ends) {
     for (Gpu gpu = 0; gpu < SimGpus::kGpus; ++gpu) streams_.emplace_back(network.clock());

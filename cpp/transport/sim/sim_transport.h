@@ -53,7 +53,7 @@ class SimTransport final : public Transport {
   // Sets the pool of this rank. With `pool_alone`, transfers between nodes must use its memory.
   void use_pool(const MemoryPool& pool) { pool_ = &pool; }
   // Lets the rank's NIC access memory of GPUs. `access` outlives this object.
-  void use_gpus(SimGpuAccess& access) { gpus_ = &access; }
+  void use_gpu_access(SimGpuAccess& access) { gpus_ = &access; }
   // Wakes the rank if it sleeps.
   void ring();
 
