@@ -1,6 +1,4 @@
 // Memory of GPUs in a Session.
-#include <algorithm>
-
 #include "api/session.h"
 #include "base/text.h"
 #include "collectives/choose.h"
@@ -12,12 +10,6 @@ namespace rdmacoll {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
-
-bool has_ranks_of_its_node(const World& world) {
-  const int node = world.members[world.rank].node;
-  return std::ranges::count_if(world.members,
-                               [node](const Member& one) { return one.node == node; }) > 1;
-}
 
 }  // namespace
 
@@ -60,7 +52,7 @@ Status Session::device_memory(DeviceMemory*& memory) {
   if (device_memory_ == nullptr) {
     std::unique_ptr<cuda::CudaMemory> opened;
     RC_RETURN_IF_ERROR(check_forced_way());
-    const bool shares_arrays = config_.cuda_ipc != CudaIpc::off && has_ranks_of_its_node(world_);
+    const bool shares_arrays = config_.cuda_ipc != CudaIpc::off && world_.local_size() > 1;
     RC_RETURN_IF_ERROR(cuda::CudaMemory::open({.library = config_.cuda_library,
                                                .pool = *pool_,
                                                .log = log_,

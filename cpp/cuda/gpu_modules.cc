@@ -5,11 +5,6 @@
 #include "base/text.h"
 
 namespace rdmacoll::cuda {
-namespace {
-
-constexpr const char* kSlowerCopies = " Many small tensors are copied more slowly without.";
-
-}  // namespace
 
 GpuModules::~GpuModules() {
   if (gpus_->driver().is_forked_child()) return;

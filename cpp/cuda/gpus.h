@@ -71,6 +71,9 @@ class Gpus {
   std::atomic<int> count_{0};
 };
 
+// The end of a message about a kernel that cannot copy small pieces: each is copied by itself.
+inline constexpr const char* kSlowerCopies = " Many small tensors are copied more slowly without.";
+
 // Reads the facts of a device, without a context.
 Status read_facts(const Driver& driver, int ordinal, GpuFacts& facts);
 

@@ -58,8 +58,7 @@ std::optional<std::ptrdiff_t> PinnedPool::find_offset(std::size_t index, Gpu gpu
   } else if (!std::exchange(has_logged_unreached_, true)) {
     const std::string what =
         cat("finding pinned memory of the host from ", gpus_.facts(gpu).text());
-    log_.warning(cat(gpus_.driver().error(result, what).message(),
-                     " Many small tensors are copied more slowly without."));
+    log_.warning(cat(gpus_.driver().error(result, what).message(), kSlowerCopies));
   }
   return entry->second;
 }

@@ -105,10 +105,11 @@ class StorePolicy {
   void end_brief(Brief& brief, double took);
 
   Costs costs_;
+  // The places of compared writes: the end of each by its begin. No two of them touch.
+  std::map<const std::byte*, const std::byte*> compared_;
   std::array<Size, kSizes> sizes_;
-  Size* current_ = nullptr;                                // the size whose write is being measured
-  Brief* brief_ = nullptr;                                 // ... in a brief trial
-  std::map<const std::byte*, const std::byte*> compared_;  // the places of compared writes
+  Size* current_ = nullptr;  // the size whose write is being measured
+  Brief* brief_ = nullptr;   // ... in a brief trial
   std::size_t bytes_ = 0;
   uint64_t began_ = 0;
 };

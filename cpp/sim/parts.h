@@ -38,8 +38,9 @@ class SlowCompute final : public Compute {
   }
   Status perform_at_once(const ComputeJob& job, std::size_t bytes) override {
     RC_ASSERT(!touches_gpu(job));
-    if (before_job_ && !slow_ && !all_by_lanes_) before_job_();
-    return slow_ || all_by_lanes_ ? Status::busy() : inline_.perform_at_once(job, bytes);
+    if (slow_ || all_by_lanes_) return Status::busy();
+    if (before_job_) before_job_();
+    return inline_.perform_at_once(job, bytes);
   }
   // Time may pass in it: then the rank is suspended in the middle of a job.
   void call_before_jobs(std::function<void()> before_job) { before_job_ = std::move(before_job); }
