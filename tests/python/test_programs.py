@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
+from processes import left_alive
 
 from rdmacoll._base.programs import OutOfTimeError, run_program
 from rdmacoll.benchmarks import environments
@@ -19,19 +19,6 @@ from rdmacoll.engine.errors import ConfigError
 # Says the process number of a child that lasts, and lasts too.
 STUCK = ["sh", "-c", "sleep 1000 & echo $!; echo no route to the index >&2; wait"]
 LIMIT_S = 1.0
-
-
-def ends(pid: int) -> bool:
-    """Whether a process that was killed is gone, or only waits for its parent to notice."""
-    for _ in range(500):
-        try:
-            with open(f"/proc/{pid}/stat") as stat:
-                if stat.read().rpartition(")")[2].split()[0] == "Z":
-                    return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def test_a_program_has_one_output_and_a_status() -> None:
@@ -46,7 +33,7 @@ def test_a_program_that_is_out_of_time_leaves_nothing_behind() -> None:
         run_program(STUCK, LIMIT_S)
     child, said = caught.value.output.splitlines()
     assert said == "no route to the index"
-    assert ends(int(child))
+    assert left_alive([int(child)], 25) == []
 
 
 def test_a_request_to_end_ends_the_program_too(tmp_path: Path) -> None:
@@ -61,7 +48,7 @@ def test_a_request_to_end_ends_the_program_too(tmp_path: Path) -> None:
         child = int(pids.read_text())
         process.terminate()
         assert process.wait(100) == 128 + signal.SIGTERM
-    assert ends(child)
+    assert left_alive([child], 25) == []
 
 
 def test_an_install_that_is_out_of_time_says_what_it_printed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from processes import is_alive, left_alive
 from ranks import clean_environment
 
 from rdmacoll._launch.host_link import remote_command
@@ -86,20 +87,6 @@ def ssh(tmp_path: Path) -> tuple[dict[str, str], Path]:
     (folder / "ssh").chmod(0o755)
     log.touch()
     return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}, log
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
-def left_alive(pids: list[int], within_s: float) -> list[int]:
-    end = time.monotonic() + within_s
-    while (left := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < end:
-        time.sleep(0.02)
-    return left
 
 
 def shown(done: subprocess.CompletedProcess[str]) -> dict[int, dict[str, str]]:
