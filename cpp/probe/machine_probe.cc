@@ -261,7 +261,7 @@ class Prober {
 
   // Half of the time of a ping-pong.
   uint64_t line() {
-    if (second_cpu() < 0) return 0;
+    if (second_cpu() < 0 || is_late()) return 0;
     constexpr uint32_t kRounds = 32;  // each sample has so many
     PingPong pair(clock_, end_of_pairs());
     const PinnedThread second(second_cpu(), [&] {
@@ -308,7 +308,7 @@ class Prober {
   // The rate of copies of what the second core has just written.
   uint64_t peer_copy() {
     const Arena memory(2 * kChunkMax, false);
-    if (second_cpu() < 0 || !touch(memory)) return 0;
+    if (second_cpu() < 0 || is_late() || !touch(memory)) return 0;
     PingPong pair(clock_, end_of_pairs());
     const PinnedThread second(second_cpu(), [&] {
       for (int turn = 1; pair.await_ping(); ++turn) {
