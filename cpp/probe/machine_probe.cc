@@ -20,6 +20,7 @@
 #include "base/small_range.h"
 #include "probe/busy_core.h"
 #include "probe/ping_pong.h"
+#include "probe/read_costs.h"
 
 namespace rdmacoll::probe {
 namespace {
@@ -34,6 +35,8 @@ constexpr uint64_t kMiddleMax = 16 << 20;
 // Two threads may wait for their cores on a busy machine. After this many slices they give up.
 constexpr int kPairSlices = 8;
 constexpr std::size_t kPeerSamples = 64;
+// Reads that other programs have disturbed are measured again, up to so many times in all.
+constexpr int kReadTries = 3;
 // A machine keeps room for the job itself.
 constexpr uint64_t kShareOfMemory = 16;
 
@@ -240,19 +243,18 @@ class Prober {
     const std::vector<iovec> all{{arena.data(), pages * kPage}};
     const std::span<const iovec> bytes(scattered);
     if (!read(all) || !read(bytes)) return;
-    const double one_page = sample([&] { read(bytes.first(1)); });
-    const double each_page = sample([&] { read(bytes); });
-    const double all_bytes = sample([&] { read(all); });
-    const auto more_pages = static_cast<double>(pages - 1);
-    // A read of whole pages has no list of pieces, so a page costs at most what it costs there.
-    const double page = std::clamp((each_page - one_page) / more_pages, 0.0,
-                                   (all_bytes - one_page) / more_pages / 2);
-    const double call = std::max(one_page - page, 1.0);
-    const double moved = std::max(all_bytes - call - page * static_cast<double>(pages), 1.0);
-    found.one_copy_call_ns = static_cast<uint64_t>(call);
-    found.one_copy_page_ns = static_cast<uint64_t>(page);
-    found.one_copy_rate =
-        static_cast<uint64_t>(static_cast<double>(pages * kPage) * kMicrosecond / moved);
+    ReadCosts costs;
+    for (int tries = 0; tries < kReadTries && !costs.is_known(); ++tries) {
+      ReadTimes times;
+      times.one_page = sample([&] { read(bytes.first(1)); });
+      times.each_page = sample([&] { read(bytes); });
+      times.all_bytes = sample([&] { read(all); });
+      costs = costs_of(times, static_cast<double>(pages), kPage);
+    }
+    if (!costs.is_known()) return;
+    found.one_copy_call_ns = static_cast<uint64_t>(costs.call_ns);
+    found.one_copy_page_ns = static_cast<uint64_t>(costs.page_ns);
+    found.one_copy_rate = static_cast<uint64_t>(costs.bytes_per_us);
   }
 
   Nanoseconds end_of_pairs() const {
