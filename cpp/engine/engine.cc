@@ -67,6 +67,7 @@ bool Engine::advance() {
   moved |= finish_operations();  // return memory to the callers
   moved |= end_if_deserted();    // end operations that wait for a rank that has left
   if (!goodbyes_to_answer_.empty()) moved |= answer_goodbyes();
+  if (late_failure_) moved |= post_late_failure();  // tell peers that still wait
   return flush_outbox() || moved;
 }
 

@@ -10,6 +10,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -159,7 +160,8 @@ class Engine final : public Sink, private SetHost {
   void misses(JobRank peer) override;
   void fail(JobRank rank, Status status);
   void fail_this_rank(const Status& status) override;
-  void name_late_failure(const Status& status);
+  void name_late_failure(FailureMessage failure);
+  bool post_late_failure();
   void broken_protocol(JobRank sender, const std::string& what) override;
   void starts(const Operation& operation) override;
   void begin(const OperationRef& operation) override;
@@ -237,9 +239,10 @@ class Engine final : public Sink, private SetHost {
     Status status;
     Nanoseconds due;
   };
-  bool has_named_late_failure_ = false;
+  std::optional<FailureMessage> late_failure_;  // while this rank leaves with nothing in flight
+  Nanoseconds late_failure_due_ = kNever;       // when peers without a farewell hear it
   std::vector<Suspect> suspects_;  // lost peers that another rank's failure may have ended
-  Nanoseconds failed_at_ = 0;
+  Nanoseconds failed_at_ = 0, left_at_ = 0;
   bool ended_ = false;
   LeavingMessage first_departure_;           // the message of the first rank that left
   std::map<JobRank, std::string> departed_;  // ranks that have left, with the cause

@@ -12,6 +12,9 @@ namespace {
 constexpr Nanoseconds kFailureFlush = 200 * kMillisecond;
 // How long to wait for the control tree to report why a peer has ended that is no neighbour there.
 constexpr Nanoseconds kHearsay = 100 * kMillisecond;
+// How long a leaving rank keeps a failure to itself. Operations of peers that need nothing of the
+// failed rank end well meanwhile.
+constexpr Nanoseconds kLateFailure = kSecond;
 constexpr const char* kLeftTooEarly = "left before this rank had its data";
 // The limit for the cause of an end, which comes from user code.
 constexpr std::size_t kCauseBytesMax = 1000;
@@ -95,7 +98,7 @@ void Engine::fail(JobRank rank, Status status) {
   // An operation that has ended may still have work on a GPU, whose failure must not be lost.
   const bool needs_nobody = now_.leaving && in_flight_ == 0 && executor_.status().ok();
   if (!now_.goes_on() || ended_) return;
-  if (needs_nobody) return name_late_failure(status);
+  if (needs_nobody) return name_late_failure({rank, std::move(status)});
   now_.failure = std::move(status);
   failed_at_ = clock_.now();
   executor_.compute().drop_waiting();
@@ -124,12 +127,24 @@ void Engine::fail(JobRank rank, Status status) {
 
 // A leaving rank with nothing in flight has its results. No call follows that could raise the
 // error.
-void Engine::name_late_failure(const Status& status) {
-  if (std::exchange(has_named_late_failure_, true)) return;
-  std::string_view what = status.message();
+void Engine::name_late_failure(FailureMessage failure) {
+  if (late_failure_) return;
+  late_failure_ = std::move(failure);
+  late_failure_due_ = std::min(clock_.now() + kLateFailure,
+                               left_at_ + goodbye_limit(peer_timeout_) - kFailureFlush);
+  std::string_view what = late_failure_->status.message();
   if (what.ends_with('.')) what.remove_suffix(1);
   log_.warning(
       cat(what, ". All operations of this rank had ended, and their results are complete."));
+}
+
+// A peer without a farewell may wait for the failed rank, without a connection to it. It would
+// blame the first rank that ends.
+bool Engine::post_late_failure() {
+  if (now_.turned_at < late_failure_due_) return false;
+  late_failure_due_ = kNever;
+  for (JobRank peer : goodbyes_unanswered_) post(peer, 0, *late_failure_);
+  return true;
 }
 
 void Engine::blame(const Status& failure) {
@@ -246,6 +261,7 @@ void Engine::leave(const std::string& said) {
     return fail(me(), departure({me(), false, {}, cause}));
   }
   now_.leaving = true;
+  left_at_ = clock_.now();
   submissions_.close({Code::shutdown, "rdmacoll was shut down; call init() to start again."});
   take_submissions();
   LeavingMessage leaving{me(), false, {}, cause};
@@ -298,7 +314,7 @@ bool Engine::may_end() const {
 void Engine::end() {
   if (ended_) return;
   if (now_.leaving && now_.goes_on() && in_flight_ == 0 && !suspects_.empty()) {
-    name_late_failure(suspects_.front().status);
+    name_late_failure({suspects_.front().rank, suspects_.front().status});
   }
   ended_ = true;
   const Status status =

@@ -68,6 +68,32 @@ TEST(SimulatedFaults, end_well_where_a_verdict_overtakes_an_answer) {
   EXPECT_TRUE(outcome.ok()) << outcome.scenario << "\n" << outcome.hang << outcome.unnamed;
 }
 
+// Rank 4 waits for data of ranks 2 and 3, whose pair breaks, and has no connection to them. All
+// other ranks have their results and leave. They know of the failure, and rank 4 must not blame one
+// of them.
+TEST(SimulatedFaults, reach_a_rank_through_ranks_that_leave) {
+  uint64_t failed = 0;
+  for (uint64_t seed = 0; seed < seeds(600); ++seed) {
+    SimScript script;
+    script.ranks = 9;
+    script.segment_bytes = 4096;
+    script.network.seed = seed;
+    script.network.delay_max = 50 * kMicrosecond;
+    const SimOperation sum{
+        .kind = Kind::reduce, .root = 4, .name = "sum", .shapes = {{159, 1}, {150, 2}, {141, 3}}};
+    script.phases.assign(2, {sum});
+    script.fault = seed % 2 == 0 ? Fault::cut : Fault::kill;
+    script.victim = 2;
+    script.partner = 3;
+    script.fault_at = static_cast<Nanoseconds>(400 + seed % 300) * kMicrosecond;
+    const SimOutcome outcome = simulate(script);
+    ASSERT_TRUE(outcome.ok()) << "seed " << seed << ": " << outcome.scenario << "\n"
+                              << outcome.hang << outcome.wrong << outcome.unnamed;
+    failed += outcome.failed;
+  }
+  EXPECT_GT(failed, seeds(600));
+}
+
 // A rank without memory for a result says so, and the other ranks name this rank.
 TEST(SimulatedFaults, name_a_rank_without_memory_for_a_result) {
   for (const Kind kind : {Kind::allreduce, Kind::allgather, Kind::reducescatter, Kind::alltoall,
