@@ -52,6 +52,8 @@ Status Session::device_memory(DeviceMemory*& memory) {
   if (device_memory_ == nullptr) {
     std::unique_ptr<cuda::CudaMemory> opened;
     RC_RETURN_IF_ERROR(check_forced_way());
+    const bool has_gdrcopy = config_.gdrcopy_library != "off";
+    const std::string gdrcopy_library = has_gdrcopy ? config_.gdrcopy_library : "";
     const bool shares_arrays = config_.cuda_ipc != CudaIpc::off && world_.local_size() > 1;
     RC_RETURN_IF_ERROR(cuda::CudaMemory::open({.library = config_.cuda_library,
                                                .pool = *pool_,
@@ -64,7 +66,8 @@ Status Session::device_memory(DeviceMemory*& memory) {
                                                .proc = machine_.proc,
                                                .said = said_of_gpus_,
                                                .measures_copies = config_.tune != Tune::off,
-                                               .shares_arrays = shares_arrays},
+                                               .shares_arrays = shares_arrays,
+                                               .gdrcopy_library = gdrcopy_library},
                                               opened));
     auto compute = std::make_unique<cuda::GpuCompute>(std::move(compute_), clock_);
     compute->open(opened->parts());
@@ -126,10 +129,12 @@ std::string Session::gpu_summary() {
   const auto amount = [](uint64_t bytes) {
     return bytes_text(bytes < kMiB ? bytes : (bytes + kMiB / 2) / kMiB * kMiB);
   };
-  return cat(", memory of GPUs: ", amount(wire.gpu_bytes_sent), " sent and ",
-             amount(wire.gpu_bytes_received), " received direct, ", amount(gpus.bytes_staged),
-             " staged, ", amount(gpus.bytes_between_gpus), " read from other GPUs",
-             for_nics == nullptr ? "" : cat(" (", for_nics->summary(), ")"));
+  return cat(
+      ", memory of GPUs: ", amount(wire.gpu_bytes_sent), " sent and ",
+      amount(wire.gpu_bytes_received), " received direct, ", amount(gpus.bytes_staged), " staged, ",
+      gpus.bytes_written == 0 ? "" : cat(amount(gpus.bytes_written), " written by processors, "),
+      amount(gpus.bytes_between_gpus), " read from other GPUs",
+      for_nics == nullptr ? "" : cat(" (", for_nics->summary(), ")"));
 }
 
 }  // namespace rdmacoll

@@ -63,6 +63,7 @@ class ComputeSink {
 // Work on GPUs so far.
 struct GpuCounters {
   uint64_t bytes_staged = 0;        // copied between host and GPUs
+  uint64_t bytes_written = 0;       // to GPUs, by processors (GDRCopy)
   uint64_t bytes_between_gpus = 0;  // read from work memory of other ranks on GPUs
   uint64_t kernel_launches = 0;
   uint64_t preparing = 0;  // GPUs that are being made ready for sums

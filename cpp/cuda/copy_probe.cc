@@ -54,17 +54,18 @@ CopyCosts costs_of(const CopyTimes& to_host, const CopyTimes& to_gpu) {
   return slower;
 }
 
-Status measure_copies(const Gpus& gpus, Gpu gpu, const Clock& clock, CopyCosts& costs) {
+Status measure_copies(const Gpus& gpus, Gpu gpu, const Clock& clock, CopyCosts& costs,
+                      Nanoseconds limit) {
   const Driver& driver = gpus.driver();
   const Functions& call = driver.call;
-  const Nanoseconds limit = clock.now() + kProbeLimit;
+  const Nanoseconds end = clock.now() + limit;
   const ScopedContext scope(gpus, gpu);
   RC_RETURN_IF_ERROR(scope.status());
   Objects objects(call);
   RC_RETURN_IF_ERROR(create(driver, objects));
   const auto shortest = [&](bool is_to_host, std::size_t bytes, int64_t& shortest) -> Status {
     shortest = std::numeric_limits<int64_t>::max();
-    for (int run = 0; run < kCopyRuns && (run == 0 || clock.now() < limit); ++run) {
+    for (int run = 0; run < kCopyRuns && (run == 0 || clock.now() < end); ++run) {
       const Nanoseconds begin = clock.now();
       Result result =
           is_to_host
@@ -96,10 +97,12 @@ void CopyProbe::prepare(Gpu gpu) {
   if (gpu == kHost) return;
   const auto index = static_cast<std::size_t>(gpu);
   if (results_->has_begun[index].exchange(true)) return;
-  const Status posted = thread_.post([gpus = gpus_, results = results_, log = log_, gpu, index] {
+  const auto measure = [gpus = gpus_, results = results_, log = log_, first = first_, gpu, index] {
     const SteadyClock clock;
     const Nanoseconds begin = clock.now();
-    const Status status = measure_copies(*gpus, gpu, clock, results->costs[index]);
+    first(gpu, clock, begin + kProbeLimit / 10);
+    const Status status =
+        measure_copies(*gpus, gpu, clock, results->costs[index], kProbeLimit / 10 * 9);
     const CopyCosts& costs = results->costs[index];
     const std::string name = gpus->facts(gpu).text();
     if (!status.ok()) {
@@ -115,7 +118,8 @@ void CopyProbe::prepare(Gpu gpu) {
     log.info(cat("a copy between pinned memory and ", name, " takes ", text_of(costs),
                  ", measured in ", (clock.now() - begin) / kMillisecond, " ms."));
     results->has_ended[index].store(true, std::memory_order_release);
-  });
+  };
+  const Status posted = thread_.post(measure);
   if (!posted.ok()) log_.warning(posted.message());
 }
 

@@ -60,12 +60,13 @@ CudaMemory::CudaMemory(const Driver& driver, CudaOptions options)
       kinds_(*gpus_, options.log),
       modules_(std::make_shared<GpuModules>(gpus_, thread_, options.log)),
       sums_(gpus_, modules_, thread_),
-      copies_(gpus_, thread_, options.log),
+      bar_writes_(gpus_, thread_, options.gdrcopy_library, options.log),
+      copies_(gpus_, thread_, options.log, bar_writes_.probe()),
       orders_(gpus_, events_, sleeper_),
       host_copies_(gpus_, orders_),
       pinned_(*gpus_, options.pool, options.log),
       work_({gpus_, sums_, thread_, copies_, arrays_, options.log}),
-      parts_{*gpus_, events_, *modules_, pinned_, options.pool, sums_, sleeper_} {}
+      parts_{*gpus_, events_, *modules_, pinned_, options.pool, sums_, sleeper_, &bar_writes_} {}
 
 CudaMemory::~CudaMemory() { (void)thread_.stop(kKernelsLimit); }
 

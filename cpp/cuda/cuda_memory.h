@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "cuda/bar_writes.h"
 #include "cuda/device_pool.h"
 #include "cuda/gpu_compute.h"
 #include "cuda/gpu_memory.h"
@@ -34,6 +35,7 @@ struct CudaOptions {
   std::vector<std::string> said = {};  // warnings of lost direct ways that the start has logged
   bool measures_copies = false;        // when a GPU is first used
   bool shares_arrays = false;          // with peers of the node (CUDA IPC)
+  std::string gdrcopy_library = {};    // "": none
 };
 
 class CudaMemory final : public DeviceMemory {
@@ -92,6 +94,7 @@ class CudaMemory final : public DeviceMemory {
   DriverThread thread_;
   const std::shared_ptr<GpuModules> modules_;
   GpuSums sums_;
+  BarWrites bar_writes_;
   CopyProbe copies_;
   StreamOrders orders_;
   HostCopies host_copies_;

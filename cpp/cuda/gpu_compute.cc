@@ -40,6 +40,10 @@ class GpuCompute::Work {
 
   Status perform(const ComputeJob& job, std::size_t bytes) {
     if (is_copy(job)) {
+      if (parts_.bar_writes != nullptr && parts_.bar_writes->write(job, bytes)) {
+        compute_.counters_.bytes_written += bytes;
+        return {};
+      }
       if (suits_a_kernel(job, bytes)) {
         const Status launched = launch(job, bytes, table());
         if (launched.ok()) return {};

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "compute/compute.h"
+#include "cuda/bar_writes.h"
 #include "cuda/gpu_kernels.h"
 #include "cuda/gpu_sums.h"
 #include "cuda/lane.h"
@@ -30,6 +31,7 @@ struct GpuParts {
   MemoryPool& pool;
   const GpuSums& sums;
   std::shared_ptr<Sleeper> sleeper;
+  BarWrites* bar_writes = nullptr;  // null: all is copied
 };
 
 class GpuCompute final : public Compute {

@@ -95,6 +95,8 @@ std::string gpu_report_json(const GpuSystem& system, const GpuDirectSetting& set
   return cat("{\"driver\": ", quote_or_null(system.driver_version),
              ", \"cuda_problem\": ", quote_or_null(system.cuda_problem),
              ", \"nvml_problem\": ", quote_or_null(system.nvml_problem),
+             ", \"gdrcopy\": ", quote_or_null(system.gdrcopy_version),
+             ", \"gdrcopy_problem\": ", quote_or_null(system.gdrcopy_problem),
              ", \"peer_module\": ", quote_or_null(system.module_name),
              ", \"setting\": ", json_quote(setting.text()),
              ", \"gpus\": ", json_list(system.gpus, gpu_json),

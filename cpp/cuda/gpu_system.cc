@@ -11,6 +11,7 @@
 
 #include "base/small_range.h"
 #include "base/text.h"
+#include "cuda/gdrcopy.h"
 #include "cuda/gpus.h"
 
 namespace rdmacoll::cuda {
@@ -81,6 +82,14 @@ void add_cuda(const GpuFacts& facts, std::vector<SystemGpu>& gpus) {
   profile.dma_buf = facts.has_dma_buf ? Known::yes : Known::no;
   profile.writes_ordering = facts.writes_ordering;
   profile.flush_options = facts.flush_options;
+}
+
+void read_gdrcopy(const std::string& library, GpuSystem& system) {
+  if (library.empty() || system.gpus.empty()) return;
+  Gdrcopy::Problem problem;
+  const std::shared_ptr<Gdrcopy> opened = Gdrcopy::open(library, problem);
+  system.gdrcopy_problem = problem.text;
+  if (opened != nullptr) system.gdrcopy_version = opened->version();
 }
 
 Status read_cuda(const std::string& library, std::vector<SystemGpu>& gpus) {
@@ -185,6 +194,7 @@ GpuSystem read_gpu_system(const SystemRoots& roots) {
     if (system.gpus.empty()) return;
     const Status status = read_cuda(roots.cuda_library, system.gpus);
     if (!status.ok()) system.cuda_problem = status.message();
+    read_gdrcopy(roots.gdrcopy_library, system);
   });
 }
 

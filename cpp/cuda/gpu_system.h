@@ -19,6 +19,7 @@ struct SystemRoots {
   std::string proc = "/proc";
   std::string cuda_library = "libcuda.so.1";
   std::string nvml_library = "libnvidia-ml.so.1";
+  std::string gdrcopy_library = {};  // "": it is not looked for
 };
 
 struct SystemGpu {
@@ -30,6 +31,8 @@ struct GpuSystem {
   std::string driver_version;  // "470.256.02"; "": not known
   std::string cuda_problem;    // why the CUDA driver tells nothing; "": it does
   std::string nvml_problem;
+  std::string gdrcopy_version;     // "2.4"; "": GDRCopy is not there, or cannot be used
+  std::string gdrcopy_problem;     // why not; "": it can be used, or it is not looked for
   std::string module_name;         // the loaded peer-memory module; "": none, or not known
   Known is_open = Known::unknown;  // NVIDIA's kernel modules are the open ones
   int kernel_major = 0;

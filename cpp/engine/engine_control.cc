@@ -173,6 +173,7 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
                      field("engine_allocations", executor_.allocations() + sums.programs),
                      field("bytes_copied", wire.bytes_copied + executor_.compute().bytes_copied()),
                      field("bytes_staged", gpus.bytes_staged),
+                     field("bytes_written_to_gpus", gpus.bytes_written),
                      field("bytes_between_gpus", gpus.bytes_between_gpus),
                      field("bytes_direct_sent", wire.gpu_bytes_sent),
                      field("bytes_direct_received", wire.gpu_bytes_received),

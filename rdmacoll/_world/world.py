@@ -372,6 +372,7 @@ def metrics() -> dict[str, int | float]:
     - `bytes_reduced_beside_sends`: the part of `bytes_reduced` while this rank's data was in transit
     - `bytes_striped`: the part of `bytes_sent` that went over additional TCP streams
     - `bytes_staged`: bytes copied between host memory and GPUs, by copies or by `kernel_launches`
+    - `bytes_written_to_gpus`: bytes of small results that the processor wrote to GPUs itself (GDRCopy)
     - `bytes_between_gpus`: bytes that GPUs read from the memory on GPUs of other ranks of the node
     - `gpus_preparing`: kernels or memory that are being made ready on GPUs, whose arrays are staged meanwhile
     - `bytes_direct_sent`, `bytes_direct_received`: bytes that NICs read from memory of GPUs, and wrote there

@@ -85,6 +85,7 @@ def lines(report: Report, width: int) -> Iterator[str]:
     yield click.style("GPUs and NICs", bold=True)
     for number, gpu in enumerate(report["gpus"]):
         yield from _wrapped(f"  GPU{number}".ljust(_ROW_WIDTH), _gpu_text(gpu), width)
+    yield from _wrapped("  GDRCopy  ", _gdrcopy_text(report), width)
     for nic in report["nics"]:
         yield from _wrapped(f"  {nic['name']}  ".ljust(_ROW_WIDTH), _nic_text(nic), width)
     if not report["nics"]:
@@ -97,6 +98,17 @@ def lines(report: Report, width: int) -> Iterator[str]:
         yield from _matrix(report, width)
         yield ""
         yield from _reasons(report, width)
+
+
+def _gdrcopy_text(report: Report) -> str:
+    """Whether the processor may write small results to GPUs itself."""
+    if report["gdrcopy"]:
+        return (
+            f"{report['gdrcopy']}: the processor writes results of up to 4 KiB to GPUs itself, where the "
+            "first use of the GPU measures that as faster than a copy"
+        )
+    cause = f", because {report['gdrcopy_problem']}" if report["gdrcopy_problem"] else ""
+    return f"not used{cause}: small results are copied to GPUs"
 
 
 def _gpu_text(gpu: Report) -> str:

@@ -59,6 +59,7 @@ std::map<std::string, long long> Driver::live_counts() const {
           {"live events", number(events.size())},
           {"live modules", number(modules.size())},
           {"retained contexts", retained},
+          {"live pins of GDRCopy", number(gdr.pins.size())},
           {"queued", number(scheduler.queued())}};
 }
 
@@ -138,12 +139,14 @@ Result Call::submit(Stream& stream, Work work) {
     if (work.records) work.records->has_passed = true;
     return work.host_function || is_order ? cuda::kSuccess : stream.context->error;
   }
+  driver_.gdr.land(driver_.memory);
   driver_.scheduler.submit(stream, std::move(work));
   return cuda::kSuccess;
 }
 
 Result Call::wait_for(Stream& stream) {
   if (stream.capture != cuda::kCaptureNone) return cuda::kStreamCaptureUnsupported;
+  driver_.gdr.land(driver_.memory);
   const Context& context = *stream.context;
   wait([&] { return stream.queue.empty() || context.error != cuda::kSuccess; });
   return context.error;

@@ -12,6 +12,7 @@
 
 #include "cuda/driver_api.h"
 #include "cuda_sim/contexts.h"
+#include "cuda_sim/gdr.h"
 #include "cuda_sim/ipc.h"
 #include "cuda_sim/kernels.h"
 #include "cuda_sim/log.h"
@@ -51,6 +52,7 @@ struct Driver {
   int nvml_count = 0;                   // calls of nvmlInit_v2 without nvmlShutdown
   std::map<int, long long> bar1_taken;  // by place in Machine::gpus
   std::vector<FlushObserver> on_flush;
+  Gdr gdr;
   std::uintptr_t next_handle = 0x51000000;
   Log log;
 

@@ -17,7 +17,10 @@ from rdmacoll._abi.library import load
 from rdmacoll.cli import doctor, doctor_gpu, doctor_page
 from rdmacoll.cli.doctor_facts import Machine
 
-NO_LIBRARIES = "RDMACOLL_CUDA_LIBRARY=/nonexistent/cuda.so\nRDMACOLL_NVML_LIBRARY=/nonexistent/nvml.so\n"
+NO_LIBRARIES = "".join(
+    f"RDMACOLL_{name.upper()}_LIBRARY=/nonexistent/{file}.so\n"
+    for name, file in (("cuda", "cuda"), ("nvml", "nvml"), ("gdrcopy", "gdr"))
+)
 
 
 def direction(way: str, reason: str, change: str | None = None) -> dict[str, Any]:
@@ -55,6 +58,8 @@ def with_gpus(error: str | None = None, **changed: Any) -> Machine:
     report = {
         "driver": "470.256.02",
         "cuda_problem": None,
+        "gdrcopy": None,
+        "gdrcopy_problem": "libgdrapi.so.2 cannot be opened",
         "setting": "auto",
         "gpus": [gpu, {**gpu, "address": "0000:84:00.0", "numa_node": -1}],
         "nics": [nic],
@@ -112,6 +117,8 @@ def test_the_page_has_each_device_and_each_reason_once() -> None:
         "  GPU1   Tesla K80, capability 3.7, memory 12 GiB, BAR1 16 GiB (15 GiB free),",
         "         PCIe 0000:84:00.0, NUMA node not known, compute mode default,",
         "         GPU-5c1f2a90-0000-1111-2222-333344445555",
+        "  GDRCopy  not used, because libgdrapi.so.2 cannot be opened: small results are",
+        "           copied to GPUs",
         "  mlx4_0  PCIe 0000:08:00.0, NUMA node 0, mlx4_core",
         "",
         "Distance, and the way of data to send / to receive:",
@@ -128,6 +135,18 @@ def test_the_page_has_each_device_and_each_reason_once() -> None:
         "             To change this: use a newer GPU.",
     ]
     assert list(doctor_gpu.lines({}, 80)) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"gdrcopy": "2.4"}, "GDRCopy  2.4: the processor writes results of up to 4 KiB to GPUs itself"),
+        ({"gdrcopy_problem": None}, "GDRCopy  not used: small results are copied to GPUs"),
+    ],
+)
+def test_the_page_says_whether_gdrcopy_is_used(changed: dict[str, Any], words: str) -> None:
+    lines = [click.unstyle(line) for line in doctor_gpu.lines(with_gpus(**changed).gpus, 120)]
+    assert any(words in line for line in lines), lines
 
 
 def test_the_page_says_that_a_machine_has_no_nic() -> None:
@@ -163,6 +182,7 @@ def test_a_recorded_machine_is_read(tmp_path: Path) -> None:
     assert [cell["distance"] for cell in report["cells"]] == ["PXB", "PXB", "SYS", "SYS"]
     assert report["cells"][0]["switch"] == "PLX switch 0000:02:00.0"
     assert "/nonexistent/nvml.so" in report["nvml_problem"]
+    assert report["gdrcopy_problem"].startswith("/nonexistent/gdr.so cannot be opened")
     assert "RDMACOLL_CUDA_LIBRARY" in report["cuda_problem"]
     findings = doctor.examine(replace(PLAIN, gpus=report))
     warned = [finding for finding in findings if finding.name == "GPU memory"]
