@@ -174,6 +174,27 @@ TEST_F(CudaCompute, wakes_the_engine_when_the_oldest_job_ends) {
   EXPECT_TRUE(compute->arm());
 }
 
+TEST_F(CudaCompute, looks_at_jobs_whose_end_the_driver_does_not_announce_and_says_so_once) {
+  testing::internal::CaptureStderr();
+  for (const char* call : {"cuLaunchHostFunc", "cuStreamWaitEvent"}) {
+    cuda.fails = {{call, kOutOfMemory}};
+    const int before = cuda.count(call);
+    std::byte* const device = cuda.place(16);
+    std::byte* const host = pool->allocate(16);
+    copy({{host, 8}}, {{device, 8, first}}, 1);
+    copy({{device + 8, 8, first}}, {{host + 8, 8}}, 2);
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(compute->arm()) << "it may sleep until its deadline";
+    EXPECT_LE(compute->next_deadline(), clock.now() + kSecond);
+    EXPECT_EQ(cuda.count(call), before + 2) << "once for each lane";
+    EXPECT_EQ(finish().cookies.size(), 2u);
+    EXPECT_EQ(wakes, 0);
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, AllOf(HasSubstr("warning: cuLaunchHostFunc failed"),
+                          HasSubstr("So nothing wakes rdmacoll when work on GPUs ends")));
+  EXPECT_EQ(said.find("nothing wakes"), said.rfind("nothing wakes"));
+}
+
 TEST_F(CudaCompute, wakes_the_engine_for_a_job_that_ends_after_the_last_look) {
   std::byte* const device = cuda.place(8);
   copy({{pool->allocate(8), 8}}, {{device, 8, first}}, 1);
