@@ -96,23 +96,37 @@ class Overhead:
         self.facts: dict[str, str] = {}
 
     def lines(self, folder: Path, write: Callable[[str], None]) -> list[ResultLine]:
-        """Measures and prints all lines. Raises RdmacollError if ranks cannot be started."""
+        """Measures all lines, and prints each part once it is measured. Raises RdmacollError if ranks cannot
+        be started."""
         load = LoadWatch()
         with layout_of(self._ranks, MACHINE, folder) as (layout, _):
             starts = []
             for _ in range(self._starts):
                 if not load.wait(self._rules.foreign, min(self._until, time.monotonic() + 10)):
+                    if not self.left_out:
+                        write(self._busy_text())
                     self.left_out.append("no quiet moment before a start: its time is an upper bound")
                 with teams_of([LIBRARIES["rdmacoll"]], layout, self._cache, self.left_out.append) as teams:
                     team = self._first_team(teams)
                     starts.append(parts_of(team.started_at, team.starts))
             lines = start_lines(starts)
+            self._print(lines, write)
             both = [LIBRARIES["rdmacoll"], LIBRARIES["memory"]]
             with teams_of(both, layout, self._cache, self.left_out.append) as teams:
-                lines += self._running(teams, Turns(load, self._rules, self._until, self.left_out.append))
+                running = self._running(teams, Turns(load, self._rules, self._until, self.left_out.append))
+        self._print(running, write)
+        return lines + running
+
+    def _print(self, lines: Sequence[ResultLine], write: Callable[[str], None]) -> None:
         for line in lines:
             write(line.text())
-        return lines
+
+    def _busy_text(self) -> str:
+        left = self._until - time.monotonic()
+        return (
+            f"Other programs use more than {100 * self._rules.foreign:.0f} % of this machine. The run "
+            f"waits for quiet moments, at most for {left:.0f} s (--seconds)."
+        )
 
     def _first_team(self, teams: Sequence[Team]) -> Team:
         if not teams:

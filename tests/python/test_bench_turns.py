@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -289,3 +292,19 @@ def test_starts_are_medians_of_the_slowest_rank():
     assert (total.value, total.is_missed) == (300.0, False)
     assert [part.goal for part in parts] == [None] * 3
     assert overhead.start_lines([starts[0]])[0].is_missed
+
+
+def test_overhead_says_that_it_waits_and_prints_a_part_once_it_is_measured(monkeypatch):
+    written: list[str] = []
+    rank = {"begin": 10.5, "joined": 11.0, "import": 0.125, "init": 0.25}
+    team = SimpleNamespace(started_at=10.0, starts=[rank])
+    before_the_turns: list[int] = []
+    monkeypatch.setattr(overhead, "LoadWatch", lambda: SimpleNamespace(wait=lambda share, until: False))
+    monkeypatch.setattr(overhead, "layout_of", lambda *_: nullcontext((None, None)))
+    monkeypatch.setattr(overhead, "teams_of", lambda *_: nullcontext([team]))
+    monkeypatch.setattr(overhead.Overhead, "_running", lambda *_: before_the_turns.append(len(written)) or [])
+    overhead.Overhead(2, 3, 0.1, Rules(), Path(), 60.0).lines(Path(), written.append)
+    waits = [line for line in written if "quiet moments" in line]
+    assert waits == [written[0]]
+    assert "(--seconds)" in waits[0]
+    assert before_the_turns == [len(written)] == [5]
