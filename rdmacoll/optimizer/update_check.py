@@ -35,6 +35,11 @@ _CURE = (
     "broadcast_variables), let callbacks decide by the same numbers (MetricAverageCallback before them), or "
     "allow it with {tolerance}={value:.3g} or {mode}=off."
 )
+_CURE_AFTER_JOIN = (
+    "A rank that has joined misses the last updates: behind join(), call broadcast_variables(model.variables "
+    "+ optimizer.variables, root_rank=R), where R is the rank that join() has returned. Or allow it with "
+    "{tolerance}={value:.3g} or {mode}=off."
+)
 
 _CHECKS: weakref.WeakKeyDictionary[Any, UpdateCheck] = weakref.WeakKeyDictionary()  # by optimizer
 _ALL: weakref.WeakSet[UpdateCheck] = weakref.WeakSet()
@@ -125,6 +130,7 @@ class UpdateCheck:
         self._has_warned = False
         self._has_noted = False
         self._were_equal = False  # whether a comparison found the ranks equal
+        self.has_joined = False  # whether the count has restarted with a join
         self.batches = 0  # in a graph of TensorFlow 1
         self.restart()
         _ALL.add(self)
@@ -137,8 +143,9 @@ class UpdateCheck:
         except ConfigError:  # the set was removed
             return False
 
-    def restart(self) -> None:
+    def restart(self, has_joined: bool = False) -> None:
         """Restarts the count: the next update is number 1."""
+        self.has_joined = has_joined
         self._left_out.clear()
         self._has_warned = self._were_equal = False
         _updates.start_counting(self.name, due=self.FIRST_DUE)
@@ -227,7 +234,8 @@ class UpdateCheck:
         return f"after update {count} of {self.name}"
 
     def _report(self, found: Difference, count: int, *, is_error: bool, is_first: int) -> None:
-        text = f"{self.moment(count)}, {found.sentence()}"
+        since = " since join()" if self.has_joined else ""
+        text = f"{self.moment(count)}{since}, {found.sentence()}"
         is_reporter = self.process_set.rank() == is_first
         if not found.is_beyond:
             if is_reporter and not self._has_noted:
@@ -235,10 +243,10 @@ class UpdateCheck:
             self._has_noted = True
             return
         if is_error:
-            raise MismatchError(exceeded_text(text, found))
+            raise MismatchError(exceeded_text(text, found, self.has_joined))
         self._has_warned = True
         if is_reporter:
-            log().warning(exceeded_text(text, found))
+            log().warning(exceeded_text(text, found, self.has_joined))
 
 
 def log() -> Log:
@@ -251,9 +259,11 @@ def tolerated_text(found: Difference) -> str:
     return f"{TOLERANCE}={tolerance():g} allows it. This message appears once."
 
 
-def exceeded_text(text: str, found: Difference) -> str:
-    """The sentence of an error."""
-    cure = _CURE.format(tolerance=TOLERANCE, value=_allowing(found.relative), mode=MODE)
+def exceeded_text(text: str, found: Difference, has_joined: bool = False) -> str:
+    """The sentence of an error. has_joined: whether the ranks differ since a join."""
+    cure = (_CURE_AFTER_JOIN if has_joined else _CURE).format(
+        tolerance=TOLERANCE, value=_allowing(found.relative), mode=MODE
+    )
     return f"ranks {found.reference} and {found.rank} train apart: {text}. {cure}"
 
 
@@ -300,7 +310,7 @@ def _restart_all(number: int | None = None) -> None:
     """Restarts the checks of process set `number` after a join, or all checks when a world begins."""
     for check in list(_ALL):
         if number is None or check.is_of(number):
-            check.restart()
+            check.restart(has_joined=number is not None)
 
 
 joining.after_join(_restart_all)

@@ -114,6 +114,18 @@ def check_ranks_that_have_joined_take_no_part() -> None:
         rdmacoll.join()
 
 
+def check_ranks_that_have_joined_hear_that_they_miss_updates() -> None:
+    model, optimizer = small(seed=0), sgd()
+    loop(model, optimizer, 3 + 2 * RANK)
+    rdmacoll.join()
+    with lines() as said:
+        loop(model, optimizer, 2)
+    found = [line for line in said if "train apart" in line]
+    assert len(found) == int(RANK == 0), said
+    assert all("after update 2 of" in line and " since join(), " in line for line in found), found
+    assert all("root_rank=R" in line and "before the first batch" not in line for line in found), found
+
+
 @with_settings(check_weights=3)
 def check_a_number_of_updates_is_an_error_in_loops_too() -> None:
     model, optimizer = small(), sgd()
