@@ -60,27 +60,43 @@ struct NodeMemory {
   double read_bytes_per_us = 75'000;  // at most; no copy is faster than `copy`
   double cores = 0;      // the cores of which the node's ranks have the use; 0: one for each
   double switch_us = 1;  // until a core goes from one waiting rank to the next
+  // The time in which all other ranks of a rank's core have their turn. Some of them have to wait
+  // themselves, so it grows with the square of their number. A result of on_cores().
+  double turns_us = 0;
 
-  // Processor time of a message, at each end, if segments have so many bytes.
-  double message_us_of(double segment_bytes) const {
-    return segment_bytes > static_cast<double>(data_bytes) ? message_us + view_us : message_us;
+  // Processor time of a message about `bytes`, at each end, if segments have so many bytes. Data in
+  // a message is written to its record and read from there. Each end takes the record's lines out
+  // of the other's cache, so it takes as long as so many copies
+  // (docs/measurements/2026-11-29-predictions.md).
+  static constexpr double kDataCopies = 2;
+  double message_us_of(double segment_bytes, double bytes) const {
+    if (segment_bytes > static_cast<double>(data_bytes)) return message_us + view_us;
+    return message_us + kDataCopies * bytes / copy.cached;
+  }
+  // From the post of a message to the peer that waits for it. On a shared core a rank waits
+  // meanwhile until the others have had their turn. A peer that reads data in place needs another
+  // turn until the owner knows that it has read.
+  static constexpr double kDataTurns = 0.21, kViewTurns = 0.5;
+  double round_us_of(double segment_bytes) const {
+    if (segment_bytes > static_cast<double>(data_bytes)) return round_us + kViewTurns * turns_us;
+    return std::max(round_us, kDataTurns * turns_us);
   }
   // The costs for so many ranks at once, each with a core of its own in the result. Ranks that
-  // share a core take turns. So the work of each takes longer. In a round each of them waits for
-  // all others of its core, some of which have to wait themselves: that time grows with the square
-  // of their number (docs/measurements/2026-11-28-machine-profile.md).
-  static constexpr double kWaitShare = 0.5;
+  // share a core take turns, so the work of each takes longer. A message finds the core's caches
+  // taken by the others, which costs a part of a switch
+  // (docs/measurements/2026-11-29-predictions.md).
+  static constexpr double kColdShare = 0.27;
   NodeMemory on_cores(int ranks) const {
     NodeMemory each = *this;
     each.cores = 0;
     const double share = cores == 0 ? 1 : ranks / cores;
     if (share <= 1) return each;
-    each.round_us += kWaitShare * switch_us * share * share;
-    for (double* time :
-         {&each.message_us, &each.step_us, &each.line_us, &each.read_call_us, &each.read_page_us}) {
+    each.turns_us = switch_us * share * share;
+    each.message_us += kColdShare * switch_us;
+    for (double* time : {&each.message_us, &each.view_us, &each.step_us, &each.line_us,
+                         &each.read_call_us, &each.read_page_us}) {
       *time *= share;
     }
-    each.view_us *= share * share;  // the others have taken the core's caches meanwhile
     each.copy = copy.divided_by(share);
     each.reduce = reduce.divided_by(share);
     each.read_bytes_per_us /= share;

@@ -33,9 +33,9 @@ namespace {
 double binomial_broadcast_in_node(const InNode& node) {
   const double bytes = node.segment();
   const int depth = node.depth(), children = node.doublings();
-  const double root = node.copy(bytes) + node.pack(bytes) + node.messages(children);
-  const double reads = node.messages(1) + node.read(bytes);
-  const double inner = reads + node.pack(bytes) + node.messages(std::max(0, children - 1));
+  const double root = node.copy(bytes) + node.pack(bytes) + node.messages(children, bytes);
+  const double reads = node.messages(1, bytes) + node.read(bytes);
+  const double inner = reads + node.pack(bytes) + node.messages(std::max(0, children - 1), bytes);
   const double served = node.serve(bytes, children);
   const double passage = root + std::max(0, depth - 1) * (reads + node.pack(bytes)) + reads;
   return node.time(passage, std::max({root, inner, served}), (depth + 1) * node.round());

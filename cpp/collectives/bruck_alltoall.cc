@@ -72,8 +72,9 @@ double bruck_in_node(const InNode& node) {
   if (!node.is_even() || !is_worth_it) return std::numeric_limits<double>::infinity();
   const double half = node.part() / 4 * node.ranks();
   const int rounds = node.doublings();
-  const double work = rounds * (node.gather(half) + node.messages(2) + node.read_to_pool(half)) +
-                      node.unpack(2 * half);
+  const double work =
+      rounds * (node.gather(half) + node.messages(2, half) + node.read_to_pool(half)) +
+      node.unpack(2 * half);
   return node.time(work, rounds * node.round());
 }
 

@@ -60,7 +60,8 @@ class TimedExecution {
       : schedules_(schedules),
         links_(links),
         memory_(memory_of_each(links.memory, static_cast<int>(schedules.size()))),
-        node_{.latency_us = memory_.round_us, .overhead_us = memory_.message_us_of(segment_bytes)},
+        node_{.latency_us = memory_.round_us_of(segment_bytes)},
+        segment_bytes_(segment_bytes),
         node_cost_(memory_, static_cast<int>(schedules.size()), bytes, segment_bytes),
         is_one_node_(std::ranges::adjacent_find(nodes, std::not_equal_to<>()) == nodes.end()),
         ports_(links, nodes),
@@ -168,9 +169,8 @@ class TimedExecution {
       case EventKind::passing:
         return pass(event.at, event.other, event.hop, event.time);
       case EventKind::arrived:
-        return expect(work(event.at.rank, event.time,
-                           link_between(event.at.rank, step_of(event.at).peer).overhead_us),
-                      EventKind::done, event.at);
+        return expect(work(event.at.rank, event.time, message_us(event.at)), EventKind::done,
+                      event.at);
       case EventKind::done:
         return finish(event.at, event.time);
     }
@@ -183,7 +183,7 @@ class TimedExecution {
       return expect(std::max(done, is_one_node_ ? handed(at, time) : 0), EventKind::done, at);
     }
     const bool out = sends(step.verb);
-    if (out) time = work(at.rank, time, link_between(at.rank, step.peer).overhead_us);
+    if (out) time = work(at.rank, time, message_us(at));
     const auto key = out ? std::tuple(at.rank, step.peer, at.segment, step.ordinal)
                          : std::tuple(step.peer, at.rank, at.segment, step.ordinal);
     const auto found = waiting_.find(key);
@@ -194,6 +194,14 @@ class TimedExecution {
     const auto [other, since] = found->second;
     waiting_.erase(found);
     expect(std::max(time, since), EventKind::matched, out ? at : other, out ? other : at);
+  }
+
+  // Processor time to post or to take the step's message.
+  double message_us(const Position& at) {
+    const Step& step = step_of(at);
+    if (!is_one_node_) return ports_.link(at.rank, step.peer).overhead_us;
+    const Position& from = step.verb == Verb::await ? run_of(at).shown_by[at.step] : at;
+    return memory_.message_us_of(segment_bytes_, bytes_of(step_of(from).to));
   }
 
   double compute_us(const Step& step) const {
@@ -288,6 +296,7 @@ class TimedExecution {
   // If all ranks are on one node:
   const NodeMemory memory_;
   const Link node_;
+  const double segment_bytes_;
   const NodeCost node_cost_;
   const bool is_one_node_;
   LinkPorts ports_;

@@ -20,8 +20,8 @@ double direct_allgather_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
   const double part = node.part();
   const double work = node.copy(part) + (peers > 0 ? node.pack(part) : 0) +
-                      node.messages(2 * peers) + peers * node.read(part);
-  return node.time(work, node.round(peers) + node.round());
+                      node.messages(2 * peers, part) + peers * node.read(part);
+  return node.time(work, node.round(peers, part) + node.round());
 }
 
 }  // namespace

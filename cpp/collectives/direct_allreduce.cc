@@ -20,9 +20,9 @@ namespace {
 double direct_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
   const double part = node.part();
-  const double work = (peers + 1) * node.pack(part) + node.messages(4 * peers) +
+  const double work = (peers + 1) * node.pack(part) + node.messages(4 * peers, part) +
                       node.sum(part, peers) + peers * node.read(part);
-  return node.time(work, 2 * node.round(peers) + node.round());
+  return node.time(work, 2 * node.round(peers, part) + node.round());
 }
 
 // Many senders to one port hold each other up, which the model does not know. AMD EPYC, 2026-11-25:

@@ -28,8 +28,8 @@ namespace {
 double direct_gather_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
   const double part = node.part();
-  const double other = node.pack(part) + node.messages(1);
-  const double reads = peers * (node.read(part) + node.messages(1));
+  const double other = node.pack(part) + node.messages(1, part);
+  const double reads = peers * (node.read(part) + node.messages(1, part));
   const double root = node.copy(part) + reads;
   return node.time(std::max(other, node.copy(part)) + reads, std::max(other, root),
                    2 * node.round());

@@ -30,9 +30,9 @@ namespace {
 double direct_reduce_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
   const double part = node.part();
-  const double root = peers * node.pack(part) + node.messages(3 * peers) + node.sum(part, peers) +
-                      peers * node.read(part);
-  return node.time(root, 2 * node.round(peers) + node.round());
+  const double root = peers * node.pack(part) + node.messages(3 * peers, part) +
+                      node.sum(part, peers) + peers * node.read(part);
+  return node.time(root, 2 * node.round(peers, part) + node.round());
 }
 
 void direct_reduce_traffic(Traffic& traffic) {

@@ -19,8 +19,9 @@ namespace {
 double direct_reduce_scatter_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
   const double part = node.part();
-  const double work = peers * node.pack(part) + node.messages(2 * peers) + node.sum(part, peers);
-  return node.time(work, node.round(peers) + node.round());
+  const double work =
+      peers * node.pack(part) + node.messages(2 * peers, part) + node.sum(part, peers);
+  return node.time(work, node.round(peers, part) + node.round());
 }
 
 void direct_reduce_scatter_traffic(Traffic& traffic) {

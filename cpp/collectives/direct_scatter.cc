@@ -28,8 +28,8 @@ namespace {
 double direct_scatter_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
   const double part = node.part();
-  const double root = peers * (node.pack(part) + node.messages(1)) + node.copy(part);
-  const double other = node.messages(1) + node.read(part);
+  const double root = peers * (node.pack(part) + node.messages(1, part)) + node.copy(part);
+  const double other = node.messages(1, part) + node.read(part);
   return node.time(root + other, std::max(root, other), 2 * node.round());
 }
 

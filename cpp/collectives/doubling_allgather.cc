@@ -42,8 +42,8 @@ double doubling_allgather_in_node(const InNode& node) {
   double work = node.copy(node.part());
   int held = 1;  // parts
   for (int round = 0; round < node.doublings(); ++round) {
-    work += node.pack((round == 0 ? 1 : held / 2) * node.part()) + node.messages(2) +
-            node.read(held * node.part());
+    work += node.pack((round == 0 ? 1 : held / 2) * node.part()) +
+            node.messages(2, held * node.part()) + node.read(held * node.part());
     held *= 2;
   }
   return node.time(work, (node.doublings() + 1) * node.round());

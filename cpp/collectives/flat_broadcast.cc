@@ -30,10 +30,11 @@ double flat_broadcast_in_node(const InNode& node) {
   const double bytes = node.segment();
   const double packed = node.copy(bytes) + (peers > 0 ? node.pack(bytes) : 0);
   // The first reader's data is served while messages to the others are posted.
-  const double served = node.messages(2) + node.serve(bytes, peers);
-  const double last = std::max(node.messages(peers + 1) + node.read(bytes), served);
-  const double root = packed + node.messages(peers);
-  const double reader = std::max(node.messages(1) + node.read(bytes), node.serve(bytes, peers));
+  const double served = node.messages(2, bytes) + node.serve(bytes, peers);
+  const double last = std::max(node.messages(peers + 1, bytes) + node.read(bytes), served);
+  const double root = packed + node.messages(peers, bytes);
+  const double reader =
+      std::max(node.messages(1, bytes) + node.read(bytes), node.serve(bytes, peers));
   return node.time(packed + last, std::max(root, reader), 2 * node.round());
 }
 

@@ -28,8 +28,8 @@ namespace {
 
 double flat_reduce_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
-  const double other = node.pack(node.segment()) + node.messages(1);
-  const double root = node.messages(peers) + node.sum(node.segment(), peers);
+  const double other = node.pack(node.segment()) + node.messages(1, node.segment());
+  const double root = node.messages(peers, node.segment()) + node.sum(node.segment(), peers);
   return node.time(other + root, std::max(other, root), 2 * node.round());
 }
 

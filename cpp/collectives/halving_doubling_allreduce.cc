@@ -40,13 +40,15 @@ double halving_doubling_in_node(const InNode& node) {
     const double half = node.partial(node.segment() / halves);
     const double whole = node.segment() / halves;
     work += node.pack(halves == 2 ? whole : half) + node.sum(halves == 2 ? whole : half, 1) +
-            node.pack(whole) + node.read(whole) + node.messages(4);
+            node.pack(whole) + node.read(whole) + node.messages(2, halves == 2 ? whole : half) +
+            node.messages(2, whole);
     rounds += 2;
   }
   const int others = node.ranks() - block;
   if (others > 0) {
     const double share = node.segment() / block;
-    work += node.sum(node.partial(share), 1) + node.pack(share) + node.messages(2);
+    work +=
+        node.sum(node.partial(share), 1) + node.pack(share) + node.messages(2, node.partial(share));
     rounds += std::popcount(static_cast<unsigned>(others)) - 1;
   }
   return node.time(work, rounds * node.round());

@@ -32,7 +32,10 @@ class InNode {
   double partial(double bytes) const { return is_wide_ ? kWide * bytes : bytes; }
 
   // Processor time to post or to take so many messages. Shown data is released as well.
-  double messages(int count) const { return memory_.message_us_of(segment_) * count; }
+  // `bytes`: the data that each of them is about.
+  double messages(int count, double bytes) const {
+    return memory_.message_us_of(segment_, bytes) * count;
+  }
   // Caller's memory is copied to the pool, unless peers read it in place.
   double pack(double bytes) const {
     return facts_.in_place ? 0 : cost_.copy_us(bytes, MemoryPlace::caller, MemoryPlace::pool);
@@ -65,10 +68,12 @@ class InNode {
     return facts_.in_place ? 0 : readers * cost_.handed_us(bytes);
   }
 
-  // The wait for the messages of one round. If `peers` ranks each send one, all but the last are
-  // taken while that one is under way.
-  double round(int peers = 1) const {
-    return memory_.round_us - std::min(memory_.round_us, messages(std::max(0, peers - 1)));
+  // The wait for a message, or for the news that it was read.
+  double round() const { return memory_.round_us_of(segment_); }
+  // The wait for the messages of `peers` ranks. All but the last are taken while that one is under
+  // way.
+  double round(int peers, double bytes) const {
+    return round() - std::min(round(), messages(std::max(0, peers - 1), bytes));
   }
 
   bool is_one_segment() const { return segments_ == 1; }

@@ -34,9 +34,9 @@ double one_shot_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
   // H200, 2026-11-27: two ranks that share a GPU wait for its turns, and here none waits twice.
   if (node.is_on_gpus() && peers == 1) return 0;
-  const double work =
-      node.pack(node.segment()) + node.messages(2 * peers) + node.sum(node.segment(), peers);
-  return node.time(work, node.round(peers) + node.round());
+  const double work = node.pack(node.segment()) + node.messages(2 * peers, node.segment()) +
+                      node.sum(node.segment(), peers);
+  return node.time(work, node.round(peers, node.segment()) + node.round());
 }
 
 }  // namespace

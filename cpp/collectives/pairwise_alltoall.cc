@@ -32,8 +32,8 @@ double pairwise_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
   const double part = node.part() / 2;
   const double work =
-      peers * (node.pack(part) + node.messages(2) + node.read(part)) + node.copy(part);
-  return node.time(work, node.round(peers) + node.round());
+      peers * (node.pack(part) + node.messages(2, part) + node.read(part)) + node.copy(part);
+  return node.time(work, node.round(peers, part) + node.round());
 }
 
 void pairwise_traffic(Traffic& traffic) {

@@ -106,11 +106,11 @@ namespace {
 double pipelined_tree_in_node(const InNode& node) {
   const double half = node.segment() / 2;
   const int depth = node.doublings();
-  const double root = node.copy(node.segment()) + 2 * node.pack(half) + node.messages(2);
-  const double passes = node.read(half) + node.pack(half) + node.messages(2);
-  const double inner = passes + node.read(half) + node.messages(2);
+  const double root = node.copy(node.segment()) + 2 * node.pack(half) + node.messages(2, half);
+  const double passes = node.read(half) + node.pack(half) + node.messages(2, half);
+  const double inner = passes + node.read(half) + node.messages(2, half);
   const double passage =
-      root + std::max(1, depth - 1) * passes + node.read(half) + node.messages(1);
+      root + std::max(1, depth - 1) * passes + node.read(half) + node.messages(1, half);
   return node.time(passage, std::max(root, inner), (depth + 1) * node.round());
 }
 

@@ -54,12 +54,14 @@ double recursive_doubling_in_node(const InNode& node) {
   if (node.is_in_place()) return std::numeric_limits<double>::infinity();
   const double bytes = node.segment();
   const int rounds = node.doublings();
-  double work = node.pack(bytes) + node.messages(2 * rounds);
-  if (rounds > 0) work += node.sum(bytes, 1);
-  for (int round = 1; round < rounds; ++round) work += node.sum_to_pool(node.partial(bytes));
+  double work = node.pack(bytes);
+  if (rounds > 0) work += node.messages(2, bytes) + node.sum(bytes, 1);
+  for (int round = 1; round < rounds; ++round) {
+    work += node.messages(2, node.partial(bytes)) + node.sum_to_pool(node.partial(bytes));
+  }
   const int lower = 1 << std::max(0, rounds - 1);
   const int served = (lower - 1) / std::max(1, node.ranks() - lower);
-  return node.time(work + node.messages(served), (rounds + 1) * node.round());
+  return node.time(work + node.messages(served, bytes), (rounds + 1) * node.round());
 }
 
 // Each message of a node costs its kernel processor time, which the model gives to the ranks alone.

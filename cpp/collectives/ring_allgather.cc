@@ -19,7 +19,7 @@ double ring_allgather_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
   const double part = node.part();
   const double work =
-      node.copy(part) + peers * (node.pack(part) + node.read(part) + node.messages(2));
+      node.copy(part) + peers * (node.pack(part) + node.read(part) + node.messages(2, part));
   return node.time(work, (peers + 1) * node.round());
 }
 

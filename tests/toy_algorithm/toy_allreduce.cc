@@ -41,7 +41,7 @@ int places_of_toy(const Shape& shape) { return shape.ranks + 1; }
 double toy_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
   const double bytes = node.segment();
-  const double sum = node.pack(bytes) + node.messages(2 * peers) + node.sum(bytes, peers);
+  const double sum = node.pack(bytes) + node.messages(2 * peers, bytes) + node.sum(bytes, peers);
   return node.time(sum + node.pack(bytes) + node.read(bytes), 3 * node.round());
 }
 

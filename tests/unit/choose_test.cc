@@ -77,6 +77,9 @@ constexpr Kind kKinds[] = {{"allreduce", Result::sum},
 struct Tolerance {
   double least_growth = 0.88, most_growth = 2.31;
   double group = 1.025;
+  // Data in messages is written once for each reader, and a view once. So a broadcast to 15 readers
+  // may take less time for a view of more data.
+  double least_growth_to_view = 0.75;
 };
 constexpr Tolerance kUsual, kOfWide{.most_growth = 2.85, .group = 1.11};
 // The choice costs at most so many times as much as the cheapest candidate of the model.
@@ -183,8 +186,9 @@ TEST_P(Chosen, takes_longer_for_more_and_no_more_than_that) {
     for (uint64_t bytes = kLeast; bytes <= kMost; bytes *= 2) {
       const double here = time_of(choice(bytes, links).algorithm, bytes, links);
       if (bytes > kLeast) {
-        EXPECT_GE(here, tolerance().least_growth * before)
-            << bytes << ": " << name_of(choice(bytes, links).algorithm);
+        const bool is_view = bytes == 2 * links.memory.data_bytes;
+        const double least = is_view ? tolerance().least_growth_to_view : tolerance().least_growth;
+        EXPECT_GE(here, least * before) << bytes << ": " << name_of(choice(bytes, links).algorithm);
         EXPECT_LE(here, tolerance().most_growth * before)
             << bytes << ": " << name_of(choice(bytes, links).algorithm);
       }

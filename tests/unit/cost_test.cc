@@ -206,22 +206,23 @@ TEST(CostInNode, counts_rounds_messages_and_steps) {
   NodeMemory memory = plain_memory();
   memory.round_us = 100;
   // The round trip of one round, and of two. A rank ends when its peers have read its data.
-  EXPECT_NEAR(in_node(named::one_shot, 4, memory, 8), 200, 0.1);
-  EXPECT_NEAR(in_node(named::direct, 4, memory, 8), 300, 0.1);
+  EXPECT_NEAR(in_node(named::one_shot, 4, memory, 8), 200, 0.2);
+  EXPECT_NEAR(in_node(named::direct, 4, memory, 8), 300, 0.2);
   memory = plain_memory();
   memory.message_us = 100;  // three are posted and three are taken, in each round
-  EXPECT_NEAR(in_node(named::one_shot, 4, memory, 8), 600, 0.1);
-  EXPECT_NEAR(in_node(named::direct, 4, memory, 8), 1200, 0.1);
+  EXPECT_NEAR(in_node(named::one_shot, 4, memory, 8), 600, 0.2);
+  EXPECT_NEAR(in_node(named::direct, 4, memory, 8), 1200, 0.2);
   memory = plain_memory();
   memory.view_us = 100;  // data of few bytes goes in the messages
   const double few = in_node(named::one_shot, 4, memory, memory.data_bytes);
   EXPECT_NEAR(few, in_node(named::one_shot, 4, plain_memory(), memory.data_bytes), 0.1);
   const double more = in_node(named::one_shot, 4, memory, memory.data_bytes + 4);
-  EXPECT_NEAR(more - few, 600, 0.1);
+  const double each = 2 * static_cast<double>(memory.data_bytes) / memory.copy.cached;
+  EXPECT_NEAR(more - few, 600 - 6 * each, 0.1);
   memory = plain_memory();
   memory.step_us = 100;  // pack, reduce; three packs, a sum, a pack and three copies
-  EXPECT_NEAR(in_node(named::one_shot, 4, memory, 8), 200, 0.1);
-  EXPECT_NEAR(in_node(named::direct, 4, memory, 8), 800, 0.1);
+  EXPECT_NEAR(in_node(named::one_shot, 4, memory, 8), 200, 0.2);
+  EXPECT_NEAR(in_node(named::direct, 4, memory, 8), 800, 0.2);
 }
 
 // The caches hold 1 MB of 4 MB, so three quarters come from memory. Ranks share its rate.

@@ -129,10 +129,13 @@ TEST(NodeMemoryOnCores, is_slower_for_more_ranks_than_cores) {
   memory.cores = 8;
   EXPECT_EQ(memory.on_cores(8), NodeMemory{});
   const NodeMemory shared = memory.on_cores(24);
-  EXPECT_DOUBLE_EQ(shared.round_us, memory.round_us + 0.5 * 9 * memory.switch_us);
+  EXPECT_DOUBLE_EQ(shared.round_us_of(4096), 0.21 * 9 * memory.switch_us);
+  EXPECT_DOUBLE_EQ(shared.round_us_of(8192), memory.round_us + 0.5 * 9 * memory.switch_us);
+  EXPECT_DOUBLE_EQ(memory.round_us_of(4096), memory.round_us);
+  EXPECT_DOUBLE_EQ(memory.round_us_of(8192), memory.round_us);
   EXPECT_DOUBLE_EQ(shared.step_us, 3 * memory.step_us);
-  EXPECT_DOUBLE_EQ(shared.message_us, 3 * memory.message_us);
-  EXPECT_DOUBLE_EQ(shared.view_us, 9 * memory.view_us);
+  EXPECT_DOUBLE_EQ(shared.message_us, 3 * (memory.message_us + 0.27 * memory.switch_us));
+  EXPECT_DOUBLE_EQ(shared.view_us, 3 * memory.view_us);
   EXPECT_DOUBLE_EQ(shared.copy.cached, memory.copy.cached / 3);
   EXPECT_DOUBLE_EQ(shared.reduce.beyond, memory.reduce.beyond / 3);
   EXPECT_DOUBLE_EQ(shared.copy.beyond_all, memory.copy.beyond_all);
