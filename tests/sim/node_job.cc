@@ -22,11 +22,13 @@ namespace {
 constexpr Nanoseconds kStepMax = kSecond;  // virtual time
 constexpr uint32_t kEpoch = 1;
 
-// Messages cost what NodeMemory says. Data does not travel: peers read it.
-LinkModel links_of(const NodeMemory& memory) {
+// Messages cost what NodeMemory says. Data does not travel: peers read it. `bytes`: of a sum.
+LinkModel links_of(const NodeMemory& memory, uint64_t bytes) {
   LinkModel links = kNicLinks;
-  links.node = {
-      .latency_us = memory.round_us, .overhead_us = memory.message_us, .bytes_per_us = 1e9};
+  const auto segment = static_cast<double>(bytes);
+  links.node = {.latency_us = memory.round_us_of(segment),
+                .overhead_us = memory.message_us_of(segment, 0),
+                .bytes_per_us = 1e9};
   links.memory = memory;
   return links;
 }
@@ -48,7 +50,8 @@ class NodeCompute final : public ModelledCompute {
   static double segment_of(const NodeJob& job) {
     const Facts facts{.ranks = job.ranks, .bytes = job.bytes};
     const Algorithm direct = *algorithm_from("direct");
-    const uint64_t segment = segment_bytes_of(direct, tuning_for(links_of(job.machine)), facts);
+    const uint64_t segment =
+        segment_bytes_of(direct, tuning_for(links_of(job.machine, job.bytes)), facts);
     return static_cast<double>(std::min(segment, job.bytes));
   }
   MemoryPlace place_of(const std::byte* memory) const {
@@ -113,7 +116,7 @@ class JobWorld {
  public:
   explicit JobWorld(const NodeJob& job)
       : job_(job),
-        links_(links_of(job.machine)),
+        links_(links_of(job.machine, job.bytes)),
         network_(job.ranks, policy_of(job, links_)),
         sizes_(job.moves_bytes ? 4096 : job.bytes * static_cast<uint64_t>(job.sums)),
         engines_(job.ranks),
@@ -171,7 +174,7 @@ class JobWorld {
     network_.transport(rank).use_pool(*pools_[rank]);
     engines_[rank] = std::make_unique<Engine>(EngineParts{
         std::move(world), config, network_.transport(rank), *computes_.back(), *pools_[rank],
-        network_.clock(), Log::silent(rank), tuning_for(links_of(job_.profile))});
+        network_.clock(), Log::silent(rank), tuning_for(links_of(job_.profile, job_.bytes))});
     network_.wake(rank);
     for (int sum = 0; job_.moves_bytes && sum < job_.sums; ++sum) {
       std::vector<float>& values = given_[rank].emplace_back(elements());
