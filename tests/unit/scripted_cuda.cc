@@ -1,5 +1,7 @@
 #include "unit/scripted_cuda.h"
 
+#include <cstdlib>
+
 #include "base/text.h"
 
 namespace rdmacoll::cuda_test {
@@ -108,7 +110,8 @@ bool ScriptedCuda::run_with_lock() {
 
 std::byte* ScriptedCuda::place(std::size_t bytes, int ordinal, MemoryType type, bool is_managed) {
   const std::lock_guard lock(mutex);
-  blocks_.push_back(std::make_unique<std::byte[]>(bytes));
+  // Zeros that take no memory before somebody touches them.
+  blocks_.emplace_back(static_cast<std::byte*>(std::calloc(bytes, 1)), &std::free);
   std::byte* const block = blocks_.back().get();
   memory[reinterpret_cast<Address>(block)] = {bytes, type, is_managed, ordinal, next_id_++};
   return block;

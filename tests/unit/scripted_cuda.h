@@ -115,7 +115,7 @@ class ScriptedCuda {
 
  private:
   std::map<std::pair<int, uint64_t>, std::unique_ptr<Stream>> default_streams_;
-  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+  std::vector<std::unique_ptr<std::byte[], void (*)(void*)>> blocks_;
   std::unique_ptr<cuda::Driver> driver_;
   uint64_t next_id_ = 1;
 };
