@@ -5,6 +5,7 @@
 
 #include "base/small_range.h"
 #include "base/text.h"
+#include "engine/process_set.h"
 
 namespace rdmacoll {
 namespace {
@@ -36,6 +37,8 @@ Engine::Engine(EngineParts parts)
   const SetMembers workers(std::move(everybody));
   submissions_.open(0, workers.find(me()), workers);
 }
+
+Engine::~Engine() = default;
 
 // ---- the loop ----
 

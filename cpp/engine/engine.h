@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "agreement/messages.h"
+#include "agreement/situation.h"
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
@@ -27,8 +28,9 @@
 #include "collectives/choose.h"
 #include "compute/compute.h"
 #include "engine/held_operations.h"
-#include "engine/process_set.h"
+#include "engine/set_host.h"
 #include "engine/set_table.h"
+#include "engine/set_totals.h"
 #include "engine/submissions.h"
 #include "engine/timeline.h"
 #include "execution/executor.h"
@@ -38,6 +40,8 @@
 #include "transport/transport.h"
 
 namespace rdmacoll {
+
+class ProcessSet;
 
 struct EngineParts {
   World world;
@@ -61,6 +65,7 @@ constexpr Nanoseconds goodbye_limit(Nanoseconds peer_timeout) {
 class Engine final : public Sink, private SetHost {
  public:
   explicit Engine(EngineParts parts);
+  ~Engine() override;
 
   // From any thread. An accepted operation is completed exactly once.
   Status submit(const OperationRef& operation);
@@ -201,9 +206,7 @@ class Engine final : public Sink, private SetHost {
 
   ProcessSet& world_set() { return *sets_.front(); }
   ProcessSet* find_set(uint32_t number);
-  std::size_t in_flight(const ProcessSet& set) const {
-    return set.in_flight() + held_.count(set.number());
-  }
+  std::size_t in_flight(const ProcessSet& set) const;
   // The set of an operation.
   ProcessSet& set_of(const Operation& operation) {
     const uint32_t number = operation.request.set;

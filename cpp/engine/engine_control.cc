@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "engine/engine.h"
+#include "engine/process_set.h"
 
 namespace rdmacoll {
 

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "collectives/algorithms.h"
 #include "engine/engine.h"
+#include "engine/process_set.h"
 
 namespace rdmacoll {
 namespace {
@@ -93,6 +94,10 @@ std::size_t Engine::in_flight(uint32_t number) {
   take_submissions();
   const ProcessSet* set = find_set(number);
   return set == nullptr ? 0 : in_flight(*set);
+}
+
+std::size_t Engine::in_flight(const ProcessSet& set) const {
+  return set.in_flight() + held_.count(set.number());
 }
 
 ProcessSet* Engine::find_set(uint32_t number) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/engine.h"
+#include "engine/process_set.h"
 
 namespace rdmacoll {
 namespace {
