@@ -1,4 +1,4 @@
-// What a process set has counted since its start.
+// The counts of a process set since its start.
 #pragma once
 
 #include <cstdint>
