@@ -195,6 +195,28 @@ TEST_F(TrialsOfSums, keep_the_usual_way_if_steps_take_longer_with_the_rival) {
   EXPECT_EQ(run_steps(20, 6, 16 * kMiB, as_long).back(), 'R');
 }
 
+// Two sizes of a step have their rows at the same time, so their rivals are in the same steps.
+TEST_F(TrialsOfSums, keep_a_rival_although_that_of_another_size_loses) {
+  const auto ways_of_steps = [&](uint64_t bytes, Nanoseconds rival_of_other) {
+    std::string taken;
+    for (int step = 0; step < kAll + 1; ++step) {
+      for (const uint64_t size : {bytes, 2 * bytes}) {
+        const Trials::Turn turn = trials_.next({sequence_, cat("sum ", size), now_}, size, ways(2));
+        const bool is_rival = turn.way == 1;
+        const Nanoseconds time =
+            size == bytes ? (is_rival ? 1000 : 2000) : (is_rival ? rival_of_other : 2000);
+        trials_.ended({sequence_++, time, 1});
+        now_ += time;
+        if (step == kAll) taken += is_rival ? 'R' : 'U';
+      }
+      now_ += 1000;
+    }
+    return taken;
+  };
+  EXPECT_EQ(ways_of_steps(kMiB, 8000), "RU");
+  EXPECT_EQ(ways_of_steps(4 * kMiB, 1000), "RR");
+}
+
 // Rows of eight sums would tell nothing about steps of twenty.
 TEST_F(TrialsOfSums, have_rows_as_long_as_a_step) {
   EXPECT_EQ(lengths(run_steps(9, 20, kMiB, slower)), "8u 8r 28u 24r 24u 24r 24u 24r 16U");
