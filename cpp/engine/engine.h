@@ -136,6 +136,8 @@ class Engine final : public Sink, private SetHost {
   const std::map<JobRank, std::string>& left() const { return departed_; }
   // The failure that ended this world, or ok().
   const Status& failure() const { return now_.failure; }
+  // The failure that this rank has heard of while it left with its results, or ok().
+  Status late_failure() const { return late_failure_ ? late_failure_->status : Status(); }
   std::string metrics_json(uint64_t wakeups) const;  // `wakeups`: how often the driver has slept
   std::string state() const;
   const World& world() const { return world_; }
@@ -254,7 +256,8 @@ class Engine final : public Sink, private SetHost {
   std::set<JobRank> goodbyes_to_answer_;
   // while this rank leaves: peers that may still need its data
   std::set<JobRank> goodbyes_unanswered_;
-  std::set<JobRank> silent_;  // peers that no longer access memory of this process
+  std::set<JobRank> silent_;            // peers that no longer access memory of this process
+  std::set<JobRank> ended_by_leaving_;  // peers whose world has failed because this rank leaves
 
   std::vector<OperationRef> submitted_, released_, finished_;  // members to reuse their memory
   std::unique_ptr<Timeline> timeline_;                         // null: nothing is recorded

@@ -66,8 +66,11 @@ void Engine::hear(JobRank peer, std::span<const std::byte> bytes, bool is_whole)
 void Engine::handle(JobRank peer, FailureMessage& message) {
   silent_.insert(peer);
   goodbyes_unanswered_.erase(peer);
-  // A rank that leaves with operations in flight fails the others, and its own end continues.
-  if (now_.leaving && message.rank == me()) return;
+  // A rank that leaves may fail the others, and its own end continues.
+  if (now_.leaving && message.rank == me()) {
+    ended_by_leaving_.insert(peer);
+    return;
+  }
   // The peers of a suspended rank know only that it was silent. This rank knows the reason.
   if (message.rank == me() && fail_if_suspended()) return;
   fail(message.rank, std::move(message.status));

@@ -126,6 +126,7 @@ void SimRank::step() {
   if (left_ && (engine_->may_end() || network_.clock().now() > leave_deadline_)) {
     engine_->end();
     ended_ = true;
+    judge_late_failure();
     print("has ended");
     return;
   }

@@ -79,6 +79,7 @@ class SimRank {
   void judge(const Task& task, const Status& status);
   bool is_expected(const Task& task, const Status& status);
   bool is_of_previous_world(const Status& status) const;
+  void judge_late_failure();
   void leave(const std::string& cause);
   void print(const std::string& text) const { trace_.print(rank_, text); }
   std::string label(const Task& task) const;

@@ -114,6 +114,22 @@ bool SimRank::is_expected(const Task& task, const Status& status) {
   }
 }
 
+// A rank that leaves with its results must not name a rank that has ended because of the fault.
+void SimRank::judge_late_failure() {
+  const Status late = engine_->late_failure();
+  if (late.ok()) return;
+  print(cat("leaves in spite of: ", late.message()));
+  const int named = late.detail().rank.value();
+  const bool is_harmless = script_.fault == Fault::none || script_.fault == Fault::nap;
+  const bool is_told = script_.hits_a_rank() || script_.fault == Fault::leave;
+  const bool is_cut_off = is_victim() && script_.fault != Fault::leave;
+  const bool is_named =
+      named == script_.victim || (script_.fault == Fault::cut && named == script_.partner);
+  if (is_harmless || (is_told && !is_cut_off && !is_named)) {
+    unnamed_ = cat("rank ", rank_, " leaves in spite of: ", late.to_json());
+  }
+}
+
 // Whether a control message of the previous world ended this one. The error must name the old
 // epoch, and the sender.
 bool SimRank::is_of_previous_world(const Status& status) const {

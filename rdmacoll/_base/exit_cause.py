@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import sys
 import threading
@@ -16,6 +17,15 @@ _UNKNOWN = "its program ended: its data ended, or it raised SystemExit"
 _LEFT_AFTER = "it left after "
 _LAST_ACTION: list[str] = []  # at most one
 
+
+# TensorFlow's error of a graph begins with the places in the program that built the failed op, up to a
+# hundred lines, and ends with the reason. The details of an error of rdmacoll repeat its sentence.
+_PLACES = re.compile(
+    r"Graph execution error:|Detected at node .*|<stack traces unavailable>|^ *File \".*\", line \d+, in .*$"
+    r"|\{\{function_node .*?\}\}|\[\[[A-Za-z][\w/.-]*\]\]|\[Op:\S+?\](?: name: )?|\[rdmacoll \{.*\}\]",
+    re.MULTILINE,
+)
+_NODE = re.compile(r"\[\[\{\{node (.*?)\}\}\]\]")
 
 # Tool numbers of sys.monitoring without a predefined use.
 _TOOLS = (3, 4)
@@ -51,7 +61,19 @@ def error_phrase(error: BaseException) -> str:
     """
     if isinstance(error, Terminated):
         return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = reason_in(str(error))
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def reason_in(text: str) -> str:
+    """The text of an exception on one line, without the places in the program that TensorFlow adds.
+
+    >>> reason_in('Graph execution error:\\n\\nDetected at node a defined at (most recent call last):\\n'
+    ...     '  File "train.py", line 3, in <module>\\n\\nindices[2] = 9 is not in [0, 5)\\n'
+    ...     '\\t [[{{node a}}]] [Op:__inference_step_9]')
+    'indices[2] = 9 is not in [0, 5) (node a)'
+    """
+    return " ".join(_NODE.sub(r"(node \1)", _PLACES.sub("", text)).split())
 
 
 class Terminated(SystemExit):

@@ -122,6 +122,29 @@ def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
             assert "ValueError" in survivor.report["cause"]
 
 
+def test_an_error_in_a_graph_is_told_by_its_reason_on_the_others() -> None:
+    program = """
+import tensorflow as tf
+import rdmacoll, rdmacoll.tensorflow as hvd
+from ranks import report
+rdmacoll.init()
+@tf.function
+def step(indices):
+    return hvd.allreduce(tf.gather(tf.ones([5]), indices))
+try:
+    for number in range(4):
+        step(tf.constant([number + 5 * (number == 2) * rdmacoll.rank()]))
+except Exception as error:
+    report(rdmacoll.error_from(error).cause if rdmacoll.rank() == 0 else str(error))
+    raise
+"""
+    cause, plain = run(program, 2, preloaded=True, deadline_s=200).reports
+    assert "Detected at node" in plain, plain
+    assert "indices[0] = 7 is not in [0, 5)" in cause, cause
+    assert cause.startswith("left the job: InvalidArgumentError: "), cause
+    assert not any(noise in cause for noise in ("\n", "Detected at node", "[Op:", "File ")), cause
+
+
 @pytest.mark.parametrize(
     ("where", "number"),
     [

@@ -94,6 +94,15 @@ TEST(SimulatedFaults, reach_a_rank_through_ranks_that_leave) {
   EXPECT_GT(failed, seeds(600));
 }
 
+// A rank leaves, and so the world of another one fails and its connections end. The leaving rank
+// must not name that one.
+TEST(SimulatedFaults, name_no_rank_that_ends_because_this_one_leaves) {
+  for (const uint64_t seed : {181u, 382u}) {
+    const SimOutcome outcome = simulate(seed);
+    EXPECT_TRUE(outcome.ok()) << outcome.scenario << "\n" << outcome.hang << outcome.unnamed;
+  }
+}
+
 // A rank without memory for a result says so, and the other ranks name this rank.
 TEST(SimulatedFaults, name_a_rank_without_memory_for_a_result) {
   for (const Kind kind : {Kind::allreduce, Kind::allgather, Kind::reducescatter, Kind::alltoall,
