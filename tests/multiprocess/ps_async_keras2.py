@@ -66,16 +66,26 @@ class Steps(keras.callbacks.Callback):
             rate.assign(rate * 0.95)
 
 
-def fit(model: tf.keras.Model, epochs: int) -> np.ndarray:
+class Paces(keras.callbacks.Callback):
+    """Lets all workers begin each step together. A worker that trained behind the others, on data of its own,
+    would spoil what these have learned."""
+
+    def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+        rdmacoll.engine.barrier()
+
+
+def fit(model: tf.keras.Model, epochs: int, *callbacks: keras.callbacks.Callback) -> np.ndarray:
     steps = Steps()
-    model.fit(*data(), batch_size=11, epochs=epochs, shuffle=False, verbose=0, callbacks=[steps])
+    model.fit(*data(), batch_size=11, epochs=epochs, shuffle=False, verbose=0, callbacks=[steps, *callbacks])
     return np.array(steps.seen)
 
 
-def train(optimizer: object, epochs: int, embeds: bool = False) -> tuple[tf.keras.Model, np.ndarray]:
+def train(
+    optimizer: object, epochs: int, embeds: bool, *callbacks: keras.callbacks.Callback
+) -> tuple[tf.keras.Model, np.ndarray]:
     model = network(embeds)
     model.compile(optimizer=optimizer, loss="mse")
-    return model, fit(model, epochs)
+    return model, fit(model, epochs, *callbacks)
 
 
 def same_as_plain(name: str) -> list[float]:
@@ -94,8 +104,8 @@ def resumed(name: str, folder: str) -> list[float]:
     """Trains one worker: an epoch in plain Keras, one with servers, one in plain Keras, each from a file.
 
     Returns the difference to three epochs without files, and how far the weights moved."""
-    straight, steps = train(OPTIMIZERS[name](), 3)
-    model, _ = train(OPTIMIZERS[name](), 1)
+    straight, steps = train(OPTIMIZERS[name](), 3, False)
+    model, _ = train(OPTIMIZERS[name](), 1, False)
     for wraps, suffix in ((True, ".keras"), (False, ".h5")):
         model.save(folder + "/model" + suffix)
         model = keras.models.load_model(folder + "/model" + suffix)
@@ -130,7 +140,7 @@ def best_kept(folder: str) -> list[bool]:
 
 def together(name: str) -> dict[str, object]:
     """Trains several workers. Returns this worker's loss, whether all end with equal rows, and its steps."""
-    model, seen = train(WRAP(OPTIMIZERS[name]()), 20, True)
+    model, seen = train(WRAP(OPTIMIZERS[name]()), 20, True, Paces())
     rdmacoll.engine.barrier()
     model.optimizer.finalize_variable_values(model.trainable_variables)
     kernel = model.trainable_variables[0].numpy()
