@@ -64,6 +64,7 @@ CudaMemory::CudaMemory(const Driver& driver, CudaOptions options)
       copies_(gpus_, thread_, options.log, bar_writes_.probe()),
       orders_(gpus_, events_, sleeper_),
       host_copies_(gpus_, orders_),
+      retired_([this](Gpu gpu, const auto& memory) { return free_after_all_work(gpu, memory); }),
       pinned_(*gpus_, options.pool, options.log),
       work_({gpus_, sums_, thread_, copies_, arrays_, options.log}),
       parts_{*gpus_, events_, *modules_, pinned_, options.pool, sums_, sleeper_, &bar_writes_} {}
@@ -147,6 +148,19 @@ std::shared_ptr<std::byte[]> CudaMemory::allocate(Gpu gpu, uint64_t bytes) {
   }
   if (!status.ok()) log_.error(status.message());
   return memory;
+}
+
+// The driver frees pinned memory only when no kernel runs any more. So the thread lets it free
+// some.
+bool CudaMemory::free_after_all_work(Gpu gpu, const std::shared_ptr<std::byte[]>& memory) {
+  const auto wait = [gpus = gpus_, gpu, memory] {
+    const Functions& call = gpus->driver().call;
+    const ScopedContext scope(*gpus, gpu);
+    void* some = nullptr;
+    const bool has_some = scope.status().ok() && call.cuMemHostAlloc(&some, 1, 0) == kSuccess;
+    if (!has_some || call.cuMemFreeHost(some) != kSuccess) keep_for_ever(memory);
+  };
+  return thread_.post(wait).ok();
 }
 
 bool CudaMemory::keeps(Gpu gpu) {

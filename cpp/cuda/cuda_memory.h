@@ -81,6 +81,7 @@ class CudaMemory final : public DeviceMemory {
  private:
   void prepare(Gpu gpu);
   bool keeps(Gpu gpu);
+  bool free_after_all_work(Gpu gpu, const std::shared_ptr<std::byte[]>& memory);
 
   const Log log_;
   const bool measures_copies_;

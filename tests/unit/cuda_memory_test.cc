@@ -283,6 +283,19 @@ TEST_F(CudaMemoryOfGpus, that_is_retired_is_given_to_the_next_owner_once_its_wor
   EXPECT_EQ(memory->allocate(gpu, 100).get(), address);
 }
 
+TEST_F(CudaMemoryOfGpus, that_is_retired_on_a_destroyed_stream_waits_for_all_work_of_the_gpu) {
+  const Gpu gpu = use(0);
+  auto result = memory->allocate(gpu, 100);
+  std::byte* const address = result.get();
+  cuda.fails["cuStreamGetCtx"] = kInvalidHandle;
+  ASSERT_TRUE(memory->thread().finish());
+  const int frees = cuda.count("cuMemFreeHost");
+  memory->retire(std::move(result), 0x1234);
+  EXPECT_TRUE(memory->thread().finish());
+  EXPECT_EQ(cuda.count("cuMemFreeHost"), frees + 1) << "the driver waits for kernels then";
+  EXPECT_EQ(memory->allocate(gpu, 100).get(), address);
+}
+
 TEST_F(CudaMemoryOfGpus, leaves_nothing_behind_after_many_starts) {
   std::byte* const device = cuda.place(64);
   const SteadyClock clock;

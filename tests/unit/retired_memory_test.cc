@@ -21,7 +21,7 @@ struct OneGpu final : DeviceMemory {
   };
 
   bool has_reached = false;
-  Status broken, unknown_stream;
+  Status broken, unknown_stream, unknown_memory;
   uint64_t stream = 0;
   Gpu place = 0;
 
@@ -31,8 +31,8 @@ struct OneGpu final : DeviceMemory {
   }
   int number_of(Gpu) const override { return 0; }
   Status find(const void*, Gpu& gpu) override {
-    gpu = place;
-    return {};
+    if (unknown_memory.ok()) gpu = place;
+    return unknown_memory;
   }
   Status find_stream(uint64_t, Gpu& gpu) override {
     gpu = 0;
@@ -62,11 +62,20 @@ class RetiredMemoryOf : public testing::Test {
     return watched;
   }
 
+  RetiredMemory::TakeOver taker() {
+    return [this](Gpu gpu, const std::shared_ptr<std::byte[]>&) {
+      taken_over_ += gpu == 0 ? 1 : 100;
+      return can_take_over_;
+    };
+  }
+
   OneGpu gpu_;
+  bool can_take_over_ = true;
+  int taken_over_ = 0;
 };
 
 TEST_F(RetiredMemoryOf, a_stream_stays_until_its_work_is_done) {
-  RetiredMemory retired;
+  RetiredMemory retired(taker());
   const auto watched = retire(retired);
   EXPECT_EQ(gpu_.stream, 7u);
   retired.sweep(gpu_);
@@ -78,20 +87,20 @@ TEST_F(RetiredMemoryOf, a_stream_stays_until_its_work_is_done) {
 
 // Another thread may free the memory, and its stream 2 is another one.
 TEST_F(RetiredMemoryOf, the_stream_of_a_thread_waits_for_the_streams_of_all_threads) {
-  RetiredMemory retired;
+  RetiredMemory retired(taker());
   (void)retire(retired, 2);
   EXPECT_EQ(gpu_.stream, 1u);
 }
 
 TEST_F(RetiredMemoryOf, the_host_is_free_at_once) {
-  RetiredMemory retired;
+  RetiredMemory retired(taker());
   gpu_.place = kHost;
   EXPECT_TRUE(retire(retired, 1).expired());
   EXPECT_EQ(gpu_.stream, 0u);
 }
 
 TEST_F(RetiredMemoryOf, a_captured_stream_stays_until_the_work_after_the_capture_is_done) {
-  RetiredMemory retired;
+  RetiredMemory retired(taker());
   gpu_.unknown_stream = {Code::invalid, "the stream is captured."};
   const auto watched = retire(retired);
   gpu_.has_reached = true;
@@ -108,19 +117,43 @@ TEST_F(RetiredMemoryOf, a_captured_stream_stays_until_the_work_after_the_capture
   EXPECT_TRUE(watched.expired());
 }
 
-TEST_F(RetiredMemoryOf, an_unknown_stream_or_a_broken_gpu_stays_to_the_end) {
-  std::weak_ptr<std::byte[]> unknown, broken;
+TEST_F(RetiredMemoryOf, an_unknown_stream_is_taken_over) {
+  RetiredMemory retired(taker());
+  gpu_.unknown_stream = {Code::failed, "no such stream."};
+  EXPECT_TRUE(retire(retired).expired());
+  EXPECT_EQ(taken_over_, 1);
+  can_take_over_ = false;
+  const auto watched = retire(retired);
+  EXPECT_FALSE(watched.expired());
+  can_take_over_ = true;
+  retired.sweep(gpu_);
+  EXPECT_TRUE(watched.expired());
+  EXPECT_EQ(taken_over_, 3);
+}
+
+TEST_F(RetiredMemoryOf, an_unknown_gpu_is_asked_for_again) {
+  RetiredMemory retired(taker());
+  gpu_.unknown_memory = {Code::failed, "the driver does not answer."};
+  const auto watched = retire(retired);
+  retired.sweep(gpu_);
+  EXPECT_FALSE(watched.expired());
+  gpu_.unknown_memory = {};
+  gpu_.has_reached = true;
+  retired.sweep(gpu_);
+  EXPECT_TRUE(watched.expired());
+  EXPECT_EQ(taken_over_, 0);
+}
+
+TEST_F(RetiredMemoryOf, a_broken_gpu_stays_to_the_end) {
+  std::weak_ptr<std::byte[]> broken;
   {
-    RetiredMemory retired;
+    RetiredMemory retired(taker());
     broken = retire(retired);
-    gpu_.unknown_stream = gpu_.broken = {Code::failed, "no such stream."};
-    unknown = retire(retired);
+    gpu_.broken = {Code::failed, "an illegal address."};
     gpu_.has_reached = true;
     retired.sweep(gpu_);
-    EXPECT_FALSE(unknown.expired());
     EXPECT_FALSE(broken.expired());
   }
-  EXPECT_TRUE(unknown.expired());
   EXPECT_TRUE(broken.expired());
 }
 
