@@ -183,10 +183,16 @@ TEST_F(CudaBarWrites, never_reach_memory_that_was_freed) {
     free(array);
     EXPECT_LE(count("live pins of GDRCopy"), 2);
   }
-  std::byte* const other = allocate(std::size_t{2} << 20);
-  (void)copy({{other, 64, gpu}});
-  EXPECT_EQ(count("live pins of GDRCopy"), 1) << "mappings of freed memory end";
-  free(other);
+  std::byte* const first = allocate(std::size_t{2} << 20);
+  std::byte* const second = allocate(std::size_t{2} << 20);
+  std::byte* const third = allocate(std::size_t{2} << 20);
+  (void)copy({{first, 64, gpu}});
+  (void)copy({{second, 64, gpu}});
+  free(first);
+  (void)copy({{third, 64, gpu}});
+  EXPECT_EQ(count("live pins of GDRCopy"), 2) << "mappings of freed memory end";
+  free(second);
+  free(third);
 }
 
 TEST_F(CudaBarWrites, have_a_bounded_number_of_mappings) {
