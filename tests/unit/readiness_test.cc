@@ -109,6 +109,18 @@ TEST_F(ReadinessTree, manifests_that_differ_are_told_instead_of_the_shapes) {
   EXPECT_EQ(text.find("(4,)"), std::string::npos) << text;
 }
 
+// Threads may have submitted unnamed operations in another order.
+TEST_F(ReadinessTree, names_are_advised_where_unnamed_operations_differ) {
+  const SetWorld two = set_world(0, 2);
+  for (const char* name : {"x", ""}) {
+    Readiness root(two, table_, {});
+    EXPECT_TRUE(root.add(record(descriptor(name, 4), 0, false), 0));
+    EXPECT_TRUE(root.add(record(descriptor(name, 5), 1), 0));
+    const std::string text = root.take_verdicts().at(0).status.message();
+    EXPECT_EQ(text.find("several threads") != std::string::npos, name[0] == 0) << text;
+  }
+}
+
 TEST_F(ReadinessTree, labels_are_named_and_need_not_agree) {
   const SetWorld three = set_world(0, 3);
   Readiness root(three, table_, {.stall_warning = kSecond, .stall_error = 3 * kSecond});
