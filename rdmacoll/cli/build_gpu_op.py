@@ -26,9 +26,10 @@ def build_gpu_op(*, compiler: str | None) -> Findings:
     path, is_new = _gpu_op.build(compiler)
     duration_s = time.monotonic() - begin
     state = f"built in {duration_s:.0f} s" if is_new else "built before"
-    print_line(f"TensorFlow {tf.__version__}: {state}, and loaded from now on:")
-    print_line(str(path))
     has_gpu_support = tf.test.is_built_with_cuda()
+    use = ", and loaded from now on" if has_gpu_support else ""
+    print_line(f"TensorFlow {tf.__version__}: {state}{use}:")
+    print_line(str(path))
     if not has_gpu_support:
         print_prose("note: this TensorFlow is built without CUDA, so it will not load the library.")
     return {

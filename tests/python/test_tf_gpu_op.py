@@ -151,6 +151,7 @@ def test_the_command_prints_where_the_library_is(built, tmp_path):
     assert (found["built"], found["library"]) == (False, str(built))
     assert str(built) in output.replace("\n", "")
     assert "built without CUDA" in output
+    assert "loaded from now on" not in output
 
 
 @pytest.mark.slow
