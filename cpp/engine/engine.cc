@@ -27,6 +27,7 @@ Engine::Engine(EngineParts parts)
       peer_timeout_(from_seconds(config_.peer_timeout_s)),
       log_(parts.log),
       tuning_(parts.tuning),
+      submissions_(parts.log),
       executor_(world_.size(), transport_, parts.compute, pool_, gpu_work_, parts.places_bytes),
       table_(world_.workers(), pool_.size() / kEngineShare / kSetsShare) {
   std::vector<JobRank> everybody;

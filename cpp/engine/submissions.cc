@@ -1,11 +1,15 @@
 #include "engine/submissions.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/text.h"
 
 namespace rdmacoll {
 namespace {
+
+// So many changes of the thread among 64 unnamed operations are reported.
+constexpr int kThreadChanges = 16;
 
 std::string title(const Request& request) {
   const std::string_view kind = name_of(request.kind);
@@ -84,6 +88,22 @@ void Submissions::queue(OperationRef operation) {
   waiting_.store(true, std::memory_order_seq_cst);
 }
 
+// Ranks match unnamed operations by their order, and threads of another rank may have another one.
+// Threads that a program starts one after the other change seldom.
+void Submissions::watch_threads(SetState& state) const {
+  const std::thread::id thread = std::this_thread::get_id();
+  const bool is_other = state.unnamed > 0 && state.thread != thread;
+  state.thread = thread;
+  state.changes = state.changes << 1 | static_cast<uint64_t>(is_other);
+  if (!is_other || state.has_warned || state.members.size() == 1) return;
+  if (std::popcount(state.changes) < kThreadChanges) return;
+  state.has_warned = true;
+  log_.warning(
+      "several threads take turns in submitting operations without names. Ranks match such "
+      "operations by their order, so results are mixed up if threads of another rank take other "
+      "turns. Give each a name (name=), the same on all ranks.");
+}
+
 Status Submissions::number(const OperationRef& operation, bool& waits) {
   if (!closed_.ok()) return closed_;
   Request& request = operation->request;
@@ -103,6 +123,7 @@ Status Submissions::number(const OperationRef& operation, bool& waits) {
   }
   RC_RETURN_IF_ERROR(check_names(*state, *operation));
   if (request.name.empty()) {
+    watch_threads(*state);
     request.iteration = state->unnamed++;
   } else {
     waits = enter_name_queue(*state, operation);

@@ -8,9 +8,11 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "base/set_world.h"
 #include "operation/operation.h"
 
@@ -18,6 +20,8 @@ namespace rdmacoll {
 
 class Submissions {
  public:
+  explicit Submissions(Log log) : log_(log) {}
+
   // Adds a process set. `rank`: this rank in it, or none. `members`: without servers.
   void open(uint32_t set, SetRank rank, SetMembers members);
   void close(uint32_t set);  // removes the set
@@ -79,8 +83,15 @@ class Submissions {
     std::map<Key, NameQueue> by_name;
     int64_t unnamed = 0;
     bool has_joined = false;
+    // Of unnamed operations: the thread that submitted the last one, and for each of the last 64
+    // whether it came from another thread than the one before.
+    std::thread::id thread;
+    uint64_t changes = 0;
+    bool has_warned = false;
   };
   Status find_set(const Request& request, SetState*& state) const;
+  // Warns once if threads take turns in submitting unnamed operations.
+  void watch_threads(SetState& state) const;
   // Numbers the operation. `waits`: the operation is queued later.
   Status number(const OperationRef& operation, bool& waits);
   static Status check_names(const SetState& state, const Operation& operation);
@@ -95,6 +106,7 @@ class Submissions {
     queue_.clear();
   }
 
+  const Log log_;
   mutable std::mutex mutex_;
   std::vector<OperationRef> queue_;
   mutable std::map<uint32_t, SetState> sets_;

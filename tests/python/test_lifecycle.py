@@ -157,6 +157,27 @@ report(wrong)
     assert run(program, 3).succeeded() == [[], [], []]
 
 
+def test_threads_that_take_turns_without_names_are_warned_of_once():
+    program = """
+import threading
+import numpy as np, rdmacoll
+rdmacoll.init()
+mine, other = threading.Semaphore(1), threading.Semaphore(0)
+def work(mine, other):
+    for _ in range(60):
+        mine.acquire()
+        rdmacoll.engine.allreduce(np.ones(3))
+        other.release()
+threads = [threading.Thread(target=work, args=turns) for turns in ((mine, other), (other, mine))]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+    outcome = run(program, 2)
+    outcome.succeeded()
+    for rank in outcome.ranks:
+        assert rank.output.count("several threads take turns") == 1, outcome.text()
+
+
 def test_shutdown_ends_what_another_thread_waits_for():
     program = """
 import threading, time
