@@ -13,9 +13,11 @@ namespace rdmacoll {
 void Engine::connected(int peer) {  // a rank of the job, as for all callbacks of the transport
   for (const auto& set : sets_) set->connected();
   log_.debug(cat("connected to ", world_.describe(peer)));
-  // The peer has requested this connection. It must learn the cause, and not blame this rank.
+  // The peer has requested this connection. It must learn why this rank ends, and not blame it.
   if (!now_.goes_on()) {
     post(JobRank(peer), 0, FailureMessage{now_.failure.detail().rank, now_.failure});
+  } else if (now_.leaving) {
+    post(JobRank(peer), 0, goodbye_);
   }
 }
 

@@ -279,9 +279,10 @@ void Engine::leave(const std::string& said) {
     first.started[set->number()] =
         std::min(set->agreement().started(), set->agreement().departed_from());
   }
+  goodbye_ = {std::move(first)};
   for (int peer = 0; peer < world_.size(); ++peer) {
     if (peer == world_.rank || !transport_.is_connected(peer)) continue;
-    post(JobRank(peer), 0, GoodbyeMessage{first});
+    post(JobRank(peer), 0, goodbye_);
     goodbyes_unanswered_.emplace(peer);
   }
   complete_undecided({Code::shutdown, "rdmacoll was shut down while the operation was pending."});
