@@ -83,8 +83,8 @@ class Submissions {
     std::map<Key, NameQueue> by_name;
     int64_t unnamed = 0;
     bool has_joined = false;
-    // Of unnamed operations: the thread that submitted the last one, and for each of the last 64
-    // whether it came from another thread than the one before.
+    // The thread that submitted the last unnamed operation. For each of the last 64: whether it
+    // came from another thread than the one before.
     std::thread::id thread;
     uint64_t changes = 0;
     bool has_warned = false;
