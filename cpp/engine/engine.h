@@ -250,7 +250,7 @@ class Engine final : public Sink, private SetHost {
   Nanoseconds failed_at_ = 0, left_at_ = 0;
   bool ended_ = false;
   LeavingMessage first_departure_;           // the message of the first rank that left
-  GoodbyeMessage goodbye_;                   // what this rank says while it leaves
+  GoodbyeMessage goodbye_;                   // this rank says it while it leaves
   std::map<JobRank, std::string> departed_;  // ranks that have left, with the cause
   std::map<JobRank, LeavingMessage> said_goodbye_;
   // leaving peers that wait until this rank needs nothing more from them
