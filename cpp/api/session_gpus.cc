@@ -52,8 +52,6 @@ Status Session::device_memory(DeviceMemory*& memory) {
   if (device_memory_ == nullptr) {
     std::unique_ptr<cuda::CudaMemory> opened;
     RC_RETURN_IF_ERROR(check_forced_way());
-    const bool has_gdrcopy = config_.gdrcopy_library != "off";
-    const std::string gdrcopy_library = has_gdrcopy ? config_.gdrcopy_library : "";
     const bool shares_arrays = config_.cuda_ipc != CudaIpc::off && world_.local_size() > 1;
     RC_RETURN_IF_ERROR(cuda::CudaMemory::open({.library = config_.cuda_library,
                                                .pool = *pool_,
@@ -67,7 +65,7 @@ Status Session::device_memory(DeviceMemory*& memory) {
                                                .said = said_of_gpus_,
                                                .measures_copies = config_.tune != Tune::off,
                                                .shares_arrays = shares_arrays,
-                                               .gdrcopy_library = gdrcopy_library},
+                                               .gdrcopy_library = config_.gdrcopy_library},
                                               opened));
     auto compute = std::make_unique<cuda::GpuCompute>(std::move(compute_), clock_);
     compute->open(opened->parts());

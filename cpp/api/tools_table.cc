@@ -135,7 +135,7 @@ int tools_gpus(const char* sys, const char* proc, const char* arguments, char** 
     if (proc != nullptr) roots.proc = proc;
     roots.cuda_library = config.cuda_library;
     roots.nvml_library = config.nvml_library;
-    if (config.gdrcopy_library != "off") roots.gdrcopy_library = config.gdrcopy_library;
+    roots.gdrcopy_library = config.gdrcopy_library;
     const cuda::GpuSystem system = cuda::read_gpu_system(roots);
     *json = copy_text(cuda::gpu_report_json(system, config.gpudirect));
   }

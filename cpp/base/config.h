@@ -80,7 +80,7 @@ struct Config {
   GpuDirectSetting gpudirect;                 // RDMACOLL_GPUDIRECT
   CudaIpc cuda_ipc = CudaIpc::off;            // RDMACOLL_CUDA_IPC
   std::string nvml_library = "libnvidia-ml.so.1";  // RDMACOLL_NVML_LIBRARY
-  std::string gdrcopy_library = "libgdrapi.so.2";  // RDMACOLL_GDRCOPY_LIBRARY; "off": none
+  std::string gdrcopy_library = "libgdrapi.so.2";  // RDMACOLL_GDRCOPY_LIBRARY; "": none
   LogLevel log_level = LogLevel::warning;
 
   bool operator==(const Config&) const = default;

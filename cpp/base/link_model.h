@@ -64,13 +64,15 @@ struct NodeMemory {
   // themselves, so it grows with the square of their number. A result of on_cores().
   double turns_us = 0;
 
+  // Whether data is shown to the peer, and not in the message, if segments have so many bytes.
+  bool shows(double segment_bytes) const { return segment_bytes > static_cast<double>(data_bytes); }
   // Processor time of a message about `bytes`, at each end, if segments have so many bytes. Data in
   // a message is written to its record and read from there. Each end takes the record's lines out
   // of the other's cache, so it takes as long as so many copies
   // (docs/measurements/2026-11-29-predictions.md).
   static constexpr double kDataCopies = 2;
   double message_us_of(double segment_bytes, double bytes) const {
-    if (segment_bytes > static_cast<double>(data_bytes)) return message_us + view_us;
+    if (shows(segment_bytes)) return message_us + view_us;
     return message_us + kDataCopies * bytes / copy.cached;
   }
   // From the post of a message to the peer that waits for it. On a shared core a rank waits
@@ -78,7 +80,7 @@ struct NodeMemory {
   // turn until the owner knows that it has read.
   static constexpr double kDataTurns = 0.21, kViewTurns = 0.5;
   double round_us_of(double segment_bytes) const {
-    if (segment_bytes > static_cast<double>(data_bytes)) return round_us + kViewTurns * turns_us;
+    if (shows(segment_bytes)) return round_us + kViewTurns * turns_us;
     return std::max(round_us, kDataTurns * turns_us);
   }
   // The costs for so many ranks at once, each with a core of its own in the result. Ranks that

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "compute/job.h"
 #include "cuda/job_pieces.h"
+#include "cuda/probe_objects.h"
 
 namespace rdmacoll::cuda {
 namespace {
@@ -114,23 +115,6 @@ struct BarWrites::Entry {
 
 namespace {
 
-// Memory and a stream for the measurement. The end releases them.
-struct WriteProbe {
-  const Functions& call;
-  StreamHandle stream = nullptr;
-  void* host = nullptr;
-  Address device = 0;
-
-  explicit WriteProbe(const Functions& functions) : call(functions) {}
-  WriteProbe(const WriteProbe&) = delete;
-  WriteProbe& operator=(const WriteProbe&) = delete;
-  ~WriteProbe() {
-    if (stream != nullptr) call.cuStreamDestroy_v2(stream);
-    if (device != 0) call.cuMemFree_v2(device);
-    if (host != nullptr) call.cuMemFreeHost(host);
-  }
-};
-
 // The mapping of the measurement.
 struct ProbeMapping {
   Gdrcopy& library;
@@ -143,15 +127,6 @@ struct ProbeMapping {
     if (mapping.memory != nullptr) library.unmap(mapping);
   }
 };
-
-Status create_probe(const Driver& driver, WriteProbe& objects) {
-  const Functions& call = driver.call;
-  RC_RETURN_IF_ERROR(
-      driver.check(call.cuMemHostAlloc(&objects.host, BarWrites::kBytesMax, 0), "cuMemHostAlloc"));
-  RC_RETURN_IF_ERROR(
-      driver.check(call.cuMemAlloc_v2(&objects.device, Gdrcopy::kPageBytes), "cuMemAlloc"));
-  return driver.check(call.cuStreamCreate(&objects.stream, kStreamNonBlocking), "cuStreamCreate");
-}
 
 }  // namespace
 
@@ -173,8 +148,8 @@ Status BarWrites::Shared::measure(Gpu gpu, const Clock& clock, Nanoseconds limit
   const Functions& call = driver.call;
   const ScopedContext scope(*gpus, gpu);
   RC_RETURN_IF_ERROR(scope.status());
-  WriteProbe objects(call);
-  RC_RETURN_IF_ERROR(create_probe(driver, objects));
+  ProbeObjects objects(driver);
+  RC_RETURN_IF_ERROR(objects.create(kBytesMax, Gdrcopy::kPageBytes));
   ProbeMapping mapped(*library);  // ends before the memory does
   RC_RETURN_IF_ERROR(map_for_writes(driver, *library, objects.device, kBytesMax, mapped.mapping));
   std::array<std::byte, kBytesMax> data;

@@ -6,37 +6,13 @@
 #include <sstream>
 
 #include "base/text.h"
+#include "cuda/probe_objects.h"
 
 namespace rdmacoll::cuda {
 namespace {
 
 constexpr int kCopyRuns = 6;
 constexpr double kNanosecondsPerUs = 1000;
-
-// Memory and a stream for the measurement. The end releases them.
-struct Objects {
-  const Functions& call;
-  StreamHandle stream = nullptr;
-  void* host = nullptr;
-  Address device = 0;
-
-  explicit Objects(const Functions& functions) : call(functions) {}
-  Objects(const Objects&) = delete;
-  Objects& operator=(const Objects&) = delete;
-  ~Objects() {
-    if (stream != nullptr) call.cuStreamDestroy_v2(stream);
-    if (device != 0) call.cuMemFree_v2(device);
-    if (host != nullptr) call.cuMemFreeHost(host);
-  }
-};
-
-Status create(const Driver& driver, Objects& objects) {
-  const Functions& call = driver.call;
-  RC_RETURN_IF_ERROR(
-      driver.check(call.cuMemHostAlloc(&objects.host, kLargeProbe, 0), "cuMemHostAlloc"));
-  RC_RETURN_IF_ERROR(driver.check(call.cuMemAlloc_v2(&objects.device, kLargeProbe), "cuMemAlloc"));
-  return driver.check(call.cuStreamCreate(&objects.stream, kStreamNonBlocking), "cuStreamCreate");
-}
 
 }  // namespace
 
@@ -61,8 +37,8 @@ Status measure_copies(const Gpus& gpus, Gpu gpu, const Clock& clock, CopyCosts& 
   const Nanoseconds end = clock.now() + limit;
   const ScopedContext scope(gpus, gpu);
   RC_RETURN_IF_ERROR(scope.status());
-  Objects objects(call);
-  RC_RETURN_IF_ERROR(create(driver, objects));
+  ProbeObjects objects(driver);
+  RC_RETURN_IF_ERROR(objects.create(kLargeProbe, kLargeProbe));
   const auto shortest = [&](bool is_to_host, std::size_t bytes, int64_t& shortest) -> Status {
     shortest = std::numeric_limits<int64_t>::max();
     for (int run = 0; run < kCopyRuns && (run == 0 || clock.now() < end); ++run) {

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "cuda/kernel_library.h"
+#include "cuda/probe_objects.h"
 
 namespace rdmacoll::cuda {
 namespace {
@@ -17,28 +18,6 @@ constexpr double kShareOfSums = 2.0;
 constexpr uint64_t kSmallBytesMin = 4 << 10;
 constexpr uint64_t kBytesMax = 1 << 20;
 constexpr int kRuns = 8;
-
-// The objects of the driver that a measurement needs. Their end releases them.
-struct ProbeObjects {
-  const Functions& call;
-  StreamHandle stream = nullptr;
-  void* host = nullptr;
-
-  explicit ProbeObjects(const Functions& functions) : call(functions) {}
-  ProbeObjects(const ProbeObjects&) = delete;
-  ProbeObjects& operator=(const ProbeObjects&) = delete;
-  ~ProbeObjects() {
-    if (stream != nullptr) call.cuStreamDestroy_v2(stream);
-    if (host != nullptr) call.cuMemFreeHost(host);
-  }
-};
-
-Status create(const Driver& driver, ProbeObjects& objects) {
-  const Functions& call = driver.call;
-  RC_RETURN_IF_ERROR(
-      driver.check(call.cuMemHostAlloc(&objects.host, kLargeCopyBytes, 0), "cuMemHostAlloc"));
-  return driver.check(call.cuStreamCreate(&objects.stream, kStreamNonBlocking), "cuStreamCreate");
-}
 
 // The shortest of several runs. `start` returns what the driver says.
 template <typename Start>
@@ -73,8 +52,8 @@ Status measure(const Gpus& gpus, Gpu gpu, Address memory, FunctionHandle write_w
   const Functions& call = driver.call;
   const ScopedContext scope(gpus, gpu);
   RC_RETURN_IF_ERROR(scope.status());
-  ProbeObjects objects(call);
-  RC_RETURN_IF_ERROR(create(driver, objects));
+  ProbeObjects objects(driver);
+  RC_RETURN_IF_ERROR(objects.create(kLargeCopyBytes, 0));
   WriteWordParameters job{.address = memory, .value = 1};
   const auto launch = [&] {
     void* parameters[] = {&job};

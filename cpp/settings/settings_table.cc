@@ -216,7 +216,10 @@ constexpr Setting kSettings[] = {
      "a name or a path, or off",
      "The library of GDRCopy, by which the processor writes small results to memory of GPUs where "
      "that is measured to be faster than a copy; off copies all.",
-     0, 0, [](Config& config, const ParsedValue& value) { config.gdrcopy_library = value.text; }},
+     0, 0,
+     [](Config& config, const ParsedValue& value) {
+       config.gdrcopy_library = value.text == "off" ? "" : value.text;
+     }},
     {"RDMACOLL_CHUNK_SIZE", "TF_RDMA_CHUNK_SIZE", "4194304", Unit::bytes, Scope::world,
      "64 B to 1 GiB", "Large tensors are cut into chunks of this size.", 64, kGi,
      [](Config& config, const ParsedValue& value) { config.chunk_bytes = value.integer; }},
