@@ -278,9 +278,9 @@ class Prober {
     return is_answered ? static_cast<uint64_t>(ns / (2 * kRounds) + 0.5) : 0;
   }
 
-  // The processor time of this thread for a round of a ping-pong on one core. A round has two
-  // switches, which are alike, and the other one is the time of the other thread. Other work of a
-  // busy core runs between them, and does not count.
+  // The processor time of this thread each time that it gives the core away, in a ping-pong on one
+  // core. Other work of a busy core runs in between, and does not count. The thread gives the core
+  // away once in a round, and more often if the core goes to other work.
   uint64_t switch_between_threads() {
     if (cpu() < 0) return 0;
     constexpr int kRounds = 8;  // the clock is read after so many
@@ -291,14 +291,16 @@ class Prober {
     bool is_answered = second.has_started() && pair.turn();
     const Nanoseconds end = std::min(deadline_, clock_.now() + plan_.slice);
     const Nanoseconds before = processor_time();
-    Nanoseconds rounds = 0;
+    const uint64_t looks_before = pair.looks();
+    uint64_t rounds = 0;
     do {
       for (int i = 0; i < kRounds; ++i) is_answered = is_answered && pair.turn();
       rounds += kRounds;
     } while (is_answered && clock_.now() < end);
-    const Nanoseconds each = (processor_time() - before) / rounds;
+    const auto time = static_cast<uint64_t>(processor_time() - before);
+    const uint64_t switches = pair.looks() - looks_before - rounds;
     pair.end();
-    return is_answered ? static_cast<uint64_t>(each) : 0;
+    return is_answered && switches > 0 ? time / switches : 0;
   }
   // This thread's.
   static Nanoseconds processor_time() {

@@ -77,6 +77,22 @@ constexpr uint64_t kL3Max = uint64_t{4} << 30;
 // Cores hinder each other if their sum is below this share of what they have alone.
 constexpr double kHindered = 0.9;
 
+// The greatest or the least number of each field, of the profiles that have it.
+MachineProfile extreme_of(std::span<const MachineProfile> profiles,
+                          bool (*takes_greatest)(const ProfileField& field)) {
+  MachineProfile all;
+  for (const MachineProfile& one : profiles) {
+    if (all.machine.empty()) all.machine = one.machine;
+    for (const ProfileField& field : kFields) {
+      uint64_t& extreme = all.*field.value;
+      const uint64_t value = one.*field.value;
+      const bool is_beyond = takes_greatest(field) ? value > extreme : value < extreme;
+      if (value > 0 && (extreme == 0 || is_beyond)) extreme = value;
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 std::span<const ProfileField> profile_fields() { return kFields; }
@@ -104,18 +120,16 @@ bool parse_profile(std::string_view text, MachineProfile& profile) {
   return scanner.at_end();
 }
 
+bool MachineProfile::is_complete() const {
+  return switch_ns > 0 && (cores < 2 || (line_ns > 0 && peer_copy > 0));
+}
+
 MachineProfile slowest(std::span<const MachineProfile> profiles) {
-  MachineProfile all;
-  for (const MachineProfile& one : profiles) {
-    if (all.machine.empty()) all.machine = one.machine;
-    for (const ProfileField& field : kFields) {
-      uint64_t& least = all.*field.value;
-      const uint64_t value = one.*field.value;
-      const bool is_slower = field.is_time() ? value > least : value < least;
-      if (value > 0 && (least == 0 || is_slower)) least = value;
-    }
-  }
-  return all;
+  return extreme_of(profiles, [](const ProfileField& field) { return field.is_time(); });
+}
+
+MachineProfile fastest(std::span<const MachineProfile> profiles) {
+  return extreme_of(profiles, [](const ProfileField& field) { return !field.is_time(); });
 }
 
 LinkModel with_profile(LinkModel links, const MachineProfile& profile) {

@@ -33,6 +33,9 @@ struct MachineProfile {
   uint64_t wake_ns = 0;    // from the signal until a sleeping thread runs; `rdmacoll tune` alone
 
   bool operator==(const MachineProfile&) const = default;
+  // Whether it has the numbers for which two threads must run at once. On a busy machine a start
+  // may have no time for them. One core alone cannot tell most of them.
+  bool is_complete() const;
 };
 
 // A number of a profile. `unit`: "bytes", "cores", "bytes/us" or "ns".
@@ -54,6 +57,10 @@ bool parse_profile(std::string_view text, MachineProfile& profile);
 // The slowest machine of all: in each field the longest time, or the smallest rate, cache or number
 // of cores. A value that a profile lacks does not count.
 MachineProfile slowest(std::span<const MachineProfile> profiles);
+
+// One machine, measured several times: in each field the shortest time, or the greatest rate. Other
+// programs make a measurement slower, and none quicker.
+MachineProfile fastest(std::span<const MachineProfile> profiles);
 
 // `links` with the profile's numbers for the inside of a node. Numbers that the profile lacks stay.
 // The network's numbers always stay: they decide between algorithms that add in different orders,

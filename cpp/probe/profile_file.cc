@@ -117,12 +117,13 @@ std::string profile_path(const Config& config, const std::string& key) {
   return cat(config.cache_folder, "/profile-", number.data(), ".json");
 }
 
-FoundProfile renew_profile(const Config& config, const MachineFacts& facts, const ProbePlan& plan) {
+FoundProfile renew_profile(const Config& config, const MachineFacts& facts, const ProbePlan& plan,
+                           const MachineProfile& earlier) {
   FoundProfile found;
   if (config.profile == "off") return found;
   const SteadyClock clock;
   const Nanoseconds began = clock.now();
-  found.profile = measure_machine(facts, plan);
+  found.profile = fastest(std::array{measure_machine(facts, plan), earlier});
   found.took = clock.now() - began;
   found.source = FoundProfile::Source::measured;
   found.path = profile_path(config, facts.key());
@@ -153,8 +154,12 @@ FoundProfile find_profile(const Config& config, const MachineFacts& facts,
       found.path.empty() ? std::nullopt : read_file(found.path, problem);
   if (text && parse_profile(trim(*text), found.profile)) {
     const bool is_named = !config.profile.empty();
+    const bool is_own = found.profile.machine == facts.key();
     found.source = FoundProfile::Source::file;
-    if (is_named || found.profile.machine == facts.key()) return found;
+    if (is_own && plan && !found.profile.is_complete()) {
+      return renew_profile(config, facts, *plan, found.profile);
+    }
+    if (is_own || is_named) return found;
     problem = "it is another machine's";
   } else if (text) {
     problem = "it is damaged, or another version's";

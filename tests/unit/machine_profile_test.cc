@@ -1,4 +1,4 @@
-// The profile of a machine as a value: its text, and the slowest of several.
+// The profile of a machine as a value: its text, and the slowest and the fastest of several.
 #include "probe/machine_profile.h"
 
 #include <gtest/gtest.h>
@@ -66,6 +66,28 @@ TEST(SlowestProfile, has_the_slowest_number_of_each_kind) {
     EXPECT_EQ(all.*field.value, expected.*field.value) << field.name;
   }
   EXPECT_EQ(slowest({}), MachineProfile{});
+}
+
+TEST(FastestProfile, has_the_fastest_number_of_each_kind) {
+  const MachineProfile all = fastest(std::vector{MachineProfile{}, numbered(100), numbered(50)});
+  EXPECT_EQ(all.machine, numbered(1).machine);
+  for (const ProfileField& field : profile_fields()) {
+    const MachineProfile expected = numbered(field.unit == "ns" ? 50 : 100);
+    EXPECT_EQ(all.*field.value, expected.*field.value) << field.name;
+  }
+}
+
+TEST(MachineProfile, is_complete_with_what_its_cores_can_tell) {
+  MachineProfile profile{.cores = 1, .switch_ns = 900};
+  EXPECT_TRUE(profile.is_complete());
+  profile.cores = 2;
+  EXPECT_FALSE(profile.is_complete());
+  profile.line_ns = 60;
+  EXPECT_FALSE(profile.is_complete());
+  profile.peer_copy = 1000;
+  EXPECT_TRUE(profile.is_complete());
+  profile.switch_ns = 0;
+  EXPECT_FALSE(profile.is_complete());
 }
 
 LinkModel socket_links() { return usual_links(false); }

@@ -66,6 +66,31 @@ TEST_F(ProfileFile, is_written_at_the_first_start_and_read_at_the_next) {
   EXPECT_EQ(files(), 1);
 }
 
+// The machine is too busy for two threads at once.
+TEST_F(ProfileFile, that_lacks_numbers_is_completed_by_later_starts) {
+  ProbePlan hurried = kQuick;
+  hurried.limit = 0;
+  facts_.cpus.push_back(facts_.cpus.front());
+  MachineProfile kept = find_profile(config_, facts_, hurried).profile;
+  EXPECT_EQ(kept.line_ns, 0U);
+  kept.line_ns = 77;
+  kept.one_copy_rate = 1 << 30;  // quicker than any measurement
+  kept.copy_l2 = 1;              // disturbed
+  write(to_json(kept));
+  const FoundProfile second = find_profile(config_, facts_, hurried);
+  EXPECT_EQ(second.source, Source::measured);
+  EXPECT_EQ(second.profile.line_ns, 77U);
+  EXPECT_EQ(second.profile.one_copy_rate, 1U << 30);
+  EXPECT_GT(second.profile.copy_l2, 1U);
+  const FoundProfile seen = find_profile(config_, facts_, std::nullopt);
+  EXPECT_EQ(seen.source, Source::file);
+  EXPECT_EQ(seen.profile, second.profile);
+  kept.peer_copy = 1000;
+  kept.switch_ns = 900;
+  write(to_json(kept));
+  EXPECT_EQ(find().source, Source::file);
+}
+
 TEST_F(ProfileFile, is_only_read_without_a_plan) {
   const FoundProfile found = find_profile(config_, facts_, std::nullopt);
   EXPECT_EQ(found.source, Source::none);
