@@ -67,7 +67,7 @@ system:
 	@if command -v apt-get >/dev/null; then \
 	  $(call apt_install,$(APT)); \
 	else \
-	  for program in cmake g++ mpirun python3; do \
+	  for program in cmake $${CXX:-g++} mpirun python3; do \
 	    command -v $$program >/dev/null || { echo "$$program is missing, and there is no apt-get to install it"; exit 1; }; \
 	  done; \
 	fi
