@@ -285,8 +285,7 @@ std::vector<Choice> rivals_in_node(const Choice& choice, const Tuning& tuning, c
   std::ranges::stable_sort(rows, {}, [](const auto& row) { return row.first; });
   // Two algorithms with one cost do the same: those for many ranks are alike if there are two.
   const auto is_same = [](const auto& a, const auto& b) { return a.first >= kDraw * b.first; };
-  const auto same = std::ranges::unique(rows, is_same);
-  rows.erase(same.begin(), same.end());
+  rows.erase(std::unique(rows.begin(), rows.end(), is_same), rows.end());
   rows.resize(std::min(rows.size(), kRivalsMax));
   std::vector<Choice> rivals;
   for (const auto& [cost, row] : rows) {

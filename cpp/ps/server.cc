@@ -82,8 +82,7 @@ bool Server::serve(WorkerRank which) {
     hang_up(which, "it sent an invalid request: install one version of rdmacoll everywhere");
   }
   while (worker.is_there && !worker.job && may_begin(which)) {
-    worker.job.emplace();
-    worker.job->request = std::move(worker.requests.front());
+    worker.job = Job{.request = std::move(worker.requests.front())};
     worker.requests.pop_front();
     const Status begun = begin(which, *worker.job);
     if (!begun.ok()) {

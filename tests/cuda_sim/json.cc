@@ -3,6 +3,7 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 namespace rdmacoll::cuda_sim {
 namespace {
@@ -71,7 +72,7 @@ class JsonReader {
       if (next() != '"') fail("a member has no name");
       std::string name = read_text();
       if (!skip(':')) fail("a colon is missing");
-      object.members.emplace_back(std::move(name), read_value());
+      object.members.push_back({std::move(name), read_value()});
     } while (skip(','));
     if (!skip('}')) fail("an object does not end");
   }

@@ -39,7 +39,9 @@ TEST(AlgorithmRanges, of_tf_cnn_benchmarks_are_mapped_and_said) {
     ASSERT_TRUE(found) << theirs;
     EXPECT_EQ(found->text(), ours);
     EXPECT_TRUE(found->note.starts_with(theirs + " is taken as " + ours)) << found->note;
-    const auto has = [&](char letter) { return theirs.find(letter) != std::string::npos; };
+    const auto has = [&text = theirs](char letter) {
+      return text.find(letter) != std::string::npos;
+    };
     EXPECT_EQ(found->note.find("shards") != std::string::npos, has('#')) << found->note;
     EXPECT_EQ(found->note.find("bytes") != std::string::npos, has(':')) << found->note;
   }

@@ -79,12 +79,13 @@ class Mutator {
   void number(std::string name, Rank<Kind>& rank) {
     field(std::move(name), [this, &rank] { rank = Rank<Kind>(edge(rank.value())); });
   }
+  void number(std::string name, bool& value) {
+    field(std::move(name), [&value] { value = !value; });
+  }
   template <typename T>
   void number(std::string name, T& value) {
     field(std::move(name), [this, &value] {
-      if constexpr (std::is_same_v<T, bool>) {
-        value = !value;
-      } else if constexpr (std::is_floating_point_v<T>) {
+      if constexpr (std::is_floating_point_v<T>) {
         const T edges[] = {0, -1, 2, std::numeric_limits<T>::infinity(),
                            std::numeric_limits<T>::quiet_NaN()};
         value = edges[random_() % std::size(edges)];

@@ -186,8 +186,9 @@ bool SimNetwork::cut(int a, int b) {
   if (!transports_[a]->is_connected(b) || !transports_[b]->is_connected(a)) return false;
   cut_.insert({std::min(a, b), std::max(a, b)});
   for (const auto& [rank, peer] : {std::pair(a, b), std::pair(b, a)}) {
-    at(clock_.now() + chaotic_delay(),
-       [this, rank, peer] { transports_[rank]->lose(peer, "connection reset by peer"); });
+    at(clock_.now() + chaotic_delay(), [this, rank = rank, peer = peer] {
+      transports_[rank]->lose(peer, "connection reset by peer");
+    });
   }
   return true;
 }
