@@ -38,7 +38,7 @@ ReadyRecord join_of(int origin, int64_t next_number) {
 class Joining : public testing::Test {
  protected:
   const SetWorld three_ = set_world(0, 3);
-  const DescriptorTable table_;
+  const DescriptorTable table_{};
   Readiness root_{three_, table_, {10 * kSecond, 600 * kSecond}};
 };
 
