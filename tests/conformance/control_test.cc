@@ -80,7 +80,8 @@ TEST_P(Control, is_neither_lost_nor_doubled_while_data_is_in_flight) {
   EXPECT_TRUE(fleet_->poll_until([&] { return received() == transfers; })) << received();
   for (const auto& [pair, messages] : sent) {
     auto& got = sink(pair.second).messages[pair.first];
-    EXPECT_TRUE(fleet_->poll_until([&] { return got.size() >= messages.size(); })) << got.size();
+    const std::size_t count = messages.size();
+    EXPECT_TRUE(fleet_->poll_until([&] { return got.size() >= count; })) << got.size();
     for (int i = 0; i < 100; ++i) fleet_->poll_all();
     EXPECT_EQ(got, messages) << pair.first << " to " << pair.second;
   }

@@ -31,7 +31,7 @@ class OpeningGpu final : public GpuWork {
   int closed = 0;
 
  private:
-  const GpuSlab none_;
+  const GpuSlab none_{};
   std::array<std::byte, 256> memory_{};
 };
 

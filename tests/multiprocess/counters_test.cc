@@ -44,16 +44,19 @@ double copied_bytes(int ranks, double bytes, bool is_packed) {
 
 TEST(Counters, steady_state_makes_nothing_new_and_copies_no_more_than_the_formula) {
   const uint64_t large = Tuning().one_copy_bytes_scattered;
+  struct Case {
+    uint64_t bytes;
+    bool is_packed;
+  };
   for (const int ranks : {2, 4}) {
-    for (const auto& [bytes, is_packed] :
-         {std::pair(large / 16, true), {large, true}, {large, false}}) {
+    for (const Case& one : {Case{large / 16, true}, Case{large, true}, Case{large, false}}) {
       LocalWorld world(ranks, cat("RDMACOLL_TRANSPORT=shm\n", "RDMACOLL_TUNE=off\n",
-                                  is_packed ? "" : "RDMACOLL_ONE_COPY=true\n"));
+                                  one.is_packed ? "" : "RDMACOLL_ONE_COPY=true\n"));
       if (HasFatalFailure()) return;
       constexpr int kSteps = 10;
       world.each([&](int rank) {
         Session& session = world.rank(rank);
-        std::vector<float> gradient(bytes / sizeof(float), 1.f);
+        std::vector<float> gradient(one.bytes / sizeof(float), 1.f);
         const auto step = [&] {
           ASSERT_TRUE(run(session, in_place(Kind::allreduce, Dtype::float32, gradient, "g")).ok());
         };
@@ -68,8 +71,9 @@ TEST(Counters, steady_state_makes_nothing_new_and_copies_no_more_than_the_formul
         EXPECT_EQ(grown("batches"), kSteps);
         EXPECT_EQ(grown("control_messages"), 0);  // the plan needs no messages
         EXPECT_LE(after["connections"], ranks - 1);
-        EXPECT_LE(grown("bytes_copied"),
-                  kSteps * copied_bytes(ranks, static_cast<double>(bytes), is_packed) * 1.01);
+        EXPECT_LE(
+            grown("bytes_copied"),
+            kSteps * copied_bytes(ranks, static_cast<double>(one.bytes), one.is_packed) * 1.01);
       });
     }
   }
@@ -118,10 +122,13 @@ TEST(Counters, trials_of_large_sums_end_in_a_plan_and_change_no_bit) {
 TEST(Counters, trials_go_on_if_one_copy_is_set) {
   const int row = Tuning().trial_row;
   const std::size_t count = Tuning().trial_bytes_in_place / sizeof(float);
-  for (const auto& [settings, plans] : {std::pair("RDMACOLL_TUNE=off\n", 1),
-                                        {"RDMACOLL_ONE_COPY=false\n", 0},
-                                        {"RDMACOLL_ONE_COPY=true\n", 0}}) {
-    LocalWorld world(2, cat("RDMACOLL_TRANSPORT=shm\n", settings));
+  struct Case {
+    const char* settings;
+    int plans;
+  };
+  for (const Case& one : {Case{"RDMACOLL_TUNE=off\n", 1}, Case{"RDMACOLL_ONE_COPY=false\n", 0},
+                          Case{"RDMACOLL_ONE_COPY=true\n", 0}}) {
+    LocalWorld world(2, cat("RDMACOLL_TRANSPORT=shm\n", one.settings));
     if (HasFatalFailure()) return;
     world.each([&](int rank) {
       Session& session = world.rank(rank);
@@ -130,8 +137,8 @@ TEST(Counters, trials_go_on_if_one_copy_is_set) {
         ASSERT_TRUE(run(session, in_place(Kind::allreduce, Dtype::float32, gradient, "g")).ok());
       }
       auto metrics = metrics_of(session);
-      EXPECT_EQ(metrics["plans"], plans) << settings;
-      EXPECT_EQ(metrics["batches_in_place"], 0) << settings;
+      EXPECT_EQ(metrics["plans"], one.plans) << one.settings;
+      EXPECT_EQ(metrics["batches_in_place"], 0) << one.settings;
     });
   }
 }
@@ -179,13 +186,13 @@ TEST(Trials, change_no_bit_of_sums_that_depend_on_their_order) {
     const char* order;
     std::size_t bytes;
   };
-  for (const auto& [ranks, order, bytes] : {Case{3, "run", small}, Case{4, "run", large},
-                                            Case{5, "run", small}, Case{5, "canonical", small}}) {
-    LocalWorld world(ranks, cat("RDMACOLL_TRANSPORT=shm\nRDMACOLL_ORDER=", order, "\n"));
+  for (const Case& one : {Case{3, "run", small}, Case{4, "run", large}, Case{5, "run", small},
+                          Case{5, "canonical", small}}) {
+    LocalWorld world(one.ranks, cat("RDMACOLL_TRANSPORT=shm\nRDMACOLL_ORDER=", one.order, "\n"));
     if (HasFatalFailure()) return;
-    const Gradients gradients(ranks, bytes / sizeof(float));
+    const Gradients gradients(one.ranks, one.bytes / sizeof(float));
     // The canonical order of three ranks is the one in turn.
-    EXPECT_TRUE(ranks == 3 || gradients.different > gradients.sum.size() / 20);
+    EXPECT_TRUE(one.ranks == 3 || gradients.different > gradients.sum.size() / 20);
     world.each([&](int rank) {
       std::vector<float> gradient;
       // At most three rivals in three rounds, and then a plan.
@@ -193,8 +200,8 @@ TEST(Trials, change_no_bit_of_sums_that_depend_on_their_order) {
         gradient = gradients.of_rank[static_cast<std::size_t>(rank)];
         Request request = in_place(Kind::allreduce, Dtype::float32, gradient, "g");
         ASSERT_TRUE(run(world.rank(rank), std::move(request)).ok());
-        ASSERT_TRUE(std::memcmp(gradient.data(), gradients.sum.data(), bytes) == 0)
-            << "step " << step << " of " << ranks << " ranks, order " << order;
+        ASSERT_TRUE(std::memcmp(gradient.data(), gradients.sum.data(), one.bytes) == 0)
+            << "step " << step << " of " << one.ranks << " ranks, order " << one.order;
       }
       EXPECT_GE(metrics_of(world.rank(rank))["plans"], 1);
     });
