@@ -264,8 +264,8 @@ TEST_F(Plans, end_once_this_rank_and_all_children_have_reported) {
 
 TEST_F(Plans, leave_decisions_that_wait_for_all_their_units) {
   CatchUp catch_up;
-  catch_up.expect({{5, {named::direct, 1, {}, {}}}, {{"a", 0}, {"b", 0}}}, true);
-  catch_up.expect({{6, {named::direct, 1, {}, {}}}, {{"c", 0}}}, false);
+  catch_up.expect({{5, {named::direct, 1}}, {{"a", 0}, {"b", 0}}}, true);
+  catch_up.expect({{6, {named::direct, 1}}, {{"c", 0}}}, false);
   EXPECT_EQ(catch_up.sequence_of({"b", 0}), 5u);
   EXPECT_EQ(*catch_up.unit_of(6), (UnitKey{"c", 0}));
   EXPECT_EQ(catch_up.unit_of(7), nullptr);
