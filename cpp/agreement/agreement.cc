@@ -85,8 +85,9 @@ bool Agreement::collect_ready() {
 // Decisions that cannot start are postponed. Meanwhile more operations may become ready and share
 // a batch.
 bool Agreement::decide(const Visibility& visibility, bool is_idle) {
-  // A rank that leaves has ended the operations of which nothing is decided.
-  if (now_.leaving || !queue_.incomplete().empty() || !decided().empty()) return false;
+  // A rank that leaves has ended the operations of which nothing is decided. Decisions that lack
+  // operations postpone nothing: their callers may wait for another operation first.
+  if (now_.leaving || !decided().empty()) return false;
   auto formed = log_.form(visibility, is_idle, now_.turned_at);
   if (!formed) return false;
   if (formed->is_cut_short) host_.segments_are_short(formed->decision.movement.segment_bytes);
@@ -126,13 +127,15 @@ void Agreement::serve(Decision decision) {
 bool Agreement::gather() {
   const bool moved = queue_.gather();
   if (queue_.incomplete().empty() || !now_.goes_on()) return moved;
-  const uint64_t next = queue_.incomplete().front().decision.sequence;
+  const auto wrong = std::ranges::find_if(queue_.incomplete(), [this](const Agreed& agreed) {
+    return !plan_mode_.catch_up().waits(agreed.decision.sequence);
+  });
   // After a departure the operations of a decision have ended already. This is not the root's
   // fault.
-  if (!plan_mode_.catch_up().waits(next) && now_.departed.ok()) {
-    host_.broken_protocol(
-        tree_.above(),
-        cat("decision ", next, " names an operation that this rank has not submitted"));
+  if (wrong != queue_.incomplete().end() && now_.departed.ok()) {
+    host_.broken_protocol(tree_.above(),
+                          cat("decision ", wrong->decision.sequence,
+                              " names an operation that this rank has not submitted"));
   }
   return moved;
 }

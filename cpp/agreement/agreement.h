@@ -128,9 +128,14 @@ class Agreement {
   // ---- the end ----
   // The number of decisions that this rank knows.
   uint64_t accepted() const { return log_.accepted(); }
-  // The number of decisions that this rank has all operations of. It is less than accepted() after
+  // This rank has all operations of the decisions before this one. It is less than accepted() after
   // a plan only, until the rank has caught up.
-  uint64_t started() const { return log_.accepted() - queue_.incomplete().size(); }
+  uint64_t started() const {
+    return queue_.incomplete().empty() ? log_.accepted()
+                                       : queue_.incomplete().front().decision.sequence;
+  }
+  // Decisions that lack some operations, in their order.
+  const std::deque<Agreed>& incomplete() const { return queue_.incomplete(); }
   uint64_t departed_from() const { return departed_from_; }
   // A member has left. It takes no part in the decisions from `started` on.
   void depart_from(uint64_t started) { departed_from_ = std::min(departed_from_, started); }

@@ -29,11 +29,16 @@ void DecisionQueue::accept(const Decision& decision) {
   if (parts_.tree.is_root()) parts_.tree.tell_servers(decision);
 }
 
+// A caller may wait for the operation of a later decision before it submits that of an earlier one.
 bool DecisionQueue::gather() {
   bool moved = false;
-  for (; !incomplete_.empty() && parts_.now.goes_on(); moved = true) {
-    if (!take_operations(incomplete_.front())) break;
-    incomplete_.pop_front();
+  for (auto next = incomplete_.begin(); next != incomplete_.end() && parts_.now.goes_on();) {
+    if (take_operations(*next)) {
+      next = incomplete_.erase(next);
+      moved = true;
+    } else {
+      ++next;
+    }
   }
   return moved;
 }
@@ -45,13 +50,16 @@ bool DecisionQueue::take_operations(const Agreed& agreed) {
     found_.emplace_back();
     if (!find_operation(agreed, i, found_.back())) return false;
   }
-  Decided& decided = decided_.emplace_back(Decided{decision.sequence,
-                                                   decision.movement,
-                                                   agreed.rows,
-                                                   decision.most_rows,
-                                                   agreed.is_planned,
-                                                   {},
-                                                   decision.is_timed});
+  const auto later = std::find_if(decided_.begin(), decided_.end(), [&](const Decided& one) {
+    return one.sequence > decision.sequence;
+  });
+  Decided& decided = *decided_.insert(later, Decided{decision.sequence,
+                                                     decision.movement,
+                                                     agreed.rows,
+                                                     decision.most_rows,
+                                                     agreed.is_planned,
+                                                     {},
+                                                     decision.is_timed});
   for (const Found& found : found_) {
     OperationRef& operation = decided.operations.emplace_back(std::move(found.at->second));
     operation->state.sequence = decision.sequence;

@@ -1,4 +1,4 @@
-// The decisions that this rank takes part in, in their order, and the operations that they name.
+// The decisions that this rank takes part in, and the operations that they name.
 #pragma once
 
 #include <cstdint>
@@ -44,11 +44,11 @@ class DecisionQueue {
   // This rank takes part in an operation that its caller has not submitted.
   void add_placeholder(const Agreed& agreed, std::size_t unit);
 
-  // Decisions that lack some operations.
+  // Decisions that lack some operations, in their order. Later ones may have begun.
   const std::deque<Agreed>& incomplete() const { return incomplete_; }
   // The decision of this sequence that lacks some operations, or null.
   const Agreed* find_incomplete(uint64_t sequence) const;
-  // Complete decisions that have not begun.
+  // Complete decisions that have not begun, in their order.
   std::deque<Decided>& decided() { return decided_; }
   const std::deque<Decided>& decided() const { return decided_; }
   bool is_empty() const { return incomplete_.empty() && decided_.empty() && placeholders_.empty(); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/small_range.h"
 #include "base/text.h"
 #include "operation/placeholder.h"
 
@@ -129,6 +130,15 @@ Visibility ProcessSet::visibility() {
           .gpu_copies = planner_.gpu_copies()};
 }
 
+// The decisions of a lane begin in their order. An earlier one may still lack operations here.
+bool ProcessSet::has_room(uint64_t sequence) const {
+  const auto comes_first = [&](const Agreed& agreed) {
+    const uint64_t earlier = agreed.decision.sequence;
+    return earlier < sequence && lanes_.of(earlier) == lanes_.of(sequence);
+  };
+  return executor_.has_room(lanes_, sequence) && !is_any_of(agreement_.incomplete(), comes_first);
+}
+
 bool ProcessSet::follow_plan() {
   bool moved = false;
   for (; has_room() && agreement_.follow_plan(); moved = true) start_batches();
@@ -163,7 +173,7 @@ bool ProcessSet::start_batches() {
   bool moved = false;
   for (; !decided.empty() && now_.goes_on(); moved = true) {
     Decided& next = decided.front();
-    if (!executor_.has_room(lanes_, next.sequence) || !planner_.connect(next)) {
+    if (!has_room(next.sequence) || !planner_.connect(next)) {
       if (now_.lost.empty()) break;
       for (JobRank peer : planner_.peers_of(next)) misses(peer);
       break;

@@ -109,7 +109,8 @@ class ProcessSet final : private AgreementHost {
 
   bool decide();
   bool follow_plan();
-  bool has_room() const { return executor_.has_room(lanes_, agreement_.accepted()); }
+  bool has_room(uint64_t sequence) const;
+  bool has_room() const { return has_room(agreement_.accepted()); }
   bool is_one_node() const;
   Visibility visibility();
   bool starts_at_once(const OperationRef& operation);

@@ -68,7 +68,8 @@ class Executor final : public ComputeSink {
   void open(const Lanes& lanes);
   void close(const Lanes& lanes);
 
-  // Batches start in the order of their sequence, so that all ranks number their transfers alike.
+  // Batches of a lane start in the order of their sequence, so that all ranks number their
+  // transfers alike.
   bool has_room(const Lanes& lanes, uint64_t sequence) const {
     return !slots_[lanes.of(sequence)].busy;
   }

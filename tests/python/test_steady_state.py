@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from rank_program import program
 from ranks import run
 
@@ -100,3 +101,32 @@ for step in range(600):
 assert rdmacoll.metrics()["plans"] > 2
 """
     assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
+
+
+# Rank `late` submits `others` before "x". The other ranks submit "x" first, by the plan.
+AHEAD_OF_A_PLAN = """
+def one(name, step, **options):
+    call = engine.allreduce_async if options.pop("is_async", False) else engine.allreduce
+    return call(np.full({elements}, float(me + step)), op=rdmacoll.Sum, name=name, **options)
+
+def expected(step, members):
+    return sum(member + step for member in members)
+
+world = list(range(size))
+for late in [*world, 0]:
+    for step in range(30):
+        assert one("x", step)[0] == expected(step, world)
+    pending = None if me == late else one("x", 7, is_async=True)
+    for number in range({others}):
+        assert one(f"h{{number}}", number)[-1] == expected(number, world)
+    assert (one("x", 7) if pending is None else pending.wait())[-1] == expected(7, world)
+assert rdmacoll.metrics()["plans"] > 2
+"""
+
+
+@pytest.mark.parametrize("elements", [10, 300_000])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rank_may_wait_for_another_operation_before_the_next_of_the_plan(ranks, elements):
+    body = AHEAD_OF_A_PLAN.format(elements=elements, others=3)
+    env = {"RDMACOLL_STALL_ERROR_S": "5", "RDMACOLL_TUNE": "off"}  # plans begin after trials
+    assert [entry["error"] for entry in run(program(body), ranks, env=env).succeeded()] == [None] * ranks

@@ -122,8 +122,12 @@ Request AgreeingRank::request_at(const Place& place) {
   return request;
 }
 
+std::size_t AgreeingRank::window() const {
+  return script_.narrow == world_.rank().value() && phase().is_reordered ? 1 : script_.window;
+}
+
 bool AgreeingRank::submit() {
-  if (!has_more() || is_joining_ || flying_.size() >= script_.window) return false;
+  if (!has_more() || is_joining_ || flying_.size() >= window()) return false;
   if (at_.step == phase().steps[world_.rank().index()]) {
     if (!phase().joins) {
       at_ = {at_.phase + 1, 0, 0};
@@ -170,8 +174,13 @@ void AgreeingRank::take(Request request, const Place& place) {
 // ---- the runner ----
 
 bool AgreeingRank::has_room(uint64_t sequence) const {
+  const auto has_slot = [&](uint64_t other) { return other % kSlots == sequence % kSlots; };
+  const auto& incomplete = agreement_.incomplete();
   return std::none_of(running_.begin(), running_.end(),
-                      [&](const auto& entry) { return entry.first % kSlots == sequence % kSlots; });
+                      [&](const auto& entry) { return has_slot(entry.first); }) &&
+         std::none_of(incomplete.begin(), incomplete.end(), [&](const Agreed& agreed) {
+           return agreed.decision.sequence < sequence && has_slot(agreed.decision.sequence);
+         });
 }
 
 bool AgreeingRank::take_turn() {
@@ -210,7 +219,8 @@ bool AgreeingRank::start() {
 void AgreeingRank::run(Decided decided) {
   EXPECT_TRUE(situation_.goes_on()) << "rank " << world_.rank() << " begins after the end";
   if (is_worker()) {
-    EXPECT_EQ(decided.sequence, begun_++);
+    const uint64_t slot = decided.sequence % kSlots;
+    EXPECT_EQ(decided.sequence, slot + kSlots * begun_[slot]++);
   }
   std::vector<std::optional<Place>> places;
   for (const OperationRef& operation : decided.operations) {

@@ -159,6 +159,7 @@ class AgreeingRank final : private AgreementHost {
   }
   void begin_step();
   bool is_in_flight(const Request& request) const;
+  std::size_t window() const;
   bool has_room(uint64_t sequence) const;
   bool has_room() const { return has_room(agreement_.accepted()); }
   void hear_departure(SetRank sender, const LeavingMessage& message);
@@ -185,7 +186,7 @@ class AgreeingRank final : private AgreementHost {
   int64_t number_ = 0;  // the number of the next unnamed operation
   std::map<OperationRef, Flying> flying_;
   std::map<uint64_t, Decided> running_;  // by sequence
-  uint64_t begun_ = 0;                   // decisions
+  std::map<uint64_t, uint64_t> begun_;   // the number of decisions, by slot
   std::size_t in_flight_ = 0;            // with placeholders
   Nanoseconds checked_at_ = 0;
   bool has_blamed_ = false;

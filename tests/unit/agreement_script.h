@@ -39,6 +39,7 @@ struct AgreementScript {
   bool tries_ways = false;   // sums take part in Trials
   bool looks_again = false;  // the root ends plans, as Drift says
   int slow = -1;             // a rank whose messages take longer
+  int narrow = -1;           // a rank with a window of 1 in reordered phases
   std::vector<Phase> phases;
   Deviation deviation = Deviation::none;
   int deviating = 0;  // the rank
@@ -73,6 +74,8 @@ class ScriptDraw {
     script_.looks_again = script_.tries_ways && one_in(2);
     // Trials of all sizes end, and a plan begins after them.
     if (script_.looks_again) lengthen(60);
+    // The other ranks submit all operations of a step, so no order of one rank can block it.
+    script_.narrow = one_in(2) ? below(script_.ranks) : -1;
     return script_;
   }
 
