@@ -80,7 +80,8 @@ def build_engine(tree: Path, environ: dict[str, str]) -> None:
     """Builds the engine of a tree."""
     shutil.copy(ROOT / "CMakeLists.txt", tree)
     environ = {**environ, "CCACHE_BASEDIR": str(tree), "CCACHE_NOHASHDIR": "1"}
-    folder = str(tree / "build")
+    # As deep as the folders of other builds: the compiler's cache compares relative paths.
+    folder = str(tree / "build" / "release")
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_LTO=OFF"]
     libraries = f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={tree / 'rdmacoll' / 'lib'}"
     for command in (
