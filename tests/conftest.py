@@ -23,6 +23,7 @@ os.environ.setdefault("RDMACOLL_PROFILE", "off")
 
 # A test may be skipped for these reasons only; any other skip is a failure.
 ALLOWED_SKIPS = {
+    "needs clang": "g++ compiles for all other tests",
     "needs root": "network namespaces can be made by root alone",
     "needs no RDMA device": "a test of what is said where there is none",
     "needs Debian's pyverbs": "a machine with RDMA devices need not be one of Debian's",

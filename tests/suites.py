@@ -25,6 +25,7 @@ OPTIONS = {
     "test": ("-DCMAKE_BUILD_TYPE=Release",),
     "sanitize": ("-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_SANITIZE=address;undefined"),
     "threads": ("-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_SANITIZE=thread"),
+    "clang": ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_COMPILER=clang++", "-DRDMACOLL_UNITY=ON"),
 }
 # Suites without deadlines, and suites with deadlines, the longest first.
 PATIENT = ("sim", "verbs_sim", "unit")

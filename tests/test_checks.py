@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -114,3 +115,17 @@ def test_ranks_agree_in_ten_million_random_events(builds) -> None:
 @pytest.mark.needs_build("threads", and_run=True)
 def test_cpp_suites_pass_with_the_thread_sanitizer(builds) -> None:
     builds.wait_for_suites("threads")
+
+
+# Nothing is built where there is no clang.
+builds_with_clang = (
+    pytest.mark.needs_build("clang", and_run=True)
+    if shutil.which("clang++")
+    else pytest.mark.skip(reason="needs clang")
+)
+
+
+@pytest.mark.slow
+@builds_with_clang
+def test_cpp_suites_pass_if_clang_compiles_them(builds) -> None:
+    builds.wait_for_suites("clang")
