@@ -14,6 +14,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tf_callback_passes import (  # noqa: F401
+    check_half_filled_sums_come_from_the_root_alone,
+    check_half_filled_sums_stay_with_their_rank,
+)
 from tf_callback_trainings import (
     BATCH,
     IS_KERAS_3,
@@ -263,22 +267,6 @@ def check_several_passes_are_reduced_later() -> None:
         model.compile(optimizer, "mse", run_eagerly=is_eager)
         fit(model, BroadcastGlobalVariablesCallback(0))
         assert equal_on_all_ranks(weights_of(model))
-
-
-def check_half_filled_sums_stay_with_their_rank() -> None:
-    if not IS_KERAS_3:
-        return
-    model, alone = network(), network()
-    initial = [rdmacoll.engine.broadcast(w, 0) for w in weights_of(model)]
-    alone.set_weights(initial)
-    passes = {"gradient_accumulation_steps": 3}
-    model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1, **passes)), "mse")
-    alone.compile(keras.optimizers.SGD(0.1, **passes), "mse")
-    for _ in range(3):  # each fit has 4 steps and leaves one or two passes for the next
-        fit(model, BroadcastGlobalVariablesCallback(0))
-        fit_alone(alone)
-        if RANK == 0:
-            close(weights_of(model), weights_of(alone))
 
 
 def check_what_the_first_batch_makes_follows() -> None:

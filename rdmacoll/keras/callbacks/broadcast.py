@@ -30,7 +30,8 @@ class BroadcastGlobalVariablesCallback(Callback):
     All variables are sent: weights, statistics of batch normalisation, states of seed generators, and the
     optimizers' variables. Variables of models, layers and lists that are attributes of the model are sent,
     too. Slots that only some ranks have are created on the others. Variables that the first batch creates are
-    sent after it. Metrics and half-filled sums of gradients stay each rank's own.
+    sent after it. Metrics stay each rank's own, and so do half-filled sums of gradients
+    (`gradient_accumulation_steps`). If the root goes on from another step than other ranks, all get its sums.
 
     device: without effect. local_variables: variables that are not sent, the same ones on all ranks.
     process_set: the ranks that train together; nothing happens on other ranks. allow_unwrapped: allows a

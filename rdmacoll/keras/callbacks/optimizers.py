@@ -119,6 +119,14 @@ def accumulators_of(optimizer: Any) -> set[int]:
     }
 
 
+def calls_of(optimizer: Any) -> Any:
+    """The variable that counts the optimizer's calls, or None. Loss scaling leaves calls out."""
+    inner = parts_of(optimizer)[-1]
+    # Keras 3's property counts the updates that several calls make.
+    calls = getattr(inner, "_iterations", None)
+    return getattr(inner, "iterations", None) if calls is None else calls
+
+
 def built_for(optimizer: Any, model: Mapping[str, Any]) -> list[str] | None:
     """The keys of the model's variables that the optimizer has slots for, in its order. The key of a
     variable outside of the model begins with OTHER. None: it is not built, or an optimizer of TensorFlow

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.keras.callbacks.optimizers import parts_of
+from rdmacoll.keras.callbacks.optimizers import calls_of, parts_of
 from rdmacoll.keras.callbacks.variable_broadcast import session_of
 from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of
 from rdmacoll.ops import _baselines
@@ -137,10 +137,7 @@ def _steps(groups: Mapping[str, Group]) -> dict[str, int]:
         return {}
     found = {}
     for key, group in groups.items():
-        inner = parts_of(group.owner)[-1]  # loss scaling leaves calls out
-        # Keras 3's property counts the updates that several calls make.
-        steps = getattr(inner, "_iterations", None)
-        steps = getattr(inner, "iterations", None) if steps is None else steps
+        steps = calls_of(group.owner)
         if key != MODEL and steps is not None:
             found[key] = int(steps.numpy())
     return found

@@ -119,7 +119,7 @@ class VariableBroadcast:
                 for key, group in sorted(groups.items())
             },
             "counts": {
-                key: int(group.owner.iterations.numpy())
+                key: int(optimizers.calls_of(group.owner).numpy())
                 for key, group in groups.items()
                 if group.accumulators
             },
@@ -139,7 +139,7 @@ class VariableBroadcast:
             variable
             for key, group in sorted(groups.items())
             for name, variable in sorted(group.variables.items())
-            # Half a step's gradients stay here, unless the root goes on from another step.
+            # The gradients of half an update stay here, unless the root goes on from another call.
             if (name not in group.accumulators or key in with_sums)
             and id(plain_variable(variable)) not in self._local
         ]
