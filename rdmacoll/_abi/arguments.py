@@ -34,6 +34,11 @@ def source(array: Any) -> Array:
 
 def _as_array(value: Any) -> Array:
     _refuse_mask(value, "the array")
+    if value is None:
+        raise ConfigError(
+            "the array is None: give an array on every rank. If its values do not count on this rank, its "
+            "dtype and the shape of a row still do, so np.empty((0, 3)) is enough for scatter."
+        )
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as error:

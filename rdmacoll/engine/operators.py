@@ -131,8 +131,9 @@ class DtypeTable:
         if code is None:
             code = CODES.get(dtype.name, -1)
             if code < 0 or _is_swapped(dtype):
+                cure = "" if dtype.hasobject else ' Send its bytes: array.view("uint8").'
                 raise ConfigError(
-                    f"{dtype} cannot be sent: collectives that move values take {', '.join(CODES)}."
+                    f"{dtype} cannot be sent: collectives that move values take {', '.join(CODES)}.{cure}"
                 )
             self.known_to_move[dtype] = code
         return code

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import numpy as np
 import pytest
-from ranks import run_python
+from ranks import ROOT, run_python
 
 from rdmacoll import ConfigError
 from rdmacoll._abi import arguments
+from rdmacoll.engine.operators import CODES, ReduceOp, is_reducible
 
 # Calls that are refused in a world of one, and words of the refusal.
 REFUSED = [
@@ -37,6 +39,9 @@ REFUSED = [
     ("engine.allreduce(np.ma.array([1.0, 2.0], mask=[0, 1]))", ["mask", "filled"]),
     ("engine.allreduce(a, out=np.ma.array([1.0, 2.0, 3.0]))", ["out", "mask"]),
     ("engine.allgather([[1, 2], [3]])", ["list"]),
+    ("engine.scatter(None, 0)", ["the array is None", "every rank", "np.empty((0, 3))"]),
+    ("engine.allreduce(None)", ["the array is None", "every rank"]),
+    ("engine.broadcast(np.zeros(2, 'i4, f4'), 0)", ["f4", "cannot be sent", "bool", 'view("uint8")']),
     ("engine.empty('3')", ["shape='3'"]),
     ("engine.empty(-3)", ["shape=-3"]),
     ("engine.empty((-1,))", ["shape=(-1,)"]),
@@ -171,6 +176,14 @@ def test_a_group_is_searched_for_shared_memory_in_any_order(count):
     arguments.check_apart([memory[k::count] for k in range(count)], [memory[k::count] for k in range(count)])
     with pytest.raises(ConfigError, match=rf"out\[0\] and out\[{count - 1}\] share memory"):
         arguments.check_apart([np.ones(10)] * count, [memory[5:15], *blocks[2:], blocks[0]])
+
+
+def test_the_documented_dtypes_are_those_of_the_code():
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", (ROOT / "docs" / "numpy.md").read_text(), re.MULTILINE)
+    sums = set(dict(rows)["Sum"].split(", "))
+    assert sums == {dtype for dtype in CODES if is_reducible(dtype, ReduceOp.SUM)}
+    assert dict(rows)["collectives that only move values"].startswith("those of Sum, and bool.")
+    assert sums | {"bool"} == set(CODES)
 
 
 def test_a_null_communicator_is_refused():
