@@ -25,26 +25,45 @@ def run_program(command: Sequence[str], limit_s: float) -> subprocess.CompletedP
     these programs are ended. Raises OutOfTimeError after limit_s, and OSError if the program cannot be
     started. Call it in the main thread.
     """
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        # A signal to the group of this process does not reach the program's.
-        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-        try:
-            output, _ = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            raise OutOfTimeError(process.communicate()[0]) from None
-        except BaseException:
-            _end(process)
-            raise
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    known: list[subprocess.Popen[str]] = []  # the program, once a signal can end it
+    early: list[int] = []  # signals that came before
+
+    def leave(number: int, _: object = None) -> None:
+        if not known:
+            early.append(number)
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            sys.exit(128 + number)
+
+    # A signal to the group of this process does not reach the program's.
+    taken = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        taken.append(signal.SIGINT)
+    before = [(number, signal.signal(number, leave)) for number in taken]
+    try:
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            try:
+                known.append(process)
+                if early:
+                    leave(early[0])
+                output, _ = process.communicate(timeout=limit_s)
+            except subprocess.TimeoutExpired:
+                _end(process)
+                raise OutOfTimeError(process.communicate()[0]) from None
+            except BaseException:
+                _end(process)
+                raise
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
     return subprocess.CompletedProcess(command, process.returncode, output)
 
 

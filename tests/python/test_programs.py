@@ -36,18 +36,33 @@ def test_a_program_that_is_out_of_time_leaves_nothing_behind() -> None:
     assert left_alive([int(child)], 25) == []
 
 
-def test_a_request_to_end_ends_the_program_too(tmp_path: Path) -> None:
+# The second program asks for its parent's end before `Popen` returns there.
+@pytest.mark.parametrize("early", ["", "kill -s $2 $PPID;"])
+@pytest.mark.parametrize("name", ["TERM", "INT"])
+def test_a_request_to_end_ends_the_program_too(tmp_path: Path, name: str, early: str) -> None:
     pids = tmp_path / "pids"
     os.mkfifo(pids)
-    text = """
-        import sys
+    text = f"""
+        import subprocess, sys
         from rdmacoll._base.programs import run_program
-        run_program(["sh", "-c", "sleep 1000 & echo $! > $0; wait", sys.argv[1]], 1000)
+        if {bool(early)}:
+            start = subprocess.Popen._execute_child
+            def start_and_wait(*arguments):
+                start(*arguments)
+                sys.stdin.read()
+            subprocess.Popen._execute_child = start_and_wait
+        program = "sleep 1000 & {early} echo $! > $1; wait"
+        run_program(["sh", "-c", program, "sh", *sys.argv[1:]], 1000)
     """
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(text), str(pids)]) as process:
+    command = [sys.executable, "-c", textwrap.dedent(text), str(pids), name]
+    ends = {"TERM": 128 + signal.SIGTERM, "INT": -signal.SIGINT}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         child = int(pids.read_text())
-        process.terminate()
-        assert process.wait(100) == 128 + signal.SIGTERM
+        if not early:
+            process.send_signal(getattr(signal, f"SIG{name}"))
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(100) == ends[name]
     assert left_alive([child], 25) == []
 
 
