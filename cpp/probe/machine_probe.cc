@@ -291,16 +291,14 @@ class Prober {
     bool is_answered = second.has_started() && pair.turn();
     const Nanoseconds end = std::min(deadline_, clock_.now() + plan_.slice);
     const Nanoseconds before = processor_time();
-    const uint64_t looks_before = pair.looks();
-    uint64_t rounds = 0;
+    const uint64_t yields_before = pair.yields();
     do {
       for (int i = 0; i < kRounds; ++i) is_answered = is_answered && pair.turn();
-      rounds += kRounds;
     } while (is_answered && clock_.now() < end);
     const auto time = static_cast<uint64_t>(processor_time() - before);
-    const uint64_t switches = pair.looks() - looks_before - rounds;
+    const uint64_t yields = pair.yields() - yields_before;
     pair.end();
-    return is_answered && switches > 0 ? time / switches : 0;
+    return yields > 0 ? time / yields : 0;
   }
   // This thread's.
   static Nanoseconds processor_time() {

@@ -120,9 +120,7 @@ bool parse_profile(std::string_view text, MachineProfile& profile) {
   return scanner.at_end();
 }
 
-bool MachineProfile::is_complete() const {
-  return switch_ns > 0 && (cores < 2 || (line_ns > 0 && peer_copy > 0));
-}
+bool MachineProfile::is_complete() const { return cores < 2 || (line_ns > 0 && peer_copy > 0); }
 
 MachineProfile slowest(std::span<const MachineProfile> profiles) {
   return extreme_of(profiles, [](const ProfileField& field) { return field.is_time(); });

@@ -33,8 +33,8 @@ struct MachineProfile {
   uint64_t wake_ns = 0;    // from the signal until a sleeping thread runs; `rdmacoll tune` alone
 
   bool operator==(const MachineProfile&) const = default;
-  // Whether it has the numbers for which two threads must run at once. On a busy machine a start
-  // may have no time for them. One core alone cannot tell most of them.
+  // Whether it has the numbers for which two cores must run at once, if it has two. A start on a
+  // busy machine may have no time for them.
   bool is_complete() const;
 };
 

@@ -20,19 +20,18 @@ class PingPong {
 
   // Waits for the other one's next number. False: it has ended, or the time is over.
   bool await_ping() {
-    uint64_t looks = 0;
-    return differs(ping_, seen_, seen_, looks) && seen_ != kEnd;
+    uint64_t yields = 0;
+    return differs(ping_, seen_, seen_, yields) && seen_ != kEnd;
   }
   void pong() { pong_.value.store(seen_, std::memory_order_release); }
   // Returns whether the other one has answered.
   bool turn() {
     ping_.value.store(++round_, std::memory_order_release);
     uint32_t answer = 0;
-    return differs(pong_, round_ - 1, answer, looks_);
+    return differs(pong_, round_ - 1, answer, yields_);
   }
-  // How often turn() has looked for an answer. If the two share a core, it gave the core away
-  // before each look but for the first one of a turn.
-  uint64_t looks() const { return looks_; }
+  // How often turn() has given its core away.
+  uint64_t yields() const { return yields_; }
   void end() { ping_.value.store(kEnd, std::memory_order_release); }
 
  private:
@@ -42,12 +41,14 @@ class PingPong {
   };
 
   // The clock is read seldom, since a reading takes a part of a line's time.
-  bool differs(const Line& line, uint32_t from, uint32_t& value, uint64_t& looks) const {
-    while (true) {
+  bool differs(const Line& line, uint32_t from, uint32_t& value, uint64_t& yields) const {
+    for (uint32_t looks = 1;; ++looks) {
       value = line.value.load(std::memory_order_acquire);
-      ++looks;
       if (value != from) return true;
-      if (shares_core_) sched_yield();
+      if (shares_core_) {
+        sched_yield();
+        ++yields;
+      }
       if (looks % 256 == 0 && clock_.now() >= end_) return false;
     }
   }
@@ -58,7 +59,7 @@ class PingPong {
   Line ping_, pong_;
   uint32_t seen_ = 0;   // the last number that the other one took
   uint32_t round_ = 0;  // the last one that this one gave
-  uint64_t looks_ = 0;
+  uint64_t yields_ = 0;
 };
 
 }  // namespace rdmacoll::probe

@@ -28,7 +28,7 @@ for count in (1, 700, 9000, 70_000, 300_001, 1_100_000):
 )
 BARRIER = program("engine.barrier()")
 # The numbers of a profile for which the machine must be idle.
-IDLE = {"line_ns": 60, "peer_copy": 40_000, "switch_ns": 1_000}
+IDLE = {"line_ns": 60, "peer_copy": 40_000}
 
 
 FOUND = {
@@ -105,7 +105,7 @@ def test_a_start_measures_again_what_a_busy_machine_has_left_out(tmp_path):
     path = tmp_path / "profile.json"
     env = {**LOG, "RDMACOLL_PROFILE": str(path)}
     run(BARRIER, 2, env=env).succeeded()
-    busy = json.loads(path.read_text()) | IDLE | {"cores": 2, "switch_ns": 0, "copy_l2": 1 << 40}
+    busy = json.loads(path.read_text()) | IDLE | {"cores": 2, "line_ns": 0, "copy_l2": 1 << 40}
     path.write_text(one_line(busy))
     again = run(BARRIER, 2, env=env)
     again.succeeded()

@@ -78,7 +78,7 @@ TEST(FastestProfile, has_the_fastest_number_of_each_kind) {
 }
 
 TEST(MachineProfile, is_complete_with_what_its_cores_can_tell) {
-  MachineProfile profile{.cores = 1, .switch_ns = 900};
+  MachineProfile profile{.cores = 1};
   EXPECT_TRUE(profile.is_complete());
   profile.cores = 2;
   EXPECT_FALSE(profile.is_complete());
@@ -86,8 +86,6 @@ TEST(MachineProfile, is_complete_with_what_its_cores_can_tell) {
   EXPECT_FALSE(profile.is_complete());
   profile.peer_copy = 1000;
   EXPECT_TRUE(profile.is_complete());
-  profile.switch_ns = 0;
-  EXPECT_FALSE(profile.is_complete());
 }
 
 LinkModel socket_links() { return usual_links(false); }

@@ -86,7 +86,6 @@ TEST_F(ProfileFile, that_lacks_numbers_is_completed_by_later_starts) {
   EXPECT_EQ(seen.source, Source::file);
   EXPECT_EQ(seen.profile, second.profile);
   kept.peer_copy = 1000;
-  kept.switch_ns = 900;
   write(to_json(kept));
   EXPECT_EQ(find().source, Source::file);
 }
