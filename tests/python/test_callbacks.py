@@ -19,12 +19,12 @@ from rdmacoll.keras.callbacks.metrics import averages
 
 @pytest.mark.slow
 def test_keras_3_begins_equal_on_three_ranks() -> None:
-    run_checks("tf_callbacks.py", 3, arguments=["3"])
+    run_checks("tf_callbacks.py", 3, first="tf_callback_passes.py", arguments=["3"])
 
 
 @pytest.mark.slow
 def test_keras_2_begins_equal_on_two_ranks(tf_keras: Path) -> None:  # noqa: F811
-    run_checks("tf_callbacks.py", 2, arguments=[str(tf_keras)])
+    run_checks("tf_callbacks.py", 2, first="tf_callback_passes.py", arguments=[str(tf_keras)])
 
 
 @pytest.mark.slow
