@@ -21,4 +21,5 @@ for _ in range(100):
     line -= 0.3 * rdmacoll.push_pull(gradient, name="gradient")  # the mean of all workers' gradients
 
 if rank == 0:
-    print(f"{workers} workers found {np.round(line[:3], 3).tolist()} and {line[3]:.3f}")
+    found_by = "1 worker" if workers == 1 else f"{workers} workers"  # -np 2 are a worker and a server
+    print(f"{found_by} and 1 server found {np.round(line[:3], 3).tolist()} and {line[3]:.3f}")

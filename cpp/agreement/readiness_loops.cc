@@ -41,8 +41,8 @@ std::string Readiness::iterations_apart(const UnitKey& key, const UnitKey& other
              tenths_of_seconds(age), " s ", describe_ranks(behind), " at ", iteration(first),
              " and ", describe_ranks(ahead), is_count ? " at " : " at another than ",
              is_count ? iteration(second) : "that",
-             ". A loop has as many iterations on all ranks; in Keras give every rank the same "
-             "steps_per_execution, which is not \"auto\"");
+             ". A loop has as many iterations on all ranks; in Keras give every rank as many "
+             "batches, and the same steps_per_execution, which is not \"auto\"");
 }
 
 }  // namespace rdmacoll

@@ -18,6 +18,7 @@ import tensorflow as tf
 from rdmacoll.ops import _baselines
 from rdmacoll.ops._baselines import tf_variable
 from rdmacoll.optimizer import compared_values
+from rdmacoll.optimizer.stop_cause import note_begin, note_end
 
 _RUNNING: weakref.WeakKeyDictionary[Any, FitState] = weakref.WeakKeyDictionary()  # by wrapped optimizer
 _FITS: weakref.WeakSet[FitState] = weakref.WeakSet()  # all that are running
@@ -208,6 +209,7 @@ def _callback_class(keras: Any) -> Callable[[FitState], Any]:
             self._fit = fit
 
         def on_train_begin(self, logs: Any = None) -> None:
+            note_begin()
             # Keras 2.15 gives a program's CallbackList no parameters.
             self._fit.begin((getattr(self, "params", None) or {}).get("steps"))
 
@@ -216,6 +218,9 @@ def _callback_class(keras: Any) -> Callable[[FitState], Any]:
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self._fit.end_epoch()
+
+        def on_train_end(self, logs: Any = None) -> None:
+            note_end(self, self.model)
 
     class NoticedInGraph(Noticed):
         """Reports batches too."""

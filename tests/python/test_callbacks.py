@@ -79,11 +79,38 @@ else:
 """
 
 
+# Only rank 1 has a loss that is no number, and no callback of rdmacoll takes part.
+STOPPED_BY_NAN = """
+import numpy as np, keras, rdmacoll
+from ranks import report
+rdmacoll.init()
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+inputs, outputs = np.ones((32, 3), np.float32), np.ones((32, 1), np.float32)
+outputs[9] = np.nan if rdmacoll.rank() == 1 else 1.0
+stop = [keras.callbacks.TerminateOnNaN()] if rdmacoll.rank() == 1 else []
+try:
+    model.fit(inputs, outputs, 4, 50, 0, callbacks=stop, shuffle=False)
+except Exception as error:
+    report(str(rdmacoll.error_from(error)))
+else:
+    report("left")
+"""
+
+
 @pytest.mark.parametrize("end", ["pass", slow("rdmacoll.shutdown()")])
 def test_a_rank_that_a_callback_stops_is_named_with_the_cure(end: str) -> None:
     outcome = run(STOPPING.replace("END", end), 2, deadline_s=200, preloaded=True)
     assert outcome.reports[1] == "left", outcome.text()
     message = "it left after EarlyStopping had stopped fit after epoch 3: put MetricAverageCallback before it"
+    assert message in outcome.reports[0], outcome.text()
+
+
+def test_the_callback_that_stops_a_rank_is_named_without_callbacks_of_rdmacoll() -> None:
+    outcome = run(STOPPED_BY_NAN, 2, deadline_s=200, preloaded=True)
+    assert outcome.reports[1] == "left", outcome.text()
+    message = "it left after TerminateOnNaN had stopped fit in epoch 1: it sees its own rank's loss alone"
     assert message in outcome.reports[0], outcome.text()
 
 

@@ -31,7 +31,7 @@ rdmacoll.DistributedOptimizer = functools.partial(
 )
 """
 ASYNCHRONOUS = {"RDMACOLL_MODE": "ps", "RDMACOLL_PS_SYNC": "0"}
-LINE = r"2 workers found \[1\.0, -2\.0, 0\.5\] and 3\.000"
+LINE = r"2 workers and 1 server found \[1\.0, -2\.0, 0\.5\] and 3\.000"
 
 
 def path_of(name: str) -> Path:

@@ -139,7 +139,7 @@ def test_other_steps_per_execution_are_told_in_one_sentence() -> None:
     path = ROOT / "tests" / "multiprocess" / "tf_steps_per_execution.py"
     outcome = run(path, 2, preloaded=True, arguments=["4", "2"])
     for report in outcome.reports:
-        for words in ("StalledError", "different iterations", "steps_per_execution"):
+        for words in ("StalledError", "different iterations", "as many batches", "steps_per_execution"):
             assert words in report, report
     output = outcome.ranks[0].output
     assert output.count("still waiting") == 1, output

@@ -19,9 +19,10 @@ def note_end(callback: Any, model: Any) -> None:
         return
     callbacks = callbacks_of_fit(callback)
     epochs = [one.epoch for one in callbacks if type(one).__name__ == "History" and one.epoch]
-    after = f" after epoch {epochs[0][-1] + 1}" if epochs else ""
     names = _stoppers(callbacks)
-    note_last_action(f"{' or '.join(names)} had stopped fit{after}: {_cure(names)}")
+    place = "in" if names == ["TerminateOnNaN"] else "after"  # it stops at a batch, others at an epoch's end
+    epoch = f" {place} epoch {epochs[0][-1] + 1}" if epochs else ""
+    note_last_action(f"{' or '.join(names)} had stopped fit{epoch}: {_cure(names)}")
 
 
 def callbacks_of_fit(callback: Any) -> list[Any]:
