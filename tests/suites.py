@@ -1,6 +1,7 @@
 """Builds and runs the C++ suites. Builds run one after another in the background, at the lowest priority,
 from the first test on. Most Python tests leave a processor idle. Suites without deadlines then run there. The
-others run after the Python tests, beside the guest, which has one processor.
+others run after the Python tests: one at a time beside the guest, which has one processor, and then on all
+processors.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -68,8 +70,8 @@ class Builds:
         ]
         self._passed: dict[tuple[str, str], Future[None]] = {one: Future() for one in suites}
         # Suites with deadlines need processors without other load.
-        self._at_once = 1 if beside_guest else cores()
-        self._is_calm = threading.Event()
+        self._beside_guest = beside_guest
+        self._is_calm, self._is_alone = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._processes: set[subprocess.Popen[str]] = set()
         self._stopped = False
@@ -80,19 +82,24 @@ class Builds:
         return self._results[folder].result()
 
     def wait_for_suites(self, folder: str) -> None:
-        """Waits for the suites. Raises AssertionError with the output of the first failed suite."""
+        """Waits for the suites. Raises AssertionError with the output of the first failed suite.
+        Call when the guest has ended."""
+        self._is_alone.set()
         for suite in (*PUNCTUAL, *PATIENT):
             self._passed[folder, suite].result()
 
     def let_punctual_run(self) -> None:
-        """Call when no other test with deadlines will run."""
+        """Call when no other test with deadlines will run, except in the guest."""
         self._is_calm.set()
+        if not self._beside_guest:
+            self._is_alone.set()
 
     def stop(self) -> None:
         """Ends running builds, with their compilers, and running suites."""
         with self._lock:
             self._stopped = True
             self._is_calm.set()
+            self._is_alone.set()
             running = [process for process in self._processes if process.poll() is None]
             for process in running:
                 with contextlib.suppress(ProcessLookupError):
@@ -106,11 +113,19 @@ class Builds:
         for (folder, suite), passed in self._passed.items():
             if suite in PATIENT and not self._is_calm.is_set():
                 settle(passed, partial(self._run_suite, folder, suite, "nice", "-n", "19"))
-        self._is_calm.wait()
-        with ThreadPoolExecutor(self._at_once) as pool:
-            for (folder, suite), passed in self._passed.items():
-                if not passed.done():
-                    pool.submit(settle, passed, partial(self._run_suite, folder, suite))
+        # Suites with sanitizers take longest, and are built last.
+        in_order = [(folder, suite) for folder in reversed(OPTIONS) for suite in (*PUNCTUAL, *PATIENT)]
+        left = iter([one for one in in_order if one in self._passed and not self._passed[one].done()])
+        begins = [self._is_calm, *[self._is_alone] * (cores() - 1)]
+        with ThreadPoolExecutor(len(begins)) as pool:
+            for begin in begins:
+                pool.submit(self._run_rest, begin, left)
+
+    def _run_rest(self, begin: threading.Event, left: Iterator[tuple[str, str]]) -> None:
+        """Runs the suites that `left` yields, once `begin` is set. Threads share `left`."""
+        begin.wait()
+        for folder, suite in left:
+            settle(self._passed[folder, suite], partial(self._run_suite, folder, suite))
 
     def _build(self, folder: str) -> Path:
         target = ROOT / "build" / folder
