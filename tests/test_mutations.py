@@ -216,8 +216,9 @@ def test_a_planted_bug_is_seen_by_its_tests(kind: str, patch: Path) -> None:
     passes, text = run_without_bug(kind)
     assert passes, f"without any planted bug of {kind}:\n{text}"
     with Planted(patch, TESTS[kind][0]):
-        passes, _ = run_tests(kind)
+        passes, text = run_tests(kind)
     assert not passes, f"all tests pass with {title(patch)}"
+    print(text)
 
 
 @pytest.mark.slow

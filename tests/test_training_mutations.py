@@ -106,3 +106,4 @@ def test_without_a_planted_bug_its_test_passes(finder: str, tmp_path: Path) -> N
 def test_a_planted_bug_is_found_by_its_test(patch: Path, tmp_path: Path) -> None:
     code, output = run_finder(finder_of(patch), tmp_path, patch)
     assert code == pytest.ExitCode.TESTS_FAILED, output
+    print(output)
