@@ -43,4 +43,4 @@ model.fit(images[mine], labels[mine], batch, epochs, verbose, callbacks=callback
 
 if rank == 0:
     _, accuracy = model.evaluate(test_images, test_labels, verbose=0)
-    print(f"{ranks} ranks: accuracy {accuracy:.3f} on images that no rank has trained with")
+    print(f"ranks: {ranks}, accuracy {accuracy:.3f} on images that no rank has trained with")

@@ -41,4 +41,4 @@ with tf.train.MonitoredTrainingSession(checkpoint_dir=folder, hooks=hooks) as se
     reached, steps, values = session.run([accuracy, step, weights], {x: test_images, y: test_labels})
 
 if rank == 0:
-    print(f"{ranks} ranks: accuracy {reached:.3f} after {steps} steps")
+    print(f"ranks: {ranks}, accuracy {reached:.3f} after {steps} steps")

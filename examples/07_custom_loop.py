@@ -38,4 +38,4 @@ for step in range(200):
 mean = rdmacoll.allreduce(loss)  # the average of all ranks' losses
 if rank == 0:
     kernel, bias = model.get_weights()
-    print(f"{ranks} ranks: loss {mean:.6f}, kernel {kernel.ravel().round(3).tolist()}, bias {bias[0]:.3f}")
+    print(f"ranks: {ranks}, loss {mean:.6f}, kernel {kernel.ravel().round(3).tolist()}, bias {bias[0]:.3f}")

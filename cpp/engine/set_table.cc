@@ -32,8 +32,12 @@ Status SetTable::check(const std::vector<JobRank>& ranks) const {
   if (ranks.empty()) return {Code::invalid, "a process set needs at least one rank."};
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i].is_none() || ranks[i].value() >= ranks_) {
+      const std::string known = ranks_ == 1 ? "only 0 is" : cat("0 to ", ranks_ - 1, " are");
+      const std::string cure =
+          ranks[i].is_none() ? ""
+                             : cat(" Start ", ranks[i].value() + 1, " or more, or leave it out.");
       return {Code::invalid, cat("process set ", text, ": ", ranks[i],
-                                 " is no rank of this world: 0 to ", ranks_ - 1, " are.")};
+                                 " is no rank of this world: ", known, ".", cure)};
     }
     if (i > 0 && ranks[i] <= ranks[i - 1]) {
       return {Code::invalid,

@@ -64,7 +64,10 @@ try:
 except rdmacoll.ConfigError as error:
     report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
 """
-    assert all("5 is no rank of this world: 0 to 1 are" in text for text in run(program, 2).succeeded())
+    assert all(
+        "5 is no rank of this world: 0 to 1 are. Start 6 or more" in text
+        for text in run(program, 2).succeeded()
+    )
 
 
 @pytest.mark.parametrize("ranks", [[], [1, 1], [-1], 3, ["a"]])

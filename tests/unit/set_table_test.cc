@@ -21,8 +21,12 @@ TEST(SetTable, refuses_what_is_no_set) {
   SetTable table(4, kBytes);
   uint32_t number = 0;
   EXPECT_THAT(add(table, {}, number).message(), HasSubstr("at least one rank"));
-  EXPECT_THAT(add(table, {0, 4}, number).message(),
-              HasSubstr("4 is no rank of this world: 0 to 3"));
+  EXPECT_THAT(
+      add(table, {0, 4}, number).message(),
+      HasSubstr("4 is no rank of this world: 0 to 3 are. Start 5 or more, or leave it out."));
+  SetTable alone(1, kBytes);
+  EXPECT_THAT(add(alone, {0, 2}, number).message(),
+              HasSubstr("2 is no rank of this world: only 0 is. Start 3 or more"));
   EXPECT_THAT(add(table, {-1}, number).message(), HasSubstr("-1 is no rank"));
   EXPECT_THAT(add(table, {1, 1}, number).message(), HasSubstr("each rank once"));
   EXPECT_THAT(add(table, {2, 1}, number).message(), HasSubstr("ascending"));
