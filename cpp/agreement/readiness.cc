@@ -321,7 +321,8 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) {
               ? ". Their number, shapes, dtypes, order and buckets, op and scales, and which of "
                 "them are sparse or None must be equal: give every rank the same model and "
                 "options, and a loss that depends on the same variables."
-              : ". Submit it with the same kind, dtype, shape, op and root everywhere.",
+              : ". Submit it with the same kind, dtype, shape, op, scales and root "
+                "everywhere.",
           key.name.empty()
               ? " Operations without a name are matched by their order: give names to those "
                 "that several threads submit."

@@ -55,6 +55,11 @@ std::string error_text(int error) {
     text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
   }
   if (error == EMFILE) return cat(text, ": ", out_of_descriptors());
+  if (error == EFBIG) {
+    return cat(text,
+               ": the limit on the size of files (RLIMIT_FSIZE) is lower; raise it by "
+               "`ulimit -f unlimited` in the script that starts the ranks");
+  }
   if (error == ENFILE) {
     return cat(text,
                ": all file descriptors of this machine are in use; raise fs.file-max "

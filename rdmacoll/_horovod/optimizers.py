@@ -182,10 +182,16 @@ class BroadcastGlobalVariablesHook(hooks.BroadcastGlobalVariablesHook):
         super().__init__(root_rank, process_set=process_set)
 
 
+_OWN_OPTIONS = ("prescale_factor", "postscale_factor", "bucket_bytes")  # those that Horovod does not have
+
+
 def reducing_options(
     op: Any, predivide_factor: Any, num_groups: Any, groups: Any, options: dict[str, Any]
 ) -> dict[str, Any]:
     """The options of rdmacoll's reduction for Horovod's arguments. Raises ConfigError."""
+    for name in options:
+        if name not in _OWN_OPTIONS:
+            raise TypeError(f"DistributedOptimizer and DistributedGradientTape have no argument {name!r}.")
     reduce_op = Sum if is_adasum(op) else operator_of(op)
     _check_groups(num_groups, groups)
     options = {**options, "op": reduce_op}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rdmacoll._launch.agent import STDERR, STDOUT
+from rdmacoll.engine.errors import RdmacollError
 
 _NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -67,7 +69,8 @@ class Output:
     def close(self) -> None:
         """Closes the files."""
         for file in self._files.values():
-            file.close()
+            with contextlib.suppress(OSError):  # told when it was written
+                file.close()
 
     def _put(self, rank: int, kind: bytes, lines: list[bytes]) -> None:
         if not lines:
@@ -78,12 +81,17 @@ class Output:
         prefix = f"{clock}[{rank}]<{_NAMES[kind]}>:".encode()
         data = b"".join(prefix + line for line in lines)
         if (rank, kind) in self._files:
-            self._files[rank, kind].write(data)
-            self._files[rank, kind].flush()
+            file = self._files[rank, kind]
+            try:
+                file.write(data)
+                file.flush()
+            except OSError as error:
+                raise _not_written(file.name, error) from None
         self._show(kind, data)
 
     def _show(self, kind: bytes, data: bytes) -> None:
-        """Writes to the launcher's own stream. The job goes on if its reader is gone (`| head`)."""
+        """Writes to the launcher's own stream. The job goes on if its reader is gone (`| head`). Raises
+        RdmacollError."""
         stream: Any = sys.stdout if kind == STDOUT else sys.stderr
         if stream is None or self._is_lost.get(kind):
             return
@@ -97,7 +105,14 @@ class Output:
             stream.flush()
         except OSError as error:
             if error.errno not in _NO_READER:
-                raise
+                raise _not_written(f"standard {'output' if kind == STDOUT else 'error'}", error) from None
             self._is_lost[kind] = True
             with open(os.devnull, "wb") as nowhere:
                 os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def _not_written(place: str, error: OSError) -> RdmacollError:
+    return RdmacollError(
+        f"the output of the ranks cannot be written to {place}: {error.strerror}. Make room there, or send "
+        "it elsewhere."
+    )

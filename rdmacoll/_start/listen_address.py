@@ -49,6 +49,17 @@ def unreachable_remark(address: str) -> str:
     )
 
 
+def connect_remark(address: str, error: OSError) -> str:
+    """A remark for the message on a connection to this address that failed, or ""."""
+    bridge = bridge_of(address)
+    if bridge:
+        return f" (the address of this host's bridge {bridge}, which no other host reaches)"
+    is_loopback = ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    if is_loopback and error.errno == errno.ENETUNREACH:
+        return ' (the loopback interface is down: bring it up by "ip link set lo up")'
+    return ""
+
+
 def _is_unreachable(host: str, address: str) -> bool:
     """Whether a host's own name resolves to an address that others cannot reach: loopback, or a bridge."""
     if host == "localhost":

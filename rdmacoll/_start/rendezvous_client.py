@@ -17,7 +17,7 @@ from rdmacoll._base import channel, threads
 from rdmacoll._base.log import Log
 from rdmacoll._start.bootstrap_exchange import left_during_start
 from rdmacoll._start.launch import Launch, split_address
-from rdmacoll._start.listen_address import bridge_of
+from rdmacoll._start.listen_address import connect_remark
 from rdmacoll._start.rendezvous_link import Link
 from rdmacoll._start.rendezvous_listener import LocalProcess, WorkerListener
 from rdmacoll._start.start_deadline import StartDeadline
@@ -116,7 +116,7 @@ class ConnectAttempt:
                 connection = socket.create_connection((address, port), timeout=self._answer_s)
             except OSError as error:
                 reason = "no answer" if isinstance(error, socket.timeout) else error.strerror
-                last = RetryError(f"{address}: {reason}{_bridge_remark(address)}")
+                last = RetryError(f"{address}: {reason}{connect_remark(address, error)}")
                 continue
             if connection.getsockname() == connection.getpeername():
                 # Without a listener the system may give this very port to a caller on the same host. The
@@ -159,11 +159,6 @@ class ConnectAttempt:
 def _address(sockaddr: Any) -> str:
     """The address from a result of getaddrinfo, with the interface if the address needs one."""
     return f"{sockaddr[0]}%{sockaddr[3]}" if len(sockaddr) > 3 and sockaddr[3] else str(sockaddr[0])
-
-
-def _bridge_remark(address: str) -> str:
-    bridge = bridge_of(address)
-    return f" (the address of this host's bridge {bridge}, which no other host reaches)" if bridge else ""
 
 
 def _is_readable(

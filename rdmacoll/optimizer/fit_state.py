@@ -22,6 +22,8 @@ from rdmacoll.optimizer.stop_cause import note_begin, note_end
 
 _RUNNING: weakref.WeakKeyDictionary[Any, FitState] = weakref.WeakKeyDictionary()  # by wrapped optimizer
 _FITS: weakref.WeakSet[FitState] = weakref.WeakSet()  # all that are running
+# By model: the optimizers that were wrapped when Keras made its train function.
+_TRACED: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
 # The classes that have `fit`, by package and version of Keras.
 _FIT_CLASSES = {
     3: [("backend.tensorflow.trainer", "TensorFlowTrainer")],
@@ -152,7 +154,29 @@ def steps_per_execution(model: Any) -> int:
 def install(package: str, version: int) -> None:
     """Patches `fit` of this Keras, so that every call is noticed. package: "keras" or "tf_keras"."""
     for module, name in _FIT_CLASSES[version]:
-        _install(package, getattr(importlib.import_module(f"{package}.src.{module}"), name))
+        model_class = getattr(importlib.import_module(f"{package}.src.{module}"), name)
+        _install(package, model_class)
+        _renew_train_functions(model_class)
+
+
+def _renew_train_functions(model_class: Any) -> None:
+    """Patches `make_train_function`. Keras keeps a train function until the next `compile`. A function that
+    was traced with a plain optimizer would go on without reductions after the optimizer is wrapped. So it is
+    made again."""
+    plain: Callable[..., Any] | None = getattr(model_class, "make_train_function", None)
+    if plain is None or getattr(plain, "is_rdmacoll", False):
+        return
+
+    @functools.wraps(plain)
+    def make_train_function(self: Any, force: bool = False) -> Any:
+        optimizers = weakref.WeakSet(wrapped_optimizers(self))
+        is_old = self.train_function is not None and not optimizers <= _TRACED.get(self, weakref.WeakSet())
+        made = plain(self, force=force or is_old)
+        _TRACED[self] = optimizers
+        return made
+
+    make_train_function.is_rdmacoll = True  # type: ignore[attr-defined]
+    model_class.make_train_function = make_train_function
 
 
 def _install(package: str, model_class: Any) -> None:

@@ -54,6 +54,8 @@ def check_optimizers_take_horovods_arguments_in_its_order() -> None:
         close(after_step(wrap, op=hvd.Max), 0.0)
         close(after_step(wrap, gradient_predivide_factor=4.0), MEAN)
         close(after_step(wrap, postscale_factor=3.0), 3 * MEAN)
+        said = raised(TypeError, lambda: wrap(keras.optimizers.SGD(), compresion=NONE))  # noqa: B023
+        assert "DistributedOptimizer and DistributedGradientTape have no argument 'compresion'" in str(said)
         for wrong in (
             {"gradient_predivide_factor": 2.0, "op": hvd.Sum},
             {"gradient_predivide_factor": -1.0},

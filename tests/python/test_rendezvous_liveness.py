@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -265,6 +266,14 @@ def hosts():
 
 
 @needs_root
+def test_a_loopback_interface_that_is_down_is_named_with_the_cure():
+    unreachable, refused = OSError(errno.ENETUNREACH, ""), OSError(errno.ECONNREFUSED, "")
+    for address in ("127.0.0.1", "::1"):
+        assert '"ip link set lo up"' in listen_address.connect_remark(address, unreachable)
+        assert listen_address.connect_remark(address, refused) == ""
+    assert listen_address.connect_remark("192.0.2.1", unreachable) == ""
+
+
 def test_a_bridge_is_told_from_other_interfaces(hosts):
     name = hosts.names[0]
     ip("-n", name, "link", "add", "docker9", "type", "bridge")

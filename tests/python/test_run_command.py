@@ -317,6 +317,27 @@ def test_the_exit_code_stays_if_nobody_reads(redirection: str) -> None:
     assert done.returncode == 3
 
 
+@pytest.mark.parametrize(("redirection", "place"), [(">/dev/full", "standard output"), ("", "rank.0/stdout")])
+def test_output_that_cannot_be_written_is_told_with_its_place(
+    tmp_path: Path, redirection: str, place: str
+) -> None:
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.0" / "stdout").symlink_to("/dev/full")
+    words = ["--output-filename", str(tmp_path)] if not redirection else []
+    line = shlex.join([*RUN, "-np", "1", *words, "echo", "a"]) + redirection
+    done = subprocess.run(
+        ["bash", "-c", line],
+        env=clean_environment(),
+        timeout=DEADLINE_S,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    (said,) = [text for text in done.stderr.splitlines() if "cannot be written" in text]
+    assert f"{place}: No space left on device. Make room there" in said, done.stderr
+
+
 def test_the_exit_code_stays_if_the_terminal_is_gone() -> None:
     terminal, end = pty.openpty()
     process = subprocess.Popen(

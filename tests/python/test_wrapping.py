@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from ranks import run
+from pathlib import Path
 
+from ranks import run
+from test_tf_optimizers import tf_keras  # noqa: F401
+
+IMPORTS = """
+import sys
+sys.path.append({path!r})
+import keras, tf_keras
+LIBRARIES = [keras, tf_keras]
+"""
 PROGRAM = """
 import os
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -88,13 +97,29 @@ class Derived(type(wrap(SGD(1.0)))):
 
 
 found["derived"] = said(Derived)
+
+# A model that has trained with the plain optimizer before it is wrapped.
+for number, library in enumerate(LIBRARIES):
+    for way in ("fit", "train_on_batch"):
+        model = library.Sequential([library.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+        optimizer = library.optimizers.SGD(1.0)
+        model.compile(optimizer, loss=lambda wanted, output: output)  # the gradient is the input
+        getattr(model, way)(np.ones((1, 1)), np.ones((1, 1)))
+        wrap(optimizer, op=rdmacoll.Sum, postscale_factor=10.0)
+        getattr(model, way)(np.ones((1, 1)), np.ones((1, 1)))
+        getattr(model, way)(np.ones((1, 1)), np.ones((1, 1)))
+        found[f"trained {number} {way}"] = float(model.get_weights()[0][0, 0])
 report(found)
 rdmacoll.shutdown()
 """
 
 
-def test_what_cannot_be_wrapped_is_said() -> None:
-    (found,) = run(PROGRAM, 1, preloaded=True, deadline_s=240).succeeded()
+def test_what_cannot_be_wrapped_is_said(tf_keras: Path) -> None:  # noqa: F811
+    program = IMPORTS.format(path=str(tf_keras)) + PROGRAM
+    (found,) = run(program, 1, preloaded=True, deadline_s=240).succeeded()
+    trained = {name: weight for name, weight in found.items() if name.startswith("trained")}
+    assert len(trained) == 4, found
+    assert set(trained.values()) == {-21.0}, trained
     for case in ("parts_first", "parts_afterwards"):
         assert "a part of it or the optimizer around it is wrapped already" in found[case], found
     assert "a MultiOptimizer and the SGD in it are both wrapped" in found["parts_that_a_function_gives"]

@@ -35,6 +35,12 @@ TEST(SystemError, a_limit_that_was_reached_is_the_users_to_raise) {
             HasSubstr("RLIMIT_NOFILE"), HasSubstr("`ulimit -n ")));
 }
 
+TEST(SystemError, the_limit_on_the_size_of_files_is_named_with_the_cure) {
+  EXPECT_THAT(
+      system_error("ftruncate", EFBIG).message(),
+      AllOf(HasSubstr("file too large"), HasSubstr("RLIMIT_FSIZE"), HasSubstr("`ulimit -f ")));
+}
+
 TEST(SystemError, the_advice_is_the_hard_limit_or_how_to_raise_that) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
