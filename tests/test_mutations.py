@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -125,6 +126,7 @@ def run_tests(kind: str) -> tuple[bool, str]:
             stdout=log,
             stderr=subprocess.STDOUT,
             preexec_fn=functools.partial(resource.setrlimit, resource.RLIMIT_CORE, (0, 0)),
+            start_new_session=True,
         )
     try:
         size, heard = 0, time.monotonic()
@@ -135,7 +137,8 @@ def run_tests(kind: str) -> tuple[bool, str]:
                 return False, f"no test ended within {SILENCE_MAX_S} s:\n{end_of(output)}"
             time.sleep(0.2)
     finally:
-        process.kill()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)  # with its children, which may hang too
         process.wait()
     return process.returncode == 0, end_of(output)
 

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdint>
 #include <fstream>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,8 @@ class Children {
   Told& told() { return *told_; }
 
   // Calls run(seed) for one seed after another while more() holds. Another child follows when one
-  // dies. Returns the deaths.
+  // crashes. None follows one that hung or took too much memory, since the next would take as long.
+  // Returns the deaths.
   template <typename More, typename Run>
   std::vector<std::string> deaths(const More& more, const Run& run) {
     constexpr std::size_t kShown = 20;
@@ -59,16 +61,23 @@ class Children {
         while (more()) {
           const itimerval limit{{0, 0}, {kLoopS, 0}};
           setitimer(ITIMER_PROF, &limit, nullptr);
-          run(told_->next++);
+          try {
+            run(told_->next++);
+          } catch (const std::bad_alloc&) {
+            _exit(kTookMemory);
+          }
         }
         _exit(0);
       }
       int status = 0;
       waitpid(child, &status, 0);
       const bool is_loop = WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF;
-      if (status != 0)
-        deaths.push_back(cat(told_->about, is_loop ? ": does not end" : ": crashes"));
-      if (is_loop) break;  // another one would take as long
+      const bool took_memory = WIFEXITED(status) && WEXITSTATUS(status) == kTookMemory;
+      const char* const end = is_loop       ? ": does not end"
+                              : took_memory ? ": takes too much memory"
+                                            : ": crashes";
+      if (status != 0) deaths.push_back(cat(told_->about, end));
+      if (is_loop || took_memory) break;
     }
     return deaths;
   }
@@ -77,6 +86,7 @@ class Children {
   // Processor time. A world that takes longer hangs. A wrong number of rows that is within the
   // limits can ask for so many segments that the simulator takes most of a minute.
   static constexpr time_t kLoopS = 120;
+  static constexpr int kTookMemory = 77;              // an exit code
   static constexpr rlim_t kMemory = rlim_t{4} << 30;  // beyond what is mapped already
 
   // The fake CUDA driver, for example, reserves addresses that count here.
