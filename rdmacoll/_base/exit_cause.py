@@ -25,6 +25,8 @@ _PLACES = re.compile(
     r"|\{\{function_node .*?\}\}|\[\[[A-Za-z][\w/.-]*\]\]|\[Op:\S+?\](?: name: )?|\[rdmacoll \{.*\}\]",
     re.MULTILINE,
 )
+# The error of a Python function in a graph has its exception, its traceback, and the exception again.
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(.*)")
 _NODE = re.compile(r"\[\[\{\{node (.*?)\}\}\]\]")
 
 # Tool numbers of sys.monitoring without a predefined use.
@@ -73,7 +75,13 @@ def reason_in(text: str) -> str:
     ...     '\\t [[{{node a}}]] [Op:__inference_step_9]')
     'indices[2] = 9 is not in [0, 5) (node a)'
     """
+    text = _TRACEBACK.sub(_end_of_traceback, text)
     return " ".join(_NODE.sub(r"(node \1)", _PLACES.sub("", text)).split())
+
+
+def _end_of_traceback(found: re.Match[str]) -> str:
+    """The exception at the end of a traceback; "" if the text before has it already."""
+    return "" if found[1] in found.string[: found.start()] else found[1]
 
 
 class Terminated(SystemExit):

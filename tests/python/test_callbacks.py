@@ -99,6 +99,35 @@ else:
 """
 
 
+# Rank 1 has no batch. Keras begins one before it finds that.
+EMPTY = """
+import numpy as np, keras, tensorflow as tf, rdmacoll
+from ranks import report
+from rdmacoll.keras.callbacks import BroadcastGlobalVariablesCallback
+rdmacoll.init()
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+data = tf.data.Dataset.from_tensor_slices((np.ones((8, 3)), np.ones((8, 1)))).batch(4)
+validation = (np.ones((8, 3)), np.ones((8, 1)))
+try:
+    model.fit(
+        data.take(0) if rdmacoll.rank() == 1 else data,
+        verbose=0,
+        validation_data=validation,
+        callbacks=[BroadcastGlobalVariablesCallback(0)],
+    )
+except Exception as error:
+    report(str(rdmacoll.error_from(error) or error))
+    raise
+"""
+
+
+def test_a_rank_without_a_batch_is_an_error_with_the_cure() -> None:
+    outcome = run(EMPTY, 2, deadline_s=60, preloaded=True)
+    message = "rank 1 got no batch in fit: its data is empty. Give every rank at least one batch."
+    assert all(message in report for report in outcome.reports), outcome.text()
+
+
 @pytest.mark.parametrize("end", ["pass", slow("rdmacoll.shutdown()")])
 def test_a_rank_that_a_callback_stops_is_named_with_the_cure(end: str) -> None:
     outcome = run(STOPPING.replace("END", end), 2, deadline_s=200, preloaded=True)

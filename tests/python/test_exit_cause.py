@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from ranks import ROOT
 
+from rdmacoll._base.exit_cause import reason_in
 from release.environments import interpreters
 
 PYTHONS = [str(python) for version, python in interpreters().items() if version in ("3.12", "3.13")]
@@ -51,3 +52,11 @@ def test_an_exit_that_is_raised_is_known_by_its_code(program, code, lines):
     unknown = "its program ended: its data ended, or it raised SystemExit True"
     expected = lines or (["early", "ValueError: nan False"] if code else [unknown])
     assert run_program(program) == (code, expected)
+
+
+@pytest.mark.parametrize("before", ["OSError: part 4 is lost\n", ""])
+def test_the_traceback_of_a_python_function_in_a_graph_is_no_reason(before):
+    places = '  File "a.py", line 7, in read\n    raise OSError(4)\n    ^^^^^\n\n\n'
+    trace = f"Traceback (most recent call last):\n\n{places}OSError: part 4 is lost\n\n\n"
+    text = f"{before}{trace}\t [[{{{{node PyFunc}}}}]]\n\t [[IteratorGetNext]] [Op:__inference_f_9]"
+    assert reason_in(text) == "OSError: part 4 is lost (node PyFunc)"

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.keras.callbacks.base import Callback
@@ -64,6 +65,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._before: BeforeTraining | None = None
         self._variables: VariableBroadcast | None = None
         self._is_done = False
+        self._has_trained = False
 
     def _implements_train_batch_hooks(self) -> bool:
         return True
@@ -89,16 +91,26 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Sends the variables that the first batch has created."""
+        self._has_trained = True
         # Keras 3 calls this from another thread, during the next batch, where `callbacks` is no list.
         if threading.get_ident() == self._thread:
             self._end_first_batch()
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Ends the first batch, which may be the only one of its epoch."""
-        self._end_first_batch()
+        if self._has_trained:
+            self._end_first_batch()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Ends the first batch, as on_test_begin does."""
+        """Ends the first batch, as on_test_begin does. Raises ConfigError if there was none: Keras 3 begins a
+        batch before it finds that the data is empty. The other ranks would wait in their first batch, and
+        this rank for the end of it."""
+        if self._variables is not None and not self._is_done and not self._has_trained:
+            raise ConfigError(
+                f"rank {world.rank()} got no batch in fit: its data is empty. Give every rank at least one "
+                "batch. To train without data on a rank, call broadcast_variables before fit in place of "
+                f"{type(self).__name__}, and join() after fit."
+            )
         self._end_first_batch()
 
     def on_train_end(self, logs: Any = None) -> None:
