@@ -38,7 +38,9 @@ struct MemoryRate {
 // Usual figures: AMD EPYC, two ranks whose cores share a third-level cache. Calibrated from
 // docs/measurements/2026-11-25-measured-otherwise.md and 2026-11-28-trials.md.
 struct NodeMemory {
+  static constexpr double kBytesOfLine = 64;
   double round_us = 0.4;     // from the post of a message to the peer that waits for it
+  double lines_us = 0.098;   // the part of it in which cache lines cross from core to core
   double message_us = 0.02;  // processor time to post a message, and to take one
   // Data of a segment up to here goes in the messages. More is shown to the peer, which then
   // releases it. `view_us`: the processor time of both, at each end, beside the message.
@@ -60,41 +62,41 @@ struct NodeMemory {
   double read_bytes_per_us = 75'000;  // at most; no copy is faster than `copy`
   double cores = 0;      // the cores of which the node's ranks have the use; 0: one for each
   double switch_us = 1;  // until a core goes from one waiting rank to the next
-  // The time in which all other ranks of a rank's core have their turn. Some of them have to wait
-  // themselves, so it grows with the square of their number. A result of on_cores().
+  // The time in which the other ranks of a rank's core have their turn, one after the other. A
+  // result of on_cores().
   double turns_us = 0;
 
+  bool shares_core() const { return turns_us > 0; }
   // Whether data is shown to the peer, and not in the message, if segments have so many bytes.
   bool shows(double segment_bytes) const { return segment_bytes > static_cast<double>(data_bytes); }
   // Processor time of a message about `bytes`, at each end, if segments have so many bytes. Data in
-  // a message is written to its record and read from there. Each end takes the record's lines out
-  // of the other's cache, so it takes as long as so many copies
-  // (docs/measurements/2026-11-29-predictions.md).
-  static constexpr double kDataCopies = 2;
+  // a message is copied to its record, and from there. Each end takes the record's lines out of the
+  // other's cache.
   double message_us_of(double segment_bytes, double bytes) const {
     if (shows(segment_bytes)) return message_us + view_us;
-    return message_us + kDataCopies * bytes / copy.cached;
+    return message_us + bytes / copy.cached + bytes / kBytesOfLine * line_us;
   }
-  // From the post of a message to the peer that waits for it. On a shared core a rank waits
-  // meanwhile until the others have had their turn. A peer that reads data in place needs another
-  // turn until the owner knows that it has read.
-  static constexpr double kDataTurns = 0.21, kViewTurns = 0.5;
+  // From the post of a message to the peer that waits for it. On a shared core the others have
+  // their turn meanwhile. Peers read shown data in their turn, and the owner learns of it in its
+  // next one: two turns, and the way of this news.
   double round_us_of(double segment_bytes) const {
-    if (shows(segment_bytes)) return round_us + kViewTurns * turns_us;
-    return std::max(round_us, kDataTurns * turns_us);
+    if (shows(segment_bytes)) return round_us + 2 * turns_us;
+    return std::max(round_us, turns_us);
   }
   // The costs for so many ranks at once, each with a core of its own in the result. Ranks that
-  // share a core take turns, so the work of each takes longer. A message finds the core's caches
-  // taken by the others, which costs a part of a switch
-  // (docs/measurements/2026-11-29-predictions.md).
-  static constexpr double kColdShare = 0.27;
+  // share a core take turns, so the work of each takes longer. A rank with a core of its own waits
+  // while both ends work on a message. On a shared core this work takes time of the core, a half at
+  // each end. The writer's stores do not wait for their lines, so the half of the lines is work. It
+  // is none between ranks of one core.
   NodeMemory on_cores(int ranks) const {
     NodeMemory each = *this;
     each.cores = 0;
     const double share = cores == 0 ? 1 : ranks / cores;
     if (share <= 1) return each;
-    each.turns_us = switch_us * share * share;
-    each.message_us += kColdShare * switch_us;
+    each.turns_us = switch_us * (share - 1);
+    // The part of a rank's peers that are on its core.
+    const double near = std::min(1.0, (share - 1) / std::max(1, ranks - 1));
+    each.message_us += (round_us - (1 + near) / 2 * lines_us) / 2;
     for (double* time : {&each.message_us, &each.view_us, &each.step_us, &each.line_us,
                          &each.read_call_us, &each.read_page_us}) {
       *time *= share;

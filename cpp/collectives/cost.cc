@@ -252,6 +252,8 @@ class TimedExecution {
     const Link& link = link_between(from.rank, to.rank);
     const Step& sent = step_of(from);
     traffic_[from.rank].messages += 1;
+    // The others have a shared core when the sender has nothing left to do.
+    if (is_one_node_ && memory_.shares_core()) time = std::max(time, processors_[from.rank]);
     if (sent.verb == Verb::publish) {
       run_of(to).shown_by[to.step] = from;
       if (run_of(to).unread[to.step] == 0) expect(time, EventKind::done, from);

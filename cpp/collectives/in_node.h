@@ -71,8 +71,9 @@ class InNode {
   // The wait for a message, or for the news that it was read.
   double round() const { return memory_.round_us_of(segment_); }
   // The wait for the messages of `peers` ranks. All but the last are taken while that one is under
-  // way.
+  // way, unless others have the core meanwhile.
   double round(int peers, double bytes) const {
+    if (memory_.shares_core()) return round();
     return round() - std::min(round(), messages(std::max(0, peers - 1), bytes));
   }
 

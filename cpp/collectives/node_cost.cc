@@ -8,7 +8,7 @@
 namespace rdmacoll {
 namespace {
 
-constexpr double kBytesOfLine = 64, kBytesOfPage = 4096;
+constexpr double kBytesOfPage = 4096;
 
 // Data that is used in turns leaves a cache of many ways before it fills it.
 constexpr double kUsedShare = 0.5;
@@ -84,6 +84,8 @@ double NodeCost::reduce_us(double bytes, MemoryPlace own, MemoryPlace peer, int 
   return memory_.step_us + read + std::max(added, handed);
 }
 
-double NodeCost::handed_us(double bytes) const { return bytes / kBytesOfLine * memory_.line_us; }
+double NodeCost::handed_us(double bytes) const {
+  return bytes / NodeMemory::kBytesOfLine * memory_.line_us;
+}
 
 }  // namespace rdmacoll

@@ -63,9 +63,9 @@ MachineProfile usual_profile() {
 }
 const MachineProfile kUsual = usual_profile();
 
-// The share of the engine's work in caches that moves lines between cores: it reads what peers have
-// written, and writes where they have read.
-constexpr double kPeersShare = 0.6;
+// The share of the engine's work in caches that moves lines between cores. One end of each copy or
+// sum is a rank's own memory, and the other one is shared with peers.
+constexpr double kPeersShare = 0.5;
 // A message crosses from core to core by so many lines: its place, and its bytes.
 constexpr double kLinesOfRound = 2;
 constexpr double kLineMost = 0.5;  // us; a longer time was disturbed, or is negative
@@ -167,7 +167,9 @@ LinkModel with_profile(LinkModel links, const MachineProfile& profile) {
   if (profile.line_ns > 0) {
     const double more_ns =
         static_cast<double>(profile.line_ns) - static_cast<double>(kUsual.line_ns);
-    memory.round_us += kLinesOfRound * std::clamp(more_ns / 1e3, -kLineMost, kLineMost);
+    const double more_us = kLinesOfRound * std::clamp(more_ns / 1e3, -kLineMost, kLineMost);
+    memory.round_us += more_us;
+    memory.lines_us += more_us;
   }
   memory.line_us = times(memory.line_us, kUsual.peer_copy, peers);
   if (profile.l2_bytes > 0) memory.cache_bytes = std::clamp(profile.l2_bytes, kL2Min, kL2Max);

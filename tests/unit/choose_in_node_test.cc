@@ -27,7 +27,8 @@ TEST(ChoiceInNode, is_close_to_the_measured_one) {
                   bytes <= 128 << 10 ? named::recursive_doubling : named::direct);
       } else if (of_all <= 64 << 10) {
         // Messages with much data favour fewer of them.
-        const bool is_doubling = ranks == 8 && bytes >= 2 << 10 && bytes <= 4 << 10;
+        const bool is_doubling = bytes <= 4 << 10 && ((ranks == 4 && bytes >= 4 << 10) ||
+                                                      (ranks == 8 && bytes >= 1 << 10));
         EXPECT_EQ(chosen(Result::sum), is_doubling ? named::recursive_doubling : named::one_shot)
             << ranks << " " << bytes;
         EXPECT_EQ(chosen(Result::root_sum), named::flat_reduce);
@@ -37,7 +38,9 @@ TEST(ChoiceInNode, is_close_to_the_measured_one) {
       // Up to three ranks, a tree has one round too. No larger data was measured.
       if (ranks < 4 || bytes > 64 << 20) continue;
       EXPECT_EQ(chosen(Result::root_value), named::flat_broadcast) << ranks << " " << bytes;
-      EXPECT_EQ(chosen(Result::concatenation), named::direct_allgather);
+      // Up to 4 KiB of 8 ranks, doubling costs the same within 4 %. It was not measured.
+      if (ranks == 8 && bytes <= 4 << 10) continue;
+      EXPECT_EQ(chosen(Result::concatenation), named::direct_allgather) << ranks << " " << bytes;
     }
   }
 }

@@ -217,12 +217,24 @@ TEST(CostInNode, counts_rounds_messages_and_steps) {
   const double few = in_node(named::one_shot, 4, memory, memory.data_bytes);
   EXPECT_NEAR(few, in_node(named::one_shot, 4, plain_memory(), memory.data_bytes), 0.1);
   const double more = in_node(named::one_shot, 4, memory, memory.data_bytes + 4);
-  const double each = 2 * static_cast<double>(memory.data_bytes) / memory.copy.cached;
+  const double each = static_cast<double>(memory.data_bytes) / memory.copy.cached;
   EXPECT_NEAR(more - few, 600 - 6 * each, 0.1);
   memory = plain_memory();
   memory.step_us = 100;  // pack, reduce; three packs, a sum, a pack and three copies
   EXPECT_NEAR(in_node(named::one_shot, 4, memory, 8), 200, 0.2);
   EXPECT_NEAR(in_node(named::direct, 4, memory, 8), 800, 0.2);
+}
+
+// Others have the core while a rank waits, so no work of its own passes meanwhile.
+TEST(CostInNode, adds_work_and_turns_where_ranks_share_cores) {
+  NodeMemory memory = plain_memory();
+  memory.lines_us = 0;
+  memory.message_us = 10;  // twice as long for two ranks of a core
+  memory.switch_us = 100;
+  memory.cores = 2;
+  EXPECT_NEAR(in_node(named::one_shot, 4, memory, 8), 6 * 20 + 2 * 100, 0.3);
+  EXPECT_NEAR(in_node(named::recursive_doubling, 4, memory, 8), 4 * 20 + 3 * 100, 0.3);
+  EXPECT_NEAR(in_node(named::direct, 4, memory, 8), 12 * 20 + 3 * 100, 0.3);
 }
 
 // The caches hold 1 MB of 4 MB, so three quarters come from memory. Ranks share its rate.

@@ -130,6 +130,7 @@ TEST(LinksWithProfile, are_twice_as_slow_on_a_machine_that_is) {
   const NodeMemory fast = links_of(40'000, 200), slow = links_of(20'000, 400);
   EXPECT_EQ(fast.cache_bytes, 2U << 20);
   EXPECT_DOUBLE_EQ(slow.round_us, fast.round_us + 0.4);  // two lines
+  EXPECT_DOUBLE_EQ(slow.lines_us, fast.lines_us + 0.4);
   EXPECT_DOUBLE_EQ(slow.read_call_us, 2 * fast.read_call_us);
   EXPECT_DOUBLE_EQ(slow.switch_us, 2 * fast.switch_us);
   EXPECT_DOUBLE_EQ(slow.read_page_us, 2 * fast.read_page_us);
@@ -149,12 +150,15 @@ TEST(NodeMemoryOnCores, is_slower_for_more_ranks_than_cores) {
   memory.cores = 8;
   EXPECT_EQ(memory.on_cores(8), NodeMemory{});
   const NodeMemory shared = memory.on_cores(24);
-  EXPECT_DOUBLE_EQ(shared.round_us_of(4096), 0.21 * 9 * memory.switch_us);
-  EXPECT_DOUBLE_EQ(shared.round_us_of(8192), memory.round_us + 0.5 * 9 * memory.switch_us);
+  // Two others have their turn, and twice until the owner of a view knows that it was read.
+  EXPECT_DOUBLE_EQ(shared.round_us_of(4096), 2 * memory.switch_us);
+  EXPECT_DOUBLE_EQ(shared.round_us_of(8192), memory.round_us + 4 * memory.switch_us);
   EXPECT_DOUBLE_EQ(memory.round_us_of(4096), memory.round_us);
   EXPECT_DOUBLE_EQ(memory.round_us_of(8192), memory.round_us);
   EXPECT_DOUBLE_EQ(shared.step_us, 3 * memory.step_us);
-  EXPECT_DOUBLE_EQ(shared.message_us, 3 * (memory.message_us + 0.27 * memory.switch_us));
+  // A half of the work on a message at each end. Two of 23 peers are on the same core.
+  const double work_us = (memory.round_us - 25.0 / 23 / 2 * memory.lines_us) / 2;
+  EXPECT_DOUBLE_EQ(shared.message_us, 3 * (memory.message_us + work_us));
   EXPECT_DOUBLE_EQ(shared.view_us, 3 * memory.view_us);
   EXPECT_DOUBLE_EQ(shared.copy.cached, memory.copy.cached / 3);
   EXPECT_DOUBLE_EQ(shared.reduce.beyond, memory.reduce.beyond / 3);
@@ -169,6 +173,11 @@ TEST(NodeMemoryOnCores, is_slower_for_more_ranks_than_cores) {
   EXPECT_EQ(memory_of_each(memory, 24).shared_cache_ranks, 12);
   memory.cores = 0;
   EXPECT_EQ(memory_of_each(memory, 24), memory);
+  // A quota below one core.
+  memory.cores = 0.25;
+  EXPECT_DOUBLE_EQ(memory.on_cores(2).message_us,
+                   8 * (memory.message_us + (memory.round_us - memory.lines_us) / 2));
+  EXPECT_DOUBLE_EQ(memory.on_cores(1).turns_us, 3 * memory.switch_us);
 }
 
 // Segments in flight are in the pool at the same time, so all of them have to fit a rank's cache.

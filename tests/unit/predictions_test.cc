@@ -80,10 +80,10 @@ constexpr Measured kFar[] = {
     {4, 2 << 10, 9.2, "recursive_doubling"},
     {4, 4 << 10, 10.3, "recursive_doubling"},
     {4, 8 << 10, 16, "one_shot"},
-    {8, 8, 24.6, "one_shot"},
-    {8, 1 << 10, 31.5, "recursive_doubling"},
-    {8, 4 << 10, 38.4, "recursive_doubling"},
-    {8, 8 << 10, 58.1, "one_shot"},
+    {8, 8, 21.3, "one_shot"},
+    {8, 1 << 10, 27.6, "recursive_doubling"},
+    {8, 4 << 10, 32.2, "recursive_doubling"},
+    {8, 8 << 10, 50, "one_shot"},
 };
 constexpr Measured kNear[] = {
     {2, 64 << 10, 6.6, "recursive_doubling"},
@@ -96,6 +96,11 @@ constexpr Measured kNear[] = {
     {4, 1 << 10, 6.6, "one_shot"},
     {4, 4 << 10, 8.9, "recursive_doubling"},
     {4, 64 << 10, 28, "recursive_doubling"},
+    {4, 2 << 10, 6.9, "one_shot"},
+    {4, 8 << 10, 10.5, "one_shot"},
+    {8, 8, 18.7, "one_shot"},
+    {8, 1 << 10, 22, "one_shot"},
+    {8, 8 << 10, 40.2, "one_shot"},
 };
 // Predicted over measured time.
 constexpr double kLeast = 0.8, kMost = 1.25;
