@@ -194,10 +194,22 @@ def check_a_training_without_the_wrapped_optimizer_is_an_error() -> None:
     model = network()
     model.compile(kinds()[-1](0.01), "mse")
     fit(model)
-    model.optimizer = rdmacoll.DistributedOptimizer(kinds()[-1](0.01))  # it is traced with the plain one
+    first = model.train_function  # it is traced with the plain one
+    model.make_train_function = lambda force=False: first  # a program's own, which makes no second one
+    model.optimizer = rdmacoll.DistributedOptimizer(kinds()[-1](0.01))
     text = str(raised(rdmacoll.MismatchError, lambda: fit(model, BroadcastGlobalVariablesCallback(0))))
     assert "no gradient of it was reduced" in text, text
     assert "and then model.compile, or pass allow_unwrapped=True" in text
+
+
+def check_a_model_that_is_traced_before_its_optimizer_is_wrapped_is_traced_again() -> None:
+    for kind in kinds():
+        model = network()
+        model.compile(kind(0.01), "mse")
+        fit(model)
+        model.optimizer = rdmacoll.DistributedOptimizer(kind(0.01))
+        fit(model, BroadcastGlobalVariablesCallback(0))
+        assert equal_on_all_ranks(weights_of(model))
 
 
 def check_a_tape_with_a_plain_optimizer_is_legal() -> None:
