@@ -1,13 +1,13 @@
 # setup: everything that is needed; train: the first example on NP ranks, judged; test, test-all: the checks;
-# suite: one suite of C++ tests; test-rdma: the checks that need RDMA devices; test-gpu: those that need a GPU; wheel,
-# check-wheel: a release, and whether it is fit to be one; docs: the site of the documents.
+# suite, suite-arm64: one suite of C++ tests; test-rdma: the checks that need RDMA devices; test-gpu: those that need a
+# GPU; wheel, check-wheel: a release, and whether it is fit to be one; docs: the site of the documents.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := setup
 # Recipes share apt's and pip's locks. Installing and compiling run side by side by setup's own recipe.
 .NOTPARALLEL:
-.PHONY: setup system setup-rdma guest-kernel native suite train test test-all test-rdma test-gpu peers wheel check-wheel \
+.PHONY: setup system setup-rdma guest-kernel native suite suite-arm64 train test test-all test-rdma test-gpu peers wheel check-wheel \
   docs clean
 
 NP ?= 2
@@ -109,6 +109,20 @@ suite: | system
 	  -DRDMACOLL_TESTS=ON >/dev/null
 	@cmake --build build/test --parallel $(JOBS) --target $(SUITE)_tests
 	@build/test/$(SUITE)_tests --gtest_filter='$(or $(FILTER),*)'
+
+# The same suite for 64-bit ARM, which qemu emulates. GoogleTest and the header of verbs are compiled for it here.
+ARM := build/arm64
+suite-arm64: | system
+	@$(call apt_install,g++-aarch64-linux-gnu libgtest-dev libibverbs-dev ninja-build qemu-user)
+	@mkdir -p $(ARM)/include && ln -sfn /usr/include/infiniband $(ARM)/include/infiniband
+	@cmake -S /usr/src/googletest -B $(ARM)/googletest -G Ninja -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/tests/arm64.cmake \
+	  -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=$(CURDIR)/$(ARM)/gtest >/dev/null
+	@cmake --build $(ARM)/googletest --parallel $(JOBS) --target install >/dev/null
+	@cmake -S . -B $(ARM) -G Ninja -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/tests/arm64.cmake -DCMAKE_BUILD_TYPE=Release \
+	  -DRDMACOLL_TESTS=ON -DVERBS_INCLUDE_DIR=$(CURDIR)/$(ARM)/include \
+	  -DGTest_DIR=$(CURDIR)/$(ARM)/gtest/lib/cmake/GTest >/dev/null
+	@cmake --build $(ARM) --parallel $(JOBS) --target $(SUITE)_tests
+	@qemu-aarch64 -L /usr/aarch64-linux-gnu $(ARM)/$(SUITE)_tests --gtest_filter='$(or $(FILTER),*)'
 
 # A development install: Python from this tree, libraries in rdmacoll/lib. The tree is an entry of Python's path: a
 # finder behind the path would lose against any folder that is called rdmacoll beside a program.

@@ -63,6 +63,11 @@ SYSTEM_HEADERS_OF: dict[str, set[str]] = {
     "mpi.h": set(),
     "Python.h": {"cpp/python/python.h"},
     "structmember.h": {"cpp/python/python.h"},
+    # Headers of one processor family. Each of these files has a branch for others.
+    "cpuid.h": {"cpp/compute/processor.cc"},
+    "emmintrin.h": {"cpp/memory/streaming.cc"},
+    "immintrin.h": {"cpp/compute/float_mode.h", "cpp/compute/reduce_loops.h"},
+    "x86intrin.h": {"cpp/base/processor_hints.h"},
 }
 # Our own headers that include such a system header, and the only files that may include them.
 PRIVATE_HEADERS = {"transport/rdma/libibverbs.h": "cpp/transport/rdma/libibverbs"}

@@ -4,25 +4,14 @@
 
 #include <algorithm>
 
+#include "base/processor_hints.h"
+
 namespace rdmacoll {
 namespace {
 
 constexpr uint64_t kFreshReadings = 1000;
 // A reading that took this many times the usual time was interrupted: its moment is unknown.
 constexpr uint64_t kInterrupted = 4;
-
-// The processor's counter, or 0 on processors without one.
-uint64_t ticks() {
-#if defined(__x86_64__)
-  return __builtin_ia32_rdtsc();
-#elif defined(__aarch64__)
-  uint64_t count = 0;
-  asm volatile("mrs %0, cntvct_el0" : "=r"(count));
-  return count;
-#else
-  return 0;
-#endif
-}
 
 Nanoseconds read_clock() {
   timespec time{};
@@ -34,9 +23,9 @@ Nanoseconds read_clock() {
 uint64_t ticks_of_a_reading() {
   uint64_t least = UINT64_MAX;
   for (int i = 0; i < 8; ++i) {
-    const uint64_t begin = ticks();
+    const uint64_t begin = processor_ticks();
     read_clock();
-    least = std::min(least, ticks() - begin);
+    least = std::min(least, processor_ticks() - begin);
   }
   return least;
 }
@@ -44,10 +33,10 @@ uint64_t ticks_of_a_reading() {
 }  // namespace
 
 SteadyClock::SteadyClock()
-    : reading_ticks_(ticks_of_a_reading()), first_count_(ticks()), first_(read_clock()) {}
+    : reading_ticks_(ticks_of_a_reading()), first_count_(processor_ticks()), first_(read_clock()) {}
 
 Nanoseconds SteadyClock::now() const {
-  const uint64_t count = ticks();
+  const uint64_t count = processor_ticks();
   const uint32_t version = version_.load(std::memory_order_acquire);
   const uint64_t passed = count - count_.load(std::memory_order_acquire);
   const double since = static_cast<double>(passed) * per_tick_.load(std::memory_order_acquire);
@@ -65,9 +54,9 @@ Nanoseconds SteadyClock::now() const {
 // The counts are taken so that a time computed from them lags behind the system's clock, never
 // ahead.
 Nanoseconds SteadyClock::look() const {
-  const uint64_t before = ticks();
+  const uint64_t before = processor_ticks();
   const Nanoseconds now = read_clock();
-  const uint64_t after = ticks();
+  const uint64_t after = processor_ticks();
   uint32_t version = version_.load(std::memory_order_relaxed);
   if (version % 2 == 1 || after - before > kInterrupted * reading_ticks_ ||
       !version_.compare_exchange_strong(version, version + 1, std::memory_order_acquire)) {

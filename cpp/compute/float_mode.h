@@ -3,36 +3,52 @@
 // with -ffast-math.
 #pragma once
 
+#include <cstdint>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 namespace rdmacoll {
 
+// The register of the calling thread's mode, and the value for: round to nearest even, denormals
+// kept, NaNs kept, exceptions masked. Sticky flags only record what has happened.
 #if defined(__x86_64__)
-// During its lifetime: round to nearest even, denormals kept, exceptions masked.
+struct FloatRegister {
+  static constexpr uint64_t kSticky = 0x3f, kDefault = 0x1f80;
+  static uint64_t read() { return _mm_getcsr(); }
+  static void write(uint64_t mode) { _mm_setcsr(static_cast<unsigned>(mode)); }
+};
+#elif defined(__aarch64__)
+struct FloatRegister {
+  static constexpr uint64_t kSticky = 0, kDefault = 0;
+  static uint64_t read() {
+    uint64_t mode = 0;
+    asm volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
+  }
+  static void write(uint64_t mode) { asm volatile("msr fpcr, %0" : : "r"(mode)); }
+};
+#else
+#error "This processor needs a FloatRegister, or ranks would add in different modes."
+#endif
+
+// During its lifetime the thread has the default mode.
 class FloatMode {
  public:
-  FloatMode() : before_(_mm_getcsr()) {
-    if ((before_ & ~kStickyFlags) != kDefault) _mm_setcsr(kDefault);
+  FloatMode() : before_(FloatRegister::read()) {
+    if (differs()) FloatRegister::write(FloatRegister::kDefault);
   }
   ~FloatMode() {
-    if ((before_ & ~kStickyFlags) != kDefault) _mm_setcsr(before_);
+    if (differs()) FloatRegister::write(before_);
   }
   FloatMode(const FloatMode&) = delete;
   FloatMode& operator=(const FloatMode&) = delete;
 
  private:
-  static constexpr unsigned kStickyFlags = 0x3f;
-  static constexpr unsigned kDefault = 0x1f80;
-  unsigned before_;
+  bool differs() const { return (before_ & ~FloatRegister::kSticky) != FloatRegister::kDefault; }
+
+  uint64_t before_;
 };
-#else
-// On other processors, threads keep the default mode.
-class FloatMode {
- public:
-  FloatMode() {}
-};
-#endif
 
 }  // namespace rdmacoll

@@ -12,6 +12,7 @@
 
 #include "base/event.h"
 #include "base/futex.h"
+#include "base/processor_hints.h"
 #include "base/system_error.h"
 #include "base/text.h"
 #include "base/thread.h"
@@ -36,7 +37,7 @@ void relax(bool yield) {
   if (yield) {
     sched_yield();
   } else {
-    __builtin_ia32_pause();
+    relax_core();
   }
 }
 

@@ -12,13 +12,15 @@
 
 #include "base/text.h"
 #include "memory/free_extents.h"
+#include "memory/page.h"
 #include "memory/placement.h"
 #include "memory/private_view.h"
 
 namespace rdmacoll {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
+// Smaller pieces share pages.
+constexpr std::size_t kPagedBytesMin = 4096;
 constexpr std::size_t kLineBytes = 64;
 // If enough freed pages are kept, a free of this size returns its pages to the system. For less,
 // the call costs more than the memory.
@@ -47,8 +49,8 @@ class Arena final : public MemoryPool {
 
   void shrink(std::size_t bytes) override {
     const std::lock_guard lock(mutex_);
-    RC_ASSERT(used_ == 0 && bytes <= bytes_ && bytes >= kPageBytes, cat(bytes, " of ", bytes_));
-    bytes_ = bytes / kPageBytes * kPageBytes;
+    RC_ASSERT(used_ == 0 && bytes <= bytes_ && bytes >= page_bytes(), cat(bytes, " of ", bytes_));
+    bytes_ = bytes / page_bytes() * page_bytes();
     free_ = FreeExtents(bytes_);
   }
 
@@ -96,7 +98,7 @@ class Arena final : public MemoryPool {
 
 std::byte* Arena::take(std::size_t bytes, bool is_lent) {
   if (bytes > bytes_ || is_in_child()) return nullptr;
-  const std::size_t unit = bytes >= kPageBytes ? kPageBytes : kLineBytes;
+  const std::size_t unit = bytes >= kPagedBytesMin ? page_bytes() : kLineBytes;
   const std::size_t wanted = bytes == 0 ? kLineBytes : round_up(bytes, unit);
   const std::lock_guard lock(mutex_);
   if (is_lent && lent_ + wanted > bytes_ / 2) return nullptr;
@@ -146,7 +148,7 @@ Status pool_exhausted(const MemoryPool& pool, std::size_t bytes, std::string_vie
 }
 
 Status MemoryPool::create(std::size_t bytes, std::unique_ptr<MemoryPool>& pool) {
-  const std::size_t size = round_up(bytes, kPageBytes);
+  const std::size_t size = round_up(bytes, page_bytes());
   RC_ASSERT(bytes > 0 && size >= bytes, cat("a pool of ", bytes, " bytes"));
   Fd fd;
   PoolMapping mapping;

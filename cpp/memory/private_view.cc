@@ -12,11 +12,10 @@
 #include "base/fd.h"
 #include "base/system_error.h"
 #include "base/text.h"
+#include "memory/page.h"
 
 namespace rdmacoll {
 namespace {
-
-constexpr std::size_t kViewPageBytes = 4096;
 
 // Bits of a page in /proc/self/pagemap: present, swapped, page of a file. A page that is present or
 // swapped but not of the file is a private copy.
@@ -30,8 +29,8 @@ bool has_copies(const std::byte* begin, std::size_t bytes) {
   if (!map) return true;
   std::array<uint64_t, 2048> pages;
   auto at =
-      static_cast<off_t>(reinterpret_cast<uintptr_t>(begin) / kViewPageBytes * sizeof(uint64_t));
-  for (std::size_t left = (bytes + kViewPageBytes - 1) / kViewPageBytes; left > 0;) {
+      static_cast<off_t>(reinterpret_cast<uintptr_t>(begin) / page_bytes() * sizeof(uint64_t));
+  for (std::size_t left = (bytes + page_bytes() - 1) / page_bytes(); left > 0;) {
     const std::size_t wanted = std::min(left, pages.size());
     const ssize_t got = ::pread(map.get(), pages.data(), wanted * sizeof(uint64_t), at);
     if (got <= 0) return true;

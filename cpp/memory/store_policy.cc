@@ -1,7 +1,5 @@
 #include "memory/store_policy.h"
 
-#include <x86intrin.h>
-
 #include <algorithm>
 #include <bit>
 #include <iterator>
@@ -9,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/processor_hints.h"
 #include "memory/streaming.h"
 
 namespace rdmacoll {
@@ -23,9 +22,9 @@ constexpr double kWorse = 2.0;
 constexpr uint32_t kWorseMax = 3;
 
 // The time when all earlier writes are in the cache or in memory.
-uint64_t processor_ticks() {
-  _mm_mfence();
-  return __rdtsc();
+uint64_t ticks_after_writes() {
+  await_writes();
+  return processor_ticks();
 }
 
 double measure_memory() {
@@ -38,12 +37,12 @@ double measure_memory() {
   for (int turn = 0; turn < kTurns; ++turn) {
     stream(to.data(), from.data(), kBytes);
     end_streams();
-    const uint64_t began = processor_ticks();
+    const uint64_t began = ticks_after_writes();
     uint64_t sum = 0;
     const auto* words = reinterpret_cast<const uint64_t*>(to.data());
     for (std::size_t i = 0; i < kBytes / sizeof(uint64_t); ++i) sum += words[i];
     keep = keep + sum;
-    least = std::min(least, processor_ticks() - began);
+    least = std::min(least, ticks_after_writes() - began);
   }
   return static_cast<double>(least) / kBytes;
 }
@@ -63,7 +62,7 @@ double memory_ticks_per_byte() {
 
 }  // namespace
 
-StorePolicy::StorePolicy() : StorePolicy(Costs{&processor_ticks, &memory_ticks_per_byte}) {}
+StorePolicy::StorePolicy() : StorePolicy(Costs{&ticks_after_writes, &memory_ticks_per_byte}) {}
 
 std::size_t StorePolicy::index_of(std::size_t bytes) {
   const auto above = static_cast<std::size_t>(std::bit_width(bytes / kBytesMin)) - 1;

@@ -1,12 +1,16 @@
 #include "memory/streaming.h"
 
-#include <emmintrin.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 namespace rdmacoll {
+
+#if defined(__x86_64__)
 namespace {
 
 // A line that is not written as a whole goes to memory in several small pieces.
@@ -31,5 +35,13 @@ void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
 }
 
 void end_streams() { _mm_sfence(); }
+#else
+// Other processors notice long writes themselves, and then fetch no lines.
+void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);  // `from` may be null
+}
+
+void end_streams() {}
+#endif
 
 }  // namespace rdmacoll

@@ -18,7 +18,7 @@
 
 namespace rdmacoll::probe {
 
-inline constexpr std::size_t kPage = 4096;  // one-copy reads cost by pages of this size
+inline constexpr std::size_t kUnit = 4096;  // arenas and chunks have multiples of it
 inline constexpr std::size_t kChunkMax = 128 << 10;
 
 // Anonymous memory. Empty if the kernel refuses it.
@@ -101,7 +101,7 @@ using Work = void (*)(std::byte* to, const std::byte* from, std::size_t bytes);
 class Walk {
  public:
   explicit Walk(const Arena& arena)
-      : arena_(arena), chunk_(std::min(arena.size() / 8, kChunkMax) / kPage * kPage) {}
+      : arena_(arena), chunk_(std::min(arena.size() / 8, kChunkMax) / kUnit * kUnit) {}
 
   void step(Work work) {
     if (at_ + chunk_ > arena_.size() / 2) at_ = 0;

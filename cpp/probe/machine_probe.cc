@@ -18,6 +18,7 @@
 
 #include "base/fd.h"
 #include "base/small_range.h"
+#include "memory/page.h"
 #include "probe/busy_core.h"
 #include "probe/ping_pong.h"
 #include "probe/read_costs.h"
@@ -37,6 +38,7 @@ constexpr int kPairSlices = 8;
 constexpr std::size_t kPeerSamples = 64;
 // Reads that other programs have disturbed are measured again, up to so many times in all.
 constexpr int kReadTries = 3;
+constexpr double kCountedPageBytes = 4096;  // a profile counts pages of this size
 // A machine keeps room for the job itself.
 constexpr uint64_t kShareOfMemory = 16;
 
@@ -79,7 +81,7 @@ class Prober {
   }
 
  private:
-  static uint64_t round(uint64_t bytes) { return std::max<uint64_t>(bytes / kPage, 16) * kPage; }
+  static uint64_t round(uint64_t bytes) { return std::max<uint64_t>(bytes / kUnit, 16) * kUnit; }
 
   // All threads together leave most of the memory to the job.
   uint64_t room_in_memory() const {
@@ -231,16 +233,18 @@ class Prober {
 
   // Reads this process's own memory, as a peer would.
   void one_copy(const Arena& arena, MachineProfile& found) {
-    const std::size_t pages = std::min<std::size_t>(arena.size() / 2 / kPage, 64);
+    const std::size_t page_bytes = rdmacoll::page_bytes();
+    const std::size_t pages = std::min<std::size_t>(arena.size() / 2 / page_bytes, 64);
+    if (pages < 2) return;
     const auto read = [&](std::span<const iovec> from) {
-      const iovec to{arena.half(), pages * kPage};
+      const iovec to{arena.half(), pages * page_bytes};
       return ::process_vm_readv(::getpid(), &to, 1, from.data(), from.size(), 0) > 0;
     };
     std::vector<iovec> scattered;  // one byte of each page
     for (std::size_t page = 0; page < pages; ++page) {
-      scattered.push_back({arena.data() + page * kPage, 1});
+      scattered.push_back({arena.data() + page * page_bytes, 1});
     }
-    const std::vector<iovec> all{{arena.data(), pages * kPage}};
+    const std::vector<iovec> all{{arena.data(), pages * page_bytes}};
     const std::span<const iovec> bytes(scattered);
     if (!read(all) || !read(bytes)) return;
     ReadCosts costs;
@@ -249,11 +253,12 @@ class Prober {
       times.one_page = sample([&] { read(bytes.first(1)); });
       times.each_page = sample([&] { read(bytes); });
       times.all_bytes = sample([&] { read(all); });
-      costs = costs_of(times, static_cast<double>(pages), kPage);
+      costs = costs_of(times, static_cast<double>(pages), static_cast<double>(page_bytes));
     }
     if (!costs.is_known()) return;
     found.one_copy_call_ns = static_cast<uint64_t>(costs.call_ns);
-    found.one_copy_page_ns = static_cast<uint64_t>(costs.page_ns);
+    found.one_copy_page_ns =
+        static_cast<uint64_t>(costs.page_ns * kCountedPageBytes / static_cast<double>(page_bytes));
     found.one_copy_rate = static_cast<uint64_t>(costs.bytes_per_us);
   }
 

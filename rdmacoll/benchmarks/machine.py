@@ -18,7 +18,13 @@ def processor_in(cpuinfo: str) -> str:
     """
     pairs = [line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines()]
     found = {name.strip(): value.strip() for name, _, value in pairs}
-    words = (("model name", ""), ("cpu family", "family "), ("model", "model "))
+    words = (
+        ("model name", ""),
+        ("cpu family", "family "),
+        ("model", "model "),
+        ("CPU implementer", "implementer "),
+        ("CPU part", "part "),
+    )
     return ", ".join(shown + found[name] for name, shown in words if name in found)
 
 

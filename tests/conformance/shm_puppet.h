@@ -76,7 +76,8 @@ class Puppet {
     const Fd channel = message.take(shm::Passed::channel);
     // As ShmPeer lays it out: indexes, ring of the dialer, ring of the acceptor.
     EXPECT_TRUE(map_shared(channel.get(), 4096, indexes_).ok());
-    EXPECT_TRUE(map_ring(channel.get(), 4096 + shm::kRingBytes, shm::kRingBytes, ring_).ok());
+    EXPECT_TRUE(
+        map_ring(channel.get(), shm::kRingsBegin + shm::kRingBytes, shm::kRingBytes, ring_).ok());
     my_indexes = reinterpret_cast<shm::RingIndexes*>(indexes_.data() + 2048);
     ring = shm::RingProducer(my_indexes, ring_.data(), hello.probe_value);
   }

@@ -170,25 +170,27 @@ TEST_P(ComputeTest, refuses_operands_that_a_peer_made_too_short_or_too_long) {
   EXPECT_EQ(run({.dtype = Dtype::float32, .to = to, .sources = unreadable}).code(), Code::failed);
 }
 
-#if defined(__x86_64__)
 // TensorFlow's threads flush denormals. Sums must not depend on the thread that adds.
 TEST_P(ComputeTest, keeps_denormals_on_threads_that_flush_them) {
-  constexpr unsigned kFlushBoth = 0x8040;
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before | kFlushBoth);
+#if defined(__x86_64__)
+  constexpr uint64_t kFlushes = 0x8040;
+#else
+  constexpr uint64_t kFlushes = 1 << 24;
+#endif
+  const uint64_t before = FloatRegister::read();
+  FloatRegister::write(before | kFlushes);
   compute = make([] {});  // its threads inherit the mode
   const uint32_t denormal = 0x00000005;
   std::vector<uint32_t> value(1000, denormal);
   const Piece piece{reinterpret_cast<std::byte*>(value.data()), 4000};
   const std::vector<Operand> operands(2, Operand{{&piece, 1}, {}, nullptr});
   const Status status = run({.dtype = Dtype::float32, .to = {&piece, 1}, .sources = operands});
-  const unsigned after = _mm_getcsr();
-  _mm_setcsr(before);
+  const uint64_t after = FloatRegister::read();
+  FloatRegister::write(before);
   EXPECT_TRUE(status.ok());
   EXPECT_EQ(value, std::vector<uint32_t>(1000, 2 * denormal));
-  EXPECT_EQ(after & kFlushBoth, kFlushBoth) << "the thread's own mode comes back";
+  EXPECT_EQ(after & kFlushes, kFlushes) << "the thread's own mode comes back";
 }
-#endif
 
 // Offsets beyond 2^31 and 2^32, in memory that is reserved and hardly touched.
 TEST(Job, reaches_bytes_far_beyond_two_gigabytes) {

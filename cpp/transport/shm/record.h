@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "memory/page.h"
 #include "transport/queues.h"
 #include "transport/transport.h"
 
@@ -17,6 +18,9 @@ inline constexpr std::size_t kRecordAlign = 64;
 // quarter of the ring, so that several fit.
 inline constexpr std::size_t kRingBytes = 64 * 1024;
 inline constexpr std::size_t kRecordBytesMax = kRingBytes / 4;
+// The rings of a pair begin here in their channel, at a page of every kernel.
+inline constexpr std::size_t kRingsBegin = kPageBytesMax;
+static_assert(kRingBytes % kPageBytesMax == 0, "a ring is mapped twice, one after the other");
 
 enum class RecordKind : uint8_t {
   control = 1,  // a message, or a fragment of one

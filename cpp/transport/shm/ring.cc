@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/processor_hints.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "memory/placement.h"
@@ -78,12 +79,7 @@ void RingProducer::commit(const RecordHeader& header, bool past_cache) {
 void RingProducer::own_next(std::size_t bytes) const {
   const std::size_t free = kRingBytes - (head_ - tail_);
   for (std::size_t at = kRecordAlign; at < std::min(bytes, free); at += kRecordAlign) {
-    const std::byte& line = data_[place(head_ + at)];
-#if defined(__x86_64__)
-    asm volatile("prefetchw %0" : : "m"(line));  // without effect on processors that lack it
-#else
-    __builtin_prefetch(&line, 1);
-#endif
+    prefetch_to_write(data_[place(head_ + at)]);
   }
 }
 

@@ -18,7 +18,7 @@ namespace {
 // records.
 constexpr std::size_t kIndexBytes = 4096;
 constexpr std::size_t kSecondIndexes = kIndexBytes / 2;
-constexpr std::size_t kChannelBytes = kIndexBytes + 2 * kRingBytes;
+constexpr std::size_t kChannelBytes = kRingsBegin + 2 * kRingBytes;
 static_assert(sizeof(RingIndexes) <= kSecondIndexes && kSecondIndexes % alignof(RingIndexes) == 0);
 
 constexpr int passed_by(bool dialer) { return dialer ? kPassedMax : kPassedMax - 1; }
@@ -128,7 +128,7 @@ Status ShmPeer::open_channel(uint64_t their_mark) {
   RC_RETURN_IF_ERROR(map_shared(channel_.get(), kIndexBytes, indexes_));
   for (std::size_t i = 0; i < 2; ++i) {
     RC_RETURN_IF_ERROR(
-        map_ring(channel_.get(), kIndexBytes + i * kRingBytes, kRingBytes, rings_[i]));
+        map_ring(channel_.get(), kRingsBegin + i * kRingBytes, kRingBytes, rings_[i]));
   }
   channel_.reset();
   auto* indexes = indexes_.data() + (dialer_ ? kSecondIndexes : 0);
