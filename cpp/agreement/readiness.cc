@@ -186,6 +186,7 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
     }
   }
   if (!pending.verdict.ok() || age < limits_.stall_warning) return;
+  if (age < limits_.stall_error && warned_.contains(key)) return;
   const std::vector<SetRank> absent = missing(pending);
   const UnitKey* other = other_iteration(key, absent);
   const std::string sentence =
@@ -193,7 +194,7 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
           ? iterations_apart(key, *other, age)
           : cat(label(key, pending), " was submitted by ", world_.size() - absent.size(), " of ",
                 world_.size(), " ranks, and for ", tenths_of_seconds(age), " s not by ",
-                describe_ranks(absent));
+                describe_ranks(absent), submitted_instead(absent, now));
   if (age >= limits_.stall_error) {
     judge_stalled(key, pending, absent, sentence);
     // Otherwise its ranks would learn nothing of the loop.

@@ -140,7 +140,10 @@ class Readiness {
   std::string describe_ranks(const std::vector<SetRank>& ranks) const;
   std::vector<JobRank> numbers(const std::vector<SetRank>& ranks) const;
 
-  // Loops that are at different iterations: readiness_loops.cc.
+  // Ranks that have submitted different operations, or are at different iterations of a loop:
+  // readiness_loops.cc.
+  bool is_apart(const Pending& other, const std::vector<SetRank>& absent) const;
+  std::string submitted_instead(const std::vector<SetRank>& absent, Nanoseconds now) const;
   const UnitKey* other_iteration(const UnitKey& key, const std::vector<SetRank>& absent) const;
   std::string iterations_apart(const UnitKey& key, const UnitKey& other, Nanoseconds age) const;
 

@@ -1,4 +1,5 @@
-// Loops of different lengths: ranks wait at different iterations of one operation.
+// Ranks that wait for each other: they have submitted different operations, or are at different
+// iterations of one operation.
 #include <algorithm>
 
 #include "agreement/readiness.h"
@@ -14,15 +15,29 @@ const UnitKey* Readiness::other_iteration(const UnitKey& key,
   for (auto entry = pending_.lower_bound({key.name, INT64_MIN});
        entry != pending_.end() && entry->first.name == key.name; ++entry) {
     if (entry->first.iteration == key.iteration || !entry->second.verdict.ok()) continue;
-    const std::vector<SetRank> others = missing(entry->second);
-    // A rank that has submitted one iteration has not submitted the other.
-    const bool is_apart = std::none_of(others.begin(), others.end(), [&](SetRank rank) {
-      return std::binary_search(absent.begin(), absent.end(), rank);
-    });
-    if (is_apart && others.size() + absent.size() == static_cast<std::size_t>(world_.size()))
-      return &entry->first;
+    if (is_apart(entry->second, absent)) return &entry->first;
   }
   return nullptr;
+}
+
+// Whether exactly the ranks `absent` have submitted the other operation.
+bool Readiness::is_apart(const Pending& other, const std::vector<SetRank>& absent) const {
+  const std::vector<SetRank> others = missing(other);
+  return others.size() + absent.size() == static_cast<std::size_t>(world_.size()) &&
+         std::none_of(others.begin(), others.end(), [&](SetRank rank) {
+           return std::binary_search(absent.begin(), absent.end(), rank);
+         });
+}
+
+// A clause on the operation that exactly the ranks `absent` have submitted, if it is late, too.
+std::string Readiness::submitted_instead(const std::vector<SetRank>& absent,
+                                         Nanoseconds now) const {
+  for (const auto& [key, pending] : pending_) {
+    const bool is_open = pending.verdict.ok() || pending.verdict.code() == Code::stalled;
+    if (is_open && now - pending.since >= limits_.stall_warning / 2 && is_apart(pending, absent))
+      return cat(", which submitted ", title(key, world_), " instead");
+  }
+  return "";
 }
 
 // One message for both iterations, the earlier one first.

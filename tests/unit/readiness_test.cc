@@ -178,6 +178,29 @@ TEST_F(ReadinessTree, stall_warns_once_and_then_ends_the_operation) {
   EXPECT_EQ(verdicts[0].status.detail().ranks, (std::vector<JobRank>{JobRank(1), JobRank(2)}));
 }
 
+TEST_F(ReadinessTree, ranks_that_submitted_different_operations_are_told_of_both) {
+  const SetWorld three = set_world(0, 3);
+  Readiness root(three, table_, {.stall_warning = kSecond, .stall_error = 3 * kSecond});
+  EXPECT_TRUE(root.add(record(descriptor("a", 4), 0, false), 0));
+  EXPECT_TRUE(root.add(record(descriptor("c", 4), 1), 0));  // this one is rank 1's alone
+  EXPECT_TRUE(root.add(record(descriptor("b", 4), 1), 0));
+  EXPECT_TRUE(root.add(record(descriptor("b", 4), 2), 0));
+  root.check(2 * kSecond);
+  const auto warnings = root.take_warnings();
+  ASSERT_EQ(warnings.size(), 3u);
+  EXPECT_NE(warnings[0].find(", which submitted 'b' instead; still waiting"), std::string::npos)
+      << warnings[0];
+  EXPECT_NE(warnings[1].find(", which submitted 'a' instead; still waiting"), std::string::npos)
+      << warnings[1];
+  EXPECT_EQ(warnings[2].find("instead"), std::string::npos) << warnings[2];
+  root.check(4 * kSecond);
+  for (const auto& verdict : root.take_verdicts()) {
+    const bool is_of_two = verdict.name != "c";
+    EXPECT_EQ(verdict.status.message().find("instead. Every rank") != std::string::npos, is_of_two)
+        << verdict.status.message();
+  }
+}
+
 TEST_F(ReadinessTree, loops_of_other_lengths_end_on_all_ranks_with_one_sentence) {
   const SetWorld two = set_world(0, 2);
   Readiness root(two, table_, {.stall_warning = kSecond, .stall_error = 3 * kSecond});
