@@ -29,6 +29,7 @@ std::vector<std::vector<Schedule>> forms_of(const AlgorithmRow& row, Shape shape
         for (int peer = 0; peer < shape.members(); ++peer) {
           placement.views.push_back(peer / per_node == schedule.rank / per_node);
         }
+        if (per_node == 2) placement.lends = placement.views;
         lowered.push_back(lower(schedule, placement));
       }
       forms.push_back(std::move(lowered));

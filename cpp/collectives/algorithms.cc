@@ -22,6 +22,7 @@ using Result = AlgorithmRow::Result;
   ROW(leaders)                   \
   ROW(two_level)                 \
   ROW(direct)                    \
+  ROW(write_back)                \
   ROW(halving_doubling)          \
   ROW(ring)                      \
   ROW(pipelined_tree)            \

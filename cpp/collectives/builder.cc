@@ -11,8 +11,6 @@ namespace {
 
 Space place(Space space) { return space == Space::output ? Space::input : space; }
 
-bool writes(const Step& step) { return !sends(step.verb); }
-
 }  // namespace
 
 bool overlap(const Slice& a, const Slice& b) {

@@ -40,6 +40,10 @@ class Builder {
   void publish(int peer, const Slice& from) {
     add({.verb = Verb::publish, .peer = peer, .to = from});
   }
+  // The peer reads the slice, and then writes its answer there.
+  void lend(int peer, const Slice& slice) {
+    add({.verb = Verb::publish, .lends = true, .peer = peer, .to = slice});
+  }
   // Returns a view that reduce and copy may read. `like`: the slice that a receive would have
   // written.
   Slice await(int peer, const Slice& like);

@@ -109,9 +109,7 @@ class TimedExecution {
         for (uint16_t after : schedule.afters_of(step)) {
           successors[after].push_back(static_cast<uint16_t>(i));
         }
-        for (const Slice& source : schedule.sources_of(step)) {
-          if (source.space == Space::view) ++unread[source.slot];
-        }
+        schedule.each_view(step, [this](uint16_t await) { ++unread[await]; });
       }
     }
     std::vector<std::vector<uint16_t>> successors;
@@ -280,11 +278,11 @@ class TimedExecution {
   void finish(const Position& at, double time) {
     Run& run = run_of(at);
     const Schedule& schedule = schedules_[at.rank];
-    for (const Slice& source : schedule.sources_of(step_of(at))) {
-      if (source.space != Space::view || --run.unread[source.slot] > 0) continue;
-      const Position shown_by = run.shown_by[source.slot];
+    schedule.each_view(step_of(at), [&](uint16_t await) {
+      if (--run.unread[await] > 0) return;
+      const Position shown_by = run.shown_by[await];
       expect(time + link_between(at.rank, shown_by.rank).latency_us, EventKind::done, shown_by);
-    }
+    });
     for (uint16_t successor : ranks_[at.rank].successors[at.step]) {
       if (--run.waits[successor] == 0) {
         expect(time, EventKind::ready, {at.rank, at.segment, successor});
@@ -359,6 +357,7 @@ std::vector<Schedule> lowered_schedules(Algorithm algorithm, Shape shape, const 
       placement.views.push_back(shape.node_of(peer) == shape.node_of(shape.rank));
       placement.nics.push_back(links.via_nic && !placement.views.back());
     }
+    placement.lends = placement.views;
     lowered.push_back(lower(make_schedule(algorithm, shape), placement));
   }
   return lowered;

@@ -96,7 +96,10 @@ class Lowering {
     if (placement_.output_shared && step.peer >= 0 && step.to.space == Space::output) {
       to_.signal(step);
     } else if (step.verb == Verb::send) {
-      if (placement_.views[step.peer]) {
+      if (is_answered_in_place(at_, false)) return;  // a step before has written it to the view
+      if (is_answered_in_place(at_, true)) {
+        to_.lend(step.peer, moved(step.to));
+      } else if (placement_.views[step.peer]) {
         to_.publish(step.peer, visible(step.to));
       } else {
         to_.send(step.peer, by_nic(step) ? for_nic(step.to) : moved(step.to));
@@ -114,7 +117,29 @@ class Lowering {
     }
   }
 
+  // Whether the slot of a step goes to a rank, and the answer comes back from there in the same
+  // slot. If that rank may write to memory of this rank, it writes the answer there. The step is
+  // the first of these two transfers if `is_first`, else the second.
+  bool is_answered_in_place(std::size_t at, bool is_first) const {
+    const Step& step = from_.steps[at];
+    const Verb other = step.verb == Verb::send ? Verb::receive : Verb::send;
+    if (step.to.space != Space::scratch || !placement_.views[step.peer]) return false;
+    if (placement_.lends.empty() || !placement_.lends[step.peer]) return false;
+    const auto begin = from_.steps.begin() + static_cast<std::ptrdiff_t>(is_first ? at + 1 : 0);
+    const auto end =
+        is_first ? from_.steps.end() : from_.steps.begin() + static_cast<std::ptrdiff_t>(at);
+    return std::any_of(begin, end, [&](const Step& one) {
+      return one.verb == other && one.peer == step.peer && one.to == step.to;
+    });
+  }
+
   void receive(const Step& step) {
+    // The end of the publication says that the answer is there.
+    if (is_answered_in_place(at_, false)) return;
+    if (is_answered_in_place(at_, true)) {
+      moved_scratch_[step.to.slot] = to_.await(step.peer, step.to);
+      return;
+    }
     if (!placement_.views[step.peer]) {
       to_.receive(step.peer, moved(step.to));
       return;

@@ -33,6 +33,8 @@ struct Placement {
   std::vector<bool> nics;      // by rank: whether a NIC moves the bytes; empty: nowhere
   bool output_shared = false;  // all ranks have the same output memory, which no GPU has
   DirectAccess direct = {};    // for memory that is `device`
+  // By rank: whether it and this rank may write to what the other one publishes. Empty: nobody.
+  std::vector<bool> lends = {};
 };
 
 // Between ranks that see each other's memory, send + receive become publish + await, and reduce and
@@ -42,6 +44,9 @@ struct Placement {
 // work first. Results that are forwarded are packed, too: they are first made in the caller's
 // memory. A processor that reduces into lines which a peer has read waits for each line, while a
 // long copy into such lines does not.
+//
+// A slot that is sent to a rank, and comes back from there with other data, is lent to the viewer.
+// It writes that data to the view, and its release says that this is done.
 //
 // A NIC that moves bytes counts as a viewer. Outputs that it reads or writes are made in work and
 // unpacked at the end.

@@ -22,7 +22,8 @@ inline constexpr int kSegmentsInFlight = 4;
 //   receive  the next bytes from the peer land in `to`
 //   reduce   to = sources combined, in the order given (rank order)
 //   copy     to = the sources, one after the other
-//   publish  like send, but the peer reads our memory itself; done when it has finished reading
+//   publish  like send, but the peer reads our memory itself; done when it has finished reading.
+//            A peer to which the memory is lent also writes its answer there
 //   await    like receive, but we only learn where to read: Space::view, slot = this step
 //   pack     copy of a piece of the caller's memory into work
 //   unpack   copy from work back into the caller's memory
@@ -53,6 +54,7 @@ struct Step {
   Verb verb = Verb::copy;
   bool final = false;     // the last step of a sum: it divides, scales and rounds
   bool prescale = false;  // a copy of the raw input, scaled
+  bool lends = false;     // publish: the peer also writes to `to`, until it releases it
   int32_t peer = -1;      // send, receive, publish, await
   uint16_t ordinal = 0;   // the number of earlier steps in the same direction with this peer
   Slice to;               // written by receive, reduce, copy, pack, unpack; read by send, publish
@@ -64,6 +66,7 @@ struct Step {
 inline bool sends(Verb verb) { return verb == Verb::send || verb == Verb::publish; }
 inline bool receives(Verb verb) { return verb == Verb::receive || verb == Verb::await; }
 inline bool computes(Verb verb) { return !sends(verb) && !receives(verb); }
+inline bool writes(const Step& step) { return !sends(step.verb) || step.lends; }
 
 struct Schedule {
   int ranks = 0;  // ranks with data, without servers
@@ -79,6 +82,14 @@ struct Schedule {
 
   std::span<const Slice> sources_of(const Step& step) const {
     return std::span(sources).subspan(step.first_source, step.sources);
+  }
+  // Visits the await of each view that a step reads or writes.
+  template <typename Visit>
+  void each_view(const Step& step, Visit visit) const {
+    for (const Slice& source : sources_of(step)) {
+      if (source.space == Space::view) visit(source.slot);
+    }
+    if (computes(step.verb) && step.to.space == Space::view) visit(step.to.slot);
   }
   std::span<const uint16_t> afters_of(const Step& step) const {
     return std::span(afters).subspan(step.first_after, step.afters);

@@ -15,8 +15,7 @@
 namespace rdmacoll {
 namespace {
 
-// The value of a part: the multiset of its contributions, and whether it was summed in canonical
-// order.
+// The value of a part: its contributions, and whether it was summed in canonical order.
 struct Value {
   int content = -1;                    // Outcome::content
   std::vector<uint8_t> contributions;  // by rank: how often it is in the sum
@@ -33,7 +32,7 @@ int largest_power_below(int count) {
   return power;
 }
 
-// The range of ranks in the value, if they are consecutive.
+// The ranks in the value, if they are consecutive.
 std::optional<std::pair<int, int>> range_of(const Value& value) {
   const auto& c = value.contributions;
   const auto first = std::find(c.begin(), c.end(), 1);
@@ -79,9 +78,7 @@ class Machine {
       const Step& step = schedule.steps[i];
       waits_for_[i] = step.afters;
       for (uint16_t after : schedule.afters_of(step)) successors_[after].push_back(i);
-      for (const Slice& source : schedule.sources_of(step)) {
-        if (source.space == Space::view) ++unread_[source.slot];
-      }
+      schedule.each_view(step, [this](uint16_t await) { ++unread_[await]; });
     }
     for (int part = 0; part < schedule.parts; ++part) {
       if (!outcome.begins_with(schedule.rank, part)) continue;
@@ -228,7 +225,7 @@ std::string find_race(const Schedule& schedule) {
       }
       return "";
     };
-    std::string race = note(step.to, !sends(step.verb));
+    std::string race = note(step.to, writes(step));
     for (const Slice& source : schedule.sources_of(step)) {
       if (race.empty()) race = note(source, false);
     }
@@ -269,10 +266,8 @@ class Execution {
     int rank;
     std::size_t step;
   };
-  // One direction between two ranks: the steps that are ready to send or receive, by ordinal.
-  using Side = std::unordered_map<uint16_t, std::size_t>;
-  struct Channel {
-    Side sends, receives;
+  struct Channel {  // one direction of a pair: the steps that are ready, by ordinal
+    std::unordered_map<uint16_t, std::size_t> sends, receives;
   };
 
   std::string advance(At at) {
@@ -291,12 +286,25 @@ class Execution {
     const std::string complaint = machine.compute(step);
     if (!complaint.empty()) return cat("rank ", at.rank, " step ", at.step, ": ", complaint);
     finish(at);
-    for (const Slice& source : machine.schedule().sources_of(step)) {
-      if (source.space == Space::view && --machine.unread(source.slot) == 0) {
-        finish(shown_by_.at({at.rank, source.slot}));
-      }
+    if (step.to.space == Space::view && !shown_to(at.rank, step.to.slot).lends) {
+      return cat("rank ", at.rank, " step ", at.step, " writes to memory that is not lent");
     }
+    machine.schedule().each_view(step, [&](uint16_t await) { release(at.rank, await); });
     return "";
+  }
+
+  const Step& shown_to(int rank, uint16_t await) const {
+    const At& owner = shown_by_.at({rank, await});
+    return machines_[owner.rank].step(owner.step);
+  }
+  // A step no longer needs the view. After the last one the owner has what was written to it.
+  void release(int rank, uint16_t await) {
+    if (--machines_[rank].unread(await) > 0) return;
+    const At owner = shown_by_.at({rank, await});
+    const Step& shown = shown_to(rank, await);
+    const Slice view{Space::view, await, shown.to.first_part, shown.to.parts, shown.to.wide};
+    if (shown.lends) machines_[owner.rank].write(shown.to, machines_[rank].read(view));
+    finish(owner);
   }
 
   std::string move(At send, At receive) {

@@ -215,8 +215,8 @@ bool Executor::compute(Run& run, const Step& step, StepMemory& memory, uint64_t 
   std::size_t bytes = memory.bytes;
   Status status;
   if (memory.has_views) {
-    look_at_views(run, step, memory);
-    status = measure(memory.job, bytes);  // check the sizes, since a peer can send any view
+    status = look_at_views(run, step, memory);
+    if (status.ok()) status = measure(memory.job, bytes);  // check the sizes
   }
   if (status.ok()) {
     const bool on_gpu = memory.job.on_gpu || memory.job.views_gpu;
@@ -266,19 +266,6 @@ void Executor::count(const ComputeJob& job, uint64_t bytes) {
   if (job.sources.size() < 2) return;
   reduced_.bytes += bytes;
   if (sends_ > 0) reduced_.beside_sends += bytes;
-}
-
-void Executor::look_at_views(const Run& run, const Step& step, StepMemory& memory) {
-  const auto is_on_gpu = [](const RemotePiece& piece) { return piece.gpu != kHost; };
-  memory.job.views_gpu = false;
-  const std::span<const Slice> sources = program_of(run).schedule.sources_of(step);
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    if (sources[i].space != Space::view) continue;
-    const Seen& seen = run.views[sources[i].slot];
-    memory.operands[i].remote = seen.pieces;
-    memory.job.views_gpu = memory.job.views_gpu || is_any_of(seen.pieces, is_on_gpu);
-    memory.operands[i].reader = seen.reader;
-  }
 }
 
 void Executor::sent(uint64_t cookie) {
@@ -354,16 +341,16 @@ void Executor::end_segment(Slot& slot, Run& run) {
 
 void Executor::release_views(Run& run, const Step& step) {
   const Program& program = program_of(run);
-  for (const Slice& source : program.schedule.sources_of(step)) {
-    if (source.space != Space::view || --run.readers[source.slot] > 0) continue;
-    const Step& await = program.schedule.steps[source.slot];
-    const Release release{await.peer, run.slot->lane, sequence(run, source.slot)};
+  program.schedule.each_view(step, [&](uint16_t index) {
+    if (--run.readers[index] > 0) return;
+    const Step& await = program.schedule.steps[index];
+    const Release release{await.peer, run.slot->lane, sequence(run, index)};
     // Queues behind releases that wait, to keep their order.
     if (!releases_.empty() ||
         !transport_.release(release.peer, release.lane, release.sequence).ok()) {
       releases_.push_back(release);
     }
-  }
+  });
 }
 
 void Executor::end_of_caller_memory(Slot& slot) {

@@ -238,7 +238,8 @@ class Executor final : public ComputeSink {
   void locate_job(const Run& run, const Step& step, StepMemory& memory);
   void mark_widths(const Run& run, const Step& step, std::span<const Slice> sources,
                    StepMemory& memory);
-  void look_at_views(const Run& run, const Step& step, StepMemory& memory);
+  // Fails if the step writes to a view that cannot be written, since a peer can send any view.
+  Status look_at_views(const Run& run, const Step& step, StepMemory& memory);
   void count(const ComputeJob& job, uint64_t bytes);
   void note_enqueued(uint64_t cookie);
   void count_enqueued(Run& run);

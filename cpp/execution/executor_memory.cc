@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/small_range.h"
+#include "base/text.h"
 #include "compute/job.h"
 #include "execution/executor.h"
 #include "memory/placement.h"
@@ -24,12 +25,12 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
   memory.to.clear();
   memory.sources.clear();
   memory.operands.assign(sources.size(), {});
-  locate(run, step.to, bytes, memory.to);
+  if (step.to.space != Space::view) locate(run, step.to, bytes, memory.to);
   // The spans are made after all pieces are known, since the vector may move while it grows.
   std::vector<std::size_t>& ends = piece_ends_;
   ends.clear();
   memory.bytes = bytes / (is_wide ? 1 : width(step.to));
-  memory.has_views = false;
+  memory.has_views = step.to.space == Space::view;
   const bool gathers = step.verb == Verb::copy && sources.size() > 1;
   for (const Slice& source : sources) {
     if (source.space != Space::view) {
@@ -68,7 +69,7 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
                           run.recipe->layout.bytes() >= kStreamedBatchBytesMin &&
                           !run.recipe->layout.is_in_place();
   const bool in_place =
-      is_copy(memory.job) &&
+      is_copy(memory.job) && step.to.space != Space::view &&
       std::equal(memory.to.begin(), memory.to.end(), memory.sources.begin(), memory.sources.end(),
                  [](const Piece& a, const Piece& b) { return a.data == b.data; });
   memory.is_nothing = bytes == 0 || in_place;
@@ -89,6 +90,36 @@ void Executor::mark_widths(const Run& run, const Step& step, std::span<const Sli
   if (head.prescale == 1.0 || !adds || !head.shape.wide_sums) return;
   memory.job.prescale = head.prescale;
   memory.job.mixes = true;
+}
+
+Status Executor::look_at_views(const Run& run, const Step& step, StepMemory& memory) {
+  const auto is_on_gpu = [](const RemotePiece& piece) { return piece.gpu != kHost; };
+  memory.job.views_gpu = false;
+  const std::span<const Slice> sources = program_of(run).schedule.sources_of(step);
+  if (step.to.space == Space::view) {
+    memory.to.clear();
+    bool is_mapped = true;
+    for (const RemotePiece& piece : run.views[step.to.slot].pieces) {
+      memory.to.push_back({const_cast<std::byte*>(piece.mapped), piece.bytes, piece.gpu});
+      memory.job.views_gpu = memory.job.views_gpu || piece.gpu != kHost;
+      is_mapped = is_mapped && piece.mapped != nullptr;
+    }
+    memory.job.to = memory.to;
+    const uint64_t expected = slice_bytes(run, step.to);
+    if (!is_mapped || total_bytes(memory.to) != expected) {
+      return {Code::failed, cat("a peer lends ", total_bytes(memory.to), " bytes",
+                                is_mapped ? "" : " that this rank cannot write",
+                                " for an answer of ", expected, " bytes")};
+    }
+  }
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i].space != Space::view) continue;
+    const Seen& seen = run.views[sources[i].slot];
+    memory.operands[i].remote = seen.pieces;
+    memory.job.views_gpu = memory.job.views_gpu || is_any_of(seen.pieces, is_on_gpu);
+    memory.operands[i].reader = seen.reader;
+  }
+  return {};
 }
 
 uint64_t Executor::sequence(const Run& run, std::size_t index) const {

@@ -78,8 +78,8 @@ class Planner {
  private:
   struct Topology {  // the memory that peers and NICs can see
     bool is_known = false;
-    std::vector<bool> views, nics;  // as in Placement
-    bool foreign = true;            // memory outside the pool is visible
+    std::vector<bool> views, nics, lends;  // as in Placement
+    bool foreign = true;                   // memory outside the pool is visible
     // Transfers up to these sizes are copied by the transport, within the node and by NICs.
     std::size_t view_eager_bytes = SIZE_MAX, nic_eager_bytes = SIZE_MAX;
     std::size_t nic_eager_bytes_max = 0;  // the largest of the latter sizes

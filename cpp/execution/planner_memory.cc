@@ -32,6 +32,7 @@ void Planner::refresh_topology() {
     const bool connected = peer != me && transport_.is_connected(peer.value());
     const Reach reach = connected ? transport_.reach(peer.value()) : Reach{};
     topology_.views.push_back(reach.views);
+    topology_.lends.push_back(reach.lends);
     topology_.nics.push_back(!reach.views && !reach.foreign_transfers);
     if (topology_.nics.back()) {
       topology_.foreign = false;
@@ -307,6 +308,7 @@ void Planner::add_program(Recipe& recipe) {
   };
   Placement placement{topology_.views, in_few_pieces(head.input), in_few_pieces(head.output),
                       topology_.nics, head.shape.shares_output};
+  placement.lends = topology_.lends;
   // Segments that the transport copies need no visible memory. Both ends of a transfer know its
   // size, and decide alike.
   const uint64_t bytes = layout.segment_bytes_max();

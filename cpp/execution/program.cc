@@ -47,10 +47,11 @@ Program::Program(Schedule lowered, const SetMembers& members, bool calls_roll)
     bool touches = is_callers(step.to) || (calls_roll && receives(step.verb));
     for (const Slice& source : schedule.sources_of(step)) {
       touches = touches || is_callers(source);
-      if (source.space != Space::view) continue;
-      ++readers[source.slot];
-      has_views = true;
     }
+    schedule.each_view(step, [this](uint16_t await) {
+      ++readers[await];
+      has_views = true;
+    });
     turns[i].computes = computes(step.verb);
     turns[i].touches_caller = touches;
     turns[i].is_peer_visible = computes(step.verb) && is_published(schedule, step.to);

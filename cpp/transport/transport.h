@@ -63,6 +63,7 @@ struct Reach {
   std::string_view transport;          // "shm", "tcp", "rdma", "sim"
   bool views = false;                  // publish, await and release work
   bool foreign_views = false;          // also for memory outside the pool (one-copy reads)
+  bool lends = false;                  // each may write to views of the other one's pool
   std::size_t view_pieces_max = 0;     // pieces in one publication
   std::size_t transfer_bytes_max = 0;  // limit of one Transfer
   bool foreign_transfers = true;       // memory outside the pool is sent without another copy

@@ -85,6 +85,7 @@ TEST_P(EveryAlgorithm, stays_right_when_lowered_for_any_placement) {
           placement.input = host_memory((form & 1) != 0);
           placement.output = host_memory((form & 2) != 0);
           placement.nics.assign(ranks, form & 4);
+          if (per_node != 2) placement.lends = placement.views;
           lowered.push_back(lower(schedule, placement));
         }
         ASSERT_EQ(verified(row(), lowered, shape), "")
@@ -131,6 +132,7 @@ TEST_P(EveryAlgorithm, stays_right_when_nics_access_memory_of_gpus) {
             placement.views.push_back(nodes[peer] == nodes[schedule.rank]);
             placement.nics.push_back(!placement.views.back());
           }
+          if (per_node != 2) placement.lends = placement.views;
           placement.input = placement.output = CallerMemory::device;
           const bool writes = (form & 2) != 0;
           placement.direct = {.reads_input = (form & 1) != 0,

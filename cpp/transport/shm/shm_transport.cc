@@ -83,6 +83,7 @@ Reach ShmTransport::reach(int peer) const {
   return {.transport = "shm",
           .views = true,
           .foreign_views = one_copy,
+          .lends = true,
           .view_pieces_max = shm::kPiecesMax,
           .transfer_bytes_max = one_copy ? shm::kTransferBytesMax : shm::kStagedBytesMax,
           .eager_bytes = shm::kDataBytesMax,

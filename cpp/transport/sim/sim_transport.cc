@@ -72,6 +72,7 @@ Reach SimTransport::reach(int peer) const {
   return {.transport = "sim",
           .views = views,
           .foreign_views = views && policy.foreign_views,
+          .lends = views && policy.mapped,
           .view_pieces_max = 64,
           .transfer_bytes_max = std::size_t{1} << 30,
           .foreign_transfers = !policy.pool_alone || views,

@@ -1,0 +1,60 @@
+#include <vector>
+
+#include "collectives/algorithms.h"
+#include "collectives/builder.h"
+
+namespace rdmacoll {
+
+// Allreduce. Rank k collects part k from all ranks, reduces once in canonical order, and returns
+// the sum in the slots in which the parts came. Within a node these lie in memory of the other
+// ranks, and the sum is written there. Each line then crosses once to the rank that adds, and once
+// back. This helps most where cores have no cache in common
+// (docs/measurements/2026-11-29-orders-of-a-sum.md).
+Schedule write_back_allreduce(const Shape& shape) {
+  const int ranks = shape.ranks;
+  const int rank = shape.rank;
+  // Each rank begins with a different partner, so that no rank is hit by all others at once.
+  const auto partner = [&](int distance) { return (rank + distance) % ranks; };
+
+  Builder program(shape, ranks);
+  std::vector<Slice> given(ranks), taken(ranks, program.contribution(rank));
+  for (int d = 1; d < ranks; ++d) {
+    const int peer = partner(d);
+    given[peer] = program.scratch(peer);
+    program.copy(given[peer], program.contribution(peer));
+    program.send(peer, given[peer]);
+  }
+  for (int d = ranks - 1; d > 0; --d) {
+    const int peer = partner(d);
+    taken[peer] = program.scratch(rank);
+    program.receive(peer, taken[peer]);
+  }
+  program.reduce(program.output(rank), taken, true);
+  for (int d = 1; d < ranks; ++d) {
+    const int peer = partner(d);
+    program.copy(taken[peer], program.output(rank));
+    program.send(peer, taken[peer]);
+  }
+  for (int d = ranks - 1; d > 0; --d) {
+    const int peer = partner(d);
+    program.receive(peer, given[peer]);
+    program.copy(program.output(peer), given[peer]);
+  }
+  return program.finish();
+}
+
+namespace {
+
+// Each rank's slots have less than a segment that it gives, and one that it takes between nodes.
+int places_of_slots(const Shape&) { return 2; }
+
+}  // namespace
+
+extern constinit const AlgorithmRow write_back_row{.algorithm = Algorithm{24},
+                                                   .name = "write_back",
+                                                   .make = write_back_allreduce,
+                                                   .result = AlgorithmRow::Result::sum,
+                                                   .segments = Segments::stages,
+                                                   .places = places_of_slots};
+
+}  // namespace rdmacoll
