@@ -577,7 +577,8 @@ typedef struct rc_tools_api {
    * cost the same:
    * [{"name", "result": of the collective, "by_node": whether it sums each node first,
    * "by_servers": whether parameter servers make the sums, "can_be_forced": by
-   * RDMACOLL_ALLREDUCE_ALGORITHM, "never_canonical": a clause with the reason, or ""}]. */
+   * RDMACOLL_ALLREDUCE_ALGORITHM, "between_nodes": whether the choice may take it there,
+   * "never_canonical": a clause with the reason, or ""}]. */
   char* (*algorithms)(void);
 
   /* Explains which algorithm would run under these settings, and why. arguments: as in

@@ -171,6 +171,7 @@ std::string algorithms_json() {
         cat("{\"name\": ", json_quote(row.name), ", \"result\": ", json_quote(text_of(row.result)),
             ", \"by_node\": ", text(row.by_node), ", \"by_servers\": ", text(row.by_servers),
             ", \"can_be_forced\": ", text(row.can_be_forced()),
+            ", \"between_nodes\": ", text(row.traffic != nullptr),
             ", \"never_canonical\": ", json_quote(row.never_canonical), "}"));
   }
   return cat("[", join(items, ", "), "]");

@@ -142,8 +142,8 @@ std::string_view never_canonical(std::string_view name);
 const AlgorithmRow& shareable_sum();
 // Whether the algorithm adds in canonical order in this shape.
 bool is_canonical(Algorithm algorithm, const Shape& shape);
-// [{"name", "result", "by_node", "by_servers", "can_be_forced", "never_canonical"}], in the order
-// of the table.
+// [{"name", "result", "by_node", "by_servers", "can_be_forced", "between_nodes",
+// "never_canonical"}], in the order of the table.
 std::string algorithms_json();
 
 }  // namespace rdmacoll

@@ -15,6 +15,12 @@ def names() -> list[str]:
     return [AUTO, *(row["name"] for row in load().algorithms() if row["can_be_forced"])]
 
 
+def names_between_nodes() -> list[str]:
+    """ "auto", and those of these algorithms that it may choose between nodes. Raises ConfigError."""
+    rows = [row for row in load().algorithms() if row["can_be_forced"] and row["between_nodes"]]
+    return [AUTO, *(row["name"] for row in rows)]
+
+
 def algorithm(name: str) -> str:
     """One of these names. The library is loaded when the option is given."""
     try:

@@ -103,7 +103,7 @@ def at_least(worlds: Sequence[int], times: Sequence[float | None]) -> list[float
 @click.option(
     "--algorithms",
     type=algorithm_option.algorithms,
-    help="Algorithms, with commas. Default: auto, and all that can be forced.",
+    help="Algorithms, with commas. Default: auto, and all that it may choose between nodes.",
 )
 @click.option("--link", type=click.Choice(list(simulated.PRESETS)), default="10gbit", show_default=True)
 @click.option("--latency-us", type=float, help="The latency between nodes. Default: the preset's.")
@@ -179,7 +179,7 @@ def scale(
         gap_us=gap_us,
         bytes_per_us=rate,
     )
-    names = algorithms or algorithm_option.names()
+    names = algorithms or algorithm_option.names_between_nodes()
     training, shapes = gradients.MODELS[model]
     steps: dict[str, list[tuple[int, float]]] = {}
     for size in filter(None, sizes.split(",")):
