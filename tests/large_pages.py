@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "tests" / "large_pages.cc"
 TARGET = ROOT / "build" / "large_pages"
+OPTIONS = ("-std=c++20", "-O1", "-fPIC", "-shared")
 
 
 def large_pages() -> dict[str, str]:
@@ -21,6 +22,5 @@ def large_pages() -> dict[str, str]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.exists():
             compiler = os.environ.get("CXX", "c++")
-            command = [compiler, "-std=c++20", "-O1", "-fPIC", "-shared", str(SOURCE), "-o", str(library), "-ldl"]
-            subprocess.run(command, check=True)
+            subprocess.run([compiler, *OPTIONS, str(SOURCE), "-o", str(library), "-ldl"], check=True)
     return {"LD_PRELOAD": str(library)}
