@@ -7,8 +7,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := setup
 # Recipes share apt's and pip's locks. Installing and compiling run side by side by setup's own recipe.
 .NOTPARALLEL:
-.PHONY: setup system setup-rdma guest-kernel native suite suite-arm64 train test test-all test-rdma test-gpu peers wheel check-wheel \
-  docs clean
+.PHONY: setup system setup-rdma guest-kernel native suite suite-arm64 train test test-all test-rdma test-gpu peers wheel \
+  check-wheel docs clean
 
 NP ?= 2
 ARGS ?=

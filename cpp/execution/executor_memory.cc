@@ -11,7 +11,8 @@
 namespace rdmacoll {
 namespace {
 
-bool is_on_gpu(const Piece& piece) { return piece.gpu != kHost; }
+// For pieces of this rank, and of peers.
+constexpr auto is_on_gpu = [](const auto& piece) { return piece.gpu != kHost; };
 
 }  // namespace
 
@@ -93,7 +94,6 @@ void Executor::mark_widths(const Run& run, const Step& step, std::span<const Sli
 }
 
 Status Executor::look_at_views(const Run& run, const Step& step, StepMemory& memory) {
-  const auto is_on_gpu = [](const RemotePiece& piece) { return piece.gpu != kHost; };
   memory.job.views_gpu = false;
   const std::span<const Slice> sources = program_of(run).schedule.sources_of(step);
   if (step.to.space == Space::view) {
@@ -101,10 +101,10 @@ Status Executor::look_at_views(const Run& run, const Step& step, StepMemory& mem
     bool is_mapped = true;
     for (const RemotePiece& piece : run.views[step.to.slot].pieces) {
       memory.to.push_back({const_cast<std::byte*>(piece.mapped), piece.bytes, piece.gpu});
-      memory.job.views_gpu = memory.job.views_gpu || piece.gpu != kHost;
       is_mapped = is_mapped && piece.mapped != nullptr;
     }
     memory.job.to = memory.to;
+    memory.job.views_gpu = is_any_of(memory.to, is_on_gpu);
     const uint64_t expected = slice_bytes(run, step.to);
     if (!is_mapped || total_bytes(memory.to) != expected) {
       return {Code::failed, cat("a peer lends ", total_bytes(memory.to), " bytes",
