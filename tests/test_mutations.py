@@ -44,6 +44,7 @@ TESTS = {
     "late_reads": ("sim_tests", "*SuspendedRanks*"),
     "trials": ("sim_tests", "TrialsOfJobs*"),
     "gate": ("unit_tests", "AgreementOfRanks.bears_*"),
+    "schedules": ("unit_tests", "*EveryAlgorithm*"),
     "kernels": ("unit_tests", "CudaKernels*"),
     "cuda": ("unit_tests", "Cuda*:*/Cuda*-CudaKernels*"),
     "gpu_views": ("sim_tests", "*SharedGpus*"),
@@ -260,6 +261,7 @@ def test_there_are_planted_bugs() -> None:
     assert len(patches("agreement")) >= 5
     assert len(patches("trials")) >= 3
     assert len(patches("gate")) >= 6
+    assert len(patches("schedules")) >= 1
     assert len(patches("kernels")) >= 6
     assert len(patches("cuda")) >= 12
     assert len(patches("gpu_views")) >= 8
