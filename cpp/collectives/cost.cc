@@ -110,10 +110,12 @@ class TimedExecution {
           successors[after].push_back(static_cast<uint16_t>(i));
         }
         schedule.each_view(step, [this](uint16_t await) { ++unread[await]; });
+        if (step.lends) answers.emplace(step.to.slot, step.peer);
       }
     }
     std::vector<std::vector<uint16_t>> successors;
     std::vector<uint16_t> waits, unread;  // at the beginning of a segment
+    std::map<uint16_t, int> answers;      // by lent slot: the peer that writes its answer there
     std::array<Run, kSegmentsInFlight> runs;
     uint32_t begun = 0;
     uint32_t in_flight = 0;
@@ -209,28 +211,44 @@ class TimedExecution {
     return links_.step_us + bytes_of(step.to) / rate;
   }
 
-  // The place of a slice that the rank works on, within a single node.
-  MemoryPlace place_of(const Position& at, const Slice& slice) {
-    if (slice.space == Space::input || slice.space == Space::output) return MemoryPlace::caller;
-    if (slice.space != Space::view) return MemoryPlace::pool;
-    const Position& shown_by = run_of(at).shown_by[slice.slot];
-    const Space space = step_of(shown_by).to.space;
-    return space == Space::input || space == Space::output ? MemoryPlace::peer_caller
-                                                           : MemoryPlace::peer_pool;
+  static bool is_callers(const Slice& slice) {
+    return slice.space == Space::input || slice.space == Space::output;
+  }
+
+  // The rank whose cache has what a step reads there, within a single node. -1: this rank's.
+  int giver_of(const Position& at, const Slice& source) {
+    if (source.space == Space::view) return run_of(at).shown_by[source.slot].rank;
+    const std::map<uint16_t, int>& answers = ranks_[at.rank].answers;
+    const auto found = answers.find(source.slot);
+    return source.space == Space::scratch && found != answers.end() ? found->second : -1;
+  }
+
+  MemoryPlace source_of(const Position& at, const Slice& slice) {
+    if (is_callers(slice)) return MemoryPlace::caller;
+    if (giver_of(at, slice) < 0) return MemoryPlace::pool;
+    const bool is_view = slice.space == Space::view;
+    return is_view && is_callers(step_of(run_of(at).shown_by[slice.slot]).to)
+               ? MemoryPlace::peer_caller
+               : MemoryPlace::peer_pool;
+  }
+
+  MemoryPlace target_of(const Position& at, const Slice& slice) {
+    if (is_callers(slice)) return MemoryPlace::caller;
+    return giver_of(at, slice) < 0 ? MemoryPlace::pool : MemoryPlace::lent;
   }
 
   double node_us(const Position& at) {
     const Step& step = step_of(at);
     const std::span<const Slice> sources = schedules_[at.rank].sources_of(step);
-    const MemoryPlace to = place_of(at, step.to);
+    const MemoryPlace to = target_of(at, step.to);
     if (step.verb != Verb::reduce) {
       double bytes = 0;  // the sources all lie in one place, except for Bruck's algorithm
       for (const Slice& source : sources) bytes += bytes_of(source);
-      return node_cost_.copy_us(bytes, place_of(at, sources.front()), to);
+      return node_cost_.copy_us(bytes, source_of(at, sources.front()), to);
     }
     MemoryPlace own = MemoryPlace::pool, peer = MemoryPlace::pool;
     for (const Slice& source : sources)
-      (source.space == Space::view ? peer : own) = place_of(at, source);
+      (source.space == Space::view ? peer : own) = source_of(at, source);
     return node_cost_.reduce_us(bytes_of(step.to), own, peer, step.sources - 1, to);
   }
 
@@ -238,8 +256,8 @@ class TimedExecution {
   double handed(const Position& at, double time) {
     double done = 0;
     for (const Slice& source : schedules_[at.rank].sources_of(step_of(at))) {
-      if (source.space != Space::view || place_of(at, source) == MemoryPlace::peer_caller) continue;
-      double& free_from = caches_[run_of(at).shown_by[source.slot].rank];
+      if (source_of(at, source) != MemoryPlace::peer_pool) continue;
+      double& free_from = caches_[giver_of(at, source)];
       free_from = std::max(free_from, time) + node_cost_.handed_us(bytes_of(source));
       done = std::max(done, free_from);
     }

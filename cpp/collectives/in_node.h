@@ -24,9 +24,11 @@ class InNode {
   int depth() const { return std::bit_width(static_cast<unsigned>(ranks_)) - 1; }
   bool is_even() const { return facts_.is_even; }
   bool is_on_gpus() const { return facts_.on_gpus; }
+  bool stages_gpus() const { return facts_.stages_gpus; }
   bool is_in_place() const { return facts_.in_place; }
 
   double segment() const { return segment_; }
+  bool is_shown() const { return memory_.shows(segment_); }
   double part() const { return segment_ / ranks_; }
   // The length of a partial sum of so much data: 16-bit floats are added as float32.
   double partial(double bytes) const { return is_wide_ ? kWide * bytes : bytes; }
@@ -48,6 +50,10 @@ class InNode {
   double read(double bytes) const { return cost_.copy_us(bytes, peer_, MemoryPlace::caller); }
   double read_to_pool(double bytes) const {
     return cost_.copy_us(bytes, MemoryPlace::peer_pool, MemoryPlace::pool);
+  }
+  // Data or an answer is written to a lent slot.
+  double write_lent(double bytes) const {
+    return cost_.copy_us(bytes, MemoryPlace::caller, MemoryPlace::lent);
   }
   double unpack(double bytes) const {
     return cost_.copy_us(bytes, MemoryPlace::pool, MemoryPlace::caller);

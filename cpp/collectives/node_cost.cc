@@ -52,7 +52,11 @@ double NodeCost::beyond(MemoryPlace place) const {
 }
 
 double NodeCost::byte_us(const MemoryRate& rate, double share) const {
-  const double cached = (1 - share) / rate.cached;
+  return byte_us(rate, rate.cached, share);
+}
+
+double NodeCost::byte_us(const MemoryRate& rate, double cached_rate, double share) const {
+  const double cached = (1 - share) / cached_rate;
   if (share == 0) return cached;
   const double shared = in_shared_ == 0 ? 0 : in_shared_ / rate.shared;
   return cached + share * (shared + (1 - in_shared_) / rate.shared_by(ranks_));
@@ -67,7 +71,10 @@ double NodeCost::read_us(double bytes, double share) const {
 double NodeCost::copy_us(double bytes, MemoryPlace from, MemoryPlace to) const {
   const double share = (beyond(from) + beyond(to)) / 2;
   if (from == MemoryPlace::peer_caller) return memory_.step_us + read_us(bytes, share);
-  const double copied = bytes * byte_us(memory_.copy, share);
+  // The lines of a lent slot came here when this rank read it.
+  const MemoryRate& rate = memory_.copy;
+  const double copied =
+      bytes * byte_us(rate, to == MemoryPlace::lent ? rate.own : rate.cached, share);
   return memory_.step_us +
          (from == MemoryPlace::peer_pool ? std::max(copied, handed_us(bytes)) : copied);
 }

@@ -14,6 +14,7 @@ enum class MemoryPlace : uint8_t {
   pool,         // this rank's pool
   peer_pool,    // the pool of a peer, which this rank reads
   peer_caller,  // the caller's memory of a peer, which the kernel reads for this rank
+  lent,         // a slot of either rank's pool that both write in turn, after they have read it
 };
 
 // The costs for so many ranks at once, each with a core of its own in the result. Ranks that share
@@ -39,6 +40,7 @@ class NodeCost {
   double beyond(MemoryPlace place) const;
   // The time of each byte if `share` of the data lies beyond a rank's own cache.
   double byte_us(const MemoryRate& rate, double share) const;
+  double byte_us(const MemoryRate& rate, double cached, double share) const;
   double read_us(double bytes, double share) const;
 
   const NodeMemory& memory_;

@@ -1,7 +1,9 @@
+#include <limits>
 #include <vector>
 
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/in_node.h"
 
 namespace rdmacoll {
 
@@ -45,6 +47,20 @@ Schedule write_back_allreduce(const Shape& shape) {
 
 namespace {
 
+// Only data that is shown has slots to be lent. It is never read in place. Memory of GPUs has not
+// been measured.
+double write_back_in_node(const InNode& node) {
+  const bool has_slots = node.is_shown() && !node.is_in_place();
+  if (!has_slots || node.is_on_gpus() || node.stages_gpus()) {
+    return std::numeric_limits<double>::infinity();
+  }
+  const int peers = node.ranks() - 1;
+  const double part = node.part();
+  const double work = 2 * peers * node.write_lent(part) + node.messages(2 * peers, part) +
+                      node.sum(part, peers) + peers * node.read(part);
+  return node.time(work, node.round(peers, part) + node.round());
+}
+
 // Each rank's slots have less than a segment that it gives, and one that it takes between nodes.
 int places_of_slots(const Shape&) { return 2; }
 
@@ -54,6 +70,7 @@ extern constinit const AlgorithmRow write_back_row{.algorithm = Algorithm{24},
                                                    .name = "write_back",
                                                    .make = write_back_allreduce,
                                                    .result = AlgorithmRow::Result::sum,
+                                                   .cost_in_node = write_back_in_node,
                                                    .segments = Segments::stages,
                                                    .places = places_of_slots};
 

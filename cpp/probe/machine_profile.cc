@@ -154,6 +154,7 @@ LinkModel with_profile(LinkModel links, const MachineProfile& profile) {
     const double usual_all = rate.beyond * static_cast<double>(kUsual.busy_cores);
     const double usual_cores = rate.beyond_all / rate.beyond;
     scale(rate.shared, shared);
+    scale(rate.own, cached);
     rate.cached = scale_cached(rate.cached, cached);
     scale(rate.beyond, beyond);
     const auto cores = static_cast<double>(profile.busy_cores);

@@ -243,7 +243,7 @@ TEST_F(Decisions, data_that_ranks_share_on_gpus_is_cut_in_longer_segments) {
   for (const bool shares_gpus : {true, false}) {
     const auto other = log.form({.one_node = true, .gpus = shares_gpus});
     EXPECT_LE(other->decision.movement.segment_bytes, rules.segment_bytes_max);
-    EXPECT_EQ(other->decision.movement.algorithm, named::direct);
+    EXPECT_EQ(other->decision.movement.algorithm, shares_gpus ? named::write_back : named::direct);
   }
 }
 
