@@ -329,7 +329,7 @@ void Executor::end_segment(Slot& slot, Run& run) {
     }
     // At a server no step touches the callers' memory.
     if (!slot.batch.operations.empty()) end_of_caller_memory(slot);
-    give_place_back(run);
+    for (Run& other : slot.runs) give_place_back(other);
     slot.busy = false;
     return;
   }

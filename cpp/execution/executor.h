@@ -222,8 +222,8 @@ class Executor final : public ComputeSink {
   bool take_gpu_memory(Slot& slot);
   std::size_t take_gpu_memory(Slot& slot, std::size_t runs, uint64_t bytes);
   void drop_gpu_memory(Run& run);
-  // The next place for so many bytes of work memory, or null.
-  std::byte* take_place(Run& run, uint64_t bytes);
+  // A place for so many bytes of work memory, or null: the next one in turn, or one near by.
+  std::byte* take_place(Run& run, uint64_t bytes, bool in_turn);
   void give_place_back(Run& run);
   Status place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes);
   bool allocate_work(Run& run, uint64_t bytes);

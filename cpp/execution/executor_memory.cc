@@ -148,16 +148,17 @@ void Executor::close(const Lanes& lanes) {
   }
 }
 
-std::byte* Executor::take_place(Run& run, uint64_t bytes) {
+std::byte* Executor::take_place(Run& run, uint64_t bytes, bool in_turn) {
   const uint64_t room = places_.room() + kAwayFromArrays;
   if (places_memory_ == nullptr) {
-    if (!places_.fits(bytes) || pool_.used() + room > pool_.size() / 4) return nullptr;
+    const bool fits = in_turn ? places_.fits(bytes) : bytes <= places_.room();
+    if (!fits || pool_.used() + room > pool_.size() / 4) return nullptr;
     places_memory_ = pool_.allocate(room);
     if (places_memory_ == nullptr) return nullptr;
     pool_.touch(places_memory_, room);
     ++allocations_;
   }
-  run.place = places_.take(bytes);
+  run.place = in_turn ? places_.take(bytes) : places_.take_near(bytes);
   return run.place ? places_memory_ + kAwayFromArrays + *run.place : nullptr;
 }
 
@@ -165,15 +166,18 @@ void Executor::give_place_back(Run& run) {
   if (run.place) places_.give_back(*std::exchange(run.place, std::nullopt));
 }
 
-// Only batches of one segment take places in turn (places_in_turn.h), if the pool has room. Several
-// segments already use several places.
+// Batches of one segment take places in turn (places_in_turn.h), if the pool has room. Several
+// segments already use several places. A run whose slots are lent keeps its place for all its
+// segments.
 Status Executor::place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes) {
   if (run.gpu != kHost) {
     move_work(run, run.gpu_allocation);
     return {};
   }
-  if (program.has_peer_visible_writes && segments == 1 && bytes > 0) {
-    if (std::byte* const place = take_place(run, bytes)) {
+  if (run.place) return {};
+  const bool in_turn = program.has_peer_visible_writes && segments == 1;
+  if (bytes > 0 && (in_turn || program.lends)) {
+    if (std::byte* const place = take_place(run, bytes, in_turn)) {
       move_work(run, place);
       return {};
     }

@@ -9,20 +9,31 @@ namespace rdmacoll {
 std::optional<uint64_t> PlacesInTurn::take(uint64_t bytes) {
   if (!fits(bytes)) return std::nullopt;
   const uint64_t length = round_up(bytes, kAlignment);
-  uint64_t begin = next_;
-  for (bool has_turned = false;;) {
-    if (begin + length > room_) {
-      if (has_turned) return std::nullopt;
-      has_turned = true;
-      begin = 0;
-    }
+  std::optional<uint64_t> place = find(next_, length);
+  if (!place) place = find(0, length);
+  if (!place) return std::nullopt;
+  next_ = *place + length;
+  taken_.push_back({*place, next_});
+  return place;
+}
+
+std::optional<uint64_t> PlacesInTurn::take_near(uint64_t bytes) {
+  const uint64_t length = round_up(bytes, kAlignment);
+  if (next_near_ + length > room_ / kNearShare) next_near_ = 0;
+  const std::optional<uint64_t> place = find(next_near_, length);
+  if (!place) return std::nullopt;
+  next_near_ = *place + length;
+  taken_.push_back({*place, next_near_});
+  return place;
+}
+
+std::optional<uint64_t> PlacesInTurn::find(uint64_t begin, uint64_t length) const {
+  while (begin + length <= room_) {
     const Place* const other = in_the_way(begin, begin + length);
-    if (other == nullptr) break;
+    if (other == nullptr) return begin;
     begin = other->end;
   }
-  next_ = begin + length;
-  taken_.push_back({begin, next_});
-  return begin;
+  return std::nullopt;
 }
 
 void PlacesInTurn::give_back(uint64_t place) {

@@ -63,6 +63,7 @@ Program::Program(Schedule lowered, const SetMembers& members, bool calls_roll)
                     std::ranges::none_of(schedule.steps, [&](const Step& other) {
                       return looks_at(schedule, other, step.to);
                     });
+    lends = lends || step.lends;
     caller_steps += touches ? 1 : 0;
   }
   link_steps();

@@ -43,6 +43,7 @@ struct Program {
   std::vector<uint16_t> readers;  // by await step: the number of steps that read its view
   bool has_views = false;
   bool has_peer_visible_writes = false;  // a step writes work memory that a peer reads
+  bool lends = false;                    // a step lends work memory to a peer
   uint32_t caller_steps = 0;             // number of steps with `touches_caller`
   std::vector<bool> ends_there;          // by step: writes output that no other step reads
   struct Traffic {

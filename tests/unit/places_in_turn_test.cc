@@ -48,6 +48,31 @@ TEST(PlacesInTurn, long_memory_has_no_place) {
   EXPECT_EQ(PlacesInTurn(0).take(1), std::nullopt);
 }
 
+TEST(PlacesInTurn, near_ones_stay_in_a_small_part_of_the_room) {
+  PlacesInTurn places(kRoom);
+  const auto near = [&places](uint64_t bytes) {
+    const std::optional<uint64_t> place = places.take_near(bytes);
+    if (place) places.give_back(*place);
+    return place;
+  };
+  constexpr uint64_t kNear = kRoom / PlacesInTurn::kNearShare;
+  for (uint64_t turn = 0; turn < 3; ++turn) {
+    for (uint64_t at = 0; at < kNear; at += kNear / 4) EXPECT_EQ(near(kNear / 4), at);
+  }
+  for (const uint64_t bytes : {kNear, 3 * kNear, kRoom}) {
+    EXPECT_EQ(near(bytes), 0U);
+    EXPECT_EQ(near(bytes), 0U);
+  }
+  EXPECT_EQ(near(kRoom + 1), std::nullopt);
+  // Several at once go beyond that part.
+  EXPECT_EQ(places.take_near(kNear), 0U);
+  EXPECT_EQ(places.take_near(kNear), kNear);
+  EXPECT_EQ(places.take_near(8), 2 * kNear);
+  EXPECT_EQ(places.take(8), 2 * kNear + PlacesInTurn::kAlignment);
+  places.give_back(0);
+  EXPECT_EQ(places.take_near(kNear), 0U);
+}
+
 TEST(PlacesInTurn, taken_ones_are_passed_over) {
   PlacesInTurn places(4 * 4096);
   EXPECT_EQ(places.take(4096), 0U);
