@@ -9,7 +9,7 @@
 // Lent slots use a small part of the room. Their lines come back with the answer, so a place that
 // was used lately is best, whose lines are still in this rank's second-level cache. Only the
 // first-level caches should have lost them: some processors take longer to hand lines over from
-// there (docs/measurements/2026-11-30-a-second-kind-of-processor.md).
+// there (docs/measurements/2026-11-30-intel-xeon.md).
 // docs/measurements/2026-11-28-what-mechanisms-are-worth.md has the figures, and shows how to see
 // them.
 #pragma once

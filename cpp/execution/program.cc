@@ -21,8 +21,8 @@ bool looks_at(const Schedule& schedule, const Step& step, const Slice& output) {
   return std::ranges::any_of(schedule.sources_of(step), is_read);
 }
 
-// Whether peers read the slice, and no peer writes there. The lines of a lent slot come back to this
-// rank with the answer, so its next write does not wait for them.
+// Whether peers read the slice, and no peer writes there. The lines of a lent slot come back to
+// this rank with the answer, so its next write does not wait for them.
 bool is_shown(const Schedule& schedule, const Slice& slice) {
   return std::ranges::any_of(schedule.steps, [&](const Step& step) {
     return step.verb == Verb::publish && !step.lends && overlap(step.to, slice);

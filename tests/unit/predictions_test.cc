@@ -58,7 +58,7 @@ probe::MachineProfile near_cores() {
 }
 
 // Intel Xeon (family 6, model 167 by its hypervisor, 480 MiB of L3), two cores of a virtual machine
-// (docs/measurements/2026-11-30-second-kind-of-processor.md).
+// (docs/measurements/2026-11-30-intel-xeon.md).
 probe::MachineProfile intel_cores() {
   return {.cores = 2,
           .l2_bytes = 2 << 20,
@@ -126,8 +126,8 @@ constexpr Measured kNear[] = {
     {8, 8 << 10, 40.2, "one_shot"},
 };
 constexpr Measured kIntel[] = {
-    {2, 64 << 10, 7.3, "write_back"},  {2, 256 << 10, 26, "write_back"},
-    {2, 4 << 20, 735, "write_back"},   {2, 16 << 20, 3000, "write_back"},
+    {2, 64 << 10, 7.3, "write_back"},    {2, 256 << 10, 26, "write_back"},
+    {2, 4 << 20, 735, "write_back"},     {2, 16 << 20, 3000, "write_back"},
     {2, 64 << 20, 14'500, "write_back"}, {4, 64 << 10, 28, "write_back"},
     {4, 256 << 10, 104, "write_back"},
 };
