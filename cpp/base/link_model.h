@@ -23,12 +23,11 @@ struct MemoryRate {
   double beyond = 1;      // one rank, on data that no cache has, while the others are idle
   double beyond_all = 1;  // such data, all ranks of the node together
   double shared = 1;      // one rank, on data in NodeMemory's shared cache
-  double own = 1;         // one rank, on data in its caches whose lines no peer has
 
   // The rate beyond the caches of one of `ranks` that all work at once.
   double shared_by(int ranks) const { return std::min(beyond, beyond_all / std::max(1, ranks)); }
   MemoryRate divided_by(double ranks) const {
-    return {cached / ranks, beyond / ranks, beyond_all, shared / ranks, own / ranks};
+    return {cached / ranks, beyond / ranks, beyond_all, shared / ranks};
   }
   bool operator==(const MemoryRate&) const = default;
 };
@@ -54,11 +53,11 @@ struct NodeMemory {
   // known. It keeps a rank's own data that has left the cache of its core.
   uint64_t shared_cache_bytes = 0;
   int shared_cache_ranks = 1;
-  MemoryRate copy{
-      .cached = 75'000, .beyond = 24'000, .beyond_all = 192'000, .shared = 38'000, .own = 75'000};
+  MemoryRate copy{.cached = 75'000, .beyond = 24'000, .beyond_all = 192'000, .shared = 38'000};
   // For each source but the first.
-  MemoryRate reduce{
-      .cached = 51'000, .beyond = 16'000, .beyond_all = 128'000, .shared = 25'500, .own = 51'000};
+  MemoryRate reduce{.cached = 51'000, .beyond = 16'000, .beyond_all = 128'000, .shared = 25'500};
+  // A copy to a lent slot (MemoryPlace::lent) in a rank's caches. No peer has its lines.
+  double lent_bytes_per_us = 75'000;
   // One-copy reads of a peer's memory by the kernel (process_vm_readv).
   double read_call_us = 0.5;          // for each call
   double read_page_us = 0.17;         // for each page of 4 KiB, beside its bytes
@@ -106,6 +105,7 @@ struct NodeMemory {
     }
     each.copy = copy.divided_by(share);
     each.reduce = reduce.divided_by(share);
+    each.lent_bytes_per_us /= share;
     each.read_bytes_per_us /= share;
     return each;
   }

@@ -71,10 +71,8 @@ double NodeCost::read_us(double bytes, double share) const {
 double NodeCost::copy_us(double bytes, MemoryPlace from, MemoryPlace to) const {
   const double share = (beyond(from) + beyond(to)) / 2;
   if (from == MemoryPlace::peer_caller) return memory_.step_us + read_us(bytes, share);
-  // The lines of a lent slot came here when this rank read it.
-  const MemoryRate& rate = memory_.copy;
-  const double copied =
-      bytes * byte_us(rate, to == MemoryPlace::lent ? rate.own : rate.cached, share);
+  const double rate = to == MemoryPlace::lent ? memory_.lent_bytes_per_us : memory_.copy.cached;
+  const double copied = bytes * byte_us(memory_.copy, rate, share);
   return memory_.step_us +
          (from == MemoryPlace::peer_pool ? std::max(copied, handed_us(bytes)) : copied);
 }

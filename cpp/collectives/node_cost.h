@@ -14,7 +14,7 @@ enum class MemoryPlace : uint8_t {
   pool,         // this rank's pool
   peer_pool,    // the pool of a peer, which this rank reads
   peer_caller,  // the caller's memory of a peer, which the kernel reads for this rank
-  lent,         // a slot of either rank's pool that both write in turn, after they have read it
+  lent,         // a slot that two ranks write in turn, each after it has read what was there
 };
 
 // The costs for so many ranks at once, each with a core of its own in the result. Ranks that share

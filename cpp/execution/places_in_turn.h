@@ -10,6 +10,7 @@
 // was used lately is best, whose lines are still in this rank's second-level cache. Only the
 // first-level caches should have lost them: some processors take longer to hand lines over from
 // there (docs/measurements/2026-11-30-intel-xeon.md).
+//
 // docs/measurements/2026-11-28-what-mechanisms-are-worth.md has the figures, and shows how to see
 // them.
 #pragma once
@@ -25,7 +26,7 @@ class PlacesInTurn {
   static constexpr uint64_t kAlignment = 4096;
   // Longer work memory has no place here: there would be too few of them.
   static constexpr uint64_t kPlacesMin = 4;
-  // A sixteenth of a second-level cache, some two first-level caches, has the lent slots.
+  // Lent slots lie in this share of the room: some two first-level caches.
   static constexpr uint64_t kNearShare = 32;
 
   // `room`: the bytes of all places together.

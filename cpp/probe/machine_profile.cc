@@ -154,7 +154,6 @@ LinkModel with_profile(LinkModel links, const MachineProfile& profile) {
     const double usual_all = rate.beyond * static_cast<double>(kUsual.busy_cores);
     const double usual_cores = rate.beyond_all / rate.beyond;
     scale(rate.shared, shared);
-    scale(rate.own, cached);
     rate.cached = scale_cached(rate.cached, cached);
     scale(rate.beyond, beyond);
     const auto cores = static_cast<double>(profile.busy_cores);
@@ -184,6 +183,7 @@ LinkModel with_profile(LinkModel links, const MachineProfile& profile) {
              &Profile::copy_memory_all);
   scale_rate(memory.reduce, &Profile::sum_l2, &Profile::sum_l3, &Profile::sum_memory,
              &Profile::sum_memory_all);
+  scale(memory.lent_bytes_per_us, &Profile::copy_l2);
   scale(memory.switch_us, &Profile::switch_ns);
   scale(memory.read_call_us, &Profile::one_copy_call_ns);
   scale(memory.read_page_us, &Profile::one_copy_page_ns);

@@ -55,12 +55,13 @@ TEST(ChoiceInNode, follows_what_its_memory_costs) {
     return choose(Result::sum, tuning, {.ranks = ranks, .bytes = bytes}).algorithm;
   };
   EXPECT_EQ(chosen({}, 4, 64 << 10), named::write_back);
-  const MemoryRate slow_own{75'000, 24'000, 192'000, 38'000};
-  EXPECT_EQ(chosen({.copy = slow_own}, 4, 64 << 10), named::direct);
-  EXPECT_EQ(chosen({.round_us = 20, .copy = slow_own}, 4, 64 << 10), named::one_shot);
+  EXPECT_EQ(chosen({.lent_bytes_per_us = 10'000}, 4, 64 << 10), named::direct);
+  EXPECT_EQ(chosen({.round_us = 20, .lent_bytes_per_us = 10'000}, 4, 64 << 10), named::one_shot);
   EXPECT_EQ(chosen({}, 4, 8 << 10), named::one_shot);
-  EXPECT_EQ(chosen({.copy = {7500, 7500, 1e9}, .reduce = {5100, 5100, 1e9}}, 4, 8 << 10),
-            named::direct);
+  const NodeMemory slow{.copy = {7500, 7500, 1e9},
+                        .reduce = {5100, 5100, 1e9},
+                        .lent_bytes_per_us = 5000};
+  EXPECT_EQ(chosen(slow, 4, 8 << 10), named::direct);
 }
 
 // Sums that overwrite what peers read are packed first, so they are no way of reading in place.
