@@ -1,5 +1,8 @@
 #include "base/cgroup.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <fstream>
 #include <functional>
 
@@ -52,6 +55,14 @@ std::optional<GroupLimit> group_limit(const std::string& kind, const std::string
     if (stream >> value && value < (least ? least->value : kNoLimit)) least = {value, path};
   });
   return least;
+}
+
+uint64_t memory_limit_bytes(const std::string& root) {
+  const long pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
+  const uint64_t of_machine = pages > 0 && page > 0 ? static_cast<uint64_t>(pages) * page : 0;
+  const auto group = group_limit("memory", "memory.max", "memory.limit_in_bytes", root);
+  if (!group) return of_machine;
+  return of_machine == 0 ? group->value : std::min(of_machine, group->value);
 }
 
 std::optional<double> group_cores(const std::string& root) {

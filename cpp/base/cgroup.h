@@ -18,6 +18,10 @@ struct GroupLimit {
 std::optional<GroupLimit> group_limit(const std::string& kind, const std::string& file,
                                       const std::string& old_file, const std::string& root = "");
 
+// Returns the memory that this process may use: that of the machine, or the least limit of its
+// groups if that is less. 0: unknown.
+uint64_t memory_limit_bytes(const std::string& root = "");
+
 // Returns the time of how many cores the process's group, and all groups above it, may use. None:
 // there is no quota.
 std::optional<double> group_cores(const std::string& root = "");

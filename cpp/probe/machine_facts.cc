@@ -89,15 +89,6 @@ std::vector<int> permitted_cpus() {
   return permitted;
 }
 
-uint64_t memory_limit(const std::string& root) {
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long page = ::sysconf(_SC_PAGESIZE);
-  uint64_t least = pages > 0 && page > 0 ? static_cast<uint64_t>(pages) * page : 0;
-  const auto group = group_limit("memory", "memory.max", "memory.limit_in_bytes", root);
-  if (group && (least == 0 || group->value < least)) least = group->value;
-  return least;
-}
-
 }  // namespace
 
 std::string MachineFacts::key() const {
@@ -111,7 +102,7 @@ MachineFacts read_machine(std::vector<int> cpus, const std::string& root) {
                      .cpus = cpus.empty() ? permitted_cpus() : std::move(cpus),
                      .online = std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN))),
                      .quota = group_cores(root).value_or(0),
-                     .memory_limit = memory_limit(root)};
+                     .memory_limit = memory_limit_bytes(root)};
   const int cpu = facts.cpus.empty() ? 0 : facts.cpus.front();
   const std::string folder = cat(root, "/sys/devices/system/cpu/cpu", cpu);
   read_cache(folder + "/cache", facts);

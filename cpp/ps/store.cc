@@ -1,7 +1,5 @@
 #include "ps/store.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -27,11 +25,6 @@ bool is_zero(std::span<std::byte* const> slots, std::size_t bytes) {
 }
 
 }  // namespace
-
-uint64_t Store::physical_memory_bytes() {
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
 
 Status Store::find_rule(const std::string& text, RuleRef& rule) const {
   for (const Variable& variable : variables_) {
@@ -91,10 +84,11 @@ Status Store::declare_one(std::size_t index, const StoredSpec& spec, const RuleR
     has_memory = false;
   }
   if (!has_memory) {
-    return {Code::failed, cat("this server has no memory for variable ", spec.name, ": ",
-                              bytes_text(needed), " beside ", bytes_text(bytes_),
-                              " that it stores. Use more servers, or a machine "
-                              "with more memory.")};
+    return {Code::failed,
+            cat("this server has no memory for variable ", spec.name, ": ", bytes_text(needed),
+                " beside ", bytes_text(bytes_), " that it stores, of ", bytes_text(bytes_max_),
+                " that it may use. Use more servers, or a machine or container "
+                "with more memory.")};
   }
   bytes_ += needed;
   variables_.push_back(std::move(variable));

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cgroup.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/wire.h"
@@ -48,10 +49,9 @@ inline constexpr uint64_t kElementsAtOnce = 1u << 20;
 
 class Store {
  public:
-  // Refuses variables that would exceed `bytes_max`. A process with more memory than the machine
-  // has may be killed later without a message.
-  explicit Store(uint64_t bytes_max = physical_memory_bytes()) : bytes_max_(bytes_max) {}
-  static uint64_t physical_memory_bytes();
+  // Refuses variables that would exceed `bytes_max`. A process with more memory than the machine or
+  // its container has may be killed later without a message.
+  explicit Store(uint64_t bytes_max = memory_limit_bytes()) : bytes_max_(bytes_max) {}
 
   // Declares variables from number `first` on, with one rule. They are new, or known with the same
   // rule and specs; otherwise it returns a MismatchError. A refused declaration has no effect.

@@ -130,6 +130,16 @@ TEST_F(Machine, knows_containers_and_the_first_version_of_groups) {
   EXPECT_EQ(process_limits(root).group_limit, 256 * kMiB);
 }
 
+TEST_F(Machine, has_as_much_memory_as_its_groups_allow) {
+  const uint64_t of_machine = memory_limit_bytes(root);
+  EXPECT_GT(of_machine, 64 * kMiB);
+  put("/proc/self/cgroup", "0::/job\n");
+  put("/sys/fs/cgroup/job/memory.max", "67108864\n");
+  EXPECT_EQ(memory_limit_bytes(root), 64 * kMiB);
+  put("/sys/fs/cgroup/job/memory.max", cat(2 * of_machine, "\n"));
+  EXPECT_EQ(memory_limit_bytes(root), of_machine);
+}
+
 TEST_F(Machine, says_how_many_cores_its_groups_may_use) {
   EXPECT_EQ(group_cores(root), std::nullopt);
   put("/proc/self/cgroup", "0::/job/step\n");
