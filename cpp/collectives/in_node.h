@@ -28,7 +28,8 @@ class InNode {
   bool is_in_place() const { return facts_.in_place; }
 
   double segment() const { return segment_; }
-  bool is_shown() const { return memory_.shows(segment_); }
+  // Whether so much data is more than a message carries.
+  bool exceeds_message(double bytes) const { return memory_.shows(bytes); }
   double part() const { return segment_ / ranks_; }
   // The length of a partial sum of so much data: 16-bit floats are added as float32.
   double partial(double bytes) const { return is_wide_ ? kWide * bytes : bytes; }

@@ -47,10 +47,11 @@ Schedule write_back_allreduce(const Shape& shape) {
 
 namespace {
 
-// Only data that is shown has slots to be lent. It is never read in place. Memory of GPUs has not
-// been measured.
+// Slots are lent if data is shown, and not read in place. Parts that a message could carry are not
+// worth a slot (docs/measurements/2026-11-30-intel-xeon.md). Memory of GPUs has not been measured.
 double write_back_in_node(const InNode& node) {
-  const bool has_slots = node.is_shown() && !node.is_in_place();
+  const bool has_slots =
+      node.ranks() > 1 && node.exceeds_message(node.part()) && !node.is_in_place();
   if (!has_slots || node.is_on_gpus() || node.stages_gpus()) {
     return std::numeric_limits<double>::infinity();
   }
@@ -61,7 +62,7 @@ double write_back_in_node(const InNode& node) {
   return node.time(work, node.round(peers, part) + node.round());
 }
 
-// Each rank's slots have less than a segment that it gives, and one that it takes between nodes.
+// A rank gives less than a segment in slots. Between nodes it also takes less than one.
 int places_of_slots(const Shape&) { return 2; }
 
 }  // namespace

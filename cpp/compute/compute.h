@@ -39,7 +39,8 @@ struct ComputeJob {
   double factor = 1.0;
   uint64_t cookie = 0;
   bool past_cache = false;   // `to` is no source, and is not needed soon
-  bool shown = false;        // another rank reads `to` next
+  bool shown = false;        // another rank reads `to` next, and answers elsewhere
+  bool is_lent = false;      // another rank reads `to` next, and answers there or has asked there
   bool tries_writes = true;  // such writes may try other ways (StorePolicy)
   bool wide = false;         // `to` is float32 in a job of 16-bit floats: a partial sum
   bool mixes = false;        // `to` or an operand is wide, or `prescale` is not 1

@@ -66,6 +66,7 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
       may_be_on_gpu && (is_any_of(memory.to, is_on_gpu) || is_any_of(memory.sources, is_on_gpu));
   const std::size_t index = program.index_of(step);
   memory.job.shown = program.turns[index].is_peer_visible;
+  memory.job.is_lent = program.turns[index].writes_lent;
   memory.job.past_cache = program.ends_there[index] &&
                           run.recipe->layout.bytes() >= kStreamedBatchBytesMin &&
                           !run.recipe->layout.is_in_place();

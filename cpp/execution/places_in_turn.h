@@ -37,7 +37,7 @@ class PlacesInTurn {
   // Takes the next place for `bytes` bytes of work memory, at least one, and returns its offset.
   // Returns nothing if they do not fit, or if the places that are taken leave no room.
   std::optional<uint64_t> take(uint64_t bytes);
-  // The same near the begin of the room, for lent slots of any length.
+  // The same for lent slots near the begin of the room. They may be as long as the room.
   std::optional<uint64_t> take_near(uint64_t bytes);
   void give_back(uint64_t place);
 
@@ -52,7 +52,7 @@ class PlacesInTurn {
 
   uint64_t room_;
   uint64_t next_ = 0, next_near_ = 0;
-  std::vector<Place> taken_;  // few: one for each batch in flight
+  std::vector<Place> taken_;  // few: one for each batch in flight, or each of its segments
 };
 
 }  // namespace rdmacoll

@@ -21,11 +21,9 @@ bool looks_at(const Schedule& schedule, const Step& step, const Slice& output) {
   return std::ranges::any_of(schedule.sources_of(step), is_read);
 }
 
-// Whether peers read the slice, and no peer writes there. The lines of a lent slot come back to
-// this rank with the answer, so its next write does not wait for them.
-bool is_shown(const Schedule& schedule, const Slice& slice) {
+bool is_published(const Schedule& schedule, const Slice& slice, bool is_lent) {
   return std::ranges::any_of(schedule.steps, [&](const Step& step) {
-    return step.verb == Verb::publish && !step.lends && overlap(step.to, slice);
+    return step.verb == Verb::publish && step.lends == is_lent && overlap(step.to, slice);
   });
 }
 
@@ -56,7 +54,9 @@ Program::Program(Schedule lowered, const SetMembers& members, bool calls_roll)
     });
     turns[i].computes = computes(step.verb);
     turns[i].touches_caller = touches;
-    turns[i].is_peer_visible = computes(step.verb) && is_shown(schedule, step.to);
+    turns[i].is_peer_visible = computes(step.verb) && is_published(schedule, step.to, false);
+    turns[i].writes_lent = computes(step.verb) &&
+                           (step.to.space == Space::view || is_published(schedule, step.to, true));
     has_peer_visible_writes =
         has_peer_visible_writes || (turns[i].is_peer_visible && !is_callers(step.to));
     ends_there[i] = computes(step.verb) && step.to.space == Space::output &&

@@ -33,8 +33,9 @@ struct Program {
     // hear from a rank in a roll call.
     bool touches_caller = false;
     bool sends = false;
-    bool is_peer_visible = false;          // a peer reads the memory that this step writes
-    uint16_t per_segment = 0;              // number of transfers with its peer, in its direction
+    bool is_peer_visible = false;  // a peer reads what this step writes, and answers elsewhere
+    bool writes_lent = false;      // the step writes to a lent slot, of this rank or of a peer
+    uint16_t per_segment = 0;      // number of transfers with its peer, in its direction
     std::span<const uint16_t> successors;  // steps that wait for this one
   };
   std::vector<StepTraits> turns;  // by step
@@ -42,7 +43,7 @@ struct Program {
   std::vector<uint16_t> first;    // steps that wait for no other
   std::vector<uint16_t> readers;  // by await step: the number of steps that read its view
   bool has_views = false;
-  bool has_peer_visible_writes = false;  // a step writes work memory that a peer reads
+  bool has_peer_visible_writes = false;  // a step with is_peer_visible writes work memory
   bool lends = false;                    // a step lends work memory to a peer
   uint32_t caller_steps = 0;             // number of steps with `touches_caller`
   std::vector<bool> ends_there;          // by step: writes output that no other step reads

@@ -77,8 +77,16 @@ class NodeCompute final : public ModelledCompute {
   double quick_time_us(const ComputeJob& job) const {
     const auto bytes = static_cast<double>(total_bytes(job.to));
     if (bytes == 0) return 0;
-    const MemoryPlace to = place_of(job.to.front().data);
-    if (job.sources.size() == 1) return cost_.copy_us(bytes, place_of(job.sources[0]), to);
+    MemoryPlace to = place_of(job.to.front().data);
+    if (job.sources.size() == 1) {
+      // Lent slots: data or an answer goes there, or an answer is read.
+      MemoryPlace from = place_of(job.sources[0]);
+      if (to == MemoryPlace::peer_pool || (to == MemoryPlace::pool && !job.shown)) {
+        to = MemoryPlace::lent;
+      }
+      if (from == MemoryPlace::pool) from = MemoryPlace::peer_pool;
+      return cost_.copy_us(bytes, from, to);
+    }
     MemoryPlace own = MemoryPlace::caller, peer = MemoryPlace::pool;
     for (const Operand& operand : job.sources) {
       const MemoryPlace place = place_of(operand);

@@ -30,8 +30,12 @@ std::vector<Wrong> wrong_profiles() {
   const auto add = [&](const std::string& name, const auto& change) {
     change(all.emplace_back(Wrong{name, {}}).profile);
   };
-  add("copies are too dear", [](NodeMemory& memory) { scale(memory.copy, 1 / kFactor); });
-  add("copies are too cheap", [](NodeMemory& memory) { scale(memory.copy, kFactor); });
+  const auto scale_copies = [](NodeMemory& memory, double factor) {
+    scale(memory.copy, factor);
+    memory.lent_bytes_per_us *= factor;
+  };
+  add("copies are too dear", [&](NodeMemory& memory) { scale_copies(memory, 1 / kFactor); });
+  add("copies are too cheap", [&](NodeMemory& memory) { scale_copies(memory, kFactor); });
   add("sums are too dear", [](NodeMemory& memory) { scale(memory.reduce, 1 / kFactor); });
   add("sums are too cheap", [](NodeMemory& memory) { scale(memory.reduce, kFactor); });
   add("reads are too dear", [](NodeMemory& memory) { memory.read_page_us *= kFactor; });

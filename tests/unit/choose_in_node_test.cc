@@ -35,7 +35,8 @@ TEST(ChoiceInNode, is_close_to_the_measured_one) {
       } else if (bytes >= 256 << 10) {
         // With more ranks, more answers are written back than direct writes sums.
         const Algorithm algorithm = chosen(Result::sum);
-        EXPECT_TRUE(algorithm == named::direct || algorithm == named::write_back)
+        EXPECT_TRUE(algorithm == named::direct ||
+                    (algorithm == named::write_back && bytes < 1 << 20))
             << ranks << " " << bytes;
       }
       // Up to three ranks, a tree has one round too. No larger data was measured.
@@ -58,9 +59,8 @@ TEST(ChoiceInNode, follows_what_its_memory_costs) {
   EXPECT_EQ(chosen({.lent_bytes_per_us = 10'000}, 4, 64 << 10), named::direct);
   EXPECT_EQ(chosen({.round_us = 20, .lent_bytes_per_us = 10'000}, 4, 64 << 10), named::one_shot);
   EXPECT_EQ(chosen({}, 4, 8 << 10), named::one_shot);
-  const NodeMemory slow{.copy = {7500, 7500, 1e9},
-                        .reduce = {5100, 5100, 1e9},
-                        .lent_bytes_per_us = 5000};
+  const NodeMemory slow{
+      .copy = {7500, 7500, 1e9}, .reduce = {5100, 5100, 1e9}, .lent_bytes_per_us = 5000};
   EXPECT_EQ(chosen(slow, 4, 8 << 10), named::direct);
 }
 
@@ -85,10 +85,10 @@ TEST(ChoiceInNode, is_canonical_whatever_its_memory_costs) {
   for (int trial = 0; trial < 2000; ++trial) {
     Tuning tuning;
     NodeMemory& memory = tuning.links.memory;
-    for (double* value :
-         {&memory.round_us, &memory.message_us, &memory.step_us, &memory.line_us,
-          &memory.copy.cached, &memory.copy.beyond, &memory.copy.beyond_all, &memory.reduce.cached,
-          &memory.reduce.beyond, &memory.reduce.beyond_all, &memory.read_page_us}) {
+    for (double* value : {&memory.round_us, &memory.message_us, &memory.step_us, &memory.line_us,
+                          &memory.copy.cached, &memory.copy.beyond, &memory.copy.beyond_all,
+                          &memory.reduce.cached, &memory.reduce.beyond, &memory.reduce.beyond_all,
+                          &memory.lent_bytes_per_us, &memory.read_page_us}) {
       times(*value);
     }
     const int ranks = 2 + trial % 40;

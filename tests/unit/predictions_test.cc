@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "algorithm_names.h"
 #include "base/text.h"
 #include "collectives/choose.h"
 #include "collectives/cost.h"
@@ -84,16 +83,17 @@ struct Measured {
   uint64_t bytes;
   double us;
   std::string_view algorithm = "direct";
+  std::string_view chosen = "";  // another one, which was not measured in the same runs
 };
 constexpr Measured kFar[] = {
-    {2, 64 << 10, 8.1, "recursive_doubling"},
-    {2, 256 << 10, 25.9},
-    {2, 1 << 20, 86.4},
-    {2, 4 << 20, 352},
-    {2, 16 << 20, 1680},
-    {2, 64 << 20, 7627},
-    {4, 64 << 10, 39.3},
-    {4, 256 << 10, 84.4},
+    {2, 64 << 10, 8.1, "recursive_doubling", "write_back"},
+    {2, 256 << 10, 25.9, "direct", "write_back"},
+    {2, 1 << 20, 86.4, "direct", "write_back"},
+    {2, 4 << 20, 352, "direct", "write_back"},
+    {2, 16 << 20, 1680, "direct", "write_back"},
+    {2, 64 << 20, 7627, "direct", "write_back"},
+    {4, 64 << 10, 39.3, "direct", "write_back"},
+    {4, 256 << 10, 84.4, "direct", "write_back"},
     {4, 1 << 20, 282},
     {4, 4 << 20, 1390},
     {4, 16 << 20, 6084},
@@ -109,7 +109,7 @@ constexpr Measured kFar[] = {
     {8, 8 << 10, 50, "one_shot"},
 };
 constexpr Measured kNear[] = {
-    {2, 64 << 10, 6.6, "recursive_doubling"},
+    {2, 64 << 10, 6.6, "recursive_doubling", "write_back"},
     {2, 256 << 10, 17.3},
     {2, 1 << 20, 63},
     {2, 4 << 20, 301},
@@ -118,18 +118,25 @@ constexpr Measured kNear[] = {
     {4, 8, 5.7, "one_shot"},
     {4, 1 << 10, 6.6, "one_shot"},
     {4, 4 << 10, 8.9, "recursive_doubling"},
-    {4, 64 << 10, 28, "recursive_doubling"},
+    {4, 64 << 10, 28, "recursive_doubling", "write_back"},
     {4, 2 << 10, 6.9, "one_shot"},
     {4, 8 << 10, 10.5, "one_shot"},
     {8, 8, 18.7, "one_shot"},
     {8, 1 << 10, 22, "one_shot"},
     {8, 8 << 10, 40.2, "one_shot"},
 };
+// Sums of 1 MiB take longer (0.77 and 0.66): the model does not know which part of them leaves L2.
 constexpr Measured kIntel[] = {
-    {2, 64 << 10, 7.3, "write_back"},    {2, 256 << 10, 26, "write_back"},
-    {2, 4 << 20, 735, "write_back"},     {2, 16 << 20, 3000, "write_back"},
-    {2, 64 << 20, 14'500, "write_back"}, {4, 64 << 10, 28, "write_back"},
-    {4, 256 << 10, 104, "write_back"},
+    {2, 64 << 10, 8.2, "write_back"},
+    {2, 256 << 10, 27.2, "write_back"},
+    {2, 4 << 20, 703, "write_back"},
+    {2, 16 << 20, 2877, "write_back"},
+    {2, 64 << 20, 14'200, "write_back"},
+    {4, 64 << 10, 30.1, "write_back"},
+    {4, 256 << 10, 101, "write_back"},
+    {4, 4 << 20, 2125},
+    {4, 16 << 20, 9909},
+    {4, 64 << 20, 44'900},
 };
 // Predicted over measured time.
 constexpr double kLeast = 0.8, kMost = 1.25;
@@ -142,11 +149,9 @@ void expect_right(const probe::MachineProfile& profile, std::span<const Measured
     const Facts facts{.ranks = measured.ranks, .bytes = measured.bytes};
     const Choice choice = choose(AlgorithmRow::Result::sum, tuning, facts);
     const std::string what = cat(measured.ranks, " ranks, ", measured.bytes);
-    // This one takes less time on the AMD processor, too, but not in the same runs
-    // (docs/measurements/2026-11-29-orders-of-a-sum.md).
-    if (choice.algorithm != named::write_back) {
-      EXPECT_EQ(name_of(choice.algorithm), measured.algorithm) << what;
-    }
+    EXPECT_EQ(name_of(choice.algorithm),
+              measured.chosen.empty() ? measured.algorithm : measured.chosen)
+        << what;
     const Algorithm algorithm = algorithm_from(measured.algorithm).value();
     const std::vector<int> nodes = even_nodes(measured.ranks, 1);
     const auto schedules =
