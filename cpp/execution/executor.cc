@@ -63,6 +63,7 @@ Status Executor::start(const Lanes& lanes, uint64_t sequence, const OperationRef
 
 Status Executor::start(Slot& slot) {
   RC_ASSERT(!slot.busy);
+  RC_ASSERT(std::ranges::none_of(slot.runs, [](const Run& run) { return run.place.has_value(); }));
   ++batches_;
   slot.busy = true;
   slot.next_segment = 0;
