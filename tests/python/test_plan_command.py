@@ -191,7 +191,8 @@ def test_a_choice_that_is_not_the_cheapest_of_the_model_says_why(tmp_path, argum
 @pytest.mark.parametrize(
     ("operation", "ranks", "size", "chosen"),
     [
-        ("allreduce", "2", "64K", "recursive_doubling"),
+        ("allreduce", "2", "16K", "recursive_doubling"),
+        ("allreduce", "2", "64K", "write_back"),
         ("allreduce", "4", "8K", "one_shot"),
         ("allreduce", "8", "1M", "direct"),
         ("broadcast", "8", "1M", "flat_broadcast"),
