@@ -211,10 +211,6 @@ class TimedExecution {
     return links_.step_us + bytes_of(step.to) / rate;
   }
 
-  static bool is_callers(const Slice& slice) {
-    return slice.space == Space::input || slice.space == Space::output;
-  }
-
   // The rank whose cache has what a step reads there, within a single node. -1: this rank's.
   int giver_of(const Position& at, const Slice& source) {
     if (source.space == Space::view) return run_of(at).shown_by[source.slot].rank;

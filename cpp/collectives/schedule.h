@@ -49,6 +49,10 @@ struct Slice {
 };
 inline constexpr int kWide = 2;  // a wide slice has this many times the bytes
 inline int width(const Slice& slice) { return slice.wide ? kWide : 1; }
+// Whether the slice is one of the caller's tensors.
+inline bool is_callers(const Slice& slice) {
+  return slice.space == Space::input || slice.space == Space::output;
+}
 
 struct Step {
   Verb verb = Verb::copy;

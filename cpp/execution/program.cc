@@ -9,10 +9,6 @@
 namespace rdmacoll {
 namespace {
 
-bool is_callers(const Slice& slice) {
-  return slice.space == Space::input || slice.space == Space::output;
-}
-
 bool looks_at(const Schedule& schedule, const Step& step, const Slice& output) {
   const auto is_read = [&](const Slice& slice) {
     return slice.space == Space::output && slice.parts > 0 && overlap(slice, output);
