@@ -350,8 +350,7 @@ void Session::topology(int32_t out[6]) const {
 }
 
 std::string Session::metrics() {
-  const uint64_t wakeups = driver_->wakeups();
-  return driver_->inspect([wakeups](Engine& engine) { return engine.metrics_json(wakeups); });
+  return driver_->inspect([this](Engine& engine) { return engine.metrics_json(driver_->waits()); });
 }
 
 std::string Session::describe() {

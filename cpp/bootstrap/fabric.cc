@@ -255,6 +255,10 @@ Nanoseconds Fabric::next_deadline() const {
   return deadline;
 }
 
+void Fabric::show_core(int core, std::vector<int>& others) {
+  for (const auto& one : transports_) one->show_core(core, others);
+}
+
 void Fabric::fail(int peer) {
   const State state = peers_[peer].state;
   if (state == State::adopted || state == State::connected) peers_[peer].route->fail(peer);

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <optional>
 
 #include "base/event.h"
 #include "base/futex.h"
@@ -27,9 +28,6 @@ constexpr Nanoseconds kCallerTimeout = 20 * kMillisecond;
 constexpr Nanoseconds kBatonSpin = 20 * kMicrosecond;
 // While there is work, drive() checks its limits once in this many turns.
 constexpr uint32_t kTurnsPerLook = 16;
-// A thread that polls longer yields after each turn. The peer that it waits for, or the thread that
-// feeds this peer, may share its core.
-constexpr Nanoseconds kSpinAlone = 10 * kMicrosecond;
 // How long a failed start continues to inform other ranks, since some may not be connected yet.
 constexpr Nanoseconds kNewsLimit = 300 * kMillisecond;
 
@@ -43,13 +41,13 @@ void relax(bool yield) {
 
 }  // namespace
 
-Driver::Driver(Engine& engine, const Transport& transport, const Clock& clock,
-               DriverOptions options)
+Driver::Driver(Engine& engine, Transport& transport, const Clock& clock, DriverOptions options)
     : engine_(engine),
       transport_(transport),
       clock_(clock),
       options_(options),
-      spin_policy_(options.caller_spin) {}
+      spin_policy_(options.caller_spin),
+      own_core_(transport, clock) {}
 
 Driver::~Driver() { stop("", 0); }
 
@@ -302,6 +300,10 @@ template <typename Done>
 void Driver::drive(Done done, Limits& limits) {
   Nanoseconds idle_since = 0;
   Nanoseconds yielded_at = 0;  // when the last turn yielded the processor; 0: it did not
+  // Callers keep cores of their own. The other threads wait beside the training's, on whose cores
+  // they are woken.
+  const bool owns_core = !options_.yield && limits.idle == Idle::sleeps;
+  Nanoseconds looked_at = 0;  // in the wait since then, a core has been looked for
   ShortTimeSlice short_slice;
   uint32_t turns = 0;
   while (!done()) {
@@ -325,6 +327,9 @@ void Driver::drive(Done done, Limits& limits) {
     const Nanoseconds spin = learns ? spin_policy_.spin() : limits.spin;
     if (now - idle_since < (loses_core ? std::min(spin, kSpinAlone) : spin)) {
       const bool yields = options_.yield || now - idle_since > kSpinAlone;
+      if (yields && owns_core && std::exchange(looked_at, idle_since) != idle_since) {
+        own_core_.find();
+      }
       relax(yields);
       if (yields) yielded_at = now;
       continue;
@@ -332,6 +337,8 @@ void Driver::drive(Done done, Limits& limits) {
     if (limits.idle == Idle::returns) return;
     if (limits.gil != nullptr) limits.gil->begin();
     if (loses_core) short_slice.begin();
+    std::optional<OwnCore::Sleep> on_own_core;
+    if (owns_core && !loses_core) on_own_core.emplace(own_core_);
     if (fall_asleep()) {
       if (sleep(caller_epoll_, std::min(limits.deadline(), engine_.next_deadline()))) {
         silence_bell();

@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "engine/engine.h"
 #include "engine/gil_release.h"
+#include "transport/own_core.h"
 
 namespace rdmacoll {
 
@@ -38,7 +39,7 @@ struct DriverOptions {
 
 class Driver {
  public:
-  Driver(Engine& engine, const Transport& transport, const Clock& clock, DriverOptions options);
+  Driver(Engine& engine, Transport& transport, const Clock& clock, DriverOptions options);
   ~Driver();
 
   Status open();  // creates the descriptors
@@ -75,7 +76,10 @@ class Driver {
 
   // Asks the holder of the baton to print the engine's state to stderr. Async-signal-safe.
   void request_state();
-  uint64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
+  // Call inside inspect().
+  WaitCounters waits() const {
+    return {wakeups_.load(std::memory_order_relaxed), own_core_.moves()};
+  }
 
   // Leaves the world, waits at most `limit` for operations in flight, fails the rest, and ends the
   // engine thread.
@@ -147,11 +151,12 @@ class Driver {
   void silence_bell();
 
   Engine& engine_;
-  const Transport& transport_;
+  Transport& transport_;
   const Clock& clock_;
   DriverOptions options_;
   SpinPolicy spin_policy_;
   YieldCost yield_cost_;  // for callers that hold the baton
+  OwnCore own_core_;      // for the holder of the baton
   Fd wake_fd_;            // the bell of the thread that holds the baton
   // for the engine thread alone, since a caller could silence the bell before the thread is awake
   Fd thread_wake_fd_;

@@ -43,6 +43,11 @@ namespace rdmacoll {
 
 class ProcessSet;
 
+// How the threads of a rank have waited: how often they have slept, and moved to another core.
+struct WaitCounters {
+  uint64_t wakeups = 0, core_moves = 0;
+};
+
 struct EngineParts {
   World world;
   Config config;
@@ -138,7 +143,7 @@ class Engine final : public Sink, private SetHost {
   const Status& failure() const { return now_.failure; }
   // The failure that this rank has heard of while it left with its results, or ok().
   Status late_failure() const { return late_failure_ ? late_failure_->status : Status(); }
-  std::string metrics_json(uint64_t wakeups) const;  // `wakeups`: how often the driver has slept
+  std::string metrics_json(const WaitCounters& waits) const;
   std::string state() const;
   const World& world() const { return world_; }
   SetTotals totals() const;  // sums over all sets

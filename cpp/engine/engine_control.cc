@@ -155,7 +155,7 @@ bool Engine::retry_outbox() {
 
 // ---- metrics and state ----
 
-std::string Engine::metrics_json(uint64_t wakeups) const {
+std::string Engine::metrics_json(const WaitCounters& waits) const {
   const SetTotals sums = totals();
   const Transport::Counters wire = transport_.counters();
   const GpuCounters gpus = executor_.compute().gpu_counters();
@@ -196,7 +196,8 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
                      field("results_shared", sums.shared),
                      field("batches_in_place", sums.in_place),
                      field("process_sets", sets_.size()),
-                     field("wakeups", wakeups),
+                     field("wakeups", waits.wakeups),
+                     field("core_moves", waits.core_moves),
                      field("connections", wire.connections),
                      field("doorbells", wire.doorbells),
                      field("operations", operations_),

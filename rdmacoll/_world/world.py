@@ -378,6 +378,7 @@ def metrics() -> dict[str, int | float]:
     - `bytes_direct_sent`, `bytes_direct_received`: bytes that NICs read from memory of GPUs, and wrote there
     - `results_shared`: sums that the node stores once
     - `batches_in_place`: batches for which ranks of the node may read each other's arrays (one-copy reads)
+    - `core_moves`: how often a caller has left the core of another rank that waited there, too
     - `communication_s`: the sum of `communication_waiting_s`, for late ranks, and `communication_moving_s`
     """
     engine = current()

@@ -39,7 +39,7 @@ class RdmaEngines : public testing::Test {
     return operation;
   }
   uint64_t metric(int rank, std::string_view name) const {
-    const std::string metrics = engines_[rank]->metrics_json(0);
+    const std::string metrics = engines_[rank]->metrics_json({});
     const std::string key = cat("\"", name, "\": ");
     const std::size_t at = metrics.find(key);
     return at == std::string::npos ? 0 : std::stoull(metrics.substr(at + key.size()));

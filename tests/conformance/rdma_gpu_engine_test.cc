@@ -43,7 +43,7 @@ class RdmaGpuEngines : public testing::Test, protected GpuEngineRanks {
   }
 
   uint64_t metric(int rank, std::string_view name) const {
-    const std::string metrics = engines_[rank]->metrics_json(0);
+    const std::string metrics = engines_[rank]->metrics_json({});
     const std::string key = cat("\"", name, "\": ");
     const std::size_t at = metrics.find(key);
     EXPECT_NE(at, std::string::npos) << name;

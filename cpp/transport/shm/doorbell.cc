@@ -1,5 +1,7 @@
 #include "transport/shm/doorbell.h"
 
+#include <sched.h>
+
 #include <cerrno>
 
 #include "base/event.h"
@@ -28,6 +30,10 @@ bool Doorbell::disarm() {
 
 void Doorbell::drain() { silence(event_); }
 
+void Doorbell::show_core(int core) {
+  shared()->core.store(static_cast<uint32_t>(core) + 1, std::memory_order_relaxed);
+}
+
 Status Bell::open(Fd event, Fd page) {
   RC_RETURN_IF_ERROR(check_shared(page.get(), kDoorbellBytes));
   RC_RETURN_IF_ERROR(map_shared(page.get(), kDoorbellBytes, mapping_));
@@ -44,6 +50,12 @@ bool Bell::ring() {
   if (shared()->asleep.exchange(0, std::memory_order_seq_cst) == 0) return false;
   rdmacoll::ring(event_);
   return true;
+}
+
+// A peer may write anything.
+int Bell::core() const {
+  const uint32_t shown = shared()->core.load(std::memory_order_relaxed);
+  return shown <= CPU_SETSIZE ? static_cast<int>(shown) - 1 : -1;
 }
 
 }  // namespace rdmacoll::shm

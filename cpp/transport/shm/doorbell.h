@@ -29,9 +29,11 @@
 
 namespace rdmacoll::shm {
 
-// The flag has a page of its own, which all local peers can write.
+// A page of its own, which all local peers can write.
 struct DoorbellPage {
   alignas(128) std::atomic<uint32_t> asleep;
+  // One more than the core on which the rank has waited last, or 0. Only the rank writes it.
+  alignas(128) std::atomic<uint32_t> core;
 };
 inline constexpr std::size_t kDoorbellBytes = 4096;
 static_assert(sizeof(DoorbellPage) <= kDoorbellBytes);
@@ -47,6 +49,7 @@ class Doorbell {
   // Returns true if the doorbell was armed. The sleeper then is awake, or has given up sleeping.
   bool disarm();
   void drain();  // empties the eventfd
+  void show_core(int core);
 
  private:
   DoorbellPage* shared() const { return reinterpret_cast<DoorbellPage*>(mapping_.data()); }
@@ -57,12 +60,14 @@ class Doorbell {
   bool armed_ = false;
 };
 
-// A peer's doorbell. Both calls return whether they made a system call.
+// A peer's doorbell. The calls that ring return whether they made a system call.
 class Bell {
  public:
   Status open(Fd event, Fd page);
   bool ring_if_asleep();  // reads the flag without a fence
   bool ring();            // rings if the peer sleeps
+  // The core on which the peer has waited last. -1: it has shown none.
+  int core() const;
 
  private:
   DoorbellPage* shared() const { return reinterpret_cast<DoorbellPage*>(mapping_.data()); }

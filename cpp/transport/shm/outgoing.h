@@ -73,6 +73,7 @@ class Outgoing {
   // Returns true if the peer has nothing left to read and we have nothing left to write.
   bool finished() const;
   void ring_bell();
+  int core_of_peer() const { return bell_.core(); }
 
  private:
   void ring_behind_fence();

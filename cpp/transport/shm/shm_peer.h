@@ -47,6 +47,7 @@ class ShmPeer {
   int rank() const { return rank_; }
   bool one_copy() const { return remote_.one_copy(); }
   PeerPool pool() const { return remote_.pool(); }
+  int core() const { return outgoing_.core_of_peer(); }
 
   Outgoing& outgoing() { return outgoing_; }
   Incoming& incoming() { return incoming_; }

@@ -220,6 +220,14 @@ Nanoseconds ShmTransport::next_deadline() const {
   return deadline;
 }
 
+void ShmTransport::show_core(int core, std::vector<int>& others) {
+  doorbell_.show_core(core);
+  for (const ShmPeer* peer : live_) {
+    const int other = peer->connected() ? peer->core() : -1;
+    if (other >= 0) others.push_back(other);
+  }
+}
+
 void ShmTransport::fail(int peer) {
   RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
   ShmPeer* found = peers_[static_cast<std::size_t>(peer)].get();

@@ -59,6 +59,7 @@ class ShmTransport final : public SocketTransport {
   bool arm() override;
   int wait_handle() const override { return epoll_.get(); }
   Nanoseconds next_deadline() const override;
+  void show_core(int core, std::vector<int>& others) override;
   void fail(int peer) override;
   bool needs_poll() const override;
   bool flushed() const override;
