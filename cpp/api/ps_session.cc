@@ -70,7 +70,6 @@ Status PsSession::open(Fabric& host, int rank, int size, int servers,
                         .host = &host};
   RC_RETURN_IF_ERROR(
       Fabric::open(std::move(options), *opened->pool_, opened->clock_, opened->fabric_));
-  opened->own_core_.emplace(*opened->fabric_, opened->clock_);
   opened->bell_ = make_event();
   if (!opened->bell_) return system_error("eventfd", errno);
   session = std::move(opened);
@@ -216,12 +215,9 @@ Status PsSession::serve_until(std::unique_lock<std::mutex>& hold, Nanoseconds de
       wait.moved(now);
     } else if (wait.should_sleep(now) || yield_cost_.is_high(now)) {
       if (yield_cost_.is_high(now)) short_slice.begin();
-      std::optional<OwnCore::Sleep> on_own_core;
-      if (!yield_cost_.is_high(now)) on_own_core.emplace(*own_core_);
       sleep(hold, deadline);
       wait.slept();
     } else {
-      if (wait.becomes_long(now)) own_core_->find();
       sched_yield();
       yield_cost_.yielded(now, clock_.now());
     }
@@ -307,12 +303,9 @@ Status PsSession::wait(const Call& call, Nanoseconds timeout) {
       break;
     } else if (wait.should_sleep(now) || yield_cost_.is_high(now)) {
       if (yield_cost_.is_high(now)) short_slice.begin();
-      std::optional<OwnCore::Sleep> on_own_core;
-      if (!yield_cost_.is_high(now)) on_own_core.emplace(*own_core_);
       sleep(hold, deadline);
       wait.slept();
     } else {
-      if (wait.becomes_long(now)) own_core_->find();
       hold.unlock();
       sched_yield();
       hold.lock();

@@ -21,7 +21,6 @@
 #include "memory/pool.h"
 #include "ps/client.h"
 #include "ps/server.h"
-#include "transport/own_core.h"
 
 namespace rdmacoll::ps {
 
@@ -123,7 +122,6 @@ class PsSession {
   int waiting_ = 0;
   SpinPolicy spin_policy_{kSpin};
   YieldCost yield_cost_;
-  std::optional<OwnCore> own_core_;
   int sleeping_ = 0;          // number of threads in poll(), which only the bell can wake
   bool was_stepped_ = false;  // a caller has stepped it since the thread last looked
   bool ends_ = false;

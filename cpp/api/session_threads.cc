@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "api/session.h"
+#include "bootstrap/numa.h"
 #include "compute/inline.h"
 #include "compute/workers.h"
 
@@ -52,6 +53,9 @@ DriverOptions Session::driver_options(const Oversubscription& oversubscription, 
     options.caller_spin = options.yield ? kSpinOversubscribed : kSpinInNode;
   }
   if (shares) options.thread_spin = 0;
+  for (const auto& [node, cpus] : read_numa_table("/sys/devices/system/node")) {
+    options.numa_nodes.push_back(cpus);
+  }
   if (config_.spin_us) {
     options.caller_spin = static_cast<Nanoseconds>(*config_.spin_us * kMicrosecond);
     options.op_spin = options.thread_spin = options.gpu_spin = options.caller_spin;

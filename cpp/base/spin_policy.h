@@ -15,10 +15,6 @@
 
 namespace rdmacoll {
 
-// A thread that polls longer yields after each turn. The peer that it waits for, or the thread that
-// feeds this peer, may share its core.
-inline constexpr Nanoseconds kSpinAlone = 10 * kMicrosecond;
-
 class SpinPolicy {
  public:
   explicit SpinPolicy(Nanoseconds most) : most_(most), spin_(most) {}
@@ -43,22 +39,19 @@ class SpinPolicy {
 // a short slice (time_slice.h) is woken earlier.
 class YieldCost {
  public:
-  // `slice`: a yield that takes longer has lost the core.
-  explicit YieldCost(Nanoseconds slice = 200 * kMicrosecond) : slice_(slice) {}
-
   void yielded(Nanoseconds began, Nanoseconds ended) {
-    const bool has_lost = ended - began > slice_;
+    const bool has_lost = ended - began > kSlice;
     memory_ = has_lost ? std::min(2 * memory_, kMemoryMost) : kMemoryLeast;
     if (has_lost) high_until_ = ended + memory_;
   }
   bool is_high(Nanoseconds now) const { return now < high_until_; }
 
  private:
+  static constexpr Nanoseconds kSlice = 200 * kMicrosecond;
   // The next yield tries again after this time, which doubles while yields lose the core.
   static constexpr Nanoseconds kMemoryLeast = 10 * kMillisecond;
   static constexpr Nanoseconds kMemoryMost = kSecond;
 
-  const Nanoseconds slice_;
   Nanoseconds memory_ = kMemoryLeast;
   Nanoseconds high_until_ = 0;
 };
@@ -72,11 +65,6 @@ class Wait {
   void moved(Nanoseconds now) {
     if (std::exchange(has_slept_, false)) policy_.slept(now - moved_at_);
     moved_at_ = now;
-    is_long_ = false;
-  }
-  // Returns true once in a wait that takes longer than a peer that is polling needs to answer.
-  bool becomes_long(Nanoseconds now) {
-    return now - moved_at_ > kSpinAlone && !std::exchange(is_long_, true);
   }
   bool should_sleep(Nanoseconds now) const { return now - moved_at_ > policy_.spin(); }
   void slept() { has_slept_ = true; }
@@ -85,7 +73,6 @@ class Wait {
   SpinPolicy& policy_;
   Nanoseconds moved_at_;
   bool has_slept_ = false;  // since moved_at_
-  bool is_long_ = false;
 };
 
 }  // namespace rdmacoll

@@ -28,6 +28,9 @@ constexpr Nanoseconds kCallerTimeout = 20 * kMillisecond;
 constexpr Nanoseconds kBatonSpin = 20 * kMicrosecond;
 // While there is work, drive() checks its limits once in this many turns.
 constexpr uint32_t kTurnsPerLook = 16;
+// A thread that polls longer yields after each turn. The peer that it waits for, or the thread that
+// feeds this peer, may share its core.
+constexpr Nanoseconds kSpinAlone = 10 * kMicrosecond;
 // How long a failed start continues to inform other ranks, since some may not be connected yet.
 constexpr Nanoseconds kNewsLimit = 300 * kMillisecond;
 
@@ -47,7 +50,7 @@ Driver::Driver(Engine& engine, Transport& transport, const Clock& clock, DriverO
       clock_(clock),
       options_(options),
       spin_policy_(options.caller_spin),
-      own_core_(transport, clock) {}
+      own_core_(transport, clock, options.numa_nodes) {}
 
 Driver::~Driver() { stop("", 0); }
 
@@ -72,6 +75,7 @@ Status Driver::connect(Nanoseconds timeout) {
   const Hold hold(*this);
   drive([this] { return engine_.started() || !engine_.start_failure().ok(); },
         {.timeout = timeout, .spin = options_.caller_spin, .insists = true});
+  own_core_.leave();  // later calls may wait elsewhere, or never
   const Status failure = engine_.start_failure();
   if (failure.ok()) return engine_.started() ? Status() : Status::busy();
   // The engine thread may not run yet, so this thread sends the news.
@@ -338,7 +342,10 @@ void Driver::drive(Done done, Limits& limits) {
     if (limits.gil != nullptr) limits.gil->begin();
     if (loses_core) short_slice.begin();
     std::optional<OwnCore::Sleep> on_own_core;
-    if (owns_core && !loses_core) on_own_core.emplace(own_core_);
+    if (owns_core && !yield_cost_.is_high(now)) {
+      on_own_core.emplace(own_core_);
+      if (on_own_core->is_bound()) short_slice.begin();  // another thread may have this core then
+    }
     if (fall_asleep()) {
       if (sleep(caller_epoll_, std::min(limits.deadline(), engine_.next_deadline()))) {
         silence_bell();

@@ -35,6 +35,7 @@ struct DriverOptions {
   Nanoseconds op_spin = 100 * kMicrosecond;
   // There are more ranks than cores: a polling thread yields after each turn.
   bool yield = false;
+  std::vector<std::vector<int>> numa_nodes = {};  // the cores of each one; empty: unknown
 };
 
 class Driver {

@@ -12,22 +12,27 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/spin_policy.h"
 #include "transport/transport.h"
 
 namespace rdmacoll {
 
-// All calls come from the thread that waits for peers. Its affinity is the same after each of them.
+// The peers are those that share memory with this rank. Threads use it in turn: the one that waits
+// has the transport.
 class OwnCore {
  public:
-  OwnCore(Transport& transport, const Clock& clock) : transport_(transport), clock_(clock) {}
+  // `numa_nodes`: the cores of each one. A thread that moves stays on its node if it can.
+  OwnCore(Transport& transport, const Clock& clock, std::vector<std::vector<int>> numa_nodes)
+      : transport_(transport), clock_(clock), numa_nodes_(std::move(numa_nodes)) {}
 
   // Call it once in a wait that takes long. If a peer has waited on this thread's core last, the
-  // thread moves to a core on which no peer has.
+  // thread moves to a core on which no peer has. Its affinity stays.
   void find();
+  // Shows peers that this rank waits nowhere.
+  void leave();
   uint64_t moves() const { return moves_; }
 
-  // A sleep from which the thread wakes on no core of a peer.
+  // A sleep from which the thread wakes on no core of a peer, if peers leave one. Afterwards it has
+  // the affinity of before, unless another thread has changed it meanwhile.
   class Sleep {
    public:
     explicit Sleep(OwnCore& own_core);
@@ -35,19 +40,23 @@ class OwnCore {
     Sleep(const Sleep&) = delete;
     Sleep& operator=(const Sleep&) = delete;
 
+    bool is_bound() const { return is_bound_; }
+
    private:
     bool is_bound_ = false;
-    cpu_set_t allowed_ = {};
+    cpu_set_t allowed_ = {}, bound_ = {};
   };
 
  private:
   bool is_taken(int core);
-  bool bind(cpu_set_t& allowed) const;
+  bool bind(int core, cpu_set_t& allowed, cpu_set_t& bound);
 
   Transport& transport_;
   const Clock& clock_;
-  std::vector<int> taken_;             // the cores of peers
-  YieldCost move_cost_{kMillisecond};  // a move to a core that others use takes their time slice
+  const std::vector<std::vector<int>> numa_nodes_;
+  std::vector<int> taken_;  // the cores of peers
+  bool is_refused_ = false;
+  Nanoseconds rests_until_ = 0;
   uint64_t moves_ = 0;
 };
 

@@ -170,8 +170,8 @@ class Transport {
   // The next time at which poll() must run even if nothing arrives (heartbeats).
   virtual Nanoseconds next_deadline() const = 0;
 
-  // Tells the ranks of this node that this one waits on `core`. Adds to `others` the cores on which
-  // they have waited last.
+  // Tells the ranks of this node that this one waits on `core`; -1: on none. Adds to `others` the
+  // cores on which they have waited last.
   virtual void show_core(int /*core*/, std::vector<int>& /*others*/) {}
 
   // Stops talking to the peer. peer_failed is not reported for it afterwards.

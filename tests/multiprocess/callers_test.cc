@@ -2,7 +2,6 @@
 // has given the engine up.
 #include <gtest/gtest.h>
 #include <pthread.h>
-#include <sched.h>
 
 #include <array>
 #include <atomic>
@@ -10,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "bootstrap/numa.h"
 #include "multiprocess/local_world.h"
 
 namespace rdmacoll {
@@ -87,35 +85,6 @@ TEST(Callers, who_asks_for_metrics_meanwhile_gets_them) {
   });
   ended = true;
   asker.join();
-}
-
-// Both ranks begin on one core each time, until one has moved.
-TEST(Callers, that_wait_for_each_other_on_one_core_part) {
-  const std::vector<int> cores = allowed_cpus();
-  LocalWorld world(2, "");
-  if (HasFatalFailure()) return;
-  const auto allow = [](const std::vector<int>& allowed) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (const int core : allowed) CPU_SET(core, &set);
-    ASSERT_EQ(::sched_setaffinity(0, sizeof set, &set), 0);
-  };
-  std::atomic<int> moved = 0;
-  world.each([&](int rank) {
-    std::vector<float> values(1 << 16, 1.f);
-    for (int turn = 0; turn < 300; ++turn) {
-      allow({cores.front()});
-      ASSERT_TRUE(run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values)).ok());
-      allow(cores);
-      for (int i = 0; i < 10; ++i) {
-        ASSERT_TRUE(run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values)).ok());
-      }
-      ASSERT_EQ(allowed_cpus(), cores);
-    }
-    const std::string metrics = world.rank(rank).metrics();
-    moved += metrics.find("\"core_moves\": 0,") == std::string::npos;
-  });
-  EXPECT_EQ(moved > 0, cores.size() > 1);
 }
 
 TEST(Callers, that_wait_do_not_overtake_what_they_have_submitted_before) {

@@ -31,7 +31,12 @@ bool Doorbell::disarm() {
 void Doorbell::drain() { silence(event_); }
 
 void Doorbell::show_core(int core) {
-  shared()->core.store(static_cast<uint32_t>(core) + 1, std::memory_order_relaxed);
+  const uint32_t shown = static_cast<uint32_t>(core + 1);
+  // Peers keep a copy of the line while it stays the same.
+  std::atomic<uint32_t>& word = shared()->core;
+  if (word.load(std::memory_order_relaxed) != shown) {
+    word.store(shown, std::memory_order_relaxed);
+  }
 }
 
 Status Bell::open(Fd event, Fd page) {
