@@ -53,7 +53,7 @@ DriverOptions Session::driver_options(const Oversubscription& oversubscription, 
     options.caller_spin = options.yield ? kSpinOversubscribed : kSpinInNode;
   }
   if (shares) options.thread_spin = 0;
-  for (const auto& [node, cpus] : read_numa_table("/sys/devices/system/node")) {
+  for (const auto& [node, cpus] : read_numa_table(kNumaFolder)) {
     options.numa_nodes.push_back(cpus);
   }
   if (config_.spin_us) {

@@ -99,7 +99,7 @@ Status Fabric::listen() {
            .pid = ::getpid(),
            .node_key = this_node_key(),
            .cpus = cpu_list_text(cpus),
-           .numa_node = numa_node_of(read_numa_table("/sys/devices/system/node"), cpus),
+           .numa_node = numa_node_of(read_numa_table(kNumaFolder), cpus),
            .uid = ::geteuid(),
            .unix_name = listener_->unix_name(),
            .tcp = shares_listener ? options_.host->card_.tcp : listener_->tcp(),

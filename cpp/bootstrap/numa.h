@@ -12,11 +12,13 @@ namespace rdmacoll {
 // By number: the CPUs near the node's memory, ascending.
 using NumaTable = std::map<int, std::vector<int>>;
 
+inline constexpr const char* kNumaFolder = "/sys/devices/system/node";
+
 // Parses an ascending list in the kernel's form: "0-3,8,10-11". Empty if `text` is something else.
 std::vector<int> parse_cpu_list(std::string_view text);
 // Writes ascending numbers in the kernel's form.
 std::string cpu_list_text(const std::vector<int>& cpus);
-// Reads the nodes and their CPUs. `root` is /sys/devices/system/node, or in tests a folder like it.
+// Reads the nodes and their CPUs. `root` is kNumaFolder, or in tests a folder like it.
 // Nodes without CPUs are left out. Empty: the kernel says nothing.
 NumaTable read_numa_table(const std::string& root);
 // The node that has all CPUs that a process may run on; -1: there is none.

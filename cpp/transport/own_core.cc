@@ -33,9 +33,8 @@ bool OwnCore::bind(int core, cpu_set_t& allowed, cpu_set_t& bound) {
   // The kernel refuses if it has more processors than the set has places.
   if (taken_.empty() || is_refused_) return false;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
-  const cpu_set_t taken = set_of(taken_);
-  CPU_AND(&bound, &allowed, &taken);
-  CPU_XOR(&bound, &allowed, &bound);
+  bound = allowed;
+  for (const int taken : taken_) CPU_CLR(taken, &bound);
   if (CPU_COUNT(&bound) == 0 || CPU_EQUAL(&bound, &allowed)) return false;
   for (const std::vector<int>& node : numa_nodes_) {
     if (std::ranges::find(node, core) == node.end()) continue;

@@ -1,12 +1,12 @@
 // Ranks that wait for each other leave the same core.
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <atomic>
 #include <chrono>
 #include <string>
 #include <vector>
 
+#include "allow_cores.h"
 #include "bootstrap/numa.h"
 #include "multiprocess/local_world.h"
 
@@ -19,12 +19,6 @@ TEST(RanksOnOneCore, part) {
   if (cores.size() < 2) return;  // there is no other core
   LocalWorld world(2, "");
   if (HasFatalFailure()) return;
-  const auto allow = [](const std::vector<int>& allowed) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (const int core : allowed) CPU_SET(core, &set);
-    ASSERT_EQ(::sched_setaffinity(0, sizeof set, &set), 0);
-  };
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   std::atomic<int> ranks_moved = 0;
   world.each([&](int rank) {
@@ -32,9 +26,9 @@ TEST(RanksOnOneCore, part) {
     std::vector<float> values(1 << 16, 1.f);
     std::vector<float> has_moved(1, 0.f);
     while (has_moved.front() == 0) {
-      allow({cores.front()});
+      allow_cores({cores.front()});
       ASSERT_TRUE(run(session, in_place(Kind::allreduce, Dtype::float32, values)).ok());
-      allow(cores);
+      allow_cores(cores);
       for (int i = 0; i < 10; ++i) {
         ASSERT_TRUE(run(session, in_place(Kind::allreduce, Dtype::float32, values)).ok());
       }
