@@ -1,4 +1,5 @@
-"""Compares all installed libraries in one run, turn by turn, for numbers of ranks, links and sizes."""
+"""Compares all installed libraries in one run, turn by turn, for collectives, numbers of ranks, links and
+sizes."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from rdmacoll.benchmarks.hosts import Hosts
 from rdmacoll.benchmarks.judge import Row, best_plain, compared
 from rdmacoll.benchmarks.libraries import LIBRARIES, HostLayout, Library, is_other_build
 from rdmacoll.benchmarks.team import Team, TeamError
+from rdmacoll.benchmarks.team_rank.kinds import KINDS
 from rdmacoll.benchmarks.turns import Cell, Rules, Task
 
 PREPARED_BYTES_MAX = 16 << 10  # below this size numpy's plain calls are measured beside the prepared ones
@@ -31,9 +33,11 @@ MACHINE = "machine"  # as a link: the ranks share this machine's memory
 @dataclass(frozen=True)
 class ComparisonRequest:
     """The measurement that is requested. links: "machine", or Gbit/s between two hosts. seconds: the limit
-    of the run. build: the tree of another build."""
+    of the run. build: the tree of another build. inputs: "written" or "kept", as `rdmacoll bench compare`
+    has it."""
 
     libraries: Sequence[str]
+    collectives: Sequence[str]
     ranks: Sequence[int]
     links: Sequence[str]
     sizes: Sequence[int]
@@ -41,16 +45,17 @@ class ComparisonRequest:
     rules: Rules
     seconds: float
     build: Path | None = None
+    inputs: str = "kept"
 
 
-def title_of(ranks: int, link: str) -> str:
+def title_of(collective: str, ranks: int, link: str) -> str:
     """The title of a part of the comparison.
 
-    >>> title_of(2, "machine"), title_of(4, "10")
-    ('2 ranks on one machine', '4 ranks on two hosts, 10 Gbit/s')
+    >>> title_of("gather", 2, "machine"), title_of("allreduce", 4, "10")
+    ('gather, 2 ranks on one machine', 'allreduce, 4 ranks on two hosts, 10 Gbit/s')
     """
     location = "on one machine" if link == MACHINE else f"on two hosts, {link} Gbit/s"
-    return f"{counted(ranks, 'rank')} {location}"
+    return f"{collective}, {counted(ranks, 'rank')} {location}"
 
 
 def cable_of(part: dict[str, Any]) -> str:
@@ -121,7 +126,7 @@ def teams_of(
 
 
 class Comparison(BenchmarkRun):
-    """The allreduce of all installed libraries."""
+    """The collectives of all installed libraries."""
 
     def __init__(self, request: ComparisonRequest, write: Callable[[str], None]) -> None:
         super().__init__(request.rules, request.seconds, write)
@@ -129,15 +134,11 @@ class Comparison(BenchmarkRun):
 
     def run(self, each: Callable[[Part], None]) -> None:
         """Measures all parts. `each` is called with every completed part."""
-        requested = itertools.product(self._request.ranks, self._request.links)
-        self._take(
-            ((title_of(*layout), functools.partial(self._part, *layout)) for layout in requested), each
-        )
+        requested = itertools.product(self._request.collectives, self._request.ranks, self._request.links)
+        self._take(((title_of(*part), functools.partial(self._part, *part)) for part in requested), each)
 
-    def _part(self, ranks: int, link: str) -> Part:
-        names = [
-            name for name in self._request.libraries if name != ("stream" if link == MACHINE else "memory")
-        ]
+    def _part(self, collective: str, ranks: int, link: str) -> Part:
+        names = [name for name in self._request.libraries if _takes_part(name, collective, link)]
         with (
             tempfile.TemporaryDirectory(prefix="hosts-") as folder,
             layout_of(ranks, link, Path(folder)) as (layout, facts),
@@ -150,31 +151,35 @@ class Comparison(BenchmarkRun):
             ) as teams,
         ):
             versions = {team.library.name: team.facts for team in teams}
-            part = {"ranks": ranks, "link": link, **facts, "libraries": versions, "rows": []}
-            for number, size in enumerate(self._request.sizes):
-                remaining = ", ".join(map(bytes_text, self._request.sizes[number:]))
-                if self._is_out_of_time(f"{title_of(ranks, link)}: {remaining}"):
+            named = {"collective": collective, "ranks": ranks, "link": link}
+            part = {**named, **facts, "libraries": versions, "rows": []}
+            sizes = _sizes_of(collective, self._request.sizes, ranks)
+            for number, size in enumerate(sizes):
+                remaining = ", ".join(map(bytes_text, sizes[number:]))
+                if self._is_out_of_time(f"{title_of(collective, ranks, link)}: {remaining}"):
                     break
-                part["rows"].append(self._row(teams, size))
+                part["rows"].append(self._row(teams, collective, size))
                 self._write(f"  {bytes_text(size)} done")
             return part
 
-    def _row(self, teams: list[Team], size: int) -> Row:
+    def _row(self, teams: list[Team], collective: str, size: int) -> Row:
         participants = [team for team in teams if team.library.name != "memory" or size >= MEMORY_BYTES_MIN]
-        cells = self._cells(teams, participants, size, "prepared")
+        cells = self._cells(teams, participants, collective, size, "prepared")
         row = compared(size, cells)
         plain: dict[str, Cell] = {}
         if size < PREPARED_BYTES_MAX:
             numpy = [team for team in teams if team.library.group == "numpy"]
-            cells_of_plain = self._cells(teams, numpy, size, "plain")
+            cells_of_plain = self._cells(teams, numpy, collective, size, "plain")
             row["best_plain"] = best_plain(cells_of_plain)
             plain = {f"{name} plain": cell for name, cell in cells_of_plain.items()}
             row["time_us"].update({name: cell.summary() for name, cell in plain.items()})
         row["builds"] = ratios_to_build({**cells, **plain})
         return row
 
-    def _cells(self, teams: list[Team], chosen: list[Team], size: int, variant: str) -> dict[str, Cell]:
-        work = {"what": "allreduce", "bytes": size, "variant": variant}
+    def _cells(
+        self, teams: list[Team], chosen: list[Team], collective: str, size: int, variant: str
+    ) -> dict[str, Cell]:
+        work = {"what": collective, "bytes": size, "variant": variant, "inputs": self._request.inputs}
         remaining = list(chosen)
         cells = self._turns.take(
             remaining, {team.library.name: Task(team.library.name, work) for team in chosen}
@@ -183,10 +188,29 @@ class Comparison(BenchmarkRun):
         return cells
 
 
+def _takes_part(name: str, collective: str, link: str) -> bool:
+    """Whether a library takes part. Operations of TensorFlow and the limits are measured for an allreduce
+    alone."""
+    if name == ("stream" if link == MACHINE else "memory"):
+        return False
+    return collective == "allreduce" or LIBRARIES[name].group == "numpy"
+
+
+def _sizes_of(collective: str, sizes: Sequence[int], ranks: int) -> list[int]:
+    """The sizes, as multiples of float32. If the collective cuts its data among the ranks, each has as much.
+
+    >>> _sizes_of("allreduce", [9], 4), _sizes_of("gather", [8, 16, 40], 4)
+    ([8], [16, 32])
+    """
+    unit = 4 * (ranks if KINDS[collective].is_cut else 1)
+    return list(dict.fromkeys(max(unit, size - size % unit) for size in sizes))
+
+
 def settings_of(request: ComparisonRequest) -> dict[str, Any]:
     """The settings of the run, for JSON."""
     rules = replace(request.rules)
     return {
+        "inputs": request.inputs,
         "turns": rules.turns,
         "burst_s": rules.burst_s,
         "foreign_share_max": rules.foreign,

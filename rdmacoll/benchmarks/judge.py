@@ -70,16 +70,18 @@ def _bypasses_link(size: int, cell: Cell, cells: Mapping[str, Cell]) -> bool:
     return size >= BYPASS_BYTES_MIN and "stream" in cells and ratio(cells["stream"], cell) > BYPASS_RATIO
 
 
-def goal_of(size: int, group: str, *, is_link: bool) -> float:
+def goal_of(size: int, group: str, collective: str, *, is_link: bool) -> float:
     """The goal at this size: how many times as fast as the best peer rdmacoll has to be."""
     if is_link:
         return LINK_GOAL
+    if collective != "allreduce":
+        return 1.0
     if group == "tensorflow":
         return OP_SPEEDUP_GOAL if size <= 8 else 1.0
     return SPEEDUP_GOAL if size >= SPEEDUP_FROM_BYTES else 1.0
 
 
-def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
+def missed(rows: Sequence[Row], gigabits: float | None = None, collective: str = "allreduce") -> list[str]:
     """A sentence for each missed goal, with the measured value. gigabits: the rate of the link in Gbit/s,
     if there is one. A link of at most 1 Gbit/s has to be filled as plain TCP fills it. The processors
     cannot fill a faster one."""
@@ -102,7 +104,7 @@ def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
                 f"goal is {LINK_PERCENT:g} %"
             )
         for group, best in row["best"].items():
-            goal = goal_of(row["bytes"], group, is_link=gigabits is not None)
+            goal = goal_of(row["bytes"], group, collective, is_link=gigabits is not None)
             if best["ratio"] < goal:
                 found.append(
                     f"{bytes_text(row['bytes'])}: {LIBRARIES[OURS[group]].title} is {best['ratio']:.2f} "

@@ -28,7 +28,7 @@ def draw(found: Mapping[str, Any]) -> Any:
             _curve(times, part, name, lambda row, name=name: row["time_us"].get(name, {}).get("median"))
             if name not in OURS.values():
                 _curve(ratios, part, name, lambda row, name=name: row["ratio"].get(name))
-        times.set(title=title_of(part["ranks"], part["link"]), yscale="log", ylabel="µs")
+        times.set(title=title_of(part["collective"], part["ranks"], part["link"]), yscale="log", ylabel="µs")
         ratios.axhline(1.0, color="black", linewidth=1)
         ratios.set(yscale="log", ylabel="time of the peer / ours", xlabel="bytes")
         ratios.yaxis.set_major_formatter("{x:g}")
@@ -38,7 +38,7 @@ def draw(found: Mapping[str, Any]) -> Any:
             axes.set_xticks(_TICKS, _TICK_LABELS)
             axes.grid(alpha=0.3)
             lines |= dict(zip(*axes.get_legend_handles_labels()[::-1]))
-    figure.suptitle(f"allreduce, float32, {found['cores']} cores, {found['processor']}")
+    figure.suptitle(f"float32, {found['cores']} cores, {found['processor']}")
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize="small")
     return figure
 

@@ -13,10 +13,11 @@ from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._world import world
 from rdmacoll.benchmarks import judge
 from rdmacoll.benchmarks.machine import machine_line
+from rdmacoll.benchmarks.team_rank.kinds import KINDS, Kind
 from rdmacoll.cli import bench_memory, measure
-from rdmacoll.cli.bench_kinds import KINDS, Kind
 from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.report import Findings, command, note_world_of_one, parse_bytes, print_line
+from rdmacoll.cli.rules_options import takes_inputs
 
 _PEER_TURNS_MIN = 7
 # The MPI's name in MPI_Get_library_version.
@@ -85,8 +86,8 @@ def _peer_names(text: str) -> list[str]:
     return names
 
 
-_OF_ROOTS = """The root moves on with each call, on both sides. So a time lasts until the result is there:
-        with one root, an MPI's root would run ahead of ranks that have not begun.
+_OF_ROOTS = """With --inputs kept the root moves on with each call, on both sides. So a time lasts until the
+        result is there: with one root, an MPI's root would run ahead of ranks that have not begun.
 
         """
 
@@ -100,6 +101,7 @@ class _Options:
     burst: float
     peers: str
     calls: str
+    inputs: str
     memory: str
 
 
@@ -138,6 +140,7 @@ def _command(kind: Kind) -> click.Command:
         show_default=True,
         help="prepared: calls look their arrays up beforehand, ours and mpi4py's. plain: in each call.",
     )
+    @takes_inputs
     @click.option(
         "--memory",
         type=click.Choice(bench_memory.NAMES),
@@ -185,7 +188,13 @@ def _measured(kind: Kind, options: _Options) -> Findings:
     for count in _counts(kind, sizes, ranks):
         size = count * _DTYPE.itemsize
         cells = measure.interleaved(
-            contestants, kind, count, memory, turns=options.turns, burst_s=options.burst
+            contestants,
+            kind,
+            count,
+            memory,
+            turns=options.turns,
+            burst_s=options.burst,
+            is_written=options.inputs == "written",
         )
         row = _row(kind, size, cells[0], ranks)
         row.update(transport=transport, peers={}, ratio={})
@@ -211,6 +220,7 @@ def _measured(kind: Kind, options: _Options) -> Findings:
         "settings": {
             "memory": options.memory,
             "calls": options.calls,
+            "inputs": options.inputs,
             "turns": options.turns,
             "burst_s": options.burst,
         },

@@ -26,11 +26,12 @@ from rdmacoll.benchmarks.compare import (
 from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS, other_build
 from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.benchmarks.rpc.libraries import PEERS as RPC_PEERS, libraries
+from rdmacoll.benchmarks.team_rank.kinds import KINDS
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.bench_pair import sizes_of
 from rdmacoll.cli.report import Findings, command, print_line, print_rows
-from rdmacoll.cli.rules_options import takes_build, takes_rules
+from rdmacoll.cli.rules_options import takes_build, takes_inputs, takes_rules
 
 SIZES = "8,64,512,1K,4K,16K,64K,256K,1M,4M,16M,64M,256M"
 
@@ -73,6 +74,9 @@ def refuse_launched() -> None:
 
 
 @click.command("compare")
+@click.option(
+    "--collectives", default="allreduce", show_default=True, help=f"all, or some of {', '.join(KINDS)}."
+)
 @click.option("--peers", default="all", show_default=True, help=f"all, or some of {', '.join(PEERS)}.")
 @click.option("--ours", default="all", show_default=True, help=f"all, or some of {', '.join(OURS.values())}.")
 @click.option("--sizes", default=SIZES, show_default=True, help="Sizes in bytes: 8, 8:1M, 8,1M:4M.")
@@ -83,6 +87,7 @@ def refuse_launched() -> None:
     show_default=True,
     help="The links: machine, or Gbit/s between two hosts.",
 )
+@takes_inputs
 @takes_build
 @takes_rules
 @click.option("--seconds", default=3600.0, show_default=True, help="The limit of the whole run, in seconds.")
@@ -90,22 +95,25 @@ def refuse_launched() -> None:
 @command("bench compare")
 def compare(
     *,
+    collectives: str,
     peers: str,
     ours: str,
     sizes: str,
     ranks: str,
     links: str,
+    inputs: str,
     build: Path | None,
     rules: Rules,
     seconds: float,
     plot: str | None,
 ) -> Findings:
-    """Allreduce beside every peer that is installed, turn by turn in one run. Starts all ranks itself.
+    """Collectives beside every peer that is installed, turn by turn in one run. Starts all ranks itself.
 
-    Float32 sums, in place with numpy, as operations with TensorFlow. While one library measures, the ranks
-    of all others are stopped. Times are medians in microseconds; a ratio is time of the peer / our time,
-    the median over the turns: above 1 we are faster. Bursts in which others had the processor are
-    measured again; (L) marks where that did not help.
+    Float32 arrays of numpy. An allreduce works in place, and TensorFlow's operations are measured, too. The
+    size of others is the larger one of a rank's input and output. While one library measures, the ranks of
+    all others are stopped. Times are medians in microseconds; a ratio is time of the peer / our time, the
+    median over the turns: above 1 we are faster. Bursts in which others had the processor are measured
+    again; (L) marks where that did not help.
     """
     refuse_launched()
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
@@ -118,13 +126,15 @@ def compare(
     libraries += [other_build(name) for name in own] if build is not None else []
     request = ComparisonRequest(
         [name for name in LIBRARIES if name in libraries or LIBRARIES[name].group == "limit"],
+        names_of(collectives, list(KINDS), "--collectives"),
         numbers,
         links_of(links, numbers),
-        [max(4, size - size % 4) for size in sizes_of(sizes)],
+        sizes_of(sizes),
         bootstrap.cache_folder(),
         rules,
         seconds,
         build,
+        inputs,
     )
     print_line(machine_line())
     comparison = Comparison(request, lambda text: click.echo(text, err=True))
@@ -143,7 +153,7 @@ def compare(
         **machine,
         "settings": settings_of(request),
         "parts": comparison.parts,
-        "missed": {title_of(part["ranks"], part["link"]): _missed(part) for part in comparison.parts},
+        "missed": {_title(part): _missed(part) for part in comparison.parts},
         "left_out": comparison.left_out,
         "wrong": wrong,
     }
@@ -154,8 +164,12 @@ def compare(
     return found
 
 
+def _title(part: dict[str, Any]) -> str:
+    return title_of(part["collective"], part["ranks"], part["link"])
+
+
 def _print_part(part: dict[str, Any]) -> None:
-    print_line(f"\n{title_of(part['ranks'], part['link'])}{cable_of(part)}")
+    print_line(f"\n{_title(part)}{cable_of(part)}")
     print_rows(judge.table(part["rows"]))
     if part["link"] != MACHINE:
         print_rows(judge.cores_table(part["rows"]))
@@ -169,7 +183,8 @@ def _ratios(part: dict[str, Any]) -> list[builds.Ratio]:
 
 
 def _missed(part: dict[str, Any]) -> list[str]:
-    return judge.missed(part["rows"], None if part["link"] == MACHINE else float(part["link"]))
+    gigabits = None if part["link"] == MACHINE else float(part["link"])
+    return judge.missed(part["rows"], gigabits, part["collective"])
 
 
 @click.command("peers")

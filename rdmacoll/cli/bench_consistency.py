@@ -13,16 +13,17 @@ from rdmacoll import engine
 from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._world import world
 from rdmacoll.benchmarks import judge
+from rdmacoll.benchmarks.team_rank.kinds import KINDS, Kind, RankOfWorld, Run
+from rdmacoll.benchmarks.team_rank.values import Array
 from rdmacoll.cli import measure
 from rdmacoll.cli.bench import sizes_from
-from rdmacoll.cli.bench_kinds import KINDS, Array, Kind, RankOfWorld, Run
 from rdmacoll.cli.report import Findings, command, note_world_of_one, print_line
 from rdmacoll.engine.operators import Sum
 
 PIECES = 8
 
 
-def _grouped(input_array: Array, _: RankOfWorld) -> Run:
+def _grouped(engine: Any, input_array: Array, _: RankOfWorld) -> Run:
     pieces = np.split(input_array, PIECES)
 
     def run() -> Array:
@@ -32,7 +33,7 @@ def _grouped(input_array: Array, _: RankOfWorld) -> Run:
     return run
 
 
-def _singles(input_array: Array, _: RankOfWorld) -> Run:
+def _singles(engine: Any, input_array: Array, _: RankOfWorld) -> Run:
     pieces = np.split(input_array, PIECES)
 
     def run() -> Array:
@@ -97,4 +98,4 @@ def consistency(*, minimum: str, maximum: str, turns: int, burst: float) -> Find
 
 def _entry(kind: Kind, count: int) -> measure.Entry:
     input_array = np.empty(kind.input_elements(count, measure.rank_of_world()), np.float32)
-    return measure.Entry(kind, [kind.ours(input_array, measure.rank_of_world())], input_array)
+    return measure.Entry(kind, [kind.ours(engine, input_array, measure.rank_of_world())], input_array)

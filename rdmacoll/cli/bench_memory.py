@@ -8,7 +8,7 @@ from typing import Any, Callable, Protocol
 import numpy as np
 
 from rdmacoll import engine
-from rdmacoll.cli.bench_kinds import Array
+from rdmacoll.benchmarks.team_rank.values import Array
 from rdmacoll.cli.device_memory import gpu_of_rank, run_until_gpus_are_ready
 
 NAMES = ("numpy", "engine", "cuda")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Callable, Protocol
 
 import numpy as np
 
 from rdmacoll import engine
 from rdmacoll._start import bootstrap
 from rdmacoll._world import world
-from rdmacoll.benchmarks.team_rank.values import fill
-from rdmacoll.cli.bench_kinds import Array, Kind, RankOfWorld, Run
+from rdmacoll.benchmarks.team_rank.kinds import Kind, RankOfWorld, Run, wrong_values
+from rdmacoll.benchmarks.team_rank.values import Array, fill
 from rdmacoll.cli.bench_memory import HostMemory, Memory
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import Max, Sum
@@ -31,6 +31,9 @@ class Contestant(Protocol):
     def prepare(self, kind: Kind, input_array: Array, count: int, place: RankOfWorld) -> Run:
         """A call whose input is `input_array`. count: the size in elements."""
 
+    def barrier(self) -> Callable[[], object]:
+        """A call that waits for all ranks."""
+
 
 class OurContestant:
     """This library, through prepared or plain calls."""
@@ -43,7 +46,11 @@ class OurContestant:
 
     def prepare(self, kind: Kind, input_array: Array, count: int, place: RankOfWorld) -> Run:
         """The call. A prepared one looks its arrays up beforehand, as the peers' calls do."""
-        return (kind.plain if self._is_plain else kind.ours)(input_array, place)
+        return (kind.plain if self._is_plain else kind.ours)(engine, input_array, place)
+
+    def barrier(self) -> Callable[[], object]:
+        """The prepared barrier."""
+        return engine.prepare_barrier()
 
 
 class MpiContestant:
@@ -67,6 +74,11 @@ class MpiContestant:
         """The call. Unless calls are plain, its buffers name their datatype, so that mpi4py does not search
         for it."""
         return kind.mpi(self._mpi, input_array, count, place, not self._is_plain)
+
+    def barrier(self) -> Callable[[], object]:
+        """MPI_Barrier."""
+        found: Callable[[], object] = self._mpi.COMM_WORLD.Barrier
+        return found
 
 
 def rank_of_world(root: int = 0) -> RankOfWorld:
@@ -92,13 +104,9 @@ def check(entry: Entry, turn: int) -> int:
         fill(values[-1], rank, turn)
     entry.memory.put(entry.input_array, values[world.rank()])
     root = turn % len(entry.runs)
-    return _differ(entry.memory.get(entry.runs[root]()), entry.kind.expected(values, rank_of_world(root)))
-
-
-def _differ(got: Array | None, expected: Array | None) -> int:
-    if got is None or expected is None or got.shape != expected.shape:
-        return int(got is not None or expected is not None)
-    return int(np.count_nonzero(got != expected))
+    return wrong_values(
+        entry.memory.get(entry.runs[root]()), entry.kind.expected(values, rank_of_world(root))
+    )
 
 
 def _slowest(seconds: float) -> float:
@@ -109,15 +117,37 @@ def timed(entry: Entry, calls: int) -> tuple[float, int]:
     """Times a burst of calls on zeros, which must stay zeros. The root moves on with each call. Returns
     (seconds per call at the slowest rank, wrong values on this rank)."""
     entry.memory.put(entry.input_array, 0.0)
-    result = None
     engine.barrier()
+    seconds, result = (_in_a_row if entry.barrier is None else _written)(entry, calls)
+    values = entry.memory.get(result)
+    return _slowest(seconds / calls), 0 if values is None else int(np.count_nonzero(values))
+
+
+def _in_a_row(entry: Entry, calls: int) -> tuple[float, Any]:
+    """The seconds of all calls, and the last result. Nothing happens between calls."""
+    result = None
     begin = time.perf_counter()
     for run in itertools.islice(itertools.cycle(entry.runs), calls):
         result = run()
     entry.memory.finish()
-    seconds = (time.perf_counter() - begin) / calls
-    values = entry.memory.get(result)
-    return _slowest(seconds), 0 if values is None else int(np.count_nonzero(values))
+    return time.perf_counter() - begin, result
+
+
+def _written(entry: Entry, calls: int) -> tuple[float, Any]:
+    """The seconds of all calls, and the last result. Before each call, ranks write their inputs and wait for
+    each other. That time does not count."""
+    assert entry.barrier is not None
+    result, seconds = None, 0.0
+    takes_input = entry.kind.takes_input(rank_of_world())
+    for run in itertools.islice(itertools.cycle(entry.runs), calls):
+        if takes_input:
+            entry.memory.put(entry.input_array, 0.0)
+        entry.barrier()
+        begin = time.perf_counter()
+        result = run()
+        entry.memory.finish()
+        seconds += time.perf_counter() - begin
+    return seconds, result
 
 
 def _calls_for(entry: Entry, burst_s: float) -> int:
@@ -129,12 +159,14 @@ def _calls_for(entry: Entry, burst_s: float) -> int:
 
 @dataclass(frozen=True)
 class Entry:
-    """One participant of the turns: the collective, the call for each root, and the calls' input."""
+    """One participant of the turns: the collective, the call for each root, and the calls' input. barrier:
+    before each call, ranks write their inputs and call it."""
 
     kind: Kind
     runs: list[Run]
     input_array: Any
     memory: Memory = field(default_factory=HostMemory)
+    barrier: Callable[[], object] | None = None
 
 
 def interleaved(
@@ -145,12 +177,21 @@ def interleaved(
     *,
     turns: int,
     burst_s: float,
+    is_written: bool = False,
 ) -> list[Cell]:
-    """Lets all contestants take turns on one input of `count` elements. burst_s: seconds."""
+    """Lets all contestants take turns on one input of `count` elements. burst_s: seconds. is_written: ranks
+    write their inputs before each call, and begin it together."""
     input_array = memory.allocate(kind.input_elements(count, rank_of_world()), np.dtype(np.float32))
-    places = [rank_of_world(root) for root in kind.roots(world.size())]
+    roots = range(1) if is_written else kind.roots(world.size())
+    places = [rank_of_world(root) for root in roots]
     entries = [
-        Entry(kind, [one.prepare(kind, input_array, count, place) for place in places], input_array, memory)
+        Entry(
+            kind,
+            [one.prepare(kind, input_array, count, place) for place in places],
+            input_array,
+            memory,
+            one.barrier() if is_written else None,
+        )
         for one in contestants
     ]
     return take_turns(entries, turns=turns, burst_s=burst_s)

@@ -12,8 +12,8 @@ from rdmacoll._abi.plan_query import explain
 from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._world import world
 from rdmacoll.benchmarks.machine import machine_line
+from rdmacoll.benchmarks.team_rank.kinds import KINDS
 from rdmacoll.cli import bench_memory, measure
-from rdmacoll.cli.bench_kinds import KINDS
 from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.report import Findings, print_line, print_prose
 

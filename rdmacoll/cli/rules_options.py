@@ -1,5 +1,5 @@
 """The options of commands that measure turn by turn: the number of turns, the length of bursts, the
-allowed disturbance, another build of rdmacoll."""
+allowed disturbance, the inputs, another build of rdmacoll."""
 
 from __future__ import annotations
 
@@ -52,3 +52,13 @@ def takes_build(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*arguments, build=build, **named)
 
     return with_build
+
+
+takes_inputs = click.option(
+    "--inputs",
+    type=click.Choice(("kept", "written")),
+    default="kept",
+    show_default=True,
+    help="written: before each call, ranks write their inputs, as programs do, and wait at a barrier. That "
+    "time does not count. kept: calls follow one another, and readers find inputs in their own caches.",
+)

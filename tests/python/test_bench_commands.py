@@ -17,7 +17,9 @@ from click.testing import CliRunner
 from marks import slow
 from ranks import clean_environment, command_line
 
-from rdmacoll.cli import bench_kinds, measure
+from rdmacoll.benchmarks.team_rank import job, kinds
+from rdmacoll.benchmarks.team_rank.values import pattern
+from rdmacoll.cli import measure
 from rdmacoll.cli.main import commands
 
 QUICK = ["--turns", "1", "--burst", "0.001", "--foreign", "1"]
@@ -40,8 +42,68 @@ def test_libraries_take_turns_in_one_run(tmp_path):
     assert found["wrong"] == 0
     assert found["left_out"] == []
     assert "Open MPI" in part["libraries"]["openmpi"]["version"]
-    assert "2 ranks on one machine" in output
+    assert "allreduce, 2 ranks on one machine" in output
     assert re.search(r"^bytes +rdmacoll +plain call +Open MPI", output, re.M), output
+
+
+def test_other_collectives_are_compared(tmp_path):
+    code, found, output = command_line(
+        tmp_path,
+        *[
+            "bench",
+            "compare",
+            "--collectives",
+            "gather,broadcast",
+            "--ours",
+            "rdmacoll",
+            "--peers",
+            "openmpi",
+        ],
+        *["--ranks", "3", "--links", "machine", "--inputs", "written", "--sizes", "20,64K", *QUICK],
+    )
+    assert code == 0, output
+    assert [(part["collective"], [row["bytes"] for row in part["rows"]]) for part in found["parts"]] == [
+        ("gather", [12, 65532]),  # the same for each rank
+        ("broadcast", [20, 65536]),
+    ]
+    small, large = found["parts"][0]["rows"]
+    assert set(small["time_us"]) == {"rdmacoll", "openmpi", "rdmacoll plain", "openmpi plain"}
+    assert set(large["time_us"]) == {"rdmacoll", "openmpi"}
+    assert found["wrong"] == 0
+    assert "gather, 3 ranks on one machine" in output
+
+
+@pytest.mark.parametrize("inputs", ["kept", "written"])
+def test_roots_of_a_compared_collective(inputs):
+    class World:
+        rank, ranks = 0, 3
+
+        def barrier(self):
+            order.append("barrier")
+
+    order = []
+
+    def prepare(array, count, place):
+        assert count == 6
+        return lambda: order.append((place.root, array.tolist())) or (array if place.root == 0 else None)
+
+    work = {"what": "scatter", "bytes": 24, "inputs": inputs}
+    one = job.Collective(work, World(), prepare)
+    assert one.check(1) == 1  # rank 0 must get two elements, and gets six
+    (_, values) = order.pop()
+    assert values == list(pattern(0, 1, 6))
+    for _ in range(2):
+        if one.before is not None:
+            one.before()
+        one.call()
+    zeros = [0.0] * 6
+    assert (
+        order
+        == {
+            "written": ["barrier", (0, zeros), "barrier", (0, zeros)],
+            "kept": [(1, values), (2, values)],
+        }[inputs]
+    )
 
 
 def test_what_is_not_measured_in_time_is_said(tmp_path):
@@ -51,7 +113,7 @@ def test_what_is_not_measured_in_time_is_said(tmp_path):
         *["--links", "machine", "--sizes", "8,16", "--seconds", "0", *QUICK],
     )
     assert code == 1
-    assert found["left_out"] == ["not measured within 0 s: 2 ranks on one machine"]
+    assert found["left_out"] == ["not measured within 0 s: allreduce, 2 ranks on one machine"]
 
 
 def test_a_terminated_comparison_leaves_nobody_behind(tmp_path):
@@ -184,10 +246,10 @@ def test_every_collective_is_measured_beside_the_peer(tmp_path, collective, call
 
 
 @pytest.mark.parametrize("root", range(3))
-@pytest.mark.parametrize("name", bench_kinds.KINDS)
+@pytest.mark.parametrize("name", kinds.KINDS)
 def test_what_each_rank_must_get(name, root):
-    ranks, kind = 3, bench_kinds.KINDS[name]
-    places = [bench_kinds.RankOfWorld(rank, ranks, root) for rank in range(ranks)]
+    ranks, kind = 3, kinds.KINDS[name]
+    places = [kinds.RankOfWorld(rank, ranks, root) for rank in range(ranks)]
     values = [
         np.arange(kind.input_elements(6, place), dtype=np.float32) + 100 * place.rank for place in places
     ]
@@ -208,15 +270,34 @@ def test_what_each_rank_must_get(name, root):
         assert mine is None or mine.tolist() == list(right)
 
 
+def test_ranks_write_their_inputs_and_begin_together(monkeypatch):
+    order = []
+    monkeypatch.setattr(measure.engine, "barrier", lambda: None)
+    monkeypatch.setattr(measure, "_slowest", lambda seconds: seconds)
+    monkeypatch.setattr(measure, "rank_of_world", lambda: kinds.RankOfWorld(1, 2, 0))
+    for name in ("gather", "broadcast"):
+        array = np.ones(2, np.float32)
+
+        def run(array=array):
+            order.append(array.tolist())
+            array[:] = 5
+
+        entry = measure.Entry(kinds.KINDS[name], [run], array, barrier=lambda: order.append("barrier"))
+        measure.timed(entry, 2)
+    gather, broadcast = order[:4], order[4:]
+    assert gather == ["barrier", [0, 0]] * 2
+    assert broadcast == ["barrier", [0, 0], "barrier", [5, 5]]  # rank 1 is not the root
+
+
 def test_the_root_moves_on_with_each_call(monkeypatch):
     called = []
-    kind = bench_kinds.KINDS["gather"]
+    kind = kinds.KINDS["gather"]
     monkeypatch.setattr(measure.engine, "barrier", lambda: None)
     monkeypatch.setattr(measure, "_slowest", lambda seconds: seconds)
     runs = [lambda root=root: called.append(root) for root in kind.roots(3)]
     measure.timed(measure.Entry(kind, runs, np.empty(2, np.float32)), 5)
     assert called == [0, 1, 2, 0, 1]
-    assert list(bench_kinds.KINDS["allgather"].roots(3)) == [0]
+    assert list(kinds.KINDS["allgather"].roots(3)) == [0]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +312,7 @@ def test_the_root_moves_on_with_each_call(monkeypatch):
 )
 def test_a_missing_result_is_wrong_too(got, expected, differ):
     arrays = [None if values is None else np.array(values) for values in (got, expected)]
-    assert measure._differ(*arrays) == differ
+    assert kinds.wrong_values(*arrays) == differ
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ assert (engine.allreduce(large, rdmacoll.Sum).get() == 2 * values + 1).all()
 def test_measurements_begin_once_gpus_are_ready(ipc):
     body = """
 from rdmacoll.cli import bench_memory, measure
-from rdmacoll.cli.bench_kinds import KINDS
+from rdmacoll.benchmarks.team_rank.kinds import KINDS
 timed, staged = measure.timed, []
 def timed_and_counted(*arguments):
     before = rdmacoll.metrics()["bytes_staged"]

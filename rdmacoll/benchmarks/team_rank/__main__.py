@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, Callable
 
 from .job import Job, Library
 
@@ -47,14 +47,14 @@ class Rank:
     def burst(self, *, slices: int, calls: int) -> dict[str, Any]:
         """Times slices of calls. One call before them synchronizes the ranks."""
         assert self._job is not None
-        call, each, seconds = self._job.call, getattr(self._job, "each", 1), []
+        call, each = self._job.call, getattr(self._job, "each", 1)
+        before = getattr(self._job, "before", None)
         call()
-        for _ in range(slices):
-            begin = time.perf_counter()
-            for _ in range(calls):
-                call()
-            seconds.append((time.perf_counter() - begin) / (calls * each))
-        return {"seconds": seconds, "each": each}
+        if before is None:
+            seconds = [_seconds(call, calls) for _ in range(slices)]
+        else:
+            seconds = [_seconds_after(before, call, calls) for _ in range(slices)]
+        return {"seconds": [slice_s / (calls * each) for slice_s in seconds], "each": each}
 
     def usage(self) -> dict[str, Any]:
         """The processor time of this process so far, in seconds, and its peak memory in bytes."""
@@ -80,6 +80,25 @@ class Rank:
             fields = dict(line.split(":", 1) for line in file.read().splitlines()[1:])
         now = {name: int(fields[name].split()[0]) * 1024 for name in ("Rss", "Pss")}
         return {**now, "peak": self.usage()["peak"]}
+
+
+def _seconds(call: Callable[[], object], calls: int) -> float:
+    """The seconds of so many calls, one after the other."""
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return time.perf_counter() - begin
+
+
+def _seconds_after(before: Callable[[], object], call: Callable[[], object], calls: int) -> float:
+    """The seconds of so many calls, without the work before each of them."""
+    seconds = 0.0
+    for _ in range(calls):
+        before()
+        begin = time.perf_counter()
+        call()
+        seconds += time.perf_counter() - begin
+    return seconds
 
 
 def _bind(rank: int, ranks: int) -> None:

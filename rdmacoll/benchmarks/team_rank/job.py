@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Callable, Protocol
 
+import numpy as np
+
+from .kinds import KINDS, RankOfWorld, Run, wrong_values
 from .values import Array, fill, gradient_value, wrong_gradients, wrong_sums
 
-# A cell: {"what": "allreduce", "bytes": ..., "variant": "prepared"}, {"what": "gradients", "shapes": ...} ...
+# A cell: {"what": "allreduce", "bytes": ..., "variant": "prepared", "inputs": "kept"}, {"what": "gradients",
+# "shapes": ...} ...
 Work = dict[str, Any]
 
 
 class Job(Protocol):
     """A timed call, and the check of its results. A job may have attributes. `each`: the number of
-    measured units in one call. `warm_up_calls`: the calls before the first timed one, equal on all ranks."""
+    measured units in one call. `warm_up_calls`: the calls before the first timed one, equal on all ranks.
+    `before`: the work of this rank before each call, which is not timed."""
 
     @property
     def call(self) -> Callable[[], object]:
@@ -28,6 +33,17 @@ class Job(Protocol):
         """The number of wrong results after the timed calls."""
 
 
+class HasWorld(Protocol):
+    """A rank of a world with a barrier."""
+
+    rank: int
+    ranks: int
+
+    @property
+    def barrier(self) -> Callable[[], object]:
+        """Waits for all ranks."""
+
+
 class Library(Protocol):
     """A library whose rank this process is. A library with a method `serve` needs the main thread for it."""
 
@@ -39,12 +55,17 @@ class Library(Protocol):
         """Allocates memory and prepares the call of one cell."""
 
 
+def _inputs_are_written(work: Work) -> bool:
+    return bool(work.get("inputs") == "written")
+
+
 class SumInPlace:
     """An allreduce of one numpy array in place. The timed calls add zeros, which must stay zeros."""
 
-    def __init__(self, buffer: Array, call: Callable[[], object], library: Library) -> None:
+    def __init__(self, work: Work, buffer: Array, call: Callable[[], object], library: HasWorld) -> None:
         self.call = call
-        self._buffer = buffer
+        self.before = self._write if _inputs_are_written(work) else None
+        self._buffer, self._barrier = buffer, library.barrier
         self._rank, self._ranks = library.rank, library.ranks
 
     def check(self, turn: int) -> int:
@@ -53,6 +74,10 @@ class SumInPlace:
         self.call()
         return wrong_sums(self._buffer, self._ranks, turn)
 
+    def _write(self) -> None:
+        self.clear()
+        self._barrier()
+
     def clear(self) -> None:
         """Sets all values to zero."""
         self._buffer[:] = 0
@@ -60,6 +85,59 @@ class SumInPlace:
     def after(self) -> int:
         """The number of values that are not zero."""
         return int((self._buffer != 0).sum())
+
+
+class Collective:
+    """A collective of numpy arrays. The timed calls move zeros, which must stay zeros. If no barrier is
+    between calls, the root moves on: see `Kind.roots`. prepare: a call with this input and this root, by the
+    size in elements."""
+
+    def __init__(
+        self, work: Work, library: HasWorld, prepare: Callable[[Array, int, RankOfWorld], Run]
+    ) -> None:
+        self._kind = KINDS[work["what"]]
+        count = work["bytes"] // np.dtype(np.float32).itemsize
+        is_written = _inputs_are_written(work)
+        roots = range(1) if is_written else self._kind.roots(library.ranks)
+        self._places = [RankOfWorld(library.rank, library.ranks, root) for root in roots]
+        self._input = np.zeros(self._kind.input_elements(count, self._places[0]), np.float32)
+        self._runs = [prepare(self._input, count, place) for place in self._places]
+        self._calls = 0
+        self._result: Array | None = None
+        self._barrier = library.barrier
+        self.before = self._write if is_written else None
+
+    @property
+    def _root(self) -> int:
+        return self._calls % len(self._runs)
+
+    def _write(self) -> None:
+        if self._kind.takes_input(self._places[self._root]):
+            self._input[:] = 0
+        self._barrier()
+
+    def call(self) -> None:
+        """Calls with the next root."""
+        self._result = self._runs[self._root]()
+        self._calls += 1
+
+    def check(self, turn: int) -> int:
+        """Calls once with the values of this turn, and counts wrong results."""
+        values = [np.empty_like(self._input) for _ in range(self._places[0].ranks)]
+        for rank, array in enumerate(values):
+            fill(array, rank, turn)
+        place = self._places[self._root]
+        self._input[:] = values[place.rank]
+        self.call()
+        return wrong_values(self._result, self._kind.expected(values, place))
+
+    def clear(self) -> None:
+        """Sets all values to zero."""
+        self._input[:] = 0
+
+    def after(self) -> int:
+        """The number of values of the last result that are not zero."""
+        return 0 if self._result is None else int(np.count_nonzero(self._result))
 
 
 class GradientsInPlace:

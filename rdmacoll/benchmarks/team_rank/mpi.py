@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from .job import GradientsInPlace, Job, SumInPlace, Work
+from .job import Collective, GradientsInPlace, Job, SumInPlace, Work
+from .kinds import KINDS, RankOfWorld, Run
+from .values import Array
 
 
 class MpiLibrary:
-    """MPI_Allreduce with MPI_IN_PLACE. The prepared call names the datatype, so that mpi4py does not
-    search for it."""
+    """mpi4py's upper-case calls, MPI_Allreduce with MPI_IN_PLACE. A prepared call names the datatype, so that
+    mpi4py does not search for it."""
 
     def __init__(self) -> None:
         import mpi4py
@@ -20,6 +22,7 @@ class MpiLibrary:
         self._mpi = MPI
         self._world = MPI.COMM_WORLD
         self.rank, self.ranks = self._world.Get_rank(), self._world.Get_size()
+        self.barrier = self._world.Barrier
         version = " ".join(MPI.Get_library_version().split("\n")[0].split()).strip(" ,\0")
         self.facts = {"version": version, "mpi4py": mpi4py.__version__, "numpy": np.__version__}
 
@@ -35,11 +38,19 @@ class MpiLibrary:
                     call(in_place, operand, total)
 
             return GradientsInPlace(arrays, one_by_one, self)
+        is_plain = work["variant"] == "plain"
+        if work["what"] != "allreduce":
+            kind = KINDS[work["what"]]
+
+            def prepare(input_array: Array, count: int, place: RankOfWorld) -> Run:
+                return kind.mpi(mpi, input_array, count, place, not is_plain)
+
+            return Collective(work, self, prepare)
         buffer = np.zeros(work["bytes"] // 4, np.float32)
-        if work["variant"] == "plain":
-            return SumInPlace(buffer, lambda: call(in_place, buffer), self)
+        if is_plain:
+            return SumInPlace(work, buffer, lambda: call(in_place, buffer), self)
         spec: list[Any] = [buffer, mpi.FLOAT]
-        return SumInPlace(buffer, lambda: call(in_place, spec, total), self)
+        return SumInPlace(work, buffer, lambda: call(in_place, spec, total), self)
 
 
 def join(_: dict[str, Any]) -> MpiLibrary:

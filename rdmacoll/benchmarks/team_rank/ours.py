@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .job import GradientsInPlace, Job, SumInPlace, Work
+from .job import Collective, GradientsInPlace, Job, SumInPlace, Work
+from .kinds import KINDS, RankOfWorld, Run
+from .values import Array
 
 
 class OurLibrary:
@@ -24,6 +26,7 @@ class OurLibrary:
         self._engine = rdmacoll.engine
         self._sum = rdmacoll.Sum
         self.rank, self.ranks = rdmacoll.rank(), rdmacoll.size()
+        self.barrier = self._engine.prepare_barrier()
         self.facts = {
             "version": rdmacoll.__version__,
             "numpy": np.__version__,
@@ -31,17 +34,26 @@ class OurLibrary:
         }
 
     def make(self, work: Work) -> Job:
-        """The job of a work, with numpy arrays. prepared: `prepare_allreduce`. plain: `allreduce`."""
+        """The job of a work, with numpy arrays. prepared: `prepare_allreduce`. plain: `allreduce`. The same
+        for other collectives."""
         engine, total = self._engine, self._sum
         if work["what"] == "gradients":
             arrays = [np.zeros(shape, np.float32) for shape in work["shapes"]]
             return GradientsInPlace(
                 arrays, lambda: engine.grouped_allreduce(arrays, total, "gradients", arrays), self
             )
+        is_plain = work["variant"] == "plain"
+        if work["what"] != "allreduce":
+            kind = KINDS[work["what"]]
+
+            def prepare(input_array: Array, _: int, place: RankOfWorld) -> Run:
+                return (kind.plain if is_plain else kind.ours)(engine, input_array, place)
+
+            return Collective(work, self, prepare)
         buffer = np.zeros(work["bytes"] // 4, np.float32)
-        if work["variant"] == "plain":
-            return SumInPlace(buffer, lambda: engine.allreduce(buffer, total, out=buffer), self)
-        return SumInPlace(buffer, engine.prepare_allreduce(buffer, buffer, total), self)
+        if is_plain:
+            return SumInPlace(work, buffer, lambda: engine.allreduce(buffer, total, out=buffer), self)
+        return SumInPlace(work, buffer, engine.prepare_allreduce(buffer, buffer, total), self)
 
 
 def _transport() -> str:

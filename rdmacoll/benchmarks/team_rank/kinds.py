@@ -1,5 +1,5 @@
 """The collectives that can be measured: the input of a rank, its expected result, and the calls. Sizes are
-those of nccl-tests: the larger one of a rank's input and output."""
+those of nccl-tests: the larger one of a rank's input and output. Needs numpy alone."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from rdmacoll import engine
-from rdmacoll.cli.references import rows_of
-from rdmacoll.engine.operators import Sum
+from .values import Array
 
-Array = np.ndarray[Any, Any]
 # Calls once and returns the result, or None on ranks that get none.
 Run = Callable[[], Optional[Array]]
 
@@ -34,16 +31,23 @@ class Kind:
     busbw: Callable[[int], float]  # bus bandwidth / algorithm bandwidth, by the number of ranks
     input_elements: Callable[[int, RankOfWorld], int]  # input elements of a rank, by the size in elements
     expected: Callable[[list[Array], RankOfWorld], Array | None]
-    ours: Callable[[Array, RankOfWorld], Run]  # the prepared call with this input
-    plain: Callable[[Array, RankOfWorld], Callable[[], Any]]  # the plain call
+    # rdmacoll's engine, the input, and the rank: the prepared call, and the plain one
+    ours: Callable[[Any, Array, RankOfWorld], Run]
+    plain: Callable[[Any, Array, RankOfWorld], Callable[[], Any]]
     # mpi4py's MPI, the input, the size in elements, the rank, and whether the call names the datatype
     mpi: Callable[[Any, Array, int, RankOfWorld, bool], Run]
     is_cut: bool = True  # the size is a multiple of the number of ranks
     has_root: bool = False
+    of_root: bool = False  # only the root's input counts
+
+    def takes_input(self, place: RankOfWorld) -> bool:
+        """Whether a call reads the input of this rank."""
+        return not self.of_root or place.rank == place.root
 
     def roots(self, ranks: int) -> range:
-        """The roots of successive calls. The root moves on with each call, so that no rank can run ahead
-        of the others by many calls: an MPI's broadcast ends at its root before other ranks take part."""
+        """The roots of successive calls without barriers. The root moves on with each call, so that no rank
+        can run ahead of the others by many calls: an MPI's broadcast ends at its root before other ranks
+        take part."""
         return range(ranks if self.has_root else 1)
 
 
@@ -64,7 +68,7 @@ def _one(_: int) -> float:
 
 
 def _own_rows(array: Array, rank_of_world: RankOfWorld) -> Array:
-    return array[rows_of(array.size, rank_of_world.rank, rank_of_world.ranks)]
+    return np.split(array, rank_of_world.ranks)[rank_of_world.rank]
 
 
 def _at_root(rank_of_world: RankOfWorld, array: Array) -> Array | None:
@@ -123,6 +127,13 @@ def _mpi_broadcast(mpi: Any, input_array: Array, _: int, rank_of_world: RankOfWo
     return run
 
 
+def wrong_values(got: Array | None, expected: Array | None) -> int:
+    """The number of wrong elements of a result. None: this rank has no result."""
+    if got is None or expected is None or got.shape != expected.shape:
+        return int(got is not None or expected is not None)
+    return int(np.count_nonzero(got != expected))
+
+
 KINDS = {
     kind.name: kind
     for kind in (
@@ -131,8 +142,8 @@ KINDS = {
             lambda ranks: 2 * _share(ranks),
             _all,
             lambda values, _: _sum(values),
-            lambda input_array, _: engine.prepare_allreduce(input_array, input_array, Sum),
-            lambda input_array, _: lambda: engine.allreduce(input_array, Sum, out=input_array),
+            lambda engine, input_array, _: engine.prepare_allreduce(input_array, input_array, engine.Sum),
+            lambda engine, input_array, _: lambda: engine.allreduce(input_array, engine.Sum, out=input_array),
             _mpi_allreduce,
             is_cut=False,
         ),
@@ -141,8 +152,8 @@ KINDS = {
             _share,
             _all,
             lambda values, rank_of_world: _own_rows(_sum(values), rank_of_world),
-            lambda input_array, _: engine.prepare_reducescatter(input_array, Sum),
-            lambda input_array, _: lambda: engine.reducescatter(input_array, Sum),
+            lambda engine, input_array, _: engine.prepare_reducescatter(input_array, engine.Sum),
+            lambda engine, input_array, _: lambda: engine.reducescatter(input_array, engine.Sum),
             _mpi_call("Reduce_scatter_block", _part_elements, "SUM"),
         ),
         Kind(
@@ -150,8 +161,8 @@ KINDS = {
             _share,
             _part_elements,
             lambda values, _: np.concatenate(values),
-            lambda input_array, _: engine.prepare_allgather(input_array),
-            lambda input_array, _: lambda: engine.allgather(input_array),
+            lambda engine, input_array, _: engine.prepare_allgather(input_array),
+            lambda engine, input_array, _: lambda: engine.allgather(input_array),
             _mpi_call("Allgather", _all),
         ),
         Kind(
@@ -161,8 +172,8 @@ KINDS = {
             lambda values, rank_of_world: np.concatenate(
                 [_own_rows(value, rank_of_world) for value in values]
             ),
-            lambda input_array, _: engine.prepare_alltoall(input_array),
-            lambda input_array, _: lambda: engine.alltoall(input_array),
+            lambda engine, input_array, _: engine.prepare_alltoall(input_array),
+            lambda engine, input_array, _: lambda: engine.alltoall(input_array),
             _mpi_call("Alltoall", _all),
         ),
         Kind(
@@ -170,19 +181,24 @@ KINDS = {
             _one,
             _all,
             lambda values, rank_of_world: values[rank_of_world.root],
-            lambda input_array, place: engine.prepare_broadcast(input_array, place.root, out=input_array),
-            lambda input_array, place: lambda: engine.broadcast(input_array, place.root, out=input_array),
+            lambda engine, input_array, place: engine.prepare_broadcast(
+                input_array, place.root, out=input_array
+            ),
+            lambda engine, input_array, place: (
+                lambda: engine.broadcast(input_array, place.root, out=input_array)
+            ),
             _mpi_broadcast,
             is_cut=False,
             has_root=True,
+            of_root=True,
         ),
         Kind(
             "reduce",
             _one,
             _all,
             lambda values, rank_of_world: _at_root(rank_of_world, _sum(values)),
-            lambda input_array, place: engine.prepare_reduce(input_array, place.root, Sum),
-            lambda input_array, place: lambda: engine.reduce(input_array, place.root, Sum),
+            lambda engine, input_array, place: engine.prepare_reduce(input_array, place.root, engine.Sum),
+            lambda engine, input_array, place: lambda: engine.reduce(input_array, place.root, engine.Sum),
             _mpi_call("Reduce", _all, "SUM", root=True),
             is_cut=False,
             has_root=True,
@@ -192,8 +208,8 @@ KINDS = {
             _share,
             _part_elements,
             lambda values, rank_of_world: _at_root(rank_of_world, np.concatenate(values)),
-            lambda input_array, place: engine.prepare_gather(input_array, place.root),
-            lambda input_array, place: lambda: engine.gather(input_array, place.root),
+            lambda engine, input_array, place: engine.prepare_gather(input_array, place.root),
+            lambda engine, input_array, place: lambda: engine.gather(input_array, place.root),
             _mpi_call("Gather", _all, root=True),
             has_root=True,
         ),
@@ -202,10 +218,11 @@ KINDS = {
             _share,
             _all,
             lambda values, rank_of_world: _own_rows(values[rank_of_world.root], rank_of_world),
-            lambda input_array, place: engine.prepare_scatter(input_array, place.root),
-            lambda input_array, place: lambda: engine.scatter(input_array, place.root),
+            lambda engine, input_array, place: engine.prepare_scatter(input_array, place.root),
+            lambda engine, input_array, place: lambda: engine.scatter(input_array, place.root),
             _mpi_call("Scatter", _part_elements, root=True),
             has_root=True,
+            of_root=True,
         ),
     )
 }
