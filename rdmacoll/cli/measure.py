@@ -135,7 +135,7 @@ def _in_a_row(entry: Entry, calls: int) -> tuple[float, Any]:
 
 def _written(entry: Entry, calls: int) -> tuple[float, Any]:
     """The seconds of all calls, and the last result. Before each call, ranks write their inputs and wait for
-    each other. That time does not count."""
+    each other, which is not timed."""
     assert entry.barrier is not None
     result, seconds = None, 0.0
     takes_input = entry.kind.takes_input(rank_of_world())

@@ -59,6 +59,6 @@ takes_inputs = click.option(
     type=click.Choice(("kept", "written")),
     default="kept",
     show_default=True,
-    help="written: before each call, ranks write their inputs, as programs do, and wait at a barrier. That "
-    "time does not count. kept: calls follow one another, and readers find inputs in their own caches.",
+    help="written: before each call, ranks write their inputs, as programs do, and wait at a barrier. "
+    "Neither is timed. kept: calls follow one another, and readers find inputs in their own caches.",
 )
