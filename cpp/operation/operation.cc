@@ -161,6 +161,7 @@ std::string Request::labels() const {
     ++labelled;
     if (shown.size() < kShown) shown.push_back(shortened(tensor.label, kBytesMax));
   }
+  if (labelled == 0) return {};
   const std::string more = labelled > kShown ? cat(" and ", labelled - kShown, " more") : "";
   return join(shown, ", ") + more;
 }
