@@ -176,6 +176,7 @@ def checked(found, names: set[str], models: list[str]) -> None:
         assert all(value > 0 for ratios in each["ratio"].values() for value in ratios.values())
 
 
+@pytest.mark.slow
 def test_ours_trains_as_a_process_alone_does(tmp_path):
     options = ["--models", "trivial", "--image", "8", "--batch", "2", "--ours", "rdmacoll-sync"]
     code, found, output = command_line(tmp_path, "bench", "ps-training", *options, *QUICK)

@@ -54,7 +54,7 @@ def test_batches_of_all_ranks_are_normalized_as_one(ranks: int) -> None:
     run_checks("tf_sync_batch_norm.py", ranks)
 
 
-@pytest.mark.parametrize("ranks", [slow(2), 3])
+@pytest.mark.parametrize("ranks", [slow(2), slow(3)])
 def test_batches_are_normalized_as_one_in_keras_2(tf_keras: Path, ranks: int) -> None:
     env = {"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": path_of(tf_keras)}
     run_checks("tf_sync_batch_norm.py", ranks, env=env)

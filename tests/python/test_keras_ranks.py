@@ -28,7 +28,7 @@ def train(
     return outcome.ranks[0].code, json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("ranks", [slow(1), 2])
+@pytest.mark.parametrize("ranks", [slow(1), slow(2)])
 def test_the_digits_are_learned(tmp_path: Path, ranks: int) -> None:
     code, summary = train(ranks, tmp_path)
     assert code == 0, summary

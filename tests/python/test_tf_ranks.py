@@ -50,7 +50,7 @@ def test_the_least_and_the_greatest_are_right(ranks: int) -> None:
         ("yes", {}),
         slow("yes", {"RDMACOLL_CANONICAL": "1", "RDMACOLL_ONE_COPY": "false"}),
         slow("yes", {"RDMACOLL_SEGMENT_BYTES": "64K", "RDMACOLL_COMPUTE_WORKERS": "2"}),
-        ("no", {"RDMACOLL_SHARE_RESULTS": "false"}),
+        slow("no", {"RDMACOLL_SHARE_RESULTS": "false"}),
         slow("no", {"RDMACOLL_TRANSPORT": "tcp"}),
     ],
 )
