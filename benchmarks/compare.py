@@ -1,4 +1,4 @@
-"""Allreduce beside every peer that is installed; the same as `rdmacoll bench compare`."""
+"""Collectives beside every peer that is installed; the same as `rdmacoll bench compare`."""
 
 from rdmacoll.cli.bench_compare import compare
 

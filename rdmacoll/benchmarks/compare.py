@@ -138,7 +138,8 @@ class Comparison(BenchmarkRun):
         self._take(((title_of(*part), functools.partial(self._part, *part)) for part in requested), each)
 
     def _part(self, collective: str, ranks: int, link: str) -> Part:
-        names = [name for name in self._request.libraries if _takes_part(name, collective, link)]
+        is_usual = collective == "allreduce" and self._request.inputs == "kept"
+        names = [name for name in self._request.libraries if _takes_part(name, link, is_usual=is_usual)]
         with (
             tempfile.TemporaryDirectory(prefix="hosts-") as folder,
             layout_of(ranks, link, Path(folder)) as (layout, facts),
@@ -188,12 +189,12 @@ class Comparison(BenchmarkRun):
         return cells
 
 
-def _takes_part(name: str, collective: str, link: str) -> bool:
-    """Whether a library takes part. Operations of TensorFlow and the limits are measured for an allreduce
-    alone."""
+def _takes_part(name: str, link: str, *, is_usual: bool) -> bool:
+    """Whether a library takes part. Operations of TensorFlow and the limits are measured in the usual case
+    alone: an allreduce whose inputs are kept."""
     if name == ("stream" if link == MACHINE else "memory"):
         return False
-    return collective == "allreduce" or LIBRARIES[name].group == "numpy"
+    return is_usual or LIBRARIES[name].group == "numpy"
 
 
 def _sizes_of(collective: str, sizes: Sequence[int], ranks: int) -> list[int]:

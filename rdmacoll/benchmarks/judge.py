@@ -71,7 +71,11 @@ def _bypasses_link(size: int, cell: Cell, cells: Mapping[str, Cell]) -> bool:
 
 
 def goal_of(size: int, group: str, collective: str, *, is_link: bool) -> float:
-    """The goal at this size: how many times as fast as the best peer rdmacoll has to be."""
+    """The goal at this size: how many times as fast as the best peer rdmacoll has to be.
+
+    >>> [goal_of(1 << 20, "numpy", name, is_link=False) for name in ("allreduce", "gather")]
+    [1.3, 1.0]
+    """
     if is_link:
         return LINK_GOAL
     if collective != "allreduce":

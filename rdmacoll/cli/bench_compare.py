@@ -109,11 +109,11 @@ def compare(
 ) -> Findings:
     """Collectives beside every peer that is installed, turn by turn in one run. Starts all ranks itself.
 
-    Float32 arrays of numpy. An allreduce works in place, and TensorFlow's operations are measured, too. The
-    size of others is the larger one of a rank's input and output. While one library measures, the ranks of
-    all others are stopped. Times are medians in microseconds; a ratio is time of the peer / our time, the
-    median over the turns: above 1 we are faster. Bursts in which others had the processor are measured
-    again; (L) marks where that did not help.
+    Float32 arrays of numpy. An allreduce works in place, and TensorFlow's operations are measured, too,
+    unless inputs are written. The size of other collectives is the larger one of a rank's input and output.
+    While one library measures, the ranks of all others are stopped. Times are medians in microseconds; a
+    ratio is time of the peer / our time, the median over the turns: above 1 we are faster. Bursts in which
+    others had the processor are measured again; (L) marks where that did not help.
     """
     refuse_launched()
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
@@ -121,12 +121,15 @@ def compare(
             "--plot needs matplotlib, which is not installed: pip install 'rdmacoll[plot]'."
         )
     numbers = numbers_of(ranks, "--ranks")
+    chosen = names_of(collectives, list(KINDS), "--collectives")
     own = names_of(ours, list(OURS.values()), "--ours")
+    if chosen != ["allreduce"] or inputs == "written":
+        _check_unusual(chosen, own, links)
     libraries = own + names_of(peers, PEERS, "--peers")
     libraries += [other_build(name) for name in own] if build is not None else []
     request = ComparisonRequest(
         [name for name in LIBRARIES if name in libraries or LIBRARIES[name].group == "limit"],
-        names_of(collectives, list(KINDS), "--collectives"),
+        chosen,
         numbers,
         links_of(links, numbers),
         sizes_of(sizes),
@@ -144,7 +147,7 @@ def compare(
     wrong = sum(cell["wrong"] for cell in cells)
     for text in comparison.left_out:
         print_line(text)
-    ratios = [ratio for part in comparison.parts for ratio in _ratios(part)]
+    ratios = [ratio for part in comparison.parts for ratio in _ratios(part, f"{_title(part)}, ")]
     if build is not None:
         print_line(f"beside {build}: {builds.summary(ratios)}")
     print_line(counted(wrong, "wrong value"))
@@ -164,6 +167,23 @@ def compare(
     return found
 
 
+def _check_unusual(collectives: list[str], own: list[str], links: str) -> None:
+    """Raises click's usage error for what only an allreduce with kept inputs has: other links than the
+    machine's memory, whose limit tells which peer goes around a link, and operations of TensorFlow."""
+    if not collectives:
+        raise click.BadParameter(f"--collectives: name at least one of {', '.join(KINDS)}")
+    if links != MACHINE:
+        raise click.UsageError(
+            f"--links {links}: other collectives, and written inputs, are compared on one machine: add "
+            f"--links {MACHINE}."
+        )
+    if OURS["numpy"] not in own:
+        raise click.UsageError(
+            f"--ours {','.join(own)}: other collectives, and written inputs, are compared with numpy alone: "
+            f"add --ours {OURS['numpy']}."
+        )
+
+
 def _title(part: dict[str, Any]) -> str:
     return title_of(part["collective"], part["ranks"], part["link"])
 
@@ -178,8 +198,9 @@ def _print_part(part: dict[str, Any]) -> None:
         print_line(f"- {sentence}")
 
 
-def _ratios(part: dict[str, Any]) -> list[builds.Ratio]:
-    return [ratio for row in part["rows"] for ratio in builds.ratios_of(bytes_text(row["bytes"]), row)]
+def _ratios(part: dict[str, Any], before_size: str = "") -> list[builds.Ratio]:
+    rows = ((before_size + bytes_text(row["bytes"]), row) for row in part["rows"])
+    return [ratio for where, row in rows for ratio in builds.ratios_of(where, row)]
 
 
 def _missed(part: dict[str, Any]) -> list[str]:

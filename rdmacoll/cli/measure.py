@@ -114,7 +114,7 @@ def _slowest(seconds: float) -> float:
 
 
 def timed(entry: Entry, calls: int) -> tuple[float, int]:
-    """Times a burst of calls on zeros, which must stay zeros. The root moves on with each call. Returns
+    """Times a burst of calls on zeros, which must stay zeros. The roots of `entry.runs` take turns. Returns
     (seconds per call at the slowest rank, wrong values on this rank)."""
     entry.memory.put(entry.input_array, 0.0)
     engine.barrier()
@@ -138,9 +138,9 @@ def _written(entry: Entry, calls: int) -> tuple[float, Any]:
     each other, which is not timed."""
     assert entry.barrier is not None
     result, seconds = None, 0.0
-    takes_input = entry.kind.takes_input(rank_of_world())
+    writes = entry.kind.reads_input(rank_of_world())
     for run in itertools.islice(itertools.cycle(entry.runs), calls):
-        if takes_input:
+        if writes:
             entry.memory.put(entry.input_array, 0.0)
         entry.barrier()
         begin = time.perf_counter()
@@ -182,8 +182,7 @@ def interleaved(
     """Lets all contestants take turns on one input of `count` elements. burst_s: seconds. is_written: ranks
     write their inputs before each call, and begin it together."""
     input_array = memory.allocate(kind.input_elements(count, rank_of_world()), np.dtype(np.float32))
-    roots = range(1) if is_written else kind.roots(world.size())
-    places = [rank_of_world(root) for root in roots]
+    places = [rank_of_world(root) for root in kind.roots(world.size(), has_barriers=is_written)]
     entries = [
         Entry(
             kind,

@@ -60,5 +60,6 @@ takes_inputs = click.option(
     default="kept",
     show_default=True,
     help="written: before each call, ranks write their inputs, as programs do, and wait at a barrier. "
-    "Neither is timed. kept: calls follow one another, and readers find inputs in their own caches.",
+    "Neither is timed, and rank 0 is the root. kept: calls follow one another, and readers find inputs in "
+    "their own caches.",
 )

@@ -102,8 +102,8 @@ TEST_P(ParameterServer, lets_the_fast_run_while_one_is_slow) {
   ASSERT_EQ(others.steps[0], kSteps);
   EXPECT_LT(others.steps[3], all.steps[3] / 2);
   if (GetParam().name == "rdma") {
-    // A device works independently of these rounds, and serves queue pairs in its own order.
-    // Workers that waited for the slow one would take a tenth of the steps.
+    // A device works independently of these rounds, and serves queue pairs in its own order. If
+    // these two workers waited for the slow one, they would take a tenth of the steps.
     const int kept = others.steps[1] + others.steps[2];
     EXPECT_GE(kept * 2, std::min(all.steps[1] + all.steps[2], 2 * kSteps));
     return;

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from click.testing import CliRunner
 from marks import slow
 from ranks import clean_environment, command_line
 
-from rdmacoll.benchmarks.team_rank import job, kinds
+from rdmacoll.benchmarks.team_rank import __main__ as team_rank, job, kinds
 from rdmacoll.benchmarks.team_rank.values import pattern
 from rdmacoll.cli import measure
 from rdmacoll.cli.main import commands
@@ -89,9 +90,9 @@ def test_roots_of_a_compared_collective(inputs):
 
     work = {"what": "scatter", "bytes": 24, "inputs": inputs}
     one = job.Collective(work, World(), prepare)
-    assert one.check(1) == 1  # rank 0 must get two elements, and gets six
-    (_, values) = order.pop()
-    assert values == list(pattern(0, 1, 6))
+    assert one.check(1) == 1  # rank 0 must get two elements
+    (root, values) = order.pop()
+    assert (root, values) == (1 if inputs == "kept" else 0, list(pattern(0, 1, 6)))
     for _ in range(2):
         if one.before is not None:
             one.before()
@@ -101,7 +102,7 @@ def test_roots_of_a_compared_collective(inputs):
         order
         == {
             "written": ["barrier", (0, zeros), "barrier", (0, zeros)],
-            "kept": [(1, values), (2, values)],
+            "kept": [(0, values), (1, values)],
         }[inputs]
     )
 
@@ -234,10 +235,11 @@ def test_consistency_says_what_does_not_hold_and_ends_well(tmp_path):
 )
 @pytest.mark.parametrize("calls", ["plain", slow("prepared")])
 def test_every_collective_is_measured_beside_the_peer(tmp_path, collective, calls):
+    inputs = "written" if collective in ("reduce", "allgather", "scatter") else "kept"
     code, found, output = command_line(
         tmp_path,
         *["bench", collective, "--min", "8", "--max", "4K", "--step", "64", "--burst", "0.001"],
-        *["--peers", "openmpi", "--calls", calls],
+        *["--peers", "openmpi", "--calls", calls, "--inputs", inputs],
         ranks=3,
     )
     assert code == 0, output
@@ -268,6 +270,46 @@ def test_what_each_rank_must_get(name, root):
     for mine, right in zip(got, wanted):
         assert (mine is None) == (right is None)
         assert mine is None or mine.tolist() == list(right)
+
+
+class Clock:
+    """Stands still, but for what tests add."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def perf_counter(self) -> float:
+        return self.seconds
+
+
+def test_writes_and_barriers_are_not_timed(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(team_rank, "time", clock)
+    monkeypatch.setattr(measure, "time", clock)
+    assert team_rank._seconds_after(lambda: clock.add(10), lambda: clock.add(1), 3) == 3
+    monkeypatch.setattr(measure, "rank_of_world", lambda: kinds.RankOfWorld(0, 2, 0))
+    runs, barrier = [lambda: clock.add(1)], lambda: clock.add(10)
+    entry = measure.Entry(kinds.KINDS["gather"], runs, np.empty(2, np.float32), barrier=barrier)
+    assert measure._written(entry, 4) == (4, None)
+
+
+def test_memory_of_a_dropped_job_is_freed():
+    class World:
+        rank, ranks, barrier = 0, 2, staticmethod(lambda: None)
+
+    work = {"what": "gather", "bytes": 16, "inputs": "written"}
+    for make in (
+        lambda: job.Collective(work, World(), lambda array, count, place: lambda: array),
+        lambda: job.SumInPlace(work, np.zeros(4, np.float32), lambda: None, World()),
+    ):
+        one = make()
+        assert one.before is not None
+        left = weakref.ref(one)
+        del one
+        assert left() is None
 
 
 def test_ranks_write_their_inputs_and_begin_together(monkeypatch):
@@ -323,6 +365,11 @@ def test_a_missing_result_is_wrong_too(got, expected, differ):
         ["compare", "--ranks", "3", "--links", "1"],
         ["compare", "--links", "wide"],
         ["compare", "--sizes", "big"],
+        ["compare", "--collectives", "", "--links", "machine"],
+        ["compare", "--collectives", "sum", "--links", "machine"],
+        ["compare", "--collectives", "gather"],
+        ["compare", "--collectives", "gather", "--links", "machine", "--ours", "rdmacoll-op"],
+        ["compare", "--inputs", "written"],
         ["step", "--backward", "quickly"],
         ["step", "--buckets", "many"],
         ["step", "--threads", "-1"],

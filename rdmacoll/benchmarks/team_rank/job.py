@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, Callable, Protocol
 
 import numpy as np
@@ -55,8 +57,9 @@ class Library(Protocol):
         """Allocates memory and prepares the call of one cell."""
 
 
-def _inputs_are_written(work: Work) -> bool:
-    return bool(work.get("inputs") == "written")
+def _barrier_of(library: HasWorld, work: Work) -> Callable[[], object] | None:
+    """The barrier before each call, or None: ranks write inputs between calls, or they keep them."""
+    return library.barrier if work.get("inputs") == "written" else None
 
 
 class SumInPlace:
@@ -64,8 +67,8 @@ class SumInPlace:
 
     def __init__(self, work: Work, buffer: Array, call: Callable[[], object], library: HasWorld) -> None:
         self.call = call
-        self.before = self._write if _inputs_are_written(work) else None
-        self._buffer, self._barrier = buffer, library.barrier
+        self._barrier = _barrier_of(library, work)
+        self._buffer = buffer
         self._rank, self._ranks = library.rank, library.ranks
 
     def check(self, turn: int) -> int:
@@ -74,7 +77,13 @@ class SumInPlace:
         self.call()
         return wrong_sums(self._buffer, self._ranks, turn)
 
+    @property
+    def before(self) -> Callable[[], None] | None:
+        """Writes the input and waits for all ranks, if the work requests it."""
+        return None if self._barrier is None else self._write
+
     def _write(self) -> None:
+        assert self._barrier is not None
         self.clear()
         self._barrier()
 
@@ -88,56 +97,55 @@ class SumInPlace:
 
 
 class Collective:
-    """A collective of numpy arrays. The timed calls move zeros, which must stay zeros. If no barrier is
-    between calls, the root moves on: see `Kind.roots`. prepare: a call with this input and this root, by the
-    size in elements."""
+    """A collective of numpy arrays. Calls before and after the timed ones check results. prepare: a call with
+    this input and this root, by the size in elements."""
 
     def __init__(
         self, work: Work, library: HasWorld, prepare: Callable[[Array, int, RankOfWorld], Run]
     ) -> None:
         self._kind = KINDS[work["what"]]
         count = work["bytes"] // np.dtype(np.float32).itemsize
-        is_written = _inputs_are_written(work)
-        roots = range(1) if is_written else self._kind.roots(library.ranks)
+        self._barrier = _barrier_of(library, work)
+        roots = self._kind.roots(library.ranks, has_barriers=self._barrier is not None)
         self._places = [RankOfWorld(library.rank, library.ranks, root) for root in roots]
         self._input = np.zeros(self._kind.input_elements(count, self._places[0]), np.float32)
         self._runs = [prepare(self._input, count, place) for place in self._places]
-        self._calls = 0
-        self._result: Array | None = None
-        self._barrier = library.barrier
-        self.before = self._write if is_written else None
+        self.call = self._runs[0] if len(self._runs) == 1 else _in_turn(self._runs)
 
     @property
-    def _root(self) -> int:
-        return self._calls % len(self._runs)
+    def before(self) -> Callable[[], None] | None:
+        """Writes the input and waits for all ranks, if the work requests it."""
+        return None if self._barrier is None else self._write
 
     def _write(self) -> None:
-        if self._kind.takes_input(self._places[self._root]):
+        assert self._barrier is not None
+        if self._kind.reads_input(self._places[0]):
             self._input[:] = 0
         self._barrier()
 
-    def call(self) -> None:
-        """Calls with the next root."""
-        self._result = self._runs[self._root]()
-        self._calls += 1
-
     def check(self, turn: int) -> int:
-        """Calls once with the values of this turn, and counts wrong results."""
-        values = [np.empty_like(self._input) for _ in range(self._places[0].ranks)]
+        """Calls once with the values and the root of this turn, and counts wrong results."""
+        place = self._places[turn % len(self._places)]
+        values = [np.empty_like(self._input) for _ in range(place.ranks)]
         for rank, array in enumerate(values):
             fill(array, rank, turn)
-        place = self._places[self._root]
         self._input[:] = values[place.rank]
-        self.call()
-        return wrong_values(self._result, self._kind.expected(values, place))
+        return wrong_values(self._runs[place.root](), self._kind.expected(values, place))
 
     def clear(self) -> None:
         """Sets all values to zero."""
         self._input[:] = 0
 
     def after(self) -> int:
-        """The number of values of the last result that are not zero."""
-        return 0 if self._result is None else int(np.count_nonzero(self._result))
+        """The number of values that are not zero in the result of one more call."""
+        result = self._runs[0]()
+        return 0 if result is None else int(np.count_nonzero(result))
+
+
+def _in_turn(runs: Sequence[Run]) -> Run:
+    """A call that runs all of them in turn."""
+    turns = itertools.cycle(runs)
+    return lambda: next(turns)()
 
 
 class GradientsInPlace:

@@ -40,15 +40,15 @@ class Kind:
     has_root: bool = False
     of_root: bool = False  # only the root's input counts
 
-    def takes_input(self, place: RankOfWorld) -> bool:
+    def reads_input(self, place: RankOfWorld) -> bool:
         """Whether a call reads the input of this rank."""
         return not self.of_root or place.rank == place.root
 
-    def roots(self, ranks: int) -> range:
-        """The roots of successive calls without barriers. The root moves on with each call, so that no rank
-        can run ahead of the others by many calls: an MPI's broadcast ends at its root before other ranks
-        take part."""
-        return range(ranks if self.has_root else 1)
+    def roots(self, ranks: int, *, has_barriers: bool = False) -> range:
+        """The roots of successive calls. Without barriers between calls the root moves on with each call.
+        Otherwise a rank could run ahead of the others by many calls: an MPI's broadcast ends at its root
+        before other ranks take part."""
+        return range(ranks if self.has_root and not has_barriers else 1)
 
 
 def _all(count: int, _: RankOfWorld) -> int:

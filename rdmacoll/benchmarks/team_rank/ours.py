@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
@@ -26,12 +26,17 @@ class OurLibrary:
         self._engine = rdmacoll.engine
         self._sum = rdmacoll.Sum
         self.rank, self.ranks = rdmacoll.rank(), rdmacoll.size()
-        self.barrier = self._engine.prepare_barrier()
         self.facts = {
             "version": rdmacoll.__version__,
             "numpy": np.__version__,
             "transport": _transport(),
         }
+
+    @property
+    def barrier(self) -> Callable[[], object]:
+        """A prepared barrier."""
+        found: Callable[[], object] = self._engine.prepare_barrier()
+        return found
 
     def make(self, work: Work) -> Job:
         """The job of a work, with numpy arrays. prepared: `prepare_allreduce`. plain: `allreduce`. The same
