@@ -158,6 +158,7 @@ bool Executor::issue_transfers() {
 
 bool Executor::issue_computes() {
   bool moved = false;
+  const std::size_t refused = transfers_.size();
   for (uint64_t bytes = 0; !computes_.empty() && bytes < kComputeBytesPerPoll;) {
     const uint64_t next = computes_.front();
     Run& run = run_of(next);
@@ -171,6 +172,8 @@ bool Executor::issue_computes() {
     bytes += is_on_gpu ? kGpuJobBytes : step_bytes;
     --unissued_;
     moved = true;
+    // A peer reads this data while the next step computes.
+    if (transfers_.size() > refused) issue_transfers();
   }
   return (jobs_ > 0 && compute().poll(*this)) || moved;
 }
