@@ -21,7 +21,7 @@ from rdmacoll.benchmarks.hosts import Hosts
 from rdmacoll.benchmarks.judge import Row, best_plain, compared
 from rdmacoll.benchmarks.libraries import LIBRARIES, HostLayout, Library, is_other_build
 from rdmacoll.benchmarks.team import Team, TeamError
-from rdmacoll.benchmarks.team_rank.kinds import KINDS
+from rdmacoll.benchmarks.team_rank.kinds import ITEMSIZE, KINDS
 from rdmacoll.benchmarks.turns import Cell, Rules, Task
 
 PREPARED_BYTES_MAX = 16 << 10  # below this size numpy's plain calls are measured beside the prepared ones
@@ -154,7 +154,7 @@ class Comparison(BenchmarkRun):
             versions = {team.library.name: team.facts for team in teams}
             named = {"collective": collective, "ranks": ranks, "link": link}
             part = {**named, **facts, "libraries": versions, "rows": []}
-            sizes = _sizes_of(collective, self._request.sizes, ranks)
+            sizes = [ITEMSIZE * count for count in KINDS[collective].counts(self._request.sizes, ranks)]
             for number, size in enumerate(sizes):
                 remaining = ", ".join(map(bytes_text, sizes[number:]))
                 if self._is_out_of_time(f"{title_of(collective, ranks, link)}: {remaining}"):
@@ -195,16 +195,6 @@ def _takes_part(name: str, link: str, *, is_usual: bool) -> bool:
     if name == ("stream" if link == MACHINE else "memory"):
         return False
     return is_usual or LIBRARIES[name].group == "numpy"
-
-
-def _sizes_of(collective: str, sizes: Sequence[int], ranks: int) -> list[int]:
-    """The sizes, as multiples of float32. If the collective cuts its data among the ranks, each has as much.
-
-    >>> _sizes_of("allreduce", [9], 4), _sizes_of("gather", [8, 16, 40], 4)
-    ([8], [16, 32])
-    """
-    unit = 4 * (ranks if KINDS[collective].is_cut else 1)
-    return list(dict.fromkeys(max(unit, size - size % unit) for size in sizes))
 
 
 def settings_of(request: ComparisonRequest) -> dict[str, Any]:

@@ -185,7 +185,7 @@ def _measured(kind: Kind, options: _Options) -> Findings:
     print_line(_HEADER + peer_titles)
     print_line(_UNITS + "".join(f" {'(us)':>10} {'':>6}" for _ in contestants[1:]))
     rows, ratios = [], {c.name: {} for c in contestants[1:]}  # type: ignore[var-annotated]
-    for count in _counts(kind, sizes, ranks):
+    for count in kind.counts(sizes, ranks):
         size = count * _DTYPE.itemsize
         cells = measure.interleaved(
             contestants,
@@ -229,14 +229,6 @@ def _measured(kind: Kind, options: _Options) -> Findings:
         "ratio": ratios,
         "findings": findings,
     }
-
-
-def _counts(kind: Kind, sizes: list[int], ranks: int) -> list[int]:
-    """The sizes in elements. If the collective cuts its data among the ranks, a size is a multiple of
-    their number."""
-    each = ranks if kind.is_cut else 1
-    counts = [max(1, size // _DTYPE.itemsize // each) * each for size in sizes]
-    return list(dict.fromkeys(counts))
 
 
 def engine_setting(name: str) -> str:

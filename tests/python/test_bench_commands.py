@@ -50,16 +50,8 @@ def test_libraries_take_turns_in_one_run(tmp_path):
 def test_other_collectives_are_compared(tmp_path):
     code, found, output = command_line(
         tmp_path,
-        *[
-            "bench",
-            "compare",
-            "--collectives",
-            "gather,broadcast",
-            "--ours",
-            "rdmacoll",
-            "--peers",
-            "openmpi",
-        ],
+        *["bench", "compare", "--collectives", "gather,broadcast"],
+        *["--ours", "rdmacoll", "--peers", "openmpi"],
         *["--ranks", "3", "--links", "machine", "--inputs", "written", "--sizes", "20,64K", *QUICK],
     )
     assert code == 0, output
@@ -98,13 +90,11 @@ def test_roots_of_a_compared_collective(inputs):
             one.before()
         one.call()
     zeros = [0.0] * 6
-    assert (
-        order
-        == {
-            "written": ["barrier", (0, zeros), "barrier", (0, zeros)],
-            "kept": [(0, values), (1, values)],
-        }[inputs]
-    )
+    wanted = {
+        "written": ["barrier", (0, zeros), "barrier", (0, zeros)],
+        "kept": [(0, values), (1, values)],
+    }
+    assert order == wanted[inputs]
 
 
 def test_what_is_not_measured_in_time_is_said(tmp_path):

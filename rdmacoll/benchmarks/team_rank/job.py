@@ -8,7 +8,7 @@ from typing import Any, Callable, Protocol
 
 import numpy as np
 
-from .kinds import KINDS, RankOfWorld, Run, wrong_values
+from .kinds import ITEMSIZE, KINDS, RankOfWorld, Run, wrong_values
 from .values import Array, fill, gradient_value, wrong_gradients, wrong_sums
 
 # A cell: {"what": "allreduce", "bytes": ..., "variant": "prepared", "inputs": "kept"}, {"what": "gradients",
@@ -104,7 +104,7 @@ class Collective:
         self, work: Work, library: HasWorld, prepare: Callable[[Array, int, RankOfWorld], Run]
     ) -> None:
         self._kind = KINDS[work["what"]]
-        count = work["bytes"] // np.dtype(np.float32).itemsize
+        count = work["bytes"] // ITEMSIZE
         self._barrier = _barrier_of(library, work)
         roots = self._kind.roots(library.ranks, has_barriers=self._barrier is not None)
         self._places = [RankOfWorld(library.rank, library.ranks, root) for root in roots]

@@ -3,6 +3,7 @@ those of nccl-tests: the larger one of a rank's input and output. Needs numpy al
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from .values import Array
 
+ITEMSIZE = np.dtype(np.float32).itemsize  # all collectives have such elements
 # Calls once and returns the result, or None on ranks that get none.
 Run = Callable[[], Optional[Array]]
 
@@ -43,6 +45,16 @@ class Kind:
     def reads_input(self, place: RankOfWorld) -> bool:
         """Whether a call reads the input of this rank."""
         return not self.of_root or place.rank == place.root
+
+    def counts(self, sizes: Iterable[int], ranks: int) -> list[int]:
+        """Sizes in bytes as numbers of elements, each once. If the collective cuts its data among the ranks,
+        each has as much.
+
+        >>> KINDS["allreduce"].counts([9], 4), KINDS["gather"].counts([8, 16, 40], 4)
+        ([2], [4, 8])
+        """
+        each = ranks if self.is_cut else 1
+        return list(dict.fromkeys(max(1, size // ITEMSIZE // each) * each for size in sizes))
 
     def roots(self, ranks: int, *, has_barriers: bool = False) -> range:
         """The roots of successive calls. Without barriers between calls the root moves on with each call.
