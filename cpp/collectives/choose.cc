@@ -165,30 +165,50 @@ uint64_t cached_part_bytes(const NodeMemory& memory) {
   return std::max<uint64_t>(memory.cache_bytes / (2 * kSegmentsInFlight), 4096);
 }
 
+// n segments that follow one another through so many further stages take n + `further_stages` times
+// a stage. In each stage a segment has a fixed cost, which is that of so many bytes. The whole time
+// is least for this length. It is a power of two, so that noise of the measurement seldom changes
+// it.
+uint64_t pipelined_segment_bytes(uint64_t bytes, double start_bytes, int further_stages,
+                                 uint64_t least, uint64_t most) {
+  const double best = std::sqrt(static_cast<double>(bytes) * start_bytes / further_stages);
+  const double power = std::exp2(std::round(std::log2(std::max(best, 1.0))));
+  return static_cast<uint64_t>(
+      std::clamp(power, static_cast<double>(least), static_cast<double>(most)));
+}
+
 // Each copy from or to a GPU has a fixed cost. Each segment goes through three stages: a copy to
-// the host, the way to the peer, and a copy to its GPU. So n segments take n + 2 times a stage,
-// which is least for this length. It is a power of two, so that noise of the measurement seldom
-// changes it.
+// the host, the way to the peer, and a copy to its GPU.
 //
 // A forced algorithm may add in an order that depends on the segments, so theirs never change.
 uint64_t staged_segment_bytes(const Tuning& tuning, const Facts& facts) {
   if (!facts.gpu_copies.is_known() || !facts.forced.empty()) {
     return std::min(facts.bytes / kSegmentsInFlight, tuning.segment_bytes_shared);
   }
-  constexpr double kFurtherStages = 2;
   const double start_bytes = facts.gpu_copies.start_us * facts.gpu_copies.bytes_per_us;
-  const double best = std::sqrt(static_cast<double>(facts.bytes) * start_bytes / kFurtherStages);
-  const double power = std::exp2(std::round(std::log2(std::max(best, 1.0))));
-  return static_cast<uint64_t>(std::clamp(power,
-                                          static_cast<double>(tuning.segment_bytes_staged_least),
-                                          static_cast<double>(tuning.segment_bytes_staged)));
+  return pipelined_segment_bytes(facts.bytes, start_bytes, 2, tuning.segment_bytes_staged_least,
+                                 tuning.segment_bytes_staged);
+}
+
+// A whole segment of a broadcast lies in the pool, and each rank reads it while the next one is
+// packed. Ranks that share a core take turns for each segment, so theirs are longer.
+uint64_t broadcast_segment_bytes(const NodeMemory& memory, const Facts& facts) {
+  const uint64_t cached = cached_part_bytes(memory);
+  if (memory.on_cores(facts.ranks).shares_core()) {
+    return cached * static_cast<uint64_t>(facts.ranks);
+  }
+  const double start_us = 2 * (memory.step_us + memory.message_us + memory.view_us);
+  return pipelined_segment_bytes(facts.bytes, start_us * memory.copy.cached, 1,
+                                 std::min(memory.data_bytes, cached), cached);
 }
 
 uint64_t segment_bytes_in_node(AlgorithmRow::Result result, const Tuning& tuning,
                                const Facts& facts) {
   if (is_cut_for_caches(result, tuning, facts)) {
-    const uint64_t cached =
-        cached_part_bytes(tuning.links.memory) * static_cast<uint64_t>(facts.ranks);
+    const NodeMemory& memory = tuning.links.memory;
+    const uint64_t cached = result == AlgorithmRow::Result::root_value
+                                ? broadcast_segment_bytes(memory, facts)
+                                : cached_part_bytes(memory) * static_cast<uint64_t>(facts.ranks);
     if (!facts.stages_gpus) return cached;
     return std::max(cached, staged_segment_bytes(tuning, facts));
   }

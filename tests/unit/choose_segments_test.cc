@@ -44,6 +44,31 @@ TEST(ChoiceOfSegments, within_a_node_cuts_data_that_is_staged_from_gpus_into_lon
   }
 }
 
+// Readers of a broadcast take a segment while the next one is packed. Ranks that take turns on a
+// core would switch for each of them.
+TEST(ChoiceOfSegments, within_a_node_cuts_a_broadcast_short_where_each_rank_has_a_core) {
+  Tuning tuning;
+  const uint64_t cached = tuning.links.memory.cache_bytes / (2 * kSegmentsInFlight);
+  const auto segment = [&](uint64_t bytes, double cores) {
+    tuning.links.memory.cores = cores;
+    const Facts facts{.ranks = 4, .bytes = bytes, .one_node = true};
+    return segment_bytes_of(named::flat_broadcast, tuning, facts);
+  };
+  for (const uint64_t bytes : {uint64_t{64} << 10, uint64_t{1} << 20, uint64_t{64} << 20}) {
+    EXPECT_EQ(segment(bytes, 2), 4 * cached) << bytes;
+  }
+  uint64_t before = 0;
+  for (uint64_t bytes = 4 << 10; bytes <= 64 << 20; bytes *= 2) {
+    const uint64_t short_one = segment(bytes, 4);
+    EXPECT_GE(short_one, before);
+    EXPECT_LE(short_one, cached) << "all in flight lie in a half of the cache";
+    before = short_one;
+  }
+  EXPECT_EQ(before, cached);
+  EXPECT_GE(segment(128 << 10, 4) * 4, 128u << 10) << "not many more segments than stages";
+  EXPECT_LT(segment(128 << 10, 4), 128u << 10) << "packed and read at once";
+}
+
 // 10 us and 55 GB/s, as measured on an H200.
 constexpr CopyCosts kFast{10, 55'000};
 
