@@ -18,6 +18,7 @@ from rdmacoll._horovod.errors import UnsupportedError
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import global_process_set
 from rdmacoll.ops._process_sets import current_set
+from rdmacoll.ops._run_time import fixed_size
 
 
 def is_adasum(op: Any) -> bool:
@@ -35,7 +36,7 @@ def combined(tensors: Sequence[Any], factors: tuple[float, float], name: str | N
         raise UnsupportedError(
             "Adasum combines values of all ranks, not of a process set: leave process_set out."
         )
-    size = current_set().size()
+    size = fixed_size("Adasum")
     if size & (size - 1):
         raise UnsupportedError(
             f"Adasum needs a power of two of ranks, not {size}: start other ranks, or use op=Average."

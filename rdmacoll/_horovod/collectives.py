@@ -15,14 +15,13 @@ from rdmacoll._horovod.adasum import combined, is_adasum
 from rdmacoll._horovod.calls import collective, operator_of
 from rdmacoll._horovod.errors import UnsupportedError
 from rdmacoll._horovod.mixed import in_two_parts
-from rdmacoll._horovod.run_time import at_run_time
 from rdmacoll._horovod.scaling import reduced_by
 from rdmacoll.engine import joining
 from rdmacoll.engine.operators import Average, Sum
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops import Compression
 from rdmacoll.ops._arguments import tensor as as_tensor
-from rdmacoll.ops._process_sets import current_set
+from rdmacoll.ops._run_time import at_run_time, size_as
 from rdmacoll.ops.sparse import reduce_slices
 
 
@@ -127,7 +126,7 @@ def _reduced_slices(
 def _averaged(slices: Any, name: str | None) -> Any:
     """The average of slices of integers, as floats: those of a division in TensorFlow."""
     total = reduce_slices(slices, op=Sum, name=name)
-    return tf.IndexedSlices(total.values / current_set().size(), total.indices, total.dense_shape)
+    return tf.IndexedSlices(total.values / size_as(total.values.dtype), total.indices, total.dense_shape)
 
 
 @collective

@@ -1,6 +1,7 @@
-"""Horovod's elastic states, in a world that stays as it is: they are saved, restored and made equal.
+"""Horovod's elastic states: they are saved, restored and made equal. In an elastic job they outlive a world.
 
-Nobody joins or replaces a rank. So `run` calls its function once, and a failed rank ends the job.
+`rdmacoll run --min-np` starts elastic jobs. In other jobs nobody joins or replaces a rank. There `run` calls
+its function once, and a failed rank ends the job.
 """
 
 from __future__ import annotations
@@ -10,17 +11,30 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from rdmacoll import engine
+from rdmacoll._base.log import Log
 from rdmacoll._horovod import collectives
 from rdmacoll._horovod.keras_collectives import graph_session
 from rdmacoll._horovod.objects import broadcast_object
-from rdmacoll._world import world
+from rdmacoll._world import places, world
+from rdmacoll.engine.errors import RankFailedError, error_from
+from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._sessions import set_value
 
+# Horovod's error of a failed collective.
+HorovodInternalError = RankFailedError
 
-class HorovodInternalError(RuntimeError):
-    """Horovod's error of a failed collective. Errors of failed ranks are of rdmacoll's classes."""
+
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818
+    """The hosts of an elastic job have changed, so another world is to begin. skip_sync: without effect,
+    since workers that have come need the state."""
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__(skip_sync)
+        self.skip_sync = skip_sync
 
 
 class State:
@@ -34,18 +48,26 @@ class State:
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Calls the registered functions, as after a change of the world."""
+        """Calls `reset` and the registered functions, in each new world."""
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def commit(self) -> None:
-        """Saves the state."""
+        """Saves the state, and then `check_host_updates`."""
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Does nothing: hosts stay as they are."""
+        """Raises HostsUpdatedInterrupt on all ranks if workers have come to an elastic job, or are to leave.
+
+        Every rank calls it. In other jobs it does nothing.
+        """
+        if not places.is_elastic():
+            return
+        is_to_end = np.array([places.is_world_to_end()], np.uint8)
+        if engine.allreduce(is_to_end, op=ReduceOp.MAX, name="rdmacoll/elastic/updates")[0]:
+            raise HostsUpdatedInterrupt()
 
     def reset(self) -> None:
         """Prepares for another world. Derived classes may need it."""
@@ -166,12 +188,24 @@ class TensorFlowState(_VariablesState):
 
 
 class TensorFlowKerasState(_VariablesState):
-    """A model of Keras and its optimizer. optimizer: the model's own, if None. backend: without effect."""
+    """A model of Keras and its optimizer. optimizer: the model's own, if None. backend: without effect.
+
+    An optimizer of Keras 3 gets its variables here, so that all ranks have the same ones.
+    """
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
         self.model = model
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+        own: Any = self.optimizer
+        if getattr(model, "built", False) and getattr(own, "built", True) is False:
+            own.build(model.trainable_variables)
         super().__init__(**kwargs)
+
+    def reset(self) -> None:
+        """Lets `fit` and the like trace their functions again, for the ranks of the new world."""
+        for name in ("train_function", "test_function", "predict_function"):
+            if getattr(self.model, name, None) is not None:
+                setattr(self.model, name, None)
 
     def variables(self) -> list[Any]:
         """The variables of the model and of its optimizer."""
@@ -180,12 +214,37 @@ class TensorFlowKerasState(_VariablesState):
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a training function, whose first argument is a state: makes the state equal on all ranks,
-    and calls the function."""
+    """Decorates a training function, whose first argument is a state: makes the state equal on all ranks, and
+    calls the function.
+
+    In an elastic job a failed rank does not end the others. They go back to the last commit, form a world
+    without it, and call the function again. When workers have come, ranks do so after a commit, and keep what
+    they have. Rank 0 is always a rank of the world before. The functions that the state has registered are
+    called in each new world.
+    """
 
     @functools.wraps(func)
     def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
-        state.sync()
-        return func(state, *args, **kwargs)
+        is_reset = False
+        while True:
+            try:
+                if is_reset:
+                    world.shutdown()
+                    world.init()
+                    state.on_reset()
+                state.sync()
+                places.note_state()
+                return func(state, *args, **kwargs)
+            except HostsUpdatedInterrupt:
+                is_reset = True
+            except Exception as error:
+                failure = error_from(error)
+                if not places.is_elastic() or not isinstance(failure, RankFailedError):
+                    raise
+                text = str(failure).rstrip(".")
+                Log(rank=world.rank()).warning(f"{text}. The state goes back to its last commit.")
+                places.blame(failure.rank)
+                state.restore()
+                is_reset = True
 
     return wrapper

@@ -13,6 +13,7 @@ import tensorflow as tf
 from rdmacoll._base.external_values import shown
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.ops._run_time import size_as
 from rdmacoll.optimizer.accumulation import Accumulation, checked_passes
 
 
@@ -113,7 +114,7 @@ class _Helper:
         if self.scale_local_gradients:
             for place in range(len(results)):
                 if place not in places:
-                    results[place] /= self.process_set.size()
+                    results[place] /= size_as(results[place].dtype, self.process_set)
         divisor = self.backward_passes_per_step if self.average_aggregated_gradients else 1
         return [one if divisor == 1 else one / divisor for one in results]
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from rdmacoll._horovod.mixed import in_two_parts
 from rdmacoll.engine.operators import Average, ReduceOp, Sum
-from rdmacoll.ops._process_sets import current_set
+from rdmacoll.ops._run_time import size_as
 from rdmacoll.ops.compression import Compression, Compressor
 
 
@@ -39,11 +39,10 @@ def reduced_by(
 
     def of_integers(values: list[Any]) -> list[Any]:
         prescale, postscale = factors
-        if op is Average:
-            postscale /= current_set().size()
         scaled = [_scaled(one, prescale) for one in values]
         totals = _called(run, scaled, Sum if op is Average else op, (1.0, 1.0), compression)
-        return [_scaled(one, postscale) for one in totals]
+        divisor = size_as(tf.float64) if op is Average else 1.0
+        return [_scaled(one, postscale, divisor) for one in totals]
 
     return in_two_parts(tensors, [not one.dtype.is_integer for one in tensors], of_floats, of_integers)
 
@@ -55,7 +54,8 @@ def _called(
     return run(tensors, **options, compression=compression)
 
 
-def _scaled(value: Any, factor: float) -> Any:
-    if factor == 1.0:
+def _scaled(value: Any, factor: float, divisor: Any = 1.0) -> Any:
+    if factor == 1.0 and isinstance(divisor, float):
         return value
-    return tf.cast(tf.cast(value, tf.float64) * tf.constant(factor, tf.float64), value.dtype)
+    factor = tf.constant(factor, tf.float64) / divisor
+    return tf.cast(tf.cast(value, tf.float64) * factor, value.dtype)

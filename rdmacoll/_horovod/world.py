@@ -10,11 +10,11 @@ from typing import Any
 
 from rdmacoll._base.external_values import shown
 from rdmacoll._horovod import process_sets as horovod_sets
-from rdmacoll._horovod.run_time import at_run_time
-from rdmacoll._world import world
+from rdmacoll._world import places, world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import global_process_set
 from rdmacoll.engine.process_sets import process_sets as sets_of_world
+from rdmacoll.ops._run_time import at_run_time
 
 
 def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
@@ -61,6 +61,7 @@ def _communicator(comm: Any) -> Any:
         raise ConfigError(f"comm={shown(comm)}: give ranks, an mpi4py communicator, or None.") from None
     if not ranks:
         return None
+    places.take()
     start = world.start_of()
     launch = start.launch
     if ranks == list(range(launch.size)):

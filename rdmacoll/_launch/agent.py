@@ -26,14 +26,20 @@ from typing import Any
 FRAME = struct.Struct("!cII")  # kind, rank, bytes that follow
 # The first bytes of the agent: a remote shell may print a greeting before them.
 MAGIC = b"\nrdmacoll agent 1\n"
-# Kinds of frames from the launcher.
-START, END, KILL = b"s", b"e", b"k"
+# Kinds of frames from the launcher. In an elastic job PLACE gives a worker its place in the next world, and
+# RENEW says that a world is to end.
+START, END, KILL, PLACE, RENEW = b"s", b"e", b"k", b"p", b"w"
 # Kinds of frames from the agent.
 HELLO, STDOUT, STDERR, EXIT, RESULT, NOTE, INIT = b"h", b"1", b"2", b"x", b"r", b"n", b"i"
 # Names a pipe for ranks. A rank writes its number, as this struct, before it waits for the others in init().
 INIT_VARIABLE = "_RDMACOLL_INIT_PIPE"
 INIT_MESSAGE = struct.Struct("=I")
-# Frames without a rank have this number.
+# Name the agent's folder for workers of elastic jobs, and a worker's number. In the folder a worker finds its
+# place in the next world, and the number of the world that is to end. There it notes what the launcher needs
+# for that: rdmacoll/_start/elastic_worker.py.
+ELASTIC_VARIABLE, WORKER_VARIABLE = "_RDMACOLL_ELASTIC_FOLDER", "_RDMACOLL_WORKER"
+PLACE_FILE, RENEW_FILE, QUESTION_FILE = "place.{}", "renew", "question.{}"
+# Frames without a rank have this number. The rank of a frame about a worker is the worker's number.
 NO_RANK = 0xFFFFFFFF
 # Ranks that ignore SIGTERM for so long get SIGKILL.
 GRACE_S = 5.0
@@ -54,6 +60,7 @@ class Rank:
     def __init__(self, number: int, process: Any) -> None:
         self.number, self.process = number, process
         self.has_group = True  # a process of the group may be alive
+        self.kill_at = float("inf")
         self.streams = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}
 
     def signal(self, number: int) -> None:
@@ -96,8 +103,8 @@ class Agent:
         self._received, self._unsent = bytearray(), bytearray(MAGIC)
         self._is_open = True  # the launcher is there
         self._has_reader = True
-        self._kill_at = float("inf")
         self._folder = ""
+        self._common: dict[str, str] = {}  # the variables of all ranks
         self._inits = -1  # the pipe for ranks
         # Any signal wakes select().
         self._wake, wake_end = os.pipe()
@@ -117,9 +124,7 @@ class Agent:
             while self._is_open or any(rank.has_group for rank in self._ranks) or self._unsent:
                 self._wait()
                 self._reap()
-                if time.monotonic() >= self._kill_at:
-                    self._kill_at = time.monotonic() + GRACE_S
-                    self._signal_all(signal.SIGKILL)
+                self._end([one for one in self._ranks if time.monotonic() >= one.kill_at], signal.SIGKILL)
         finally:
             if self._folder:
                 shutil.rmtree(self._folder, ignore_errors=True)
@@ -129,7 +134,8 @@ class Agent:
         reads = [self._wake] + ([0] if self._is_open else [])
         reads += [self._inits] if self._inits >= 0 else []
         reads += streams if len(self._unsent) < _UNSENT_MAX else []
-        timeout_s = min(self._kill_at - time.monotonic(), 0.1 if not self._is_open else 60.0)
+        kill_at = min((rank.kill_at for rank in self._ranks if rank.has_group), default=float("inf"))
+        timeout_s = min(kill_at - time.monotonic(), 0.1 if not self._is_open else 60.0)
         ready, writable, _ = select.select(reads, [1] if self._unsent else [], [], max(0.0, timeout_s))
         if writable:
             self._flush()
@@ -169,45 +175,58 @@ class Agent:
             self._lose_launcher()
         self._received += chunk
         while len(self._received) >= FRAME.size:
-            kind, _, length = FRAME.unpack_from(self._received)
+            kind, number, length = FRAME.unpack_from(self._received)
             if len(self._received) < FRAME.size + length:
                 return
             payload = bytes(self._received[FRAME.size : FRAME.size + length])
             del self._received[: FRAME.size + length]
             if kind == START:
                 self._start(json.loads(payload))
+            elif kind == PLACE:
+                self._write_anew(PLACE_FILE.format(number), payload)
+            elif kind == RENEW:
+                self._write_anew(RENEW_FILE, payload)
             else:
-                self._end(signal.SIGKILL if kind == KILL else signal.SIGTERM)
+                ranks = [one for one in self._ranks if number in (NO_RANK, one.number)]
+                self._end(ranks, signal.SIGKILL if kind == KILL else signal.SIGTERM)
 
     def _lose_launcher(self) -> None:
         if self._is_open:
             self._is_open = False
-            self._end(signal.SIGTERM)
+            self._end(self._ranks, signal.SIGTERM)
 
-    def _end(self, number: int) -> None:
-        self._signal_all(number)
-        self._kill_at = min(self._kill_at, time.monotonic() + GRACE_S)
-
-    def _signal_all(self, number: int) -> None:
-        for rank in self._ranks:
+    @staticmethod
+    def _end(ranks: list[Rank], number: int) -> None:
+        for rank in ranks:
+            if rank.process.returncode is not None:
+                rank.look()
             if rank.has_group:
                 rank.signal(number)
+            again = time.monotonic() + GRACE_S
+            rank.kill_at = again if number == signal.SIGKILL else min(rank.kill_at, again)
 
     def _start(self, order: dict[str, Any]) -> None:
+        """Starts ranks. Later orders start further ones, as the first one says."""
+        if not self._folder:
+            self._prepare(order)
+        for number, variables in order["ranks"]:
+            self._start_rank(number, order["command"], {**self._common, **variables})
+
+    def _prepare(self, order: dict[str, Any]) -> None:
         self._folder = tempfile.mkdtemp(prefix="rdmacoll-run-")
         secret = self._write("secret", order["secret"])
-        common = {**os.environ, **order["variables"], "RDMACOLL_SECRET_FILE": secret}
+        self._common = {**os.environ, **order["variables"], "RDMACOLL_SECRET_FILE": secret}
         if "function" in order:
             self._write("function", order["function"])
-            common["_RDMACOLL_FUNCTION_FOLDER"] = self._folder
-        self._open_inits(common)
+            self._common["_RDMACOLL_FUNCTION_FOLDER"] = self._folder
+        if order.get("is_elastic"):
+            self._common[ELASTIC_VARIABLE] = self._folder
+        self._open_inits(self._common)
         try:
             os.chdir(order["folder"])
         except OSError as error:
             text = f"cannot enter {order['folder']} ({error.strerror}): its ranks start in {os.getcwd()}."
             self._send(NOTE, NO_RANK, text.encode())
-        for number, variables in order["ranks"]:
-            self._start_rank(number, order["command"], {**common, **variables})
 
     def _open_inits(self, variables: dict[str, str]) -> None:
         path = os.path.join(self._folder, "inits")
@@ -225,13 +244,27 @@ class Agent:
         except BlockingIOError:
             return
         for (number,) in INIT_MESSAGE.iter_unpack(messages[: len(messages) // 4 * 4]):
-            self._send(INIT, number, b"")
+            facts = self._facts_of_question(number) if ELASTIC_VARIABLE in self._common else {}
+            self._send_json(INIT, number, facts)
+
+    def _facts_of_question(self, number: int) -> dict[str, Any]:
+        """The facts for a worker's next place: those that it has noted, and a port at which rank 0 may
+        listen."""
+        with open(os.path.join(self._folder, QUESTION_FILE.format(number))) as file:
+            return {**json.load(file), "port": _free_port()}
 
     def _write(self, name: str, text: str) -> str:
         path = os.path.join(self._folder, name)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(text)
         return path
+
+    def _write_anew(self, name: str, content: bytes) -> None:
+        """Replaces a file as a whole, for workers that look at it at any time."""
+        path = os.path.join(self._folder, name)
+        with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
+        os.replace(path + ".new", path)
 
     def _start_rank(self, number: int, command: list[str], variables: dict[str, str]) -> None:
         try:

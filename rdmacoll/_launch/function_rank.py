@@ -8,12 +8,14 @@ from pathlib import Path
 
 from rdmacoll._launch.sealed_call import LAUNCHER, packed, unpacked
 from rdmacoll._start import bootstrap
+from rdmacoll._start.inherited import ELASTIC_WORKER
 
 
 def main() -> None:
     """Calls the function in the folder that the agent has made."""
     variables = bootstrap.variables()
-    folder, rank = Path(variables["_RDMACOLL_FUNCTION_FOLDER"]), int(variables["RDMACOLL_RANK"])
+    folder = Path(variables["_RDMACOLL_FUNCTION_FOLDER"])
+    rank = int(variables.get(ELASTIC_WORKER) or variables["RDMACOLL_RANK"])
     secret = Path(variables["RDMACOLL_SECRET_FILE"]).read_text()
     sealed = base64.b64decode((folder / "function").read_text())
     path, call = unpacked(sealed, secret, LAUNCHER)

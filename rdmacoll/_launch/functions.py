@@ -10,6 +10,7 @@ from typing import Any, Callable
 
 from rdmacoll._abi.library import load
 from rdmacoll._abi.settings import Values
+from rdmacoll._launch.elastic_job import ElasticJob
 from rdmacoll._launch.failure import Ended
 from rdmacoll._launch.job import Job, say
 from rdmacoll._launch.request import job_options
@@ -60,7 +61,8 @@ def run(
     Ranks are new processes on this host or, over ssh, on `hosts`. Function and results travel over the pipes
     and ssh connections of the launcher, sealed with the job's secret. Functions of notebooks and scripts need
     cloudpickle. Arguments are those of `horovod.run`; `rdmacoll run --help` explains them. np, min_np, max_np
-    and network_interface are old names. The arguments of elastic jobs are refused.
+    and network_interface are old names. min_num_proc or host_discovery_script make the job elastic: then the
+    results are those of the last world's ranks, and `rank` of an error is the number of a worker.
 
     Raises ConfigError for arguments that cannot be used, and RankFailedError for the rank that failed first.
     """
@@ -100,10 +102,11 @@ def run(
     # The path comes first, so that a rank finds the function's module.
     call = packed((func, tuple(args), dict(kwargs or {})), options.secret, LAUNCHER)
     function = packed((sys.path, call), options.secret, LAUNCHER)
-    result = Job(dataclasses.replace(options, function=function)).run()
-    if result.first is not None:
+    job = Job if options.elastic is None else ElasticJob
+    result = job(dataclasses.replace(options, function=function)).run()
+    if result.exit_code != 0:
         raise _failure(result.first, result.message)
-    return [_result_of(rank, result.results, options.secret) for rank in range(len(options.slots))]
+    return [_result_of(number, result.results, options.secret) for number in result.numbers]
 
 
 def _check_pickle(func: Callable[..., Any]) -> None:
@@ -119,10 +122,11 @@ def _check_pickle(func: Callable[..., Any]) -> None:
         )
 
 
-def _failure(first: Ended, message: str) -> RankFailedError:
-    return RankFailedError(
-        message.removeprefix("rdmacoll run: "), rank=first.rank, host=first.host, cause=first.reason()
-    )
+def _failure(first: Ended | None, message: str) -> RankFailedError:
+    text = message.removeprefix("rdmacoll run: ")
+    if first is None:
+        return RankFailedError(text)
+    return RankFailedError(text, rank=first.rank, host=first.host, cause=first.reason())
 
 
 def _result_of(rank: int, results: Mapping[int, bytes], secret: str) -> Any:

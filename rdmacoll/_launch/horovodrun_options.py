@@ -162,16 +162,6 @@ TUNABLES = (
     ),
 )
 BY_NAME = {row.name: row for row in TUNABLES}
-# Options of elastic jobs, which are refused.
-ELASTIC = {
-    "min_num_proc": ("--min-np", "--min-num-proc"),
-    "max_num_proc": ("--max-np", "--max-num-proc"),
-    "slots": ("--slots-per-host",),
-    "elastic_timeout": ("--elastic-timeout",),
-    "reset_limit": ("--reset-limit",),
-    "cooldown_range": ("--blacklist-cooldown-range",),
-    "host_discovery_script": ("--host-discovery-script",),
-}
 
 
 def level_of(level: str) -> str:
@@ -179,15 +169,6 @@ def level_of(level: str) -> str:
     if level.upper() not in _LEVELS:
         raise ConfigError(f"--log-level {shown(level)}: give one of {', '.join(_LEVELS)}.")
     return _LEVELS[level.upper()]
-
-
-def refuse_elastic(given: Mapping[str, Any]) -> None:
-    """Raises ConfigError if an option of elastic jobs is given."""
-    for name, flags in ELASTIC.items():
-        if given.get(name) not in (None, ()):
-            raise ConfigError(
-                f"{flags[0]} ({name}) is for elastic jobs, which do not exist here yet: leave it out."
-            )
 
 
 def settings_of(given: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:

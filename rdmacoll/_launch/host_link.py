@@ -105,10 +105,10 @@ class HostLink:
         assert self._process.stderr is not None
         return {self._process.stdout.fileno(): True, self._process.stderr.fileno(): False}
 
-    def send(self, kind: bytes, value: object = None) -> None:
+    def send(self, kind: bytes, value: object = None, rank: int = agent.NO_RANK) -> None:
         """Sends a frame. An agent that is gone gets none; reading notices that it is gone."""
         payload = b"" if value is None else json.dumps(value).encode()
-        self._write(agent.FRAME.pack(kind, agent.NO_RANK, len(payload)) + payload)
+        self._write(agent.FRAME.pack(kind, rank, len(payload)) + payload)
 
     def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None

@@ -83,6 +83,23 @@ def read_host_file(path: str) -> list[Host]:
     return _merged(hosts)
 
 
+def discovered_hosts(text: str, slots_per_host: int | None) -> list[Host]:
+    """The hosts of a discovery script's lines, like "node1:4". slots_per_host: of lines without a number.
+
+    Raises ConfigError.
+
+    >>> discovered_hosts("node1:4\\nnode2\\n", 2)
+    [Host(name='node1', slots=4), Host(name='node2', slots=2)]
+    """
+    hosts = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        found = _HOST.fullmatch(line)
+        if found is None or not (found["slots"] or slots_per_host):
+            raise ConfigError(f"it prints {shown(line)}: print lines like node1:4, or give --slots-per-host.")
+        hosts.append(Host(found["name"].strip("[]"), int(found["slots"] or slots_per_host or 0)))
+    return _merged(hosts)
+
+
 def _merged(hosts: Sequence[Host]) -> list[Host]:
     """The hosts, each once: slots of a host that is named again are added."""
     slots: dict[str, int] = {}
@@ -106,6 +123,16 @@ def assign(hosts: Sequence[Host], size: int | None) -> list[Slot]:
     for host in hosts:
         filled.append((host.name, min(left, host.slots)))
         left -= filled[-1][1]
+    return placed(filled)
+
+
+def placed(filled: Sequence[tuple[str, int]]) -> list[Slot]:
+    """The places of the ranks of hosts with so many ranks each.
+
+    >>> [(slot.rank, slot.host, slot.local_rank) for slot in placed([("a", 2), ("b", 1)])]
+    [(0, 'a', 0), (1, 'a', 1), (2, 'b', 0)]
+    """
+    size = sum(count for _, count in filled)
     places: list[Slot] = []
     for number, (name, local_size) in enumerate(filled):
         for local_rank in range(local_size):

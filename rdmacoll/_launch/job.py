@@ -27,7 +27,8 @@ from rdmacoll._launch.host_link import (
     remote_command,
     try_command,
 )
-from rdmacoll._launch.hosts import LOCAL_NAMES, Slot, is_local
+from rdmacoll._launch.hosts import LOCAL_NAMES, Host, Slot, is_local
+from rdmacoll._launch.membership import Limits
 from rdmacoll._launch.output import Output
 from rdmacoll._start.launch import join_address
 from rdmacoll._start.secret import SECRET_BYTES
@@ -47,6 +48,17 @@ _OF_HOST_PREFIXES = ("SSH_", "XDG_", "DBUS_", "BASH_FUNC_")
 
 
 @dataclass(frozen=True)
+class ElasticOptions:
+    """The sizes of an elastic job, and its hosts. discovery: the command that prints the hosts.
+    slots_per_host: of hosts that it prints without a number."""
+
+    limits: Limits
+    hosts: Sequence[Host]
+    discovery: str | None = None
+    slots_per_host: int | None = None
+
+
+@dataclass(frozen=True)
 class JobOptions:
     """The places of a job's ranks, and their program."""
 
@@ -61,21 +73,21 @@ class JobOptions:
     has_timestamps: bool = False
     is_verbose: bool = False
     function: bytes | None = None  # for ranks that call a function
+    elastic: ElasticOptions | None = None  # an elastic job has no `slots`
     secret: str = field(default_factory=lambda: secrets.token_hex(SECRET_BYTES), repr=False)
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """The end of a job. first: the rank that failed first. results: of ranks that called a function."""
+    """The end of a job. exit_code: 0, or that of the rank that failed first. first: this rank. results: of
+    ranks that called a function. numbers: the keys of the last world's ranks, in order."""
 
     ended: Mapping[int, Ended]
     first: Ended | None
     message: str
     results: Mapping[int, bytes]
-
-    def exit_code(self) -> int:
-        """0, or the exit code of the rank that failed first."""
-        return 0 if self.first is None else self.first.exit_code()
+    exit_code: int
+    numbers: Sequence[int]
 
 
 def say(text: str) -> None:
@@ -109,11 +121,7 @@ class Job:
         After the first failure the other ranks are ended. On any exception all ranks are ended first.
         """
         try:
-            self._connect()
-            self._start()
-            while len(self._ended) < len(self._options.slots) and time.monotonic() < self._ends_by:
-                self._pump(self._wait_s())
-                self._judge()
+            self._lead()
         except BaseException:
             self._end_all()
             raise
@@ -121,7 +129,16 @@ class Job:
             self._close_links()
             self._selector.close()
             self._output.close()
-        return JobResult(self._ended, self._first, self._message(), self._results)
+        return JobResult(
+            self._ended, self._first, self._message(), self._results, self._exit_code(), self._numbers()
+        )
+
+    def _lead(self) -> None:
+        self._connect()
+        self._start()
+        while len(self._ended) < len(self._options.slots) and time.monotonic() < self._ends_by:
+            self._pump(self._wait_s())
+            self._judge()
 
     def _close_links(self) -> None:
         """Lets the agents end what their ranks have left, and waits for them."""
@@ -135,20 +152,7 @@ class Job:
     def _connect(self) -> None:
         options = self._options
         for host in dict.fromkeys(self._host_of.values()):
-            command = local_command(python_path())
-            if not is_local(host):
-                command = remote_command(
-                    host,
-                    python_path(),
-                    port=options.ssh_port,
-                    identity_file=options.ssh_identity_file,
-                    connect_s=options.start_timeout_s,
-                )
-            if options.is_verbose:
-                say(f"starts {host}: {shlex.join(command)}")
-            link = self._links[host] = HostLink(host, command)
-            for fd, has_frames in link.streams().items():
-                self._selector.register(fd, selectors.EVENT_READ, (link, has_frames))
+            self._link(host)
         end = time.monotonic() + options.start_timeout_s
         while missing := [link.host for link in self._links.values() if not link.hello]:
             if time.monotonic() > end:
@@ -158,12 +162,29 @@ class Job:
                 )
             self._pump(end - time.monotonic())
 
+    def _link(self, host: str) -> None:
+        """Starts the agent of a host."""
+        options = self._options
+        command = local_command(python_path())
+        if not is_local(host):
+            command = remote_command(
+                host,
+                python_path(),
+                port=options.ssh_port,
+                identity_file=options.ssh_identity_file,
+                connect_s=options.start_timeout_s,
+            )
+        if options.is_verbose:
+            say(f"starts {host}: {shlex.join(command)}")
+        link = self._links[host] = HostLink(host, command)
+        for fd, has_frames in link.streams().items():
+            self._selector.register(fd, selectors.EVENT_READ, (link, has_frames))
+
     def _start(self) -> None:
         options = self._options
-        address = self._rendezvous()
+        first = self._links[self._host_of[0]]
+        address = rendezvous_of(first, int((first.hello or {})["port"]), list(self._links.values()))
         common = {
-            **options.variables,
-            "PYTHONUNBUFFERED": "1",
             "RDMACOLL_SIZE": str(len(options.slots)),
             "RDMACOLL_RENDEZVOUS": address,
             "RDMACOLL_JOB_ID": f"run-{secrets.token_hex(8)}",
@@ -172,19 +193,26 @@ class Job:
             say(f"rank 0 listens at {address}; variables of all ranks: {dict(options.variables)}")
         for host, link in self._links.items():
             slots = [slot for slot in options.slots if slot.host == host]
-            order: dict[str, Any] = {
-                "command": list(options.command),
-                "folder": os.getcwd(),
-                "variables": {**(self._exported() if link.is_remote() else {}), **common},
-                "ranks": [
-                    [slot.rank, {"RDMACOLL_RANK": str(slot.rank), **slot.variables()}] for slot in slots
-                ],
-                "secret": options.secret,
-            }
-            if options.function is not None:
-                order["function"] = base64.b64encode(options.function).decode()
-            link.send(agent.START, order)
+            ranks = {slot.rank: {"RDMACOLL_RANK": str(slot.rank), **slot.variables()} for slot in slots}
+            link.send(agent.START, self._order(link, common, ranks))
         self._is_started = True
+
+    def _order(
+        self, link: HostLink, common: Mapping[str, str], ranks: Mapping[int, Mapping[str, str]]
+    ) -> dict[str, Any]:
+        """The order to the agent of a host. common: variables of all ranks, beside the settings."""
+        options = self._options
+        own = {**options.variables, "PYTHONUNBUFFERED": "1", **common}
+        order: dict[str, Any] = {
+            "command": list(options.command),
+            "folder": os.getcwd(),
+            "variables": {**(self._exported() if link.is_remote() else {}), **own},
+            "ranks": [[rank, dict(variables)] for rank, variables in ranks.items()],
+            "secret": options.secret,
+        }
+        if options.function is not None:
+            order["function"] = base64.b64encode(options.function).decode()
+        return order
 
     def _exported(self) -> dict[str, str]:
         """The launcher's variables for remote ranks. They travel over the agent's standard input."""
@@ -193,20 +221,6 @@ class Job:
             for name, value in self._options.environ.items()
             if name not in _OF_HOST and not name.startswith(_OF_HOST_PREFIXES)
         }
-
-    def _rendezvous(self) -> str:
-        """Rank 0's address, as the other hosts reach it."""
-        first = self._links[self._host_of[0]]
-        remote = [link for link in self._links.values() if link.is_remote()]
-        port = int((first.hello or {})["port"])
-        if not remote:
-            return join_address("127.0.0.1", port)
-        if first.is_remote():
-            return join_address(first.host if _is_known(first.host) else first.ssh_address(2), port)
-        return join_address(
-            first.host if first.host not in LOCAL_NAMES else remote[0].ssh_address(0) or socket.gethostname(),
-            port,
-        )
 
     def _wait_s(self) -> float:
         return min(
@@ -218,6 +232,8 @@ class Job:
         """Waits for frames and messages of agents, and handles them."""
         for key, _ in self._selector.select(max(0.0, timeout_s)):
             link, has_frames = key.data
+            if key.fd not in self._selector.get_map():  # the link was lost by a frame before
+                continue
             if has_frames:
                 for frame in link.read_frames(key.fd):
                     self._handle(link, frame)
@@ -313,12 +329,31 @@ class Job:
         for link in self._links.values():
             link.send(kind)
 
+    def _numbers(self) -> list[int]:
+        return sorted(self._host_of)
+
+    def _exit_code(self) -> int:
+        return 0 if self._first is None else self._first.exit_code()
+
     def _message(self) -> str:
         if self._first is None:
             return ""
         rank = self._first.rank
         lines = lines_of(self._output.tail(rank, agent.STDERR), self._output.tail(rank, agent.STDOUT))
         return message_about(self._first, len(self._host_of), lines)
+
+
+def rendezvous_of(first: HostLink, port: int, links: Sequence[HostLink]) -> str:
+    """The address of rank 0, as the other hosts of `links` reach it. first: its host. port: free there."""
+    remote = [link for link in links if link.is_remote()]
+    if not remote:
+        return join_address("127.0.0.1", port)
+    if first.is_remote():
+        return join_address(first.host if _is_known(first.host) else first.ssh_address(2), port)
+    return join_address(
+        first.host if first.host not in LOCAL_NAMES else remote[0].ssh_address(0) or socket.gethostname(),
+        port,
+    )
 
 
 def _is_known(host: str) -> bool:

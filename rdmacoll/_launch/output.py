@@ -33,11 +33,18 @@ class Output:
         self._tails: dict[tuple[int, bytes], deque[str]] = {}
         self._files: dict[tuple[int, bytes], BinaryIO] = {}
         self._is_lost: dict[bytes, bool] = {}
-        for rank in range(size if folder is not None else 0):
-            place = Path(folder or "") / f"rank.{str(rank).zfill(len(str(size - 1)))}"
-            place.mkdir(parents=True, exist_ok=True)
-            for kind, name in _NAMES.items():
-                self._files[rank, kind] = open(place / name, "wb")  # noqa: SIM115
+        self._folder, self._digits = folder, len(str(size - 1))
+        for rank in range(size):
+            self.add(rank)
+
+    def add(self, rank: int) -> None:
+        """Makes the files of a rank. Raises OSError."""
+        if self._folder is None or (rank, STDOUT) in self._files:
+            return
+        place = Path(self._folder) / f"rank.{str(rank).zfill(self._digits)}"
+        place.mkdir(parents=True, exist_ok=True)
+        for kind, name in _NAMES.items():
+            self._files[rank, kind] = open(place / name, "wb")  # noqa: SIM115
 
     def write(self, rank: int, kind: bytes, data: bytes) -> None:
         """Writes the complete lines of what a rank has printed, and keeps the rest."""

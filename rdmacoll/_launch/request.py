@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from rdmacoll._base.external_values import whole_of
-from rdmacoll._launch.horovodrun_options import refuse_elastic, settings_of
+from rdmacoll._launch.elastic_options import is_elastic, limits_of
+from rdmacoll._launch.horovodrun_options import settings_of
 from rdmacoll._launch.hosts import Host, assign, parse_hosts, read_host_file
-from rdmacoll._launch.job import START_TIMEOUT_S, JobOptions, say
+from rdmacoll._launch.job import START_TIMEOUT_S, ElasticOptions, JobOptions, say
 from rdmacoll._start.lsf import hosts_of_job
 from rdmacoll.engine.errors import ConfigError
+
+# The workers of an elastic job's next world have asked for their places, so they meet soon.
+_WORLD_START_S = "60"
 
 
 def hosts_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> list[Host]:
@@ -31,7 +35,8 @@ def hosts_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> list[Host]
         names = ",".join(f"{name}:{slots}" for name, slots in found)
         say(f"{source} names the hosts {names}. -H names others.")
         return [Host(name, slots) for name, slots in found]
-    return [Host("localhost", given.get("num_proc") or 1)]
+    slots = [given.get(name) or 0 for name in ("num_proc", "min_num_proc", "max_num_proc")]
+    return [Host("localhost", max(1, *slots))]
 
 
 def ssh_arguments(given: Mapping[str, Any]) -> list[str]:
@@ -42,7 +47,7 @@ def ssh_arguments(given: Mapping[str, Any]) -> list[str]:
 
 def job_options(given: Mapping[str, Any], command: Sequence[str], environ: Mapping[str, str]) -> JobOptions:
     """The job that the options describe. Says which of them have no effect. Raises ConfigError."""
-    refuse_elastic(given)
+    elastic = _elastic_options(given, environ)
     if given.get("use_jsrun"):
         raise ConfigError("--jsrun: start ranks with jsrun itself (jsrun -n 8 python train.py).")
     if given.get("use_gloo") and given.get("use_mpi"):
@@ -54,13 +59,16 @@ def job_options(given: Mapping[str, Any], command: Sequence[str], environ: Mappi
         timeout_s = whole_of("HOROVOD_START_TIMEOUT", environ["HOROVOD_START_TIMEOUT"])
     if timeout_s is not None:
         variables["RDMACOLL_START_TIMEOUT_S"] = str(timeout_s)
+    if elastic:
+        variables = {"HOROVOD_ELASTIC": "1", "RDMACOLL_START_TIMEOUT_S": _WORLD_START_S, **variables}
     if given.get("with_horovod"):
         variables["PYTHONPATH"] = _with_horovod(environ.get("PYTHONPATH", ""))
     for note in notes:
         say(note)
     return JobOptions(
         command=command,
-        slots=assign(hosts_of(given, environ), given.get("num_proc")),
+        slots=[] if elastic else assign(hosts_of(given, environ), given.get("num_proc")),
+        elastic=elastic,
         environ=environ,
         variables=variables,
         ssh_port=given.get("ssh_port"),
@@ -70,6 +78,20 @@ def job_options(given: Mapping[str, Any], command: Sequence[str], environ: Mappi
         has_timestamps=bool(given.get("prefix_output_with_timestamp")),
         is_verbose=bool(given.get("verbose")),
     )
+
+
+def _elastic_options(given: Mapping[str, Any], environ: Mapping[str, str]) -> ElasticOptions | None:
+    """The options of an elastic job; None for another one. Raises ConfigError."""
+    if not is_elastic(given):
+        return None
+    if given.get("use_mpi"):
+        raise ConfigError("--mpi: MPI ends a job with its first rank. Leave out --mpi for an elastic job.")
+    script = given.get("host_discovery_script")
+    if script and (given.get("hosts") or given.get("hostfile")):
+        raise ConfigError("--host-discovery-script names the hosts: leave out -H and --hostfile.")
+    hosts = [] if script else hosts_of(given, environ)
+    limits = limits_of(given, slots=None if script else sum(host.slots for host in hosts))
+    return ElasticOptions(limits, hosts, script, given.get("slots"))
 
 
 def horovod_folder() -> Path:

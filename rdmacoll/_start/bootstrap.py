@@ -2,9 +2,8 @@
 
 Order of precedence: arguments of `init()`, RDMACOLL_RANK and the like, MPI, Slurm, torchrun, and with
 parameter servers TF_CONFIG. Without any of these the world has one rank. A launcher that started one process
-hides no launcher that started several. If a launcher says N while MPI says 1, the start fails. Otherwise N
-worlds of one would silently train N models. The same holds for launchers' variables that do not describe this
-process completely.
+hides no launcher that started several. If a launcher says N while MPI says 1, or describes this process only
+in part, the start fails. Otherwise N worlds of one would silently train N models.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -376,6 +375,11 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def variables() -> dict[str, str]:
     """This process's environment, for callers that only read it."""
     return dict(os.environ)
+
+
+def own_variables() -> MutableMapping[str, str]:
+    """This process's environment, for a worker of an elastic job."""
+    return os.environ
 
 
 def mark_children(rank: int | None) -> None:

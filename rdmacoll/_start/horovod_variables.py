@@ -42,7 +42,8 @@ _REASONS = {
     "processors reduce the tensors": "NUM_NCCL_STREAMS BATCH_D2D_MEMCOPIES DISABLE_NVTX_RANGES "
     "ENABLE_ASYNC_COMPLETION",
     "collectives are no operations of XLA": "ENABLE_XLA_OPS",
-    "a world keeps its ranks": "ELASTIC ELASTIC_TIMEOUT",
+    "rdmacoll run makes a job elastic by --min-np": "ELASTIC",
+    "rdmacoll run has the option --elastic-timeout": "ELASTIC_TIMEOUT",
     "rdmacoll does not run on Spark": "SPARK_PYTHONPATH SPARK_START_TIMEOUT "
     "SPARK_USE_LOCAL_RANK_GPU_INDEX SPARK_WORK_DIR",
     "it is for a build of Horovod": "ALLOW_MIXED_GPU_IMPL BUILD_ARCH_FLAGS BUILD_CUDA_CC_LIST CMAKE "

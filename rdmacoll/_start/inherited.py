@@ -14,6 +14,9 @@ from rdmacoll.engine.errors import ConfigError
 
 # Set in a rank while its world of several ranks stands: names the rank, with a digest of its variables.
 MARK = "_RDMACOLL_RANK"
+# Set in a worker of an elastic job: the folder of its agent, its number, and the number of its world.
+ELASTIC_FOLDER, ELASTIC_WORKER = "_RDMACOLL_ELASTIC_FOLDER", "_RDMACOLL_WORKER"
+ELASTIC_WORLD = "_RDMACOLL_WORLD"
 # The values of these variables identify one process of one start.
 _IDENTIFYING = (
     *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
@@ -29,6 +32,7 @@ _OF_LAUNCHERS = (
 )
 _NAMES = (
     *(*_IDENTIFYING, MARK, "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    *(ELASTIC_FOLDER, ELASTIC_WORKER, ELASTIC_WORLD),
     *("RDMACOLL_PORT", "RDMACOLL_MODE", "RDMACOLL_NUM_SERVERS"),
     *HOROVODS_OF_LAUNCHERS,
 )

@@ -23,6 +23,7 @@ from rdmacoll._start import horovod_variables
 from rdmacoll._start.bootstrap import Start, find_start, variables
 from rdmacoll._start.bootstrap_exchange import has_abandoned_operations
 from rdmacoll._start.start_steps import start_engine
+from rdmacoll._world import places
 from rdmacoll._world.init_options import read_options
 from rdmacoll._world.running_engine import Engine, refusal_of
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
@@ -145,15 +146,11 @@ def init(
                 "the workers."
             )
         origin = (comm, rank, size, rendezvous, argv, *lists.values())
-        restored = _PROCESS.sets if process_sets is None and origin == _PROCESS.origin else []
+        restored = places.kept(_PROCESS.sets) if process_sets is None and origin == _PROCESS.origin else []
+        by_hand = {"comm": comm, "rank": rank, "size": size, "rendezvous": rendezvous}
+        settings = {"server_placement": placement, "ps_sync": sync, "ps_staleness": staleness, **settings}
         try:
-            engine = _started(
-                {"comm": comm, "rank": rank, "size": size, "rendezvous": rendezvous},
-                restored or process_sets,
-                {"server_placement": placement, "ps_sync": sync, "ps_staleness": staleness, **settings},
-                argv,
-                lists,
-            )
+            engine = places.started(_started, by_hand, restored or process_sets, settings, argv, lists)
         except RdmacollError as error:
             _hook()
             _PROCESS.exit_cause.hide_traceback(error)
@@ -174,7 +171,9 @@ def _started(
 ) -> Engine:
     """Starts the engine of this process, and returns it when the world stands. Arguments as in `init`."""
     library = load()
+    places.take(**by_hand)
     options = read_options(library, process_sets, settings, by_hand=by_hand, argv=argv, lists=lists)
+    places.check(options.values)
     start = start_of(**by_hand, listed=options.listed, values=options.values)
     settings_error = start.start_error(
         options.settings_error, options.values, serves=_PROCESS.poll is not None
@@ -226,7 +225,7 @@ def _register_ops() -> None:
 
 
 def serve_only(poll: Callable[[], None]) -> None:
-    """Marks this process as a server without a script, so that `init()` refuses to make it a worker."""
+    """Marks this process as a server without a script, which `init()` makes no worker."""
     _PROCESS.poll = poll
 
 
@@ -271,6 +270,7 @@ def _end(cause: str | None) -> None:
         finally:
             engine.close(cause)
         engine.release(id(_PROCESS))  # ends the hold of `leave`
+        places.give_up()
 
 
 def shutdown() -> None:

@@ -17,8 +17,9 @@ from typing import Any, Callable
 
 import click
 
-from rdmacoll._launch import horovodrun_options
+from rdmacoll._launch import elastic_options, horovodrun_options
 from rdmacoll._launch.config_file import read_config_file
+from rdmacoll._launch.elastic_job import ElasticJob
 from rdmacoll._launch.failure import Ended
 from rdmacoll._launch.hosts import Host
 from rdmacoll._launch.job import Job, JobOptions, say
@@ -63,9 +64,15 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
         function = click.option(
             *row.flags, type=None if row.kind is bool else row.kind, default=None, help=row.help
         )(function)
-    for name, flags in horovodrun_options.ELASTIC.items():
-        count = 2 if name == "cooldown_range" else 1
-        function = click.option(*flags, name, nargs=count, default=None, hidden=True)(function)
+    for option in reversed(elastic_options.OPTIONS):
+        function = click.option(
+            *option.flags,
+            option.name,
+            type=str if option.least is None else click.IntRange(option.least),
+            nargs=option.values,
+            default=None,
+            help=option.help,
+        )(function)
     return function
 
 
@@ -132,7 +139,7 @@ def run(*, words: tuple[str, ...], **options: Any) -> Findings:
         raise click.UsageError(str(error), context) from None
     try:
         with _signals_raise():
-            result = Job(job).run()
+            result = (Job(job) if job.elastic is None else ElasticJob(job)).run()
     except Interrupted as interrupt:
         name = signal.Signals(interrupt.number).name
         say(f"{name}: all ranks were ended.")
@@ -140,8 +147,8 @@ def run(*, words: tuple[str, ...], **options: Any) -> Findings:
     if result.message:
         print_last(result.message)
     return {
-        "ok": result.first is None,
-        "exit_code": result.exit_code(),
+        "ok": result.exit_code == 0,
+        "exit_code": result.exit_code,
         "failed": _fields(result.first),
         "ranks": [_fields(result.ended[rank]) for rank in sorted(result.ended)],
     }

@@ -1,4 +1,4 @@
-"""The names of `horovod.keras.elastic`, in a world that stays as it is."""
+"""The names of `horovod.keras.elastic`."""
 
 from __future__ import annotations
 

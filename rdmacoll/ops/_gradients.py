@@ -10,7 +10,7 @@ import tensorflow as tf
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import OPERATORS, ReduceOp
 from rdmacoll.ops._arguments import from_bits
-from rdmacoll.ops._process_sets import current_set
+from rdmacoll.ops._run_time import size_as
 
 
 def with_zeros(grads: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
@@ -70,7 +70,7 @@ def scaled_as_op(op: Any, values: Sequence[Any]) -> list[Any]:
     if prescale * postscale != 1.0:
         values = [value * tf.cast(prescale * postscale, value.dtype) for value in values]
     if operator_of(op) is ReduceOp.AVERAGE:
-        values = [value / tf.cast(current_set().size(), value.dtype) for value in values]
+        values = [value / size_as(value.dtype) for value in values]
     return list(values)
 
 

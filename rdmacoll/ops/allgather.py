@@ -14,6 +14,7 @@ from rdmacoll.ops._gradients import with_zeros
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops._process_sets import current_set, gradient_of_same_kind, set_number, takes_process_set
+from rdmacoll.ops._run_time import own_rank
 
 
 @not_converted
@@ -79,7 +80,7 @@ def _gradient(op: Any, *grads: Any) -> list[Any]:
     totals = reduce_group(with_zeros(grads, op.outputs), op=reduce_op, name=None)
     rows = tf.stack([rows_of(source) for source in op.inputs])
     counts = allgather_one(rows[None], name=None)  # by rank and tensor
-    begins = tf.reduce_sum(counts[: current_set().rank()], axis=0)
+    begins = tf.reduce_sum(counts[: own_rank(current_set())], axis=0)
     return [
         tf.reshape(total[begins[i] : begins[i] + rows[i]], tf.shape(source))
         for i, (total, source) in enumerate(zip(totals, op.inputs))

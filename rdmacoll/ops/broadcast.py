@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import CODES, ReduceOp
+from rdmacoll.engine.process_set import global_process_set
 from rdmacoll.ops import _baselines
 from rdmacoll.ops._arguments import check_movable, check_root, in_groups, tensor as as_tensor
 from rdmacoll.ops._gradient_kind import gradient_attribute, has_horovod_gradient
@@ -18,6 +18,7 @@ from rdmacoll.ops._labels import label_of, listing
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops._process_sets import gradient_of_same_kind, set_number, takes_process_set
+from rdmacoll.ops._run_time import own_rank
 
 
 @not_converted
@@ -158,6 +159,7 @@ def _gradient(op: Any, *grads: Any) -> list[Any]:
         return [None] * len(op.inputs)
     reduce_op = ReduceOp.AVERAGE if has_horovod_gradient(op) else ReduceOp.SUM
     totals = reduce_group(with_zeros(grads, op.outputs), op=reduce_op, name=None)
-    if world.rank() == op.get_attr("root_rank"):
-        return totals
-    return [dependent_zeros(total) for total in totals]
+    is_root = own_rank(global_process_set) == op.get_attr("root_rank")
+    if tf.is_tensor(is_root):
+        return [tf.where(is_root, total, dependent_zeros(total)) for total in totals]
+    return totals if is_root else [dependent_zeros(total) for total in totals]

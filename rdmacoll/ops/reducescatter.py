@@ -28,7 +28,8 @@ from rdmacoll.ops._gradients import (
 )
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import current_set, gradient_of_same_kind, set_number, takes_process_set
+from rdmacoll.ops._process_sets import gradient_of_same_kind, set_number, takes_process_set
+from rdmacoll.ops._run_time import size_as
 from rdmacoll.ops.allgather import allgather_group
 from rdmacoll.ops.compression import Compressor, compressor
 
@@ -128,8 +129,10 @@ def _scaled_as_horovod(op: Any, values: Sequence[Any]) -> list[Any]:
     prescale, postscale = scales_of(op)
     factor = prescale * postscale
     if operator_of(op) is ReduceOp.SUM:
-        factor *= current_set().size()
-    return [value if factor == 1.0 else value * tf.cast(factor, value.dtype) for value in values]
+        factor = factor * size_as(tf.float64)
+    elif factor == 1.0:
+        return list(values)
+    return [value * tf.cast(factor, value.dtype) for value in values]
 
 
 @tf.RegisterGradient("RdmacollReducescatter")

@@ -7,12 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll._world import world
+from rdmacoll.engine.process_set import global_process_set
 from rdmacoll.ops._arguments import as_splits, check_has_rows, check_movable, check_root, tensor as as_tensor
 from rdmacoll.ops._gradients import dependent_zeros
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number, takes_process_set
+from rdmacoll.ops._run_time import own_rank
 from rdmacoll.ops.gather import gather_one
 
 
@@ -52,6 +53,14 @@ def _gradient(op: Any, *grads: Sequence[Any]) -> Any:
         return None, None
     root = op.get_attr("root_rank")
     gathered = gather_one(tf.convert_to_tensor(grads[0]), root, None)
-    if world.rank() == root:
-        return tf.ensure_shape(gathered, source.shape), None
-    return tf.zeros_like(source) + dependent_zeros(tf.reduce_sum(gathered)), None
+    is_root = own_rank(global_process_set) == root
+
+    def of_root() -> Any:
+        return tf.ensure_shape(gathered, source.shape)
+
+    def of_others() -> Any:
+        return tf.zeros_like(source) + dependent_zeros(tf.reduce_sum(gathered))
+
+    if tf.is_tensor(is_root):
+        return tf.cond(is_root, of_root, of_others), None
+    return (of_root() if is_root else of_others()), None

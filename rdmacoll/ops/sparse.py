@@ -17,7 +17,7 @@ import tensorflow as tf
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import FLOATS, ReduceOp
 from rdmacoll.ops._arguments import scales
-from rdmacoll.ops._process_sets import current_set
+from rdmacoll.ops._run_time import size_as
 from rdmacoll.ops.allgather import allgather_one
 from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.ops.compression import Compression, Compressor
@@ -53,7 +53,7 @@ def reduce_slices(
         (values,) = compression.unpacked([rows], [slices.values])
         if factor * postscale != 1.0:
             values = values * factor * postscale
-        return (values / current_set().size() if op is ReduceOp.AVERAGE else values), indices
+        return (values / size_as(values.dtype) if op is ReduceOp.AVERAGE else values), indices
 
     def summed() -> tuple[Any, Any]:
         (total,) = reduce_group(

@@ -17,7 +17,7 @@ from rdmacoll import ops
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._names import replica_count
-from rdmacoll.ops._process_sets import current_set
+from rdmacoll.ops._run_time import fixed_size
 from rdmacoll.ops.compression import LossyCompressor
 from rdmacoll.optimizer.accumulation import local_variable
 from rdmacoll.optimizer.registry import plain_variable
@@ -66,7 +66,7 @@ def reduced(
     if replica_count() > 1:
         raise ConfigError(f"{compression!r} needs ranks with one replica: start a rank for each replica.")
     prescale, postscale = factors
-    ranks = current_set().size()
+    ranks = fixed_size(repr(compression))
     residuals = [
         _residual_of(variable, gradient, compression) for variable, gradient in zip(variables, gradients)
     ]

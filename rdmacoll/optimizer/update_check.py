@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from rdmacoll._base.log import Log
 from rdmacoll._calls.submission import Array
-from rdmacoll._world import world
+from rdmacoll._world import places, world
 from rdmacoll.engine import joining
 from rdmacoll.engine.errors import ConfigError, MismatchError
 from rdmacoll.engine.process_set import ProcessSet, number_of
@@ -70,7 +70,8 @@ def _needs_no_check(optimizer: Any) -> bool:
 
 def is_enabled(process_set: ProcessSet) -> bool:
     """Whether the ranks of this set are to be compared."""
-    return process_set.size() > 1 and bool(process_set.included()) and mode() != "off"
+    may_differ = process_set.size() > 1 or places.is_elastic()
+    return may_differ and bool(process_set.included()) and mode() != "off"
 
 
 def _made(optimizer: Any, variables: Sequence[Any]) -> UpdateCheck:

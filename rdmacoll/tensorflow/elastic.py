@@ -1,4 +1,4 @@
-"""The names of `horovod.tensorflow.elastic`, in a world that stays as it is."""
+"""The names of `horovod.tensorflow.elastic`."""
 
 from rdmacoll._horovod.collectives import broadcast_variables
 from rdmacoll._horovod.elastic import (

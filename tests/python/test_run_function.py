@@ -156,11 +156,11 @@ def test_pickle_is_refused_where_the_setting_says_so(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     "argument",
-    ["min_num_proc", "max_num_proc", "slots", "reset_limit", "cooldown_range", "host_discovery_script"],
+    ["max_num_proc", "slots", "reset_limit", "cooldown_range"],
 )
-def test_arguments_of_elastic_jobs_are_refused(argument: str) -> None:
+def test_arguments_of_elastic_jobs_are_refused_in_other_jobs(argument: str) -> None:
     value = (1, 2) if argument == "cooldown_range" else 2
-    with pytest.raises(rdmacoll.ConfigError, match=rf"{argument}.* is for elastic jobs"):
+    with pytest.raises(rdmacoll.ConfigError, match=rf"{argument}.* is for elastic jobs: give --min-np"):
         rdmacoll.run(os.getpid, **{argument: value})  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from ranks import clean_environment, run_python
 from test_run_command import SHOW, launch, script, shown
 
-from rdmacoll._launch import config_file, horovodrun_options
+from rdmacoll._launch import config_file, elastic_options, horovodrun_options
 from rdmacoll._launch.agent import STDOUT
 from rdmacoll._launch.failure import Ended, first_failure, lines_of
 from rdmacoll._launch.hosts import Host, assign, parse_hosts, read_host_file
@@ -63,15 +63,11 @@ WITHOUT_EFFECT = [
     ["--binding-args", "--bind-to core"],
 ]
 ELASTIC = [
-    ["--min-np", "1"],
-    ["--min-num-proc", "1"],
     ["--max-np", "4"],
-    ["--max-num-proc", "4"],
     ["--slots-per-host", "2"],
     ["--elastic-timeout", "60"],
     ["--reset-limit", "3"],
     ["--blacklist-cooldown-range", "1", "2"],
-    ["--host-discovery-script", "find.sh"],
 ]
 # All options of horovodrun 0.28.1.
 HOROVODRUN = """
@@ -106,6 +102,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Any:
                 sys.exit(0)
 
         monkeypatch.setattr(run_module, "Job", FakeJob)
+        monkeypatch.setattr(run_module, "ElasticJob", FakeJob)
         monkeypatch.setattr(run_module.bootstrap, "variables", lambda: {"PATH": "/bin"})
         result = CliRunner().invoke(run_module.run, list(words))
         return (jobs or [None])[0], result.output, result.exit_code
@@ -133,10 +130,10 @@ def test_an_option_without_effect_is_named_once_with_the_reason(parsed: Any, wor
 
 
 @pytest.mark.parametrize("words", ELASTIC, ids=lambda value: value[0])
-def test_an_elastic_option_is_refused_by_its_name(parsed: Any, words: list[str]) -> None:
+def test_an_option_of_elastic_jobs_is_refused_in_another_job(parsed: Any, words: list[str]) -> None:
     job, said, code = parsed("-np", "2", *words, "python")
     assert (job, code) == (None, 2)
-    assert "is for elastic jobs, which do not exist here yet" in said
+    assert "is for elastic jobs: give --min-np, too." in " ".join(said.split())
 
 
 def test_every_option_of_horovodrun_is_known() -> None:
@@ -149,8 +146,8 @@ def test_every_option_of_horovods_table_has_a_case() -> None:
     tried = {words[0] for words, _ in EFFECTS} | {words[0] for words in [*WITHOUT_EFFECT, *ELASTIC]}
     for row in horovodrun_options.TUNABLES:
         assert {part for flag in row.flags for part in flag.split("/")} & tried, row.name
-    for flags in horovodrun_options.ELASTIC.values():
-        assert set(flags) <= tried
+    for option in elastic_options.OPTIONS:
+        assert option.flags[0] in {*tried, "--min-np", "--host-discovery-script"}
 
 
 @pytest.mark.parametrize(

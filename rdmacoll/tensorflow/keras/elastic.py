@@ -1,4 +1,4 @@
-"""The names of `horovod.tensorflow.keras.elastic`, in a world that stays as it is."""
+"""The names of `horovod.tensorflow.keras.elastic`."""
 
 from rdmacoll.keras.elastic import (
     CommitStateCallback,

@@ -1,0 +1,215 @@
+"""An elastic job: its workers form a new world when some are lost, and when others come."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+import time
+from collections import Counter
+
+from rdmacoll._base.text import counted
+from rdmacoll._launch import agent
+from rdmacoll._launch.discovery import HostDiscovery
+from rdmacoll._launch.failure import Ended, first_failure, lines_of
+from rdmacoll._launch.host_link import Frame, HostLink
+from rdmacoll._launch.job import Job, JobOptions, rendezvous_of, say
+from rdmacoll._launch.membership import LOST_S, Membership, World
+
+_LOOK_EVERY_S = 0.2
+_LOST = 255  # the exit code of a worker whose host was lost
+
+
+class ElasticJob(Job):
+    """Runs an elastic job once. Call from one thread; an exception of a signal handler ends all workers.
+
+    Frames and output have the numbers of workers in place of ranks.
+    """
+
+    def __init__(self, options: JobOptions) -> None:
+        super().__init__(options)
+        assert options.elastic is not None
+        self._elastic = options.elastic
+        self._discovery: HostDiscovery | None = None
+        if self._elastic.discovery:
+            self._discovery = HostDiscovery(self._elastic.discovery, self._elastic.slots_per_host)
+        self._members = Membership(
+            self._elastic.limits, may_grow=self._discovery is not None, now=time.monotonic()
+        )
+        self._name = f"run-{secrets.token_hex(8)}"
+        self._linked_at: dict[str, float] = {}  # by host: when its agent was started
+        self._told_to_end: set[int] = set()
+        self._failure = ""
+
+    def _lead(self) -> None:
+        self._is_started = True
+        self._members.set_hosts(self._elastic.hosts)
+        try:
+            while not self._is_over():
+                self._discover()
+                self._start_workers()
+                self._change_world()
+                self._end_late_workers()
+                self._pump(_LOOK_EVERY_S)
+        finally:
+            if self._discovery is not None:
+                self._discovery.close()
+        if self._failure:
+            self._told_to_end.update(self._host_of.keys() - self._ended.keys())
+            self._end_all()
+        self._first = self._first_failed()
+
+    def _is_over(self) -> bool:
+        now = time.monotonic()
+        self._failure = self._members.failure(now)
+        is_done = self._members.is_finishing and len(self._ended) == len(self._host_of)
+        return bool(self._failure) or is_done
+
+    def _discover(self) -> None:
+        if self._discovery is None:
+            return
+        hosts, fault = self._discovery.poll(time.monotonic())
+        if fault:
+            say(fault)
+        if hosts is not None:
+            self._members.set_hosts(hosts)
+            say(f"hosts: {', '.join(f'{host.name}:{host.slots}' for host in hosts) or 'none'}.")
+
+    def _start_workers(self) -> None:
+        now = time.monotonic()
+        for host in self._members.to_start(now):
+            link = self._links.get(host)
+            if link is None:
+                self._link(host)
+                self._linked_at[host] = now
+            elif not link.hello:
+                if now - self._linked_at[host] > self._options.start_timeout_s:
+                    self._lose(link, f"no answer within {self._options.start_timeout_s:g} s")
+            else:
+                number = self._members.start(host).number
+                self._host_of[number] = host
+                self._output.add(number)
+                order = self._order(link, {}, {number: {agent.WORKER_VARIABLE: str(number)}})
+                link.send(agent.START, {**order, "is_elastic": True})
+
+    def _change_world(self) -> None:
+        now = time.monotonic()
+        world = self._members.next_world(now, self._options.start_timeout_s)
+        if world is not None:
+            self._begin(world)
+        why = "the job ends" if self._members.is_finishing else "its host has no slot for it"
+        for worker in self._members.to_dismiss():
+            say(f"worker {worker.number} ({worker.host}) is sent away: {why}.")
+            self._links[worker.host].send(agent.PLACE, {}, worker.number)
+        ending = self._members.world_to_end()
+        for link in self._links.values() if ending else ():
+            if link.hello:
+                link.send(agent.RENEW, ending)
+
+    def _begin(self, world: World) -> None:
+        links = {host: self._links[host] for host in dict.fromkeys(place.host for place in world.places)}
+        first = world.workers[0]
+        address = rendezvous_of(links[first.host], first.port, list(links.values()))
+        common = {
+            "RDMACOLL_SIZE": str(len(world.places)),
+            "RDMACOLL_RENDEZVOUS": address,
+            "RDMACOLL_JOB_ID": f"{self._name}-{world.number}",
+        }
+        for worker, place in zip(world.workers, world.places):
+            variables = {"RDMACOLL_RANK": str(place.rank), **common, **place.variables()}
+            links[worker.host].send(
+                agent.PLACE, {"world": world.number, "variables": variables}, worker.number
+            )
+        counts = Counter(place.host for place in world.places)
+        hosts = ", ".join(f"{count} on {host}" for host, count in counts.items())
+        say(f"world {world.number} has {counted(len(world.places), 'rank')} ({hosts}).")
+
+    def _end_late_workers(self) -> None:
+        for worker in self._members.late(time.monotonic()):
+            if worker.number not in self._told_to_end:
+                say(
+                    f"worker {worker.number} ({worker.host}) is ended: it has not come to the next world for "
+                    f"{LOST_S:g} s since others have lost it, or {self._elastic.limits.timeout_s:g} s in all "
+                    "(--elastic-timeout)."
+                )
+                self._end_worker(worker.number)
+
+    def _end_worker(self, number: int) -> None:
+        self._told_to_end.add(number)
+        self._links[self._host_of[number]].send(agent.END, rank=number)
+
+    def _handle(self, link: HostLink, frame: Frame) -> None:
+        was_alive = frame.rank not in self._ended
+        super()._handle(link, frame)
+        if self._host_of.get(frame.rank) != link.host:
+            return
+        if frame.kind == agent.INIT and was_alive:
+            facts = json.loads(frame.payload)
+            port, lost, has_state = int(facts["port"]), int(facts["lost"]), bool(facts["has_state"])
+            self._members.ask(frame.rank, port, time.monotonic(), lost=lost, has_state=has_state)
+        elif frame.kind == agent.EXIT and was_alive:
+            self._note_end(self._ended[frame.rank])
+
+    def _note_end(self, end: Ended) -> None:
+        self._members.end(end.rank, is_good=end.code == 0, now=time.monotonic())
+        if end.code != 0 and end.rank not in self._told_to_end:
+            say(f"worker {end.rank} ({end.host}, pid {end.pid}) failed: {end.reason()}.")
+        if end.has_processes and end.code != 0:
+            self._end_worker(end.rank)
+
+    def _lose(self, link: HostLink, reason: str = "") -> None:
+        """Handles the end of an agent: its workers are lost, and its host gets no further ones."""
+        host = link.host
+        reason = reason or link.last_words()
+        cure = f' Try "{self._try_ssh(host)}": it must work without a password.'
+        say(f"{host} is lost: {reason}.{cure if link.is_remote() and not link.hello else ''}")
+        self._members.lose_host(host, time.monotonic())
+        for number, place in self._host_of.items():
+            if place == host and number not in self._ended:
+                self._output.finish(number)
+                self._ended[number] = Ended(number, host, _LOST, cause=f"the host was lost ({reason})")
+                self._members.end(number, is_good=False, now=time.monotonic())
+        for fd in link.streams():
+            if fd in self._selector.get_map():
+                self._selector.unregister(fd)
+        del self._links[host]
+        link.hang_up()
+        link.close(0.0)
+
+    def _first_failed(self) -> Ended | None:
+        """The worker that failed first in the last world. None if none has."""
+        workers, last = self._members.workers, self._members.world
+        ended = {
+            workers[end.rank].rank if last else end.rank: end
+            for end in self._ended.values()
+            if workers[end.rank].world == last and end.rank not in self._told_to_end
+        }
+        errors = {rank: self._output.tail(end.rank, agent.STDERR) for rank, end in ended.items()}
+        ranks = {rank: dataclasses.replace(end, rank=rank) for rank, end in ended.items()}
+        first, _ = first_failure(ranks, errors)
+        return None if first is None else ended[first.rank]
+
+    def _message(self) -> str:
+        first = self._first
+        why = f"the job has ended: {self._failure}." if self._failure else "the job has failed."
+        if first is None:
+            return f"rdmacoll run: {why}" if self._failure else ""
+        process = f", pid {first.pid}" if first.pid else ""
+        lines = lines_of(
+            self._output.tail(first.rank, agent.STDERR), self._output.tail(first.rank, agent.STDOUT)
+        )
+        shown = "".join(f"\n  {line}" for line in lines)
+        return (
+            f"rdmacoll run: {why} Worker {first.rank} ({first.host}{process}) failed: {first.reason()}."
+            f"{' Its last lines:' if lines else ''}{shown}"
+        )
+
+    def _numbers(self) -> list[int]:
+        members = self._members
+        last = [
+            one for one in members.workers.values() if one.world == members.world and not one.is_told_to_go
+        ]
+        return [one.number for one in sorted(last, key=lambda one: one.rank)]
+
+    def _exit_code(self) -> int:
+        return super()._exit_code() or int(bool(self._failure))

@@ -1,0 +1,247 @@
+"""The workers of an elastic job, and the worlds that they form one after the other. Pure.
+
+A worker is a process, and has a number. A world gives ranks to some workers. Workers ask for a place in the
+next world when they start, and when their world has ended for them. The next world begins when all workers of
+the last one have asked or ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rdmacoll._base.text import counted
+from rdmacoll._launch.hosts import Host, Slot, placed
+
+# A worker that others have lost is ended if it does not ask for a place within so long.
+LOST_S = 30.0
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes and times of an elastic job.
+
+    - first: the size for which the first world waits
+    - resets: the number of worlds after the first one. None: any
+    - cooldown_s: the time until the slot of a failed worker is used again, which doubles with each failure on
+      its host, and the longest such time. None: the slot is lost
+    """
+
+    least: int
+    most: int
+    first: int
+    timeout_s: float
+    resets: int | None = None
+    cooldown_s: tuple[float, float] | None = None
+
+
+@dataclass
+class Worker:
+    """A process. world: the last world that it was in, 0 before its first one. asked_at: None in a world."""
+
+    number: int
+    host: str
+    world: int = 0
+    rank: int = -1
+    asked_at: float | None = None
+    port: int = 0  # free on its host, when it asked
+    lost_at: float | None = None  # when another worker said that it has lost this one
+    has_state: bool = False  # beyond the first values of the job
+    is_alive: bool = True
+    is_told_to_go: bool = False
+
+
+@dataclass(frozen=True)
+class World:
+    """The workers of a world by rank, and their places."""
+
+    number: int
+    workers: Sequence[Worker]
+    places: Sequence[Slot]
+
+
+class Membership:
+    """The state of an elastic job. Times are those of one clock, in seconds."""
+
+    def __init__(self, limits: Limits, *, may_grow: bool, now: float) -> None:
+        """may_grow: whether hosts may come later."""
+        self.limits = limits
+        self.workers: dict[int, Worker] = {}
+        self.world = 0
+        self.is_finishing = False  # a worker has ended well
+        self._hosts: dict[str, int] = {}
+        self._failed_slots: dict[str, list[float]] = {}  # by host: when they may be used again
+        self._may_grow = may_grow
+        self._short_since = now  # since when there is no world, and too few workers for one
+        self._told_world = 0  # the last world that was asked to end
+        self._had_state = False  # a worker has told that it has a state
+
+    def set_hosts(self, hosts: Sequence[Host]) -> None:
+        """Makes these hosts the ones that the job may use."""
+        self._hosts = {host.name: host.slots for host in hosts}
+
+    def start(self, host: str) -> Worker:
+        """Adds a worker that is being started on a host."""
+        worker = Worker(len(self.workers), host)
+        self.workers[worker.number] = worker
+        return worker
+
+    def to_start(self, now: float) -> list[str]:
+        """The hosts on which workers are to be started now, one for each."""
+        if self.is_finishing:
+            return []
+        left = self.limits.most - len(self._usable())
+        found = [host for host in self._hosts for _ in range(self._free_slots(host, now))]
+        return found[: max(0, left)]
+
+    def ask(self, number: int, port: int, now: float, *, lost: int = -1, has_state: bool = False) -> None:
+        """A worker asks for a place in the next world. lost: the rank of its world that it has lost."""
+        worker = self.workers[number]
+        worker.asked_at, worker.port, worker.lost_at, worker.has_state = now, port, None, has_state
+        self._had_state = self._had_state or has_state
+        for other in self._running():
+            if (other.world, other.rank) == (worker.world, lost) and other.lost_at is None:
+                other.lost_at = now
+
+    def end(self, number: int, *, is_good: bool, now: float) -> None:
+        """A worker has ended. Its slot is lost if it has failed."""
+        worker = self.workers[number]
+        worker.is_alive, worker.asked_at = False, None
+        if is_good:
+            self.is_finishing = self.is_finishing or not worker.is_told_to_go
+        else:
+            self._failed_slots.setdefault(worker.host, []).append(self._used_again(worker.host, now))
+
+    def lose_host(self, host: str, now: float) -> None:
+        """A host cannot be reached. Its slots are lost as those of failed workers."""
+        self._failed_slots[host] = [self._used_again(host, now)] * self._hosts.get(host, 0)
+
+    def next_world(self, now: float, start_timeout_s: float) -> World | None:
+        """The next world, if it can begin now. Its workers are in it then."""
+        if self.is_finishing or self._running():
+            return None
+        waiting = [one for one in self._usable() if one.asked_at is not None][: self.limits.most]
+        if self.world == 0:
+            starting = any(one.asked_at is None for one in self._usable())
+            is_late = bool(waiting) and now - min(_asked_at(one) for one in waiting) > start_timeout_s
+            if not is_late and (starting or len(waiting) < self.limits.first):
+                return None
+        if len(waiting) < self.limits.least:
+            return None
+        self.world += 1
+        # Rank 0, whose state all get, is of the last world. A host's ranks follow one another.
+        by_age = sorted(waiting, key=lambda one: (not one.has_state, -one.world, one.rank, one.number))
+        hosts = list(dict.fromkeys(one.host for one in by_age))
+        ranks = sorted(by_age, key=lambda one: hosts.index(one.host))
+        places = placed([(host, sum(one.host == host for one in ranks)) for host in hosts])
+        for rank, worker in enumerate(ranks):
+            worker.world, worker.rank, worker.asked_at, worker.lost_at = self.world, rank, None, None
+        self._short_since = now
+        return World(self.world, ranks, places)
+
+    def world_to_end(self) -> int:
+        """The number of the running world, if its workers are to form another one: since others wait, since
+        some are on hosts that left, or since some have failed. Each world is named once. 0: none."""
+        running = self._running()
+        if not running or self.is_finishing or self._told_world == self.world:
+            return 0
+        usable = self._usable()
+        is_starting = any(one.world == 0 and one.asked_at is None for one in usable)
+        is_joined = any(one.asked_at is not None for one in usable) and not is_starting
+        is_broken = any(one.world == self.world and not one.is_alive for one in self.workers.values())
+        if not is_joined and not is_broken and all(one in usable for one in running):
+            return 0
+        self._told_world = self.world
+        return self.world
+
+    def to_dismiss(self) -> list[Worker]:
+        """Workers that wait, and that the job does not need: their hosts left, or others have ended well.
+
+        Each is named once.
+        """
+        usable = self._usable()
+        waiting = [one for one in self._alive() if one.asked_at is not None]
+        found = [
+            one for one in waiting if one not in usable or (self.is_finishing and one.world < self.world)
+        ]
+        for worker in found:
+            worker.asked_at, worker.is_told_to_go = None, True
+        return found
+
+    def late(self, now: float) -> list[Worker]:
+        """Workers of the last world for which others have waited too long. One that stopped answering may
+        never ask. One that computes asks when its next collective fails."""
+        asked = [_asked_at(one) for one in self._alive() if one.asked_at is not None and one.world]
+        is_over = bool(asked) and now - min(asked) > self.limits.timeout_s
+        return [
+            one
+            for one in self._running()
+            if is_over or (one.lost_at is not None and now - one.lost_at > LOST_S)
+        ]
+
+    def failure(self, now: float) -> str:
+        """Why no further world can begin, although one is needed. Empty: one may begin."""
+        if self._running():
+            self._short_since = now
+            return ""
+        alive, usable = self._alive(), len(self._usable())
+        if self.is_finishing:
+            waits = any(one.asked_at is not None for one in alive if one.world == self.world)
+            return "a worker has ended with exit code 0, so that no further world begins" if waits else ""
+        resets = self.limits.resets
+        if resets is not None and self.world > resets:
+            return f"--reset-limit allows {counted(resets, 'change')} of the world"
+        if self.world and not any(one.has_state or (not self._had_state and one.world) for one in alive):
+            return f"all workers of world {self.world} are lost, and its state with them"
+        has_failed = any(not one.is_alive and not one.is_told_to_go for one in self.workers.values())
+        if has_failed and not alive:
+            return "no worker is left"
+        if usable >= self.limits.least:
+            self._short_since = now
+            return ""
+        if usable + sum(self._free_slots(host, now) for host in self._hosts) >= self.limits.least:
+            return ""
+        cooling = any(again < _NEVER for times in self._failed_slots.values() for again in times)
+        may_grow = self._may_grow or cooling
+        if may_grow and now - self._short_since <= self.limits.timeout_s:
+            return ""
+        after = f" for {self.limits.timeout_s:g} s" if may_grow else ""
+        return f"--min-np is {self.limits.least}, and there {_are(usable)}{after}"
+
+    def _alive(self) -> list[Worker]:
+        return [one for one in self.workers.values() if one.is_alive and not one.is_told_to_go]
+
+    def _usable(self) -> list[Worker]:
+        """The workers that are alive on hosts of the job, the oldest first: as many as these have slots."""
+        used: dict[str, int] = {}
+        found = []
+        for worker in sorted(self._alive(), key=lambda one: (one.world == 0, one.number)):
+            used[worker.host] = used.get(worker.host, 0) + 1
+            if used[worker.host] <= self._hosts.get(worker.host, 0):
+                found.append(worker)
+        return found
+
+    def _running(self) -> list[Worker]:
+        """The workers of the last world that have neither ended nor asked for another one."""
+        return [one for one in self._alive() if one.world == self.world > 0 and one.asked_at is None]
+
+    def _used_again(self, host: str, now: float) -> float:
+        """The time from which a slot is used again whose worker fails now."""
+        if self.limits.cooldown_s is None:
+            return _NEVER
+        shortest, longest = self.limits.cooldown_s
+        return now + min(longest, shortest * 2.0 ** min(64, len(self._failed_slots.get(host, ()))))
+
+    def _free_slots(self, host: str, now: float) -> int:
+        failed = sum(again > now for again in self._failed_slots.get(host, ()))
+        used = sum(one.host == host for one in self._alive())
+        return max(0, self._hosts[host] - failed - used)
+
+
+def _asked_at(worker: Worker) -> float:
+    return _NEVER if worker.asked_at is None else worker.asked_at
+
+
+def _are(workers: int) -> str:
+    return f"{'is' if workers == 1 else 'are'} {counted(workers, 'worker')}"

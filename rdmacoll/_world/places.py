@@ -1,0 +1,75 @@
+"""The places of this process in the worlds of an elastic job. In other jobs nothing happens here."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, TypeVar
+
+from rdmacoll._abi.settings import Values
+from rdmacoll._base.log import Log
+from rdmacoll._start import elastic_worker
+from rdmacoll._start.bootstrap import own_variables
+from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
+from rdmacoll.engine.process_set import ProcessSet
+
+_Result = TypeVar("_Result")
+
+
+def is_elastic() -> bool:
+    """Whether this process is a worker of an elastic job."""
+    return elastic_worker.is_worker(own_variables())
+
+
+def take(**by_hand: Any) -> None:
+    """Waits for a place in the next world, unless this process has one, or `init` was told its place."""
+    if all(one is None for one in by_hand.values()):
+        elastic_worker.take_place(own_variables())
+
+
+def give_up() -> None:
+    """Forgets the place in the world that has ended."""
+    elastic_worker.give_up_place(own_variables())
+
+
+def blame(rank: int) -> None:
+    """Notes for the launcher that this process has lost a rank. -1: none."""
+    elastic_worker.blame(rank)
+
+
+def note_state() -> None:
+    """Notes for the launcher that this process has a state that others can take over."""
+    elastic_worker.note_state()
+
+
+def is_world_to_end() -> bool:
+    """Whether the launcher wants another world in place of this one: workers have come, or are to go, or are
+    lost."""
+    return elastic_worker.is_world_to_end(own_variables())
+
+
+def check(values: Values) -> None:
+    """Raises ConfigError for settings that elastic jobs do not have."""
+    if is_elastic() and values.text("RDMACOLL_MODE") == "ps":
+        raise ConfigError(
+            'mode="ps" in an elastic job: a parameter server keeps its world. Leave out --min-np and '
+            "--host-discovery-script, or the mode."
+        )
+
+
+def kept(process_sets: list[ProcessSet]) -> list[ProcessSet]:
+    """The sets of the last world that the next one has, too. In an elastic job it may have other ranks."""
+    return [] if is_elastic() else process_sets
+
+
+def started(start: Callable[..., _Result], *arguments: Any) -> _Result:
+    """The result of `start(*arguments)`. If a worker of an elastic job is lost while the world starts, the
+    others start the next one. The launcher limits their number."""
+    while True:
+        try:
+            return start(*arguments)
+        except RdmacollError as error:
+            if not is_elastic() or not (isinstance(error, RankFailedError) or is_world_to_end()):
+                raise
+            blame(getattr(error, "rank", -1))
+            give_up()
+            text = str(error).rstrip(".")
+            Log().warning(f"{text}. This worker waits for the next world.")

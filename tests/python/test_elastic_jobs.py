@@ -1,0 +1,320 @@
+"""Elastic jobs: `rdmacoll run --min-np` with workers that are lost, that come, and that are sent away."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_run_command import launch, script, ssh  # noqa: F401
+
+import rdmacoll
+from rdmacoll._launch.discovery import HostDiscovery
+from rdmacoll._launch.hosts import Host
+
+# Counts steps with the others. `each` runs after each of them, `first` before init().
+STEPS = """
+import os, signal, subprocess, sys, time
+import numpy as np, rdmacoll
+worker = int(os.environ["_RDMACOLL_WORKER"])
+{first}
+rdmacoll.init()
+step = 0
+while step < {steps}:
+    try:
+        step = int(rdmacoll.engine.allreduce(np.array([step]), op=rdmacoll.Max)[0]) + 1
+        assert rdmacoll.engine.allreduce(np.ones(1), op=rdmacoll.Sum)[0] == rdmacoll.size()
+        {each}
+    except rdmacoll.RankFailedError:
+        rdmacoll.shutdown()
+        rdmacoll.init()
+place = rdmacoll.rank(), "of", rdmacoll.size(), os.environ["HOROVOD_SIZE"]
+print("done: worker", worker, "rank", *place, step)
+"""
+KILLS_ITSELF = "worker == 1 and step == 10 and os.kill(os.getpid(), signal.SIGKILL)"
+# Sums with tensors that are traced once: dense and sparse gradients, and a sum. Each rank's number counts.
+TRAINING = """
+import os, signal, sys, time
+from pathlib import Path
+import tensorflow as tf
+import rdmacoll.tensorflow as hvd
+
+hvd.init()
+worker, folder = int(os.environ["_RDMACOLL_WORKER"]), Path(sys.argv[1])
+dense, rows = tf.Variable([0.0]), tf.Variable(tf.zeros((4, 2)))
+optimizer = tf.keras.optimizers.SGD(1.0)
+optimizer.build([dense, rows])
+
+@tf.function
+def update(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(dense * x) + tf.reduce_sum(tf.gather(rows, [0, 1]) * x)
+    tape = hvd.DistributedGradientTape(tape)
+    optimizer.apply_gradients(zip(tape.gradient(loss, [dense, rows]), [dense, rows]))
+    return hvd.allreduce(x, op=hvd.Sum), hvd.allreduce(tf.cast(x, tf.int32)), hvd.allgather(x)
+
+state = hvd.elastic.TensorFlowState([dense, rows, *optimizer.variables], step=0, worlds=[])
+
+def note():
+    (folder / f"{worker}.world").write_text(str(hvd.size()))
+
+state.register_reset_callbacks([note])
+
+@hvd.elastic.run
+def train(state):
+    note()
+    state.worlds.append(hvd.size())
+    state.save()
+    while state.step < 400 and not (folder / "stop").exists() or state.step % 10:
+        size, mean = hvd.size(), (hvd.size() + 1) / 2
+        before = dense.numpy()[0], rows.numpy()[0, 0]
+        total, whole, gathered = update(tf.constant([float(hvd.rank() + 1)]))
+        assert total.numpy()[0] == size * mean, (total, size)
+        assert whole.numpy()[0] == int(mean), (whole, size)
+        assert gathered.numpy().tolist() == [rank + 1.0 for rank in range(size)], gathered
+        for old, new in zip(before, (dense.numpy()[0], rows.numpy()[0, 0])):
+            assert abs(old - new - mean) < 1e-3, (old, new, size)
+        state.step += 1
+        if state.step % 10 == 0:
+            state.commit()
+        if worker == 1 and (folder / "kill").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.05)
+
+train(state)
+print("done: worker", worker, "of", hvd.size(), "worlds", state.worlds, dense.numpy()[0], rows.numpy()[0, 0])
+"""
+
+
+def steps(folder: Path, *, each: str = "pass", first: str = "", count: int = 30) -> str:
+    return script(folder, STEPS.format(each=each, first=first, steps=count))
+
+
+def ends(output: str) -> list[str]:
+    return sorted(re.findall(r"done: (.*)", output))
+
+
+def test_workers_go_on_without_one_that_was_killed(tmp_path: Path) -> None:
+    done = launch("-np", "3", "--min-np", "2", sys.executable, steps(tmp_path, each=KILLS_ITSELF))
+    assert done.returncode == 0, done.stderr
+    assert ends(done.stdout) == ["worker 0 rank 0 of 2 2 30", "worker 2 rank 1 of 2 2 30"]
+    assert re.search(r"worker 1 \(localhost, pid \d+\) failed: killed by SIGKILL\.", done.stderr)
+    assert "rdmacoll run: world 2 has 2 ranks (2 on localhost)." in done.stderr
+
+
+def test_a_slot_is_used_again_after_its_cooldown(tmp_path: Path) -> None:
+    """The worker in it is sent away if the others end before a world has it."""
+    slow = f"{KILLS_ITSELF}; time.sleep(0.1)"
+    words = ["-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "1", "1"]
+    done = launch(*words, sys.executable, steps(tmp_path, each=slow, count=60))
+    assert done.returncode == 0, done.stderr
+    assert ends(done.stdout) == ["worker 0 rank 0 of 1 1 60"]
+    assert "worker 2 (localhost) is sent away: the job ends." in done.stderr
+
+
+def test_a_job_with_too_few_workers_ends_and_names_the_one_that_failed(tmp_path: Path) -> None:
+    done = launch("-np", "2", "--min-np", "2", sys.executable, steps(tmp_path, each=KILLS_ITSELF))
+    assert done.returncode == 137
+    last = done.stderr[done.stderr.index("rdmacoll run: the job has ended") :]
+    why = r"rdmacoll run: the job has ended: --min-np is 2, and there is 1 worker\. "
+    assert re.match(why + r"Worker 1 \(localhost, pid \d+\) failed: killed by SIGKILL\.", last)
+
+
+def test_an_error_of_the_program_ends_the_job_with_its_traceback(tmp_path: Path) -> None:
+    words = ["-np", "2", "--min-np", "1", sys.executable]
+    done = launch(*words, script(tmp_path, "import rdmacoll; rdmacoll.init(); 1 / 0"))
+    assert done.returncode == 1
+    assert (
+        "rdmacoll run: the job has ended: all workers of world 1 are lost, and its state with them. Worker"
+        in done.stderr
+    )
+    assert done.stderr.rstrip().endswith("ZeroDivisionError: division by zero")
+
+
+def test_the_world_may_change_so_often(tmp_path: Path) -> None:
+    words = ["-np", "3", "--min-np", "1", "--reset-limit", "0", sys.executable]
+    done = launch(*words, steps(tmp_path, each=KILLS_ITSELF))
+    assert done.returncode == 137
+    assert "the job has ended: --reset-limit allows 0 changes of the world." in done.stderr
+
+
+def test_a_lost_host_costs_its_workers_alone(tmp_path: Path, ssh: tuple[dict[str, str], Path]) -> None:  # noqa: F811
+    """The agent of the host dies, as with the host."""
+    lost = "worker == 2 and step == 10 and os.kill(os.getppid(), signal.SIGKILL)"
+    words = ["-H", "localhost:2,other-host:2", "--min-np", "2", sys.executable]
+    done = launch(*words, steps(tmp_path, each=lost), env=ssh[0])
+    assert done.returncode == 0, done.stderr
+    assert ends(done.stdout) == ["worker 0 rank 0 of 2 2 30", "worker 1 rank 1 of 2 2 30"]
+    assert "rdmacoll run: other-host is lost: " in done.stderr
+
+
+def test_a_host_that_cannot_be_reached_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\necho 'no route to it' >&2\nexit 255\n")
+    (tmp_path / "ssh").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    words = ["-H", "localhost:2,other-host:2", "--min-np", "2", sys.executable]
+    done = launch(*words, steps(tmp_path), env=env)
+    assert done.returncode == 0, done.stderr
+    assert ends(done.stdout) == ["worker 0 rank 0 of 2 2 30", "worker 1 rank 1 of 2 2 30"]
+    assert 'other-host is lost: no route to it. Try "ssh other-host true"' in done.stderr
+
+
+def test_a_worker_that_dies_at_the_start_of_a_world_is_done_without(tmp_path: Path) -> None:
+    """It has its place, and never meets the others."""
+    first = """
+from rdmacoll._start import elastic_worker
+take = elastic_worker.take_place
+def taken(variables):
+    take(variables)
+    worker == 1 and os._exit(9)
+elastic_worker.take_place = taken
+"""
+    words = ["-np", "3", "--min-np", "2", "--start-timeout", "5", sys.executable]
+    done = launch(*words, steps(tmp_path, first=first))
+    assert done.returncode == 0, done.stderr
+    assert ends(done.stdout) == ["worker 0 rank 0 of 2 2 30", "worker 2 rank 1 of 2 2 30"]
+    assert "This worker waits for the next world." in done.stderr
+
+
+@pytest.mark.slow
+def test_a_worker_that_stops_answering_is_ended(tmp_path: Path) -> None:
+    stops = "worker == 1 and step == 10 and os.kill(os.getpid(), signal.SIGSTOP)"
+    text = STEPS.format(each=stops, first="from rdmacoll._world import places", steps=30)
+    text = text.replace("RankFailedError:", "RankFailedError as error:\n        places.blame(error.rank)")
+    env = {"RDMACOLL_PEER_TIMEOUT_S": "5"}
+    done = launch("-np", "3", "--min-np", "2", sys.executable, script(tmp_path, text), env=env)
+    assert done.returncode == 0, done.stderr
+    assert ends(done.stdout) == ["worker 0 rank 0 of 2 2 30", "worker 2 rank 1 of 2 2 30"]
+    assert "worker 1 (localhost) is ended: it has not come to the next world" in done.stderr
+
+
+def test_a_program_that_a_worker_starts_is_no_worker(tmp_path: Path) -> None:
+    child = "import rdmacoll; rdmacoll.init(); print(rdmacoll.size())"
+    each = f"""
+        if step == 5:
+            program = [sys.executable, "-c", {child!r}]
+            print("child:", subprocess.run(program, capture_output=True, text=True).stderr.splitlines()[-1])
+            alone = subprocess.run(program, env=rdmacoll.clean_environment(), capture_output=True, text=True)
+            print("alone:", alone.stdout)
+"""
+    done = launch("-np", "2", "--min-np", "1", sys.executable, steps(tmp_path, each=each))
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        assert f"this process was started by rank {rank} of a running job" in done.stdout
+    assert done.stdout.count("alone: 1") == 2
+
+
+def test_parameter_servers_are_refused(tmp_path: Path) -> None:
+    program = script(tmp_path, 'import rdmacoll; rdmacoll.init(mode="ps", num_servers=1)')
+    done = launch("-np", "2", "--min-np", "1", sys.executable, program)
+    assert done.returncode == 1
+    assert 'mode="ps" in an elastic job: a parameter server keeps its world.' in done.stderr
+
+
+def test_a_function_returns_the_results_of_the_last_world() -> None:
+    def count() -> tuple[int, int]:
+        import os
+
+        import numpy as np
+
+        import rdmacoll
+
+        rdmacoll.init()
+        for step in range(20):
+            try:
+                rdmacoll.engine.allreduce(np.ones(1))
+                if step == 5 and os.environ["_RDMACOLL_WORKER"] == "0":
+                    os._exit(3)
+            except rdmacoll.RankFailedError:
+                rdmacoll.shutdown()
+                rdmacoll.init()
+        return rdmacoll.rank(), rdmacoll.size()
+
+    assert rdmacoll.run(count, num_proc=3, min_num_proc=2) == [(0, 2), (1, 2)]
+    with pytest.raises(
+        rdmacoll.RankFailedError, match=r"--min-np is 2, and there is 1 worker\. Worker 0 "
+    ) as raised:
+        rdmacoll.run(count, num_proc=2, min_num_proc=2)
+    assert (raised.value.rank, raised.value.cause) == (0, "exit code 3")
+
+
+def wait_for(path: Path, text: str) -> None:
+    end = time.monotonic() + 100
+    while not path.exists() or path.read_text() != text:
+        assert time.monotonic() < end, path
+        time.sleep(0.05)
+
+
+def test_training_is_right_in_each_world(tmp_path: Path) -> None:
+    """A worker comes, one is killed, and one is sent away. Functions were traced in the first world."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:2\n")
+    program = script(tmp_path, TRAINING)
+    words = ["--min-np", "1", "-np", "2", "--host-discovery-script", f"cat {hosts}"]
+    run = [sys.executable, "-m", "rdmacoll.cli.main", "run", *words, sys.executable, program, str(tmp_path)]
+    job = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(tmp_path / "1.world", "2")
+        hosts.write_text("localhost:4\n")
+        wait_for(tmp_path / "3.world", "4")
+        (tmp_path / "kill").touch()
+        wait_for(tmp_path / "3.world", "3")
+        hosts.write_text("localhost:2\n")
+        wait_for(tmp_path / "0.world", "2")
+        (tmp_path / "stop").touch()
+        output, errors = job.communicate(timeout=100)
+    finally:
+        job.kill()
+        job.wait()
+    assert job.returncode == 0, errors
+    found = ends(output)
+    assert len(found) == 2, output
+    assert all("of 2 worlds [2, 4, 3, 2] " in line for line in found), found
+    assert len({line.partition("worlds")[2] for line in found}) == 1, "ranks are apart"
+
+
+def test_the_hosts_of_a_script(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("a:2\nb\n")
+    script_of = HostDiscovery(f"cat {hosts}", 3)
+    now = 0.0
+
+    def polled() -> tuple[list[Host] | None, str]:
+        """The answer of the next run of the script."""
+        nonlocal now
+        now += 2.0
+        assert script_of.poll(now) == (None, "")
+        assert script_of._process is not None
+        script_of._process.wait(20)
+        return script_of.poll(now)
+
+    assert polled() == ([Host("a", 2), Host("b", 3)], "")
+    assert polled() == (None, ""), "the hosts are the same"
+    hosts.write_text("a:1\n")
+    assert polled() == ([Host("a", 1)], "")
+    hosts.write_text("what is this?\n")
+    found, fault = polled()
+    assert found is None
+    assert "prints 'what is this?': print lines like node1:4" in fault
+    assert polled() == (None, ""), "it is told once"
+    hosts.unlink()
+    assert "it ended with exit code 1: the hosts stay as they were." in polled()[1]
+    hosts.write_text("a:1\n")
+    assert polled() == (None, ""), "they stayed"
+    script_of.close()
+
+
+def test_a_script_of_hosts_that_does_not_end_is_ended() -> None:
+    lasting = HostDiscovery("sleep 600", None)
+    lasting.poll(1.0)
+    process = lasting._process
+    assert process is not None
+    assert lasting.poll(60.0) == (None, "")
+    hosts, fault = lasting.poll(62.0)
+    assert hosts is None
+    assert "--host-discovery-script sleep 600: it did not end within 61 s." in fault
+    assert process.returncode is not None
+    lasting.close()
