@@ -57,8 +57,8 @@ class CommitStateCallback(_StateCallback):
 
 
 class UpdateBatchStateCallback(_StateCallback):
-    """Keeps the number of the last batch in `state.batch`. An epoch that goes on from there has fewer
-    steps."""
+    """Keeps the number of the last batch in `state.batch`. An epoch that goes on from there tells other
+    callbacks that it has fewer steps (`params`). Keras runs all batches of the data that `fit` gets."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state)

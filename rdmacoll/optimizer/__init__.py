@@ -84,9 +84,9 @@ def DistributedOptimizer(
     shapes of their variables. Ranks with different models then wait until the stall limit, and the message
     has "without name=". If names and shapes of two models are equal, this is an error, which ends the world.
 
-    With `gradient_accumulation_steps` ranks communicate once for each update. Under loss scaling
-    (mixed_float16) they communicate at every step, since all ranks must agree whether its gradients are
-    finite.
+    With `gradient_accumulation_steps` ranks communicate once for each update, and in each pass if parts of a
+    MultiOptimizer have this option. Under loss scaling (mixed_float16) they communicate at every step, since
+    all ranks must agree whether its gradients are finite.
 
     Copies and pickles of the optimizer are wrapped too, and so is the result of `from_config` of its class.
     Each has a state of its own. Ranks make them in the same order. Files that Keras saves hold the plain

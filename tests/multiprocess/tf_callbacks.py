@@ -383,10 +383,10 @@ def check_metrics_are_matched_by_name() -> None:
     logs: dict[str, Any] = {name: 10.0 * position + RANK for position, name in enumerate(names)}
     logs = dict(sorted(logs.items()))  # as Keras 3 has them
     logs.update({"loss": np.float32(RANK), "list": [1, 2], "note": "text", "best": None})
-    logs.update({("rare" if RANK == 0 else "other"): 5.0 + RANK})
+    logs.update({("rare" if RANK == 0 else "other"): 5.0 + RANK, "f1": np.array([RANK, 1.0], np.float32)})
     callback.on_epoch_end(0, logs)
     mean = (SIZE - 1) / 2
-    assert [logs[name] for name in names] == [mean, 10.0 + mean]
+    assert [*(logs[name] for name in names), *logs["f1"].tolist()] == [mean, 10.0 + mean, mean, 1.0]
     assert [logs[name] for name in ("loss", "list", "note", "best")] == [mean, [1, 2], "text", None]
     assert logs["rare" if RANK == 0 else "other"] == 5.0 + RANK
     empty: dict[str, Any] = {} if RANK == 0 else {"loss": 1.5}
