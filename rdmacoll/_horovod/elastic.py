@@ -20,7 +20,7 @@ from rdmacoll._horovod import collectives
 from rdmacoll._horovod.keras_collectives import graph_session
 from rdmacoll._horovod.objects import broadcast_object
 from rdmacoll._world import places, world
-from rdmacoll.engine.errors import RankFailedError, error_from
+from rdmacoll.engine.errors import ConfigError, RankFailedError, error_from
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._sessions import set_value
 
@@ -141,8 +141,14 @@ class _VariablesState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Goes back to the kept values."""
-        for variable, value in zip(self.variables(), self._kept):
+        """Goes back to the kept values. Raises ConfigError if variables were made since then."""
+        variables = self.variables()
+        if len(variables) != len(self._kept):
+            raise ConfigError(
+                f"the state has {len(variables)} variables, and its last commit {len(self._kept)}: make the "
+                "state when model and optimizer are built, or commit it after the first batch."
+            )
+        for variable, value in zip(variables, self._kept):
             self._assign(variable, value)
         super().restore()
 
@@ -190,15 +196,14 @@ class TensorFlowState(_VariablesState):
 class TensorFlowKerasState(_VariablesState):
     """A model of Keras and its optimizer. optimizer: the model's own, if None. backend: without effect.
 
-    An optimizer of Keras 3 gets its variables here, so that all ranks have the same ones.
+    If the model is built, its optimizer gets its variables here, so that all ranks have the same ones.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
         self.model = model
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
-        own: Any = self.optimizer
-        if getattr(model, "built", False) and getattr(own, "built", True) is False:
-            own.build(model.trainable_variables)
+        if self.optimizer is not None and getattr(model, "built", False):
+            _make_variables(self.optimizer, model.trainable_variables)
         super().__init__(**kwargs)
 
     def reset(self) -> None:
@@ -211,6 +216,14 @@ class TensorFlowKerasState(_VariablesState):
         """The variables of the model and of its optimizer."""
         found = getattr(self.optimizer, "variables", [])
         return [*self.model.variables, *(found() if callable(found) else found)]
+
+
+def _make_variables(optimizer: Any, weights: list[Any]) -> None:
+    """Makes the variables that an optimizer of Keras otherwise makes in its first update."""
+    if hasattr(optimizer, "_create_all_weights"):  # the older optimizers of Keras 2
+        optimizer._create_all_weights(weights)
+    elif not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
+        optimizer.build(weights)
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,6 +17,13 @@ _UNNAMED_CURE = (
     'model, or name its optimizer or tape: DistributedOptimizer(optimizer, name="actor").'
 )
 
+# Part of the name of an operation without `name` in a tf.function.
+_IN_FUNCTION = re.compile(r"/collective_\d+\b")
+_IN_FUNCTION_CURE = (
+    " Operations without a name are matched by their place in the outermost tf.function: give them name= if "
+    "ranks call or trace their functions differently."
+)
+
 
 class RdmacollError(RuntimeError):
     """Any error that rdmacoll reports. The message holds the event, the values and the cure."""
@@ -99,7 +106,10 @@ def _build(kind: str, message: str, detail: Mapping[str, Any]) -> RdmacollError:
     if cls is StalledError:
         missing = [int(rank) for rank in detail.get("ranks", ())]
         tensor = str(detail.get("tensor", ""))
-        cure = _UNNAMED_CURE if UNNAMED in tensor and _UNNAMED_CURE not in message else ""
+        cure = (
+            _UNNAMED_CURE if UNNAMED in tensor else _IN_FUNCTION_CURE if _IN_FUNCTION.search(tensor) else ""
+        )
+        cure = "" if cure in message else cure
         return StalledError(message.rstrip() + cure, tensor=tensor, missing_ranks=missing)
     return cls(message)
 

@@ -112,6 +112,27 @@ def check_models_train_from_a_state_of_rank_0() -> None:
         close(np.asarray(model.layers[0].kernel), [[1.0]])
 
 
+def check_a_state_has_the_slots_of_an_optimizer_that_never_stepped() -> None:
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    model.compile(rdmacoll.tensorflow.keras.DistributedOptimizer(optimizer), "mse")
+    state = elastic.TensorFlowKerasState(model)
+    state.sync()
+    first = [np.array(variable) for variable in state.variables()]
+    model.fit(np.ones((4, 1)), np.zeros((4, 1)), 1, 2, 0)
+    assert not np.array_equal(first[0], np.array(state.variables()[0]))
+    state.restore()
+    for value, variable in zip(first, state.variables(), strict=True):
+        assert np.array_equal(value, np.array(variable)), variable.path
+
+
+def check_a_state_without_the_variables_of_its_model_is_refused() -> None:
+    late = elastic.TensorFlowKerasState(keras.Sequential([keras.layers.Dense(1)]), keras.optimizers.SGD(0.1))
+    late.model(np.ones((1, 1)))
+    text = str(raised(rdmacoll.ConfigError, late.restore))
+    assert "the state has 4 variables, and its last commit 2: make the state when model" in text
+
+
 def check_a_reset_calls_what_was_registered() -> None:
     state = elastic.ObjectState(elastic.broadcast_object, elastic.rank)
     called: list[int] = []
