@@ -68,7 +68,8 @@ def train(state):
     note()
     state.worlds.append(hvd.size())
     state.save()
-    while state.step < 400 and not (folder / "stop").exists() or state.step % 10:
+    is_over = False
+    while not is_over:
         size, mean = hvd.size(), (hvd.size() + 1) / 2
         before = dense.numpy()[0], rows.numpy()[0, 0]
         total, whole, gathered = update(tf.constant([float(hvd.rank() + 1)]))
@@ -80,6 +81,8 @@ def train(state):
         state.step += 1
         if state.step % 10 == 0:
             state.commit()
+            stops = tf.constant([state.step > 400 or (folder / "stop").exists()], tf.uint8)
+            is_over = hvd.allreduce(stops, op=hvd.Max).numpy()[0]
         if worker == 1 and (folder / "kill").exists():
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.05)
@@ -223,8 +226,10 @@ def test_a_function_returns_the_results_of_the_last_world() -> None:
         import rdmacoll
 
         rdmacoll.init()
-        for step in range(20):
+        step = 0
+        while step < 20:
             try:
+                step = int(rdmacoll.engine.allreduce(np.array([step]), op=rdmacoll.Max)[0]) + 1
                 rdmacoll.engine.allreduce(np.ones(1))
                 if step == 5 and os.environ["_RDMACOLL_WORKER"] == "0":
                     os._exit(3)
