@@ -192,11 +192,11 @@ class Membership:
         resets = self.limits.resets
         if resets is not None and self.world > resets:
             return f"--reset-limit allows {counted(resets, 'change')} of the world"
-        if self.world and not any(one.has_state or (not self._had_state and one.world) for one in alive):
-            return f"all workers of world {self.world} are lost, and its state with them"
         has_failed = any(not one.is_alive and not one.is_told_to_go for one in self.workers.values())
         if has_failed and not alive:
             return "no worker is left"
+        if self.world and not any(one.has_state or (not self._had_state and one.world) for one in alive):
+            return f"all workers of world {self.world} are lost, and its state with them"
         if usable >= self.limits.least:
             self._short_since = now
             return ""

@@ -197,7 +197,7 @@ def test_a_job_whose_workers_have_all_failed_has_failed_whatever_may_come() -> N
     job.begin()
     job.end(0)
     job.end(1)
-    assert job.members.failure(job.now) == "all workers of world 1 are lost, and its state with them"
+    assert job.members.failure(job.now) == "no worker is left"
 
 
 def test_a_job_whose_workers_fail_before_a_world_has_failed() -> None:
