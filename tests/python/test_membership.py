@@ -89,13 +89,13 @@ def test_the_first_world_waits_for_so_many_slots() -> None:
 
 
 def test_others_go_on_without_a_failed_worker_when_all_of_them_have_asked() -> None:
-    job = Job("a:3", least=2)
+    job = Job("a:4", least=2)
     job.begin()
     job.end(0)
-    job.ask(2)
+    job.ask(2, 3)
     assert job.world() is None, "worker 1 is in the old world yet"
     job.ask(1)
-    assert job.ranks() == [1, 2]
+    assert job.ranks() == [1, 2, 3]
     assert job.start() == [], "the slot of the failed worker is lost"
     assert job.members.failure(job.now) == ""
 
