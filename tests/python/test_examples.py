@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from marks import slow
 from ranks import ROOT, Outcome, free_addresses, run
+from test_run_command import launch
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINES_MAX = 60
@@ -41,7 +43,9 @@ def path_of(name: str) -> Path:
 
 def ranks_of(path: Path) -> int:
     """The number of ranks in the docstring's command."""
-    found = re.search(rf"rdmacoll run -np (\d) python examples/{path.name}", path.read_text())
+    found = re.search(
+        rf"rdmacoll run -np (\d)(?: --min-np \d)? python examples/{path.name}", path.read_text()
+    )
     assert found is not None, path
     return int(found.group(1))
 
@@ -101,6 +105,15 @@ def test_a_session_continues_from_its_folder_also_with_gradients_of_16_bits(tmp_
 def test_a_session_trains_with_asynchronous_servers_too():
     outcome = run_example("02", env=ASYNCHRONOUS)
     assert re.search(r"ranks: 2, accuracy 0\.9[5-9]\d after 400 steps", outcome.text()), outcome.text()
+
+
+@pytest.mark.slow
+def test_an_elastic_job_goes_on_from_its_last_commit():
+    done = launch("-np", "3", "--min-np", "2", sys.executable, str(path_of("11")))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("of 3 begins at step 0\n") == 3
+    assert done.stdout.count("of 2 begins at step 100\n") == 2
+    assert "loss 0.000000, kernel [1.0, -2.0, 0.5], bias 3.000" in done.stdout
 
 
 def test_ranks_start_by_hand_from_their_arguments():
