@@ -245,13 +245,20 @@ class Agent:
             return
         for (number,) in INIT_MESSAGE.iter_unpack(messages[: len(messages) // 4 * 4]):
             facts = self._facts_of_question(number) if ELASTIC_VARIABLE in self._common else {}
-            self._send_json(INIT, number, facts)
+            if facts is not None:
+                self._send_json(INIT, number, facts)
 
-    def _facts_of_question(self, number: int) -> dict[str, Any]:
-        """The facts for a worker's next place: those that it has noted, and a port at which rank 0 may
-        listen."""
-        with open(os.path.join(self._folder, QUESTION_FILE.format(number))) as file:
-            return {**json.load(file), "port": _free_port()}
+    def _facts_of_question(self, number: int) -> dict[str, Any] | None:
+        """The facts for a worker's next place: those that it has noted, and a port at which rank 0 may listen.
+        None if another program has written to the pipe."""
+        path = os.path.join(self._folder, QUESTION_FILE.format(number))
+        try:
+            with open(path) as file:
+                facts = json.load(file)
+            os.unlink(path)
+        except (OSError, ValueError):
+            return None
+        return {**facts, "port": _free_port()}
 
     def _write(self, name: str, text: str) -> str:
         path = os.path.join(self._folder, name)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rdmacoll._base.external_values import shown
 from rdmacoll._start.horovod_variables import OF_LAUNCHERS as HOROVODS_OF_LAUNCHERS
+from rdmacoll._start.launch import INIT_PIPE
 from rdmacoll.engine.errors import ConfigError
 
 # Set in a rank while its world of several ranks stands: names the rank, with a digest of its variables.
@@ -32,7 +33,7 @@ _OF_LAUNCHERS = (
 )
 _NAMES = (
     *(*_IDENTIFYING, MARK, "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    *(ELASTIC_FOLDER, ELASTIC_WORKER, ELASTIC_WORLD),
+    *(INIT_PIPE, ELASTIC_FOLDER, ELASTIC_WORKER, ELASTIC_WORLD),
     *("RDMACOLL_PORT", "RDMACOLL_MODE", "RDMACOLL_NUM_SERVERS"),
     *HOROVODS_OF_LAUNCHERS,
 )
