@@ -249,7 +249,7 @@ class Agent:
                 self._send_json(INIT, number, facts)
 
     def _facts_of_question(self, number: int) -> dict[str, Any] | None:
-        """The facts for a worker's next place: those that it has noted, and a port at which rank 0 may listen.
+        """The facts for a worker's next place: those that it has noted, and a port for rank 0 to listen at.
         None if another program has written to the pipe."""
         path = os.path.join(self._folder, QUESTION_FILE.format(number))
         try:
