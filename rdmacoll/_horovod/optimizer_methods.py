@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from rdmacoll.optimizer import with_inner
+from rdmacoll.optimizer.loss_scaling import scaled_by
 from rdmacoll.optimizer.registry import plain_variable
 from rdmacoll.optimizer.subclass import reduced_pairs, split
 
@@ -53,7 +54,10 @@ def compute_gradients(self: Any, loss: Any, var_list: Any, tape: Any = None) -> 
     """The pairs of reduced gradient and variable of an optimizer of Keras 3, which has no such method. With
     several passes in a step they are this rank's: `apply_gradients` reduces the sums.
 
-    loss: a function, or a tensor that `tape` has recorded.
+    loss: a function, or a tensor that `tape` has recorded. It is not scaled. The gradients have the
+    optimizer's loss scale, by which `apply_gradients` divides.
+
+    Raises ValueError for a tensor without a tape.
     """
     if callable(loss):
         tape = tf.GradientTape() if tape is None else tape
@@ -64,8 +68,11 @@ def compute_gradients(self: Any, loss: Any, var_list: Any, tape: Any = None) -> 
     elif tape is None:
         raise ValueError("compute_gradients() of a tensor needs the tape that has recorded it.")
     variables = list(var_list() if callable(var_list) else var_list)
-    pairs = list(zip(tape.gradient(loss, variables), variables))
-    return list(zip(_allreduce(self, *split(pairs)), variables))
+    scales = tf.nest.map_structure(lambda one: self.scale_loss(tf.ones_like(one)), loss)
+    pairs = list(zip(tape.gradient(loss, variables, output_gradients=scales), variables))
+    has_dynamic_scale = hasattr(self, "inner_optimizer")  # residuals have none of a constant scale
+    with scaled_by(self._rdmacoll_reduce, self.scale_loss(1.0) if has_dynamic_scale else 1.0):
+        return list(zip(_allreduce(self, *split(pairs)), variables))
 
 
 def _compute_gradients(

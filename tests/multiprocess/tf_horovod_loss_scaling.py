@@ -5,6 +5,7 @@ Argument: the folder of `tf_keras`, or "" in TensorFlow 2.15.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ if sys.argv[1]:
 import keras
 import numpy as np
 import tensorflow as tf
-from tf_common import equal_on_all_ranks, run_all
+from tf_common import close, equal_on_all_ranks, run_all
 
 import rdmacoll.tensorflow as hvd
 
@@ -30,6 +31,7 @@ if sys.argv[1]:
     PACKAGES.append(tf_keras)
 KERAS_2: Any = PACKAGES[-1]
 SLOPES = tf.constant([5.0, 2.2, 1.5])
+COMPUTE = ("compute_gradients", "_compute_gradients")
 GROWING = {"initial_scale": 4.0, "dynamic_growth_steps": 2}  # the scale doubles after two steps
 
 
@@ -119,6 +121,48 @@ def check_residuals_do_not_have_the_scale_of_keras_3() -> None:
             optimizer.apply_gradients([(SLOPES * loss_scale, weight)])
 
         assert trained(tf.function(step) if is_function else step) == without_a_scale()
+
+
+def check_computed_gradients_have_the_scale_that_is_taken_out_of_them() -> None:
+    def step(optimizer: Any, weight: Any, name: str, is_function: bool) -> None:
+        def loss() -> Any:
+            return (RANK + 1.0) * tf.reduce_sum(weight * weight)
+
+        compute = getattr(optimizer, name)
+        if is_function:
+            pairs = compute(loss, [weight])
+        else:
+            with tf.GradientTape() as tape:
+                found = loss()
+            pairs = compute(found, [weight], tape=tape)
+        optimizer.apply_gradients(pairs)
+
+    for package in PACKAGES:
+        sgd, scaling = package.optimizers.SGD, scaling_of(package)
+        makes = [lambda: sgd(1 / 16), lambda: scaling(sgd(1 / 16), **GROWING)]  # noqa: B023
+        if package.__version__.startswith("3"):
+            makes.append(lambda: sgd(1 / 16, loss_scale_factor=1024.0))  # noqa: B023
+        for make, name, is_function in itertools.product(makes, COMPUTE, (True, False)):
+            optimizer, weight = hvd.DistributedOptimizer(make()), tf.Variable([1.0, -2.0])
+            if not hasattr(optimizer, name):
+                continue
+            for _ in range(4):
+                step(optimizer, weight, name, is_function)
+            mean = (SIZE + 1) / 2  # One process would get it with the losses of all ranks.
+            close(weight, np.float32([1, -2]) * (1 - 2 * mean / 16) ** 4)
+
+
+def check_residuals_of_computed_gradients_do_not_have_the_scale() -> None:
+    optimizer = compressed(scaling_of(keras)(keras.optimizers.SGD(1.0), **GROWING))
+    if not keras.__version__.startswith("3"):
+        return
+
+    def step(weight: Any) -> None:
+        optimizer.apply_gradients(
+            optimizer.compute_gradients(lambda: tf.reduce_sum(SLOPES * weight), [weight])
+        )
+
+    assert trained(step) == without_a_scale()
 
 
 run_all(globals())
