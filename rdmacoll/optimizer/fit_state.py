@@ -18,6 +18,7 @@ import tensorflow as tf
 from rdmacoll.ops import _baselines
 from rdmacoll.ops._baselines import tf_variable
 from rdmacoll.optimizer import compared_values
+from rdmacoll.optimizer.plain_training import PlainTraining, watch
 from rdmacoll.optimizer.stop_cause import note_begin, note_end
 
 _RUNNING: weakref.WeakKeyDictionary[Any, FitState] = weakref.WeakKeyDictionary()  # by wrapped optimizer
@@ -42,6 +43,7 @@ class FitState:
         self._known_variables: set[int] = set()
         self.is_first_epoch = True
         self.optimizers: list[Any] = []
+        self.plain: PlainTraining | None = None  # the watch over a model whose optimizer is not wrapped
 
     def begin(self, steps: int | None) -> None:
         """Call after `on_train_begin` of all other callbacks. steps: batches of an epoch, or None."""
@@ -61,10 +63,19 @@ class FitState:
         for name, count in _counts(self.optimizers):
             self._lengths[name] = count - self._began.get(name, 0)
 
-    def end_batch(self, session: Any) -> None:
-        """Reports a batch in a graph of TensorFlow 1."""
+    def has_batches(self) -> bool:
+        """Whether `end_batch` has to be called."""
+        return self.plain is not None or not tf.compat.v1.executing_eagerly_outside_functions()
+
+    def end_batch(self, keras: Any) -> None:
+        """Reports a batch. keras: the package of the model."""
         from rdmacoll.optimizer import update_check
 
+        if self.plain is not None:
+            self.plain.end_batch()
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            return
+        session = importlib.import_module(f"{keras.__name__}.src.backend").get_session()
         for optimizer in self.optimizers:
             passes = passes_of([optimizer])
             update_check.applied_in_a_graph(optimizer, self._model.trainable_weights, passes, session)
@@ -191,8 +202,10 @@ def _install(package: str, model_class: Any) -> None:
         bound = signature.bind(*args, **kwargs)
         model = bound.arguments["self"]
         running = FitState(model)
-        fit_callback: Any = callback_class(running)
         callbacks: Any = bound.arguments.get("callbacks")
+        if not wrapped_optimizers(model):
+            running.plain = watch(model, _listed(callbacks))
+        fit_callback: Any = callback_class(running)
         bound.arguments["callbacks"] = _with(callbacks, fit_callback)
         outer: Mapping[Any, FitState] = {one: _RUNNING[one] for one in wrapped_optimizers(model) if of(one)}
         _FITS.add(running)
@@ -213,14 +226,19 @@ def _install(package: str, model_class: Any) -> None:
 
 
 def _with(callbacks: Any, one: Any) -> Any:
-    if callbacks is None:
-        return [one]
-    if isinstance(callbacks, (list, tuple)):
-        return [*callbacks, one]
-    if hasattr(callbacks, "append"):  # a CallbackList
+    if hasattr(callbacks, "append") and not isinstance(callbacks, list):  # a CallbackList
         callbacks.append(one)
         return callbacks
-    return [callbacks, one]
+    return [*_listed(callbacks), one]
+
+
+def _listed(callbacks: Any) -> list[Any]:
+    """The callbacks of this argument of `fit`: None, one, several or a CallbackList."""
+    if callbacks is None:
+        return []
+    if isinstance(callbacks, (list, tuple)):
+        return list(callbacks)
+    return list(callbacks.callbacks) if hasattr(callbacks, "append") else [callbacks]
 
 
 def _callback_class(keras: Any) -> Callable[[FitState], Any]:
@@ -246,12 +264,10 @@ def _callback_class(keras: Any) -> Callable[[FitState], Any]:
         def on_train_end(self, logs: Any = None) -> None:
             note_end(self, self.model)
 
-    class NoticedInGraph(Noticed):
+    class NoticedWithBatches(Noticed):
         """Reports batches too."""
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self._fit.end_batch(importlib.import_module(f"{keras.__name__}.src.backend").get_session())
+            self._fit.end_batch(keras)
 
-    return lambda fit: (
-        Noticed(fit) if tf.compat.v1.executing_eagerly_outside_functions() else NoticedInGraph(fit)
-    )
+    return lambda fit: NoticedWithBatches(fit) if fit.has_batches() else Noticed(fit)

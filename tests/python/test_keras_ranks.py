@@ -9,12 +9,22 @@ from typing import Any
 import pytest
 from marks import slow
 from ranks import ROOT, run
+from test_tf_optimizers import tf_keras as tf_keras
 from test_tf_ranks import run_checks
 
 
 @pytest.mark.parametrize(("ranks", "launcher"), [slow(2, "mpirun"), (2, "tcp"), slow(3, "tcp")])
 def test_training_is_that_of_one_process(ranks: int, launcher: str) -> None:
     run_checks("tf_keras3.py", ranks, launcher=launcher)
+
+
+def test_a_loaded_model_trains_on_or_is_warned_of() -> None:
+    run_checks("tf_loaded_models.py", 2, arguments=[""])
+
+
+@pytest.mark.slow
+def test_a_loaded_model_of_keras_2_trains_on_or_is_warned_of(tf_keras: Path) -> None:
+    run_checks("tf_loaded_models.py", 3, arguments=[str(tf_keras)])
 
 
 def train(
