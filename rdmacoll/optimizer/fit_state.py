@@ -167,13 +167,16 @@ def install(package: str, version: int) -> None:
     for module, name in _FIT_CLASSES[version]:
         model_class = getattr(importlib.import_module(f"{package}.src.{module}"), name)
         _install(package, model_class)
-        _renew_train_functions(model_class)
+        _renew_train_functions(model_class, switches_jit_off=version == 3)
 
 
-def _renew_train_functions(model_class: Any) -> None:
+def _renew_train_functions(model_class: Any, *, switches_jit_off: bool) -> None:
     """Patches `make_train_function`. Keras keeps a train function until the next `compile`. A function that
     was traced with a plain optimizer would go on without reductions after the optimizer is wrapped. So it is
-    made again."""
+    made again.
+
+    switches_jit_off: makes it without XLA, if `compile` has chosen XLA for a plain optimizer.
+    """
     plain: Callable[..., Any] | None = getattr(model_class, "make_train_function", None)
     if plain is None or getattr(plain, "is_rdmacoll", False):
         return
@@ -182,6 +185,8 @@ def _renew_train_functions(model_class: Any) -> None:
     def make_train_function(self: Any, force: bool = False) -> Any:
         optimizers = weakref.WeakSet(wrapped_optimizers(self))
         is_old = self.train_function is not None and not optimizers <= _TRACED.get(self, weakref.WeakSet())
+        if switches_jit_off and optimizers and self.jit_compile:
+            self.jit_compile = False
         made = plain(self, force=force or is_old)
         _TRACED[self] = optimizers
         return made

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tf_common import equal_on_all_ranks, run_all, value
 
 import rdmacoll
+import rdmacoll.tensorflow.keras as hvd
 
 PACKAGES = [keras]
 if sys.argv[1]:
@@ -49,6 +50,18 @@ def fit(model: Any, callbacks: Any = None) -> str:
     with contextlib.redirect_stderr(io.StringIO()) as text:
         model.fit(*data_of(RANK), batch_size=4, shuffle=False, verbose=0, callbacks=callbacks)
     return text.getvalue()
+
+
+def trains_as_one_process(model: Any, plain: Any) -> None:
+    """Trains `model` on all ranks, and `plain` on the joined batches of all ranks. Both have to be equal."""
+    parts = [np.stack(part).reshape(SIZE, 4, 4, -1) for part in zip(*map(data_of, range(SIZE)))]
+    x, y = (part.swapaxes(0, 1).reshape(16 * SIZE, -1) for part in parts)
+    plain.set_weights(model.get_weights())
+    plain.fit(x, y, batch_size=4 * SIZE, shuffle=False, verbose=0)
+    fit(model)
+    assert equal_on_all_ranks(model.get_weights())
+    for mine, wanted in zip(model.get_weights(), plain.get_weights()):
+        np.testing.assert_allclose(mine, wanted, rtol=1e-4, atol=1e-5)
 
 
 def loaded(model: Any, load: Callable[[str], Any]) -> Any:
@@ -88,7 +101,7 @@ def check_a_model_that_is_wrapped_again_is_not_warned_of() -> None:
         model = loaded(network(package, wrapped(package)), package.models.load_model)
         rdmacoll.DistributedOptimizer(model.optimizer)
         assert not is_warned_of(fit(model))
-        assert equal_on_all_ranks(model.get_weights())
+        trains_as_one_process(model, network(package, package.optimizers.SGD(0.01)))
 
 
 def check_callbacks_that_allow_a_plain_optimizer_are_enough() -> None:
@@ -133,6 +146,21 @@ def check_a_model_of_one_rank_is_not_warned_of() -> None:
     for package in PACKAGES:
         text = "" if RANK != SIZE - 1 else fit(network(package, "sgd"))
         assert not is_warned_of(text)
+
+
+def check_a_model_that_was_compiled_with_xla_trains_without_it() -> None:
+    compiled = network(keras, keras.optimizers.SGD(0.01), jit_compile=True)
+    by_keras = loaded(compiled, keras.models.load_model)
+    rdmacoll.DistributedOptimizer(by_keras.optimizer)
+    by_us = loaded(compiled, hvd.load_model)
+    rows = value(RANK, (4, 3)), value(RANK, (4, 1))
+    compiled.train_on_batch(*rows)  # with XLA
+    rdmacoll.broadcast_variables(compiled.variables)
+    rdmacoll.DistributedOptimizer(compiled.optimizer)
+    for model in (by_keras, by_us, compiled):
+        assert model.jit_compile
+        trains_as_one_process(model, network(keras, keras.optimizers.SGD(0.01)))
+        assert not model.jit_compile
 
 
 if __name__ == "__main__":
