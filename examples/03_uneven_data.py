@@ -33,7 +33,7 @@ for _ in range(12):
     # A rank that has joined misses the last steps. The rank that joins last has run all steps, so the others
     # take its variables.
     last = rdmacoll.join()
-    rdmacoll.broadcast_variables(model.variables + optimizer.variables, root_rank=last)
+    rdmacoll.broadcast_variables(model.variables + model.optimizer.variables, root_rank=last)
 
 _, accuracy = model.evaluate(test_images, test_labels, verbose=0)
 steps = rdmacoll.engine.allgather(-(-(cuts[rank + 1] - cuts[rank]) // 32))

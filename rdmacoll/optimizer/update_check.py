@@ -37,8 +37,8 @@ _CURE = (
 )
 _CURE_AFTER_JOIN = (
     "A rank that has joined misses the last updates: behind join(), call broadcast_variables(model.variables "
-    "+ optimizer.variables, root_rank=R), where R is the rank that join() has returned. Or allow it with "
-    "{tolerance}={value:.3g} or {mode}=off."
+    "+ model.optimizer.variables, root_rank=R), where R is the rank that join() has returned, or give the "
+    "next fit BroadcastGlobalVariablesCallback(R). Or allow it with {tolerance}={value:.3g} or {mode}=off."
 )
 
 _CHECKS: weakref.WeakKeyDictionary[Any, UpdateCheck] = weakref.WeakKeyDictionary()  # by optimizer

@@ -80,9 +80,33 @@ def check_fit(turn: int) -> None:
         mine = model.layers[0].kernel.numpy()
         newest = rdmacoll.engine.broadcast(mine, last)
         assert (me == last) <= np.array_equal(mine, newest)
-        rdmacoll.broadcast_variables(model.variables + optimizer.variables, root_rank=last)
+        rdmacoll.broadcast_variables(model.variables + model.optimizer.variables, root_rank=last)
         assert np.array_equal(model.layers[0].kernel, newest)
         assert int(optimizer.iterations) == (epoch + 1) * steps_of(last, turn + epoch)
+
+
+def check_loss_scaling() -> None:
+    """The scale of the loss is equal after an uneven epoch, in which it has grown on some ranks."""
+    me, size = rdmacoll.rank(), rdmacoll.size()
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    scaling = keras.optimizers.LossScaleOptimizer(optimizer, dynamic_growth_steps=4)
+    model.compile(scaling, "mse")
+    seen = []
+    for _ in range(3):
+        rows = 8 * (2 + 2 * me)
+        x = np.random.default_rng(me).normal(size=(rows, 4)).astype(np.float32)
+        model.fit(x, x.sum(axis=1), 8, 1, 0)
+        last = rdmacoll.join()
+        assert last == size - 1
+        seen.append(float(np.asarray(scaling.dynamic_scale)))
+        rdmacoll.broadcast_variables(model.variables + model.optimizer.variables, root_rank=last)
+        state = [np.asarray(one) for one in (scaling.dynamic_scale, scaling.step_counter)]
+        for mine in (*state, *map(np.asarray, model.get_weights())):
+            assert np.array_equal(mine, rdmacoll.engine.broadcast(mine, last))
+    scales = rdmacoll.engine.allgather(np.float32([seen[0]]))
+    assert len(set(scales.tolist())) > 1, scales  # the ranks did differ
 
 
 def check_refusals() -> None:
@@ -114,6 +138,7 @@ def main() -> None:
         check_ops(turn)
         check_tape_and_optimizer(turn)
     check_fit(1)
+    check_loss_scaling()
     check_refusals()
     rdmacoll.engine.barrier()
     report(True)
