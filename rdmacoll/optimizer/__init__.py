@@ -91,7 +91,9 @@ def DistributedOptimizer(
     Copies and pickles of the optimizer are wrapped too, and so is the result of `from_config` of its class.
     Each has a state of its own. Ranks make them in the same order. Files that Keras saves hold the plain
     optimizer, and so do copies and pickles of an object around it (a model, Keras's loss scaling). So the
-    optimizer of a model that `load_model` returns has to be wrapped again.
+    optimizer of a model that `load_model` returns has to be wrapped again. A file of Keras 3 tells the number
+    of passes, and not whether they were summed: give `backward_passes_per_step` again. Without it updates go
+    on as means, with a warning.
 
     Raises ConfigError for an optimizer that is wrapped already.
     """

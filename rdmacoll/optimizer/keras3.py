@@ -10,6 +10,7 @@ import tensorflow as tf
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops._names import replica_count
 from rdmacoll.optimizer import fit_state, replicas, residuals, single_reduction
+from rdmacoll.optimizer.accumulated_means import warn_of_means
 from rdmacoll.optimizer.loss_scaling import scaled_by
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.replicas import refuse_accumulation
@@ -167,6 +168,7 @@ def _accumulate(optimizer: Any, reducer: GradientReducer) -> None:
     """Several passes in a step: uses Keras's own accumulation, which takes the mean of the passes."""
     passes = reducer.backward_passes_per_step
     if passes == 1:
+        warn_of_means(optimizer, reducer)
         return
     if not reducer.average_aggregated_gradients:
         reducer.sums_means_of = passes

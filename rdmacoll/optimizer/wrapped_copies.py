@@ -15,6 +15,7 @@ from rdmacoll.engine.errors import ConfigError
 if TYPE_CHECKING:
     from rdmacoll.optimizer.reduce import GradientReducer
 
+COPY_OF = "copy_of_"  # the names of copies begin so
 _OWN = "_rdmacoll_"  # attributes that begin so are not copied with an instance
 
 
@@ -80,4 +81,4 @@ def _made_and_wrapped(make: Callable[..., Any], arguments: tuple[Any, ...], opti
 def _wrapped_as(options: dict[str, Any], optimizer: Any) -> Any:
     from rdmacoll.optimizer import wrapped
 
-    return wrapped(optimizer, f"copy_of_{options.pop('name')}", **options)
+    return wrapped(optimizer, f"{COPY_OF}{options.pop('name')}", **options)

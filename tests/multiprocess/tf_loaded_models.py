@@ -4,6 +4,8 @@ again. Argument: the folder of `tf_keras`, or "" for Keras 3 alone."""
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import io
 import os
 import pathlib
@@ -37,11 +39,11 @@ def data_of(rank: int) -> tuple[np.ndarray, np.ndarray]:
     return x, x.sum(axis=1, keepdims=True)
 
 
-def network(package: Any, optimizer: Any, **options: Any) -> Any:
-    """Returns a compiled model, equal on all ranks."""
+def network(package: Any, optimizer: Any, *, run_eagerly: bool = True, **options: Any) -> Any:
+    """Returns a compiled model, equal on all ranks. It runs eagerly, which is faster for a few batches."""
     layers = package.layers
     model = package.Sequential([layers.Input((3,)), layers.Dense(1, kernel_initializer="zeros")])
-    model.compile(optimizer, "mse", **options)
+    model.compile(optimizer, "mse", run_eagerly=run_eagerly, **options)
     return model
 
 
@@ -83,7 +85,7 @@ def is_warned_of(text: str) -> bool:
 
 def check_a_plain_optimizer_after_load_model_or_compile_is_warned_of_once() -> None:
     for package in PACKAGES:
-        model = network(package, wrapped(package))
+        model = network(package, wrapped(package), run_eagerly=False)
         assert not is_warned_of(fit(model))
         plain = loaded(model, package.models.load_model)
         text = fit(plain, package.callbacks.History())
@@ -149,7 +151,7 @@ def check_a_model_of_one_rank_is_not_warned_of() -> None:
 
 
 def check_a_model_that_was_compiled_with_xla_trains_without_it() -> None:
-    compiled = network(keras, keras.optimizers.SGD(0.01), jit_compile=True)
+    compiled = network(keras, keras.optimizers.SGD(0.01), run_eagerly=False, jit_compile=True)
     by_keras = loaded(compiled, keras.models.load_model)
     rdmacoll.DistributedOptimizer(by_keras.optimizer)
     by_us = loaded(compiled, hvd.load_model)
@@ -161,6 +163,39 @@ def check_a_model_that_was_compiled_with_xla_trains_without_it() -> None:
         assert model.jit_compile
         trains_as_one_process(model, network(keras, keras.optimizers.SGD(0.01)))
         assert not model.jit_compile
+
+
+def check_sums_of_passes_go_on_as_sums_or_there_is_a_warning() -> None:
+    def sgd(rate: float, passes: int | None = None) -> Any:
+        return keras.optimizers.SGD(rate, gradient_accumulation_steps=passes)
+
+    def wrap(path: str, **options: Any) -> Any:
+        model = keras.models.load_model(path)
+        rdmacoll.DistributedOptimizer(model.optimizer, **options)
+        return model
+
+    first = network(keras, rdmacoll.DistributedOptimizer(sgd(0.01), backward_passes_per_step=4))
+    fit(first)
+    passes: dict[str, Any] = {"backward_passes_per_step": 4}
+    means = {**passes, "average_aggregated_gradients": True}
+    # A sum of four passes is a mean with four times the learning rate.
+    for load, options, rate in [
+        (hvd.load_model, passes, 0.04),
+        (hvd.load_model, {}, 0.01),
+        (wrap, passes, 0.04),
+        (wrap, means, 0.01),
+        (wrap, {}, 0.01),
+    ]:
+        with contextlib.redirect_stderr(io.StringIO()) as text:
+            model = loaded(first, functools.partial(load, **options))
+        warning = "If backward_passes_per_step=4 was given before it was saved, its updates were sums"
+        assert (warning in text.getvalue()) == (not options and RANK == 0), text.getvalue()
+        trains_as_one_process(model, network(keras, sgd(rate, 4)))
+    with contextlib.redirect_stderr(io.StringIO()) as text:
+        rdmacoll.DistributedOptimizer(sgd(0.01, 4))
+        copy.deepcopy(first.optimizer)
+        copy.deepcopy(model.optimizer)
+    assert "gradient_accumulation_steps" not in text.getvalue()
 
 
 if __name__ == "__main__":
