@@ -76,7 +76,8 @@ def DistributedOptimizer(
     reduces and applies the sums, or with `average_aggregated_gradients` the means. The sums include those of
     several replicas in a rank (`tf.distribute`). Several replicas cannot accumulate in sessions, nor with
     Keras 3's `use_ema`, whose averages move in each call. In a graph of TensorFlow 1 the sums are local
-    variables, and Keras 2 trains there with its legacy optimizers alone.
+    variables, and Keras 2 trains there with its legacy optimizers alone. Passes for several sets of variables
+    in turn, as in a GAN, are an error in Keras 3: give each set an optimizer of its own.
 
     process_set: the ranks that train together. They wrap their optimizers of this set in the same order.
     name: equal on all ranks. It replaces the number by that order, for threads that wrap optimizers at the

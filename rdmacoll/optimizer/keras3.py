@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import replica_count
 from rdmacoll.optimizer import fit_state, replicas, residuals, single_reduction
 from rdmacoll.optimizer.accumulated_means import warn_of_means
@@ -27,6 +28,8 @@ class Distributed(WrappedCopies):
     _rdmacoll_is_reduced = 0
     _rdmacoll_applied: tuple[Any, ...] = ()  # variables of the gradients that are being clipped
     _rdmacoll_is_whole = False  # whether gradients of all passes of a step are applied in each replica
+    # variables that the last passes have given gradients, and the number of passes before those
+    _rdmacoll_set: tuple[frozenset[Any], int] = (frozenset(), 0)
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """`apply_gradients` and `fit` call this. It reduces before clipping, so that the norm is that of
@@ -39,6 +42,8 @@ class Distributed(WrappedCopies):
 
     def _rdmacoll_apply(self, grads: Any, trainable_variables: Any) -> Any:
         plain = super().apply  # type: ignore[misc]
+        if self._accumulates():
+            _check_set(self, grads, _variables_of(self, trainable_variables, len(grads)))
         if self._accumulates() and replica_count() > 1:
             return self._rdmacoll_pass(list(grads), trainable_variables)
         if self._rdmacoll_is_reduced:
@@ -243,6 +248,33 @@ def _check_parts(optimizer: Any, variables: Any) -> None:
                 f"a {type(optimizer).__name__} and the {type(part).__name__} in it are both wrapped: those "
                 "gradients would be reduced twice. Wrap only the outer one."
             )
+
+
+@not_converted
+def _check_set(optimizer: Any, gradients: Any, variables: Any) -> None:
+    """Refuses passes for other variables than the passes before. Keras counts the passes of all variables
+    together, and the last one of a step drops sums of variables that it has no gradient for. A program may
+    freeze layers between two trainings. Raises ConfigError."""
+    own = frozenset(
+        optimizer._var_key(variable)
+        for gradient, variable in zip(gradients, variables)
+        if gradient is not None and variable is not None
+    )
+    before, begin = optimizer._rdmacoll_set
+    if own == before:
+        return
+    with tf.init_scope():  # a function is traced between two passes
+        count = int(tf.convert_to_tensor(optimizer._iterations.value))
+    passes = optimizer.gradient_accumulation_steps
+    is_within_step = count == begin or (count % passes != 0 and begin < count < begin + passes)
+    if before - own and (own - before or is_within_step):
+        raise ConfigError(
+            f"a {type(optimizer).__name__} with gradient_accumulation_steps={passes} got gradients of other "
+            "variables than in its last pass: Keras counts the passes of all variables together, and would "
+            "drop some gradients. Give each set of variables an optimizer of its own, and zeros instead of "
+            "gradients that are None in some passes only."
+        )
+    object.__setattr__(optimizer, "_rdmacoll_set", (own, count))
 
 
 def _variables_of(optimizer: Any, variables: Any, count: int) -> list[Any]:

@@ -182,6 +182,11 @@ def test_the_table_comes_true_in_tensorflow_2_15(old_python: Path) -> None:
         assert len(done) == 6
 
 
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_passes_of_several_sets_of_variables_train_as_one_process(ranks: int) -> None:
+    run_checks("tf_passes.py", ranks)
+
+
 WHOLE = [pytest.param(2, (), id="few"), pytest.param(3, ("all",), id="all", marks=pytest.mark.slow)]
 
 
