@@ -41,8 +41,7 @@ class Accumulation:
 
     def of(self, pairs: Sequence[Pair]) -> Accumulation:
         """The sums of this set of variables."""
-        key = frozenset(_key(variable) for _, variable in pairs)
-        self._latest = self._of_sets.setdefault(key, self.fresh())
+        self._latest = self._of_sets.setdefault(keys_of(pairs), self.fresh())
         return self._latest
 
     def counter(self) -> Any:
@@ -74,13 +73,13 @@ class Accumulation:
         Returns a tensor: whether this was the last pass."""
 
         def last() -> Any:
-            with tf.control_dependencies(_awaited(step())):
+            with tf.control_dependencies(awaited(step())):
                 zeroed = self.clear()
             with tf.control_dependencies(zeroed):
                 return tf.identity(is_last)
 
         def not_last() -> Any:
-            with tf.control_dependencies(_awaited(other())):
+            with tf.control_dependencies(awaited(other())):
                 return tf.identity(is_last)
 
         return tf.cond(is_last, last, not_last)
@@ -105,8 +104,14 @@ class Accumulation:
                     )
 
 
-def _awaited(done: Any) -> list[Any]:
+def awaited(done: Any) -> list[Any]:
+    """The control dependencies on what a step returns."""
     return [done] if isinstance(done, (tf.Operation, tf.Tensor)) else []
+
+
+def keys_of(pairs: Sequence[Pair]) -> frozenset[Any]:
+    """A key for this set of variables."""
+    return frozenset(_key(variable) for _, variable in pairs)
 
 
 def _key(variable: Any) -> Any:

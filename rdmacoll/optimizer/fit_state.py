@@ -145,7 +145,7 @@ def _counts(optimizers: Iterable[Any]) -> list[tuple[str, int]]:
 def passes_of(optimizers: Iterable[Any]) -> int:
     """The number of batches in an update."""
     for one in optimizers:
-        accumulation = getattr(one, "_rdmacoll_accumulation", None)
+        accumulation = getattr(one, "_rdmacoll_accumulation", None) or getattr(one, "_rdmacoll_sums", None)
         passes = getattr(one, "gradient_accumulation_steps", None) or getattr(accumulation, "passes", None)
         if passes:
             return int(passes)

@@ -7,13 +7,15 @@ checks whether they are finite.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.optimizer import single_reduction
-from rdmacoll.optimizer.accumulation import Accumulation
+from rdmacoll.optimizer.accumulation import Accumulation, Pair, awaited, keys_of
 from rdmacoll.optimizer.gradient_origin import Origin
 from rdmacoll.optimizer.loss_scaling import patch_v1
 from rdmacoll.optimizer.reduce import GradientReducer
@@ -23,14 +25,25 @@ from rdmacoll.optimizer.subclass import reduced_pairs, split, subclass
 from rdmacoll.optimizer.wrapped_copies import WrappedCopies
 
 
+@dataclass
+class Computed:
+    """The last `compute_gradients` for a set of variables. count: the calls for this set, in this graph,
+    since the last `apply_gradients` for it."""
+
+    keys: frozenset[Any]
+    sums: Accumulation
+    is_last: Any
+    graph: Any
+    count: int
+
+
 class Distributed(WrappedCopies):
     """Mixed in before the optimizer's own class."""
 
     _rdmacoll_reduce: GradientReducer
     _rdmacoll_has_computed = False
     _rdmacoll_sums: Accumulation | None = None  # for all sets of variables
-    _rdmacoll_accumulation: Accumulation | None = None  # for those of the last compute_gradients
-    _rdmacoll_is_last: Any = None
+    _rdmacoll_computed: dict[frozenset[Any], Computed] | None = None  # by set of variables
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """The plain optimizer's pairs, reduced. `minimize` calls this."""
@@ -44,13 +57,13 @@ class Distributed(WrappedCopies):
             self._rdmacoll_sums = reducer.accumulation()
         if self._rdmacoll_sums is None:
             return reduced_pairs(reducer, pairs, is_early=True)
-        self._rdmacoll_accumulation = self._rdmacoll_sums.of(pairs)
-        pairs, is_last = self._rdmacoll_accumulation.add(pairs)
-        self._rdmacoll_is_last = is_last
+        sums = self._rdmacoll_sums.of(pairs)
+        pairs, is_last = sums.add(pairs)
+        self._rdmacoll_note(keys_of(pairs), sums, is_last)
         present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
-        sums = [gradient for gradient, _ in present]
+        local = [gradient for gradient, _ in present]
         reduced = tf.cond(
-            is_last, lambda: [g for g, _ in reduced_pairs(reducer, present, is_early=True)], lambda: sums
+            is_last, lambda: [g for g, _ in reduced_pairs(reducer, present, is_early=True)], lambda: local
         )
         found = iter([reduced] if len(present) == 1 and tf.is_tensor(reduced) else reduced)
         return [(None if gradient is None else next(found), variable) for gradient, variable in pairs]
@@ -60,15 +73,17 @@ class Distributed(WrappedCopies):
         pairs = list(grads_and_vars)
         states = single_reduction.states(*split(pairs), self._rdmacoll_reduce.process_set)
         has_passes = self._rdmacoll_reduce.backward_passes_per_step > 1
-        if not self._rdmacoll_has_computed and (has_passes or Origin.LOCAL in states):
+        taken = self._rdmacoll_taken(pairs) if has_passes else []
+        if (has_passes and not taken) or (not self._rdmacoll_has_computed and Origin.LOCAL in states):
             raise ConfigError(
                 f"apply_gradients of a wrapped {type(self).__name__} whose compute_gradients was never "
-                "called: each rank would apply its own gradients. Call minimize or compute_gradients of this "
-                "optimizer, or take the gradients from a DistributedGradientTape."
+                "called for these variables: each rank would apply its own gradients. Call minimize or "
+                "compute_gradients of this optimizer, or take the gradients from a DistributedGradientTape."
             )
-        if self._rdmacoll_accumulation is None:
+        if not has_passes:
             return self._rdmacoll_apply(pairs, args, kwargs)
-        refuse_accumulation(f"backward_passes_per_step={self._rdmacoll_accumulation.passes}")
+        refuse_accumulation(f"backward_passes_per_step={self._rdmacoll_reduce.backward_passes_per_step}")
+        first, *others = taken
         global_step = kwargs.get("global_step", args[0] if args else None)
 
         def skip() -> Any:
@@ -76,10 +91,45 @@ class Distributed(WrappedCopies):
                 return None
             return tf.identity(global_step.assign_add(tf.ones((), global_step.dtype.base_dtype)))
 
-        step = self._rdmacoll_accumulation.when(
-            self._rdmacoll_is_last, lambda: self._rdmacoll_apply(pairs, args, kwargs), skip
-        )
+        is_last = first.is_last
+        for other in others:
+            text = "the passes of these variables have been counted apart: apply them together in each pass."
+            check = tf.debugging.assert_equal(other.is_last, is_last, text)
+            with tf.control_dependencies([check]):
+                is_last = tf.identity(is_last)
+
+        def apply() -> Any:
+            with tf.control_dependencies(awaited(self._rdmacoll_apply(pairs, args, kwargs))):
+                return tf.group([other.sums.clear() for other in others])
+
+        step = first.sums.when(is_last, apply, skip)
         return None if tf.executing_eagerly() else step.op
+
+    def _rdmacoll_note(self, keys: frozenset[Any], sums: Accumulation, is_last: Any) -> None:
+        """Records a call of `compute_gradients`, as the last one."""
+        if self._rdmacoll_computed is None:
+            self._rdmacoll_computed = {}
+        graph, before = tf.compat.v1.get_default_graph(), self._rdmacoll_computed.pop(keys, None)
+        count = before.count if before is not None and before.graph is graph else 0
+        self._rdmacoll_computed[keys] = Computed(keys, sums, is_last, graph, count + 1)
+
+    def _rdmacoll_taken(self, pairs: Sequence[Pair]) -> list[Computed]:
+        """The calls of `compute_gradients` for these variables, of which `apply_gradients` takes the passes.
+        Raises ConfigError if two of them were for the same variable."""
+        keys = keys_of(pairs)
+        known = [one for one in (self._rdmacoll_computed or {}).values() if one.keys & keys]
+        found = [one for one in known if one.count > 0]
+        found = [one for one in found if one.keys == keys] or found or known[-1:]  # applied a second time
+        variables = {key for one in found for key in one.keys}
+        if sum(one.count * len(one.keys) for one in found) > len(variables):
+            raise ConfigError(
+                "compute_gradients was called more than once for a variable before apply_gradients, and with "
+                f"backward_passes_per_step={self._rdmacoll_reduce.backward_passes_per_step} each call counts "
+                "as a pass: call compute_gradients once, with the mean of the losses."
+            )
+        for one in found:
+            one.count = 0
+        return found
 
     def _rdmacoll_apply(self, pairs: Any, args: Any, kwargs: Any) -> Any:
         reducer, (gradients, variables) = self._rdmacoll_reduce, split(pairs)

@@ -132,6 +132,98 @@ def check_layers_may_be_frozen_between_trainings() -> None:
             assert is_same is (place in frozen), (frozen, place)
 
 
+def wrapped_of_v1() -> Any:
+    return rdmacoll.DistributedOptimizer(
+        v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=PASSES
+    )
+
+
+def loss_of(number: Any, place: int, variable: Any) -> Any:
+    """Returns a loss with the gradient of this rank, for each place."""
+    return tf.reduce_sum(own_gradient(number, place) * variable)
+
+
+Computed = list[list[tuple[Any, Any]]]  # the pairs of each set of variables
+
+
+def one_by_one(optimizer: Any, computed: Computed) -> list[Any]:
+    return [optimizer.apply_gradients(pairs) for pairs in computed]
+
+
+def at_once(optimizer: Any, computed: Computed) -> list[Any]:
+    return [optimizer.apply_gradients([pair for pairs in computed for pair in pairs])]
+
+
+def mean_of_towers(optimizer: Any, computed: Computed) -> list[Any]:
+    mean = [(sum(gradient for gradient, _ in pairs) / 2, pairs[0][1]) for pairs in zip(*computed)]
+    return [optimizer.apply_gradients(mean)]
+
+
+Apply = Callable[[Any, Computed], list[Any]]
+
+
+def trained_eagerly(apply: Apply, places: tuple[int, int], *, is_function: bool) -> list[np.ndarray]:
+    """Returns both variables of TensorFlow 1. Each pass computes the gradients at both places."""
+    variables, optimizer = [tf.Variable(tf.zeros(3)) for _ in range(2)], wrapped_of_v1()
+
+    def step(number: Any) -> None:
+        apply(optimizer, [computed_eagerly(optimizer, number, place, variables[place]) for place in places])
+
+    trained(step, is_function=is_function)
+    return [variable.numpy() for variable in variables]
+
+
+def computed_eagerly(optimizer: Any, number: Any, place: int, variable: Any) -> Any:
+    return optimizer.compute_gradients(lambda: loss_of(number, place, variable), [variable])
+
+
+def trained_in_a_session(apply: Apply, places: tuple[int, int]) -> list[np.ndarray]:
+    """Like `trained_eagerly`."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables = [v1.get_variable(name, initializer=tf.zeros(3)) for name in "ab"]
+        number, optimizer = v1.placeholder(tf.int32, ()), wrapped_of_v1()
+        step = apply(
+            optimizer,
+            [
+                optimizer.compute_gradients(loss_of(number, place, variables[place]), [variables[place]])
+                for place in places
+            ],
+        )
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        for one in range(PASSES * STEPS):
+            session.run(step, {number: one})
+        return list(session.run(variables))
+
+
+WAYS = [
+    functools.partial(trained_eagerly, is_function=False),
+    functools.partial(trained_eagerly, is_function=True),
+    trained_in_a_session,
+]
+
+
+def check_gradients_may_be_computed_before_others_are_applied_in_tensorflow_1() -> None:
+    for train in WAYS:
+        for apply in (one_by_one, at_once):
+            for place, found in enumerate(train(apply, (0, 1))):
+                close(found, of_one_process(place))
+
+
+def check_towers_of_the_same_variables_are_refused_in_tensorflow_1() -> None:
+    for train in WAYS:
+        error = raised(rdmacoll.ConfigError, functools.partial(train, mean_of_towers, (0, 0)))
+        assert "with the mean of the losses" in str(error), error
+
+
+def check_gradients_that_were_never_computed_are_refused_in_tensorflow_1() -> None:
+    optimizer, variables = wrapped_of_v1(), [tf.Variable(tf.zeros(3)) for _ in range(2)]
+    optimizer.minimize(lambda: loss_of(0, 0, variables[0]), var_list=variables[:1])
+    error = raised(
+        rdmacoll.ConfigError, lambda: optimizer.apply_gradients([(own_gradient(0, 1), variables[1])])
+    )
+    assert "never called" in str(error), error
+
+
 if __name__ == "__main__":
     run_all(globals())
     rdmacoll.shutdown()
