@@ -18,7 +18,7 @@ from rdmacoll.ops.compression import Compressor
 from rdmacoll.optimizer import registry
 from rdmacoll.optimizer.compared_values import declare_local
 from rdmacoll.optimizer.gradient_origin import variable_key
-from rdmacoll.optimizer.reduce import GradientReducer
+from rdmacoll.optimizer.reduce import GradientReducer, is_overwritten
 from rdmacoll.optimizer.registry import plain_variable
 
 
@@ -95,6 +95,8 @@ class HorovodReducer(GradientReducer):
                 results[place] = reduced[place]
         registry.note_reduction(self, [one for one in sources if self.keeps(one)], are_kept=True)
         for place, one in enumerate(results):
+            if place < len(sources) and is_overwritten(sources[place]):
+                continue
             if place not in others:
                 results[place] = self._own(one, is_local=True)
             elif not self.is_member:
@@ -106,6 +108,8 @@ class HorovodReducer(GradientReducer):
             return super()._reduced(gradients, variables)
         results, contexts = list(gradients), {}
         for place, one in enumerate(gradients):
+            if variables is not None and is_overwritten(variables[place]):
+                continue
             if one is not None and (self.sparse_as_dense is True or not isinstance(one, tf.IndexedSlices)):
                 results[place], contexts[place] = self.own_compression.compress(tf.convert_to_tensor(one))
         results = super()._reduced(results, variables)

@@ -79,6 +79,8 @@ def DistributedOptimizer(
     variables, and Keras 2 trains there with its legacy optimizers alone. Passes for several sets of variables
     in turn, as in a GAN, are an error in Keras 3: give each set an optimizer of its own.
 
+    Variables of Keras 3 with `overwrite_with_gradient` (float8) get the maximum of all ranks and passes.
+
     process_set: the ranks that train together. They wrap their optimizers of this set in the same order.
     name: equal on all ranks. It replaces the number by that order, for threads that wrap optimizers at the
     same time. Without a name, optimizers of other threads than the main one are matched by the names and

@@ -13,7 +13,7 @@ from rdmacoll.ops._names import replica_count
 from rdmacoll.optimizer import fit_state, replicas, residuals, single_reduction
 from rdmacoll.optimizer.accumulated_means import warn_of_means
 from rdmacoll.optimizer.loss_scaling import scaled_by
-from rdmacoll.optimizer.reduce import GradientReducer
+from rdmacoll.optimizer.reduce import GradientReducer, is_overwritten
 from rdmacoll.optimizer.replicas import refuse_accumulation
 from rdmacoll.optimizer.subclass import subclass
 from rdmacoll.optimizer.update_check import applied
@@ -99,6 +99,23 @@ class Distributed(WrappedCopies):
             tf.cond(tf.equal((iterations + 1) % passes, 0), last, other)
 
         replicas.merged(step, grads, variables, is_summed=is_reduced)
+
+    def _overwrite_variables_directly_with_gradients(self, grads: Any, trainable_variables: Any) -> Any:
+        # With accumulation Keras has assigned the maxima of this rank's passes in the last one.
+        others = super()._overwrite_variables_directly_with_gradients(grads, trainable_variables)  # type: ignore[misc]
+        variables = [one for one in trainable_variables if is_overwritten(one)]
+        if variables and self._accumulates() and not self._rdmacoll_is_reduced:
+
+            def last() -> Any:
+                found = self._rdmacoll_reduce([one.value for one in variables], variables)
+                for variable, value in zip(variables, found):
+                    variable.assign(value)
+                return tf.constant(0)
+
+            count = self._iterations.value + 1  # type: ignore[attr-defined]
+            passes = self.gradient_accumulation_steps  # type: ignore[attr-defined]
+            tf.cond(tf.equal(count % passes, 0), last, lambda: tf.constant(0))
+        return others
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         super()._backend_update_step(grads, trainable_variables, learning_rate)  # type: ignore[misc]

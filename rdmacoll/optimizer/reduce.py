@@ -148,9 +148,11 @@ class GradientReducer:
         result = list(gradients)
         present = [index for index, gradient in enumerate(result) if gradient is not None]
         labels = _labels(len(result), variables)
-        dense, sparse = [], []
+        dense, sparse, overwriting = [], [], []
         for index in present:
-            if isinstance(result[index], tf.IndexedSlices) and self.sparse_as_dense is not True:
+            if variables is not None and is_overwritten(variables[index]):
+                overwriting.append(index)
+            elif isinstance(result[index], tf.IndexedSlices) and self.sparse_as_dense is not True:
                 sparse.append(index)
             else:
                 result[index] = tf.convert_to_tensor(result[index])
@@ -176,6 +178,14 @@ class GradientReducer:
                 self._reduce_incompletely(self.lossy, result, dense, variables, f"{prefix}/messages")
             for index in sparse:
                 result[index] = self._reduce_sparse(result[index], f"{prefix}/{index}", labels[index])
+            for index in overwriting:
+                # Keras takes the maximum of several passes, too.
+                (result[index],) = reduce_group(
+                    [tf.convert_to_tensor(result[index])],
+                    op=ReduceOp.MAX,
+                    name=f"{prefix}/{index}",
+                    labels=[labels[index]],
+                )
         return result
 
     def _reduce_dense(
@@ -242,6 +252,11 @@ class GradientReducer:
         if self.bucket_bytes is not None:
             return self.bucket_bytes
         return int(world.current().values.number("RDMACOLL_BUCKET_BYTES"))
+
+
+def is_overwritten(variable: Any) -> bool:
+    """Whether the gradient of this variable is its next value, as for the scales of float8 in Keras 3."""
+    return bool(getattr(variable, "overwrite_with_gradient", False))
 
 
 def _labels(count: int, variables: Sequence[Any] | None) -> list[str]:

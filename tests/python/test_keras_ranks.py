@@ -27,6 +27,11 @@ def test_a_loaded_model_of_keras_2_trains_on_or_is_warned_of(tf_keras: Path) -> 
     run_checks("tf_loaded_models.py", 3, arguments=[str(tf_keras)])
 
 
+@pytest.mark.parametrize("ranks", [2, slow(3)])
+def test_variables_whose_gradients_are_their_next_values_get_the_greatest(ranks: int) -> None:
+    run_checks("tf_overwritten.py", ranks)
+
+
 def train(
     ranks: int, folder: Path, *arguments: str, launcher: str = "mpirun"
 ) -> tuple[int | None, dict[str, Any]]:
