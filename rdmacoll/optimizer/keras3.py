@@ -253,8 +253,9 @@ def _check_accumulation(optimizer: Any) -> None:
 
 
 def _check_parts(optimizer: Any, variables: Any) -> None:
-    """Refuses a MultiOptimizer whose parts are wrapped. A function of the program may return its parts
-    when it is built, so it is built here. Raises ConfigError."""
+    """Refuses a MultiOptimizer whose parts are wrapped, or clip by a norm that differs between ranks. A
+    function of the program may return its parts when it is built, so it is built here. Raises
+    ConfigError."""
     if not hasattr(optimizer, "_inner_optimizers"):
         return
     if not optimizer.built and variables is not None:
@@ -265,6 +266,7 @@ def _check_parts(optimizer: Any, variables: Any) -> None:
                 f"a {type(optimizer).__name__} and the {type(part).__name__} in it are both wrapped: those "
                 "gradients would be reduced twice. Wrap only the outer one."
             )
+        optimizer._rdmacoll_reduce.check_clipping(part, part._trainable_variables)
 
 
 @not_converted
