@@ -8,7 +8,7 @@ from typing import Any, Callable
 import tensorflow as tf
 
 from rdmacoll._abi.arguments import scale
-from rdmacoll._world import world
+from rdmacoll._world import places, world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
@@ -118,7 +118,8 @@ class GradientReducer:
         if getattr(optimizer, "global_clipnorm", None) is None:
             return
         are_kept = [self.keeps(variable) for variable in variables]
-        if any(are_kept) and not all(are_kept) and self.process_set.size() > 1:
+        has_peers = self.process_set.size() > 1 or places.is_elastic()
+        if any(are_kept) and not all(are_kept) and has_peers:
             raise ConfigError(
                 f"global_clipnorm={optimizer.global_clipnorm:g} of an optimizer with local variables: their "
                 "gradients differ between ranks, so each rank would clip by another norm. Give clipnorm or "
