@@ -23,6 +23,7 @@ from rdmacoll._world import places, world
 from rdmacoll.engine.errors import ConfigError, RankFailedError, error_from
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._sessions import set_value
+from rdmacoll.optimizer.accumulation import restart_all
 
 # Horovod's error of a failed collective.
 HorovodInternalError = RankFailedError
@@ -65,8 +66,9 @@ class State:
         """
         if not places.is_elastic():
             return
-        is_to_end = np.array([places.is_world_to_end()], np.uint8)
-        if engine.allreduce(is_to_end, op=ReduceOp.MAX, name="rdmacoll/elastic/updates")[0]:
+        is_to_end = np.array([places.is_world_to_end()], np.int32)
+        # A rank that has joined takes part in sums, as zero.
+        if engine.allreduce(is_to_end, op=ReduceOp.SUM, name="rdmacoll/elastic/updates")[0]:
             raise HostsUpdatedInterrupt()
 
     def reset(self) -> None:
@@ -128,6 +130,7 @@ class _VariablesState(ObjectState):
     def __init__(self, session: Any = None, /, **kwargs: Any) -> None:
         super().__init__(broadcast_object, world.rank, **kwargs)
         self._session = session
+        self._broadcast_of_graph: Any = None
         self._kept: list[Any] = []
         self._keep()
 
@@ -174,7 +177,9 @@ class _VariablesState(ObjectState):
         if tf.executing_eagerly():
             collectives.broadcast_variables(variables, 0)
         else:
-            self._graph_session().run(collectives.broadcast_variables(variables, 0))
+            if self._broadcast_of_graph is None:  # once: its name counts the operations of the graph
+                self._broadcast_of_graph = collectives.broadcast_variables(variables, 0)
+            self._graph_session().run(self._broadcast_of_graph)
 
     def _graph_session(self) -> Any:
         return self._session or graph_session()
@@ -207,7 +212,10 @@ class TensorFlowKerasState(_VariablesState):
         super().__init__(**kwargs)
 
     def reset(self) -> None:
-        """Lets `fit` and the like trace their functions again, for the ranks of the new world."""
+        """Lets `fit` and the like trace their functions again, for the ranks of the new world. A graph of
+        TensorFlow 1 stays: its operations have their names by their order."""
+        if not tf.executing_eagerly():
+            return
         for name in ("train_function", "test_function", "predict_function"):
             if getattr(self.model, name, None) is not None:
                 setattr(self.model, name, None)
@@ -244,6 +252,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
                 if is_reset:
                     world.shutdown()
                     world.init()
+                    if tf.executing_eagerly():
+                        restart_all()
                     state.on_reset()
                 state.sync()
                 places.note_state()

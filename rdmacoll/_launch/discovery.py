@@ -23,6 +23,7 @@ class HostDiscovery:
         self._command, self._slots = command, slots_per_host
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[Any] | None = None
+        self._errors: IO[Any] | None = None
         self._began = self._next = 0.0
         self._hosts: list[Host] | None = None
         self._fault = ""
@@ -54,30 +55,38 @@ class HostDiscovery:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
-        if self._output is not None:
-            self._output.close()
+        for file in (self._output, self._errors):
+            if file is not None:
+                file.close()
 
     def _start(self, now: float) -> None:
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        self._output, self._errors = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115
         self._began, self._next = now, now + _EVERY_S
         self._process = subprocess.Popen(
             self._command,
             shell=True,
             stdin=subprocess.DEVNULL,
             stdout=self._output,
+            stderr=self._errors,
             start_new_session=True,
         )
 
     def _finished(self, now: float) -> str:
         """The output of the script. Raises ConfigError if it has failed."""
         assert self._process is not None
-        assert self._output is not None
         code = self._process.returncode
-        self._output.seek(0)
-        text = self._output.read().decode(errors="replace")
+        text, errors = (_text_of(file) for file in (self._output, self._errors))
         self.close()
         if code is None:
             raise ConfigError(f"it did not end within {now - self._began:.0f} s.")
         if code != 0:
-            raise ConfigError(f"it ended with exit code {code}: the hosts stay as they were.")
-        return str(text)
+            last = (errors.strip().splitlines() or [""])[-1]
+            said = f" ({last})" if last else ""
+            raise ConfigError(f"it ended with exit code {code}{said}: the hosts stay as they were.")
+        return text
+
+
+def _text_of(file: IO[Any] | None) -> str:
+    assert file is not None
+    file.seek(0)
+    return str(file.read().decode(errors="replace"))

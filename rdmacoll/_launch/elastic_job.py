@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
+import signal
 import time
 from collections import Counter
 
@@ -101,7 +102,7 @@ class ElasticJob(Job):
         for worker in self._members.to_dismiss():
             say(f"worker {worker.number} ({worker.host}) is sent away: {why}.")
             self._links[worker.host].send(agent.PLACE, {}, worker.number)
-        ending = self._members.world_to_end()
+        ending = self._members.world_to_end(now)
         for link in self._links.values() if ending else ():
             if link.hello:
                 link.send(agent.RENEW, ending)
@@ -127,11 +128,10 @@ class ElasticJob(Job):
     def _end_late_workers(self) -> None:
         for worker in self._members.late(time.monotonic()):
             if worker.number not in self._told_to_end:
-                say(
-                    f"worker {worker.number} ({worker.host}) is ended: it has not come to the next world for "
-                    f"{LOST_S:g} s since others have lost it, or {self._elastic.limits.timeout_s:g} s in all "
-                    "(--elastic-timeout)."
-                )
+                why = f"others have lost it {LOST_S:g} s ago"
+                if worker.lost_at is None:
+                    why = f"others wait for it for {self._elastic.limits.timeout_s:g} s (--elastic-timeout)"
+                say(f"worker {worker.number} ({worker.host}) is ended: {why}, and it does not come.")
                 self._end_worker(worker.number)
 
     def _end_worker(self, number: int) -> None:
@@ -182,7 +182,8 @@ class ElasticJob(Job):
         ended = {
             workers[end.rank].rank if last else end.rank: end
             for end in self._ended.values()
-            if workers[end.rank].world == last and end.rank not in self._told_to_end
+            if workers[end.rank].world == last
+            and not (end.rank in self._told_to_end and -end.code in (signal.SIGTERM, signal.SIGKILL))
         }
         errors = {rank: self._output.tail(end.rank, agent.STDERR) for rank, end in ended.items()}
         ranks = {rank: dataclasses.replace(end, rank=rank) for rank, end in ended.items()}

@@ -15,6 +15,8 @@ from rdmacoll._launch.hosts import Host, Slot, placed
 
 # A worker that others have lost is ended if it does not ask for a place within so long.
 LOST_S = 30.0
+# A new worker waits so long for others that start at the same time, so that one change of the world does.
+_TOGETHER_S = 10.0
 _NEVER = float("inf")
 
 
@@ -69,13 +71,18 @@ class Membership:
         self.limits = limits
         self.workers: dict[int, Worker] = {}
         self.world = 0
-        self.is_finishing = False  # a worker has ended well
+        self.finished = -1  # the first worker that has ended well
         self._hosts: dict[str, int] = {}
         self._failed_slots: dict[str, list[float]] = {}  # by host: when they may be used again
         self._may_grow = may_grow
         self._short_since = now  # since when there is no world, and too few workers for one
         self._told_world = 0  # the last world that was asked to end
         self._had_state = False  # a worker has told that it has a state
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether a worker has ended well."""
+        return self.finished >= 0
 
     def set_hosts(self, hosts: Sequence[Host]) -> None:
         """Makes these hosts the ones that the job may use."""
@@ -109,7 +116,8 @@ class Membership:
         worker = self.workers[number]
         worker.is_alive, worker.asked_at = False, None
         if is_good:
-            self.is_finishing = self.is_finishing or not worker.is_told_to_go
+            if not worker.is_told_to_go and self.finished < 0:
+                self.finished = number
         else:
             self._failed_slots.setdefault(worker.host, []).append(self._used_again(worker.host, now))
 
@@ -122,6 +130,8 @@ class Membership:
         if self.is_finishing or self._running():
             return None
         waiting = [one for one in self._usable() if one.asked_at is not None][: self.limits.most]
+        if self.world and not any(self._holds(one) for one in waiting):
+            return None
         if self.world == 0:
             starting = any(one.asked_at is None for one in self._usable())
             is_late = bool(waiting) and now - min(_asked_at(one) for one in waiting) > start_timeout_s
@@ -131,7 +141,11 @@ class Membership:
             return None
         self.world += 1
         # Rank 0, whose state all get, is of the last world. A host's ranks follow one another.
-        by_age = sorted(waiting, key=lambda one: (not one.has_state, -one.world, one.rank, one.number))
+        order = list(self._hosts)
+        by_age = sorted(
+            waiting,
+            key=lambda one: (not one.has_state, -one.world, one.rank, order.index(one.host), one.number),
+        )
         hosts = list(dict.fromkeys(one.host for one in by_age))
         ranks = sorted(by_age, key=lambda one: hosts.index(one.host))
         places = placed([(host, sum(one.host == host for one in ranks)) for host in hosts])
@@ -140,7 +154,7 @@ class Membership:
         self._short_since = now
         return World(self.world, ranks, places)
 
-    def world_to_end(self) -> int:
+    def world_to_end(self, now: float) -> int:
         """The number of the running world, if its workers are to form another one: since others wait, since
         some are on hosts that left, or since some have failed. Each world is named once. 0: none."""
         running = self._running()
@@ -148,7 +162,8 @@ class Membership:
             return 0
         usable = self._usable()
         is_starting = any(one.world == 0 and one.asked_at is None for one in usable)
-        is_joined = any(one.asked_at is not None for one in usable) and not is_starting
+        waited = [now - _asked_at(one) for one in usable if one.asked_at is not None]
+        is_joined = bool(waited) and (not is_starting or max(waited) > _TOGETHER_S)
         is_broken = any(one.world == self.world and not one.is_alive for one in self.workers.values())
         if not is_joined and not is_broken and all(one in usable for one in running):
             return 0
@@ -158,8 +173,10 @@ class Membership:
     def to_dismiss(self) -> list[Worker]:
         """Workers that wait, and that the job does not need: their hosts left, or others have ended well.
 
-        Each is named once.
+        Each is named once. A worker with the job's state stays until a world runs whose workers have it.
         """
+        if not self.is_finishing and not any(self._holds(one) for one in self._running()):
+            return []
         usable = self._usable()
         waiting = [one for one in self._alive() if one.asked_at is not None]
         found = [
@@ -188,15 +205,21 @@ class Membership:
         alive, usable = self._alive(), len(self._usable())
         if self.is_finishing:
             waits = any(one.asked_at is not None for one in alive if one.world == self.world)
-            return "a worker has ended with exit code 0, so that no further world begins" if waits else ""
+            text = f"worker {self.finished} has ended with exit code 0, so that no further world begins"
+            return text if waits else ""
         resets = self.limits.resets
         if resets is not None and self.world > resets:
             return f"--reset-limit allows {counted(resets, 'change')} of the world"
         has_failed = any(not one.is_alive and not one.is_told_to_go for one in self.workers.values())
         if has_failed and not alive:
             return "no worker is left"
-        if self.world and not any(one.has_state or (not self._had_state and one.world) for one in alive):
+        if self.world and not any(self._holds(one) for one in alive):
             return f"all workers of world {self.world} are lost, and its state with them"
+        if self.world and not any(self._holds(one) for one in self._usable()):
+            if now - self._short_since <= self.limits.timeout_s:
+                return ""
+            wait = f"{self.limits.timeout_s:g} s"
+            return f"the hosts with the state of world {self.world} have not come back within {wait}"
         if usable >= self.limits.least:
             self._short_since = now
             return ""
@@ -221,6 +244,10 @@ class Membership:
             if used[worker.host] <= self._hosts.get(worker.host, 0):
                 found.append(worker)
         return found
+
+    def _holds(self, worker: Worker) -> bool:
+        """Whether a worker has the job's state. If none tells of one, those do that were in a world."""
+        return worker.has_state or (not self._had_state and worker.world > 0)
 
     def _running(self) -> list[Worker]:
         """The workers of the last world that have neither ended nor asked for another one."""

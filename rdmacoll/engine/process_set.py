@@ -80,7 +80,7 @@ class ProcessSet:
     def _not_added_error(self) -> Exception:
         return ConfigError(
             f"{self!r} is no process set of this world: give it to init(process_sets=[...]) or to "
-            "add_process_set() first."
+            "add_process_set() first. Sets end with their world, as when ranks of an elastic job change."
         )
 
     def bind(self, engine: Any, number: int) -> None:

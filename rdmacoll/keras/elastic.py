@@ -41,19 +41,25 @@ class CommitStateCallback(_StateCallback):
         self.batches_per_commit = batches_per_commit
         self._left = batches_per_commit
 
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Counts anew, as workers do that have come to an elastic job."""
+        super().on_train_begin(logs)
+        self._left = self.batches_per_commit
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Commits, if it is time."""
         self._left -= 1
-        if self._left == 0:
-            self._commit()
+        if self._left <= 0:
+            self.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Commits."""
-        self._commit()
+        self.commit()
 
-    def _commit(self) -> None:
-        self.state.commit()
+    def commit(self) -> None:
+        """Commits the state, and counts anew. Programs may override it."""
         self._left = self.batches_per_commit
+        self.state.commit()
 
 
 class UpdateBatchStateCallback(_StateCallback):

@@ -4,6 +4,7 @@ gradients. The last pass of each step reduces and applies the sums."""
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 from rdmacoll.engine.errors import ConfigError
 
 Pair = tuple[Any, Any]
+_ALL: weakref.WeakSet[Accumulation] = weakref.WeakSet()
 
 
 def checked_passes(value: Any) -> int:
@@ -36,6 +38,7 @@ class Accumulation:
         self._count: Any = None
         self._of_sets: dict[frozenset[Any], Accumulation] = {}
         self._latest = self
+        _ALL.add(self)
         # whether `compute_gradients` has returned gradients of this rank that are not added yet
         self.has_computed = False
 
@@ -102,6 +105,15 @@ class Accumulation:
                     self._sums[_key(variable)] = local_variable(
                         tf.zeros(variable.shape, gradient.dtype), "sum"
                     )
+
+
+def restart_all() -> None:
+    """Sets all sums and counts of passes to zero, eagerly. Ranks of a new world begin a step together, and
+    new ranks have no half-filled sums."""
+    for one in list(_ALL):
+        one.clear()
+        if one._count is not None:
+            one._count.assign(0)
 
 
 def awaited(done: Any) -> list[Any]:

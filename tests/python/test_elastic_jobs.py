@@ -188,7 +188,7 @@ def test_a_worker_that_stops_answering_is_ended(tmp_path: Path) -> None:
     done = launch("-np", "3", "--min-np", "2", sys.executable, script(tmp_path, text), env=env)
     assert done.returncode == 0, done.stderr
     assert ends(done.stdout) == ["worker 0 rank 0 of 2 2 30", "worker 2 rank 1 of 2 2 30"]
-    assert "worker 1 (localhost) is ended: it has not come to the next world" in done.stderr
+    assert "worker 1 (localhost) is ended: others have lost it 30 s ago, and it does not come." in done.stderr
 
 
 def test_a_program_that_a_worker_starts_is_no_worker(tmp_path: Path) -> None:
@@ -279,6 +279,67 @@ def test_training_is_right_in_each_world(tmp_path: Path) -> None:
     assert len({line.partition("worlds")[2] for line in found}) == 1, "ranks are apart"
 
 
+FIT = """
+import os, sys, time
+from pathlib import Path
+import keras
+import numpy as np
+import rdmacoll.tensorflow.keras as hvd
+
+hvd.init()
+worker, folder = os.environ["_RDMACOLL_WORKER"], Path(sys.argv[1])
+keras.utils.set_random_seed(int(worker))
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
+state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+x = np.random.default_rng(1).normal(size=(96, 3)).astype("float32")
+
+class Watch(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        (folder / f"{worker}.world").write_text(str(hvd.size()))
+        time.sleep(0.1)
+
+@hvd.elastic.run
+def train(state):
+    mine = slice(hvd.rank(), None, hvd.size())
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.elastic.CommitStateCallback(state, 2),
+        hvd.elastic.UpdateBatchStateCallback(state),
+        hvd.elastic.UpdateEpochStateCallback(state),
+        Watch(),
+    ]
+    model.fit(x[mine], x[mine].sum(1), 8, 12 - state.epoch, verbose=0, callbacks=callbacks)
+
+train(state)
+weights = [variable.numpy().tobytes().hex() for variable in model.variables]
+print("done: of", hvd.size(), "epoch", state.epoch, int(model.optimizer.iterations), *weights)
+"""
+
+
+@pytest.mark.slow
+def test_fit_takes_in_a_worker(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:1\n")
+    words = ["--min-np", "1", "--host-discovery-script", f"cat {hosts}", sys.executable]
+    run = [sys.executable, "-m", "rdmacoll.cli.main", "run", *words, script(tmp_path, FIT), str(tmp_path)]
+    job = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(job, tmp_path / "0.world", "1")
+        hosts.write_text("localhost:2\n")
+        wait_for(job, tmp_path / "1.world", "2")
+        output, errors = job.communicate(timeout=200)
+    finally:
+        job.kill()
+        job.wait()
+    assert job.returncode == 0, errors
+    found = ends(output)
+    assert len(found) == 2, output
+    assert found[0] == found[1], "ranks are apart"
+    assert found[0].startswith("of 2 epoch 12 ")
+
+
 def test_the_hosts_of_a_script(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("a:2\nb\n")
@@ -304,7 +365,7 @@ def test_the_hosts_of_a_script(tmp_path: Path) -> None:
     assert "prints 'what is this?': print lines like node1:4" in fault
     assert polled() == (None, ""), "it is told once"
     hosts.unlink()
-    assert "it ended with exit code 1: the hosts stay as they were." in polled()[1]
+    assert "No such file or directory): the hosts stay as they were." in polled()[1]
     hosts.write_text("a:1\n")
     assert polled() == (None, ""), "they stayed"
     script_of.close()

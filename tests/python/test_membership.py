@@ -76,7 +76,7 @@ def test_the_first_world_begins_without_a_worker_that_is_late() -> None:
     job.now = START_S + 1
     assert job.ranks() == [0, 1]
     job.ask(2)
-    assert job.members.world_to_end() == 1
+    assert job.members.world_to_end(job.now) == 1
 
 
 def test_the_first_world_waits_for_so_many_slots() -> None:
@@ -117,12 +117,12 @@ def test_a_world_ends_for_a_new_worker_that_is_ready() -> None:
     job = Job("a:2", may_grow=True)
     job.begin()
     job.set_hosts("a:3")
-    assert job.members.world_to_end() == 0
+    assert job.members.world_to_end(job.now) == 0
     assert job.start() == [2]
-    assert job.members.world_to_end() == 0, "it is still starting, and the others go on"
+    assert job.members.world_to_end(job.now) == 0, "it is still starting, and the others go on"
     job.ask(2)
-    assert job.members.world_to_end() == 1
-    assert job.members.world_to_end() == 0, "once is enough"
+    assert job.members.world_to_end(job.now) == 1
+    assert job.members.world_to_end(job.now) == 0, "once is enough"
     job.ask(0)
     assert job.world() is None
     job.ask(1)
@@ -133,13 +133,51 @@ def test_workers_of_a_host_that_leaves_are_sent_away() -> None:
     job = Job("a:1 b:1", may_grow=True)
     job.begin()
     job.set_hosts("b:1")
-    assert job.members.world_to_end() == 1
+    assert job.members.world_to_end(job.now) == 1
     job.ask(0, 1)
     assert job.ranks() == [1]
     assert [worker.number for worker in job.members.to_dismiss()] == [0]
     assert job.members.to_dismiss() == []
     job.end(0, is_good=True)
     assert not job.members.is_finishing
+
+
+def test_workers_with_the_state_wait_until_others_have_it() -> None:
+    """All hosts are replaced, or the script prints none for a while. New workers would begin anew."""
+    job = Job("a:2", may_grow=True)
+    job.begin()
+    job.set_hosts("")
+    assert job.members.world_to_end(job.now) == 1
+    job.ask(0, 1, has_state=True)
+    assert job.members.to_dismiss() == []
+    job.set_hosts("b:2")
+    job.ask(*job.start())
+    assert job.world() is None
+    assert job.members.to_dismiss() == []
+    assert job.members.failure(job.now) == ""
+    job.now += TIMEOUT_S + 1
+    assert "the hosts with the state of world 1 have not come back" in job.members.failure(job.now)
+    job.set_hosts("b:2 a:1")
+    assert job.ranks() == [0, 2, 3]
+    assert [worker.number for worker in job.members.to_dismiss()] == [1]
+
+
+def test_ranks_of_the_first_world_follow_the_hosts() -> None:
+    job = Job("a:1 b:2")
+    numbers = [job.members.start(host).number for host in ("b", "a", "b")]
+    job.ask(*numbers)
+    assert job.ranks() == [1, 0, 2]
+
+
+def test_a_ready_worker_does_not_wait_for_ever_for_others_that_start() -> None:
+    job = Job("a:1", may_grow=True)
+    job.begin()
+    job.set_hosts("a:3")
+    ready, _ = job.start()
+    job.ask(ready)
+    assert job.members.world_to_end(job.now) == 0
+    job.now += 11
+    assert job.members.world_to_end(job.now) == 1
 
 
 def test_no_world_has_more_ranks_than_the_most() -> None:
@@ -264,7 +302,7 @@ def test_no_world_begins_after_a_worker_has_ended_well() -> None:
     assert job.members.failure(job.now) == ""
     job.ask(2)
     assert job.world() is None
-    assert "a worker has ended with exit code 0" in job.members.failure(job.now)
+    assert "worker 0 has ended with exit code 0" in job.members.failure(job.now)
 
 
 def test_a_worker_that_does_not_come_is_late_sooner_if_others_have_lost_it() -> None:

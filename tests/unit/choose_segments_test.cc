@@ -51,7 +51,7 @@ TEST(ChoiceOfSegments, within_a_node_cuts_a_broadcast_short_where_each_rank_has_
   const uint64_t cached = tuning.links.memory.cache_bytes / (2 * kSegmentsInFlight);
   const auto segment = [&](uint64_t bytes, double cores) {
     tuning.links.memory.cores = cores;
-    const Facts facts{.ranks = 4, .bytes = bytes, .one_node = true};
+    const Facts facts{.ranks = 4, .one_node = true, .bytes = bytes};
     return segment_bytes_of(named::flat_broadcast, tuning, facts);
   };
   for (const uint64_t bytes : {uint64_t{64} << 10, uint64_t{1} << 20, uint64_t{64} << 20}) {
