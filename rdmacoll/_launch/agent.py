@@ -202,7 +202,7 @@ class Agent:
                 rank.look()
             if rank.has_group:
                 rank.signal(number)
-            again = time.monotonic() + GRACE_S
+            again = time.monotonic() + GRACE_S if rank.has_group else float("inf")
             rank.kill_at = again if number == signal.SIGKILL else min(rank.kill_at, again)
 
     def _start(self, order: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import secrets
 import signal
 import time
 from collections import Counter
@@ -12,13 +11,12 @@ from collections import Counter
 from rdmacoll._base.text import counted
 from rdmacoll._launch import agent
 from rdmacoll._launch.discovery import HostDiscovery
-from rdmacoll._launch.failure import Ended, first_failure, lines_of
+from rdmacoll._launch.failure import Ended, first_failure, with_last_lines
 from rdmacoll._launch.host_link import Frame, HostLink
-from rdmacoll._launch.job import Job, JobOptions, rendezvous_of, say
+from rdmacoll._launch.job import Job, JobOptions, rendezvous_of, say, variables_of
 from rdmacoll._launch.membership import LOST_S, Membership, World
 
 _LOOK_EVERY_S = 0.2
-_LOST = 255  # the exit code of a worker whose host was lost
 
 
 class ElasticJob(Job):
@@ -37,7 +35,6 @@ class ElasticJob(Job):
         self._members = Membership(
             self._elastic.limits, may_grow=self._discovery is not None, now=time.monotonic()
         )
-        self._name = f"run-{secrets.token_hex(8)}"
         self._linked_at: dict[str, float] = {}  # by host: when its agent was started
         self._told_to_end: set[int] = set()
         self._failure = ""
@@ -90,7 +87,7 @@ class ElasticJob(Job):
                 number = self._members.start(host).number
                 self._host_of[number] = host
                 self._output.add(number)
-                order = self._order(link, {}, {number: {agent.WORKER_VARIABLE: str(number)}})
+                order = self._order(link, {number: {agent.WORKER_VARIABLE: str(number)}})
                 link.send(agent.START, {**order, "is_elastic": True})
 
     def _change_world(self) -> None:
@@ -111,13 +108,8 @@ class ElasticJob(Job):
         links = {host: self._links[host] for host in dict.fromkeys(place.host for place in world.places)}
         first = world.workers[0]
         address = rendezvous_of(links[first.host], first.port, list(links.values()))
-        common = {
-            "RDMACOLL_SIZE": str(len(world.places)),
-            "RDMACOLL_RENDEZVOUS": address,
-            "RDMACOLL_JOB_ID": f"{self._name}-{world.number}",
-        }
         for worker, place in zip(world.workers, world.places):
-            variables = {"RDMACOLL_RANK": str(place.rank), **common, **place.variables()}
+            variables = variables_of(place, address, f"{self._name}-{world.number}")
             links[worker.host].send(
                 agent.PLACE, {"world": world.number, "variables": variables}, worker.number
             )
@@ -153,7 +145,7 @@ class ElasticJob(Job):
     def _note_end(self, end: Ended) -> None:
         self._members.end(end.rank, is_good=end.code == 0, now=time.monotonic())
         if end.code != 0 and end.rank not in self._told_to_end:
-            say(f"worker {end.rank} ({end.host}, pid {end.pid}) failed: {end.reason()}.")
+            say(f"worker {end.rank} ({end.place()}) failed: {end.reason()}.")
         if end.has_processes and end.code != 0:
             self._end_worker(end.rank)
 
@@ -161,14 +153,10 @@ class ElasticJob(Job):
         """Handles the end of an agent: its workers are lost, and its host gets no further ones."""
         host = link.host
         reason = reason or link.last_words()
-        cure = f' Try "{self._try_ssh(host)}": it must work without a password.'
-        say(f"{host} is lost: {reason}.{cure if link.is_remote() and not link.hello else ''}")
+        say(f"{host} is lost: {reason}.{'' if link.hello else self._cure_of_ssh(link)}")
         self._members.lose_host(host, time.monotonic())
-        for number, place in self._host_of.items():
-            if place == host and number not in self._ended:
-                self._output.finish(number)
-                self._ended[number] = Ended(number, host, _LOST, cause=f"the host was lost ({reason})")
-                self._members.end(number, is_good=False, now=time.monotonic())
+        for number in self._lose_ranks(host, reason):
+            self._members.end(number, is_good=False, now=time.monotonic())
         for fd in link.streams():
             if fd in self._selector.get_map():
                 self._selector.unregister(fd)
@@ -195,15 +183,8 @@ class ElasticJob(Job):
         why = f"the job has ended: {self._failure}." if self._failure else "the job has failed."
         if first is None:
             return f"rdmacoll run: {why}" if self._failure else ""
-        process = f", pid {first.pid}" if first.pid else ""
-        lines = lines_of(
-            self._output.tail(first.rank, agent.STDERR), self._output.tail(first.rank, agent.STDOUT)
-        )
-        shown = "".join(f"\n  {line}" for line in lines)
-        return (
-            f"rdmacoll run: {why} Worker {first.rank} ({first.host}{process}) failed: {first.reason()}."
-            f"{' Its last lines:' if lines else ''}{shown}"
-        )
+        head = f"rdmacoll run: {why} Worker {first.rank} ({first.place()}) failed: {first.reason()}."
+        return with_last_lines(head, self._last_lines(first.rank))
 
     def _numbers(self) -> list[int]:
         members = self._members

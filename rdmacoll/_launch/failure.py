@@ -32,6 +32,14 @@ class Ended:
         """
         return 128 - self.code if self.code < 0 else self.code
 
+    def place(self) -> str:
+        """Its host, and its process if it was started.
+
+        >>> Ended(1, "node2", 3, pid=4711).place(), Ended(1, "node2", 127).place()
+        ('node2, pid 4711', 'node2')
+        """
+        return f"{self.host}, pid {self.pid}" if self.pid else self.host
+
     def reason(self) -> str:
         """The reason in a few words.
 
@@ -124,8 +132,18 @@ def lines_of(errors: Sequence[str], output: Sequence[str]) -> list[str]:
 
 def message_about(first: Ended, size: int, lines: Sequence[str]) -> str:
     """The last lines on the screen after a failure."""
-    process = f", pid {first.pid}" if first.pid else ""
     others = "" if size == 1 else ", and the other ranks were ended"
-    head = f"rdmacoll run: rank {first.rank} of {size} ({first.host}{process}) failed first: {first.reason()}"
+    head = (
+        f"rdmacoll run: rank {first.rank} of {size} ({first.place()}) failed first: {first.reason()}{others}."
+    )
+    return with_last_lines(head, lines)
+
+
+def with_last_lines(head: str, lines: Sequence[str]) -> str:
+    """A message about a failed rank, with the last lines that it has printed.
+
+    >>> with_last_lines("rank 1 failed.", ["ValueError"]), with_last_lines("rank 1 failed.", [])
+    ('rank 1 failed. Its last lines:\\n  ValueError', 'rank 1 failed.')
+    """
     shown = "".join(f"\n  {line}" for line in lines)
-    return f"{head}{others}.{' Its last lines:' if lines else ''}{shown}"
+    return f"{head}{' Its last lines:' if lines else ''}{shown}"

@@ -105,6 +105,7 @@ class Job:
         self._options = options
         self._links: dict[str, HostLink] = {}
         self._selector = selectors.DefaultSelector()
+        self._name = f"run-{secrets.token_hex(8)}"
         self._host_of = {slot.rank: slot.host for slot in options.slots}
         self._output = Output(
             len(options.slots), folder=options.output_folder, has_timestamps=options.has_timestamps
@@ -184,25 +185,18 @@ class Job:
         options = self._options
         first = self._links[self._host_of[0]]
         address = rendezvous_of(first, int((first.hello or {})["port"]), list(self._links.values()))
-        common = {
-            "RDMACOLL_SIZE": str(len(options.slots)),
-            "RDMACOLL_RENDEZVOUS": address,
-            "RDMACOLL_JOB_ID": f"run-{secrets.token_hex(8)}",
-        }
         if options.is_verbose:
             say(f"rank 0 listens at {address}; variables of all ranks: {dict(options.variables)}")
         for host, link in self._links.items():
             slots = [slot for slot in options.slots if slot.host == host]
-            ranks = {slot.rank: {"RDMACOLL_RANK": str(slot.rank), **slot.variables()} for slot in slots}
-            link.send(agent.START, self._order(link, common, ranks))
+            ranks = {slot.rank: variables_of(slot, address, self._name) for slot in slots}
+            link.send(agent.START, self._order(link, ranks))
         self._is_started = True
 
-    def _order(
-        self, link: HostLink, common: Mapping[str, str], ranks: Mapping[int, Mapping[str, str]]
-    ) -> dict[str, Any]:
-        """The order to the agent of a host. common: variables of all ranks, beside the settings."""
+    def _order(self, link: HostLink, ranks: Mapping[int, Mapping[str, str]]) -> dict[str, Any]:
+        """The order to the agent of a host. ranks: the variables of each rank, beside those of all."""
         options = self._options
-        own = {**options.variables, "PYTHONUNBUFFERED": "1", **common}
+        own = {**options.variables, "PYTHONUNBUFFERED": "1"}
         order: dict[str, Any] = {
             "command": list(options.command),
             "folder": os.getcwd(),
@@ -280,13 +274,21 @@ class Job:
         """Handles the end of an agent: its ranks are lost."""
         reason = link.last_words()
         if not self._is_started:
-            cure = f' Try "{self._try_ssh(link.host)}": it must work without a password.'
-            cure = cure if link.is_remote() else ""
-            raise ConfigError(f"cannot start ranks on {link.host}: {reason}.{cure}")
-        for rank, host in self._host_of.items():
-            if host == link.host and rank not in self._ended:
-                self._output.finish(rank)
-                self._ended[rank] = Ended(rank, host, _LOST, cause=f"the host was lost ({reason})")
+            raise ConfigError(f"cannot start ranks on {link.host}: {reason}.{self._cure_of_ssh(link)}")
+        self._lose_ranks(link.host, reason)
+
+    def _lose_ranks(self, lost: str, reason: str) -> list[int]:
+        """Notes the end of a host's ranks. Returns those that were alive."""
+        found = [rank for rank, host in self._host_of.items() if host == lost and rank not in self._ended]
+        for rank in found:
+            self._output.finish(rank)
+            self._ended[rank] = Ended(rank, lost, _LOST, cause=f"the host was lost ({reason})")
+        return found
+
+    def _cure_of_ssh(self, link: HostLink) -> str:
+        if not link.is_remote():
+            return ""
+        return f' Try "{self._try_ssh(link.host)}": it must work without a password.'
 
     def _try_ssh(self, host: str) -> str:
         options = self._options
@@ -338,9 +340,21 @@ class Job:
     def _message(self) -> str:
         if self._first is None:
             return ""
-        rank = self._first.rank
-        lines = lines_of(self._output.tail(rank, agent.STDERR), self._output.tail(rank, agent.STDOUT))
-        return message_about(self._first, len(self._host_of), lines)
+        return message_about(self._first, len(self._host_of), self._last_lines(self._first.rank))
+
+    def _last_lines(self, rank: int) -> list[str]:
+        return lines_of(self._output.tail(rank, agent.STDERR), self._output.tail(rank, agent.STDOUT))
+
+
+def variables_of(slot: Slot, rendezvous: str, name: str) -> dict[str, str]:
+    """The variables of a rank's place in a world. name: of this world."""
+    return {
+        "RDMACOLL_RANK": str(slot.rank),
+        "RDMACOLL_SIZE": str(slot.size),
+        "RDMACOLL_RENDEZVOUS": rendezvous,
+        "RDMACOLL_JOB_ID": name,
+        **slot.variables(),
+    }
 
 
 def rendezvous_of(first: HostLink, port: int, links: Sequence[HostLink]) -> str:

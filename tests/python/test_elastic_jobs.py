@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_run_command import launch, script, ssh  # noqa: F401
+from test_run_command import RUN, launch, script, ssh  # noqa: F401
 
 import rdmacoll
 from rdmacoll._launch.discovery import HostDiscovery
@@ -243,6 +245,19 @@ def test_a_function_returns_the_results_of_the_last_world() -> None:
     assert (raised.value.rank, raised.value.cause) == (0, "exit code 3")
 
 
+@contextlib.contextmanager
+def job_on(hosts: Path, program: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A job on the hosts that a file names, beside the test. Its program gets the folder of this file."""
+    options = ["--min-np", "1", *words, "--host-discovery-script", f"cat {hosts}"]
+    command = [*RUN, *options, sys.executable, script(hosts.parent, program), str(hosts.parent)]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield job
+    finally:
+        job.kill()
+        job.wait()
+
+
 def wait_for(job: subprocess.Popen[str], path: Path, text: str) -> None:
     end = time.monotonic() + 200
     while not path.exists() or path.read_text() != text:
@@ -255,11 +270,7 @@ def test_training_is_right_in_each_world(tmp_path: Path) -> None:
     """A worker comes, one is killed, and one is sent away. Functions were traced in the first world."""
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost:2\n")
-    program = script(tmp_path, TRAINING)
-    words = ["--min-np", "1", "-np", "2", "--host-discovery-script", f"cat {hosts}"]
-    run = [sys.executable, "-m", "rdmacoll.cli.main", "run", *words, sys.executable, program, str(tmp_path)]
-    job = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
+    with job_on(hosts, TRAINING, "-np", "2") as job:
         wait_for(job, tmp_path / "1.world", "2")
         hosts.write_text("localhost:4\n")
         wait_for(job, tmp_path / "3.world", "4")
@@ -269,9 +280,6 @@ def test_training_is_right_in_each_world(tmp_path: Path) -> None:
         wait_for(job, tmp_path / "0.world", "2")
         (tmp_path / "stop").touch()
         output, errors = job.communicate(timeout=100)
-    finally:
-        job.kill()
-        job.wait()
     assert job.returncode == 0, errors
     found = ends(output)
     assert len(found) == 2, output
@@ -322,17 +330,11 @@ print("done: of", hvd.size(), "epoch", state.epoch, int(model.optimizer.iteratio
 def test_fit_takes_in_a_worker(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost:1\n")
-    words = ["--min-np", "1", "--host-discovery-script", f"cat {hosts}", sys.executable]
-    run = [sys.executable, "-m", "rdmacoll.cli.main", "run", *words, script(tmp_path, FIT), str(tmp_path)]
-    job = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
+    with job_on(hosts, FIT) as job:
         wait_for(job, tmp_path / "0.world", "1")
         hosts.write_text("localhost:2\n")
         wait_for(job, tmp_path / "1.world", "2")
         output, errors = job.communicate(timeout=200)
-    finally:
-        job.kill()
-        job.wait()
     assert job.returncode == 0, errors
     found = ends(output)
     assert len(found) == 2, output
