@@ -39,10 +39,11 @@ def reduced_by(
 
     def of_integers(values: list[Any]) -> list[Any]:
         prescale, postscale = factors
+        if op is Average:
+            postscale = postscale / size_as(tf.float64)
         scaled = [_scaled(one, prescale) for one in values]
         totals = _called(run, scaled, Sum if op is Average else op, (1.0, 1.0), compression)
-        divisor = size_as(tf.float64) if op is Average else 1.0
-        return [_scaled(one, postscale, divisor) for one in totals]
+        return [_scaled(one, postscale) for one in totals]
 
     return in_two_parts(tensors, [not one.dtype.is_integer for one in tensors], of_floats, of_integers)
 
@@ -54,8 +55,7 @@ def _called(
     return run(tensors, **options, compression=compression)
 
 
-def _scaled(value: Any, factor: float, divisor: Any = 1.0) -> Any:
-    if factor == 1.0 and isinstance(divisor, float):
+def _scaled(value: Any, factor: Any) -> Any:
+    if isinstance(factor, float) and factor == 1.0:
         return value
-    factor = tf.constant(factor, tf.float64) / divisor
-    return tf.cast(tf.cast(value, tf.float64) * factor, value.dtype)
+    return tf.cast(tf.cast(value, tf.float64) * tf.convert_to_tensor(factor, tf.float64), value.dtype)

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 def warn_of_means(optimizer: Any, reducer: GradientReducer) -> None:
     """Call it when an optimizer is wrapped without `backward_passes_per_step`. Rank 0 warns if the optimizer
-    accumulates passes and has trained before. A new one takes means, as its program says."""
-    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
-        optimizer = inner
+    accumulates passes and has trained before. A new one takes means, as its program says. optimizer: the
+    innermost one."""
     passes = getattr(optimizer, "gradient_accumulation_steps", None)
     is_copy = reducer.name.startswith(COPY_OF)
     if not passes or is_copy or not world.is_initialized() or world.rank() != 0:

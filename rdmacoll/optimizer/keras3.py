@@ -189,13 +189,13 @@ def _scaled(optimizer: Any) -> Any:
 def _accumulate(optimizer: Any, reducer: GradientReducer) -> None:
     """Several passes in a step: uses Keras's own accumulation, which takes the mean of the passes."""
     passes = reducer.backward_passes_per_step
+    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+        optimizer = inner
     if passes == 1:
         warn_of_means(optimizer, reducer)
         return
     if not reducer.average_aggregated_gradients:
         reducer.sums_means_of = passes
-    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
-        optimizer = inner
     cure = f"create it with gradient_accumulation_steps={passes}, and leave backward_passes_per_step out"
     if hasattr(optimizer, "_inner_optimizers"):
         cure = f"create its optimizers with gradient_accumulation_steps={passes}"
