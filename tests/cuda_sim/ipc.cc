@@ -145,11 +145,12 @@ bool is_alive(pid_t process) {
 
 std::string export_file_name(pid_t process) { return "cuda_sim-" + std::to_string(process) + "-"; }
 
-bool has_openers(Driver& all, const Allocation& own) {
-  if (own.export_slot < 0) return false;
+pid_t opener_of(Driver& all, const Allocation& own) {
+  if (own.export_slot < 0) return 0;
   const auto& openers = table_of(all, own.gpu)[own.export_slot].openers;
-  return std::any_of(openers.begin(), openers.end(),
-                     [](const auto& one) { return one != 0 && is_alive(one); });
+  const auto found = std::find_if(openers.begin(), openers.end(),
+                                  [](const auto& one) { return one != 0 && is_alive(one); });
+  return found == openers.end() ? 0 : found->load();
 }
 
 void forget_export(Driver& all, Allocation& own) {

@@ -44,8 +44,8 @@ std::string export_file_name(pid_t process);
 // Whether a process runs. One that ends gives up its memory before its sockets close, and its
 // parent may collect it later.
 bool is_alive(pid_t process);
-// Says whether a living process has the allocation open.
-bool has_openers(Driver& driver, const Allocation& allocation);
+// A living process that has the allocation open, or 0.
+pid_t opener_of(Driver& driver, const Allocation& allocation);
 void forget_export(Driver& driver, Allocation& allocation);
 // Closes what a context has open.
 void close_imports(Driver& driver, int gpu);

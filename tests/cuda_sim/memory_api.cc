@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <string>
+
 #include "cuda_sim/driver.h"
 #include "cuda_sim/exports.h"
 #include "cuda_sim/ipc.h"
@@ -62,8 +64,8 @@ Result cuMemFree_v2(Address address) {
     Allocation* const own = allocation_at(call, address);
     if (own == nullptr) return kInvalidValue;
     check_unused(call, own->address, own->bytes);
-    if (has_openers(call.driver(), *own)) {
-      call.misuse("another process has the memory open by CUDA IPC.");
+    if (const pid_t opener = opener_of(call.driver(), *own); opener != 0) {
+      call.misuse("process " + std::to_string(opener) + " has the memory open by CUDA IPC.");
     }
     forget_export(call.driver(), *own);
     call.driver().memory.release(address);

@@ -85,22 +85,23 @@ void ShmPeer::stop_views() {
   for (const GpuSlab& slab : std::exchange(offered_, {})) {
     if (opener_ != nullptr) opener_->forget(slab);
   }
+  if (to_peer_) opener_->end_when_closed(std::move(to_peer_));
 }
 
 // The end of the socket tells the peer that it may free the memory that this rank had open, and
-// tells this rank the same of its own memory. The driver may take long to close memory, so a byte
-// tells the peer at once that this rank has ended. shutdown() is needed since a forked child may
-// hold a copy of the socket.
+// tells this rank the same of its own memory. If the peer ends first, steps of this rank read that
+// memory until stop_views(). Then the driver may take long to close it. So a byte tells the peer at
+// once that this rank has ended. shutdown() is needed since a forked child may hold a copy of the
+// socket.
 void ShmPeer::end_socket() {
-  Fd to_peer;
-  if (opener_ != nullptr) to_peer = Fd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
-  if (to_peer) {
+  if (opener_ != nullptr) to_peer_ = Fd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
+  if (to_peer_) {
     (void)::send(socket_.get(), &kEnded, sizeof kEnded, MSG_DONTWAIT | MSG_NOSIGNAL);
   } else {
     ::shutdown(socket_.get(), SHUT_WR);
   }
   if (readers_ == 0) ::shutdown(socket_.get(), SHUT_RD);
-  if (to_peer) opener_->end_when_closed(std::move(to_peer));
+  if (to_peer_ && remote_.gpu_slabs() == 0 && offered_.empty()) stop_views();
   if (readers_ > 0) owner_->await_end(std::move(socket_));
   socket_.reset();
 }

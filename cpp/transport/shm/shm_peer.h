@@ -116,6 +116,7 @@ class ShmPeer {
   GpuWork* opener_ = nullptr;            // may have opened memory of the peer
   GpuWork* owner_ = nullptr;             // has the memory that was offered to the peer
   int readers_ = 0;                      // slabs that the peer has or may open
+  Fd to_peer_;  // a copy of the socket that outlives it, until this rank has closed memory
 };
 
 }  // namespace rdmacoll::shm
