@@ -114,11 +114,14 @@ DecisionLog::Way DecisionLog::way_of(const Facts& facts, AlgorithmRow::Result re
   return {choices_.choose(result, rules_.tuning, with_place), in_place};
 }
 
-// Trials take no part in what several nodes or GPUs do. Kinds without sums gain too little from
-// them (docs/measurements/2026-11-28-trials.md).
+// Trials take no part in what several nodes or GPUs do. Data without sums only tries whether it is
+// staged or read in place.
 bool DecisionLog::may_try(const Offer& offer, uint64_t bytes) const {
-  return rules_.tries_ways && row_of(offer.descriptor.kind).reduces && visibility_.one_node &&
-         !offer.on_gpu && rules_.servers == 0 && bytes >= rules_.tuning.trial_bytes;
+  const Tuning& tuning = rules_.tuning;
+  const uint64_t least =
+      row_of(offer.descriptor.kind).reduces ? tuning.trial_bytes : tuning.trial_bytes_in_place;
+  return rules_.tries_ways && visibility_.one_node && !offer.on_gpu && rules_.servers == 0 &&
+         bytes >= least;
 }
 
 // Ways with trials are remembered, since the formulas of all rivals take long for a small sum.
@@ -126,9 +129,13 @@ const DecisionLog::Ways& DecisionLog::ways_of(const Offer& offer, uint64_t bytes
                                               uint64_t bytes_of_rank) {
   if (!may_try(offer, bytes)) return other_ways_ = find_ways(offer, bytes, bytes_of_rank);
   const Descriptor& what = offer.descriptor;
-  const WaysKey key{what.kind,           has_wide_sums(what.kind, what.dtype, what.op),
-                    bytes > offer.bytes, what.shares_results,
-                    visibility_.callers, bytes};
+  const WaysKey key{what.kind,
+                    has_wide_sums(what.kind, what.dtype, what.op),
+                    bytes > offer.bytes,
+                    what.shares_results,
+                    offer.is_even,
+                    visibility_.callers,
+                    bytes};
   const auto known = known_ways_.find(key);
   if (known != known_ways_.end()) return known->second;
   if (known_ways_.size() == kKnownWaysMax) known_ways_.clear();

@@ -120,9 +120,9 @@ class DecisionLog {
     std::vector<Way> ways;  // the usual one first
     Trials::Ways numbers;
   };
-  // The facts that decide the ways of a sum with trials: the kind, wide partial sums, a batch, a
-  // shared result, visible callers' memory, and the bytes.
-  using WaysKey = std::tuple<Kind, bool, bool, bool, bool, uint64_t>;
+  // The facts that decide the ways of a decision with trials: the kind, wide partial sums, a batch,
+  // a shared result, equal parts, visible callers' memory, and the bytes.
+  using WaysKey = std::tuple<Kind, bool, bool, bool, bool, bool, uint64_t>;
   Way way_of(const Facts& facts, AlgorithmRow::Result result, bool in_place);
   bool may_try(const Offer& offer, uint64_t bytes) const;
   void judge();

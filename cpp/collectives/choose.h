@@ -27,13 +27,14 @@ struct Tuning {
   // memory in place. The exceptions are large scattered data, and exchanges that fit no cache
   // (AMD EPYC, 2026-11-28: docs/measurements/2026-11-28-other-collectives.md). Large arrays of
   // numpy lie in huge pages, of which the root knows nothing. So these two limits are no formulas.
+  // Trials correct them on other processors.
   uint64_t one_copy_bytes = UINT64_MAX;
   uint64_t one_copy_bytes_scattered = 4 << 20;
   uint64_t one_copy_bytes_exchange = 32 << 20;
   // From here on the root tries several algorithms for a sum within a node, and both ways to move
-  // large data. Sums below the first size take less time than what a plan saves them. Below the
-  // second one both ways take the same time: data that was just copied is still in the caches
-  // (AMD EPYC, 2026-11-28: docs/measurements/2026-11-28-trials.md).
+  // large data of any kind. Sums below the first size take less time than what a plan saves them.
+  // Below the second one both ways take the same time: data that was just copied is still in the
+  // caches (AMD EPYC, 2026-11-28: docs/measurements/2026-11-28-trials.md).
   uint64_t trial_bytes = 16 << 10;
   uint64_t trial_bytes_in_place = 1 << 20;
   int trial_row = 8;  // the number of sums in a row of trials; rows of 3 chose wrongly (there)

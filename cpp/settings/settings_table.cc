@@ -257,7 +257,7 @@ constexpr Setting kSettings[] = {
      1, 10'000, [](Config& config, const ParsedValue& value) { config.link_gbit = value.integer; }},
     {"RDMACOLL_ONE_COPY", "", "automatic", Unit::flag, Scope::world, "true or false",
      "Read a neighbour's memory directly (process_vm_readv) within a node: in large alltoalls and "
-     "scatters, and in large sums where RDMACOLL_TUNE finds it faster; true: in all collectives of "
+     "scatters, and in other large collectives where RDMACOLL_TUNE finds it faster; true: in all of "
      "4 MiB or more; false: never.",
      0, 0, [](Config& config, const ParsedValue& value) { config.one_copy = value.flag; }},
     {"RDMACOLL_TUNE", "", "start", Unit::choice, Scope::world, "start, online or off",

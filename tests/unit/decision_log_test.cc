@@ -76,11 +76,22 @@ TEST_F(Decisions, large_sums_within_a_node_try_both_ways) {
   EXPECT_EQ(tries({.tries_ways = true}, kAll, large, true), 0);
   EXPECT_EQ(tries({.tries_ways = true, .forced = {{named::ring}}}, kAll, large), 0);
   EXPECT_EQ(tries({.tries_ways = true, .servers = 1}, kAll, large), 0);
-  for (const Kind kind : {Kind::reduce, Kind::reducescatter}) {
+  for (const Kind kind : {Kind::reduce, Kind::reducescatter, Kind::broadcast}) {
     EXPECT_EQ(tries({.tries_ways = true}, kAll, large, false, kind), Tuning().trial_row);
     EXPECT_EQ(tries({.tries_ways = true}, kAll, large - 4, false, kind), 0);
   }
-  EXPECT_EQ(tries({.tries_ways = true}, kAll, large, false, Kind::broadcast), 0);
+}
+
+// A sum of this size tries several algorithms, and both are staged.
+TEST_F(Decisions, small_data_that_is_only_moved_tries_nothing) {
+  const int64_t elements = Tuning().trial_bytes_in_place / sizeof(float) / 2;
+  for (const Kind kind : {Kind::allreduce, Kind::broadcast}) {
+    DecisionLog log(world_, table_, {.tries_ways = true});
+    log.offer(unit("x", elements, false, kind));
+    const auto formed = log.form({.one_node = true, .callers = true});
+    ASSERT_TRUE(formed);
+    EXPECT_EQ(formed->decision.is_timed, kind == Kind::allreduce);
+  }
 }
 
 // Beside others a trial would take their time, too.
