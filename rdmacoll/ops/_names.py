@@ -10,9 +10,7 @@ its two copies are told apart by their kernels (cpp/tensorflow/place.h).
 from __future__ import annotations
 
 import itertools
-import re
 import weakref
-from collections import Counter
 from typing import Any
 
 import tensorflow as tf
@@ -21,42 +19,33 @@ from rdmacoll._abi.arguments import name as checked_name
 from rdmacoll.ops._name_claims import NameClaims, refuse, threads_text
 from rdmacoll.ops._process_sets import set_number
 from rdmacoll.ops._refusals import note_name_use
+from rdmacoll.ops._trace_counters import TraceCounters, title_of
 
-# TensorFlow puts this around the name of a Python function for its forward and backward halves.
-_DECORATED = re.compile(r"^__(?:inference|forward|backward)_(.*)_\d+$")
-
-
-class _TraceCounters:
-    """Counts per outermost graph, forgotten with it."""
-
-    def __init__(self) -> None:
-        self._counters: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
-
-    def next(self, graph: Any, key: str) -> int:
-        counter = self._counters.setdefault(graph, Counter())
-        counter[key] += 1
-        return counter[key] - 1
-
-
-_COUNTERS = _TraceCounters()
+_COUNTERS = TraceCounters()
 _CLAIMS = NameClaims()
 # Sessions may run several graphs of TensorFlow 1 at once, so each has a number.
 _GRAPHS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _GRAPH_NUMBERS = itertools.count()
 
 
-def outermost(graph: Any) -> Any:
-    """The outermost function that is being traced, or the graph of TensorFlow 1 around it. Branches and
-    bodies of loops belong to it."""
+def graphs_around(graph: Any) -> list[Any]:
+    """A graph, the graphs around it, and at last the outermost function that is being traced, or the graph
+    of TensorFlow 1 around it. Branches and bodies of loops are such graphs."""
+    found = [graph]
     while getattr(graph, "building_function", False):
-        outer = getattr(graph, "outer_graph", None)
-        if outer is None:
+        graph = getattr(graph, "outer_graph", None)
+        if graph is None:
             break
         # In eager mode TensorFlow has a graph around a function, in which nothing runs.
-        if not outer.building_function and tf.compat.v1.executing_eagerly_outside_functions():
+        if not graph.building_function and tf.compat.v1.executing_eagerly_outside_functions():
             break
-        graph = outer
-    return graph
+        found.append(graph)
+    return found
+
+
+def outermost(graph: Any) -> Any:
+    """The last one of `graphs_around`."""
+    return graphs_around(graph)[-1]
 
 
 def replica_count() -> int:
@@ -93,17 +82,15 @@ def _title(graph: Any) -> str:
         if number < 0:
             number = _GRAPHS[graph] = next(_GRAPH_NUMBERS)
         return f"graph_{number}" if number else "graph"
-    title = getattr(graph, "name", None) or "graph"
-    decorated = _DECORATED.match(title)
-    return decorated.group(1) if decorated is not None else title
+    return title_of(getattr(graph, "name", None) or "graph")
 
 
 def name_in_trace(name: str) -> str:
     """`name` with the number of its earlier uses in the trace of the outermost function: "name/step_0"."""
     if tf.executing_eagerly():
         return f"{name}/step_0"
-    graph = outermost(tf.compat.v1.get_default_graph())
-    step = f"{name}/step_{_COUNTERS.next(graph, name)}"
+    graphs = graphs_around(tf.compat.v1.get_default_graph())
+    graph, step = graphs[-1], f"{name}/step_{_COUNTERS.next(graphs, name)}"
     return step if graph.building_function else f"{_title(graph)}/{step}"
 
 
@@ -117,7 +104,8 @@ def op_name(name: str | None) -> str:
         return note_name_use(in_replica(checked_name(name)))
     if tf.executing_eagerly():
         return note_name_use("")
-    graph = outermost(tf.compat.v1.get_default_graph())
+    graphs = graphs_around(tf.compat.v1.get_default_graph())
+    graph = graphs[-1]
     title = _title(graph)
     if graph.building_function:
         other = _CLAIMS.claim(f"function {title}", [graph])
@@ -131,4 +119,4 @@ def op_name(name: str | None) -> str:
     # set has an index of its own, since other sets of a rank do not matter to it.
     number = set_number()
     kind = f"set_{number}_collective" if number else "collective"
-    return note_name_use(f"{title}/{kind}_{_COUNTERS.next(graph, kind)}")
+    return note_name_use(f"{title}/{kind}_{_COUNTERS.next(graphs, kind)}")

@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 from kernel_spy import Spy, allreduce, library, ops, spy  # noqa: F401 (fixtures)
 
+from rdmacoll.ops import _names
+
 
 def test_loop_iterations_are_told_apart(ops: Any, spy: Spy) -> None:
     @tf.function
@@ -111,3 +113,40 @@ def test_nested_loops_of_tensorflow_1_are_refused(ops: Any, spy: Spy) -> None:
                 session.run(nested)
     finally:
         tf.compat.v1.enable_control_flow_v2()
+
+
+def test_a_trace_that_is_dropped_does_not_count() -> None:
+    """A function that makes variables is traced twice. In an elastic job other ranks have them already."""
+    made: list[tf.Variable] = []
+    traces: list[list[str]] = []
+
+    def inner(x: Any) -> Any:
+        traces.append([_names.name_in_trace("a"), _names.name_in_trace("a"), _names.name_in_trace("b")])
+        made.extend([] if made else [tf.Variable(1.0)])
+        return x * made[0]
+
+    def names() -> list[list[str]]:
+        traces.clear()
+        inmost = tf.function(inner)
+
+        @tf.function
+        def middle(x: Any) -> Any:
+            result = inmost(x)
+            traces[-1].append(_names.name_in_trace("a"))
+            return result
+
+        @tf.function
+        def outer(x: Any) -> Any:
+            return middle(x) + inmost(tf.stack([x, x]))[0]
+
+        assert outer(tf.constant(2.0)).numpy() == 4.0
+        return traces[:]
+
+    first = names()
+    assert len(first) == 3, "the first trace of the function is dropped"
+    assert first[0][:3] == first[1][:3] == ["a/step_0", "a/step_1", "b/step_0"]
+    assert names() == first[1:]
+    assert first[1:] == [
+        ["a/step_0", "a/step_1", "b/step_0", "a/step_2"],
+        ["a/step_3", "a/step_4", "b/step_1"],
+    ]
