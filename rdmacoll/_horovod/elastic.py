@@ -19,6 +19,7 @@ from rdmacoll._base.log import Log
 from rdmacoll._horovod import collectives
 from rdmacoll._horovod.keras_collectives import graph_session
 from rdmacoll._horovod.objects import broadcast_object
+from rdmacoll._horovod.world import init_again
 from rdmacoll._world import places, world
 from rdmacoll.engine.errors import ConfigError, RankFailedError, error_from
 from rdmacoll.engine.operators import ReduceOp
@@ -111,9 +112,9 @@ class ObjectState(State):
         self._set_attributes()
 
     def sync(self) -> None:
-        """Sets the attributes to rank 0's kept values."""
+        """Sets the attributes to rank 0's, and keeps them."""
         if self._saved_state:
-            self._saved_state = self._bcast_object(self._saved_state)
+            self._saved_state = self._bcast_object({name: getattr(self, name) for name in self._saved_state})
             self._set_attributes()
 
     def _set_attributes(self) -> None:
@@ -240,8 +241,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     In an elastic job a failed rank does not end the others. They go back to the last commit, form a world
     without it, and call the function again. When workers have come, ranks do so after a commit, and keep what
-    they have. Rank 0 is always a rank of the world before. The functions that the state has registered are
-    called in each new world.
+    they have. Rank 0 is always a rank of the world before. Each world begins with the arguments of the first
+    `init`. The functions that the state has registered are called in each new world.
     """
 
     @functools.wraps(func)
@@ -251,7 +252,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 if is_reset:
                     world.shutdown()
-                    world.init()
+                    init_again()
                     if tf.executing_eagerly():
                         restart_all()
                     state.on_reset()

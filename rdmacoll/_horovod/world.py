@@ -16,6 +16,8 @@ from rdmacoll.engine.process_set import global_process_set
 from rdmacoll.engine.process_sets import process_sets as sets_of_world
 from rdmacoll.ops._run_time import at_run_time
 
+_SETS: list[Any] = []  # those of the last `init`
+
 
 def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
     """Joins the world that the launcher describes. Every rank has to call it.
@@ -32,6 +34,7 @@ def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
     sets = horovod_sets.requested(process_sets)
     if not world.is_initialized() or settings:
         communicator = _communicator(comm)
+        _SETS[:] = sets
         world.init(communicator, process_sets=None if process_sets is None else [], **settings)
         global_process_set.mpi_comm = communicator
         _learn_ranks(sets)
@@ -39,6 +42,14 @@ def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
             horovod_sets.create(sets)
     _learn_ranks(sets)
     horovod_sets.bind(sets)
+
+
+def init_again() -> None:
+    """Joins the next world of an elastic job with the arguments of the last `init`, as new workers do."""
+    world.init(**places.arguments())
+    if _SETS:
+        horovod_sets.create(_SETS)
+        horovod_sets.bind(_SETS)
 
 
 def _learn_ranks(sets: list[Any]) -> None:

@@ -12,6 +12,9 @@ from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 from rdmacoll.engine.process_set import ProcessSet
 
 _Result = TypeVar("_Result")
+_Named = dict[str, Any]
+# The arguments of `started`: by_hand, process_sets, settings, argv, lists.
+_LAST_START: list[Any] = [{}, None, {}, False, {}]
 
 
 def is_elastic() -> bool:
@@ -60,12 +63,21 @@ def kept(process_sets: list[ProcessSet]) -> list[ProcessSet]:
     return [] if is_elastic() else process_sets
 
 
-def started(start: Callable[..., _Result], *arguments: Any) -> _Result:
-    """The result of `start(*arguments)`. If a worker of an elastic job is lost while the world starts, the
-    others start the next one. The launcher limits their number."""
+def arguments() -> dict[str, Any]:
+    """The arguments of the last `init`, for that of the next world."""
+    by_hand, process_sets, settings, argv, lists = _LAST_START
+    return {**by_hand, "process_sets": process_sets, **settings, "argv": argv, **lists}
+
+
+def started(
+    start: Callable[..., _Result], by_hand: _Named, process_sets: Any, settings: _Named, argv: Any, lists: _Named
+) -> _Result:
+    """The result of `start` with these arguments. If a worker of an elastic job is lost while the world
+    starts, the others start the next one. The launcher limits their number."""
+    _LAST_START[:] = by_hand, process_sets, settings, argv, lists
     while True:
         try:
-            return start(*arguments)
+            return start(by_hand, process_sets, settings, argv, lists)
         except RdmacollError as error:
             if not is_elastic() or not (isinstance(error, RankFailedError) or is_world_to_end()):
                 raise

@@ -30,6 +30,11 @@ def check_objects_are_saved_restored_and_those_of_rank_0() -> None:
     state.step = 7
     state.restore()
     assert (state.step, state.names) == (0, ["a", "b"])
+    state.step = 8 + RANK  # as of a checkpoint, or of a world that ends between two commits
+    state.sync()
+    assert state.step == 8
+    state.restore()
+    assert state.step == 8
 
 
 def check_variables_are_saved_restored_and_those_of_rank_0() -> None:
@@ -110,6 +115,29 @@ def check_models_train_from_a_state_of_rank_0() -> None:
         model.layers[0].kernel.assign([[8.0]])
         state.restore()
         close(np.asarray(model.layers[0].kernel), [[1.0]])
+
+
+def check_a_commit_has_the_numbers_of_its_batch_and_its_epoch() -> None:
+    """Otherwise an epoch is trained twice, if the world changes at its end."""
+    for order in ((0, 1, 2), (2, 1, 0)):
+        state = elastic.ObjectState(elastic.broadcast_object, elastic.rank, batch=0, epoch=0)
+        seen: list[tuple[int, int]] = []
+        state.save = lambda state=state, seen=seen: seen.append((state.epoch, state.batch))
+        listed = [
+            callbacks.CommitStateCallback(state, 2),
+            callbacks.UpdateBatchStateCallback(state),
+            callbacks.UpdateEpochStateCallback(state),
+        ]
+        data = np.ones((4, 1)), np.ones((4, 1))
+        other = callbacks.UpdateEpochStateCallback(elastic.ObjectState(lambda one: one, lambda: 0, epoch=5))
+        used = [*(listed[place] for place in order), other]
+        model = model_of(1.0)
+        model.fit(*data, 1, 2, 0, callbacks=used)
+        assert seen == [(0, 1), (0, 3), (1, 0), (1, 1), (1, 3), (2, 0)], (order, seen)
+        model.fit(*data, 1, 3, 0, callbacks=used, initial_epoch=state.epoch)
+        assert seen[6:] == [(2, 1), (2, 3), (3, 0)], (order, seen)
+        model.fit(*data, 1, 3 - state.epoch, 0, callbacks=used)
+        assert (state.epoch, other.state.epoch) == (3, 8)
 
 
 def check_a_state_has_the_slots_of_an_optimizer_that_never_stepped() -> None:
