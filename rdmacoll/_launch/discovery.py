@@ -31,19 +31,20 @@ class HostDiscovery:
     def poll(self, now: float) -> tuple[list[Host] | None, str]:
         """The hosts, if they have changed, and what is newly wrong with the script. After a fault the hosts
         stay. now: of a clock, in seconds."""
-        if self._process is None:
-            if now >= self._next:
-                self._start(now)
-            return None, ""
-        if self._process.poll() is None and now - self._began <= _LIMIT_S:
+        if self._process is not None and self._process.poll() is None and now - self._began <= _LIMIT_S:
             return None, ""
         try:
-            hosts = discovered_hosts(self._finished(now), self._slots)
+            if self._process is None:
+                if now >= self._next:
+                    self._start(now)
+                return None, ""
+            hosts = discovered_hosts(self._finished(), self._slots)
         except ConfigError as error:
             is_new, self._fault = str(error) != self._fault, str(error)
-            return None, f"--host-discovery-script {self._command}: {error}" if is_new else ""
+            stay = " The hosts stay as they were." if self._hosts is not None else ""
+            return None, f"--host-discovery-script {self._command}: {error}{stay}" if is_new else ""
         self._fault = ""
-        if hosts == self._hosts:
+        if self._hosts is not None and set(hosts) == set(self._hosts):  # a script may have no order
             return None, ""
         self._hosts = hosts
         return hosts, ""
@@ -60,29 +61,34 @@ class HostDiscovery:
                 file.close()
 
     def _start(self, now: float) -> None:
-        self._output, self._errors = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115
         self._began, self._next = now, now + _EVERY_S
-        self._process = subprocess.Popen(
-            self._command,
-            shell=True,
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=self._errors,
-            start_new_session=True,
-        )
+        try:
+            self._output, self._errors = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115
+            self._process = subprocess.Popen(
+                self._command,
+                shell=True,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._errors,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.close()
+            raise ConfigError(f"it cannot be started ({error.strerror}).") from None
 
-    def _finished(self, now: float) -> str:
+    def _finished(self) -> str:
         """The output of the script. Raises ConfigError if it has failed."""
         assert self._process is not None
         code = self._process.returncode
         text, errors = (_text_of(file) for file in (self._output, self._errors))
         self.close()
         if code is None:
-            raise ConfigError(f"it did not end within {now - self._began:.0f} s.")
+            raise ConfigError(f"it did not end within {_LIMIT_S:g} s, and was ended.")
         if code != 0:
             last = (errors.strip().splitlines() or [""])[-1]
             said = f" ({last})" if last else ""
-            raise ConfigError(f"it ended with exit code {code}{said}: the hosts stay as they were.")
+            end = f"ended with exit code {code}" if code > 0 else f"was ended by signal {-code}"
+            raise ConfigError(f"it {end}{said}.")
         return text
 
 

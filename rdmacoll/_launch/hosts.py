@@ -86,18 +86,22 @@ def read_host_file(path: str) -> list[Host]:
 def discovered_hosts(text: str, slots_per_host: int | None) -> list[Host]:
     """The hosts of a discovery script's lines, like "node1:4". slots_per_host: of lines without a number.
 
-    Raises ConfigError.
+    A line may occur twice. Raises ConfigError.
 
     >>> discovered_hosts("node1:4\\nnode2\\n", 2)
     [Host(name='node1', slots=4), Host(name='node2', slots=2)]
     """
-    hosts = []
+    slots: dict[str, int] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         found = _HOST.fullmatch(line)
         if found is None or not (found["slots"] or slots_per_host):
             raise ConfigError(f"it prints {shown(line)}: print lines like node1:4, or give --slots-per-host.")
-        hosts.append(Host(found["name"].strip("[]"), int(found["slots"] or slots_per_host or 0)))
-    return _merged(hosts)
+        name, count = found["name"].strip("[]"), int(found["slots"] or slots_per_host or 0)
+        if slots.setdefault(name, count) != count:
+            raise ConfigError(
+                f"it prints {name} with {slots[name]} slots and with {count}: print each host once."
+            )
+    return [Host(name, count) for name, count in slots.items()]
 
 
 def _merged(hosts: Sequence[Host]) -> list[Host]:

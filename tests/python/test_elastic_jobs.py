@@ -14,8 +14,6 @@ import pytest
 from test_run_command import RUN, launch, script, ssh  # noqa: F401
 
 import rdmacoll
-from rdmacoll._launch.discovery import HostDiscovery
-from rdmacoll._launch.hosts import Host
 
 # Counts steps with the others. `each` runs after each of them, `first` before init().
 STEPS = """
@@ -44,7 +42,8 @@ from pathlib import Path
 import tensorflow as tf
 import rdmacoll.tensorflow as hvd
 
-hvd.init()
+alone = hvd.ProcessSet([0])
+hvd.init(process_sets=[alone], tcp_streams=3)
 worker, folder = int(os.environ["_RDMACOLL_WORKER"]), Path(sys.argv[1])
 dense, rows = tf.Variable([0.0]), tf.Variable(tf.zeros((4, 2)))
 optimizer = tf.keras.optimizers.SGD(1.0)
@@ -61,6 +60,7 @@ def update(x):
 state = hvd.elastic.TensorFlowState([dense, rows, *optimizer.variables], step=0, worlds=[])
 
 def note():
+    assert (alone.size(), alone.included()) == (1, hvd.rank() == 0)
     (folder / f"{worker}.world").write_text(str(hvd.size()))
 
 state.register_reset_callbacks([note])
@@ -340,47 +340,3 @@ def test_fit_takes_in_a_worker(tmp_path: Path) -> None:
     assert len(found) == 2, output
     assert found[0] == found[1], "ranks are apart"
     assert found[0].startswith("of 2 epoch 12 ")
-
-
-def test_the_hosts_of_a_script(tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts"
-    hosts.write_text("a:2\nb\n")
-    script_of = HostDiscovery(f"cat {hosts}", 3)
-    now = 0.0
-
-    def polled() -> tuple[list[Host] | None, str]:
-        """The answer of the next run of the script."""
-        nonlocal now
-        now += 2.0
-        assert script_of.poll(now) == (None, "")
-        assert script_of._process is not None
-        script_of._process.wait(20)
-        return script_of.poll(now)
-
-    assert polled() == ([Host("a", 2), Host("b", 3)], "")
-    assert polled() == (None, ""), "the hosts are the same"
-    hosts.write_text("a:1\n")
-    assert polled() == ([Host("a", 1)], "")
-    hosts.write_text("what is this?\n")
-    found, fault = polled()
-    assert found is None
-    assert "prints 'what is this?': print lines like node1:4" in fault
-    assert polled() == (None, ""), "it is told once"
-    hosts.unlink()
-    assert "No such file or directory): the hosts stay as they were." in polled()[1]
-    hosts.write_text("a:1\n")
-    assert polled() == (None, ""), "they stayed"
-    script_of.close()
-
-
-def test_a_script_of_hosts_that_does_not_end_is_ended() -> None:
-    lasting = HostDiscovery("sleep 600", None)
-    lasting.poll(1.0)
-    process = lasting._process
-    assert process is not None
-    assert lasting.poll(60.0) == (None, "")
-    hosts, fault = lasting.poll(62.0)
-    assert hosts is None
-    assert "--host-discovery-script sleep 600: it did not end within 61 s." in fault
-    assert process.returncode is not None
-    lasting.close()
