@@ -49,7 +49,7 @@ _PR_SET_PDEATHSIG = 1
 _PORTS = range(15000, 30000)  # below Linux' ephemeral ports
 _CANNOT_START, _NOT_FOUND = 126, 127  # as exit codes of shells
 
-
+_FOLDERS = "rdmacoll-agent-"  # the names of agents' folders begin so
 _LIBC = ctypes.CDLL(None)
 _AGENT = os.getpid()
 
@@ -88,6 +88,30 @@ def _has_process(group: int) -> bool:
     return False
 
 
+def _locked(folder: str, flags: int) -> int:
+    """A descriptor that keeps a folder locked until it is closed. -1: there is no lock for this process."""
+    try:
+        found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return -1
+    try:
+        fcntl.flock(found, flags)
+    except OSError:
+        os.close(found)
+        return -1
+    return found
+
+
+def remove_leftovers() -> None:
+    """Removes the folders of agents that were killed. A living agent has a lock on its folder."""
+    for name in os.listdir(tempfile.gettempdir()):
+        path = os.path.join(tempfile.gettempdir(), name)
+        lock = _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB) if name.startswith(_FOLDERS) else -1
+        if lock >= 0:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)
+
+
 def _prepare_rank() -> None:
     """Runs in the child before its program: the rank ends with the agent."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -103,7 +127,7 @@ class Agent:
         self._received, self._unsent = bytearray(), bytearray(MAGIC)
         self._is_open = True  # the launcher is there
         self._has_reader = True
-        self._folder = ""
+        self._folder, self._lock = "", -1
         self._common: dict[str, str] = {}  # the variables of all ranks
         self._inits = -1  # the pipe for ranks
         # Any signal wakes select().
@@ -209,11 +233,25 @@ class Agent:
         """Starts ranks. Later orders start further ones, as the first one says."""
         if not self._folder:
             self._prepare(order)
+        self._forget_ended()
         for number, variables in order["ranks"]:
             self._start_rank(number, order["command"], {**self._common, **variables})
 
+    def _forget_ended(self) -> None:
+        """Closes the pipes of ranks that have ended with all their processes. A job may start many."""
+        for rank in self._ranks:
+            if rank.process.returncode is not None:
+                rank.look()
+                if not rank.has_group:
+                    rank.process.stdout.close()
+                    rank.process.stderr.close()
+        self._ranks = [rank for rank in self._ranks if rank.has_group]
+
     def _prepare(self, order: dict[str, Any]) -> None:
-        self._folder = tempfile.mkdtemp(prefix="rdmacoll-run-")
+        remove_leftovers()
+        while not os.path.isdir(self._folder):  # another agent may remove it before it is locked
+            self._folder = tempfile.mkdtemp(prefix=_FOLDERS)
+            self._lock = _locked(self._folder, fcntl.LOCK_EX)
         secret = self._write("secret", order["secret"])
         self._common = {**os.environ, **order["variables"], "RDMACOLL_SECRET_FILE": secret}
         if "function" in order:

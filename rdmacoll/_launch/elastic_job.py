@@ -15,8 +15,12 @@ from rdmacoll._launch.failure import Ended, first_failure, with_last_lines
 from rdmacoll._launch.host_link import Frame, HostLink
 from rdmacoll._launch.job import Job, JobOptions, rendezvous_of, say, variables_of
 from rdmacoll._launch.membership import LOST_S, Membership, World
+from rdmacoll.engine.errors import ConfigError
 
 _LOOK_EVERY_S = 0.2
+# An agent that has not ended a worker within so long does not answer.
+_END_S = agent.GRACE_S + 10.0
+_DROP_S = 2.0
 
 
 class ElasticJob(Job):
@@ -36,8 +40,10 @@ class ElasticJob(Job):
             self._elastic.limits, may_grow=self._discovery is not None, now=time.monotonic()
         )
         self._linked_at: dict[str, float] = {}  # by host: when its agent was started
-        self._told_to_end: set[int] = set()
+        self._told_to_end: dict[int, float] = {}  # since when, by worker
+        self._losses: list[str] = []  # sentences about hosts and workers that the job has given up
         self._failure = ""
+        self._has_hosts = False  # the script has named hosts, or none, at least once
 
     def _lead(self) -> None:
         self._is_started = True
@@ -48,12 +54,13 @@ class ElasticJob(Job):
                 self._start_workers()
                 self._change_world()
                 self._end_late_workers()
+                self._leave_hosts()
                 self._pump(_LOOK_EVERY_S)
         finally:
             if self._discovery is not None:
                 self._discovery.close()
         if self._failure:
-            self._told_to_end.update(self._host_of.keys() - self._ended.keys())
+            self._told_to_end.update(dict.fromkeys(self._host_of.keys() - self._ended.keys(), time.monotonic()))
             self._end_all()
         self._first = self._first_failed()
 
@@ -67,28 +74,37 @@ class ElasticJob(Job):
         if self._discovery is None:
             return
         hosts, fault = self._discovery.poll(time.monotonic())
+        if fault and not self._has_hosts:
+            raise ConfigError(fault)
         if fault:
             say(fault)
         if hosts is not None:
+            self._has_hosts = True
             self._members.set_hosts(hosts)
             say(f"hosts: {', '.join(f'{host.name}:{host.slots}' for host in hosts) or 'none'}.")
 
     def _start_workers(self) -> None:
         now = time.monotonic()
-        for host in self._members.to_start(now):
+        for host, count in Counter(self._members.to_start(now)).items():
             link = self._links.get(host)
             if link is None:
-                self._link(host)
                 self._linked_at[host] = now
-            elif not link.hello:
-                if now - self._linked_at[host] > self._options.start_timeout_s:
-                    self._lose(link, f"no answer within {self._options.start_timeout_s:g} s")
-            else:
-                number = self._members.start(host).number
-                self._host_of[number] = host
-                self._output.add(number)
-                order = self._order(link, {number: {agent.WORKER_VARIABLE: str(number)}})
-                link.send(agent.START, {**order, "is_elastic": True})
+                try:
+                    self._link(host)
+                except ConfigError as error:
+                    self._give_up(host, str(error).partition(": ")[2].rstrip("."))
+            elif link.hello:
+                for _ in range(count):
+                    self._start_worker(host, link)
+            elif now - self._linked_at[host] > self._options.start_timeout_s:
+                self._lose(link, f"no answer within {self._options.start_timeout_s:g} s")
+
+    def _start_worker(self, host: str, link: HostLink) -> None:
+        number = self._members.start(host).number
+        self._host_of[number] = host
+        self._output.add(number)
+        order = self._order(link, {number: {agent.WORKER_VARIABLE: str(number)}})
+        link.send(agent.START, {**order, "is_elastic": True})
 
     def _change_world(self) -> None:
         now = time.monotonic()
@@ -96,9 +112,13 @@ class ElasticJob(Job):
         if world is not None:
             self._begin(world)
         why = "the job ends" if self._members.is_finishing else "its host has no slot for it"
-        for worker in self._members.to_dismiss():
+        for worker in self._members.to_dismiss(now):
             say(f"worker {worker.number} ({worker.host}) is sent away: {why}.")
             self._links[worker.host].send(agent.PLACE, {}, worker.number)
+        for worker in self._members.unneeded():
+            if worker.number not in self._told_to_end:
+                say(f"worker {worker.number} ({worker.host}) is sent away: {why}.")
+                self._end_worker(worker.number)
         ending = self._members.world_to_end(now)
         for link in self._links.values() if ending else ():
             if link.hello:
@@ -118,17 +138,37 @@ class ElasticJob(Job):
         say(f"world {world.number} has {counted(len(world.places), 'rank')} ({hosts}).")
 
     def _end_late_workers(self) -> None:
-        for worker in self._members.late(time.monotonic()):
+        now = time.monotonic()
+        for worker in self._members.late(now):
             if worker.number not in self._told_to_end:
-                why = f"others have lost it {LOST_S:g} s ago"
-                if worker.lost_at is None:
+                why = f"others have lost it {LOST_S:g} s ago, and it does not come"
+                if worker.is_told_to_go:
+                    why = f"it was sent away {LOST_S:g} s ago, and it does not go"
+                elif worker.lost_at is None or now - worker.lost_at <= LOST_S:
                     why = f"others wait for it for {self._elastic.limits.timeout_s:g} s (--elastic-timeout)"
-                say(f"worker {worker.number} ({worker.host}) is ended: {why}, and it does not come.")
+                    why += ", and it does not come" if worker.world else ", and it does not call init()"
+                self._note_loss(f"worker {worker.number} ({worker.host}) is ended: {why}.")
                 self._end_worker(worker.number)
+        for number, since in self._told_to_end.items():
+            link = self._links.get(self._host_of[number])
+            if link and number not in self._ended and now - since > _END_S:
+                self._lose(link, f"its agent has not ended worker {number} within {_END_S:g} s")
 
     def _end_worker(self, number: int) -> None:
-        self._told_to_end.add(number)
+        self._told_to_end[number] = time.monotonic()
         self._links[self._host_of[number]].send(agent.END, rank=number)
+
+    def _leave_hosts(self) -> None:
+        """Ends the agents of hosts that have left, and have no workers any more."""
+        used = {host for number, host in self._host_of.items() if number not in self._ended}
+        for link in list(self._links.values()):
+            if link.hello and link.host not in used and not self._members.has_host(link.host):
+                self._drop(link, _DROP_S)
+
+    def _note_loss(self, sentence: str) -> None:
+        """Prints a sentence, and keeps it for the end of the job."""
+        say(sentence)
+        self._losses.append(sentence)
 
     def _handle(self, link: HostLink, frame: Frame) -> None:
         was_alive = frame.rank not in self._ended
@@ -153,16 +193,22 @@ class ElasticJob(Job):
         """Handles the end of an agent: its workers are lost, and its host gets no further ones."""
         host = link.host
         reason = reason or link.last_words()
-        say(f"{host} is lost: {reason}.{'' if link.hello else self._cure_of_ssh(link)}")
+        self._give_up(host, reason, "" if link.hello else self._cure_of_ssh(link))
+        self._drop(link, 0.0)
+
+    def _give_up(self, host: str, reason: str, cure: str = "") -> None:
+        self._note_loss(f"{host} is lost: {reason}.{cure}")
+        self._lose_ranks(host, reason)
         self._members.lose_host(host, time.monotonic())
-        for number in self._lose_ranks(host, reason):
-            self._members.end(number, is_good=False, now=time.monotonic())
-        for fd in link.streams():
+
+    def _drop(self, link: HostLink, within_s: float) -> None:
+        """Ends the connection to an agent, so that it ends. Kills the connection if that takes longer."""
+        for fd in (link.input(), *link.streams()):
             if fd in self._selector.get_map():
                 self._selector.unregister(fd)
-        del self._links[host]
+        del self._links[link.host]
         link.hang_up()
-        link.close(0.0)
+        link.close(within_s)
 
     def _first_failed(self) -> Ended | None:
         """The worker that failed first in the last world. None if none has."""
@@ -182,7 +228,8 @@ class ElasticJob(Job):
         first = self._first
         why = f"the job has ended: {self._failure}." if self._failure else "the job has failed."
         if first is None:
-            return f"rdmacoll run: {why}" if self._failure else ""
+            last = f" {self._losses[-1]}" if self._losses else ""
+            return f"rdmacoll run: {why}{last}" if self._failure else ""
         head = f"rdmacoll run: {why} Worker {first.rank} ({first.place()}) failed: {first.reason()}."
         return with_last_lines(head, self._last_lines(first.rank))
 

@@ -76,6 +76,7 @@ class HostLink:
         self.is_open = True
         self.messages: list[str] = []  # the last lines of standard error
         self._received, self._message = bytearray(), b""
+        self._unsent = bytearray()
         try:
             self._process = subprocess.Popen(
                 command,
@@ -87,6 +88,7 @@ class HostLink:
             )
         except OSError as error:
             raise ConfigError(f"{host}: cannot start {command[0]}: {error.strerror}.") from None
+        os.set_blocking(self.input(), False)
         text = Path(agent.__file__).read_bytes()
         self._write(b"%d\n" % len(text) + text)
 
@@ -105,18 +107,34 @@ class HostLink:
         assert self._process.stderr is not None
         return {self._process.stdout.fileno(): True, self._process.stderr.fileno(): False}
 
+    def input(self) -> int:
+        """The descriptor to write to."""
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
+
+    def has_unsent(self) -> bool:
+        """Whether the agent has not read everything. Then call `flush` when `input` can be written to."""
+        return bool(self._unsent)
+
     def send(self, kind: bytes, value: object = None, rank: int = agent.NO_RANK) -> None:
-        """Sends a frame. An agent that is gone gets none; reading notices that it is gone."""
+        """Sends a frame, and does not wait for an agent that does not read. An agent that is gone gets none;
+        reading notices that it is gone."""
         payload = b"" if value is None else json.dumps(value).encode()
         self._write(agent.FRAME.pack(kind, rank, len(payload)) + payload)
 
     def _write(self, data: bytes) -> None:
-        assert self._process.stdin is not None
+        self._unsent += data
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what the agent takes now."""
         try:
-            while data:
-                data = data[self._process.stdin.write(data) or 0 :]
-        except (OSError, ValueError):
+            while self._unsent:
+                del self._unsent[: os.write(self.input(), self._unsent[: _CHUNK])]
+        except BlockingIOError:
             pass
+        except (OSError, ValueError):
+            self._unsent.clear()
 
     def read_frames(self, fd: int) -> list[Frame]:
         """The frames that have arrived completely. Call if `fd` is readable."""
@@ -162,11 +180,15 @@ class HostLink:
         except subprocess.TimeoutExpired:
             code = None
         program = "ssh" if self._is_remote else "the agent"
-        return self.messages[-1] if self.messages else f"{program} ended with exit code {code}"
+        if self.messages:
+            return self.messages[-1]
+        killed = code is not None and code < 0
+        return f"{program} was ended by signal {-(code or 0)}" if killed else f"{program} ended with exit code {code}"
 
     def hang_up(self) -> None:
         """Ends the agent's standard input, so that it ends its ranks and itself."""
         assert self._process.stdin is not None
+        self._unsent.clear()
         try:
             self._process.stdin.close()
         except OSError:

@@ -149,6 +149,7 @@ class Job:
         for link in self._links.values():
             # An ssh that has no connection yet does not notice that its input has ended.
             link.close(end - time.monotonic() if link.hello else 0.0)
+        agent.remove_leftovers()
 
     def _connect(self) -> None:
         options = self._options
@@ -224,11 +225,18 @@ class Job:
 
     def _pump(self, timeout_s: float) -> None:
         """Waits for frames and messages of agents, and handles them."""
-        for key, _ in self._selector.select(max(0.0, timeout_s)):
+        for link in self._links.values():
+            if link.has_unsent() and link.input() not in self._selector.get_map():
+                self._selector.register(link.input(), selectors.EVENT_WRITE, (link, False))
+        for key, events in self._selector.select(max(0.0, timeout_s)):
             link, has_frames = key.data
             if key.fd not in self._selector.get_map():  # the link was lost by a frame before
                 continue
-            if has_frames:
+            if events & selectors.EVENT_WRITE:
+                link.flush()
+                if not link.has_unsent():
+                    self._selector.unregister(key.fd)
+            elif has_frames:
                 for frame in link.read_frames(key.fd):
                     self._handle(link, frame)
                 if not link.is_open:

@@ -7,6 +7,8 @@ the last one have asked or ended.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,7 +53,12 @@ class Worker:
     lost_at: float | None = None  # when another worker said that it has lost this one
     has_state: bool = False  # beyond the first values of the job
     is_alive: bool = True
-    is_told_to_go: bool = False
+    told_to_go_at: float = _NEVER
+
+    @property
+    def is_told_to_go(self) -> bool:
+        """Whether it is sent away."""
+        return self.told_to_go_at < _NEVER
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,9 @@ class Membership:
         self.world = 0
         self.finished = -1  # the first worker that has ended well
         self._hosts: dict[str, int] = {}
+        self._failures: Counter[str] = Counter()  # by host
         self._failed_slots: dict[str, list[float]] = {}  # by host: when they may be used again
+        self._lost_hosts: dict[str, float] = {}  # when they may be used again
         self._may_grow = may_grow
         self._short_since = now  # since when there is no world, and too few workers for one
         self._told_world = 0  # the last world that was asked to end
@@ -87,6 +96,10 @@ class Membership:
     def set_hosts(self, hosts: Sequence[Host]) -> None:
         """Makes these hosts the ones that the job may use."""
         self._hosts = {host.name: host.slots for host in hosts}
+
+    def has_host(self, host: str) -> bool:
+        """Whether the job may use a host."""
+        return host in self._hosts
 
     def start(self, host: str) -> Worker:
         """Adds a worker that is being started on a host."""
@@ -114,6 +127,8 @@ class Membership:
     def end(self, number: int, *, is_good: bool, now: float) -> None:
         """A worker has ended. Its slot is lost if it has failed."""
         worker = self.workers[number]
+        if not worker.is_alive:
+            return
         worker.is_alive, worker.asked_at = False, None
         if is_good:
             if not worker.is_told_to_go and self.finished < 0:
@@ -122,8 +137,13 @@ class Membership:
             self._failed_slots.setdefault(worker.host, []).append(self._used_again(worker.host, now))
 
     def lose_host(self, host: str, now: float) -> None:
-        """A host cannot be reached. Its slots are lost as those of failed workers."""
-        self._failed_slots[host] = [self._used_again(host, now)] * self._hosts.get(host, 0)
+        """A host cannot be reached. Its workers are lost. This is one failure of the host, or none if the job
+        has left it: then the host may have been switched off."""
+        for worker in self.workers.values():
+            if worker.host == host:
+                worker.is_alive, worker.asked_at = False, None
+        if self._hosts.get(host):
+            self._lost_hosts[host] = self._used_again(host, now)
 
     def next_world(self, now: float, start_timeout_s: float) -> World | None:
         """The next world, if it can begin now. Its workers are in it then."""
@@ -170,7 +190,7 @@ class Membership:
         self._told_world = self.world
         return self.world
 
-    def to_dismiss(self) -> list[Worker]:
+    def to_dismiss(self, now: float) -> list[Worker]:
         """Workers that wait, and that the job does not need: their hosts left, or others have ended well.
 
         Each is named once. A worker with the job's state stays until a world runs whose workers have it.
@@ -183,19 +203,26 @@ class Membership:
             one for one in waiting if one not in usable or (self.is_finishing and one.world < self.world)
         ]
         for worker in found:
-            worker.asked_at, worker.is_told_to_go = None, True
+            worker.asked_at, worker.told_to_go_at = None, now
         return found
 
+    def unneeded(self) -> list[Worker]:
+        """Workers that start while the job ends."""
+        is_over = self.is_finishing and self.world > 0
+        return [one for one in self._alive() if is_over and one.world == 0 and one.asked_at is None]
+
     def late(self, now: float) -> list[Worker]:
-        """Workers of the last world for which others have waited too long. One that stopped answering may
-        never ask. One that computes asks when its next collective fails."""
-        asked = [_asked_at(one) for one in self._alive() if one.asked_at is not None and one.world]
-        is_over = bool(asked) and now - min(asked) > self.limits.timeout_s
-        return [
-            one
-            for one in self._running()
-            if is_over or (one.lost_at is not None and now - one.lost_at > LOST_S)
-        ]
+        """Workers for which others have waited too long, and workers that were sent away and do not go.
+
+        A worker that stopped answering may never ask. One that computes asks when its next collective fails.
+        One that starts may never call `init`.
+        """
+        going = [one for one in self.workers.values() if one.is_alive and now - one.told_to_go_at > LOST_S]
+        running = self._running()
+        asked = [one for one in self._alive() if one.asked_at is not None and (one.world or not running)]
+        if asked and now - min(map(_asked_at, asked)) > self.limits.timeout_s:
+            return going + (running or [one for one in self._alive() if one.asked_at is None])
+        return going + [one for one in running if one.lost_at is not None and now - one.lost_at > LOST_S]
 
     def failure(self, now: float) -> str:
         """Why no further world can begin, although one is needed. Empty: one may begin."""
@@ -223,11 +250,11 @@ class Membership:
         if usable >= self.limits.least:
             self._short_since = now
             return ""
-        if usable + sum(self._free_slots(host, now) for host in self._hosts) >= self.limits.least:
-            return ""
-        cooling = any(again < _NEVER for times in self._failed_slots.values() for again in times)
-        may_grow = self._may_grow or cooling
-        if may_grow and now - self._short_since <= self.limits.timeout_s:
+        is_early = now - self._short_since <= self.limits.timeout_s
+        free = sum(self._free_slots(host, now) for host in self._hosts)
+        times = [*self._lost_hosts.values(), *itertools.chain(*self._failed_slots.values())]
+        may_grow = self._may_grow or any(again < _NEVER for again in times)
+        if is_early and (may_grow or usable + free >= self.limits.least):
             return ""
         after = f" for {self.limits.timeout_s:g} s" if may_grow else ""
         return f"--min-np is {self.limits.least}, and there {_are(usable)}{after}"
@@ -254,13 +281,17 @@ class Membership:
         return [one for one in self._alive() if one.world == self.world > 0 and one.asked_at is None]
 
     def _used_again(self, host: str, now: float) -> float:
-        """The time from which a slot is used again whose worker fails now."""
+        """The time from which a slot is used again whose worker fails now, or a host that is lost now."""
         if self.limits.cooldown_s is None:
             return _NEVER
         shortest, longest = self.limits.cooldown_s
-        return now + min(longest, shortest * 2.0 ** min(64, len(self._failed_slots.get(host, ()))))
+        again = now + min(longest, shortest * 2.0 ** min(64, self._failures[host]))
+        self._failures[host] += 1
+        return again
 
     def _free_slots(self, host: str, now: float) -> int:
+        if self._lost_hosts.get(host, 0.0) > now:
+            return 0
         failed = sum(again > now for again in self._failed_slots.get(host, ()))
         used = sum(one.host == host for one in self._alive())
         return max(0, self._hosts[host] - failed - used)

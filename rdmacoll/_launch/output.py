@@ -63,11 +63,14 @@ class Output:
         self._put(rank, kind, lines)
 
     def finish(self, rank: int) -> None:
-        """Writes the last line of an ended rank, if no line break ended it."""
+        """Writes the last line of an ended rank, if no line break ended it, and closes its files."""
         for kind in _NAMES:
             rest = self._partial.pop((rank, kind), b"")
             if rest:
                 self._put(rank, kind, [rest if rest.endswith(b"\r") else rest + b"\n"])
+            file = self._files.pop((rank, kind), None)
+            if file is not None:
+                file.close()
 
     def tail(self, rank: int, kind: bytes) -> list[str]:
         """The last lines that a rank has printed."""

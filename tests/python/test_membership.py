@@ -136,8 +136,8 @@ def test_workers_of_a_host_that_leaves_are_sent_away() -> None:
     assert job.members.world_to_end(job.now) == 1
     job.ask(0, 1)
     assert job.ranks() == [1]
-    assert [worker.number for worker in job.members.to_dismiss()] == [0]
-    assert job.members.to_dismiss() == []
+    assert [worker.number for worker in job.members.to_dismiss(job.now)] == [0]
+    assert job.members.to_dismiss(job.now) == []
     job.end(0, is_good=True)
     assert not job.members.is_finishing
 
@@ -149,17 +149,17 @@ def test_workers_with_the_state_wait_until_others_have_it() -> None:
     job.set_hosts("")
     assert job.members.world_to_end(job.now) == 1
     job.ask(0, 1, has_state=True)
-    assert job.members.to_dismiss() == []
+    assert job.members.to_dismiss(job.now) == []
     job.set_hosts("b:2")
     job.ask(*job.start())
     assert job.world() is None
-    assert job.members.to_dismiss() == []
+    assert job.members.to_dismiss(job.now) == []
     assert job.members.failure(job.now) == ""
     job.now += TIMEOUT_S + 1
     assert "the hosts with the state of world 1 have not come back" in job.members.failure(job.now)
     job.set_hosts("b:2 a:1")
     assert job.ranks() == [0, 2, 3]
-    assert [worker.number for worker in job.members.to_dismiss()] == [1]
+    assert [worker.number for worker in job.members.to_dismiss(job.now)] == [1]
 
 
 def test_ranks_of_the_first_world_follow_the_hosts() -> None:
@@ -202,8 +202,6 @@ def test_the_slots_of_a_lost_host_are_lost() -> None:
     job = Job("a:2 b:2", least=2)
     job.begin()
     job.members.lose_host("b", job.now)
-    for number in (2, 3):
-        job.end(number)
     job.ask(0, 1)
     assert job.start() == []
     assert job.ranks() == [0, 1]
@@ -296,7 +294,7 @@ def test_no_world_begins_after_a_worker_has_ended_well() -> None:
     job.ask(*job.start())
     job.end(0, is_good=True)
     assert job.start() == []
-    assert [worker.number for worker in job.members.to_dismiss()] == [3]
+    assert [worker.number for worker in job.members.to_dismiss(job.now)] == [3]
     assert job.members.failure(job.now) == ""
     job.end(1)
     assert job.members.failure(job.now) == ""

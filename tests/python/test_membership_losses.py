@@ -1,0 +1,114 @@
+"""The workers and hosts of an elastic job that fail, come late, or are not needed any more."""
+
+from __future__ import annotations
+
+from test_membership import TIMEOUT_S, Job
+
+from rdmacoll._launch.membership import LOST_S
+
+
+def test_a_host_that_is_lost_with_its_workers_has_failed_once() -> None:
+    job = Job("a:1 b:4", cooldown_s=(10, 1000))
+    job.begin()
+    job.members.lose_host("b", job.now)
+    for number in (1, 2, 3, 4):
+        job.end(number)  # as the launcher tells of each worker, too
+    job.now += 9
+    assert job.start() == []
+    job.now += 2
+    assert job.start() == [5, 6, 7, 8]
+    job.members.lose_host("b", job.now)
+    job.now += 19
+    assert job.start() == []
+    job.now += 2
+    assert job.start() == [9, 10, 11, 12]
+
+
+def test_a_lost_host_is_lost_with_more_slots_than_it_had() -> None:
+    job = Job("a:1 b:2", may_grow=True)
+    job.begin()
+    job.members.lose_host("b", job.now)
+    job.set_hosts("a:1 b:4")
+    assert job.start() == []
+
+
+def test_a_host_that_left_may_be_switched_off_and_come_back() -> None:
+    job = Job("a:1 b:1", may_grow=True)
+    job.begin()
+    job.set_hosts("a:1")
+    job.ask(0, 1)
+    assert job.ranks() == [0]
+    assert [worker.number for worker in job.members.to_dismiss(job.now)] == [1]
+    job.members.lose_host("b", job.now)
+    job.set_hosts("a:1 b:1")
+    assert job.start() == [2]
+
+
+def test_slots_on_which_no_worker_comes_are_a_failure_after_the_timeout() -> None:
+    """A host may fail to answer again and again, after each cooldown."""
+    job = Job("a:1 b:1", least=2, first=2, cooldown_s=(1, 1))
+    job.ask(job.members.start("a").number)
+    while job.now < TIMEOUT_S:
+        assert job.members.to_start(job.now) == ["b"]
+        assert job.members.failure(job.now) == ""
+        job.members.lose_host("b", job.now)
+        job.now += 2
+    job.now += 2
+    assert job.members.failure(job.now) == "--min-np is 2, and there is 1 worker for 600 s"
+
+
+def test_a_worker_that_never_calls_init_is_late_after_the_timeout() -> None:
+    job = Job("a:2", least=2, first=2)
+    job.start()
+    job.ask(0)
+    job.now += TIMEOUT_S - 1
+    assert job.members.late(job.now) == []
+    job.now += 2
+    assert [worker.number for worker in job.members.late(job.now)] == [1]
+    job.end(1)
+    assert job.members.failure(job.now) == "--min-np is 2, and there is 1 worker"
+
+
+def test_a_new_worker_that_never_calls_init_is_late_when_the_others_need_it() -> None:
+    job = Job("a:2", least=2, cooldown_s=(1, 1))
+    job.begin()
+    job.end(1)
+    job.now += 2
+    assert job.start() == [2]
+    job.now += 10 * TIMEOUT_S
+    assert job.members.late(job.now) == [], "worker 0 goes on without it"
+    job.ask(0)
+    job.now += TIMEOUT_S + 1
+    assert [worker.number for worker in job.members.late(job.now)] == [2]
+
+
+def test_a_worker_that_starts_while_the_job_ends_is_not_needed() -> None:
+    job = Job("a:1", may_grow=True)
+    job.begin()
+    job.set_hosts("a:2")
+    job.start()
+    assert job.members.unneeded() == []
+    job.end(0, is_good=True)
+    assert [worker.number for worker in job.members.unneeded()] == [1]
+
+
+def test_programs_without_worlds_may_end_one_after_the_other() -> None:
+    job = Job("a:2")
+    job.start()
+    job.end(0, is_good=True)
+    assert job.members.unneeded() == []
+
+
+def test_a_worker_that_was_sent_away_and_does_not_go_is_late() -> None:
+    job = Job("a:1 b:1", may_grow=True)
+    job.begin()
+    job.set_hosts("b:1")
+    job.ask(0, 1)
+    job.ranks()
+    assert [worker.number for worker in job.members.to_dismiss(job.now)] == [0]
+    job.now += LOST_S - 1
+    assert job.members.late(job.now) == []
+    job.now += 2
+    assert [worker.number for worker in job.members.late(job.now)] == [0]
+    job.end(0)
+    assert job.members.late(job.now) == []
