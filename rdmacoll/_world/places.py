@@ -70,7 +70,12 @@ def arguments() -> dict[str, Any]:
 
 
 def started(
-    start: Callable[..., _Result], by_hand: _Named, process_sets: Any, settings: _Named, argv: Any, lists: _Named
+    start: Callable[..., _Result],
+    by_hand: _Named,
+    process_sets: Any,
+    settings: _Named,
+    argv: Any,
+    lists: _Named,
 ) -> _Result:
     """The result of `start` with these arguments. If a worker of an elastic job is lost while the world
     starts, the others start the next one. The launcher limits their number."""

@@ -134,6 +134,6 @@ def test_the_last_line_names_a_host_that_was_never_reached(tmp_path: Path) -> No
     done = launch(*words, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "rdmacoll run: the job has ended: --min-np is 2, and there are 0 workers. other-host is lost: no route "
-        'to it. Try "ssh other-host true": it must work without a password.'
+        "rdmacoll run: the job has ended: --min-np is 2, and there are 0 workers. other-host is lost: "
+        'no route to it. Try "ssh other-host true": it must work without a password.'
     )

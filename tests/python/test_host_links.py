@@ -1,4 +1,4 @@
-"""The launcher's connection to agents: agents that do not read, and what killed or long-lived agents leave."""
+"""The launcher's connection to agents: agents that do not read, and leftovers of agents that were killed."""
 
 from __future__ import annotations
 
