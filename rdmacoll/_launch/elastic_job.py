@@ -60,7 +60,8 @@ class ElasticJob(Job):
             if self._discovery is not None:
                 self._discovery.close()
         if self._failure:
-            self._told_to_end.update(dict.fromkeys(self._host_of.keys() - self._ended.keys(), time.monotonic()))
+            left = self._host_of.keys() - self._ended.keys()
+            self._told_to_end.update(dict.fromkeys(left, time.monotonic()))
             self._end_all()
         self._first = self._first_failed()
 

@@ -182,8 +182,9 @@ class HostLink:
         program = "ssh" if self._is_remote else "the agent"
         if self.messages:
             return self.messages[-1]
-        killed = code is not None and code < 0
-        return f"{program} was ended by signal {-(code or 0)}" if killed else f"{program} ended with exit code {code}"
+        if code is not None and code < 0:
+            return f"{program} was ended by signal {-code}"
+        return f"{program} ended with exit code {code}"
 
     def hang_up(self) -> None:
         """Ends the agent's standard input, so that it ends its ranks and itself."""
