@@ -130,7 +130,7 @@ class HostLink:
         """Sends what the agent takes now."""
         try:
             while self._unsent:
-                del self._unsent[: os.write(self.input(), self._unsent[: _CHUNK])]
+                del self._unsent[: os.write(self.input(), self._unsent[:_CHUNK])]
         except BlockingIOError:
             pass
         except (OSError, ValueError):

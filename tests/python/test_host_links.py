@@ -98,9 +98,7 @@ print(len(sys.stdin.buffer.read()), flush=True)
     assert int(os.read(fd, 100)) == expected
 
 
-def test_the_folder_of_a_killed_agent_is_removed_by_the_next_one(
-    folder: Path, links: list[HostLink]
-) -> None:
+def test_the_folder_of_a_killed_agent_is_removed_by_the_next_one(folder: Path, links: list[HostLink]) -> None:
     """It has the secret of the job. The folder of a living agent stays."""
     killed = started(links, "echo; sleep 600")
     (first,) = folder.iterdir()
