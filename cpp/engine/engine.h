@@ -263,7 +263,8 @@ class Engine final : public Sink, private SetHost {
   // while this rank leaves: peers that may still need its data
   std::set<JobRank> goodbyes_unanswered_;
   std::set<JobRank> silent_;            // peers that no longer access memory of this process
-  std::set<JobRank> ended_by_leaving_;  // peers whose world has failed because this rank leaves
+  // Peers whose world has failed by a fault of this rank while it leaves, with the failure.
+  std::map<JobRank, Status> ended_by_leaving_;
 
   std::vector<OperationRef> submitted_, released_, finished_;  // members to reuse their memory
   std::unique_ptr<Timeline> timeline_;                         // null: nothing is recorded

@@ -70,7 +70,7 @@ void Engine::handle(JobRank peer, FailureMessage& message) {
   goodbyes_unanswered_.erase(peer);
   // A rank that leaves may fail the others, and its own end continues.
   if (now_.leaving && message.rank == me()) {
-    ended_by_leaving_.insert(peer);
+    ended_by_leaving_.emplace(peer, std::move(message.status));
     return;
   }
   // The peers of a suspended rank know only that it was silent. This rank knows the reason.

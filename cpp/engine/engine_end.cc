@@ -41,9 +41,11 @@ void Engine::peer_failed(int lost, const std::string& cause) {
 void Engine::lose(JobRank peer, const std::string& cause) {
   now_.lost.insert(peer);
   if (fail_if_suspended()) return;
-  // This rank needs nothing of the peer, and its own end is the cause of the peer's.
-  if (in_flight_ == 0 && ended_by_leaving_.contains(peer)) return;
-  if (!said_goodbye_.contains(peer)) {
+  const auto ended = ended_by_leaving_.find(peer);
+  if (ended != ended_by_leaving_.end()) {
+    // This rank is the cause of the peer's end. It may still need the peer's data.
+    if (in_flight_ > 0) suspects_.push_back({me(), ended->second, now_.turned_at});
+  } else if (!said_goodbye_.contains(peer)) {
     const Nanoseconds due = now_.turned_at + (world_set().is_neighbour(peer) ? 0 : kHearsay);
     suspects_.push_back({peer, world_.failed(peer.value(), cause), due});
   } else if (executor_.needs(peer)) {
