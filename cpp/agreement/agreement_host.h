@@ -27,6 +27,8 @@ class AgreementHost {
   virtual void end(const OperationRef& operation, const Status& status) = 0;
   // All ranks have joined, so this rank's join ends.
   virtual void end_join(const OperationRef& join, const AllJoinedMessage& message) = 0;
+  // From the decision of this sequence on, all operations that this rank has begun can run again.
+  virtual uint64_t kept() const = 0;
   // Root: the memory for segments makes them much shorter than the best length.
   virtual void segments_are_short(uint64_t segment_bytes) = 0;
 

@@ -240,8 +240,9 @@ PlanMessage get_plan(Reader& reader, int ranks) {
 
 void put(Writer& writer, const FreezeMessage& message) { writer.put(message.era); }
 
-void put_range(Writer& writer, uint32_t era, uint64_t least, uint64_t furthest) {
-  writer.put(era).put(least).put(furthest);
+template <typename T>
+void put_range(Writer& writer, const T& message) {
+  writer.put(message.era).put(message.least).put(message.furthest).put(message.kept);
 }
 template <typename T>
 T get_range(Reader& reader) {
@@ -249,15 +250,12 @@ T get_range(Reader& reader) {
   message.era = reader.get<uint32_t>();
   message.least = reader.get<uint64_t>();
   message.furthest = reader.get<uint64_t>();
-  if (message.least > message.furthest) reader.fail();
+  message.kept = reader.get<uint64_t>();
+  if (std::max(message.least, message.kept) > message.furthest) reader.fail();
   return message;
 }
-void put(Writer& writer, const FrozenMessage& message) {
-  put_range(writer, message.era, message.least, message.furthest);
-}
-void put(Writer& writer, const ResumeMessage& message) {
-  put_range(writer, message.era, message.least, message.furthest);
-}
+void put(Writer& writer, const FrozenMessage& message) { put_range(writer, message); }
+void put(Writer& writer, const ResumeMessage& message) { put_range(writer, message); }
 
 void put(Writer& writer, const CaughtUpMessage& message) { writer.put(message.sequence); }
 void put(Writer& writer, const ReplayMessage& message) { writer.put(message.sequence); }

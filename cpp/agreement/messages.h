@@ -102,19 +102,22 @@ struct FreezeMessage {
 };
 
 // Upward: all ranks of this subtree have stopped taking decisions. The message has the least and
-// the largest number of decisions that one of them has taken.
+// the largest number of decisions that one of them has taken. From `kept` on, the operations that
+// they have started can run again.
 struct FrozenMessage {
   uint32_t era = 0;
   uint64_t least = 0;
   uint64_t furthest = 0;
+  uint64_t kept = 0;
 };
 
 // Downward: return to the log. All ranks run the plan's decisions up to `furthest`, since some rank
-// has started them.
+// has started them. Those from `kept` on run for nothing, and the log decides their operations.
 struct ResumeMessage {
   uint32_t era = 0;
   uint64_t least = 0;
   uint64_t furthest = 0;
+  uint64_t kept = 0;
 };
 
 // Downward, after a plan: every rank has the operations of this decision, or has heard the error of

@@ -128,9 +128,10 @@ bool Plan::is_about(const Agreed& agreed, Operation& operation) const {
   return true;
 }
 
-bool Plan::report(uint64_t least, uint64_t furthest) {
+bool Plan::report(uint64_t least, uint64_t furthest, uint64_t kept) {
   least_ = reports_ == 0 ? least : std::min(least_, least);
   furthest_ = reports_ == 0 ? furthest : std::max(furthest_, furthest);
+  kept_ = reports_ == 0 ? kept : std::max(kept_, kept);
   return ++reports_ == children_ + 1;
 }
 

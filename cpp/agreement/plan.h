@@ -48,10 +48,11 @@ class Plan {
 
   void freeze() { phase_ = Phase::frozen; }
   // Takes the progress of this rank or of a child's subtree. Returns true once all have reported.
-  // least() and furthest() then have the range.
-  bool report(uint64_t least, uint64_t furthest);
+  // least() and furthest() then have the range, and kept() is as in FrozenMessage.
+  bool report(uint64_t least, uint64_t furthest, uint64_t kept);
   uint64_t least() const { return least_; }
   uint64_t furthest() const { return furthest_; }
+  uint64_t kept() const { return kept_; }
 
   // Whether the decisions from `least` to `furthest` (excluded) name an operation twice. Ranks are
   // never so far apart: the next run of an operation begins only when all ranks have begun this
@@ -87,6 +88,7 @@ class Plan {
   std::size_t reports_ = 0;
   uint64_t least_ = 0;
   uint64_t furthest_ = 0;
+  uint64_t kept_ = 0;
 };
 
 }  // namespace rdmacoll

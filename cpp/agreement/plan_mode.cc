@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "operation/can_run_again.h"
 
 namespace rdmacoll {
 namespace {
@@ -101,8 +102,19 @@ void PlanMode::submit(const OperationRef& operation) {
     if (is_unplanned(*operation)) freeze();
     return;
   }
+  if (operation->request.kind == Kind::join) {
+    join_waits_ = true;
+    return announce_join();
+  }
   catch_up_.announced(key_of(*operation));
   parts_.undecided.announce(operation);
+}
+
+// A rank joins after it has announced all its operations.
+void PlanMode::announce_join() {
+  if (!join_waits_ || !is_in_log() || !to_replay_.empty()) return;
+  join_waits_ = false;
+  parts_.undecided.announce_join();
 }
 
 const Agreed* PlanMode::take_planned(Operation& operation) {
@@ -152,7 +164,21 @@ void PlanMode::freeze(SetRank except) {
   if (!is_active() || !parts_.now.departed.ok()) return;
   plan_.freeze();
   parts_.tree.post_around(FreezeMessage{plan_.era()}, except);
-  report(parts_.log.accepted(), parts_.log.accepted());
+  const uint64_t accepted = parts_.log.accepted();
+  report(accepted, accepted, std::min(kept(), accepted));
+}
+
+// From the decision of this sequence on, the operations of all that this rank has taken can run
+// again.
+uint64_t PlanMode::kept() const {
+  uint64_t kept = parts_.host.kept();
+  for (const Decided& decided : parts_.queue.decided()) {
+    const bool is_kept = std::ranges::all_of(decided.operations, [](const OperationRef& operation) {
+      return can_run_again(*operation);
+    });
+    if (!is_kept) kept = std::max(kept, decided.sequence + 1);
+  }
+  return kept;
 }
 
 void PlanMode::handle(SetRank sender, FreezeMessage& message) {
@@ -165,16 +191,16 @@ void PlanMode::handle(SetRank sender, FrozenMessage& message) {
     parts_.host.broken_protocol(sender, "a report about a plan that it cannot know");
     return;
   }
-  report(message.least, message.furthest);
+  report(message.least, message.furthest, message.kept);
 }
 
-void PlanMode::report(uint64_t least, uint64_t furthest) {
-  if (!plan_.report(least, furthest)) return;
+void PlanMode::report(uint64_t least, uint64_t furthest, uint64_t kept) {
+  if (!plan_.report(least, furthest, kept)) return;
   if (!parts_.tree.is_root()) {
-    parts_.tree.post_up(FrozenMessage{plan_.era(), plan_.least(), plan_.furthest()});
+    parts_.tree.post_up(FrozenMessage{plan_.era(), plan_.least(), plan_.furthest(), plan_.kept()});
     return;
   }
-  const ResumeMessage message{plan_.era() + 1, plan_.least(), plan_.furthest()};
+  const ResumeMessage message{plan_.era() + 1, plan_.least(), plan_.furthest(), plan_.kept()};
   parts_.tree.post_down(message);
   resume(message);
 }
@@ -185,8 +211,8 @@ void PlanMode::handle(SetRank, ResumeMessage& message) {
 }
 
 // Leaves the plan. Each rank announces its operations again: those of decisions that not all ranks
-// have started, and all undecided ones. The former are decided already. Their readiness is gathered
-// so that a missing rank is named.
+// have started, and all undecided ones. The former are decided already, unless they run for
+// nothing. Their readiness is gathered so that a missing rank is named.
 void PlanMode::resume(const ResumeMessage& message) {
   plan_.resume(message.era);
   recurrence_.plan_ended(plan_.period(), message.furthest - plan_.start());
@@ -196,10 +222,12 @@ void PlanMode::resume(const ResumeMessage& message) {
     parts_.log.look_again();
     drift_.forget();
   }
-  expect_all(message.least, message.furthest);
+  expect_all(message);
   parts_.log.go_on();
   for (const auto& [key, operation] : parts_.undecided.all()) catch_up_.announced(key);
   parts_.undecided.announce_all();
+  join_waits_ = true;
+  announce_join();
   end_caught_up();
   parts_.queue.gather();
 }

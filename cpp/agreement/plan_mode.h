@@ -38,7 +38,7 @@ namespace rdmacoll {
 struct PlanTotals {
   uint64_t begun = 0, left = 0;
   uint64_t caught_up = 0;  // decisions of ended plans that some ranks had to catch up with
-  uint64_t replayed = 0;   // decisions among these that were replayed with other rows
+  uint64_t replayed = 0;   // decisions among these whose operations were decided again
 };
 
 class PlanMode {
@@ -107,16 +107,19 @@ class PlanMode {
   bool is_unplanned(const Operation& operation) const {
     return !plan_.fits(operation) || parts_.names.has_new(operation);
   }
+  void announce_join();
   void begin(const PlanMessage& message);
   std::vector<uint64_t> timed_bytes(const PlanMessage& message) const;
   void started(uint64_t sequence, const Operation& first);
   bool is_stuck(bool has_room) const;
   void freeze(SetRank except = {});
-  void report(uint64_t least, uint64_t furthest);
+  uint64_t kept() const;
+  void report(uint64_t least, uint64_t furthest, uint64_t kept);
   void resume(const ResumeMessage& message);
 
   // After the plan: plan_mode_end.cc.
-  void expect_all(uint64_t least, uint64_t furthest);
+  void expect_all(const ResumeMessage& message);
+  void run_for_nothing(const Agreed& agreed, bool is_started);
   void unit_caught_up(const UnitKey& key);
   void caught_up(uint64_t sequence);
   void replay(uint64_t sequence);
@@ -142,6 +145,7 @@ class PlanMode {
   std::set<UnitKey> unanswered_;
   std::vector<OperationRef> held_;  // have ended, but not all ranks have caught up
   std::set<UnitKey> to_replay_;     // run with a discarded result, and need another decision
+  bool join_waits_ = false;         // this rank has to announce its join, if it has one
   uint64_t caught_up_ = 0;
   uint64_t replayed_ = 0;
 };

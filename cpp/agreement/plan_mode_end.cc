@@ -8,22 +8,40 @@ namespace rdmacoll {
 
 // ---- decisions that only some ranks have started ----
 
-void PlanMode::expect_all(uint64_t least, uint64_t furthest) {
+void PlanMode::expect_all(const ResumeMessage& message) {
   const uint64_t mine = parts_.log.accepted();
-  for (uint64_t sequence = least; sequence < furthest; ++sequence) {
+  for (uint64_t sequence = message.least; sequence < message.furthest; ++sequence) {
     const Agreed& agreed = plan_.decision(sequence);
-    catch_up_.expect(agreed, sequence < mine);
     ++caught_up_;
     if (sequence >= mine) {
       parts_.queue.accept(agreed.decision);
       parts_.queue.add(agreed);
+    }
+    if (sequence >= message.kept) {
+      run_for_nothing(agreed, sequence < mine);
       continue;
     }
+    catch_up_.expect(agreed, sequence < mine);
+    if (sequence >= mine) continue;
     for (const DecisionUnit& unit : agreed.decision.units) {
       const SetWorld& world = parts_.world;
       ReadyRecord record{unit.descriptor, unit.iteration, world.rank(), parts_.tree.is_leaf(), {}};
       if (!agreed.own_rows.empty()) record.rows.emplace_back(world.rank(), agreed.own_rows);
       parts_.undecided.announce(record);
+    }
+  }
+}
+
+// Ranks that have started the decision finish it. The other ranks take part with zeros. The log
+// decides its operations again, from the callers' inputs and one by one. So a caller may wait for
+// one of them, or for any other operation, before it submits the next one.
+void PlanMode::run_for_nothing(const Agreed& agreed, bool is_started) {
+  ++replayed_;
+  for (std::size_t i = 0; i < agreed.keys.size() && parts_.now.goes_on(); ++i) {
+    if (is_started) {
+      to_replay_.insert(agreed.keys[i]);
+    } else {
+      parts_.queue.add_placeholder(agreed, i);
     }
   }
 }
@@ -140,6 +158,7 @@ bool PlanMode::settle(OperationRef& operation, Status& status) {
     to_replay_.erase(key_of(*operation));
     if (now.departed.ok() && !now.leaving) {
       submit(operation);
+      announce_join();
       return false;
     }
     status = now.leaving

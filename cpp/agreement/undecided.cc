@@ -26,7 +26,6 @@ OperationRef Undecided::take(const UnitKey& key) {
 
 void Undecided::announce(const OperationRef& operation) {
   const Request& request = operation->request;
-  if (request.kind == Kind::join) return announce_join(*operation);
   const SetWorld& world = parts_.world;
   ReadyRecord record{parts_.table.refer(operation->descriptor),
                      request.iteration,
@@ -50,9 +49,11 @@ void Undecided::announce(const ReadyRecord& record) {
                               "a message that contradicts what this rank has announced");
 }
 
-void Undecided::announce_join(const Operation& join) {
+void Undecided::announce_join() {
+  const auto join = all_.find(join_key());
+  if (join == all_.end()) return;
   ReadyRecord record;
-  record.iteration = join.next_number;
+  record.iteration = join->second->next_number;
   record.origin = parts_.world.rank();
   record.joins = true;
   announce(record);
@@ -62,8 +63,6 @@ void Undecided::announce_all() {
   for (const auto& [key, operation] : all_) {
     if (key != join_key()) announce(operation);
   }
-  const auto join = all_.find(join_key());
-  if (join != all_.end()) announce_join(*join->second);
 }
 
 }  // namespace rdmacoll

@@ -43,15 +43,13 @@ class Undecided {
   OperationRef take(const UnitKey& key);     // null if there is none
   bool is_on_gpu(const UnitKey& key) const;  // has tensors on a GPU
 
-  // Adds the operation, or the join, to the readiness of this rank.
+  // Adds the operation to the readiness of this rank.
   void announce(const OperationRef& operation);
   void announce(const ReadyRecord& record);
-  // Adds all operations, and then the join if this rank has joined.
-  void announce_all();
+  void announce_all();   // without the join
+  void announce_join();  // if this rank has joined
 
  private:
-  void announce_join(const Operation& join);
-
   const Parts parts_;
   Operations all_;
 };

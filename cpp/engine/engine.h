@@ -262,7 +262,7 @@ class Engine final : public Sink, private SetHost {
   std::set<JobRank> goodbyes_to_answer_;
   // while this rank leaves: peers that may still need its data
   std::set<JobRank> goodbyes_unanswered_;
-  std::set<JobRank> silent_;            // peers that no longer access memory of this process
+  std::set<JobRank> silent_;  // peers that no longer access memory of this process
   // Peers whose world has failed by a fault of this rank while it leaves, with the failure.
   std::map<JobRank, Status> ended_by_leaving_;
 

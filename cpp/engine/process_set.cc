@@ -5,6 +5,7 @@
 
 #include "base/small_range.h"
 #include "base/text.h"
+#include "operation/can_run_again.h"
 #include "operation/placeholder.h"
 
 namespace rdmacoll {
@@ -280,6 +281,14 @@ void ProcessSet::end_join(const OperationRef& join, const AllJoinedMessage& mess
   join->results.push_back(std::move(result));
   host_.set_next_number(number_, message.next_number);
   end(join, {});
+}
+
+uint64_t ProcessSet::kept() const {
+  uint64_t kept = 0;
+  executor_.each_operation(lanes_, [&](uint64_t sequence, const Operation& operation) {
+    if (!can_run_again(operation)) kept = std::max(kept, sequence + 1);
+  });
+  return kept;
 }
 
 void ProcessSet::segments_are_short(uint64_t segment_bytes) {

@@ -105,6 +105,7 @@ class ProcessSet final : private AgreementHost {
   void broken_protocol(SetRank sender, const std::string& what) override;
   bool begin(const OperationRef& placeholder) override;
   void end_join(const OperationRef& join, const AllJoinedMessage& message) override;
+  uint64_t kept() const override;
   void segments_are_short(uint64_t segment_bytes) override;
 
   bool decide();

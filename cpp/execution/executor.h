@@ -112,6 +112,17 @@ class Executor final : public ComputeSink {
   bool idle(const Lanes& lanes) const { return !runs_before(lanes, UINT64_MAX); }
   bool needs(JobRank peer) const;  // a step with this peer is not done
   bool runs_before(const Lanes& lanes, uint64_t sequence) const;
+  // Visits the operations of these lanes that are not done, with the sequence of their batch.
+  template <typename Visit>
+  void each_operation(const Lanes& lanes, Visit visit) const {
+    for (std::size_t lane = lanes.first; lane < lanes.first + lanes.count; ++lane) {
+      const Slot& slot = slots_[lane];
+      if (!slot.busy) continue;
+      for (const OperationRef& operation : slot.batch.operations) {
+        visit(slot.batch.sequence, *operation);
+      }
+    }
+  }
   // The number of peers that have delivered all their data to a segment that still waits for
   // others. The maximum over the batches in flight.
   int peers_waiting() const;

@@ -127,6 +127,35 @@ assert rdmacoll.metrics()["plans"] > 2
 @pytest.mark.parametrize("elements", [10, 300_000])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_rank_may_wait_for_another_operation_before_the_next_of_the_plan(ranks, elements):
-    body = AHEAD_OF_A_PLAN.format(elements=elements, others=3)
+    body = AHEAD_OF_A_PLAN.format(elements=elements, others=9)
     env = {"RDMACOLL_STALL_ERROR_S": "5", "RDMACOLL_TUNE": "off"}  # plans begin after trials
+    assert [entry["error"] for entry in run(program(body), ranks, env=env).succeeded()] == [None] * ranks
+
+
+# Rank `late` waits for each of the sums, in the reverse order, before it submits the next one. The
+# other ranks submit all of them first, by a plan whose decisions are about several sums.
+WAITS_WITHIN_A_BATCH = """
+names = [f"x{{number}}" for number in range(24)]
+
+def start(name, step):
+    return engine.allreduce_async(np.full({elements}, float(me + step)), op=rdmacoll.Sum, name=name)
+
+def ends_well(pending, step):
+    return pending.wait()[-1] == sum(member + step for member in range(size))
+
+for late in [*range(size), 0]:
+    for step in range(60):
+        assert all(ends_well(one, step) for one in [start(name, step) for name in names])
+    if me == late:
+        assert all(ends_well(start(name, 7), 7) for name in reversed(names))
+    else:
+        assert all(ends_well(one, 7) for one in [start(name, 7) for name in names])
+assert rdmacoll.metrics()["plans"] > 2
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rank_may_wait_for_one_sum_of_a_planned_batch_before_another(ranks):
+    body = WAITS_WITHIN_A_BATCH.format(elements=10)
+    env = {"RDMACOLL_STALL_ERROR_S": "5", "RDMACOLL_TUNE": "off"}
     assert [entry["error"] for entry in run(program(body), ranks, env=env).succeeded()] == [None] * ranks

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "operation/can_run_again.h"
 #include "set_worlds.h"
 
 namespace rdmacoll {
@@ -231,9 +232,10 @@ void AgreeingRank::run(Decided decided) {
       continue;
     }
     places.emplace_back(found->second.place);
-    // Only rows that differ from the plan's are a reason to run an operation again.
+    // A planned decision may run for nothing.
     const bool is_again = found->second.begun++ > 0;
-    EXPECT_TRUE(!is_again || row_of(operation->request.kind).first_may_differ)
+    const bool was_planned = std::exchange(found->second.is_planned, decided.is_planned);
+    EXPECT_TRUE(!is_again || (was_planned && can_run_again(*operation)))
         << "rank " << world_.rank() << " runs an operation twice";
   }
   witness_.begins(world_.rank(), decided, std::move(places));
@@ -271,6 +273,18 @@ void AgreeingRank::end(const OperationRef& operation, const Status& status) {
   ASSERT_NE(found, flying_.end()) << operation->label() << " ends twice at rank " << world_.rank();
   witness_.ends(world_.rank(), *operation, found->second.place, status);
   flying_.erase(found);
+}
+
+uint64_t AgreeingRank::kept() const {
+  uint64_t kept = 0;
+  for (const auto& [sequence, decided] : running_) {
+    if (!std::ranges::all_of(decided.operations, [](const OperationRef& operation) {
+          return can_run_again(*operation);
+        })) {
+      kept = std::max(kept, sequence + 1);
+    }
+  }
+  return kept;
 }
 
 void AgreeingRank::end_join(const OperationRef& join, const AllJoinedMessage& message) {

@@ -137,6 +137,7 @@ class AgreeingRank final : private AgreementHost {
   struct Flying {
     Place place;
     int begun = 0;
+    bool is_planned = false;  // the last decision of it that has begun
   };
 
   // Each reading adds another part of a microsecond, so sums of a plan seem to change their times.
@@ -148,6 +149,7 @@ class AgreeingRank final : private AgreementHost {
   bool begin(const OperationRef& placeholder) override;
   void end(const OperationRef& operation, const Status& status) override;
   void end_join(const OperationRef& join, const AllJoinedMessage& message) override;
+  uint64_t kept() const override;
   void segments_are_short(uint64_t) override {}
 
   bool has_more() const {

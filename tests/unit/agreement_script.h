@@ -27,6 +27,12 @@ struct AgreementScript {
     std::vector<int> steps;  // by rank; unequal only if the phase ends with a join
     bool joins = false;
     bool is_reordered = false;  // each rank submits in an order of its own
+
+    bool may_have_batches() const {
+      return std::count_if(operations.begin(), operations.end(), [](const Request& request) {
+               return request.kind == Kind::allreduce;
+             }) > 1;
+    }
   };
 
   uint64_t seed = 0;
@@ -40,6 +46,7 @@ struct AgreementScript {
   bool looks_again = false;  // the root ends plans, as Drift says
   int slow = -1;             // a rank whose messages take longer
   int narrow = -1;           // a rank with a window of 1 in reordered phases
+  bool in_place = false;     // sums write over their inputs
   std::vector<Phase> phases;
   Deviation deviation = Deviation::none;
   int deviating = 0;  // the rank
@@ -76,6 +83,8 @@ class ScriptDraw {
     if (script_.looks_again) lengthen(60);
     // The other ranks submit all operations of a step, so no order of one rank can block it.
     script_.narrow = one_in(2) ? below(script_.ranks) : -1;
+    script_.in_place = script_.seed % 2 == 0;
+    if (script_.in_place) work_in_place();
     return script_;
   }
 
@@ -114,6 +123,15 @@ class ScriptDraw {
     script_.phases.push_back(std::move(phase));
   }
 
+  // A rank that waits for one sum of a batch before it submits another needs inputs that are kept.
+  void work_in_place() {
+    for (AgreementScript::Phase& phase : script_.phases) {
+      if (phase.is_reordered && phase.may_have_batches()) script_.narrow = -1;
+      for (Request& request : phase.operations) {
+        for (TensorRef& tensor : request.tensors) tensor.input = tensor.output = &memory_;
+      }
+    }
+  }
   void lengthen(int steps) {
     for (AgreementScript::Phase& phase : script_.phases) {
       for (int& own : phase.steps) own += steps;
@@ -154,6 +172,7 @@ class ScriptDraw {
     if (script_.deviation == Deviation::late && has_join) script_.deviation = Deviation::shape;
   }
 
+  static inline std::byte memory_{};  // never read nor written
   std::mt19937_64 random_;
   AgreementScript script_;
 };

@@ -48,5 +48,12 @@ TEST(AgreementOfRanks, gives_a_verdict_to_its_own_operation) {
   run(32522, totals);
 }
 
+// A rank waits for one sum of a planned batch before it submits the other one. The other ranks have
+// started the batch by the plan, with a sum of the next step.
+TEST(AgreementOfRanks, lets_a_rank_wait_within_a_planned_batch) {
+  Totals totals;
+  run(63517, totals);
+}
+
 }  // namespace
 }  // namespace rdmacoll

@@ -142,7 +142,7 @@ TEST_F(GateOfRankOne, refuses_a_plan_and_its_end_at_another_place) {
   is_refused([](PlanMessage& one) { one.decisions[0].units[0].numbered = true; });
   ASSERT_TRUE(plan_.begin(message));
   plan_.freeze();
-  EXPECT_FALSE(plan_.report(0, 0));
+  EXPECT_FALSE(plan_.report(0, 0, 0));
   refuses<ResumeMessage>(0, {2, 0, 1},
                          [](ResumeMessage& one) { one.furthest = uint64_t{1} << 60; });
   refuses<ResumeMessage>(0, {2, 0, 1}, [](ResumeMessage& one) { one.furthest = 2; });

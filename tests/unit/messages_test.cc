@@ -41,8 +41,8 @@ static_assert(fields_of<PlannedUnit>() == 3);
 static_assert(fields_of<PlannedDecision>() == 4);
 static_assert(fields_of<PlanMessage>() == 4);
 static_assert(fields_of<FreezeMessage>() == 1);
-static_assert(fields_of<FrozenMessage>() == 3);
-static_assert(fields_of<ResumeMessage>() == 3);
+static_assert(fields_of<FrozenMessage>() == 4);
+static_assert(fields_of<ResumeMessage>() == 4);
 static_assert(fields_of<CaughtUpMessage>() == 1);
 static_assert(fields_of<ReplayMessage>() == 1);
 static_assert(fields_of<PlaceMessage>() == 2);
@@ -78,8 +78,8 @@ std::vector<Message> examples() {
                   12,
                   {{{named::ring, 64, true}, {{7, false, 5}, {8, true, 0}}, {{1, 2}, {}, {3}}, 3}}},
       FreezeMessage{3},
-      FrozenMessage{3, 901, 905},
-      ResumeMessage{4, 901, 905},
+      FrozenMessage{3, 901, 905, 903},
+      ResumeMessage{4, 901, 905, 903},
       CaughtUpMessage{904},
       FragmentMessage{true, "the end"},
       FarewellMessage{},

@@ -259,11 +259,13 @@ class Mutator {
     number("era", message.era);
     number("least", message.least);
     number("furthest", message.furthest);
+    number("kept", message.kept);
   }
   void visit(ResumeMessage& message) {
     number("era", message.era);
     number("least", message.least);
     number("furthest", message.furthest);
+    number("kept", message.kept);
   }
   void visit(CaughtUpMessage& message) { number("sequence", message.sequence); }
   void visit(ReplayMessage& message) { number("sequence", message.sequence); }

@@ -82,6 +82,8 @@ class OneAgreement final : private AgreementHost {
   SetRank blamed() const { return blamed_; }
   Agreement& agreement() { return agreement_; }
   Situation& situation() { return situation_; }
+  // This rank's operations before this decision have lost their inputs.
+  void lose_inputs(uint64_t before) { kept_ = before; }
 
  private:
   Nanoseconds time() const override { return situation_.turned_at + computed_; }
@@ -92,6 +94,7 @@ class OneAgreement final : private AgreementHost {
     ended_.emplace(operation, status);
   }
   void end_join(const OperationRef& join, const AllJoinedMessage&) override { end(join, {}); }
+  uint64_t kept() const override { return kept_; }
   void segments_are_short(uint64_t) override {}
 
   void begin_decided() {
@@ -107,6 +110,7 @@ class OneAgreement final : private AgreementHost {
   std::vector<Decided> begun_;
   std::map<OperationRef, Status> ended_;
   SetRank blamed_;
+  uint64_t kept_ = 0;
   Agreement agreement_;
 };
 

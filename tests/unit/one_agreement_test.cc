@@ -12,6 +12,7 @@
 namespace rdmacoll {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
@@ -213,6 +214,98 @@ TEST(OneAgreement, of_the_root_leaves_a_plan_whose_sums_take_another_time_and_tr
   ASSERT_NE(last, nullptr);
   EXPECT_TRUE(last->is_planned);
   EXPECT_NE(last->movement.algorithm, root.begun().front().movement.algorithm);
+}
+
+// Rank 1 of 2 in a plan of one batch: the sums x and y.
+class PlannedBatch : public testing::Test {
+ protected:
+  PlannedBatch() {
+    EXPECT_EQ(rank_.hear(0, InternMessage{1, x_->descriptor}), "");
+    EXPECT_EQ(rank_.hear(0, InternMessage{2, y_->descriptor}), "");
+    EXPECT_EQ(
+        rank_.hear(0, PlanMessage{1, 0, -1, {{{named::direct, 4096}, {{1, false}, {2, false}}}}}),
+        "");
+  }
+  void leave_the_plan(uint64_t kept) {
+    EXPECT_EQ(rank_.hear(0, FreezeMessage{1}), "");
+    EXPECT_EQ(rank_.hear(0, ResumeMessage{2, 0, 1, kept}), "");
+    rank_.turn();
+  }
+  // The names of what this rank has announced since the plan.
+  std::vector<std::string> announced() const {
+    std::vector<std::string> names;
+    for (const ReadyMessage& message : rank_.sent<ReadyMessage>(0)) {
+      for (const ReadyRecord& record : message.records) {
+        names.push_back(record.joins ? "join" : record.descriptor.id == 1 ? "x" : "y");
+      }
+    }
+    return names;
+  }
+  // The operation has moved its data. Returns whether it has ended with that.
+  bool has_run(OperationRef operation) {
+    Status status;
+    return rank_.agreement().settle(operation, status);
+  }
+
+  OneAgreement rank_{1, 2};
+  const OperationRef x_ = OneAgreement::sum("x"), y_ = OneAgreement::sum("y");
+};
+
+TEST_F(PlannedBatch, takes_zeros_of_a_rank_whose_caller_waits_for_one_sum_before_the_other) {
+  rank_.submit(x_);
+  rank_.turn();
+  EXPECT_THAT(rank_.begun(), IsEmpty());
+  leave_the_plan(0);
+  ASSERT_THAT(rank_.begun(), SizeIs(1));
+  for (const OperationRef& operation : rank_.begun()[0].operations) {
+    EXPECT_TRUE(operation->is_placeholder);
+    EXPECT_TRUE(has_run(operation));
+  }
+  EXPECT_THAT(announced(), ElementsAre("x"));
+  EXPECT_EQ(rank_.hear(0, Decision{1, {named::direct, 4096}, {{{1, ""}, 0}}}), "");
+  rank_.turn();
+  ASSERT_THAT(rank_.begun(), SizeIs(2));
+  EXPECT_EQ(rank_.begun()[1].operations, std::vector{x_});
+  EXPECT_TRUE(has_run(x_));
+}
+
+TEST_F(PlannedBatch, waits_for_both_sums_where_a_rank_has_lost_its_inputs) {
+  rank_.submit(x_);
+  leave_the_plan(1);
+  EXPECT_THAT(rank_.begun(), IsEmpty());
+  rank_.submit(y_);
+  rank_.turn();
+  ASSERT_THAT(rank_.begun(), SizeIs(1));
+  EXPECT_FALSE(has_run(x_)) << "other ranks may not have submitted it";
+}
+
+TEST_F(PlannedBatch, is_decided_again_on_a_rank_that_has_started_it) {
+  rank_.submit(x_);
+  rank_.submit(y_);
+  rank_.turn();
+  ASSERT_THAT(rank_.begun(), SizeIs(1));
+  EXPECT_EQ(rank_.hear(0, FreezeMessage{1}), "");
+  EXPECT_FALSE(has_run(x_)) << "another rank may have given zeros";
+  const auto join = std::make_shared<Operation>(Request{{.kind = Kind::join}, 0, kJoinIteration});
+  rank_.submit(join);
+  EXPECT_EQ(rank_.hear(0, ResumeMessage{2, 0, 1, 0}), "");
+  rank_.turn();
+  EXPECT_THAT(announced(), ElementsAre("x")) << "the join comes after all operations";
+  EXPECT_FALSE(has_run(y_));
+  rank_.turn();
+  EXPECT_THAT(announced(), ElementsAre("x", "y", "join"));
+  EXPECT_EQ(rank_.end_of(x_), nullptr);
+}
+
+TEST_F(PlannedBatch, is_kept_while_sums_do_not_write_over_their_inputs) {
+  rank_.submit(x_);
+  rank_.submit(y_);
+  rank_.turn();
+  rank_.lose_inputs(1);
+  EXPECT_EQ(rank_.hear(0, FreezeMessage{1}), "");
+  ASSERT_THAT(rank_.sent<FrozenMessage>(0), SizeIs(1));
+  EXPECT_EQ(rank_.sent<FrozenMessage>(0)[0].furthest, 1u);
+  EXPECT_EQ(rank_.sent<FrozenMessage>(0)[0].kept, 1u);
 }
 
 }  // namespace

@@ -252,9 +252,9 @@ TEST_F(Plans, end_once_this_rank_and_all_children_have_reported) {
   Plan mode(world, table_);
   ASSERT_TRUE(mode.begin(plan(recurrence)));
   mode.freeze();
-  EXPECT_FALSE(mode.report(7, 7));
-  EXPECT_FALSE(mode.report(6, 9));
-  EXPECT_TRUE(mode.report(8, 8));
+  EXPECT_FALSE(mode.report(7, 7, 5));
+  EXPECT_FALSE(mode.report(6, 9, 8));
+  EXPECT_TRUE(mode.report(8, 8, 0));
   EXPECT_EQ(mode.least(), 6u);
   EXPECT_EQ(mode.furthest(), 9u);
   mode.resume(2);
