@@ -24,6 +24,7 @@ from rdmacoll._world import places, world
 from rdmacoll.engine.errors import ConfigError, RankFailedError, error_from
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._sessions import set_value
+from rdmacoll.optimizer import with_inner
 from rdmacoll.optimizer.accumulation import restart_all
 
 # Horovod's error of a failed collective.
@@ -223,8 +224,23 @@ class TensorFlowKerasState(_VariablesState):
 
     def variables(self) -> list[Any]:
         """The variables of the model and of its optimizer."""
-        found = getattr(self.optimizer, "variables", [])
-        return [*self.model.variables, *(found() if callable(found) else found)]
+        of_optimizer = getattr(self.optimizer, "variables", [])
+        found = [*self.model.variables, *(of_optimizer() if callable(of_optimizer) else of_optimizer)]
+        for one in _beside_list(self.optimizer):
+            if not any(one is other for other in found):
+                found.append(one)
+        return found
+
+
+def _beside_list(optimizer: Any) -> list[Any]:
+    """Variables that an optimizer of Keras 2 has beside its list: learning rates, other numbers, and the
+    scale of losses."""
+    found: list[Any] = []
+    for part in with_inner(optimizer):
+        found += [getattr(part, name, None) for name in ("_learning_rate", "_current_learning_rate")]
+        found += getattr(part, "_hyper", {}).values()
+        found += getattr(getattr(part, "_loss_scale", None), "_weights", {}).values()
+    return [one for one in found if hasattr(one, "assign")]
 
 
 def _make_variables(optimizer: Any, weights: list[Any]) -> None:

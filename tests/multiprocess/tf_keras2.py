@@ -205,6 +205,29 @@ def check_a_graph_of_tensorflow_1_is_for_legacy_optimizers() -> None:
         rdmacoll.DistributedOptimizer(keras.optimizers.legacy.SGD(0.1))
 
 
+def check_elastic_states_have_the_learning_rate() -> None:
+    """Keras 2 has it beside the optimizer's list. A callback may have changed it before a rank comes."""
+    kinds = keras.optimizers.SGD, keras.optimizers.legacy.SGD
+    scaled = [
+        lambda rate: keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(rate), initial_scale=8)
+    ]
+    for kind in (*kinds, *scaled):
+        model = network()
+        model.compile(rdmacoll.DistributedOptimizer(kind(0.5)), "mse")
+        state = rdmacoll.keras.elastic.KerasState(model)
+        rate = model.optimizer.learning_rate
+        rate.assign(0.25 + RANK)
+        state.sync()
+        assert rate.numpy() == 0.25
+        rate.assign(0.125)
+        scale = getattr(model.optimizer, "_loss_scale", None)
+        if kind in scaled:
+            scale._current_loss_scale.assign(2.0)
+        state.restore()
+        assert rate.numpy() == 0.25
+        assert kind not in scaled or scale().numpy() == 8.0
+
+
 def check_files_hold_the_plain_optimizer() -> None:
     for make in (keras.optimizers.Adam, keras.optimizers.legacy.Adam):
         plain, ours = make(0.125), rdmacoll.DistributedOptimizer(make(0.125))
