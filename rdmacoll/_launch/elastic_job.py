@@ -112,6 +112,9 @@ class ElasticJob(Job):
         world = self._members.next_world(now, self._options.start_timeout_s)
         if world is not None:
             self._begin(world)
+        for worker in self._members.unreachable():
+            self._note_loss(f"worker {worker.number} ({worker.host}) is ended: others cannot reach it.")
+            self._end_worker(worker.number)
         why = "the job ends" if self._members.is_finishing else "its host has no slot for it"
         for worker in self._members.to_dismiss(now):
             say(f"worker {worker.number} ({worker.host}) is sent away: {why}.")
@@ -178,8 +181,14 @@ class ElasticJob(Job):
             return
         if frame.kind == agent.INIT and was_alive:
             facts = json.loads(frame.payload)
-            port, lost, has_state = int(facts["port"]), int(facts["lost"]), bool(facts["has_state"])
-            self._members.ask(frame.rank, port, time.monotonic(), lost=lost, has_state=has_state)
+            self._members.ask(
+                frame.rank,
+                int(facts["port"]),
+                time.monotonic(),
+                lost=int(facts["lost"]),
+                unmet=[int(rank) for rank in facts["unmet"]],
+                has_state=bool(facts["has_state"]),
+            )
         elif frame.kind == agent.EXIT and was_alive:
             self._note_end(self._ended[frame.rank])
 

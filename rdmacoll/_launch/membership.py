@@ -51,6 +51,7 @@ class Worker:
     asked_at: float | None = None
     port: int = 0  # free on its host, when it asked
     lost_at: float | None = None  # when another worker said that it has lost this one
+    unmet: Sequence[int] = ()  # ranks of its world that it could not meet
     has_state: bool = False  # beyond the first values of the job
     is_alive: bool = True
     told_to_go_at: float = _NEVER
@@ -85,6 +86,7 @@ class Membership:
         self._lost_hosts: dict[str, float] = {}  # when they may be used again
         self._may_grow = may_grow
         self._short_since = now  # since when there is no world, and too few workers for one
+        self._unreachable: list[Worker] = []
         self._told_world = 0  # the last world that was asked to end
         self._had_state = False  # a worker has told that it has a state
 
@@ -115,13 +117,24 @@ class Membership:
         found = [host for host in self._hosts for _ in range(self._free_slots(host, now))]
         return found[: max(0, left)]
 
-    def ask(self, number: int, port: int, now: float, *, lost: int = -1, has_state: bool = False) -> None:
-        """A worker asks for a place in the next world. lost: the rank of its world that it has lost."""
+    def ask(
+        self,
+        number: int,
+        port: int,
+        now: float,
+        *,
+        lost: int = -1,
+        unmet: Sequence[int] = (),
+        has_state: bool = False,
+    ) -> None:
+        """A worker asks for a place in the next world. lost: the rank of its world that it has lost. unmet:
+        those that it could not meet at the start of that world."""
         worker = self.workers[number]
         worker.asked_at, worker.port, worker.lost_at, worker.has_state = now, port, None, has_state
+        worker.unmet = unmet
         self._had_state = self._had_state or has_state
         for other in self._running():
-            if (other.world, other.rank) == (worker.world, lost) and other.lost_at is None:
+            if other.world == worker.world and other.rank in (lost, *unmet) and other.lost_at is None:
                 other.lost_at = now
 
     def end(self, number: int, *, is_good: bool, now: float) -> None:
@@ -149,6 +162,7 @@ class Membership:
         """The next world, if it can begin now. Its workers are in it then."""
         if self.is_finishing or self._running():
             return None
+        self._cut_off(now)
         waiting = [one for one in self._usable() if one.asked_at is not None][: self.limits.most]
         if self.world and not any(self._holds(one) for one in waiting):
             return None
@@ -171,8 +185,30 @@ class Membership:
         places = placed([(host, sum(one.host == host for one in ranks)) for host in hosts])
         for rank, worker in enumerate(ranks):
             worker.world, worker.rank, worker.asked_at, worker.lost_at = self.world, rank, None, None
+            worker.unmet = ()
         self._short_since = now
         return World(self.world, ranks, places)
+
+    def _cut_off(self, now: float) -> None:
+        """Gives up workers until all others could meet in the last world: first the one that most others
+        could not meet, of two the one with the higher rank. One worker with the state stays."""
+        waiting = {one.rank: one for one in self._usable() if one.asked_at is not None and one.world}
+        waiting = {rank: one for rank, one in waiting.items() if one.world == self.world}
+        apart = {frozenset((rank, other)) for rank, one in waiting.items() for other in one.unmet}
+        apart = {pair for pair in apart if pair <= waiting.keys()}
+        while apart:
+            holders = [rank for rank, one in waiting.items() if self._holds(one)]
+            counts = Counter(rank for pair in apart for rank in pair if holders != [rank])
+            rank = max(counts, key=lambda one: (counts[one], one))
+            apart = {pair for pair in apart if rank not in pair}
+            worker = waiting.pop(rank)
+            self.end(worker.number, is_good=False, now=now)
+            self._unreachable.append(worker)
+
+    def unreachable(self) -> list[Worker]:
+        """Workers that others could not meet, and that are to be ended. Each is named once."""
+        found, self._unreachable = self._unreachable, []
+        return found
 
     def world_to_end(self, now: float) -> int:
         """The number of the running world, if its workers are to form another one: since others wait, since

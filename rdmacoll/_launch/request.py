@@ -60,7 +60,8 @@ def job_options(given: Mapping[str, Any], command: Sequence[str], environ: Mappi
     if timeout_s is not None:
         variables["RDMACOLL_START_TIMEOUT_S"] = str(timeout_s)
     if elastic:
-        variables = {"HOROVOD_ELASTIC": "1", "RDMACOLL_START_TIMEOUT_S": _WORLD_START_S, **variables}
+        start_s = environ.get("RDMACOLL_START_TIMEOUT_S") or _WORLD_START_S
+        variables = {"HOROVOD_ELASTIC": "1", "RDMACOLL_START_TIMEOUT_S": start_s, **variables}
     if given.get("with_horovod"):
         variables["PYTHONPATH"] = _with_horovod(environ.get("PYTHONPATH", ""))
     for note in notes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ _LOOK_EVERY_S = 0.01
 
 @dataclass
 class _Notes:
-    """The facts that go with the next question: the rank that this process has lost, or -1, and whether it
-    has a state that others can take over."""
+    """The facts that go with the next question: the rank that this process has lost, or -1, ranks that it
+    could not meet at the start of its world, and whether it has a state that others can take over."""
 
     lost: int = -1
+    unmet: Sequence[int] = ()
     has_state: bool = False
 
 
@@ -52,7 +53,7 @@ def take_place(variables: MutableMapping[str, str]) -> None:
     answer = folder / f"place.{number}"
     answer.unlink(missing_ok=True)
     (folder / f"question.{number}").write_text(json.dumps(asdict(_NOTES)))
-    _NOTES.lost = -1
+    _NOTES.lost, _NOTES.unmet = -1, ()
     write_notice(variables, number)
     while (place := _read(answer)) is None:
         time.sleep(_LOOK_EVERY_S)
@@ -70,9 +71,9 @@ def give_up_place(variables: MutableMapping[str, str]) -> None:
             variables.pop(name, None)
 
 
-def blame(rank: int) -> None:
-    """Notes for the launcher that this process has lost a rank of its world."""
-    _NOTES.lost = rank
+def blame(rank: int, unmet: Sequence[int] = ()) -> None:
+    """Notes for the launcher that this process has lost a rank of its world, or could not meet some."""
+    _NOTES.lost, _NOTES.unmet = rank, tuple(unmet)
 
 
 def note_state() -> None:

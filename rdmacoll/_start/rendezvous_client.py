@@ -27,6 +27,7 @@ from rdmacoll.engine.errors import (
     RdmacollError,
     error_from_json,
     error_to_fields,
+    unmet_error,
 )
 
 _NO_LOCK = contextlib.nullcontext()
@@ -222,9 +223,10 @@ class RendezvousClient:
                 raise self._own_error
             self._deadline.report(f"waiting for {root}: {reason}")
             if self._deadline.is_over():
-                raise ConfigError(
+                text = (
                     f"{me} cannot reach {root} {self._deadline.limit_text()}: {reason}. {self._cure(reason)}"
                 )
+                raise unmet_error(text, [0])
         if self._own_error is not None:
             self._link.send({"error": error_to_fields(self._own_error)})
             raise self._own_error
@@ -284,7 +286,8 @@ class RendezvousClient:
             # Rank 0 gives up first, and names the missing ranks.
             if self._deadline.is_over() and self._deadline.grace_is_over():
                 root = self._launch.name_with_address(0)
-                raise ConfigError(f"{root} did not go on with the start {self._deadline.limit_text()}.")
+                text = f"{root} did not go on with the start {self._deadline.limit_text()}."
+                raise unmet_error(text, [0])
         self.free_address()
         return list(self._answer)
 

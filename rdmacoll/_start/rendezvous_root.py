@@ -24,6 +24,7 @@ from rdmacoll.engine.errors import (
     RdmacollError,
     error_from_json,
     error_to_fields,
+    unmet_error,
 )
 
 _TICK_S = 0.25
@@ -78,16 +79,14 @@ class RendezvousRoot:
             other = self._listener.other_secret
             return unreachable + (f"; a process at {other} came with another secret" if other else "")
 
-        def describe() -> str:
-            return f"waiting for {self._launch.missing(set(self._peers))}{remark()}"
-
-        def expire() -> str:
-            return (
-                f"{self._launch.missing(set(self._peers))} did not come to the rendezvous "
-                f"{self._deadline.limit_text()}{remark()}. Are they started, and is the address reachable?"
-            )
-
-        self._wait(lambda: self._is_gathered, describe, expire)
+        self._wait(
+            lambda: self._is_gathered,
+            lambda: f"waiting for {self._late()}{remark()}",
+            lambda: (
+                f"{self._late()} did not come to the rendezvous {self._deadline.limit_text()}{remark()}. "
+                "Are they started, and is the address reachable?"
+            ),
+        )
         with self._changed:
             self._address_check.close()
             if self._shares_port:  # the engine will listen there
@@ -100,18 +99,23 @@ class RendezvousRoot:
             self._answer.clear()
             self._complete_round()
 
-        def late() -> str:
-            with self._changed:
-                here = {rank for rank, peer in self._peers.items() if peer.text is not None}
-            return self._launch.missing(here)
-
         self._wait(
             lambda: bool(self._answer),
-            lambda: f"waiting for {late()}",
-            lambda: f"{late()} did not go on with the start {self._deadline.limit_text()}.",
+            lambda: f"waiting for {self._late()}",
+            lambda: f"{self._late()} did not go on with the start {self._deadline.limit_text()}.",
             watch,
         )
         return list(self._answer)
+
+    def _here(self) -> set[int]:
+        """The ranks that have come, and later those whose text of the round has come."""
+        with self._changed:
+            return {
+                rank for rank, one in self._peers.items() if one.text is not None or not self._is_gathered
+            }
+
+    def _late(self) -> str:
+        return self._launch.missing(self._here())
 
     def _wait(
         self,
@@ -131,7 +135,7 @@ class RendezvousRoot:
                 if self._deadline.is_report_due():
                     self._send_waiting_line(self._deadline.log_now(describe()))
                 if self._deadline.is_over():
-                    raise ConfigError(expire())
+                    raise unmet_error(expire(), set(range(1, self._launch.size)) - self._here())
             except RdmacollError as error:
                 with self._changed:
                     self._end_start(error)
@@ -166,9 +170,7 @@ class RendezvousRoot:
 
     def share_address(self, callers: Callable[[], int]) -> None:
         """Like `BootstrapExchange.share_address`."""
-        if not self._shares_port:
-            return
-        descriptor = callers()
+        descriptor = callers() if self._shares_port else -1
         if descriptor < 0:
             return
         with self._changed:
@@ -189,9 +191,8 @@ class RendezvousRoot:
             peer.close()
         if self._forwarded is not None:
             self._forwarded.close()
-        self._selector.close()
-        self._wake_receiver.close()
-        self._wake_sender.close()
+        for one in (self._selector, self._wake_receiver, self._wake_sender):
+            one.close()
 
     def release_in_child(self) -> None:
         """Closes a forked child's copies of the sockets. Otherwise the address would outlive the parent."""

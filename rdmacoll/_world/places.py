@@ -78,15 +78,16 @@ def started(
     lists: _Named,
 ) -> _Result:
     """The result of `start` with these arguments. If a worker of an elastic job is lost while the world
-    starts, the others start the next one. The launcher limits their number."""
+    starts, or is not met, the others start the next one. The launcher limits their number."""
     _LAST_START[:] = by_hand, process_sets, settings, argv, lists
     while True:
         try:
             return start(by_hand, process_sets, settings, argv, lists)
         except RdmacollError as error:
-            if not is_elastic() or not (isinstance(error, RankFailedError) or is_world_to_end()):
+            unmet = getattr(error, "unmet_ranks", ())
+            if not is_elastic() or not (isinstance(error, RankFailedError) or unmet or is_world_to_end()):
                 raise
-            blame(getattr(error, "rank", -1))
+            elastic_worker.blame(getattr(error, "rank", -1), unmet)
             give_up()
-            text = str(error).rstrip(".")
-            Log().warning(f"{text}. This worker waits for the next world.")
+            end = "" if str(error).endswith((".", "?")) else "."
+            Log().warning(f"{error}{end} This worker waits for the next world.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 # Part of an operation's name, if another thread than the main one trains a model under no name of its own.
@@ -42,6 +42,9 @@ class NotInitializedError(RdmacollError, ValueError):
 
 class ConfigError(RdmacollError, ValueError):
     """A wrong argument, setting or environment. The message names the variable, its value and the range."""
+
+    # Ranks that this one could not meet in time at the start of a world.
+    unmet_ranks: tuple[int, ...] = ()
 
 
 class MismatchError(RdmacollError):
@@ -111,7 +114,16 @@ def _build(kind: str, message: str, detail: Mapping[str, Any]) -> RdmacollError:
         )
         cure = "" if cure in message else cure
         return StalledError(message.rstrip() + cure, tensor=tensor, missing_ranks=missing)
+    if cls is ConfigError and "unmet" in detail:
+        return unmet_error(message, [int(rank) for rank in detail["unmet"]])
     return cls(message)
+
+
+def unmet_error(message: str, ranks: Iterable[int]) -> ConfigError:
+    """The error of a start in which some ranks were not met."""
+    error = ConfigError(message)
+    error.unmet_ranks = tuple(sorted(ranks))
+    return error
 
 
 def error_from_json(text: str) -> RdmacollError:
@@ -139,6 +151,8 @@ def error_to_fields(error: BaseException) -> dict[str, Any]:
         fields.update(rank=error.rank, host=error.host, cause=error.cause)
     if isinstance(error, StalledError):
         fields.update(tensor=error.tensor, ranks=list(error.missing_ranks))
+    if isinstance(error, ConfigError) and error.unmet_ranks:
+        fields.update(unmet=list(error.unmet_ranks))
     return fields
 
 

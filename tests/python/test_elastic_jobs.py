@@ -181,6 +181,24 @@ elastic_worker.take_place = taken
     assert "This worker waits for the next world." in done.stderr
 
 
+def test_a_worker_that_cannot_reach_the_others_is_done_without(tmp_path: Path) -> None:
+    """The launcher reaches it, but its network does not."""
+    first = """
+from rdmacoll._start import elastic_worker
+take = elastic_worker.take_place
+def taken(variables):
+    take(variables)
+    if worker == 1:
+        variables["RDMACOLL_RENDEZVOUS"] = "127.0.0.1:9"
+elastic_worker.take_place = taken
+"""
+    words = ["-np", "3", "--min-np", "2", sys.executable]
+    done = launch(*words, steps(tmp_path, first=first), env={"RDMACOLL_START_TIMEOUT_S": "3"})
+    assert done.returncode == 0, done.stderr
+    assert ends(done.stdout) == ["worker 0 rank 0 of 2 2 30", "worker 2 rank 1 of 2 2 30"]
+    assert "rdmacoll run: worker 1 (localhost) is ended: others cannot reach it." in done.stderr
+
+
 @pytest.mark.slow
 def test_a_worker_that_stops_answering_is_ended(tmp_path: Path) -> None:
     stops = "worker == 1 and step == 10 and os.kill(os.getpid(), signal.SIGSTOP)"

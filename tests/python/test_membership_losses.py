@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from test_membership import TIMEOUT_S, Job
 
 from rdmacoll._launch.membership import LOST_S
@@ -112,3 +113,53 @@ def test_a_worker_that_was_sent_away_and_does_not_go_is_late() -> None:
     assert [worker.number for worker in job.members.late(job.now)] == [0]
     job.end(0)
     assert job.members.late(job.now) == []
+
+
+@pytest.mark.parametrize(
+    ("unmet", "left", "cut"),
+    [
+        ({0: [2], 1: [2], 2: [0]}, [0, 1], [2]),
+        ({0: [1, 2], 1: [0], 2: [0]}, [1, 2], [0]),
+        ({0: [1], 1: [0]}, [0, 2], [1]),
+        ({0: [1, 2], 1: [0, 2], 2: [0, 1]}, [0], [2, 1]),
+        ({0: [], 1: [], 2: []}, [0, 1, 2], []),
+    ],
+)
+def test_workers_that_cannot_meet_are_given_up(
+    unmet: dict[int, list[int]], left: list[int], cut: list[int]
+) -> None:
+    """Their launcher reaches all of them, and they would try the same world for ever."""
+    job = Job("a:1 b:1 c:1")
+    job.begin()
+    for number in range(3):
+        assert job.world() is None
+        job.members.ask(number, 20000, job.now, unmet=unmet.get(number, ()), has_state=True)
+    assert job.ranks() == left
+    assert [worker.number for worker in job.members.unreachable()] == cut
+    assert job.members.unreachable() == []
+    assert job.start() == [], "their slots are lost"
+    for number in cut:
+        job.end(number)
+    job.ask(*left, has_state=True)
+    assert job.ranks() == left
+
+
+def test_the_last_worker_with_the_state_is_not_given_up() -> None:
+    job = Job("a:1", may_grow=True)
+    job.begin()
+    job.set_hosts("a:1 b:1 c:1")
+    job.ask(*job.start())
+    job.ask(0, has_state=True)
+    assert job.ranks() == [0, 1, 2]
+    job.members.ask(0, 20000, job.now, unmet=[1, 2], has_state=True)
+    for number in (1, 2):
+        job.members.ask(number, 20000, job.now, unmet=[0])
+    assert job.ranks() == [0]
+
+
+def test_a_worker_that_could_not_be_met_and_does_not_ask_is_late() -> None:
+    job = Job("a:2", least=1)
+    job.begin()
+    job.members.ask(0, 20000, job.now, unmet=[1])
+    job.now += LOST_S + 1
+    assert [worker.number for worker in job.members.late(job.now)] == [1]
