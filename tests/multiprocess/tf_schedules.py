@@ -39,7 +39,9 @@ def sgd(**options: Any) -> list[Any]:
     return [kind(**options) for kind in kinds]
 
 
-def trained(optimizer: Any, schedule: Any, epochs: int) -> tuple[float, list[float], list[float]]:
+def trained(
+    optimizer: Any, schedule: Any, epochs: int, steps: int = STEPS
+) -> tuple[float, list[float], list[float]]:
     """Returns the weight after a training in which each gradient is 1, the rates of all batches, and the
     rates in the logs."""
     layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
@@ -47,8 +49,8 @@ def trained(optimizer: Any, schedule: Any, epochs: int) -> tuple[float, list[flo
     model.compile(hvd.DistributedOptimizer(optimizer), lambda _, predicted: predicted)
     noted = Noted()
     history = model.fit(
-        np.ones((STEPS, 1), np.float32),
-        np.ones((STEPS, 1), np.float32),
+        np.ones((steps, 1), np.float32),
+        np.ones((steps, 1), np.float32),
         1,
         epochs,
         0,
@@ -103,6 +105,9 @@ def check_the_rate_warms_up_to_the_first_one() -> None:
         close(rates, [*((batches * (SIZE - 1) / 2 + 1) / SIZE), *[1.0] * STEPS])
         close(logs[-1], 1.0)
         close(weight, expected(rates, 1.0, 0.9, corrects=True))
+    # Another `fit` has other steps, as in the next world of an elastic job. New ranks have a new callback.
+    rates = trained(keras.optimizers.SGD(1.0), schedule, 2, 2 * STEPS)[1]
+    close(rates, (np.arange(1, 4 * STEPS + 1) / (2 * STEPS) * (SIZE - 1) / 2 + 1) / SIZE)
 
 
 def check_wrong_arguments_are_refused() -> None:

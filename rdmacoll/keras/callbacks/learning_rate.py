@@ -53,16 +53,16 @@ class LearningRateScheduleCallback(Callback):
         self.end_epoch = end_epoch
         self.staircase = staircase
         self.momentum_correction = momentum_correction
-        self.steps_per_epoch = steps_per_epoch
+        self.steps_per_epoch = self._given_steps = steps_per_epoch
         self.current_epoch = 0
 
     def _implements_train_batch_hooks(self) -> bool:
         return True
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Finds the number of steps. Raises ConfigError if it is unknown."""
+        """Finds the number of steps of this `fit`. Raises ConfigError if it is unknown."""
         super().on_train_begin(logs)
-        if not self.staircase and not self.steps_per_epoch:
+        if not self.staircase and not self._given_steps:
             self.steps_per_epoch = self.params.get("steps")
             if not self.steps_per_epoch:
                 raise ConfigError(
