@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from rdmacoll import engine
 from rdmacoll._base.log import Log
+from rdmacoll._base.text import counted
 from rdmacoll._horovod import collectives
 from rdmacoll._horovod.keras_collectives import graph_session
 from rdmacoll._horovod.objects import broadcast_object
@@ -158,8 +159,18 @@ class _VariablesState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Makes variables and attributes equal to rank 0's, and keeps them."""
-        self._broadcast(self.variables())
+        """Makes variables and attributes equal to rank 0's, and keeps them. Raises ConfigError on all ranks
+        if they do not have the same number of variables."""
+        variables = self.variables()
+        counts = engine.allgather(np.array([len(variables)]), name="rdmacoll/elastic/variables").tolist()
+        other = next((rank for rank, count in enumerate(counts) if count != counts[0]), None)
+        if other is not None:
+            raise ConfigError(
+                f"the state has {counted(counts[0], 'variable')} on rank 0, and {counts[other]} on rank "
+                f"{other}: build the model before its state is made (keras.layers.Input, or model.build), so "
+                "that all ranks have its variables."
+            )
+        self._broadcast(variables)
         self._keep()
         super().sync()
 

@@ -14,7 +14,7 @@ import rdmacoll.tensorflow.keras
 from rdmacoll.tensorflow import elastic
 
 elastic.init()
-RANK = elastic.rank()
+RANK, SIZE = elastic.rank(), rdmacoll.size()
 callbacks = rdmacoll.tensorflow.keras.elastic
 
 
@@ -51,6 +51,16 @@ def check_variables_are_saved_restored_and_those_of_rank_0() -> None:
     variable.assign([4.0])
     state.restore()
     close(variable.numpy(), [3.0])
+
+
+def check_ranks_with_other_numbers_of_variables_are_told_the_cure() -> None:
+    """A model that is not built has fewer of them, on a worker that has just come."""
+    state = elastic.TensorFlowState([tf.Variable(float(RANK)) for _ in range(1 + min(RANK, 1))])
+    if SIZE == 1:
+        state.sync()
+        return
+    text = str(raised(rdmacoll.ConfigError, state.sync))
+    assert "the state has 1 variable on rank 0, and 2 on rank 1: build the model before its state" in text
 
 
 def check_a_session_has_the_variables_of_its_graph() -> None:
