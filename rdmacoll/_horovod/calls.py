@@ -27,18 +27,26 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def collective(function: _F) -> _F:
     """Decorates a collective of Horovod: its ops have Horovod's gradients, and are for the process set in its
     argument `process_set`. A call that this rank refuses fails on the other ranks, too. The error is both a
-    ValueError and a `tf.errors.InvalidArgumentError`."""
+    ValueError and a `tf.errors.InvalidArgumentError`. A program may change its `__defaults__`."""
     names = list(inspect.signature(function).parameters)
     place = names.index("process_set") if "process_set" in names else len(names)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        one = args[place] if len(args) > place else kwargs.get("process_set", global_process_set)
+        if shown.__defaults__ is not function.__defaults__:
+            function.__defaults__ = shown.__defaults__
+        one = set_of(args, kwargs)
         with horovod_gradients():
             if one is global_process_set:
                 return run(args, kwargs)
             with in_process_set(one):
                 return run(args, kwargs)
+
+    def set_of(args: Any, kwargs: Any) -> Any:
+        if len(args) > place:
+            return args[place]
+        defaults = function.__defaults__ if place < len(names) else None
+        return kwargs.get("process_set", defaults[place - len(names)] if defaults else global_process_set)
 
     def run(args: Any, kwargs: Any) -> Any:
         before = names_used()
@@ -53,7 +61,9 @@ def collective(function: _F) -> _F:
             announce_refusal(function, before, error, args, kwargs)
             raise
 
-    return cast(_F, not_converted(wrapper))
+    shown: Any = not_converted(wrapper)
+    shown.__defaults__ = function.__defaults__
+    return cast(_F, shown)
 
 
 def operator_of(op: Any, average: bool | None = None) -> ReduceOp:

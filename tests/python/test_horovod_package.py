@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks import ROOT, clean_environment
+from ranks import ROOT, clean_environment, run
 
 COMPAT = ROOT / "compat" / "horovod"
 NAMES = """
@@ -30,6 +30,7 @@ for name in {inside!r}:
 print(json.dumps([horovod.__version__, missing]))
 """
 INSIDE = (
+    "horovod._keras.callbacks",
     "horovod.common.exceptions",
     "horovod.common.process_sets",
     "horovod.common.util",
@@ -50,6 +51,40 @@ INSIDE = (
 )
 
 
+PRIVATE = """
+import numpy as np
+import tensorflow as tf
+import horovod
+import horovod.tensorflow as hvd
+import horovod.tensorflow.keras as hvd_keras
+from horovod.tensorflow.mpi_ops import _allreduce
+from ranks import report
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+alone = hvd.add_process_set([1])
+slices = tf.IndexedSlices(tf.fill((1, 2), 2.0), tf.constant([rank]), tf.constant([size, 2]))
+calls = [
+    lambda: _allreduce(tf.constant([1.0 + rank])),
+    lambda: hvd.mpi_ops._allreduce([rank], "named", hvd.Max, process_set=hvd.global_process_set),
+    lambda: _allreduce(slices, prescale_factor=0.5),
+    lambda: hvd._grouped_allreduce([tf.constant(1.0), slices]),
+    lambda: hvd._reducescatter(tf.range(size), op=hvd.Sum),
+    lambda: hvd._grouped_reducescatter([tf.range(size)]),
+]
+results = [[call(), tf.function(call)()] for call in calls]
+found = [tf.nest.map_structure(lambda one: one.numpy().tolist(), one) for one in results]
+defaults = hvd.broadcast.__defaults__
+assert defaults == (None, False, hvd.global_process_set)
+hvd.broadcast.__defaults__ = (None, True, alone)
+assert rank == 0 or float(hvd.broadcast(5.0, 1)) == 5.0  # rank 0 does not take part
+hvd.broadcast.__defaults__ = defaults
+assert float(hvd.broadcast(rank + 1.0, 1)) == 2.0
+callback = hvd_keras.callbacks.LearningRateScheduleCallback(1.0, 1.0)
+assert isinstance(callback, horovod._keras.callbacks.LearningRateScheduleCallbackImpl)
+report(found)
+"""
+
+
 def python(program: str, *more: Path) -> subprocess.CompletedProcess[str]:
     path = ":".join(map(str, (COMPAT, ROOT, *more)))
     return subprocess.run(
@@ -66,7 +101,7 @@ def test_its_modules_have_the_names_of_rdmacolls() -> None:
     done = python(NAMES.format(docs=str(ROOT / "release" / "docs"), inside=INSIDE))
     assert done.returncode == 0, done.stderr
     version, missing = json.loads(done.stdout.splitlines()[-1])
-    assert version.startswith("0.28.1+rdmacoll.")
+    assert [int(one) for one in version.split(".")] == [0, 28, 1]  # programs read it so
     assert missing == []
 
 
@@ -108,3 +143,12 @@ assert found == [3]
 """
     done = python(program)
     assert done.returncode == 0, done.stderr
+
+
+def test_private_names_that_programs_use_have_horovods_meaning() -> None:
+    path = ":".join(map(str, (COMPAT, ROOT, ROOT / "tests")))
+    for rank, found in enumerate(run(PRIVATE, 2, env={"PYTHONPATH": path}).succeeded()):
+        rows = [[1.0, 1.0], [1.0, 1.0]]
+        doubled = [[2.0, 2.0], [2.0, 2.0]]
+        wanted = [[3.0], [1], rows, [2.0, doubled], [2 * rank], [[2 * rank]]]
+        assert found == [[one, one] for one in wanted]

@@ -4,9 +4,8 @@ from importlib import metadata
 from pathlib import Path
 
 from rdmacoll import run as run
-from rdmacoll.version import __version__ as _own_version
 
-__version__ = f"0.28.1+rdmacoll.{_own_version}"
+__version__ = "0.28.1"  # programs read it as numbers between dots
 
 
 def _refuse_horovod() -> None:

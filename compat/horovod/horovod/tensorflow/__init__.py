@@ -2,14 +2,25 @@
 
 from horovod.common.util import gpu_available, split_list
 from horovod.tensorflow import compression, elastic as elastic, functions, mpi_ops, util
-from horovod.tensorflow.mpi_ops import check_num_rank_power_of_2, handle_average_backwards_compatibility
+from horovod.tensorflow.mpi_ops import (
+    _allreduce,
+    _grouped_allreduce,
+    _grouped_reducescatter,
+    _reducescatter,
+    check_num_rank_power_of_2,
+    handle_average_backwards_compatibility,
+)
 from horovod.tensorflow.util import _cache, _executing_eagerly, _make_subgraph, refs_to_vars, vars_to_refs
 from rdmacoll.tensorflow import *  # noqa: F403
 
 __all__ = [
+    "_allreduce",
     "_cache",
     "_executing_eagerly",
+    "_grouped_allreduce",
+    "_grouped_reducescatter",
     "_make_subgraph",
+    "_reducescatter",
     "check_num_rank_power_of_2",
     "compression",
     "functions",
