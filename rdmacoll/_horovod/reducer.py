@@ -87,12 +87,12 @@ class HorovodReducer(GradientReducer):
         results = list(gradients)
         others = [place for place in range(len(results)) if place >= len(sources) or not are_local[place]]
         if self.is_member:
-            # Local gradients leave their places empty, so that ranks with other local variables differ.
-            shared = [one if place in others else None for place, one in enumerate(results)]
+            # Only shared gradients are in the list: ranks may hold different parts of a model as local ones.
+            shared = [results[place] for place in others]
             own = [one for place, one in enumerate(results) if place not in others]
-            reduced = super().__call__(told_of_overflow(shared, own), variables)
-            for place in others:
-                results[place] = reduced[place]
+            reduced = super().__call__(told_of_overflow(shared, own), [sources[place] for place in others])
+            for place, one in zip(others, reduced):
+                results[place] = one
         registry.note_reduction(self, [one for one in sources if self.keeps(one)], are_kept=True)
         for place, one in enumerate(results):
             if place < len(sources) and is_overwritten(sources[place]):

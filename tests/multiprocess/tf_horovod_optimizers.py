@@ -265,23 +265,6 @@ def check_fit_trains_local_layers_as_in_one_process() -> None:
         same([one.kernel.numpy(), other.kernel.numpy()], [shared.numpy(), owns[RANK].numpy()])
 
 
-def check_ranks_with_other_local_variables_are_told() -> None:
-    if SIZE == 1:
-        return
-    for places in ([1, None, None, None], [0, 1, 1, 1]):  # none on other ranks, or another one of that shape
-        weights = variables(2)
-        optimizer = hvd.DistributedOptimizer(MAKE["v1"]())
-        if places[RANK] is not None:
-            optimizer.register_local_var(weights[places[RANK]])
-        raised(
-            tf.errors.FailedPreconditionError,
-            lambda: optimizer.compute_gradients(  # noqa: B023
-                lambda: loss_of(RANK, 0, *weights),  # noqa: B023
-                weights,  # noqa: B023
-            ),
-        )
-
-
 def of_parts(part: Any) -> Any:
     return keras.optimizers.MultiOptimizer(lambda _: part)
 

@@ -73,6 +73,11 @@ def test_local_variables_and_passes_train_as_in_one_process(
     run_checks("tf_horovod_optimizers.py", ranks, arguments=[str(tf_keras), *more])
 
 
+@pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
+def test_ranks_may_hold_different_parts_of_a_model(tf_keras: Path, ranks: int) -> None:
+    run_checks("tf_horovod_parts.py", ranks, arguments=[str(tf_keras)])
+
+
 @pytest.mark.slow
 def test_local_variables_and_passes_train_in_tensorflow_2_15(old_python: Path) -> None:
     for done in run_in_old_python(old_python, "tf_horovod_optimizers.py", 2, ""):
