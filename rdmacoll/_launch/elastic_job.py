@@ -60,10 +60,13 @@ class ElasticJob(Job):
             if self._discovery is not None:
                 self._discovery.close()
         if self._failure:
-            left = self._host_of.keys() - self._ended.keys()
-            self._told_to_end.update(dict.fromkeys(left, time.monotonic()))
             self._end_all()
         self._first = self._first_failed()
+
+    def _end_all(self) -> None:
+        left = self._host_of.keys() - self._ended.keys()
+        self._told_to_end.update(dict.fromkeys(left, time.monotonic()))
+        super()._end_all()
 
     def _is_over(self) -> bool:
         now = time.monotonic()

@@ -163,7 +163,7 @@ class Membership:
         if self.is_finishing or self._running():
             return None
         self._cut_off(now)
-        waiting = [one for one in self._usable() if one.asked_at is not None][: self.limits.most]
+        waiting = [one for one in self._usable() if one.asked_at is not None]
         if self.world and not any(self._holds(one) for one in waiting):
             return None
         if self.world == 0:
@@ -299,14 +299,15 @@ class Membership:
         return [one for one in self.workers.values() if one.is_alive and not one.is_told_to_go]
 
     def _usable(self) -> list[Worker]:
-        """The workers that are alive on hosts of the job, the oldest first: as many as these have slots."""
+        """The workers that are alive on hosts of the job, as many as these have slots, and no more than the
+        most. Those of the last world come first."""
         used: dict[str, int] = {}
         found = []
-        for worker in sorted(self._alive(), key=lambda one: (one.world == 0, one.number)):
+        for worker in sorted(self._alive(), key=lambda one: (-one.world, one.number)):
             used[worker.host] = used.get(worker.host, 0) + 1
             if used[worker.host] <= self._hosts.get(worker.host, 0):
                 found.append(worker)
-        return found
+        return found[: self.limits.most]
 
     def _holds(self, worker: Worker) -> bool:
         """Whether a worker has the job's state. If none tells of one, those do that were in a world."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import left_alive
 from test_run_command import RUN, launch, script, ssh  # noqa: F401
 
 import rdmacoll
@@ -282,6 +284,39 @@ def wait_for(job: subprocess.Popen[str], path: Path, text: str) -> None:
         assert job.poll() is None, job.communicate()
         assert time.monotonic() < end, path
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_the_launcher_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Its workers are not said to have failed. One of them waits for a place, and one does not start."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    program = """
+import os, sys, time
+import rdmacoll
+open(f"{sys.argv[1]}/{os.environ['_RDMACOLL_WORKER']}.pid", "w").write(str(os.getpid()))
+if os.environ["_RDMACOLL_WORKER"] == "0":
+    time.sleep(600)
+rdmacoll.init()
+"""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:2\n")
+    with job_on(hosts, program, "-np", "2") as job:
+        files = [tmp_path / f"{worker}.pid" for worker in range(2)]
+        end = time.monotonic() + 60
+        while not all(file.exists() and file.read_text() for file in files):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        job.send_signal(number)
+        errors = job.communicate(timeout=60)[1]
+    assert left_alive([int(file.read_text()) for file in files], within_s=20) == []
+    end = time.monotonic() + 20
+    while list((tmp_path / "tmp").iterdir()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert "failed" not in errors
 
 
 def test_training_is_right_in_each_world(tmp_path: Path) -> None:

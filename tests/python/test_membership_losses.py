@@ -163,3 +163,16 @@ def test_a_worker_that_could_not_be_met_and_does_not_ask_is_late() -> None:
     job.members.ask(0, 20000, job.now, unmet=[1])
     job.now += LOST_S + 1
     assert [worker.number for worker in job.members.late(job.now)] == [1]
+
+
+def test_workers_beyond_the_most_end_no_world() -> None:
+    """A host left, others were started in its place, and it came back."""
+    job = Job("a:2", most=2, may_grow=True)
+    job.begin()
+    job.set_hosts("b:2")
+    assert job.start() == [2, 3]
+    job.set_hosts("a:2 b:2")
+    job.ask(2, 3)
+    assert job.members.world_to_end(job.now) == 0
+    assert [worker.number for worker in job.members.to_dismiss(job.now)] == [2, 3]
+    assert job.start() == []
