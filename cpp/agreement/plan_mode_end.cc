@@ -17,7 +17,9 @@ void PlanMode::expect_all(const ResumeMessage& message) {
       parts_.queue.accept(agreed.decision);
       parts_.queue.add(agreed);
     }
-    if (sequence >= message.kept) {
+    // A rank that leaves has said which decisions it takes part in, and gives no zeros for others.
+    const bool takes_part = sequence < mine || !parts_.now.leaving;
+    if (sequence >= message.kept && takes_part) {
       run_for_nothing(agreed, sequence < mine);
       continue;
     }

@@ -28,10 +28,10 @@ struct AgreementScript {
     bool joins = false;
     bool is_reordered = false;  // each rank submits in an order of its own
 
-    bool may_have_batches() const {
-      return std::count_if(operations.begin(), operations.end(), [](const Request& request) {
-               return request.kind == Kind::allreduce;
-             }) > 1;
+    int sums() const {
+      return static_cast<int>(
+          std::count_if(operations.begin(), operations.end(),
+                        [](const Request& request) { return request.kind == Kind::allreduce; }));
     }
   };
 
@@ -123,10 +123,12 @@ class ScriptDraw {
     script_.phases.push_back(std::move(phase));
   }
 
-  // A rank that waits for one sum of a batch before it submits another needs inputs that are kept.
+  // Ranks catch up with such sums. They wait for ever if a rank waits for one sum of a batch before
+  // it submits another, or for more operations of two steps than there are slots.
   void work_in_place() {
     for (AgreementScript::Phase& phase : script_.phases) {
-      if (phase.is_reordered && phase.may_have_batches()) script_.narrow = -1;
+      const bool may_wait = phase.sums() <= 1 && phase.operations.size() <= 2;
+      if (phase.is_reordered && !may_wait) script_.narrow = -1;
       for (Request& request : phase.operations) {
         for (TensorRef& tensor : request.tensors) tensor.input = tensor.output = &memory_;
       }

@@ -217,9 +217,9 @@ TEST(OneAgreement, of_the_root_leaves_a_plan_whose_sums_take_another_time_and_tr
 }
 
 // Rank 1 of 2 in a plan of one batch: the sums x and y.
-class PlannedBatch : public testing::Test {
+class PlansOfABatch : public testing::Test {
  protected:
-  PlannedBatch() {
+  PlansOfABatch() {
     EXPECT_EQ(rank_.hear(0, InternMessage{1, x_->descriptor}), "");
     EXPECT_EQ(rank_.hear(0, InternMessage{2, y_->descriptor}), "");
     EXPECT_EQ(
@@ -251,7 +251,7 @@ class PlannedBatch : public testing::Test {
   const OperationRef x_ = OneAgreement::sum("x"), y_ = OneAgreement::sum("y");
 };
 
-TEST_F(PlannedBatch, takes_zeros_of_a_rank_whose_caller_waits_for_one_sum_before_the_other) {
+TEST_F(PlansOfABatch, takes_zeros_of_a_rank_whose_caller_waits_for_one_sum_before_the_other) {
   rank_.submit(x_);
   rank_.turn();
   EXPECT_THAT(rank_.begun(), IsEmpty());
@@ -269,7 +269,7 @@ TEST_F(PlannedBatch, takes_zeros_of_a_rank_whose_caller_waits_for_one_sum_before
   EXPECT_TRUE(has_run(x_));
 }
 
-TEST_F(PlannedBatch, waits_for_both_sums_where_a_rank_has_lost_its_inputs) {
+TEST_F(PlansOfABatch, waits_for_both_sums_where_a_rank_has_lost_its_inputs) {
   rank_.submit(x_);
   leave_the_plan(1);
   EXPECT_THAT(rank_.begun(), IsEmpty());
@@ -279,7 +279,7 @@ TEST_F(PlannedBatch, waits_for_both_sums_where_a_rank_has_lost_its_inputs) {
   EXPECT_FALSE(has_run(x_)) << "other ranks may not have submitted it";
 }
 
-TEST_F(PlannedBatch, is_decided_again_on_a_rank_that_has_started_it) {
+TEST_F(PlansOfABatch, is_decided_again_on_a_rank_that_has_started_it) {
   rank_.submit(x_);
   rank_.submit(y_);
   rank_.turn();
@@ -297,7 +297,14 @@ TEST_F(PlannedBatch, is_decided_again_on_a_rank_that_has_started_it) {
   EXPECT_EQ(rank_.end_of(x_), nullptr);
 }
 
-TEST_F(PlannedBatch, is_kept_while_sums_do_not_write_over_their_inputs) {
+TEST_F(PlansOfABatch, takes_no_zeros_of_a_rank_that_leaves) {
+  rank_.situation().leaving = true;
+  leave_the_plan(0);
+  EXPECT_THAT(rank_.begun(), IsEmpty());
+  EXPECT_TRUE(rank_.blamed().is_none());
+}
+
+TEST_F(PlansOfABatch, is_kept_while_sums_do_not_write_over_their_inputs) {
   rank_.submit(x_);
   rank_.submit(y_);
   rank_.turn();
