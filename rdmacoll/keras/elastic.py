@@ -30,9 +30,6 @@ class _StateCallback(Callback):
         super().__init__()
         self.state: Any = state
 
-    def _implements_train_batch_hooks(self) -> bool:
-        return True
-
     def note_batch(self, batch: int) -> None:
         """Notes in the state that a batch is done."""
 
@@ -61,6 +58,7 @@ class CommitStateCallback(_StateCallback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Commits, if it is time."""
+        super().on_train_batch_end(batch, logs)
         self._left -= 1
         if self._left <= 0:
             for other in self._others:
@@ -99,6 +97,7 @@ class UpdateBatchStateCallback(_StateCallback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Notes the batch."""
+        super().on_train_batch_end(batch, logs)
         self.note_batch(batch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

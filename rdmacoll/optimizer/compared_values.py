@@ -97,7 +97,8 @@ def entries_of(weights: Sequence[Any], optimizer: Any) -> list[Entry]:
     accumulators = {
         id(tf_variable(one)) for part in parts for one in getattr(part, "_accumulated_gradients", None) or []
     }
-    own_slots = {id(tf_variable(one)) for part in parts for one in _slots_of_this_rank(part, weights)}
+    local = [one for one in weights if is_local(one)]  # their gradients differ between ranks
+    own_slots = {id(tf_variable(one)) for part in parts for one in slots_of(part, local)}
     seen = {id(tf_variable(one)) for one in weights} | accumulators | own_slots
     of_optimizer: list[Entry] = []
     for part in parts:
@@ -132,9 +133,8 @@ def is_local(variable: Any) -> bool:
     return bool(getattr(tf_variable(variable), _LOCAL, False))
 
 
-def _slots_of_this_rank(part: Any, weights: Sequence[Any]) -> Iterator[Any]:
-    """The slots of variables of `declare_local`, whose gradients differ between ranks."""
-    own = [one for one in weights if is_local(one)]
+def slots_of(part: Any, own: Sequence[Any]) -> Iterator[Any]:
+    """The slots of these variables in an optimizer, which has no others inside."""
     if not own:
         return
     if hasattr(type(part), "get_slot_names"):  # TensorFlow 1, and legacy optimizers of Keras 2

@@ -20,6 +20,8 @@ import tensorflow as tf
 from tf_common import all_values, close, equal_on_all_ranks, raised, run_all, value
 
 import rdmacoll
+import rdmacoll.keras as hvd_keras
+import rdmacoll.keras.elastic as hvd_elastic
 import rdmacoll.tensorflow as hvd
 
 hvd.init()
@@ -142,6 +144,88 @@ def check_ranks_that_confuse_equal_variables_are_told() -> None:
             optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
 
     assert "train apart" in str(raised(rdmacoll.MismatchError, train))
+
+
+class Hybrid:
+    """A model with local layers, RANK + 1 of them, in front of a shared one. Each row of the data goes
+    through all of them."""
+
+    def __init__(self, package: Any) -> None:
+        layers = package.layers
+        self.own = [layers.Dense(2, use_bias=False) for _ in range(RANK + 1)]
+        self.shared = layers.Dense(1)
+        inputs = layers.Input((3,))
+        parts = [one(inputs) for one in self.own]
+        outputs = self.shared(layers.Add()(parts) if RANK else parts[0])
+        self.model = package.Model(inputs, outputs)
+
+    def fit(self, optimizer: Any, *callbacks: Any, epochs: int = 2) -> None:
+        self.model.compile(optimizer, "mse", run_eagerly=False)
+        x, y = value(RANK, (8, 3)), value(RANK, (8, 1), salt=1)
+        self.model.fit(x, y, batch_size=4, epochs=epochs, verbose=0, callbacks=list(callbacks))
+
+
+def check_fit_trains_parts_of_a_model() -> None:
+    for package in dict.fromkeys((keras, keras_2)):
+        kinds = [package.optimizers.Adam]
+        kinds += [package.optimizers.legacy.Adam] if package is keras_2 else []
+        for kind in kinds:
+            hybrid = Hybrid(package)
+            before = [one.kernel.numpy() for one in hybrid.own]
+            variables = [one.kernel for one in hybrid.own]
+            callback = hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=variables[0])
+            for one in variables[1:]:
+                callback.register_local_var(one)
+            optimizer = hvd_keras.PartialDistributedOptimizer(kind(0.0), local_layers=hybrid.own)
+            hybrid.fit(optimizer, callback)  # the rate 0 shows what was sent
+            assert all(np.array_equal(one, other.kernel.numpy()) for one, other in zip(before, hybrid.own))
+            assert equal_on_all_ranks([one.numpy() for one in hybrid.shared.weights])
+            (package.backend.set_value if package is keras_2 else type(optimizer.learning_rate).assign)(
+                optimizer.learning_rate, 0.1
+            )
+            hybrid.fit(optimizer, callback)
+            assert not np.array_equal(before[0], hybrid.own[0].kernel.numpy())
+            assert equal_on_all_ranks([one.numpy() for one in hybrid.shared.weights])
+
+
+def check_a_local_variable_that_was_sent_is_refused() -> None:
+    if SIZE == 1:
+        return
+    variable = tf.Variable(1.0)
+    error = raised(
+        ValueError, lambda: hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0, "", [variable, 3])
+    )
+    assert "local_variables has 3" in str(error), error
+    x = keras.layers.Input((3,))
+    model = keras.Model(x, keras.layers.Dense(1)(x))
+    model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    callback = hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(value(RANK, (4, 3)), value(RANK, (4, 1)), verbose=0, callbacks=[callback])
+    assert "too late" in str(raised(ValueError, lambda: callback.register_local_var(model.weights[0])))
+
+
+def check_derived_callbacks_get_all_hooks_of_batches() -> None:
+    called: list[str] = []
+    hooks = ("on_batch_begin", "on_batch_end")
+    bases = [
+        hvd_keras.callbacks.BroadcastGlobalVariablesCallback,
+        hvd_keras.callbacks.LearningRateScheduleCallback,
+        hvd_keras.callbacks.MetricAverageCallback,
+        hvd_elastic.CommitStateCallback,
+        hvd_elastic.UpdateBatchStateCallback,
+    ]
+    for package in dict.fromkeys((keras, keras_2)):
+        for base in bases:
+            called.clear()
+            model = package.Sequential([package.layers.Input((3,)), package.layers.Dense(1)])
+            model.compile(hvd_keras.DistributedOptimizer(package.optimizers.SGD(0.1)), "mse")
+            state = hvd_elastic.KerasState(model, batch=0, epoch=0)
+            arguments = [(0,), (0.1, 1.0), (), (state,), (state,)][bases.index(base)]
+            body = {hook: lambda self, batch, logs=None, hook=hook: called.append(hook) for hook in hooks}
+            callback = type("Derived", (base,), body)(*arguments)
+            data = value(0, (4, 3)), value(0, (4, 1), salt=1)
+            model.fit(*data, batch_size=4, verbose=0, callbacks=[callback])
+            assert called == list(hooks), (base, called)
 
 
 if __name__ == "__main__":

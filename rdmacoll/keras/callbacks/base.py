@@ -62,11 +62,18 @@ class Callback(tf.keras.callbacks.Callback):  # type: ignore[misc]
         if self.process_set.rank() == 0:
             Log(world.current().values.text("RDMACOLL_LOG"), world.rank()).warning(text)
 
+    # Keras calls the hooks of batches only if a callback has its own ones. A derived class may have some.
     def _implements_train_batch_hooks(self) -> bool:
-        return False
+        return self._has_any("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 
     def _implements_test_batch_hooks(self) -> bool:
-        return False
+        return self._has_any("on_test_batch_begin", "on_test_batch_end")
 
     def _implements_predict_batch_hooks(self) -> bool:
-        return False
+        return self._has_any("on_predict_batch_begin", "on_predict_batch_end")
+
+    def _has_any(self, *names: str) -> bool:
+        plain = tf.keras.callbacks.Callback
+        return any(
+            name in vars(self) or getattr(type(self), name) is not getattr(plain, name) for name in names
+        )

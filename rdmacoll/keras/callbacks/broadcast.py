@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+from rdmacoll._base.external_values import shown
 from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
@@ -17,8 +18,10 @@ from rdmacoll.keras.callbacks.reduction_check import (
     prints_of_unreduced,
 )
 from rdmacoll.keras.callbacks.variable_broadcast import FitBegin, VariableBroadcast
+from rdmacoll.keras.callbacks.variable_groups import is_variable
 from rdmacoll.ops._arguments import check_root
 from rdmacoll.optimizer import fit_state
+from rdmacoll.optimizer.compared_values import label_of
 from rdmacoll.ps.calls import has_servers
 
 
@@ -34,10 +37,11 @@ class BroadcastGlobalVariablesCallback(Callback):
     sent after it. Metrics stay each rank's own, and so do half-filled sums of gradients
     (`gradient_accumulation_steps`). If the root goes on from another step than other ranks, all get its sums.
 
-    device: without effect. local_variables: variables that are not sent, the same ones on all ranks.
-    process_set: the ranks that train together; nothing happens on other ranks. allow_unwrapped: allows a
-    first batch that reduces no gradient of the model, or none of the variables that one of its optimizers
-    updates. Otherwise this is a ConfigError, since ranks would train apart.
+    device: without effect. local_variables: a variable or several that are not sent, nor their slots. Each
+    rank may have others: parts of the model. process_set: the ranks that train together; nothing happens on
+    other ranks. allow_unwrapped: allows a first batch that reduces no gradient of the model, or none of the
+    variables that one of its optimizers updates. Otherwise this is a ConfigError, since ranks would train
+    apart.
 
     Raises ConfigError if ranks begin at different epochs, and MismatchError with the first variable that not
     all ranks have, or that the first batch has changed on each rank by itself.
@@ -56,8 +60,20 @@ class BroadcastGlobalVariablesCallback(Callback):
         self.root_rank = check_root(root_rank)
         if self.root_rank not in process_set.ranks:
             raise ConfigError(f"root_rank={root_rank} is not in {process_set!r}: name a rank of the set.")
-        self.local_variables = list(local_variables or ())
+        self.local_variables: list[Any] = []
         self._reset()
+        for one in _listed(local_variables):
+            self.register_local_var(one)
+
+    def register_local_var(self, var: Any) -> None:
+        """Adds to `local_variables`. Raises ConfigError if the variable has been sent already."""
+        (variable,) = _listed(var)
+        if self._variables is not None and self._variables.has_sent(variable):
+            raise ConfigError(
+                f"register_local_var() of {label_of(variable)!r} comes too late: the variables are sent "
+                "before the first batch of fit. Call it before fit, or give the variable as local_variables."
+            )
+        self.local_variables.append(variable)
 
     def _reset(self) -> None:
         self._epoch: int | None = None
@@ -66,9 +82,6 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._variables: VariableBroadcast | None = None
         self._is_done = False
         self._has_trained = False
-
-    def _implements_train_batch_hooks(self) -> bool:
-        return True
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Forgets an earlier `fit`. Callbacks after this one may still restore variables."""
@@ -82,6 +95,7 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Sends all variables before the first batch."""
+        super().on_train_batch_begin(batch, logs)
         if self._variables is None:
             self._thread = threading.get_ident()
             self._begin(has_batch=True)
@@ -91,6 +105,7 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Sends the variables that the first batch has created."""
+        super().on_train_batch_end(batch, logs)
         self._has_trained = True
         # Keras 3 calls this from another thread, during the next batch, where `callbacks` is no list.
         if threading.get_ident() == self._thread:
@@ -141,3 +156,12 @@ class BroadcastGlobalVariablesCallback(Callback):
             check_reduced(self.model, self._before, type(self).__name__)
             unreduced = prints_of_unreduced(self.model, self._before)
         self._variables.send_new_variables(unreduced)
+
+
+def _listed(local_variables: Any) -> list[Any]:
+    """The variables of the argument: None, one or several. Raises ConfigError for anything else."""
+    found = [local_variables] if is_variable(local_variables) else list(local_variables or ())
+    for one in found:
+        if not is_variable(one):
+            raise ConfigError(f"local_variables has {shown(one)}: give variables.")
+    return found

@@ -56,9 +56,6 @@ class LearningRateScheduleCallback(Callback):
         self.steps_per_epoch = self._given_steps = steps_per_epoch
         self.current_epoch = 0
 
-    def _implements_train_batch_hooks(self) -> bool:
-        return True
-
     def on_train_begin(self, logs: Any = None) -> None:
         """Finds the number of steps of this `fit`. Raises ConfigError if it is unknown."""
         super().on_train_begin(logs)
@@ -76,6 +73,7 @@ class LearningRateScheduleCallback(Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Changes the rate: at the first batch of an epoch, or at each one."""
+        super().on_train_batch_begin(batch, logs)
         if self.current_epoch < self.start_epoch:
             return
         if self.end_epoch is not None and self.current_epoch >= self.end_epoch:

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.optimizer import with_inner
+from rdmacoll.optimizer.compared_values import slots_of
 from rdmacoll.optimizer.registry import plain_variable
 
 OUTSIDE_MODEL = "other/"
@@ -23,21 +24,24 @@ def parts_of(optimizer: Any) -> list[Any]:
     return with_inner(optimizer)
 
 
-def variables_of(optimizer: Any, model: Mapping[str, Any]) -> dict[str, Any]:
+def variables_of(optimizer: Any, model: Mapping[str, Any], local: Sequence[Any] = ()) -> dict[str, Any]:
     """All variables, by keys that are the same on all ranks. model: the model's variables by their keys.
+    local: variables of this rank, whose slots are left out.
 
     This creates the counter and the hyperparameters of a legacy optimizer. A rank that has loaded a file has
     them as variables already; other ranks have them only from the first step on.
     """
     found: dict[str, Any] = {}
     parts = parts_of(optimizer)
+    of_local = {id(plain_variable(one)) for part in parts for one in slots_of(part, local)}
     for number, part in enumerate(parts):
         prefix = f"{number}/"
         if is_legacy(part):
-            found.update((prefix + key, value) for key, value in _of_legacy(part, model).items())
+            found.update((prefix + key, value) for key, value in _of_legacy(part, model, local).items())
         elif not any(is_legacy(inner) for inner in parts[number + 1 :]):  # its list is theirs
             plain = getattr(part, "variables", [])
-            listed = list(plain() if callable(plain) else plain)  # a method in TensorFlow 1
+            listed = plain() if callable(plain) else plain  # a method in TensorFlow 1
+            listed = [one for one in listed if id(plain_variable(one)) not in of_local]
             found.update((f"{prefix}{position}", value) for position, value in enumerate(listed))
         # Beside the list: Keras 2's learning rate and loss scale.
         for name in ("_learning_rate", "_current_learning_rate"):
@@ -78,15 +82,23 @@ def can_be_built(optimizer: Any) -> bool:
     return hasattr(inner, "_create_iteration_variable") and not hasattr(inner, "_index_dict")
 
 
-def _of_legacy(part: Any, model: Mapping[str, Any]) -> dict[str, Any]:
+def _of_legacy(part: Any, model: Mapping[str, Any], local: Sequence[Any]) -> dict[str, Any]:
     with tf.init_scope():
         part._create_hypers()
         found = {"iterations": part.iterations}
     found.update(part._hyper)
     # The keys are variables and slots, since the list of a restored optimizer has the order of its file.
-    for variable, slots in zip(_named(part, part._slots, model), part._slots.values()):
-        found.update((f"{slot}/{variable}", value) for slot, value in slots.items())
+    known = _without(part, part._slots, local)
+    for variable, own in zip(_named(part, known, model), known):
+        found.update((f"{slot}/{variable}", value) for slot, value in part._slots[own].items())
     return found
+
+
+def _without(part: Any, known: Iterable[Any], local: Sequence[Any]) -> list[Any]:
+    """The optimizer's keys without those of variables in `local`."""
+    key_of = _key_function(part)
+    left_out = {key_of(one) for one in local}
+    return [one for one in known if one not in left_out]
 
 
 def _named(part: Any, known: Iterable[Any], model: Mapping[str, Any]) -> list[str]:
@@ -127,17 +139,19 @@ def calls_of(optimizer: Any) -> Any:
     return getattr(inner, "iterations", None) if calls is None else calls
 
 
-def built_for(optimizer: Any, model: Mapping[str, Any]) -> list[str] | None:
-    """The keys of the model's variables that the optimizer has slots for, in its order. The key of a
-    variable outside of the model begins with OTHER. None: it is not built, or an optimizer of TensorFlow
-    1."""
+def built_for(optimizer: Any, model: Mapping[str, Any], local: Sequence[Any] = ()) -> list[str] | None:
+    """The keys of the model's variables that the optimizer has slots for, in its order, without `local`. The
+    key of a variable outside of the model begins with OTHER. None: it is not built, or an optimizer of
+    TensorFlow 1."""
     outer, inner = parts_of(optimizer)[0], parts_of(optimizer)[-1]
     if is_legacy(inner):
-        return sorted(_named(inner, inner._slots, model)) or None  # their order means nothing
-    if getattr(outer, "_trainable_variables_indices", None) is not None:  # Keras 3
-        return _named(outer, outer._trainable_variables_indices, model) if outer.built else None
+        known = _without(inner, inner._slots, local)
+        return sorted(_named(inner, known, model)) or None  # their order means nothing
+    indices = getattr(outer, "_trainable_variables_indices", None)  # Keras 3
+    if indices is not None:
+        return _named(outer, _without(outer, indices, local), model) if outer.built else None
     indices = getattr(inner, "_index_dict", None)  # Keras 2
-    return None if indices is None else _named(inner, indices, model)
+    return None if indices is None else _named(inner, _without(inner, indices, local), model)
 
 
 def settings_of(optimizer: Any) -> dict[str, str]:

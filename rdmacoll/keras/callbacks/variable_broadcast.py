@@ -38,12 +38,13 @@ class VariableBroadcast:
     def __init__(
         self, model: Any, root_rank: int, process_set: ProcessSet, local_variables: Sequence[Any] = ()
     ) -> None:
-        """local_variables: are not sent."""
-        self._local = {id(plain_variable(variable)) for variable in local_variables}
+        """local_variables: are not sent, nor their slots. The list may grow."""
+        self._local = local_variables
         self._model = model
         self._root = root_rank
         self._set = process_set
         self._sent: set[tuple[str, str]] = set()
+        self._sent_ids: set[int] = set()
         self._can_send_again = False
 
     def begin(self, begin: FitBegin) -> None:
@@ -77,10 +78,14 @@ class VariableBroadcast:
         if _keys_of(groups) - self._sent:
             self._send(groups, with_sums)
 
+    def has_sent(self, variable: Any) -> bool:
+        """Whether this variable was sent."""
+        return id(plain_variable(variable)) in self._sent_ids
+
     def _agree(self, begin: Mapping[str, Any]) -> tuple[dict[str, Group], set[str], dict[int, Any] | None]:
         """Returns three values. First, the groups, equal on all ranks. Second, the keys of groups whose
         sums of gradients are sent. Third, the descriptions of all ranks, or None if these are equal."""
-        groups = groups_of(self._model)
+        groups = groups_of(self._model, local=self._local)
         exchanged = self._exchange({**begin, "problem": ""}, groups)
         if exchanged is None:
             return groups, set(), None
@@ -89,8 +94,8 @@ class VariableBroadcast:
         missing_slots = agreement.slots_to_build({rank: one["groups"] for rank, one in descriptions.items()})
         if missing_slots:
             also = frozenset(missing_slots)
-            problem = _build_slots(groups_of(self._model, also), missing_slots)
-            groups = groups_of(self._model, also)
+            problem = _build_slots(groups_of(self._model, also, self._local), missing_slots)
+            groups = groups_of(self._model, also, self._local)
             exchanged = self._exchange({**begin, "problem": problem}, groups)
         if exchanged is not None:
             last = {rank: own for rank, (own, _) in exchanged.items()}
@@ -140,8 +145,7 @@ class VariableBroadcast:
             for key, group in sorted(groups.items())
             for name, variable in sorted(group.variables.items())
             # The gradients of half an update stay here, unless the root goes on from another call.
-            if (name not in group.accumulators or key in with_sums)
-            and id(plain_variable(variable)) not in self._local
+            if name not in group.accumulators or key in with_sums
         ]
         name = f"{self._name(groups)}: variables"
         with typed_errors():
@@ -150,6 +154,7 @@ class VariableBroadcast:
             else:
                 session_of(self._model).run(self._op_of_graph(variables, name))
         self._sent = _keys_of(groups)
+        self._sent_ids |= {id(plain_variable(one)) for one in variables}
 
     def _op_of_graph(self, variables: list[Any], name: str) -> Any:
         """The broadcast in a graph of TensorFlow 1. A later `fit` that sends the same variables uses the

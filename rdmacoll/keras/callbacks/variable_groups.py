@@ -7,7 +7,7 @@ that Keras has made with a counter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,9 +38,11 @@ class Group:
 
 
 class _Walk:
-    """Visits a model, its attributes, and theirs. A variable gets the key of the first path to it."""
+    """Visits a model, its attributes, and theirs. A variable gets the key of the first path to it. local:
+    variables that get none, and that do not count in the keys of others."""
 
-    def __init__(self) -> None:
+    def __init__(self, local: Sequence[Any]) -> None:
+        self._local = {id(plain_variable(one)) for one in local}
         self.variables: dict[str, Any] = {}
         self.optimizers: dict[str, Any] = {}
         self._seen: set[int] = set()
@@ -50,20 +52,21 @@ class _Walk:
         if isinstance(value, _PLAIN):
             return
         if is_variable(value):
-            self._add(path, value)
+            for one in self._not_local([value]):
+                self._add(path, one)
         elif isinstance(value, Mapping):
             if self._is_new(value):
                 for key in sorted((key for key in value if isinstance(key, (str, int))), key=str):
                     self.visit(value[key], f"{path}/{key}")
         elif isinstance(value, (list, tuple)):
             if self._is_new(value):
-                for position, item in enumerate(value):
+                for position, item in enumerate(self._not_local(value)):
                     self.visit(item, f"{path}/{position}")
         elif hasattr(type(value), "apply_gradients"):
             if self._is_new(value):
                 self.optimizers[path] = value
         elif _owns_variables(value) and self._is_new(value):
-            for position, variable in enumerate(_variables_of(value)):
+            for position, variable in enumerate(self._not_local(_variables_of(value))):
                 self._add(f"{path}/{position}", variable)
             for name in sorted(set(vars(value)) - _ignored(value)):
                 self.visit(vars(value)[name], f"{path}/{name}")
@@ -73,6 +76,9 @@ class _Walk:
         if self._is_new(plain_variable(variable)) and tf.as_dtype(variable.dtype).base_dtype.name in CODES:
             self.variables[key] = variable
 
+    def _not_local(self, values: Sequence[Any]) -> list[Any]:
+        return [one for one in values if not is_variable(one) or id(plain_variable(one)) not in self._local]
+
     def _is_new(self, value: Any) -> bool:
         if id(value) in self._seen:
             return False
@@ -81,11 +87,11 @@ class _Walk:
         return True
 
 
-def groups_of(model: Any, also: frozenset[str] = frozenset()) -> dict[str, Group]:
+def groups_of(model: Any, also: frozenset[str] = frozenset(), local: Sequence[Any] = ()) -> dict[str, Group]:
     """The model's group, and one for each of its optimizers. These are attributes of the model, or they
     are wrapped and have slots for variables of the model. also: names of wrapped optimizers that other
-    ranks have found."""
-    walk = _Walk()
+    ranks have found. local: variables to leave out, with their slots."""
+    walk = _Walk(local)
     walk.visit(getattr(model, "optimizer", None), "optimizer")
     walk.visit(model, MODEL)
     groups = {MODEL: Group(model, walk.variables)}
@@ -93,10 +99,10 @@ def groups_of(model: Any, also: frozenset[str] = frozenset()) -> dict[str, Group
     for key, optimizer in walk.optimizers.items():
         if id(optimizer) not in parts:  # the inside of loss scaling belongs to its outside
             parts.update(id(part) for part in optimizers.parts_of(optimizer))
-            groups[key] = _group_of(optimizer, walk.variables)
+            groups[key] = _group_of(optimizer, walk.variables, local)
     for name, optimizer in wrapped_optimizers():
         if parts.isdisjoint(id(part) for part in optimizers.parts_of(optimizer)):
-            group = _group_of(optimizer, walk.variables)
+            group = _group_of(optimizer, walk.variables, local)
             owns = any(not key.startswith(optimizers.OUTSIDE_MODEL) for key in group.built_for or ())
             if (owns or name in also) and not _is_of_another_graph(group):
                 # Optimizers that one thread has wrapped may have one name.
@@ -144,11 +150,11 @@ def is_variable(value: Any) -> bool:
     return hasattr(type(value), "assign") and hasattr(type(value), "trainable")
 
 
-def _group_of(optimizer: Any, model: Mapping[str, Any]) -> Group:
-    found = optimizers.variables_of(optimizer, model)
+def _group_of(optimizer: Any, model: Mapping[str, Any], local: Sequence[Any]) -> Group:
+    found = optimizers.variables_of(optimizer, model, local)
     accumulated = optimizers.accumulators_of(optimizer)
-    local = frozenset(key for key, variable in found.items() if id(plain_variable(variable)) in accumulated)
-    return Group(optimizer, found, optimizers.built_for(optimizer, model), local)
+    sums = frozenset(key for key, variable in found.items() if id(plain_variable(variable)) in accumulated)
+    return Group(optimizer, found, optimizers.built_for(optimizer, model, local), sums)
 
 
 def _owns_variables(value: Any) -> bool:
