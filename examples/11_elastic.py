@@ -19,7 +19,7 @@ y = x @ np.array([[1.0], [-2.0], [0.5]], "float32") + 3.0
 
 model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
 optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1))
-state = rdmacoll.keras.elastic.KerasState(model, optimizer, step=0)
+state = rdmacoll.keras.elastic.KerasState(model, optimizer, step=0, loss=0.0)
 
 
 @tf.function
@@ -38,16 +38,15 @@ def train(state):
     print(f"rank {rdmacoll.rank()} of {rdmacoll.size()} begins at step {state.step}")
     mine = slice(rdmacoll.rank(), None, rdmacoll.size())  # each world divides the data anew
     while state.step < 200:
-        loss = update(x[mine], y[mine])
+        state.loss = float(update(x[mine], y[mine]))
         state.step += 1
         if state.step % 50 == 0:
             state.commit()
         if dies and state.step == 120:
             os.kill(os.getpid(), signal.SIGKILL)
-    return float(loss)
 
 
-loss = train(state)
+train(state)
 if rdmacoll.rank() == 0:
     kernel, bias = model.get_weights()
-    print(f"loss {loss:.6f}, kernel {kernel.ravel().round(3).tolist()}, bias {bias[0]:.3f}")
+    print(f"loss {state.loss:.6f}, kernel {kernel.ravel().round(3).tolist()}, bias {bias[0]:.3f}")

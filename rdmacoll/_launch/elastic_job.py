@@ -189,7 +189,7 @@ class ElasticJob(Job):
                 int(facts["port"]),
                 time.monotonic(),
                 lost=int(facts["lost"]),
-                unmet=[int(rank) for rank in facts["unmet"]],
+                unmet=[int(rank) for rank in facts.get("unmet", [])],
                 has_state=bool(facts["has_state"]),
             )
         elif frame.kind == agent.EXIT and was_alive:

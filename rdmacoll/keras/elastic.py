@@ -91,9 +91,9 @@ class UpdateBatchStateCallback(_StateCallback):
         self._steps = self.params.get("steps")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Takes the batches that were done before from the steps of this epoch."""
+        """Takes the batches that were done before from the steps of this epoch. A larger world has fewer."""
         if self._steps:
-            self.params["steps"] = self._steps - self.state.batch
+            self.params["steps"] = max(1, self._steps - self.state.batch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Notes the batch."""

@@ -148,6 +148,12 @@ def check_a_commit_has_the_numbers_of_its_batch_and_its_epoch() -> None:
         assert seen[6:] == [(2, 1), (2, 3), (3, 0)], (order, seen)
         model.fit(*data, 1, 3 - state.epoch, 0, callbacks=used)
         assert (state.epoch, other.state.epoch) == (3, 8)
+        for batch, steps in ((1, 3), (9, 1)):  # an epoch has 4 steps, and more in a smaller world
+            state.batch = batch
+            listed[1].set_params({"steps": 4})
+            listed[1].on_train_begin()
+            listed[1].on_epoch_begin(0)
+            assert listed[1].params["steps"] == steps
 
 
 def check_a_state_has_the_slots_of_an_optimizer_that_never_stepped() -> None:
