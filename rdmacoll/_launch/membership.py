@@ -283,6 +283,11 @@ class Membership:
                 return ""
             wait = f"{self.limits.timeout_s:g} s"
             return f"the hosts with the state of world {self.world} have not come back within {wait}"
+        asked = [_asked_at(one) for one in self._usable() if one.asked_at is not None]
+        limit_s = self.limits.timeout_s + LOST_S  # `late` ends others before
+        if asked and len(asked) < self.limits.least and now - min(asked) > limit_s:
+            have = f"{counted(len(asked), 'worker')} {'has' if len(asked) == 1 else 'have'}"
+            return f"--min-np is {self.limits.least}, and {have} waited for others for {limit_s:g} s"
         if usable >= self.limits.least:
             self._short_since = now
             return ""

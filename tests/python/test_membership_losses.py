@@ -176,3 +176,32 @@ def test_workers_beyond_the_most_end_no_world() -> None:
     assert job.members.world_to_end(job.now) == 0
     assert [worker.number for worker in job.members.to_dismiss(job.now)] == [2, 3]
     assert job.start() == []
+
+
+def test_workers_that_fail_again_and_again_before_a_world_are_a_failure_after_the_timeout() -> None:
+    """Each of them starts, so that there are enough workers for a while."""
+    job = Job("a:2", least=2, cooldown_s=(1, 1))
+    job.begin()
+    job.end(1)
+    job.ask(0, has_state=True)
+    while job.now < TIMEOUT_S:
+        job.now += 2
+        (number,) = job.start()
+        assert job.members.failure(job.now) == ""
+        job.end(number)
+        assert job.members.failure(job.now) == ""
+    job.now += LOST_S + 2
+    job.start()
+    assert job.members.failure(job.now) == "--min-np is 2, and 1 worker has waited for others for 630 s"
+    job.ask(max(job.members.workers))
+    assert job.members.failure(job.now) == ""
+    assert len(job.ranks()) == 2
+
+
+def test_workers_that_all_take_long_to_start_are_no_failure() -> None:
+    job = Job("a:2", least=2)
+    job.start()
+    job.now += 10 * TIMEOUT_S
+    assert job.members.failure(job.now) == ""
+    job.ask(0, 1)
+    assert job.members.failure(job.now) == ""
