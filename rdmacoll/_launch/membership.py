@@ -111,7 +111,7 @@ class Membership:
 
     def to_start(self, now: float) -> list[str]:
         """The hosts on which workers are to be started now, one for each."""
-        if self.is_finishing:
+        if self.is_finishing or self._is_last():
             return []
         left = self.limits.most - len(self._usable())
         found = [host for host in self._hosts for _ in range(self._free_slots(host, now))]
@@ -219,7 +219,7 @@ class Membership:
         usable = self._usable()
         is_starting = any(one.world == 0 and one.asked_at is None for one in usable)
         waited = [now - _asked_at(one) for one in usable if one.asked_at is not None]
-        is_joined = bool(waited) and (not is_starting or max(waited) > _TOGETHER_S)
+        is_joined = bool(waited) and (not is_starting or max(waited) > _TOGETHER_S) and not self._is_last()
         is_broken = any(one.world == self.world and not one.is_alive for one in self.workers.values())
         if not is_joined and not is_broken and all(one in usable for one in running):
             return 0
@@ -270,9 +270,8 @@ class Membership:
             waits = any(one.asked_at is not None for one in alive if one.world == self.world)
             text = f"worker {self.finished} has ended with exit code 0, so that no further world begins"
             return text if waits else ""
-        resets = self.limits.resets
-        if resets is not None and self.world > resets:
-            return f"--reset-limit allows {counted(resets, 'change')} of the world"
+        if self._is_last():
+            return f"--reset-limit allows {counted(self.limits.resets or 0, 'change')} of the world"
         has_failed = any(not one.is_alive and not one.is_told_to_go for one in self.workers.values())
         if has_failed and not alive:
             return "no worker is left"
@@ -299,6 +298,10 @@ class Membership:
             return ""
         after = f" for {self.limits.timeout_s:g} s" if may_grow else ""
         return f"--min-np is {self.limits.least}, and there {_are(usable)}{after}"
+
+    def _is_last(self) -> bool:
+        """Whether no other world may follow this one."""
+        return self.limits.resets is not None and self.world > self.limits.resets
 
     def _alive(self) -> list[Worker]:
         return [one for one in self.workers.values() if one.is_alive and not one.is_told_to_go]

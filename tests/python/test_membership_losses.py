@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_membership import TIMEOUT_S, Job
+from test_membership import START_S, TIMEOUT_S, Job
 
 from rdmacoll._launch.membership import LOST_S
 
@@ -205,3 +205,18 @@ def test_workers_that_all_take_long_to_start_are_no_failure() -> None:
     assert job.members.failure(job.now) == ""
     job.ask(0, 1)
     assert job.members.failure(job.now) == ""
+
+
+def test_a_world_that_may_not_change_takes_in_nobody() -> None:
+    """A host that comes would end the job otherwise."""
+    job = Job("a:2", may_grow=True, resets=0)
+    job.ask(*job.start()[:1])
+    job.now = START_S + 1
+    assert job.ranks() == [0]
+    job.ask(1)
+    assert job.members.world_to_end(job.now) == 0
+    job.set_hosts("a:2 b:1")
+    assert job.start() == []
+    assert job.members.failure(job.now) == ""
+    job.ask(0)
+    assert job.members.failure(job.now) == "--reset-limit allows 0 changes of the world"
