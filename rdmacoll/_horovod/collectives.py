@@ -19,7 +19,7 @@ from rdmacoll._horovod.scaling import reduced_by
 from rdmacoll.engine import joining
 from rdmacoll.engine.operators import Average, Sum
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
-from rdmacoll.ops import Compression
+from rdmacoll.ops import Compression, _own_reductions as own_reductions
 from rdmacoll.ops._arguments import tensor as as_tensor
 from rdmacoll.ops._run_time import at_run_time, size_as
 from rdmacoll.ops.sparse import reduce_slices
@@ -49,6 +49,7 @@ def allreduce(
     Raises ValueError for `op` together with `average`, NotImplementedError for slices with other operators
     than Sum and Average or with factors, and the errors of `rdmacoll.allreduce`.
     """
+    own_reductions.note([tensor], None if is_adasum(op) else op)
     if average is None and is_adasum(op) and not isinstance(tensor, tf.IndexedSlices):
         return combined([as_tensor(tensor)], (prescale_factor, postscale_factor), name)[0]
     reduce_op = operator_of(op, average)
@@ -80,6 +81,7 @@ def grouped_allreduce(
     """`allreduce` of several tensors as one operation for each dtype. Slices among them stay sparse."""
     if not tensors:
         return _empty(ops.grouped_allreduce, tensors, name)
+    own_reductions.note(tensors, None if is_adasum(op) else op)
     if average is None and is_adasum(op) and not any(isinstance(one, tf.IndexedSlices) for one in tensors):
         values = [as_tensor(one) for one in tensors]
         return combined(values, (prescale_factor, postscale_factor), name)

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine.operators import OPERATOR_CODES, ReduceOp
+from rdmacoll.ops import _own_reductions as own_reductions
 from rdmacoll.ops._arguments import (
     bits,
     check_reducible,
@@ -68,6 +69,7 @@ def allreduce(
         "compression": compressor(compression),
     }
     sparse_mode = checked_sparse_as_dense(sparse_as_dense)
+    own_reductions.note([tensor], options["op"])
     if isinstance(tensor, tf.IndexedSlices) and sparse_mode is not True:
         from rdmacoll.ops.sparse import reduce_slices
 
@@ -91,6 +93,7 @@ def grouped_allreduce(
     `tf.IndexedSlices` is made dense.
     """
     compressed = compressor(compression)
+    own_reductions.note(tensors, op)
 
     def check(inputs: list[Any]) -> None:
         dtype = compressed.wire_dtype(inputs[0].dtype)

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll._world import world
+from rdmacoll.ops import _own_reductions as own_reductions
 from rdmacoll.optimizer import registry
 from rdmacoll.ps.calls import has_servers
 
@@ -20,11 +21,12 @@ _WARNED: weakref.WeakSet[Any] = weakref.WeakSet()  # models
 
 class PlainTraining:
     """A `fit` that begins without a wrapped optimizer. The first batch with an update shows whether the
-    program reduces gradients in another way, as by a wrapped tape."""
+    program reduces gradients in another way, as by a wrapped tape or by calls of allreduce."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self._reductions = registry.reductions()
+        self._calls = own_reductions.calls()
         self._updates = _updates_of(model)
         self._is_judged = False
 
@@ -33,8 +35,11 @@ class PlainTraining:
         if self._is_judged or (tf.executing_eagerly() and _updates_of(self._model) == self._updates):
             return
         self._is_judged = True
-        found = [registry.reduction_of(one) for one in self._model.trainable_variables]
+        variables = self._model.trainable_variables
+        found = [registry.reduction_of(one) for one in variables]
         if not found or any(one is not None and one.number > self._reductions for one in found):
+            return
+        if own_reductions.may_cover(variables, self._calls):
             return
         _WARNED.add(self._model)
         from rdmacoll.optimizer import update_check

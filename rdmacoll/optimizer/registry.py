@@ -56,6 +56,7 @@ class Reduction:
 _WRAPPED: _ByObject[tuple[str, bool]] = _ByObject()
 _REDUCTIONS: _ByObject[Reduction] = _ByObject()
 _REDUCTION_NUMBERS = itertools.count(1)
+_OWN: _ByObject[bool] = _ByObject()  # variables whose gradients the program reduces by calls of its own
 
 
 def note_wrapped(optimizer: Any, name: str, *, is_own: bool) -> None:
@@ -98,6 +99,17 @@ def note_reduction(reducer: GradientReducer, variables: Iterable[Any], *, are_ke
 def reduction_of(variable: Any) -> Reduction | None:
     """The last reduction of this variable's gradient."""
     return _REDUCTIONS.get(plain_variable(variable))
+
+
+def note_own_reduction(variables: Iterable[Any]) -> None:
+    """Records that the program reduces the gradients of these variables by calls of its own."""
+    for variable in variables:
+        _OWN[plain_variable(variable)] = True
+
+
+def has_own_reduction(variable: Any) -> bool:
+    """Whether `note_own_reduction` was called for this variable."""
+    return _OWN.get(plain_variable(variable)) is not None
 
 
 def is_kept_by_tape(variable: Any) -> bool:

@@ -22,6 +22,11 @@ def test_a_loaded_model_trains_on_or_is_warned_of() -> None:
     run_checks("tf_loaded_models.py", 2, arguments=[""])
 
 
+@pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
+def test_train_steps_may_reduce_by_themselves(tf_keras: Path, ranks: int) -> None:
+    run_checks("tf_own_reductions.py", ranks, arguments=[str(tf_keras)])
+
+
 @pytest.mark.slow
 def test_a_loaded_model_of_keras_2_trains_on_or_is_warned_of(tf_keras: Path) -> None:
     run_checks("tf_loaded_models.py", 3, arguments=[str(tf_keras)])

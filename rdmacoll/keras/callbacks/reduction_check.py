@@ -12,18 +12,19 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.keras.callbacks.optimizers import calls_of, parts_of
 from rdmacoll.keras.callbacks.variable_broadcast import session_of
 from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of
-from rdmacoll.ops import _baselines
+from rdmacoll.ops import _baselines, _own_reductions as own_reductions
 from rdmacoll.optimizer import compared_values, reducer_of, registry
 from rdmacoll.optimizer.fit_state import passes_of
 
 
 @dataclass(frozen=True)
 class BeforeTraining:
-    """The state before the first batch of a `fit`. reductions: a number of `registry.reductions()`. steps:
-    the number of calls of each optimizer, by its key. graph_steps: that of the model's optimizer in a graph
-    of TensorFlow 1."""
+    """The state before the first batch of a `fit`. reductions: a number of `registry.reductions()`. calls: a
+    number of `own_reductions.calls()`. steps: the number of calls of each optimizer, by its key. graph_steps:
+    that of the model's optimizer in a graph of TensorFlow 1."""
 
     reductions: int
+    calls: int
     steps: Mapping[str, int]
     graph_steps: int
 
@@ -35,7 +36,8 @@ class BeforeTraining:
 
 def before_training(model: Any) -> BeforeTraining:
     """Call it before the first batch."""
-    return BeforeTraining(registry.reductions(), _steps(groups_of(model)), _graph_steps(model))
+    numbers = registry.reductions(), own_reductions.calls()
+    return BeforeTraining(*numbers, _steps(groups_of(model)), _graph_steps(model))
 
 
 def check_reduced(model: Any, before: BeforeTraining, callback: str) -> None:
@@ -44,7 +46,8 @@ def check_reduced(model: Any, before: BeforeTraining, callback: str) -> None:
     allow_unwrapped, for the message.
 
     A train function that was traced earlier reduces without being built again. So a reduction from before
-    counts if it is that of a tape, or of an optimizer that the model still has.
+    counts if it is that of a tape, or of an optimizer that the model still has. The program may also reduce
+    the gradients by collectives of its own.
     """
     groups = groups_of(model)
     trainable = [one for one in groups[MODEL].variables.values() if getattr(one, "trainable", True)]
@@ -57,7 +60,7 @@ def check_reduced(model: Any, before: BeforeTraining, callback: str) -> None:
     allow = f"pass allow_unwrapped=True to {callback} if"
     # A wrapped optimizer that accumulates, or that the program calls later, has reduced nothing so far.
     are_wrapped = bool(owners) and all(any(map(_is_wrapped, parts)) for parts in owners)
-    if not are_wrapped and not any(map(is_reduced, trainable)):
+    if not are_wrapped and not any(map(is_reduced, trainable)) and not _may_be_own(trainable, before):
         optimizer = getattr(model, "optimizer", None)
         kind = "" if optimizer is None else f" ({type(optimizer).__name__})"
         raise ConfigError(
@@ -71,7 +74,8 @@ def check_reduced(model: Any, before: BeforeTraining, callback: str) -> None:
         keys = [one for one in group.built_for or () if one in groups[MODEL].variables]
         updated = [groups[MODEL].variables[one] for one in keys]
         has_stepped = steps > before.steps.get(key, 0) and not _is_between_passes(group.owner, model)
-        if has_stepped and updated and not any(map(is_reduced, updated)):
+        is_alone = has_stepped and updated and not any(map(is_reduced, updated))
+        if is_alone and not _may_be_own(updated, before):
             raise ConfigError(
                 f"the first batch of fit has updated variables of model {name!r} ({_listed(updated)}) by "
                 f"gradients of this rank alone, and ranks would train apart: the {_cause(group.owner, key)}, "
@@ -110,6 +114,14 @@ def _test_of_reduction(groups: Mapping[str, Group], before: BeforeTraining) -> C
         return is_new or any(one in last.reducers for one in reducers)
 
     return is_reduced
+
+
+def _may_be_own(variables: list[Any], before: BeforeTraining) -> bool:
+    """Whether the program may reduce the gradients of these variables by its own calls, now or in the train
+    function of an earlier `fit`."""
+    if own_reductions.may_cover(variables, before.calls):
+        registry.note_own_reduction(variables)
+    return all(map(registry.has_own_reduction, variables))
 
 
 def _cause(optimizer: Any, key: str) -> str:
