@@ -173,10 +173,12 @@ DecisionLog::Ways DecisionLog::find_ways(const Offer& offer, uint64_t bytes,
 
 // The wide sums (float32) of 16-bit floats take twice the memory. Segments on GPUs fit one at a
 // time into the pool of a rank that has to stage them.
-uint64_t DecisionLog::segment_bytes_max(const Offer& offer) const {
+uint64_t DecisionLog::segment_bytes_max(const Offer& offer, Algorithm algorithm) const {
   const Descriptor& what = offer.descriptor;
   const bool is_wide = has_wide_sums(what.kind, what.dtype, what.op);
-  const uint64_t most = rules_.segment_bytes_max / (is_wide ? kWide : 1);
+  const Shape shape{.ranks = world_.size(), .servers = rules_.servers};
+  const uint64_t room = rules_.segment_room / (is_wide ? kWide : 1);
+  const uint64_t most = segment_bytes_that_fit(algorithm, shape, room);
   const bool on_gpus = offer.on_gpu && visibility_.gpus && most <= UINT64_MAX / kSegmentsInFlight;
   return on_gpus ? most * kSegmentsInFlight : most;
 }
@@ -238,7 +240,7 @@ std::optional<DecisionLog::Formed> DecisionLog::form(const Visibility& visibilit
   movement.in_place = in_place;
   movement.algorithm = choice.algorithm;
   movement.segment_bytes = std::max(
-      std::min(choice.segment_bytes, segment_bytes_max(first)),
+      std::min(choice.segment_bytes, segment_bytes_max(first, choice.algorithm)),
       segment_bytes_min(cut_bytes, shares_of(row_of(first.descriptor.kind), world_.size())));
   formed.is_cut_short =
       bytes > movement.segment_bytes && choice.segment_bytes / kCutShort >= movement.segment_bytes;

@@ -41,7 +41,7 @@ class DecisionLog {
     std::vector<Forced> forced;
     std::optional<uint64_t> segment_bytes;
     int servers = 0;
-    uint64_t segment_bytes_max = UINT64_MAX;
+    uint64_t segment_room = UINT64_MAX;  // memory of the pool for a segment in flight
     // Operations up to fuse_unit_bytes share a batch of at most fuse_batch_bytes.
     uint64_t fuse_unit_bytes = 64 << 10;
     uint64_t fuse_batch_bytes = 1 << 20;
@@ -106,7 +106,7 @@ class DecisionLog {
     bool on_gpu;
   };
   uint64_t cut_bytes_of(const Offer& offer) const;
-  uint64_t segment_bytes_max(const Offer& offer) const;
+  uint64_t segment_bytes_max(const Offer& offer, Algorithm algorithm) const;
   bool fuses(const Offer& offer, uint64_t bytes);
   std::size_t batch_at_front();
   bool may_share(const Offer& a, const Offer& b) const;

@@ -74,9 +74,10 @@ struct Tuning;
 class InNode;
 class Traffic;
 
-// Places of one segment that recursive algorithms need at most: in each round one to receive and
-// one to publish.
-int places_of_rounds(const Shape& shape);
+// Memory in the pool for a segment, in segments.
+int places_of_shares(const Shape& shape);    // a rank's data, its sums, and shares of peers
+int places_of_rounds(const Shape& shape);    // in each round one to receive and one to publish
+int places_of_all_data(const Shape& shape);  // the data of all ranks, and the result
 
 // One row for each algorithm: its name, its function, its needs and its costs. It stands at the end
 // of the algorithm's file. Commands, settings, choose(), verify() and tests know an algorithm by
@@ -113,8 +114,8 @@ struct AlgorithmRow {
   bool (*canonical_for)(const Shape& shape) = nullptr;
   std::string_view never_canonical = "";  // a clause: why it has no canonical order in any shape
   Segments segments = Segments::whole;
-  // The memory that it needs in the pool for each segment in flight, in segments.
-  int (*places)(const Shape& shape) = places_of_rounds;
+  // The most memory that it needs in the pool for each segment in flight, in segments.
+  int (*places)(const Shape& shape) = places_of_shares;
   // Uses Shape::nodes. The order of a ring does not count, since any order makes a ring.
   bool by_node = false;
   bool by_servers = false;            // uses Shape::servers; no other algorithm does
@@ -134,6 +135,10 @@ bool has_root(AlgorithmRow::Result result);
 bool is_scattered(AlgorithmRow::Result result);
 std::span<const AlgorithmRow> algorithm_table();
 const AlgorithmRow* row_of(Algorithm algorithm);  // null: the number is not in the table
+// The longest segment for whose memory `room` bytes of the pool suffice. Algorithm::none needs no
+// memory.
+uint64_t segment_bytes_that_fit(Algorithm algorithm, const Shape& shape, uint64_t room);
+
 bool is_by_servers(Algorithm algorithm);
 bool needs_even(Algorithm algorithm);
 // The clause of the row with this name. "": it has a canonical order, or there is no such row.

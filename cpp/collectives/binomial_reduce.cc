@@ -78,6 +78,7 @@ extern constinit const AlgorithmRow binomial_reduce_row{.algorithm = Algorithm{1
                                                         .result = AlgorithmRow::Result::root_sum,
                                                         .cost_in_node = binomial_reduce_in_node,
                                                         .traffic = binomial_reduce_traffic,
-                                                        .segments = Segments::tree};
+                                                        .segments = Segments::tree,
+                                                        .places = places_of_rounds};
 
 }  // namespace rdmacoll

@@ -209,8 +209,8 @@ uint64_t segment_bytes_in_node(AlgorithmRow::Result result, const Tuning& tuning
     const uint64_t cached = result == AlgorithmRow::Result::root_value
                                 ? broadcast_segment_bytes(memory, facts)
                                 : cached_part_bytes(memory) * static_cast<uint64_t>(facts.ranks);
-    if (!facts.stages_gpus) return cached;
-    return std::max(cached, staged_segment_bytes(tuning, facts));
+    const uint64_t least = facts.stages_gpus ? staged_segment_bytes(tuning, facts) : 0;
+    return std::max(std::min(cached, tuning.segment_bytes_packed), least);
   }
   // Segments of a broadcast follow one another down the tree.
   const bool follow = result == AlgorithmRow::Result::root_value;

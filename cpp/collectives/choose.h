@@ -47,6 +47,8 @@ struct Tuning {
   // where segments begin, so they decide its bits. `rdmacoll plan` shows what another length costs
   // in the model (RDMACOLL_SEGMENT_BYTES).
   uint64_t segment_bytes_shared = 4 << 20;
+  // Each of many ranks packs whole segments. Longer ones save them few messages, and take memory.
+  uint64_t segment_bytes_packed = 2 << 20;
   // NICs access tensors on GPUs themselves if the batch has at least so many bytes for each of its
   // tensors. Many smaller ones cost them more than copies. A few beside large ones do not.
   uint64_t gpu_direct_bytes = 32 << 10;

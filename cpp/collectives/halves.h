@@ -8,7 +8,6 @@
 namespace rdmacoll {
 
 // Places for the data of all ranks at once, as collected_sum() of the whole segment needs them.
-inline int places_of_all_data(const Shape& shape) { return shape.ranks + 1; }
 
 // Reduce-scatter around the ring: p-1 rounds, after which the output has the whole sum of this
 // rank's part. `partial` is the place for partial sums of other parts: the output, or scratch if

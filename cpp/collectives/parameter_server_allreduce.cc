@@ -65,8 +65,8 @@ namespace {
 
 // A server has its part from every worker, and the sum.
 int places_of_servers(const Shape& shape) {
-  const int most = shape.servers == 0 ? 0 : shape.members() / shape.servers + 1;
-  return std::max(places_of_rounds(shape), most);
+  const int of_server = shape.servers == 0 ? 0 : shape.members() / shape.servers + 1;
+  return std::max(places_of_shares(shape), of_server);
 }
 
 }  // namespace

@@ -101,6 +101,7 @@ extern constinit const AlgorithmRow recursive_doubling_row{
     .result = AlgorithmRow::Result::sum,
     .cost_in_node = recursive_doubling_in_node,
     .traffic = recursive_doubling_traffic,
-    .correction = correction_of_recursive_doubling};
+    .correction = correction_of_recursive_doubling,
+    .places = places_of_rounds};
 
 }  // namespace rdmacoll

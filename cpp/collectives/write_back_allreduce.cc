@@ -62,9 +62,6 @@ double write_back_in_node(const InNode& node) {
   return node.time(work, node.round(peers, part) + node.round());
 }
 
-// A rank gives less than a segment in slots. Between nodes it also takes less than one.
-int places_of_slots(const Shape&) { return 2; }
-
 }  // namespace
 
 extern constinit const AlgorithmRow write_back_row{.algorithm = Algorithm{24},
@@ -72,7 +69,6 @@ extern constinit const AlgorithmRow write_back_row{.algorithm = Algorithm{24},
                                                    .make = write_back_allreduce,
                                                    .result = AlgorithmRow::Result::sum,
                                                    .cost_in_node = write_back_in_node,
-                                                   .segments = Segments::stages,
-                                                   .places = places_of_slots};
+                                                   .segments = Segments::stages};
 
 }  // namespace rdmacoll

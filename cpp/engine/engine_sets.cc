@@ -9,26 +9,6 @@
 namespace rdmacoll {
 namespace {
 
-constexpr uint64_t kSegmentBytesMin = 64;
-
-// The segment size with which all segments of a set in flight fit into `bytes`, with each algorithm
-// that may run. Little data fits in any case.
-uint64_t segment_bytes_max(uint64_t bytes, const Shape& shape, std::size_t batches,
-                           const std::vector<AlgorithmRange>& forced) {
-  const auto may_run = [&](const AlgorithmRow& row) {
-    if (row.by_servers && shape.servers == 0) return false;
-    return !row.for_little || std::ranges::any_of(forced, [&](const AlgorithmRange& range) {
-      return range.algorithm == row.name;
-    });
-  };
-  int segments = 1;
-  for (const AlgorithmRow& row : algorithm_table()) {
-    if (may_run(row)) segments = std::max(segments, row.places(shape));
-  }
-  const uint64_t most = bytes / (batches * kSegmentsInFlight) / segments;
-  return std::max(most, kSegmentBytesMin);
-}
-
 World world_of(const World& job, uint32_t number, const SetMembers& members) {
   if (number == 0) return job.of_workers();
   World world{job.job,
@@ -48,14 +28,12 @@ World world_of(const World& job, uint32_t number, const SetMembers& members) {
 void Engine::make_set(uint32_t number, const SetMembers& members, const Lanes& lanes,
                       uint64_t bytes) {
   const int servers = number == 0 ? world_.servers : 0;
-  const int workers = members.size() - servers;
-  const uint64_t segment = segment_bytes_max(bytes, {.ranks = workers, .servers = servers},
-                                             lanes.count, config_.allreduce_algorithms);
+  const uint64_t room = bytes / (lanes.count * kSegmentsInFlight);
   executor_.open(lanes);
   SetHost& host = *this;
   sets_.push_back(std::make_unique<ProcessSet>(
       SetParts{number, world_, SetWorld(world_of(world_, number, members)), members, servers, lanes,
-               segment, config_, tuning_, transport_, pool_, gpu_work_, results_, executor_, log_},
+               room, config_, tuning_, transport_, pool_, gpu_work_, results_, executor_, log_},
       host, now_));
 }
 

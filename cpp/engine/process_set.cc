@@ -24,7 +24,7 @@ Agreement::Rules rules_of(const SetParts& parts) {
   log.tries_ways = config.tune != Tune::off;
   log.tries_places = !config.one_copy;
   log.looks_again = log.tries_ways && config.tune == Tune::online;
-  log.segment_bytes_max = parts.segment_bytes_max;
+  log.segment_room = parts.segment_room;
   log.servers = parts.servers;
   // Colocated servers have no ranks: every worker serves a part.
   if (config.has_servers && config.is_colocated) log.forced.push_back({shareable_sum().algorithm});
@@ -67,7 +67,7 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
       neighbours_(neighbours_of(world_, members_)),
       agreement_(world_, rules_of(parts), *this, now_, log_),
       planner_({world_, members_, parts.servers, transport_, pool_, parts.gpu_work,
-                parts.config.cuda_ipc, parts.tuning.gpu_direct_bytes, parts.segment_bytes_max}),
+                parts.config.cuda_ipc, parts.tuning.gpu_direct_bytes, parts.segment_room}),
       places_({number_, job_, world_, members_,
                parts.servers > 0 ? job_.local_size() == job_.size() : world_.is_one_node(),
                transport_, pool_, results_, host_, now_}),

@@ -37,8 +37,8 @@ struct SetParts {
   SetWorld world;
   SetMembers members;
   int servers = 0;
-  Lanes lanes;  // its lanes in the executor
-  uint64_t segment_bytes_max = 0;
+  Lanes lanes;                // its lanes in the executor
+  uint64_t segment_room = 0;  // memory of the pool for a segment in flight
   const Config& config;
   const Tuning& tuning;
   Transport& transport;

@@ -78,7 +78,7 @@ Planner::Planner(const PlannerParts& parts)
       gpu_work_(parts.gpu_work),
       cuda_ipc_(parts.cuda_ipc),
       gpu_direct_bytes_(parts.gpu_direct_bytes),
-      segment_bytes_max_(parts.segment_bytes_max),
+      segment_room_(parts.segment_room),
       programs_(members_) {}
 
 Shape Planner::shape_of(const Decided& decided, bool shares_results) const {

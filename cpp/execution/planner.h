@@ -41,8 +41,8 @@ struct PlannerParts {
   MemoryPool& pool;
   const std::atomic<GpuWork*>& gpu_work;  // null until a GPU is used
   CudaIpc cuda_ipc = CudaIpc::off;
-  uint64_t gpu_direct_bytes = 0;            // as in Tuning
-  uint64_t segment_bytes_max = UINT64_MAX;  // so that several segments fit into the pool
+  uint64_t gpu_direct_bytes = 0;       // as in Tuning
+  uint64_t segment_room = UINT64_MAX;  // memory of the pool for a segment in flight
 };
 
 class Planner {
@@ -145,7 +145,7 @@ class Planner {
   const std::atomic<GpuWork*>& gpu_work_;
   const CudaIpc cuda_ipc_;
   const uint64_t gpu_direct_bytes_;
-  const uint64_t segment_bytes_max_;
+  const uint64_t segment_room_;
   bool shares_gpus_ = false;
   uint64_t gpu_work_version_ = 0;
   Programs programs_;

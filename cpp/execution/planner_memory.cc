@@ -321,8 +321,9 @@ void Planner::add_program(Recipe& recipe) {
   recipe.program =
       &programs_.prepared(head.movement.algorithm, head.shape, placement, head.calls_roll);
   // Segments for GPUs may be longer than the pool allows for several at once.
-  recipe.segments_at_once =
-      head.movement.segment_bytes > segment_bytes_max_ ? 1 : kSegmentsInFlight;
+  const bool fits = head.movement.segment_bytes <=
+                    segment_bytes_that_fit(head.movement.algorithm, head.shape, segment_room_);
+  recipe.segments_at_once = fits ? kSegmentsInFlight : 1;
   const bool is_viewed = std::ranges::find(placement.views, true) != placement.views.end();
   if (head.gpu == kHost || !is_viewed || placement.output_shared) return;
   const GpuWork& work = *gpu_work_.load(std::memory_order_acquire);

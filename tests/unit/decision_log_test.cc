@@ -226,14 +226,14 @@ TEST_F(Decisions, known_descriptors_are_numbers) {
 }
 
 TEST_F(Decisions, a_pool_that_cuts_segments_short_is_noticed) {
-  for (const uint64_t segment_bytes_max : {uint64_t{64}, uint64_t{4} << 20}) {
+  for (const uint64_t room : {uint64_t{192}, uint64_t{12} << 20}) {
     DecisionLog::Rules rules;
-    rules.segment_bytes_max = segment_bytes_max;
+    rules.segment_room = room;
     DecisionLog log(world_, table_, rules);
     log.offer(unit("large", 1 << 20));
     const auto formed = log.form({});
-    EXPECT_LE(formed->decision.movement.segment_bytes, segment_bytes_max);
-    EXPECT_EQ(formed->is_cut_short, segment_bytes_max == 64);
+    EXPECT_LE(formed->decision.movement.segment_bytes, room / 3);
+    EXPECT_EQ(formed->is_cut_short, room == 192);
     log.offer(unit("small", 4));
     EXPECT_FALSE(log.form({})->is_cut_short);
   }
@@ -243,17 +243,17 @@ TEST_F(Decisions, a_pool_that_cuts_segments_short_is_noticed) {
 TEST_F(Decisions, data_that_ranks_share_on_gpus_is_cut_in_longer_segments) {
   const SetWorld pair = set_world(0, 2);
   DecisionLog::Rules rules;
-  rules.segment_bytes_max = uint64_t{2} << 20;
+  rules.segment_room = uint64_t{6} << 20;
   DecisionLog log(pair, table_, rules);
   log.offer(unit("gradients", 1 << 22), true);
   const auto shared = log.form({.one_node = true, .gpus = true});
-  EXPECT_EQ(shared->decision.movement.segment_bytes, rules.segment_bytes_max * kSegmentsInFlight);
+  EXPECT_EQ(shared->decision.movement.segment_bytes, rules.segment_room / 3 * kSegmentsInFlight);
   EXPECT_EQ(shared->decision.movement.algorithm, named::one_shot);
   log.offer(unit("on_the_host", 1 << 22));
   log.offer(unit("on_a_gpu_that_is_staged", 1 << 22), true);
   for (const bool shares_gpus : {true, false}) {
     const auto other = log.form({.one_node = true, .gpus = shares_gpus});
-    EXPECT_LE(other->decision.movement.segment_bytes, rules.segment_bytes_max);
+    EXPECT_LE(other->decision.movement.segment_bytes, rules.segment_room / 3);
     EXPECT_EQ(other->decision.movement.algorithm, shares_gpus ? named::write_back : named::direct);
   }
 }

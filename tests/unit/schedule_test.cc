@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <random>
 
 #include "algorithm_names.h"
@@ -200,17 +201,28 @@ TEST(LoweredForNics, receives_no_output_on_a_gpu_that_a_processor_reads) {
   EXPECT_TRUE(lowered.uses_work);
 }
 
-// The engine cuts segments so that those in flight fit into the pool.
+int parts_in_pool(const Schedule& schedule) {
+  int parts = std::accumulate(schedule.scratch.begin(), schedule.scratch.end(), 0);
+  if (schedule.uses_work) parts += schedule.parts;
+  if (schedule.uses_sums) parts += kWide * schedule.parts;
+  return parts;
+}
+
+// The engine cuts segments so that those in flight fit into the pool. If sums are wide, it cuts
+// them to half of that.
 TEST_P(EveryAlgorithm, needs_no_more_memory_than_its_row_says) {
   for (int ranks = 1; ranks <= 17; ++ranks) {
     for (int per_node : {1, 2, 3, ranks}) {
       const std::vector<int> nodes = nodes_of(ranks, per_node);
-      const Shape shape{.ranks = ranks, .nodes = nodes};
-      for (const Schedule& schedule :
-           lowered_schedules(row().algorithm, shape, kSocketLinks, false)) {
-        int parts = 0;
-        for (const uint16_t room : schedule.scratch) parts += room;
-        EXPECT_LE(parts, row().places(shape) * schedule.parts) << ranks << " " << per_node;
+      for (int form = 0; form < 8; ++form) {
+        const bool is_wide = (form & 4) != 0 && is_sum(row().result);
+        const Shape shape{.ranks = ranks, .nodes = nodes, .wide_sums = is_wide};
+        const LinkModel& links = (form & 1) != 0 ? kSocketLinks : kNicLinks;
+        for (const Schedule& schedule :
+             lowered_schedules(row().algorithm, shape, links, (form & 2) != 0)) {
+          const int most = row().places(shape) * schedule.parts * (is_wide ? kWide : 1);
+          EXPECT_LE(parts_in_pool(schedule), most) << ranks << " " << per_node << " " << form;
+        }
       }
     }
   }
@@ -240,6 +252,22 @@ TEST(ParameterServer, is_right_for_any_number_of_workers_and_servers) {
         ASSERT_EQ(static_cast<int>(schedules.size()), ranks + servers);
         ASSERT_EQ(verified(parameter_server(), schedules, shape), "")
             << ranks << " ranks, " << servers << " servers";
+      }
+    }
+  }
+}
+
+TEST(ParameterServer, needs_no_more_memory_than_its_row_says) {
+  for (int ranks = 1; ranks <= 17; ++ranks) {
+    for (int servers = 1; servers <= 9; ++servers) {
+      const std::vector<int> nodes = nodes_of(ranks + servers, 3);
+      const Shape shape{.ranks = ranks, .nodes = nodes, .servers = servers};
+      for (const bool is_visible : {false, true}) {
+        for (const Schedule& schedule :
+             lowered_schedules(kParameterServer, shape, kSocketLinks, is_visible)) {
+          const int most = parameter_server().places(shape) * schedule.parts;
+          EXPECT_LE(parts_in_pool(schedule), most) << ranks << " " << servers;
+        }
       }
     }
   }
