@@ -122,13 +122,18 @@ def wrapped_optimizers(model: Any) -> list[Any]:
     optimizers there."""
     from rdmacoll.optimizer import reducer_of, with_inner
 
-    candidates = [getattr(model, "optimizer", None), *list(vars(model).values())]
     found: list[Any] = []
-    for candidate in candidates:
-        if hasattr(candidate, "apply_gradients"):
-            parts = with_inner(candidate)
-            found += [one for one in parts if reducer_of(one) is not None and one not in found]
+    for optimizer in optimizers_of(model):
+        parts = with_inner(optimizer)
+        found += [one for one in parts if reducer_of(one) is not None and one not in found]
     return found
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizer of a model, and those among its attributes. One may be listed twice. Other attributes are
+    objects of the program, whose `__getattr__` may raise anything."""
+    candidates = [getattr(model, "optimizer", None), *list(vars(model).values())]
+    return [one for one in candidates if hasattr(type(one), "apply_gradients")]
 
 
 def _made(model: Any) -> list[Any]:

@@ -70,11 +70,10 @@ def watch(model: Any, callbacks: list[Any]) -> PlainTraining | None:
 
 def _updates_of(model: Any) -> list[int]:
     """The number of calls of each optimizer among the model's attributes."""
-    from rdmacoll.optimizer import with_inner
+    from rdmacoll.optimizer import fit_state, with_inner
 
     if not tf.executing_eagerly():
         return []
-    candidates = [getattr(model, "optimizer", None), *vars(model).values()]
-    parts = [part for one in candidates if hasattr(one, "apply_gradients") for part in with_inner(one)]
+    parts = [part for one in fit_state.optimizers_of(model) for part in with_inner(one)]
     counts = [getattr(part, "_iterations", None) for part in parts]  # Keras 3 counts calls there
     return [int(one) for one in counts if one is not None]

@@ -35,6 +35,13 @@ def data_of(rank: int) -> tuple[np.ndarray, np.ndarray]:
     return value(rank, (8, 3)), value(rank, (8, 2), salt=1)
 
 
+class Settings:
+    """Finds its attributes by keys, as some programs' settings do."""
+
+    def __getattr__(self, name: str) -> Any:
+        return vars(self)[name]
+
+
 def network(package: Any, reduce: Callable[[list[Any]], list[Any]]) -> Any:
     """Returns a compiled model whose train step calls `reduce` with its gradients."""
 
@@ -50,6 +57,7 @@ def network(package: Any, reduce: Callable[[list[Any]], list[Any]]) -> Any:
     inputs = package.layers.Input((3,))
     model = Network(inputs, package.layers.Dense(2, kernel_initializer="zeros")(inputs))
     model.compile(package.optimizers.SGD(0.1), "mse")
+    object.__setattr__(model, "settings", Settings())
     return model
 
 
