@@ -177,7 +177,7 @@ check-wheel: $(RELEASE_STAMP)
 
 # The libraries that `rdmacoll bench compare` measures beside ours, each in an environment of its own; Horovod is compiled.
 peers: setup
-	$(PYTHON) -m rdmacoll.cli.main bench peers --install all
+	$(PYTHON) -m rdmacoll bench peers --install all
 
 # The site of the documents, in build/docs/site. A link that leads nowhere ends it. mkdocs has an environment of its own.
 DOCS := build/docs

@@ -119,7 +119,7 @@ def bench(*arguments: str) -> dict[str, Any]:
     """Runs `rdmacoll bench` on two ranks and returns its JSON. Ends the program on wrong values."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.json"
-        on_two_ranks("-m", "rdmacoll.cli.main", "bench", *arguments, "--json", str(path))
+        on_two_ranks("-m", "rdmacoll", "bench", *arguments, "--json", str(path))
         found: dict[str, Any] = json.loads(path.read_text())
     if not found["ok"]:
         raise SystemExit(f"bench {' '.join(arguments)} found wrong values: {found}")

@@ -113,7 +113,7 @@ def measure(programs: Sequence[str], counts: Sequence[int]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "steps.json"
             ranks = RANKS + (program in SERVERS)
-            run = [sys.executable, "-m", "rdmacoll.cli.main", "run", "-np", str(ranks)]
+            run = [sys.executable, "-m", "rdmacoll", "run", "-np", str(ranks)]
             subprocess.run(
                 [*run, sys.executable, __file__, "rank", program, str(threads), folder],
                 check=True,

@@ -133,7 +133,7 @@ def command_line(
     words = [*arguments, "--json", str(path)]
     environ = clean_environment({"COLUMNS": "200", **(env or {})})
     if ranks or "PYTHONPATH" in (env or {}):
-        command = [sys.executable, "-m", "rdmacoll.cli.main", *words]
+        command = [sys.executable, "-m", "rdmacoll", *words]
         result = subprocess.run(
             [*(mpirun_command(ranks) if ranks else []), *command],
             env=environ,
@@ -159,7 +159,7 @@ def _command_line() -> Parent:
 
 def _forked_command(words: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> tuple[int, str]:
     with tempfile.TemporaryFile() as output:
-        program = str(ROOT / "rdmacoll" / "cli" / "main.py")
+        program = str(ROOT / "rdmacoll" / "__main__.py")
         process = _command_line().start([program, *words], environ, output)
         try:
             code = process.wait(timeout_s)

@@ -153,7 +153,7 @@ def run_simulator(seeds: int) -> list[str]:
     """Returns the messages of the first failing seeds."""
     answer = FOLDER / "faults.json"
     answer.unlink(missing_ok=True)
-    command = (sys.executable, "-m", "rdmacoll.cli.main", "sim", "faults")
+    command = (sys.executable, "-m", "rdmacoll", "sim", "faults")
     result = call(*command, "--seeds", f"0:{seeds}", "--first", "--json", answer)
     assert answer.exists(), result.stderr[-6000:]
     found: list[str] = json.loads(answer.read_text())["findings"]

@@ -125,6 +125,8 @@ def room_of(module: str) -> str:
     _, *parts = module.split(".")
     if parts[:1] == ["engine"] and parts[1:2] and parts[1] in VALUES:
         return parts[1]
+    if parts == ["__main__"]:
+        return "cli"
     return parts[0] if parts else "rdmacoll"
 
 

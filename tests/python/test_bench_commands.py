@@ -117,7 +117,7 @@ def test_a_terminated_comparison_leaves_nobody_behind(tmp_path):
 
     options = ["--ours", "rdmacoll", "--peers", "openmpi", "--ranks", "2", "--links", "machine"]
     run = subprocess.Popen(
-        [sys.executable, "-m", "rdmacoll.cli.main", "bench", "compare", *options, "--burst", "5"],
+        [sys.executable, "-m", "rdmacoll", "bench", "compare", *options, "--burst", "5"],
         env=clean_environment({"TMPDIR": str(tmp_path)}),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -121,9 +121,9 @@ def test_wrong_usage_is_said_by_rank_0_alone(tmp_path):
 @pytest.mark.parametrize(
     ("program", "where"),
     [
-        ("rdmacoll.cli.main", "missing/result.json"),
-        ("rdmacoll.cli.main", "."),
-        ("rdmacoll.cli.main", "/proc/result.json"),
+        ("rdmacoll", "missing/result.json"),
+        ("rdmacoll", "."),
+        ("rdmacoll", "/proc/result.json"),
         ("tests/train.py", "missing/result.json"),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_json_file_that_cannot_be_written_is_usage_and_nothing_runs(tmp_path, 
 
 def run_in(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "rdmacoll.cli.main", *arguments],
+        [sys.executable, "-m", "rdmacoll", *arguments],
         cwd=folder,
         env=clean_environment(variables),
         capture_output=True,
@@ -168,7 +168,7 @@ def test_standard_output_has_the_json_alone_when_it_is_to_go_there(tmp_path, arg
 
 
 def test_standard_output_has_the_json_of_rank_0_alone(tmp_path):
-    command = [*mpirun_command(2), sys.executable, "-m", "rdmacoll.cli.main", "config", "--json", "-"]
+    command = [*mpirun_command(2), sys.executable, "-m", "rdmacoll", "config", "--json", "-"]
     result = subprocess.run(
         command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=100
     )

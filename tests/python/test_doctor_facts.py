@@ -316,7 +316,7 @@ def test_what_breaks_is_a_finding_and_leaves_the_others(monkeypatch: pytest.Monk
 def run_doctor(tmp_path: Path, *arguments: str, **env: str) -> tuple[int, Any, str]:
     path = tmp_path / "doctor.json"
     done = subprocess.run(
-        [sys.executable, "-m", "rdmacoll.cli.main", "doctor", *arguments, "--json", str(path)],
+        [sys.executable, "-m", "rdmacoll", "doctor", *arguments, "--json", str(path)],
         env=clean_environment(env),
         capture_output=True,
         text=True,

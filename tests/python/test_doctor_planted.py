@@ -199,7 +199,7 @@ def test_numpy_that_cannot_be_imported_is_named_with_the_cure(tmp_path, how):
             "raise ModuleNotFoundError(\"No module named 'numpy'\")\n"
         )
     done = subprocess.run(
-        [sys.executable, "-m", "rdmacoll.cli.main", "doctor"],
+        [sys.executable, "-m", "rdmacoll", "doctor"],
         env={**clean_environment(), "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
         capture_output=True,
         text=True,

@@ -298,7 +298,7 @@ def test_no_servers_are_planned_where_none_are_asked_for(tmp_path):
 def test_a_reader_that_has_gone_is_no_error(tmp_path):
     # The reader leaves like `| head`. More output than a pipe holds, and other work, are still to be done.
     path = tmp_path / "plan.json"
-    command = [sys.executable, "-m", "rdmacoll.cli.main", "plan", "--ranks", "192", "--algorithm", "direct"]
+    command = [sys.executable, "-m", "rdmacoll", "plan", "--ranks", "192", "--algorithm", "direct"]
     with subprocess.Popen(
         [*command, "--json", str(path)],
         env=clean_environment(),

@@ -20,7 +20,7 @@ from ranks import clean_environment
 
 from rdmacoll._launch.host_link import remote_command
 
-RUN = [sys.executable, "-m", "rdmacoll.cli.main", "run"]
+RUN = [sys.executable, "-m", "rdmacoll", "run"]
 DEADLINE_S = 120
 SUM = """
 import os, sys

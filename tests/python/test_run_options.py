@@ -261,7 +261,7 @@ def test_without_a_reader_of_yaml_the_file_is_an_error_with_the_cure(monkeypatch
 
 
 def test_what_is_there_is_shown_as_horovodrun_does() -> None:
-    done = run_python("-m", "rdmacoll.cli.main", "run", "--check-build")
+    done = run_python("-m", "rdmacoll", "run", "--check-build")
     assert done.returncode == 0
     for line in (
         "Available Frameworks:",

@@ -14,7 +14,7 @@ from typing import Any
 from ranks import clean_environment, free_port, mpirun_command
 from test_by_hand import ByHand, served, wait_for_line
 
-COMMAND = [sys.executable, "-m", "rdmacoll.cli.main", "serve"]
+COMMAND = [sys.executable, "-m", "rdmacoll", "serve"]
 WORKER = """
 import sys
 import numpy as np, rdmacoll

@@ -242,7 +242,7 @@ def check_selftest() -> None:
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / "selftest.json"
         options = ["--transport", "rdma", "--algorithm", "auto", "--json", str(written)]
-        command = [*mpirun_command(2), sys.executable, "-m", "rdmacoll.cli.main", "selftest", *options]
+        command = [*mpirun_command(2), sys.executable, "-m", "rdmacoll", "selftest", *options]
         # With a level of the program, each world logs its start.
         environ = clean_environment({"TF_RDMA_BUF_SIZE": RDMA["TF_RDMA_BUF_SIZE"], "RDMACOLL_LOG": "info"})
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200)

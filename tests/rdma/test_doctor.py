@@ -18,7 +18,7 @@ pytestmark = pytest.mark.rdma
 
 _ROOT = Path(__file__).resolve().parents[2]
 # The script prints the file of --json, since files that a guest writes are lost.
-_SCRIPT = 'f=$(mktemp); "$0" -m rdmacoll.cli.main doctor --json "$f"; echo "exit $?"; cat "$f"; rm "$f"'
+_SCRIPT = 'f=$(mktemp); "$0" -m rdmacoll doctor --json "$f"; echo "exit $?"; cat "$f"; rm "$f"'
 # The limit is less than the pool needs. The guest's user is root.
 _LIMITED = limited(65536, as_root=not REAL_DEVICES or os.geteuid() == 0)
 
