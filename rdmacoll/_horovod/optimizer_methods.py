@@ -23,6 +23,7 @@ def methods_of(plain: type) -> dict[str, Any]:
         "scale_local_gradients": property(lambda self: self._rdmacoll_reduce.scale_local_gradients),
         "_agg_helper": property(_aggregation),
         "_allreduce": _allreduce,
+        "_allreduce_grads": _allreduce_grads,
     }
     if issubclass(plain, tf.compat.v1.train.Optimizer):
         found["_optimizer"] = Itself()
@@ -94,6 +95,15 @@ def _allreduce(self: Any, grads: Any, variables: Any) -> list[Any]:
     if reducer.backward_passes_per_step == 1:
         pairs = reduced_pairs(reducer, pairs, is_early=True)
     return [gradient for gradient, _ in pairs]
+
+
+def _allreduce_grads(
+    self: Any, grads: Any, variables: Any = None, use_generic_names: bool = False
+) -> list[Any]:
+    """The reduced gradients, also between two steps of several passes. use_generic_names: without effect."""
+    if variables is None:
+        return list(self._rdmacoll_reduce(list(grads)))
+    return split(reduced_pairs(self._rdmacoll_reduce, zip(grads, variables), is_early=True))[0]
 
 
 class Aggregation:

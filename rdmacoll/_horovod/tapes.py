@@ -35,6 +35,12 @@ class HorovodTape(tapes.DistributedTape):
             unconnected_gradients = tf.UnconnectedGradients.NONE
         return super().gradient(target, sources, output_gradients, unconnected_gradients)
 
+    def _allreduce_grads(
+        self, grads: Any, variables: Any = None, use_generic_names: bool = False
+    ) -> list[Any]:
+        """The reduced gradients. use_generic_names: without effect."""
+        return self._rdmacoll_reduce(list(grads), None if variables is None else list(variables))
+
     def register_local_source(self, source: Any) -> None:
         """Adds a source whose gradient stays this rank's own, divided by the number of ranks unless
         `scale_local_gradients` is False."""

@@ -47,6 +47,10 @@ class Distributed(WrappedCopies):
             self._rdmacoll_accumulation.has_computed = True
         if self._rdmacoll_accumulation is not None or replica_count() > 1:
             return pairs
+        replaced = vars(self).get("_allreduce")  # Horovod's method, which a program may replace
+        if replaced is not None:
+            gradients, variables = split(pairs)
+            return list(zip(replaced(gradients, variables), variables))
         return reduced_pairs(self._rdmacoll_reduce, pairs, is_early=True)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:

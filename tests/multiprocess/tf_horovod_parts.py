@@ -188,6 +188,37 @@ def check_fit_trains_parts_of_a_model() -> None:
             assert equal_on_all_ranks([one.numpy() for one in hybrid.shared.weights])
 
 
+def check_a_replaced_method_may_register_variables_in_the_first_step() -> None:
+    for name in ("Keras 2", "Keras 2 legacy"):
+        hybrid = Hybrid(keras_2)
+        optimizer = hvd_keras.DistributedOptimizer(MAKE[name]())
+        plain, own = optimizer._allreduce, [one.kernel for one in hybrid.own]
+
+        def registered(grads: Any, variables: Any, optimizer: Any = optimizer, plain: Any = plain) -> Any:
+            for one in variables:
+                if any(one is other for other in own):  # noqa: B023
+                    optimizer.register_local_var(one)
+            return plain(grads, variables)
+
+        optimizer._allreduce = registered
+        hvd.broadcast_variables(hybrid.shared.weights, 0)
+        hybrid.fit(optimizer)
+        assert equal_on_all_ranks([one.numpy() for one in hybrid.shared.weights])
+
+
+def check_gradients_are_reduced_by_private_names() -> None:
+    for make in MAKE.values():
+        variable = tf.Variable(tf.zeros(2))
+        optimizer = hvd.DistributedOptimizer(make())
+        for reduce in (
+            optimizer._allreduce_grads,
+            hvd.DistributedGradientTape(tf.GradientTape())._allreduce_grads,
+        ):
+            for more in ([[variable]], [[variable], True], []):
+                (found,) = reduce([tf.fill(2, float(RANK))], *more)
+                close(found, np.full(2, (SIZE - 1) / 2))
+
+
 def check_a_local_variable_that_was_sent_is_refused() -> None:
     if SIZE == 1:
         return
