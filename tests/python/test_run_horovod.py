@@ -8,13 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from ranks import ROOT, clean_environment
 from test_run_command import DEADLINE_S, launch, script
 
 PROGRAM = """
 import os
-import horovod, rdmacoll
-print(horovod.__version__, horovod.run is rdmacoll.run, horovod.__file__)
+import horovod, horovod.runner, rdmacoll
+print(horovod.__version__, horovod.run is horovod.runner.run is rdmacoll.run, horovod.__file__)
 """
 COMPAT = ROOT / "compat" / "horovod"
 
@@ -33,11 +34,18 @@ def test_without_the_option_it_does_not(tmp_path: Path) -> None:
     assert "ModuleNotFoundError: No module named 'horovod'" in done.stderr
 
 
-def test_horovodrun_is_the_same_command(tmp_path: Path) -> None:
-    program = "from rdmacoll.cli.run import horovodrun_main; horovodrun_main()"
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-c", "from rdmacoll.cli.run import horovodrun_main; horovodrun_main()"],
+        ["-m", "horovod.runner.launch"],
+    ],
+)
+def test_horovodrun_is_the_same_command(tmp_path: Path, command: list[str]) -> None:
+    program = script(tmp_path, PROGRAM)
     done = subprocess.run(
-        [sys.executable, "-c", program, "-np", "1", "--gloo", sys.executable, script(tmp_path, PROGRAM)],
-        env=clean_environment(),
+        [sys.executable, *command, "-np", "1", "--gloo", sys.executable, program],
+        env=clean_environment({"PYTHONPATH": f"{COMPAT}:{ROOT}"}),
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
