@@ -4,6 +4,7 @@ folder of `tf_keras`, or "" for Keras 3 alone."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import sys
@@ -122,6 +123,35 @@ def check_gradients_may_be_reduced_in_one_tensor() -> None:
 
 def check_gradients_may_be_reduced_as_slices() -> None:
     trains_as_one_process(as_slices)
+
+
+def check_gradients_of_two_batches_may_be_added_up() -> None:
+    for package in PACKAGES:
+        kept: list[Any] = []
+
+        class Adding(package.Model):  # type: ignore[misc,name-defined]
+            def train_step(self, data: Any) -> Any:
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((self(data[0], training=True) - data[1]) ** 2)
+                kept.append(tape.gradient(loss, self.trainable_variables))  # noqa: B023
+                if len(kept) % 2 == 0:  # noqa: B023
+                    sums = [one + other for one, other in zip(*kept[-2:])]  # noqa: B023
+                    self.optimizer.apply_gradients(zip(reduce(sums), self.trainable_variables))  # noqa: B023
+                return {"loss": loss}
+
+        for reduce in (one_by_one, list):
+            inputs = package.layers.Input((3,))
+            model = Adding(inputs, package.layers.Dense(2)(inputs))
+            model.compile(package.optimizers.SGD(0.1), "mse", run_eagerly=True)
+            callback = CALLBACKS.BroadcastGlobalVariablesCallback(0)
+            train = functools.partial(
+                model.fit, *data_of(RANK), batch_size=4, verbose=0, callbacks=[callback]
+            )
+            if reduce is list and SIZE > 1:
+                assert "has reduced no gradient" in str(raised(rdmacoll.ConfigError, train))
+            else:
+                train()
+                assert equal_on_all_ranks([one.numpy() for one in model.weights])
 
 
 def check_other_reductions_are_no_cure() -> None:

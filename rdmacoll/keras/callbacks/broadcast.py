@@ -82,6 +82,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._variables: VariableBroadcast | None = None
         self._is_done = False
         self._has_trained = False
+        self._is_judged = True
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Forgets an earlier `fit`. Callbacks after this one may still restore variables."""
@@ -127,6 +128,8 @@ class BroadcastGlobalVariablesCallback(Callback):
                 f"{type(self).__name__}, and join() after fit."
             )
         self._end_first_batch()
+        if self._before is not None and not self._is_judged:
+            self._is_judged = check_reduced(self.model, self._before, type(self).__name__)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Meets the other ranks if this rank has no data or no epoch, since they wait for it."""
@@ -153,7 +156,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         unreduced: dict[str, int] = {}
         # This comes before the ranks meet again: a rank that reduces would wait for this one.
         if self._before is not None and not self.allow_unwrapped and not has_servers():
-            check_reduced(self.model, self._before, type(self).__name__)
+            self._is_judged = check_reduced(self.model, self._before, type(self).__name__)
             unreduced = prints_of_unreduced(self.model, self._before)
         self._variables.send_new_variables(unreduced)
 

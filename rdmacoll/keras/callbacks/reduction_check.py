@@ -40,7 +40,7 @@ def before_training(model: Any) -> BeforeTraining:
     return BeforeTraining(*numbers, _steps(groups_of(model)), _graph_steps(model))
 
 
-def check_reduced(model: Any, before: BeforeTraining, callback: str) -> None:
+def check_reduced(model: Any, before: BeforeTraining, callback: str) -> bool:
     """Call it after the first batch. Raises ConfigError when no gradient of this model has been reduced, or
     none of the variables that one of its optimizers has updated. callback: the class that takes
     allow_unwrapped, for the message.
@@ -48,19 +48,24 @@ def check_reduced(model: Any, before: BeforeTraining, callback: str) -> None:
     A train function that was traced earlier reduces without being built again. So a reduction from before
     counts if it is that of a tape, or of an optimizer that the model still has. The program may also reduce
     the gradients by collectives of its own.
+
+    Returns False if nothing is known yet: a program that adds up gradients of several batches may have
+    changed nothing so far.
     """
     groups = groups_of(model)
     trainable = [one for one in groups[MODEL].variables.values() if getattr(one, "trainable", True)]
     owners = [parts_of(group.owner) for key, group in groups.items() if key != MODEL]
     # Keras 2 keeps `trainable` of a variable when its layer is frozen.
     if not trainable or not getattr(model, "trainable_variables", trainable):
-        return
+        return True
     is_reduced = _test_of_reduction(groups, before)
     name = getattr(model, "name", "")
     allow = f"pass allow_unwrapped=True to {callback} if"
     # A wrapped optimizer that accumulates, or that the program calls later, has reduced nothing so far.
     are_wrapped = bool(owners) and all(any(map(_is_wrapped, parts)) for parts in owners)
     if not are_wrapped and not any(map(is_reduced, trainable)) and not _may_be_own(trainable, before):
+        if not any(map(_may_have_changed, trainable)):
+            return False
         optimizer = getattr(model, "optimizer", None)
         kind = "" if optimizer is None else f" ({type(optimizer).__name__})"
         raise ConfigError(
@@ -81,6 +86,17 @@ def check_reduced(model: Any, before: BeforeTraining, callback: str) -> None:
                 f"gradients of this rank alone, and ranks would train apart: the {_cause(group.owner, key)}, "
                 f"or {allow} ranks are to differ there."
             )
+    return True
+
+
+def _may_have_changed(variable: Any) -> bool:
+    """Whether a variable is not known to have the value that was sent to all ranks."""
+    plain = _baselines.tf_variable(variable)
+    if not tf.executing_eagerly() or not _baselines.has_baseline(plain):
+        return True
+    return (
+        _baselines.change_of(plain, _baselines.fingerprint_of(_baselines.read(plain))) == _baselines.CHANGED
+    )
 
 
 def prints_of_unreduced(model: Any, before: BeforeTraining) -> dict[str, int]:
