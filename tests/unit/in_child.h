@@ -84,8 +84,8 @@ class Children {
 
  private:
   // Processor time. A world that takes longer hangs. A wrong number of rows that is within the
-  // limits can ask for so many segments that the simulator takes most of a minute.
-  static constexpr time_t kLoopS = 120;
+  // limits can ask for 120 GB in segments of 16 KiB, for which the simulator takes two minutes.
+  static constexpr time_t kLoopS = 600;
   static constexpr int kTookMemory = 77;              // an exit code
   static constexpr rlim_t kMemory = rlim_t{4} << 30;  // beyond what is mapped already
 

@@ -123,12 +123,13 @@ void run_changed(const std::vector<Recorded>& worlds, uint64_t seed, Told& told)
   const Draw drawn = draw(worlds, random);
   SimScript script = drawn.world->script;
   std::size_t index = 0;
-  int sender = -1, robbed = -1;  // robbed: its message came from another rank
+  int sender = -1, receiver = -1, robbed = -1;  // robbed: its message came from another rank
   script.network.tamper = [&](SimMessage& word) {
     if (index++ != drawn.at) return;
     const int from = word.from;
     const std::string field = change(drawn.world->script, word, random);
     sender = word.from;
+    receiver = word.to;
     if (sender != from) robbed = from;
     keep(cat("seed ", seed, ": ", field, " of message ", drawn.at, " of kind ", drawn.kind,
              " from rank ", word.from, " to rank ", word.to, "; ", drawn.world->script.text()),
@@ -143,10 +144,13 @@ void run_changed(const std::vector<Recorded>& worlds, uint64_t seed, Told& told)
   told.refused += is_refused ? 1 : 0;
   // In a world with a fault of its own, some ranks may hear of this fault first.
   if (!is_refused || script.fault != Fault::none) return;
-  for (const Status& failure : outcome.failures) {
+  for (int rank = 0; rank < static_cast<int>(outcome.failures.size()); ++rank) {
+    const Status& failure = outcome.failures[static_cast<std::size_t>(rank)];
     const JobRank blamed = failure.detail().rank;
     if (failure.ok() || blamed == JobRank(sender)) continue;
     if (robbed >= 0 && blamed == JobRank(robbed)) continue;
+    // The sender does not know of the change, and sees what the receiver makes of it.
+    if (rank == sender && blamed == JobRank(receiver)) continue;
     keep(cat(told.about, ": ", failure.message()), told.complaint);
   }
 }
