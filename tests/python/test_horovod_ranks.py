@@ -79,6 +79,13 @@ def test_ranks_may_hold_different_parts_of_a_model(tf_keras: Path, ranks: int) -
 
 
 @pytest.mark.slow
+def test_ranks_may_hold_different_parts_in_tensorflow_2_15(old_python: Path) -> None:
+    for program in ("tf_horovod_parts.py", "tf_own_reductions.py"):
+        for done in run_in_old_python(old_python, program, 2, ""):
+            assert len(done) > 6
+
+
+@pytest.mark.slow
 def test_local_variables_and_passes_train_in_tensorflow_2_15(old_python: Path) -> None:
     for done in run_in_old_python(old_python, "tf_horovod_optimizers.py", 2, ""):
         assert len(done) > 10
