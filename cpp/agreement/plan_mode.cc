@@ -173,9 +173,10 @@ void PlanMode::freeze(SetRank except) {
 uint64_t PlanMode::kept() const {
   uint64_t kept = parts_.host.kept();
   for (const Decided& decided : parts_.queue.decided()) {
-    const bool is_kept = std::ranges::all_of(decided.operations, [](const OperationRef& operation) {
-      return can_run_again(*operation);
-    });
+    const bool is_kept =
+        std::ranges::all_of(decided.operations, [this](const OperationRef& operation) {
+          return can_run_again(*operation, parts_.world.rank());
+        });
     if (!is_kept) kept = std::max(kept, decided.sequence + 1);
   }
   return kept;

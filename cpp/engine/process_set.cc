@@ -286,7 +286,7 @@ void ProcessSet::end_join(const OperationRef& join, const AllJoinedMessage& mess
 uint64_t ProcessSet::kept() const {
   uint64_t kept = 0;
   executor_.each_operation(lanes_, [&](uint64_t sequence, const Operation& operation) {
-    if (!can_run_again(operation)) kept = std::max(kept, sequence + 1);
+    if (!can_run_again(operation, world_.rank())) kept = std::max(kept, sequence + 1);
   });
   return kept;
 }

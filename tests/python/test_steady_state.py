@@ -132,6 +132,34 @@ def test_a_rank_may_wait_for_another_operation_before_the_next_of_the_plan(ranks
     assert [entry["error"] for entry in run(program(body), ranks, env=env).succeeded()] == [None] * ranks
 
 
+# Rank `late` is the root, and waits for the last reduce first. The other ranks submit all by the plan.
+LATE_ROOT = """
+names = [f"x{number}" for number in range(6)]
+
+def start(name, step, root):
+    return engine.reduce_async(np.full(10, float(me + step)), root, op=rdmacoll.Sum, name=name)
+
+def ends_well(pending, step, root):
+    got = pending.wait()
+    return me != root or (got == sum(member + step for member in range(size))).all()
+
+for late in [*range(size), 0]:
+    for step in range(30):
+        assert all(ends_well(one, step, late) for one in [start(name, step, late) for name in names])
+    if me == late:
+        assert all(ends_well(start(name, 7, late), 7, late) for name in reversed(names))
+    else:
+        assert all(ends_well(one, 7, late) for one in [start(name, 7, late) for name in names])
+assert rdmacoll.metrics()["plans"] > 2
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_root_of_planned_reduces_may_submit_them_in_another_order(ranks):
+    env = {"RDMACOLL_STALL_ERROR_S": "5", "RDMACOLL_TUNE": "off"}
+    assert [entry["error"] for entry in run(program(LATE_ROOT), ranks, env=env).succeeded()] == [None] * ranks
+
+
 # Rank `late` waits for each of the sums, in the reverse order, before it submits the next one. The
 # other ranks submit all of them first, by a plan whose decisions are about several sums.
 WAITS_WITHIN_A_BATCH = """

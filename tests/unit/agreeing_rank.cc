@@ -235,7 +235,7 @@ void AgreeingRank::run(Decided decided) {
     // A planned decision may run for nothing.
     const bool is_again = found->second.begun++ > 0;
     const bool was_planned = std::exchange(found->second.is_planned, decided.is_planned);
-    EXPECT_TRUE(!is_again || (was_planned && can_run_again(*operation)))
+    EXPECT_TRUE(!is_again || (was_planned && can_run_again(*operation, world_.rank())))
         << "rank " << world_.rank() << " runs an operation twice";
   }
   witness_.begins(world_.rank(), decided, std::move(places));
@@ -278,8 +278,8 @@ void AgreeingRank::end(const OperationRef& operation, const Status& status) {
 uint64_t AgreeingRank::kept() const {
   uint64_t kept = 0;
   for (const auto& [sequence, decided] : running_) {
-    if (!std::ranges::all_of(decided.operations, [](const OperationRef& operation) {
-          return can_run_again(*operation);
+    if (!std::ranges::all_of(decided.operations, [this](const OperationRef& operation) {
+          return can_run_again(*operation, world_.rank());
         })) {
       kept = std::max(kept, sequence + 1);
     }
