@@ -294,7 +294,8 @@ TEST_P(CudaEnds, the_host_waits_for_a_stream_that_cannot) {
 TEST_P(CudaEnds, the_end_of_a_broken_gpu_is_an_error_of_the_call) {
   const Both both = submit(1);
   ASSERT_TRUE(drive([&] { return both.on_gpu->done(); }));
-  cuda.fails["cuStreamWaitEvent"] = cuda.fails["cuEventQuery"] = kIllegalAddress;
+  cuda.fails["cuStreamWaitEvent"] = kIllegalAddress;
+  cuda.fails["cuEventQuery"] = kIllegalAddress;
   EXPECT_THAT(follow_end(*both.on_gpu).message(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
   cuda.fails.clear();
 }

@@ -44,8 +44,29 @@ Result ScriptedCuda::called(const char* name) {
   const bool is_safe = call != "cuEventQuery" && call != "cuEventCreate" && call != "cuMemAlloc" &&
                        call != "cuStreamCreate" && call != "cuMemHostRegister";
   if (is_captured && !is_safe && capture_mode() != kCaptureRelaxed) return kStreamCaptureUnsafe;
-  const auto found = fails.find(name);
-  return found == fails.end() ? kSuccess : found->second;
+  return fails.of(name);
+}
+
+int ScriptedCuda::count(const std::string& call) {
+  const std::lock_guard lock(mutex);
+  return calls[call];
+}
+
+void Failures::Entry::operator=(Result result) {
+  const std::lock_guard lock(all_.mutex_);
+  all_.results_[name_] = result;
+}
+
+Failures& Failures::operator=(Results results) {
+  const std::lock_guard lock(mutex_);
+  results_ = std::move(results);
+  return *this;
+}
+
+Result Failures::of(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = results_.find(name);
+  return found == results_.end() ? kSuccess : found->second;
 }
 
 Stream* ScriptedCuda::stream(StreamHandle handle) {

@@ -58,6 +58,31 @@ struct Device {
   bool shares_managed_memory = true;
 };
 
+// By name of a call: what it returns from now on. A test changes it while threads of the engine
+// call.
+class Failures {
+ public:
+  using Results = std::map<std::string, Result>;
+  class Entry {
+   public:
+    Entry(Failures& all, std::string name) : all_(all), name_(std::move(name)) {}
+    void operator=(Result result);
+
+   private:
+    Failures& all_;
+    const std::string name_;
+  };
+
+  Failures& operator=(Results results);
+  Entry operator[](const std::string& name) { return {*this, name}; }
+  void clear() { *this = Results(); }
+  Result of(const std::string& name) const;  // success if there is none
+
+ private:
+  mutable std::mutex mutex_;
+  Results results_;
+};
+
 // One at a time. Its functions are those of `driver()`.
 class ScriptedCuda {
  public:
@@ -80,14 +105,14 @@ class ScriptedCuda {
                    bool is_managed = false);
   // The default streams of a GPU's context: 1 legacy, 2 per-thread.
   Stream& default_stream(uint64_t number, int ordinal = 0);
-  StreamHandle stream_of_caller(int ordinal = 0);             // a stream that the test made
-  int count(const std::string& call) { return calls[call]; }  // since the start
+  StreamHandle stream_of_caller(int ordinal = 0);  // a stream that the test made
+  int count(const std::string& call);              // since the start
 
   std::mutex mutex;
   int version = 11'040;
   std::vector<Device> devices;
   std::vector<Context> contexts;
-  std::map<std::string, Result> fails;  // by name of a call: what it returns from now on
+  Failures fails;
   std::map<Address, Memory> memory;
   std::vector<std::unique_ptr<Stream>> streams;
   std::vector<std::unique_ptr<Event>> events;
