@@ -103,7 +103,7 @@ struct FreezeMessage {
 
 // Upward: all ranks of this subtree have stopped taking decisions. The message has the least and
 // the largest number of decisions that one of them has taken. From `kept` on, the operations that
-// they have started can run again.
+// these ranks have started can run again.
 struct FrozenMessage {
   uint32_t era = 0;
   uint64_t least = 0;

@@ -34,9 +34,9 @@ void PlanMode::expect_all(const ResumeMessage& message) {
   }
 }
 
-// Ranks that have started the decision finish it. The other ranks take part with zeros. The log
-// decides its operations again, from the callers' inputs and one by one. So a caller may wait for
-// one of them, or for any other operation, before it submits the next one.
+// Ranks that have started the decision run it to its end, and drop the result. The other ranks take
+// part with zeros. The log decides its operations again, from the callers' inputs and one by one.
+// So a caller may wait for one of them, or for any other operation, before it submits the next one.
 void PlanMode::run_for_nothing(const Agreed& agreed, bool is_started) {
   ++replayed_;
   for (std::size_t i = 0; i < agreed.keys.size() && parts_.now.goes_on(); ++i) {

@@ -135,7 +135,7 @@ bool has_root(AlgorithmRow::Result result);
 bool is_scattered(AlgorithmRow::Result result);
 std::span<const AlgorithmRow> algorithm_table();
 const AlgorithmRow* row_of(Algorithm algorithm);  // null: the number is not in the table
-// The longest segment for whose memory `room` bytes of the pool suffice. Algorithm::none needs no
+// The longest segment whose memory fits into `room` bytes of the pool. Algorithm::none needs no
 // memory.
 uint64_t segment_bytes_that_fit(Algorithm algorithm, const Shape& shape, uint64_t room);
 

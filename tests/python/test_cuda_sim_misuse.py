@@ -81,7 +81,7 @@ print("freed")
 """
     done = run(library, "cuda = Cuda(library)\n" + program, ORDER="late")
     assert done.stdout == "freed\n", done.stderr
-    assert "another process has the memory open" in misuse(program, library, ORDER="early")
+    assert "has the memory open by CUDA IPC" in misuse(program, library, ORDER="early")
 
 
 def test_an_opener_may_not_close_what_its_queued_work_needs(cuda: Cuda, library: Path) -> None:
