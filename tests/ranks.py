@@ -159,7 +159,7 @@ def _command_line() -> Parent:
 
 def _forked_command(words: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> tuple[int, str]:
     with tempfile.TemporaryFile() as output:
-        program = str(ROOT / "rdmacoll" / "__main__.py")
+        program = str(ROOT / "rdmacoll" / "cli" / "main.py")
         process = _command_line().start([program, *words], environ, output)
         try:
             code = process.wait(timeout_s)

@@ -69,3 +69,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

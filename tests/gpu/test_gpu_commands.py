@@ -26,7 +26,7 @@ assert (total == total[0]).all()
 print("sum", float(total[0]), flush=True)
 rdmacoll.shutdown()
 """
-COMMANDS = ROOT / "rdmacoll" / "__main__.py"
+COMMANDS = ROOT / "rdmacoll" / "cli" / "main.py"
 
 
 def skip_without_commands() -> None:

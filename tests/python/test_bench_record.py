@@ -59,7 +59,7 @@ def test_a_training_is_recorded_and_its_sizes_can_be_replayed(tmp_path, text, ra
     program, sizes = tmp_path / "train.py", tmp_path / "sizes.json"
     program.write_text(text)
     outcome = run(
-        ROOT / "rdmacoll" / "__main__.py",
+        ROOT / "rdmacoll" / "cli" / "main.py",
         ranks,
         launcher=launcher,
         # Options behind the program belong to the program.
