@@ -16,6 +16,19 @@ import rdmacoll
 SEED = 20240117
 
 
+def keras_packages() -> list[Any]:
+    """Returns Keras 3, or the Keras of TensorFlow 2.15, and `tf_keras` from the folder in the first argument
+    of the program, if there is one."""
+    import keras
+
+    if not sys.argv[1]:
+        return [keras]
+    sys.path.append(sys.argv[1])
+    import tf_keras
+
+    return [keras, tf_keras]
+
+
 def value(rank: int, shape: tuple[int, ...], dtype: str = "float32", *, salt: int = 0) -> np.ndarray:
     """Returns the data of rank `rank`. Each rank can compute the data of all ranks."""
     generator = np.random.default_rng([SEED, rank, salt])

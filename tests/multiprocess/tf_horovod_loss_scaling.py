@@ -7,28 +7,21 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
-if sys.argv[1]:
-    sys.path.append(sys.argv[1])
 import keras
 import numpy as np
 import tensorflow as tf
-from tf_common import close, equal_on_all_ranks, run_all
+from tf_common import close, equal_on_all_ranks, keras_packages, run_all
 
 import rdmacoll.tensorflow as hvd
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
 v1 = tf.compat.v1
-PACKAGES = [keras]
-if sys.argv[1]:
-    import tf_keras
-
-    PACKAGES.append(tf_keras)
+PACKAGES = keras_packages()
 KERAS_2: Any = PACKAGES[-1]
 SLOPES = tf.constant([5.0, 2.2, 1.5])
 COMPUTE = ("compute_gradients", "_compute_gradients")

@@ -9,7 +9,6 @@ import functools
 import io
 import os
 import pathlib
-import sys
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -18,17 +17,12 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 import keras
 import numpy as np
 import tensorflow as tf
-from tf_common import equal_on_all_ranks, run_all, value
+from tf_common import equal_on_all_ranks, keras_packages, run_all, value
 
 import rdmacoll
 import rdmacoll.tensorflow.keras as hvd
 
-PACKAGES = [keras]
-if sys.argv[1]:
-    sys.path.append(sys.argv[1])
-    import tf_keras
-
-    PACKAGES.append(tf_keras)
+PACKAGES = keras_packages()
 rdmacoll.init()
 RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
 IS_WARNED_OF = "is not wrapped, as after load_model or another compile."

@@ -7,26 +7,19 @@ import contextlib
 import functools
 import io
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
-import keras
 import numpy as np
 import tensorflow as tf
-from tf_common import close, equal_on_all_ranks, raised, run_all, value
+from tf_common import close, equal_on_all_ranks, keras_packages, raised, run_all, value
 
 import rdmacoll
 import rdmacoll.tensorflow.keras as hvd_keras
 from rdmacoll import tensorflow as hvd
 
-PACKAGES = [keras]
-if sys.argv[1]:
-    sys.path.append(sys.argv[1])
-    import tf_keras
-
-    PACKAGES.append(tf_keras)
+PACKAGES = keras_packages()
 rdmacoll.init()
 RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
 CALLBACKS = hvd_keras.callbacks
