@@ -147,7 +147,8 @@ def test_the_world_may_change_so_often(tmp_path: Path) -> None:
 
 def test_a_lost_host_costs_its_workers_alone(tmp_path: Path, ssh: tuple[dict[str, str], Path]) -> None:  # noqa: F811
     """The agent of the host dies, as with the host."""
-    lost = "worker == 2 and step == 10 and os.kill(os.getppid(), signal.SIGKILL)"
+    # It waits for its own end: the agent ends a while after it was killed.
+    lost = "worker == 2 and step == 10 and (os.kill(os.getppid(), signal.SIGKILL), time.sleep(600))"
     words = ["-H", "localhost:2,other-host:2", "--min-np", "2", sys.executable]
     done = launch(*words, steps(tmp_path, each=lost), env=ssh[0])
     assert done.returncode == 0, done.stderr
