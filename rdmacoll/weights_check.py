@@ -10,7 +10,7 @@ from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, MismatchError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._library import not_converted
-from rdmacoll.optimizer import compared_values, update_check
+from rdmacoll.optimizer import compared_values, reducer_of, update_check, with_inner
 from rdmacoll.optimizer.compared_values import declare_local
 from rdmacoll.optimizer.comparison import Comparison
 from rdmacoll.ps.calls import has_servers
@@ -82,8 +82,6 @@ def _entries(model: Any, optimizer: Any) -> tuple[list[compared_values.Entry], l
 
 
 def _set_and_title(optimizer: Any, process_set: ProcessSet | None) -> tuple[ProcessSet, str]:
-    from rdmacoll.optimizer import reducer_of, with_inner
-
     parts = [] if optimizer is None else with_inner(optimizer)
     reducers = [one for one in map(reducer_of, parts) if one is not None]
     title = f"check_weights of {reducers[0].name}" if reducers else "check_weights"

@@ -52,17 +52,6 @@ def _refuse_mask(value: Any, label: str) -> None:
         )
 
 
-def check_prepared_arrays(operation: str, **arrays: Any) -> None:
-    """Raises ConfigError, with its label, for an array whose memory a prepared call cannot use directly."""
-    for label, value in arrays.items():
-        if value is not None and (
-            not isinstance(value, np.ndarray) or not value.flags.c_contiguous or not value.dtype.isnative
-        ):
-            raise ConfigError(
-                f"{operation} keeps the memory of {label}: it must be a C-contiguous numpy array."
-            )
-
-
 def is_plain(array: Any) -> bool:
     """Whether the engine can work in place on this array. The common case, decided with few look-ups."""
     if type(array) is not np.ndarray:

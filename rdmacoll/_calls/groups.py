@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Callable, NamedTuple
 
 from rdmacoll._abi import arguments
+from rdmacoll._abi.arguments import Array
 from rdmacoll._calls import operands
 from rdmacoll._calls.handles import Handle
-from rdmacoll._calls.refusals import announce
+from rdmacoll._calls.refusals import announce, announced
 from rdmacoll._calls.results import Results, type_of
-from rdmacoll._calls.submission import Array, Call, Operand, Operation, Submit, submit_group
+from rdmacoll._calls.submission import Call, Operand, Operation, Submit, submit_group
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError
@@ -62,14 +63,11 @@ def grouped_handle(
     The handle's result is the list of the engine's results, in the order of `arrays`.
     """
     engine = current()
-    try:
+    with announced(engine, group.kind, group.name, group.process_set):
         sources = [source_of(array, group.stream) for array in arrays]
         operands.check_group(sources)
         groups = _by_dtype(sources)
         calls = [call_of(_at(sources, positions), group.name) for positions in groups]
-    except Exception as error:
-        announce(engine, group.kind, (group.name,), group.process_set, error)
-        raise
     operations = _submitted(engine, calls, group)
 
     def results() -> list[Array]:
@@ -93,11 +91,8 @@ def grouped_out_handle(
 ) -> Handle:
     """Like `grouped_handle`, with `call_of(sources, targets, name)`. Results go to `out` or to new arrays."""
     engine = current()
-    try:
+    with announced(engine, group.kind, group.name, group.process_set):
         calls, targets, outs = _with_outputs(list(arrays), out, group, call_of)
-    except Exception as error:
-        announce(engine, group.kind, (group.name,), group.process_set, error)
-        raise
     return Handle(
         _submitted(engine, calls, group),
         lambda: [operands.deliver(target, output) for target, output in zip(targets, outs)],

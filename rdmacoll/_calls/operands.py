@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from rdmacoll._abi import arguments, dlpack
+from rdmacoll._abi.arguments import Array
 from rdmacoll._calls import device_arrays
 from rdmacoll._calls.array_libraries import LEGACY_STREAM, ArrayLibrary, Order, given_order, library_of
 from rdmacoll._calls.device_arrays import UNKNOWN_GPU, DeviceArray
 from rdmacoll._calls.gpu_array import GpuArray
-from rdmacoll._calls.submission import Array, Operand
+from rdmacoll._calls.submission import Operand
 from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError
 
@@ -157,20 +158,22 @@ def deliver(result: Operand, out: Any) -> Array:
     return array
 
 
-def check_prepared_arrays(operation: str, stream: Any, **arrays: Any) -> None:
-    """Raises ConfigError, with its label, for an array whose memory a prepared call cannot use directly."""
-    for label, value in arrays.items():
-        if value is None or isinstance(value, np.ndarray) or not device_arrays.is_on_device(value):
-            arguments.check_prepared_arrays(operation, **{label: value})
-            continue
-        found = read(value, stream)
-        if not found.is_contiguous:
-            raise ConfigError(f"{operation} keeps the memory of {label}: it must be C-contiguous.")
-        if found.library.refusal_to_write is not None:
+def check_prepared_array(value: Any, label: str, operation: str, stream: Any) -> None:
+    """Raises ConfigError for an array whose memory a prepared call of this operation cannot use directly."""
+    if not device_arrays.is_on_device(value):
+        if not isinstance(value, np.ndarray) or not value.flags.c_contiguous or not value.dtype.isnative:
             raise ConfigError(
-                f"{operation} writes its result anew in each run, and arrays of this library are immutable: "
-                f"call {operation.replace('prepare_', '')} instead."
+                f"prepare_{operation} keeps the memory of {label}: it must be a C-contiguous numpy array."
             )
+        return
+    found = read(value, stream)
+    if not found.is_contiguous:
+        raise ConfigError(f"prepare_{operation} keeps the memory of {label}: it must be C-contiguous.")
+    if found.library.refusal_to_write is not None:
+        raise ConfigError(
+            f"prepare_{operation} writes its result anew in each run, and arrays of this library are "
+            f"immutable: call {operation} instead."
+        )
 
 
 def check_group(sources: Sequence[Operand]) -> None:

@@ -7,7 +7,8 @@ library announces its own refusals. This module is for the checks before the lib
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from rdmacoll._abi import arguments, mirror
 from rdmacoll._world.running_engine import Engine
@@ -43,6 +44,16 @@ def announce(
                 _refuse(engine, address, kind, name, process_set, reason)
     except (ConfigError, NotInitializedError):
         pass  # an invalid name, or a world that has ended: no rank waits for the announcement
+
+
+@contextmanager
+def announced(engine: Engine, kind: int, name: str | None, process_set: int) -> Iterator[None]:
+    """A context for the checks of one operation, which announces the exception that refuses it."""
+    try:
+        yield
+    except Exception as error:
+        announce(engine, kind, (name,), process_set, error)
+        raise
 
 
 def _refuse(engine: Engine, address: int, kind: int, name: str | None, process_set: int, reason: str) -> None:

@@ -7,12 +7,13 @@ from typing import Any, Union
 
 import numpy as np
 
+from rdmacoll._abi.arguments import Array
 from rdmacoll._abi.arrays import Block, array_over
 from rdmacoll._abi.library import Library
 from rdmacoll._calls.device_arrays import DeviceArray
 from rdmacoll._calls.gpu_array import GpuArray, GpuMemory
 from rdmacoll._calls.handles import Handle
-from rdmacoll._calls.submission import Array, Call, Operand, Operation, Submit
+from rdmacoll._calls.submission import Call, Operand, Operation, Submit
 from rdmacoll._world.running_engine import Engine
 
 # The type of a result: the dtype of one in host memory, or the input on a GPU whose library it gets.

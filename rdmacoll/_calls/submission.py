@@ -12,14 +12,13 @@ from typing import Any, Callable, Union
 import numpy as np
 
 from rdmacoll._abi import arguments, fast_calls, library as abi, mirror
-from rdmacoll._abi.arguments import address_of
+from rdmacoll._abi.arguments import Array, address_of
 from rdmacoll._calls.device_arrays import DeviceArray
 from rdmacoll._calls.refusals import announce
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current, note_failure, refusal
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 
-Array = np.ndarray[Any, Any]
 Operand = Union[Array, DeviceArray]
 
 # A blocked wait returns this often, so that Python's signal handlers (Ctrl-C, SIGTERM) can run.

@@ -15,11 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rdmacoll._abi import library as abi, mirror
-from rdmacoll._abi.arguments import address_of, name as checked_name
+from rdmacoll._abi.arguments import Array, address_of, name as checked_name
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RdmacollError
 from rdmacoll.engine.operators import CODES
-
-Array = np.ndarray[Any, Any]
 
 DTYPES = {np.dtype(name): CODES[name] for name in ("float32", "float64")}
 

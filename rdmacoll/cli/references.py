@@ -8,9 +8,8 @@ from typing import Any, Callable
 
 import numpy as np
 
+from rdmacoll._abi.arguments import Array
 from rdmacoll.engine.operators import ReduceOp
-
-Array = np.ndarray[Any, Any]
 
 _PAIRWISE: dict[ReduceOp, Callable[..., Any]] = {
     ReduceOp.SUM: np.add,

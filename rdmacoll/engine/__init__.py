@@ -5,7 +5,6 @@ from __future__ import annotations
 from rdmacoll._calls.gpu_array import GpuArray
 from rdmacoll.engine.collectives import (
     Handle,
-    PreparedAllreduce,
     PreparedCall,
     allreduce,
     allreduce_async,
@@ -61,7 +60,6 @@ __all__ = [
     "Handle",
     "Max",
     "Min",
-    "PreparedAllreduce",
     "PreparedCall",
     "ProcessSet",
     "Product",

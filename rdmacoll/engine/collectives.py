@@ -28,17 +28,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rdmacoll._abi import arguments, mirror
+from rdmacoll._abi.arguments import Array
 from rdmacoll._abi.fast_calls import plain
 from rdmacoll._calls import operands
-from rdmacoll._calls.calls import reduction_call
 from rdmacoll._calls.groups import Group, grouped_out_handle
 from rdmacoll._calls.handles import Handle
-from rdmacoll._calls.refusals import announce
-from rdmacoll._calls.submission import Array, Call, Operand, Operation, Submit, perform, performed
+from rdmacoll._calls.reduction_call import reduction_call
+from rdmacoll._calls.refusals import announced
+from rdmacoll._calls.submission import Call, Operand, Operation, Submit, perform, performed
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.operators import DTYPES, Average
-from rdmacoll.engine.prepared import PreparedAllreduce, PreparedCall, check_prepared_arrays, prepared_into
+from rdmacoll.engine.prepared import PreparedCall, check_prepared_arrays, prepared_into
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 
 
@@ -52,7 +53,7 @@ def _allreduce_call(
     process_set: int,
     stream: Any,
 ) -> Call:
-    try:
+    with announced(engine, mirror.ALLREDUCE, name, process_set):
         source: Operand
         target: Operand
         if out is not None and out is array and stream is None and arguments.is_plain(array):
@@ -60,9 +61,6 @@ def _allreduce_call(
         else:
             source, target = operands.source_and_target(array, out, stream)
         return reduction_call(mirror.ALLREDUCE, (source,), (target,), op, name, factors, process_set)
-    except Exception as error:
-        announce(engine, mirror.ALLREDUCE, (name,), process_set, error)
-        raise
 
 
 @plain
@@ -200,12 +198,9 @@ def _one_broadcast_call(
     stream: Any,
 ) -> Call:
     number = number_of(engine, process_set)
-    try:
+    with announced(engine, mirror.BROADCAST, name, number):
         source, target = operands.source_and_target(array, out, stream)
         return _broadcast_call((source,), (target,), root_rank, name, engine, number)
-    except Exception as error:
-        announce(engine, mirror.BROADCAST, (name,), number, error)
-        raise
 
 
 @plain
@@ -321,16 +316,14 @@ def prepare_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     stream: Any = None,
-) -> PreparedAllreduce:
+) -> PreparedCall:
     """An allreduce to be called many times on the same memory: `run = prepare_allreduce(a); run()`.
 
     array, out: C-contiguous numpy arrays, which the object keeps. Without `out` the result goes to a new
     array. Two threads may not call the object at once. Otherwise as `allreduce`.
     """
     engine = current()
-    check_prepared_arrays(
-        engine, mirror.ALLREDUCE, name, process_set, "prepare_allreduce", stream, array=array, out=out
-    )
+    check_prepared_arrays(engine, "allreduce", name, process_set, stream, array=array, out=out)
     number = number_of(engine, process_set)
     call = _allreduce_call(engine, array, op, name, out, (prescale_factor, postscale_factor), number, stream)
     return prepared_into(engine, call, out)
@@ -350,9 +343,7 @@ def prepare_broadcast(
     `out=array` is in place. Otherwise as `broadcast`.
     """
     engine = current()
-    check_prepared_arrays(
-        engine, mirror.BROADCAST, name, process_set, "prepare_broadcast", stream, array=array, out=out
-    )
+    check_prepared_arrays(engine, "broadcast", name, process_set, stream, array=array, out=out)
     call = _one_broadcast_call(engine, array, root_rank, name, out, process_set, stream)
     return prepared_into(engine, call, out)
 
@@ -365,7 +356,6 @@ def prepare_barrier(name: str | None = None, *, process_set: ProcessSet = global
 
 __all__ = [
     "Handle",
-    "PreparedAllreduce",
     "PreparedCall",
     "allreduce",
     "allreduce_async",

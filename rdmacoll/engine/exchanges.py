@@ -15,7 +15,7 @@ from rdmacoll._abi.fast_calls import plain
 from rdmacoll._calls import operands
 from rdmacoll._calls.groups import Group, grouped_handle
 from rdmacoll._calls.handles import Handle
-from rdmacoll._calls.refusals import announce
+from rdmacoll._calls.refusals import announced
 from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, type_of
 from rdmacoll._calls.submission import Call, Operand, Operation, Submit, performed
 from rdmacoll._world.running_engine import Engine
@@ -35,11 +35,8 @@ def _allgather_call(
     engine: Engine, array: Any, name: str | None, process_set: ProcessSet, stream: Any
 ) -> Call:
     number = number_of(engine, process_set)
-    try:
+    with announced(engine, mirror.ALLGATHER, name, number):
         return _gathering_call((with_rows(array, stream),), name, number)
-    except Exception as error:
-        announce(engine, mirror.ALLGATHER, (name,), number, error)
-        raise
 
 
 def _gathering_call(sources: Sequence[Operand], name: str | None, process_set: int) -> Call:
@@ -93,9 +90,7 @@ def prepare_allgather(
     object at once. Otherwise as `allgather`.
     """
     engine = current()
-    check_prepared_arrays(
-        engine, mirror.ALLGATHER, name, process_set, "prepare_allgather", stream, array=array
-    )
+    check_prepared_arrays(engine, "allgather", name, process_set, stream, array=array)
     return prepared_result(engine, _allgather_call(engine, array, name, process_set, stream))
 
 
@@ -142,7 +137,7 @@ def _alltoall_call(
     stream: Any,
 ) -> Call:
     number = number_of(engine, process_set)
-    try:
+    with announced(engine, mirror.ALLTOALL, name, number):
         source = operands.source(array, stream)
         arguments.check_has_rows(source, "alltoall")
         return Call(
@@ -154,9 +149,6 @@ def _alltoall_call(
             splits=None if splits is None else arguments.splits(splits, process_set.size()),
             process_set=number,
         )
-    except Exception as error:
-        announce(engine, mirror.ALLTOALL, (name,), number, error)
-        raise
 
 
 def _exchanged(call: Call, results: Results | PreparedResults) -> Array | tuple[Array, Array]:
@@ -223,7 +215,7 @@ def prepare_alltoall(
     `alltoall`.
     """
     engine = current()
-    check_prepared_arrays(engine, mirror.ALLTOALL, name, process_set, "prepare_alltoall", stream, array=array)
+    check_prepared_arrays(engine, "alltoall", name, process_set, stream, array=array)
     call = _alltoall_call(engine, array, splits, name, process_set, stream)
     return PreparedCall(engine, call, results=lambda results_of_run: _exchanged(call, results_of_run))
 

@@ -6,13 +6,14 @@ import ctypes
 import threading
 from typing import TYPE_CHECKING, Any, Callable
 
-from rdmacoll._abi import fast_calls, library as abi
+from rdmacoll._abi import fast_calls, library as abi, mirror
+from rdmacoll._abi.arguments import Array
 from rdmacoll._calls import operands
 from rdmacoll._calls.device_arrays import DeviceArray
 from rdmacoll._calls.gpu_array import GpuArray
-from rdmacoll._calls.refusals import announce
+from rdmacoll._calls.refusals import announced
 from rdmacoll._calls.results import PreparedResults, type_of
-from rdmacoll._calls.submission import SLICE_MS, Array, Call, failure
+from rdmacoll._calls.submission import SLICE_MS, Call, failure
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import refusal
 from rdmacoll.engine.errors import ConfigError, RdmacollError
@@ -165,28 +166,22 @@ class PreparedCall(_Run):
         engine.release(id(self))
 
 
-# The public name of the class that `prepare_allreduce` returns.
-PreparedAllreduce = PreparedCall
-
-
 def check_prepared_arrays(
     engine: Engine,
-    kind: int,
+    operation: str,
     name: str | None,
     process_set: ProcessSet,
-    operation: str,
     stream: Any,
     **arrays: Any,
 ) -> None:
-    """Runs `operands.check_prepared_arrays`, and announces its ConfigError to the other ranks.
+    """Raises ConfigError, and announces it, for an array whose memory the call cannot use directly.
 
     The refused call takes the sequence number of its first run.
     """
-    try:
-        operands.check_prepared_arrays(operation, stream, **arrays)
-    except ConfigError as error:
-        announce(engine, kind, (name,), number_of(engine, process_set), error)
-        raise
+    with announced(engine, mirror.KINDS[operation], name, number_of(engine, process_set)):
+        for label, value in arrays.items():
+            if value is not None:
+                operands.check_prepared_array(value, label, operation, stream)
 
 
 def prepared_into(engine: Engine, call: Call, out: Array | None) -> PreparedCall:
@@ -194,9 +189,8 @@ def prepared_into(engine: Engine, call: Call, out: Array | None) -> PreparedCall
     target = call.outputs[0]
     result = target.array if isinstance(target, DeviceArray) else target
     if out is not None and result is not out:
-        error = ConfigError("array and out overlap without being the same memory.")
-        announce(engine, call.kind, (call.name,), call.process_set, error)
-        raise error
+        with announced(engine, call.kind, call.name, call.process_set):
+            raise ConfigError("array and out overlap without being the same memory.")
     return PreparedCall(engine, call, result)
 
 

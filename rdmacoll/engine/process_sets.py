@@ -12,8 +12,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from rdmacoll._abi import mirror
+from rdmacoll._abi.arguments import Array
 from rdmacoll._calls.results import Results
-from rdmacoll._calls.submission import SLICE_MS, Array, Call, Operation
+from rdmacoll._calls.submission import SLICE_MS, Call, Operation
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError, MismatchError

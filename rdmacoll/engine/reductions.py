@@ -12,10 +12,10 @@ from rdmacoll._abi import arguments, mirror
 from rdmacoll._abi.arguments import Array
 from rdmacoll._abi.fast_calls import plain
 from rdmacoll._calls import operands
-from rdmacoll._calls.calls import reduction_call
 from rdmacoll._calls.groups import Group, grouped_handle
 from rdmacoll._calls.handles import Handle
-from rdmacoll._calls.refusals import announce
+from rdmacoll._calls.reduction_call import reduction_call
+from rdmacoll._calls.refusals import announced
 from rdmacoll._calls.results import engine_result_handle
 from rdmacoll._calls.submission import Call, Operand, Operation, Submit, perform, performed
 from rdmacoll._world.running_engine import Engine
@@ -93,12 +93,9 @@ def _reducescatter_call(
     stream: Any,
 ) -> Call:
     number = number_of(engine, process_set)
-    try:
+    with announced(engine, mirror.REDUCESCATTER, name, number):
         source = _cut_by_rows(array, stream)
         return reduction_call(mirror.REDUCESCATTER, (source,), (source,), op, name, factors, number)
-    except Exception as error:
-        announce(engine, mirror.REDUCESCATTER, (name,), number, error)
-        raise
 
 
 def reducescatter_async(
@@ -157,9 +154,7 @@ def prepare_reducescatter(
     The result is one array, which each run overwrites. Otherwise as `reducescatter`.
     """
     engine = current()
-    check_prepared_arrays(
-        engine, mirror.REDUCESCATTER, name, process_set, "prepare_reducescatter", stream, array=array
-    )
+    check_prepared_arrays(engine, "reducescatter", name, process_set, stream, array=array)
     factors = prescale_factor, postscale_factor
     return prepared_result(engine, _reducescatter_call(engine, array, op, name, factors, process_set, stream))
 
@@ -178,16 +173,13 @@ def _reduce_call(
     """The call, and a function that returns the result once the call is done."""
     rank, size = engine.topology[:2]
     number = number_of(engine, process_set)
-    try:
+    with announced(engine, mirror.REDUCE, name, number):
         root = arguments.root(root_rank, size)
         if rank == root:
             source, target = operands.source_and_target(array, out, stream)
         else:
             source = target = operands.source(array, stream)
         call = reduction_call(mirror.REDUCE, (source,), (target,), op, name, factors, number, root=root)
-    except Exception as error:
-        announce(engine, mirror.REDUCE, (name,), number, error)
-        raise
     return call, lambda: operands.deliver(target, out) if rank == root else None
 
 
@@ -252,9 +244,7 @@ def prepare_reduce(
     A run returns None on all ranks but the root. Otherwise as `reduce`.
     """
     engine = current()
-    check_prepared_arrays(
-        engine, mirror.REDUCE, name, process_set, "prepare_reduce", stream, array=array, out=out
-    )
+    check_prepared_arrays(engine, "reduce", name, process_set, stream, array=array, out=out)
     factors = prescale_factor, postscale_factor
     call, _ = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set, stream)
     if engine.topology[0] != root_rank:

@@ -13,7 +13,7 @@ from rdmacoll._abi.arguments import Array
 from rdmacoll._abi.fast_calls import plain
 from rdmacoll._calls import operands
 from rdmacoll._calls.handles import Handle
-from rdmacoll._calls.refusals import announce
+from rdmacoll._calls.refusals import announced
 from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, type_of
 from rdmacoll._calls.submission import Call, Operation, Submit, performed
 from rdmacoll._world.running_engine import Engine
@@ -28,7 +28,7 @@ def _gather_call(
     engine: Engine, array: Any, root_rank: int, name: str | None, process_set: ProcessSet, stream: Any
 ) -> Call:
     number = number_of(engine, process_set)
-    try:
+    with announced(engine, mirror.GATHER, name, number):
         source = with_rows(array, stream)
         return Call(
             mirror.GATHER,
@@ -39,9 +39,6 @@ def _gather_call(
             name=name,
             process_set=number,
         )
-    except Exception as error:
-        announce(engine, mirror.GATHER, (name,), number, error)
-        raise
 
 
 def _gathered(engine: Engine, call: Call, results: Results | PreparedResults) -> Array | None:
@@ -98,7 +95,7 @@ def prepare_gather(
     A run returns None on all ranks but the root. Otherwise as `gather`.
     """
     engine = current()
-    check_prepared_arrays(engine, mirror.GATHER, name, process_set, "prepare_gather", stream, array=array)
+    check_prepared_arrays(engine, "gather", name, process_set, stream, array=array)
     call = _gather_call(engine, array, root_rank, name, process_set, stream)
     return PreparedCall(engine, call, results=lambda results_of_run: _gathered(engine, call, results_of_run))
 
@@ -113,7 +110,7 @@ def _scatter_call(
     stream: Any,
 ) -> Call:
     number = number_of(engine, process_set)
-    try:
+    with announced(engine, mirror.SCATTER, name, number):
         source = operands.source(array, stream)
         arguments.check_has_rows(source, "scatter")
         root = arguments.root(root_rank, engine.topology[1])
@@ -128,9 +125,6 @@ def _scatter_call(
             splits=arguments.splits(splits, process_set.size()) if has_splits_at_root else None,
             process_set=number,
         )
-    except Exception as error:
-        announce(engine, mirror.SCATTER, (name,), number, error)
-        raise
 
 
 def scatter_async(
@@ -182,7 +176,7 @@ def prepare_scatter(
 ) -> PreparedCall:
     """A scatter to be called many times on the same memory, like `prepare_allgather`, else as `scatter`."""
     engine = current()
-    check_prepared_arrays(engine, mirror.SCATTER, name, process_set, "prepare_scatter", stream, array=array)
+    check_prepared_arrays(engine, "scatter", name, process_set, stream, array=array)
     return prepared_result(engine, _scatter_call(engine, array, root_rank, splits, name, process_set, stream))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
-from rdmacoll._calls.submission import Array
+from rdmacoll._abi.arguments import Array
 from rdmacoll.ops._updates import fingerprint
 
 _NAME = "_rdmacoll_baseline"  # an attribute of the `tf.Variable`

@@ -11,9 +11,8 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from rdmacoll._abi.arguments import address_of
+from rdmacoll._abi.arguments import Array, address_of
 from rdmacoll._base.once import once
-from rdmacoll._calls.submission import Array
 from rdmacoll.engine.errors import error_to_fields
 from rdmacoll.ops._interrupts import waiting
 from rdmacoll.ops._library import _load, library_path, op_scope, ops

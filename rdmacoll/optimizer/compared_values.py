@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from rdmacoll._calls.submission import Array
+from rdmacoll._abi.arguments import Array
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops._baselines import fingerprint_of, is_numeric, read, tf_variable
+from rdmacoll.optimizer import with_inner
 
 _LOCAL = "_rdmacoll_is_local"
 _SEED_STATES = ("StateVar", "seed_generator_state")
@@ -93,7 +94,7 @@ def label_of(variable: Any) -> str:
 
 def entries_of(weights: Sequence[Any], optimizer: Any) -> list[Entry]:
     """The entries to compare: of an optimizer (or None) and of the variables that it trains."""
-    parts = _parts_of(optimizer)
+    parts = [] if optimizer is None else with_inner(optimizer)
     accumulators = {
         id(tf_variable(one)) for part in parts for one in getattr(part, "_accumulated_gradients", None) or []
     }
@@ -115,12 +116,6 @@ def variable_entries(variables: Iterable[Any]) -> list[Entry]:
     """The entries to compare for a list of variables."""
     found = [Entry(label_of(one), tf_variable(one)) for one in variables]
     return [entry for entry in found if is_compared(entry.source)]
-
-
-def _parts_of(optimizer: Any) -> list[Any]:
-    from rdmacoll.optimizer import with_inner
-
-    return [] if optimizer is None else with_inner(optimizer)
 
 
 def is_compared(variable: Any) -> bool:

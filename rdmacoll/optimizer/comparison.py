@@ -13,7 +13,7 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 from rdmacoll import engine
-from rdmacoll._calls.submission import Array
+from rdmacoll._abi.arguments import Array
 from rdmacoll.engine.errors import MismatchError, RdmacollError
 from rdmacoll.engine.operators import Sum
 from rdmacoll.engine.process_set import ProcessSet

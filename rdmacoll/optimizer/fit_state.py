@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from rdmacoll.ops import _baselines
 from rdmacoll.ops._baselines import tf_variable
-from rdmacoll.optimizer import compared_values
+from rdmacoll.optimizer import compared_values, reducer_of, with_inner
 from rdmacoll.optimizer.plain_training import PlainTraining, watch
 from rdmacoll.optimizer.stop_cause import note_begin, note_end
 
@@ -120,8 +120,6 @@ def is_past_first_epoch() -> bool:
 def wrapped_optimizers(model: Any) -> list[Any]:
     """The wrapped optimizers among the attributes of a model, and inside of loss scaling and other
     optimizers there."""
-    from rdmacoll.optimizer import reducer_of, with_inner
-
     found: list[Any] = []
     for optimizer in optimizers_of(model):
         parts = with_inner(optimizer)

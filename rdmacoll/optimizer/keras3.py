@@ -10,7 +10,7 @@ import tensorflow as tf
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import replica_count
-from rdmacoll.optimizer import fit_state, replicas, residuals, single_reduction
+from rdmacoll.optimizer import fit_state, replicas, residuals, single_reduction, with_inner
 from rdmacoll.optimizer.accumulated_means import warn_of_means
 from rdmacoll.optimizer.loss_scaling import scaled_by
 from rdmacoll.optimizer.reduce import GradientReducer, is_overwritten
@@ -51,7 +51,7 @@ class Distributed(WrappedCopies):
         variables = _variables_of(self, trainable_variables, len(grads))
         if not self._accumulates():
             grads = replicas.reduced(self._rdmacoll_reduce, grads, variables)
-        with replicas.summed(_parts(self)):
+        with replicas.summed(with_inner(self)):
             done = plain(grads, trainable_variables)
         single_reduction.forget(variables, self._rdmacoll_reduce.process_set)
         return done
@@ -81,7 +81,7 @@ class Distributed(WrappedCopies):
                     found = single_reduction.reduced(reducer, found, variables)
                 object.__setattr__(self, "_rdmacoll_is_whole", True)
                 try:
-                    with replicas.summed(_parts(self), count=strategy.num_replicas_in_sync):
+                    with replicas.summed(with_inner(self), count=strategy.num_replicas_in_sync):
                         strategy.extended.call_for_each_replica(plain, args=(found, variables))
                 finally:
                     vars(self).pop("_rdmacoll_is_whole")
@@ -217,15 +217,6 @@ def _accumulate(optimizer: Any, reducer: GradientReducer) -> None:
     optimizer.gradient_accumulation_steps = passes
 
 
-def _parts(optimizer: Any) -> list[Any]:
-    """The optimizer and all optimizers inside of it."""
-    parts = [optimizer]
-    for outer in parts:  # the list grows in the loop
-        inner = getattr(outer, "inner_optimizer", None)
-        parts += [*([] if inner is None else [inner]), *getattr(outer, "_inner_optimizers", [])]
-    return parts
-
-
 def _accumulates(optimizer: Any) -> bool:
     """Whether the optimizer accumulates passes. Raises ConfigError if it cannot do so with the replicas of
     this process."""
@@ -236,7 +227,7 @@ def _accumulates(optimizer: Any) -> bool:
 
 def _check_accumulation(optimizer: Any) -> None:
     """Checks an accumulation with several replicas in this process. Raises ConfigError."""
-    for part in _parts(optimizer):
+    for part in with_inner(optimizer):
         steps = getattr(part, "gradient_accumulation_steps", None)
         if not steps:
             continue
@@ -335,7 +326,7 @@ def _patch_loss_scaling() -> None:
             grads = replicas.reduced(reducer, grads, variables)
         inner._rdmacoll_is_reduced += 1
         try:
-            with replicas.summed(_parts(inner)):
+            with replicas.summed(with_inner(inner)):
                 return plain(self, grads, trainable_variables)
         finally:
             inner._rdmacoll_is_reduced -= 1

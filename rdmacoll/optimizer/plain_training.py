@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from rdmacoll._world import world
 from rdmacoll.ops import _own_reductions as own_reductions
-from rdmacoll.optimizer import registry
+from rdmacoll.optimizer import registry, with_inner
 from rdmacoll.ps.calls import has_servers
 
 _WARNED: weakref.WeakSet[Any] = weakref.WeakSet()  # models
@@ -70,7 +70,7 @@ def watch(model: Any, callbacks: list[Any]) -> PlainTraining | None:
 
 def _updates_of(model: Any) -> list[int]:
     """The number of calls of each optimizer among the model's attributes."""
-    from rdmacoll.optimizer import fit_state, with_inner
+    from rdmacoll.optimizer import fit_state
 
     if not tf.executing_eagerly():
         return []

@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from rdmacoll._abi import mirror
-from rdmacoll._ps.session import Array, State
+from rdmacoll._abi.arguments import Array
+from rdmacoll._ps.session import State
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import server_requests

@@ -17,7 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 from rdmacoll._abi import mirror
-from rdmacoll._ps.session import DTYPES, Array, State
+from rdmacoll._abi.arguments import Array
+from rdmacoll._ps.session import DTYPES, State
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_to_fields
 from rdmacoll.ops import servers
 from rdmacoll.ops._interrupts import waiting

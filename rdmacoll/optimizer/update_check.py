@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from rdmacoll._abi.arguments import Array
 from rdmacoll._base.log import Log
-from rdmacoll._calls.submission import Array
 from rdmacoll._world import places, world
 from rdmacoll.engine import joining
 from rdmacoll.engine.errors import ConfigError, MismatchError

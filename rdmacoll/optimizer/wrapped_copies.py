@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable
 
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.optimizer import wrapped
 
 if TYPE_CHECKING:
     from rdmacoll.optimizer.reduce import GradientReducer
@@ -79,6 +80,4 @@ def _made_and_wrapped(make: Callable[..., Any], arguments: tuple[Any, ...], opti
 
 
 def _wrapped_as(options: dict[str, Any], optimizer: Any) -> Any:
-    from rdmacoll.optimizer import wrapped
-
     return wrapped(optimizer, f"{COPY_OF}{options.pop('name')}", **options)

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from rdmacoll._abi import mirror
+from rdmacoll._abi.arguments import Array
 from rdmacoll._base.external_values import path_of
 from rdmacoll._calls import device_arrays, operands
 from rdmacoll._calls.device_arrays import DeviceArray
 from rdmacoll._calls.submission import Operand
-from rdmacoll._ps.session import Array, Session
+from rdmacoll._ps.session import Session
 from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, NotInitializedError
 from rdmacoll.ps import gpu_staging

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rdmacoll._abi.arguments import address_of
+from rdmacoll._abi.arguments import Array, address_of
 from rdmacoll._calls.device_arrays import DeviceArray
-from rdmacoll._calls.submission import Array, Operand
+from rdmacoll._calls.submission import Operand
 from rdmacoll._world.world import current
 from rdmacoll.engine.memory import pool_array
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from rdmacoll._abi.arguments import address_of
+from rdmacoll._abi.arguments import Array, address_of
 from rdmacoll._abi.library import load
-from rdmacoll._ps.session import DTYPES, Array
+from rdmacoll._ps.session import DTYPES
 from rdmacoll.engine.errors import ConfigError
 
 # Keras' classes, the servers' names for them, and the arguments that the record holds.

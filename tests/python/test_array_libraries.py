@@ -286,13 +286,13 @@ def test_an_unknown_library_must_give_contiguous_arrays():
 
 
 def test_a_prepared_call_keeps_contiguous_memory_that_it_may_write(cupy, jax):
-    operands.check_prepared_arrays("prepare_x", None, array=cupy.array(), out=None)
+    operands.check_prepared_array(cupy.array(), "array", "x", None)
     with pytest.raises(ConfigError, match="prepare_x keeps the memory of out: it must be C-contiguous"):
-        operands.check_prepared_arrays("prepare_x", None, array=cupy.array(), out=cupy.array(strides=(1, 2)))
+        operands.check_prepared_array(cupy.array(strides=(1, 2)), "out", "x", None)
     with pytest.raises(ConfigError, match="immutable: call x instead"):
-        operands.check_prepared_arrays("prepare_x", None, array=jax.array(), out=None)
+        operands.check_prepared_array(jax.array(), "array", "x", None)
     with pytest.raises(ConfigError, match="C-contiguous numpy array"):
-        operands.check_prepared_arrays("prepare_x", None, array=[1.0])
+        operands.check_prepared_array([1.0], "array", "x", None)
 
 
 def test_pinned_host_memory_is_host_memory():

@@ -19,11 +19,6 @@ OUTSIDE_MODEL = "other/"
 _MAY_DIFFER = ("name", "learning_rate", "jit_compile", "is_legacy_optimizer")
 
 
-def parts_of(optimizer: Any) -> list[Any]:
-    """The optimizer, and the ones inside of loss scaling or a MultiOptimizer."""
-    return with_inner(optimizer)
-
-
 def variables_of(optimizer: Any, model: Mapping[str, Any], local: Sequence[Any] = ()) -> dict[str, Any]:
     """All variables, by keys that are the same on all ranks. model: the model's variables by their keys.
     local: variables of this rank, whose slots are left out.
@@ -32,7 +27,7 @@ def variables_of(optimizer: Any, model: Mapping[str, Any], local: Sequence[Any] 
     them as variables already; other ranks have them only from the first step on.
     """
     found: dict[str, Any] = {}
-    parts = parts_of(optimizer)
+    parts = with_inner(optimizer)
     of_local = {id(plain_variable(one)) for part in parts for one in slots_of(part, local)}
     for number, part in enumerate(parts):
         prefix = f"{number}/"
@@ -70,13 +65,13 @@ def is_legacy(optimizer: Any) -> bool:
 
 def awaits_slots(optimizer: Any) -> bool:
     """Whether a checkpoint has values for slots that a legacy optimizer has not created yet."""
-    waiting = (getattr(part, "_deferred_slot_restorations", {}) for part in parts_of(optimizer))
+    waiting = (getattr(part, "_deferred_slot_restorations", {}) for part in with_inner(optimizer))
     return tf.executing_eagerly() and any(values for slots in waiting for values in slots.values())
 
 
 def can_be_built(optimizer: Any) -> bool:
     """Whether building the optimizer would create slots. A legacy optimizer does not tell."""
-    outer, inner = parts_of(optimizer)[0], parts_of(optimizer)[-1]
+    outer, inner = with_inner(optimizer)[0], with_inner(optimizer)[-1]
     if hasattr(outer, "_trainable_variables_indices"):  # Keras 3
         return not outer.built
     return hasattr(inner, "_create_iteration_variable") and not hasattr(inner, "_index_dict")
@@ -126,14 +121,14 @@ def accumulators_of(optimizer: Any) -> set[int]:
     """The identities of Keras 3's sums of gradients since the last update."""
     return {
         id(plain_variable(variable))
-        for part in parts_of(optimizer)
+        for part in with_inner(optimizer)
         for variable in getattr(part, "_accumulated_gradients", None) or ()
     }
 
 
 def calls_of(optimizer: Any) -> Any:
     """The variable that counts the optimizer's calls, or None. Loss scaling leaves calls out."""
-    inner = parts_of(optimizer)[-1]
+    inner = with_inner(optimizer)[-1]
     # Keras 3's property counts the updates that several calls make.
     calls = getattr(inner, "_iterations", None)
     return getattr(inner, "iterations", None) if calls is None else calls
@@ -143,7 +138,7 @@ def built_for(optimizer: Any, model: Mapping[str, Any], local: Sequence[Any] = (
     """The keys of the model's variables that the optimizer has slots for, in its order, without `local`. The
     key of a variable outside of the model begins with OTHER. None: it is not built, or an optimizer of
     TensorFlow 1."""
-    outer, inner = parts_of(optimizer)[0], parts_of(optimizer)[-1]
+    outer, inner = with_inner(optimizer)[0], with_inner(optimizer)[-1]
     if is_legacy(inner):
         known = _without(inner, inner._slots, local)
         return sorted(_named(inner, known, model)) or None  # their order means nothing
@@ -157,7 +152,7 @@ def built_for(optimizer: Any, model: Mapping[str, Any], local: Sequence[Any] = (
 def settings_of(optimizer: Any) -> dict[str, str]:
     """Returns, by name, what cannot be sent since it is no variable: classes, schedules, hyperparameters."""
     found: dict[str, str] = {}
-    for part in parts_of(optimizer):
+    for part in with_inner(optimizer):
         kind = type(part).__name__
         found[f"the class {kind}"] = "used"
         with contextlib.suppress(
@@ -181,7 +176,7 @@ def _value_text(name: str, value: Any, hyper: Mapping[str, Any]) -> str | None:
 def build(optimizer: Any, variables: Sequence[Any], model: Any) -> None:
     """Creates the slots for these variables of the model, outside of the traced function, for all its
     replicas."""
-    inner = parts_of(optimizer)[-1]
+    inner = with_inner(optimizer)[-1]
     strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
     with strategy.scope(), tf.init_scope():
         if is_legacy(inner):

@@ -9,11 +9,11 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.keras.callbacks.optimizers import calls_of, parts_of
+from rdmacoll.keras.callbacks.optimizers import calls_of
 from rdmacoll.keras.callbacks.variable_broadcast import session_of
 from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of
 from rdmacoll.ops import _baselines, _own_reductions as own_reductions
-from rdmacoll.optimizer import compared_values, reducer_of, registry
+from rdmacoll.optimizer import compared_values, reducer_of, registry, with_inner
 from rdmacoll.optimizer.fit_state import passes_of
 
 
@@ -54,7 +54,7 @@ def check_reduced(model: Any, before: BeforeTraining, callback: str) -> bool:
     """
     groups = groups_of(model)
     trainable = [one for one in groups[MODEL].variables.values() if getattr(one, "trainable", True)]
-    owners = [parts_of(group.owner) for key, group in groups.items() if key != MODEL]
+    owners = [with_inner(group.owner) for key, group in groups.items() if key != MODEL]
     # Keras 2 keeps `trainable` of a variable when its layer is frozen.
     if not trainable or not getattr(model, "trainable_variables", trainable):
         return True
@@ -119,7 +119,7 @@ def prints_of_unreduced(model: Any, before: BeforeTraining) -> dict[str, int]:
 def _test_of_reduction(groups: Mapping[str, Group], before: BeforeTraining) -> Callable[[Any], bool]:
     """A function that returns whether the gradient of a variable of the model has been reduced."""
     owners = [group.owner for key, group in groups.items() if key != MODEL]
-    parts = [part for owner in owners for part in parts_of(owner)]
+    parts = [part for owner in owners for part in with_inner(owner)]
     reducers = [one for one in map(reducer_of, parts) if one is not None]
 
     def is_reduced(variable: Any) -> bool:
@@ -143,7 +143,7 @@ def _may_be_own(variables: list[Any], before: BeforeTraining) -> bool:
 def _cause(optimizer: Any, key: str) -> str:
     """The reason why an optimizer reduces nothing, and the cure."""
     title = f"{type(optimizer).__name__} at {key}"
-    if any(map(_is_wrapped, parts_of(optimizer))):
+    if any(map(_is_wrapped, with_inner(optimizer))):
         return (
             f"{title} was wrapped after Keras had traced the training with the plain one. Call model.compile "
             "again after rdmacoll.DistributedOptimizer"
@@ -154,7 +154,7 @@ def _cause(optimizer: Any, key: str) -> str:
 def _is_between_passes(optimizer: Any, model: Any) -> bool:
     """Whether a wrapped optimizer may have added up gradients only. A traced step reduces in a branch."""
     is_eager = getattr(model, "run_eagerly", False) or tf.config.functions_run_eagerly()
-    parts = parts_of(optimizer)
+    parts = with_inner(optimizer)
     return is_eager and any(map(_is_wrapped, parts)) and passes_of(parts) > 1
 
 
@@ -175,7 +175,7 @@ def _graph_steps(model: Any) -> int:
     """The calls of the model's optimizer in a graph of TensorFlow 1; 0 elsewhere, and before the first."""
     if tf.executing_eagerly():
         return 0
-    count = getattr(parts_of(getattr(model, "optimizer", None))[-1], "_iterations", None)
+    count = getattr(with_inner(getattr(model, "optimizer", None))[-1], "_iterations", None)
     return 0 if count is None else int(session_of(model).run(count))
 
 

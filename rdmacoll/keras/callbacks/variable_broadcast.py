@@ -16,6 +16,7 @@ from rdmacoll.keras.callbacks.exchange import gathered_unless_equal
 from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of, name_in_thread, wrapped_names
 from rdmacoll.ops._library import typed_errors
 from rdmacoll.ops.broadcast import broadcast_
+from rdmacoll.optimizer import with_inner
 from rdmacoll.optimizer.registry import plain_variable
 from rdmacoll.ps.calls import has_servers
 
@@ -184,7 +185,7 @@ def _build_slots(groups: Mapping[str, Group], missing_slots: Mapping[str, list[s
     for key, names in missing_slots.items():
         group = groups.get(key)
         if group is None or not (
-            group.built_for is None or optimizers.is_legacy(optimizers.parts_of(group.owner)[-1])
+            group.built_for is None or optimizers.is_legacy(with_inner(group.owner)[-1])
         ):
             continue
         if not set(names) <= set(variables):

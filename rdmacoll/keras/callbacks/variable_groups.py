@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from rdmacoll.engine.operators import CODES
 from rdmacoll.keras.callbacks import optimizers
+from rdmacoll.optimizer import with_inner
 from rdmacoll.optimizer.model_names import by_content, claim_name, is_main_thread
 from rdmacoll.optimizer.registry import has_own_name, name_of_wrapped, plain_variable, wrapped_optimizers
 
@@ -98,10 +99,10 @@ def groups_of(model: Any, also: frozenset[str] = frozenset(), local: Sequence[An
     parts: set[int] = set()
     for key, optimizer in walk.optimizers.items():
         if id(optimizer) not in parts:  # the inside of loss scaling belongs to its outside
-            parts.update(id(part) for part in optimizers.parts_of(optimizer))
+            parts.update(id(part) for part in with_inner(optimizer))
             groups[key] = _group_of(optimizer, walk.variables, local)
     for name, optimizer in wrapped_optimizers():
-        if parts.isdisjoint(id(part) for part in optimizers.parts_of(optimizer)):
+        if parts.isdisjoint(id(part) for part in with_inner(optimizer)):
             group = _group_of(optimizer, walk.variables, local)
             owns = any(not key.startswith(optimizers.OUTSIDE_MODEL) for key in group.built_for or ())
             if (owns or name in also) and not _is_of_another_graph(group):
@@ -126,7 +127,7 @@ def wrapped_names(groups: Mapping[str, Group]) -> list[str]:
 
 def _wrapped(groups: Mapping[str, Group]) -> list[Any]:
     owners = [group.owner for key, group in groups.items() if key != MODEL]
-    parts = [part for owner in owners for part in optimizers.parts_of(owner)]
+    parts = [part for owner in owners for part in with_inner(owner)]
     return [part for part in parts if name_of_wrapped(part) is not None]
 
 
