@@ -33,7 +33,7 @@ def source(array: Any) -> Array:
 
 
 def _as_array(value: Any) -> Array:
-    _refuse_mask(value, "the array")
+    refuse_mask(value, "the array")
     if value is None:
         raise ConfigError(
             "the array is None: give an array on every rank. If its values do not count on this rank, its "
@@ -45,7 +45,8 @@ def _as_array(value: Any) -> Array:
         raise ConfigError(f"numpy cannot make an array of a {type(value).__name__}: {error}.") from None
 
 
-def _refuse_mask(value: Any, label: str) -> None:
+def refuse_mask(value: Any, label: str) -> None:
+    """Raises ConfigError, with the label, for a masked array: collectives take no masks."""
     if isinstance(value, np.ma.MaskedArray):
         raise ConfigError(
             f"{label} is a masked array, and the mask would be lost: pass array.filled(value), or array.data."
@@ -70,7 +71,7 @@ def target(source_array: Array, out: Array | None, *, array: Any) -> Array:
     if not isinstance(out, np.ndarray):
         raise ConfigError(f"out must be a numpy array, not {type(out).__name__}.")
     if type(out) is not np.ndarray:
-        _refuse_mask(out, "out")
+        refuse_mask(out, "out")
     if out.shape != source_array.shape or out.dtype.newbyteorder("=") != source_array.dtype:
         raise ConfigError(
             f"out has shape {out.shape} and dtype {out.dtype}, the result {source_array.shape} and "

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from rdmacoll._abi.arguments import root, scales as scales
+from rdmacoll._abi.arguments import refuse_mask, root, scales as scales
 from rdmacoll._world import world
 from rdmacoll.engine import operators
 from rdmacoll.engine.errors import ConfigError
@@ -140,7 +140,8 @@ def as_splits(splits: Any) -> Any:
 
 
 def tensor(value: Any) -> Any:
-    """The value as a dense tensor. Raises ConfigError for ragged and sparse ones."""
+    """The value as a dense tensor. Raises ConfigError for ragged and sparse ones, and for masked arrays."""
+    refuse_mask(value, "the array")
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
         cure = "to_tensor()" if isinstance(value, tf.RaggedTensor) else "tf.sparse.to_dense()"
         raise ConfigError(f"a {type(value).__name__} has no single shape: make it dense first, with {cure}.")

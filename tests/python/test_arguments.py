@@ -110,6 +110,7 @@ REFUSED_BY_TENSORFLOW = [
     ("rdmacoll.reduce(t > 1, 0, rdmacoll.Max, postscale_factor=3)", ["postscale_factor=3.0: bool values"]),
     ("rdmacoll.allreduce(tf.ragged.constant([[1.0], []]))", ["RaggedTensor", "to_tensor()"]),
     ("rdmacoll.allgather(tf.sparse.from_dense([1.0, 0.0]))", ["SparseTensor", "to_dense()"]),
+    ("rdmacoll.allreduce(np.ma.array([1.0, 2.0], mask=[0, 1]))", ["the array is a masked array", "filled"]),
     ("rdmacoll.broadcast(t, 0.5)", ["root_rank=0.5"]),
     ("rdmacoll.broadcast_variables([t])", ["variables[0]", "broadcast()"]),
     ("rdmacoll.DistributedGradientTape(tf.GradientTape(), bucket_bytes='1M')", ["bucket_bytes='1M'"]),
