@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +13,8 @@ from rdmacoll._horovod.optimizers import reducing_options
 from rdmacoll._horovod.reducer import HorovodReducer, layers_of
 from rdmacoll.engine.operators import Average
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
-from rdmacoll.ops import Compression
+from rdmacoll.ops import Compression, _own_reductions as own_reductions
+from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import tape as tapes
 
 
@@ -125,3 +127,36 @@ def PartialDistributedGradientTape(
     )
     tape._rdmacoll_reduce.register_local_layers(layers)
     return tape
+
+
+def reduction_function(
+    name: str | None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: Any = Average,
+    gradient_predivide_factor: float = 1.0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[..., list[Any]]:
+    """A function that reduces a list of gradients, for optimizers that programs write themselves. Its
+    arguments: gradients, and their variables or None. Errors as `DistributedOptimizer`."""
+    tape = DistributedGradientTape(
+        tf.GradientTape(),
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        groups=groups,
+        process_set=process_set,
+    )
+
+    @not_converted
+    def allreduce_grads(grads: Any, vars: Any = None, use_generic_names: bool = False) -> list[Any]:  # noqa: A002
+        gradients = list(grads)
+        if vars is None:  # nothing else tells that the program reduces the gradients of its variables
+            own_reductions.note([one for one in gradients if one is not None], None if is_adasum(op) else op)
+        return list(tape._allreduce_grads(gradients, vars, use_generic_names))
+
+    return allreduce_grads

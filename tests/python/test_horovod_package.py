@@ -152,3 +152,72 @@ def test_private_names_that_programs_use_have_horovods_meaning() -> None:
         doubled = [[2.0, 2.0], [2.0, 2.0]]
         wanted = [[3.0], [1], rows, [2.0, doubled], [2 * rank], [[2 * rank]]]
         assert found == [[one, one] for one in wanted]
+
+
+OWN_OPTIMIZER = """
+import os
+import numpy as np
+import keras
+import tensorflow as tf
+import horovod.tensorflow.keras as hvd
+from horovod.common.util import env
+from horovod.tensorflow import LocalGradientAggregationHelper, _LegacyOptimizer
+from horovod.tensorflow import _make_allreduce_grads_fn, _make_cached_allreduce_grads_fn
+from ranks import report
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+assert LocalGradientAggregationHelper._OPTIMIZER_TYPE_LEGACY and hvd.size() == 2
+with env(HOROVOD_CYCLE_TIME="1", PATH=None):
+    assert os.environ["HOROVOD_CYCLE_TIME"] == "1" and "PATH" in os.environ
+assert "HOROVOD_CYCLE_TIME" not in os.environ
+
+class Reducing(keras.optimizers.SGD):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self._reduce = _make_allreduce_grads_fn(
+            "mine", "", "", hvd.Compression.none, True, hvd.Average, 1.0, 0, hvd.global_process_set
+        )
+
+    def apply_gradients(self, grads_and_vars, **options):
+        gradients, variables = zip(*grads_and_vars)
+        return super().apply_gradients(zip(self._reduce(gradients, variables), variables), **options)
+
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+model.compile(Reducing(0.1), "mse")
+x = np.random.default_rng(rank).random((8, 3), np.float32)
+model.fit(x, x[:, :2], batch_size=4, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+weights = [one.numpy().tolist() for one in model.trainable_variables]
+
+reduce_sums = _make_cached_allreduce_grads_fn("other", "", "", hvd.Compression.fp16, False, hvd.Sum)
+value = tf.constant([1.0 + rank])
+plain = [one.numpy().tolist() for one in reduce_sums([value, value])]
+total, nothing = tf.function(lambda: reduce_sums((value, None)))()
+traced = [total.numpy().tolist(), nothing]
+
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    class Legacy(_LegacyOptimizer):
+        def __init__(self, optimizer):
+            super().__init__(name="Mine", use_locking=False)
+            self._optimizer = optimizer
+            self._reduce = _make_allreduce_grads_fn("legacy", "", "", hvd.Compression.none, False)
+
+        def compute_gradients(self, *args, **options):
+            gradients, variables = zip(*self._optimizer.compute_gradients(*args, **options))
+            return list(zip(self._reduce(gradients), variables))
+
+        def apply_gradients(self, *args, **options):
+            return self._optimizer.apply_gradients(*args, **options)
+
+    variable = tf.compat.v1.get_variable("w", initializer=[0.0])
+    step = Legacy(tf.compat.v1.train.GradientDescentOptimizer(1.0)).minimize(variable * (1.0 + rank))
+    session.run(tf.compat.v1.global_variables_initializer())
+    session.run(step)
+    report([weights, plain, traced, session.run(variable).tolist()])
+"""
+
+
+def test_optimizers_of_programs_reduce_by_horovods_private_function() -> None:
+    path = ":".join(map(str, (COMPAT, ROOT, ROOT / "tests")))
+    first, second = run(OWN_OPTIMIZER, 2, env={"PYTHONPATH": path}).succeeded()
+    assert first == second
+    assert first[1:] == [[[3.0], [3.0]], [[3.0], None], [-1.5]]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable
 
 from rdmacoll.tensorflow import (
@@ -21,6 +23,7 @@ __all__ = [
     "ccl_built",
     "cuda_built",
     "ddl_built",
+    "env",
     "extension_available",
     "gloo_built",
     "gpu_available",
@@ -36,6 +39,22 @@ __all__ = [
 
 def _cache(function: Callable[..., Any]) -> Callable[..., Any]:
     return functools.lru_cache(maxsize=None)(function)
+
+
+@contextlib.contextmanager
+def env(**kwargs: str | None) -> Iterator[None]:
+    """Sets variables of the environment for a while. Those that are None stay as they are."""
+    given = {name: value for name, value in kwargs.items() if value is not None}
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
