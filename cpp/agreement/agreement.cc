@@ -34,7 +34,7 @@ Agreement::Agreement(const SetWorld& world, const Rules& rules, AgreementHost& h
 // ---- readiness ----
 
 void Agreement::check() {
-  readiness_.check(now_.turned_at);
+  readiness_.check(now_.turned_at, plan_mode_.holds_up_others());
   for (const std::string& warning : readiness_.take_warnings()) output_.warning(warning);
 }
 

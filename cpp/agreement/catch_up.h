@@ -4,6 +4,7 @@
 // part with zeros.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -18,7 +19,7 @@ class CatchUp {
   // it.
   void expect(const Agreed& agreed, bool is_started) {
     for (const UnitKey& key : agreed.keys) units_[key] = {agreed.decision.sequence, is_started};
-    missing_[agreed.decision.sequence] = agreed.keys.size();
+    missing_[agreed.decision.sequence] = {agreed.keys.size(), agreed.keys.size()};
   }
   // This rank has announced an operation, which it may have to catch up with.
   void announced(const UnitKey& key) {
@@ -30,6 +31,11 @@ class CatchUp {
   bool names(const UnitKey& key) const { return units_.contains(key); }
   bool has_announced(const UnitKey& key) const { return units_.at(key).is_announced; }
   uint64_t sequence_of(const UnitKey& key) const { return units_.at(key).sequence; }
+  // Whether every rank has some units of a decision, and not the others.
+  bool waits_for_parts() const {
+    return std::ranges::any_of(
+        missing_, [](const auto& entry) { return entry.second.units < entry.second.all; });
+  }
   // The first unit of the decision that has not caught up, or null.
   const UnitKey* unit_of(uint64_t sequence) const {
     for (const auto& [key, unit] : units_) {
@@ -46,7 +52,7 @@ class CatchUp {
     if (found == units_.end()) return std::nullopt;
     const uint64_t sequence = found->second.sequence;
     units_.erase(found);
-    if (--missing_[sequence] > 0) return std::nullopt;
+    if (--missing_[sequence].units > 0) return std::nullopt;
     return sequence;
   }
   void caught_up(uint64_t sequence) {
@@ -60,7 +66,10 @@ class CatchUp {
     bool is_announced = false;
   };
   std::map<UnitKey, Unit> units_;
-  std::map<uint64_t, std::size_t> missing_;  // number of missing units, by sequence
+  struct Missing {
+    std::size_t units = 0, all = 0;
+  };
+  std::map<uint64_t, Missing> missing_;  // the number of missing units, by sequence
 };
 
 }  // namespace rdmacoll

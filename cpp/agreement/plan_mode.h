@@ -81,6 +81,8 @@ class PlanMode {
   void start();                                  // begins a plan if the order has repeated
   // An operation is ready on all ranks. Returns false if the log decides it.
   bool take_ready(const ReadyUnit& unit);
+  // Whether operations that all ranks have wait until ranks have caught up with others.
+  bool holds_up_others() const;
 
   // ---- messages ----
   void handle(SetRank sender, PlanMessage& message);

@@ -61,6 +61,10 @@ bool PlanMode::take_ready(const ReadyUnit& unit) {
   return true;
 }
 
+bool PlanMode::holds_up_others() const {
+  return !catch_up_.empty() && (parts_.log.waiting() || catch_up_.waits_for_parts());
+}
+
 void PlanMode::unit_caught_up(const UnitKey& key) {
   const std::optional<uint64_t> sequence = catch_up_.unit_caught_up(key);
   if (!sequence || !parts_.tree.is_root()) return;

@@ -158,7 +158,8 @@ void Readiness::judge(const UnitKey& key, Pending& pending, Status verdict) {
   verdicts_.push_back({key.name, key.iteration, std::move(ranks), std::move(verdict)});
 }
 
-void Readiness::check(Nanoseconds now) {
+void Readiness::check(Nanoseconds now, bool catching_up) {
+  if (catching_up) caught_up_at_ = now;
   check_join(now);
   for (auto& [key, pending] : pending_) {
     if (is_root() && pending.variants.size() > 1 && pending.verdict.ok() &&
@@ -195,29 +196,18 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
           : cat(label(key, pending), " was submitted by ", world_.size() - absent.size(), " of ",
                 world_.size(), " ranks, and for ", tenths_of_seconds(age), " s not by ",
                 describe_ranks(absent), submitted_instead(absent, now));
+  const std::string_view cure = cure_of_catching_up(now);
   if (age >= limits_.stall_error) {
-    judge_stalled(key, pending, absent, sentence);
+    judge_stalled(key, pending, absent, sentence, cure);
     // Otherwise its ranks would learn nothing of the loop.
     if (other != nullptr) {
       Pending& at_other = pending_.at(*other);
-      judge_stalled(*other, at_other, missing(at_other), sentence);
+      judge_stalled(*other, at_other, missing(at_other), sentence, cure);
     }
   } else if (warned_.insert(key).second && (other == nullptr || warned_.insert(*other).second)) {
-    warnings_.push_back(cat(sentence, "; still waiting (RDMACOLL_STALL_ERROR_S sets the limit)."));
+    warnings_.push_back(
+        cat(sentence, "; still waiting (RDMACOLL_STALL_ERROR_S sets the limit).", cure));
   }
-}
-
-void Readiness::judge_stalled(const UnitKey& key, Pending& pending,
-                              const std::vector<SetRank>& absent, const std::string& sentence) {
-  ErrorDetail detail;
-  detail.tensor = tensor(key, pending);
-  detail.ranks = numbers(absent);
-  judge(key, pending,
-        {Code::stalled,
-         cat(sentence,
-             ". Every rank must submit the same operations; look at what that rank does"
-             ", or raise RDMACOLL_STALL_ERROR_S."),
-         detail});
 }
 
 Nanoseconds Readiness::next_deadline() const {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -59,8 +60,9 @@ class Readiness {
   // Adds a record of this rank or of a child. Returns false if its descriptor number is unknown, or
   // if it counts a rank twice.
   bool add(const ReadyRecord& record, Nanoseconds now);
-  // Detects late operations and conflicts. Call it every kCheckInterval.
-  void check(Nanoseconds now);
+  // Detects late operations and conflicts. Call it every kCheckInterval. `catching_up`: at the
+  // root, operations that all ranks have wait until ranks have caught up after a plan.
+  void check(Nanoseconds now, bool catching_up = false);
   Nanoseconds next_deadline() const;
 
   bool has_news() const { return !verdicts_.empty() || !upward_.empty() || !ready_.empty(); }
@@ -130,8 +132,6 @@ class Readiness {
   void judge(const UnitKey& key, Pending& pending, Status verdict);
   Status mismatch(const UnitKey& key, const Pending& pending);
   void check_stall(const UnitKey& key, Pending& pending, Nanoseconds now);
-  void judge_stalled(const UnitKey& key, Pending& pending, const std::vector<SetRank>& absent,
-                     const std::string& sentence);
   ReadyRecord record(const UnitKey& key, const Pending& pending, const Contribution& of) const;
   void note_labels(const UnitKey& key, Pending& pending, const std::string& labels);
   const std::string& labels(const UnitKey& key, const Pending& pending) const;
@@ -142,6 +142,9 @@ class Readiness {
 
   // Ranks that have submitted different operations, or are at different iterations of a loop:
   // readiness_loops.cc.
+  void judge_stalled(const UnitKey& key, Pending& pending, const std::vector<SetRank>& absent,
+                     const std::string& sentence, std::string_view cure);
+  std::string_view cure_of_catching_up(Nanoseconds now) const;
   bool is_apart(const Pending& other, const std::vector<SetRank>& absent) const;
   std::string submitted_instead(const std::vector<SetRank>& absent, Nanoseconds now) const;
   const UnitKey* other_iteration(const UnitKey& key, const std::vector<SetRank>& absent) const;
@@ -194,7 +197,8 @@ class Readiness {
   std::map<SetRank, int64_t> joined_;  // by rank: its next number
   SetRank last_joined_;
   std::set<UnitKey> said_by_all_;
-  Nanoseconds join_moved_at_ = 0;  // when a rank last submitted or joined
+  std::optional<Nanoseconds> caught_up_at_;  // when operations last waited until ranks catch up
+  Nanoseconds join_moved_at_ = 0;            // when a rank last submitted or joined
   bool join_warned_ = false;
 };
 

@@ -7,6 +7,28 @@
 
 namespace rdmacoll {
 
+// The cure of stalls while ranks wait in different orders after a plan. Otherwise "".
+std::string_view Readiness::cure_of_catching_up(Nanoseconds now) const {
+  if (!caught_up_at_ || now - *caught_up_at_ > limits_.stall_warning) return "";
+  return " The other ranks have begun sums in place by a plan, and have no inputs for them any "
+         "more. Operations that the missing ranks submitted first wait for these sums. Submit all "
+         "in one order on all ranks, give sums in place an output of their own, or set "
+         "RDMACOLL_PLAN_REPEATS=0.";
+}
+
+void Readiness::judge_stalled(const UnitKey& key, Pending& pending,
+                              const std::vector<SetRank>& absent, const std::string& sentence,
+                              std::string_view cure) {
+  constexpr std::string_view kUsual =
+      " Every rank must submit the same operations; look at what that rank does, or raise "
+      "RDMACOLL_STALL_ERROR_S.";
+  ErrorDetail detail;
+  detail.tensor = tensor(key, pending);
+  detail.ranks = numbers(absent);
+  judge(key, pending,
+        {Code::stalled, cat(sentence, ".", cure.empty() ? kUsual : cure), std::move(detail)});
+}
+
 // Another iteration of this operation, which is missing exactly on the ranks that are not `absent`
 // here.
 const UnitKey* Readiness::other_iteration(const UnitKey& key,

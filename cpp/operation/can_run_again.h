@@ -17,7 +17,7 @@ inline bool can_run_again(const Operation& operation, SetRank rank) {
   if (!kind.reduces || kind.makes_result) return true;
   if (kind.has_root && request.root != rank) return true;  // it writes no result here
   return std::ranges::none_of(request.tensors, [](const TensorRef& tensor) {
-    return tensor.output != nullptr && tensor.output == tensor.input;
+    return tensor.elements() > 0 && tensor.output != nullptr && tensor.output == tensor.input;
   });
 }
 

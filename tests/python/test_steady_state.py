@@ -187,3 +187,39 @@ def test_a_rank_may_wait_for_one_sum_of_a_planned_batch_before_another(ranks):
     body = WAITS_WITHIN_A_BATCH.format(elements=10)
     env = {"RDMACOLL_STALL_ERROR_S": "5", "RDMACOLL_TUNE": "off"}
     assert [entry["error"] for entry in run(program(body), ranks, env=env).succeeded()] == [None] * ranks
+
+
+# As above, but rank 1 alone is late, and the sums are in place.
+IN_PLACE_IN_ANOTHER_ORDER = """
+names = [f"x{number}" for number in range(24)]
+
+def start(name, step):
+    array = np.full(10, float(me + step))
+    return engine.allreduce_async(array, op=rdmacoll.Sum, name=name, out=array)
+
+def ends_well(pending, step):
+    return pending.wait()[-1] == sum(member + step for member in range(size))
+
+for _ in range(5):
+    for step in range(60):
+        assert all(ends_well(one, step) for one in [start(name, step) for name in names])
+    if me == 1:
+        assert all(ends_well(start(name, 7), 7) for name in reversed(names))
+    else:
+        assert all(ends_well(one, 7) for one in [start(name, 7) for name in names])
+"""
+
+
+@pytest.mark.parametrize("cure", [False, True])
+def test_sums_in_place_that_wait_for_each_other_end_with_the_cure(cure):
+    env = {"RDMACOLL_STALL_ERROR_S": "2", "RDMACOLL_TUNE": "off"}
+    env |= {"RDMACOLL_PLAN_REPEATS": "0"} if cure else {}
+    result = run(program(IN_PLACE_IN_ANOTHER_ORDER), 2, env=env)
+    if cure:
+        assert [entry["error"] for entry in result.succeeded()] == [None, None]
+        return
+    error = result.succeeded()[0]
+    assert error["error"] == "StalledError"
+    assert "not by rank 1 " in error["text"]
+    assert "set RDMACOLL_PLAN_REPEATS=0." in error["text"]
+    assert "Every rank must submit the same operations" not in error["text"]

@@ -216,6 +216,44 @@ TEST(OneAgreement, of_the_root_leaves_a_plan_whose_sums_take_another_time_and_tr
   EXPECT_NE(last->movement.algorithm, root.begun().front().movement.algorithm);
 }
 
+// The root of 2 ranks leaves a plan of the sums x and y, in one batch. Rank 1 has started it, and
+// has lost its inputs. The root's caller waits for x before it submits y.
+TEST(OneAgreement, of_the_root_says_what_to_do_about_sums_that_others_wait_for_in_another_order) {
+  Agreement::Rules rules{.plan_repeats = 2};
+  rules.limits = {.stall_warning = kSecond, .stall_error = 3 * kSecond};
+  OneAgreement root(0, 2, rules);
+  const OperationRef y = OneAgreement::sum("y");
+  const auto submit_both = [&](uint32_t era, const std::vector<OperationRef>& own) {
+    for (const OperationRef& operation : own) root.submit(operation);
+    for (const OperationRef& operation : {OneAgreement::sum("x"), y}) {
+      ReadyMessage message = readiness(1, operation);
+      message.era = era;
+      EXPECT_EQ(root.hear(1, message), "");
+    }
+    root.turn();
+  };
+  while (root.sent<PlanMessage>(1).empty()) {
+    submit_both(0, {OneAgreement::sum("x"), OneAgreement::sum("y")});
+    ASSERT_LT(root.begun().size(), 9u);
+  }
+  const uint64_t taken = root.begun().size();
+  ASSERT_THAT(root.begun().back().operations, SizeIs(2));
+  const OperationRef x = OneAgreement::sum("x");
+  root.submit(x);
+  root.turn(kSecond);
+  ASSERT_THAT(root.sent<FreezeMessage>(1), SizeIs(1));
+  EXPECT_EQ(root.hear(1, FrozenMessage{1, taken + 1, taken + 1, taken + 1}), "");
+  submit_both(2, {});
+  root.turn(4 * kSecond);
+  root.turn();
+  ASSERT_THAT(root.sent<VerdictMessage>(1), SizeIs(1));
+  const VerdictMessage verdict = root.sent<VerdictMessage>(1).front();
+  EXPECT_EQ(verdict.name, "y");
+  EXPECT_THAT(verdict.status.message(), HasSubstr("RDMACOLL_PLAN_REPEATS=0"));
+  ASSERT_EQ(root.begun().size(), taken + 1) << "x runs with zeros for y";
+  EXPECT_EQ(root.begun().back().operations.front(), x);
+}
+
 // Rank 1 of 2 in a plan of one batch: the sums x and y.
 class PlansOfABatch : public testing::Test {
  protected:
