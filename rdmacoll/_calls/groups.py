@@ -12,7 +12,7 @@ from rdmacoll._abi import arguments
 from rdmacoll._abi.arguments import Array
 from rdmacoll._calls import operands
 from rdmacoll._calls.handles import Handle
-from rdmacoll._calls.refusals import announce, announced
+from rdmacoll._calls.refusals import Announced, announce
 from rdmacoll._calls.results import Results, type_of
 from rdmacoll._calls.submission import Call, Operand, Operation, Submit, submit_group
 from rdmacoll._world.running_engine import Engine
@@ -63,7 +63,7 @@ def grouped_handle(
     The handle's result is the list of the engine's results, in the order of `arrays`.
     """
     engine = current()
-    with announced(engine, group.kind, group.name, group.process_set):
+    with Announced(engine, group.kind, group.name, group.process_set):
         sources = [source_of(array, group.stream) for array in arrays]
         operands.check_group(sources)
         groups = _by_dtype(sources)
@@ -91,7 +91,7 @@ def grouped_out_handle(
 ) -> Handle:
     """Like `grouped_handle`, with `call_of(sources, targets, name)`. Results go to `out` or to new arrays."""
     engine = current()
-    with announced(engine, group.kind, group.name, group.process_set):
+    with Announced(engine, group.kind, group.name, group.process_set):
         calls, targets, outs = _with_outputs(list(arrays), out, group, call_of)
     return Handle(
         _submitted(engine, calls, group),

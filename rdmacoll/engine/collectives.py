@@ -34,7 +34,7 @@ from rdmacoll._calls import operands
 from rdmacoll._calls.groups import Group, grouped_out_handle
 from rdmacoll._calls.handles import Handle
 from rdmacoll._calls.reduction_call import reduction_call
-from rdmacoll._calls.refusals import announced
+from rdmacoll._calls.refusals import Announced
 from rdmacoll._calls.submission import Call, Operand, Operation, Submit, perform, performed
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
@@ -53,7 +53,7 @@ def _allreduce_call(
     process_set: int,
     stream: Any,
 ) -> Call:
-    with announced(engine, mirror.ALLREDUCE, name, process_set):
+    with Announced(engine, mirror.ALLREDUCE, name, process_set):
         source: Operand
         target: Operand
         if out is not None and out is array and stream is None and arguments.is_plain(array):
@@ -198,7 +198,7 @@ def _one_broadcast_call(
     stream: Any,
 ) -> Call:
     number = number_of(engine, process_set)
-    with announced(engine, mirror.BROADCAST, name, number):
+    with Announced(engine, mirror.BROADCAST, name, number):
         source, target = operands.source_and_target(array, out, stream)
         return _broadcast_call((source,), (target,), root_rank, name, engine, number)
 

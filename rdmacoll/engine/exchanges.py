@@ -15,7 +15,7 @@ from rdmacoll._abi.fast_calls import plain
 from rdmacoll._calls import operands
 from rdmacoll._calls.groups import Group, grouped_handle
 from rdmacoll._calls.handles import Handle
-from rdmacoll._calls.refusals import announced
+from rdmacoll._calls.refusals import Announced
 from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, type_of
 from rdmacoll._calls.submission import Call, Operand, Operation, Submit, performed
 from rdmacoll._world.running_engine import Engine
@@ -35,7 +35,7 @@ def _allgather_call(
     engine: Engine, array: Any, name: str | None, process_set: ProcessSet, stream: Any
 ) -> Call:
     number = number_of(engine, process_set)
-    with announced(engine, mirror.ALLGATHER, name, number):
+    with Announced(engine, mirror.ALLGATHER, name, number):
         return _gathering_call((with_rows(array, stream),), name, number)
 
 
@@ -137,7 +137,7 @@ def _alltoall_call(
     stream: Any,
 ) -> Call:
     number = number_of(engine, process_set)
-    with announced(engine, mirror.ALLTOALL, name, number):
+    with Announced(engine, mirror.ALLTOALL, name, number):
         source = operands.source(array, stream)
         arguments.check_has_rows(source, "alltoall")
         return Call(

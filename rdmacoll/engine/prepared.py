@@ -11,7 +11,7 @@ from rdmacoll._abi.arguments import Array
 from rdmacoll._calls import operands
 from rdmacoll._calls.device_arrays import DeviceArray
 from rdmacoll._calls.gpu_array import GpuArray
-from rdmacoll._calls.refusals import announced
+from rdmacoll._calls.refusals import Announced
 from rdmacoll._calls.results import PreparedResults, type_of
 from rdmacoll._calls.submission import SLICE_MS, Call, failure
 from rdmacoll._world.running_engine import Engine
@@ -178,7 +178,7 @@ def check_prepared_arrays(
 
     The refused call takes the sequence number of its first run.
     """
-    with announced(engine, mirror.KINDS[operation], name, number_of(engine, process_set)):
+    with Announced(engine, mirror.KINDS[operation], name, number_of(engine, process_set)):
         for label, value in arrays.items():
             if value is not None:
                 operands.check_prepared_array(value, label, operation, stream)
@@ -189,7 +189,7 @@ def prepared_into(engine: Engine, call: Call, out: Array | None) -> PreparedCall
     target = call.outputs[0]
     result = target.array if isinstance(target, DeviceArray) else target
     if out is not None and result is not out:
-        with announced(engine, call.kind, call.name, call.process_set):
+        with Announced(engine, call.kind, call.name, call.process_set):
             raise ConfigError("array and out overlap without being the same memory.")
     return PreparedCall(engine, call, result)
 

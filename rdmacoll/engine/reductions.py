@@ -15,7 +15,7 @@ from rdmacoll._calls import operands
 from rdmacoll._calls.groups import Group, grouped_handle
 from rdmacoll._calls.handles import Handle
 from rdmacoll._calls.reduction_call import reduction_call
-from rdmacoll._calls.refusals import announced
+from rdmacoll._calls.refusals import Announced
 from rdmacoll._calls.results import engine_result_handle
 from rdmacoll._calls.submission import Call, Operand, Operation, Submit, perform, performed
 from rdmacoll._world.running_engine import Engine
@@ -93,7 +93,7 @@ def _reducescatter_call(
     stream: Any,
 ) -> Call:
     number = number_of(engine, process_set)
-    with announced(engine, mirror.REDUCESCATTER, name, number):
+    with Announced(engine, mirror.REDUCESCATTER, name, number):
         source = _cut_by_rows(array, stream)
         return reduction_call(mirror.REDUCESCATTER, (source,), (source,), op, name, factors, number)
 
@@ -173,7 +173,7 @@ def _reduce_call(
     """The call, and a function that returns the result once the call is done."""
     rank, size = engine.topology[:2]
     number = number_of(engine, process_set)
-    with announced(engine, mirror.REDUCE, name, number):
+    with Announced(engine, mirror.REDUCE, name, number):
         root = arguments.root(root_rank, size)
         if rank == root:
             source, target = operands.source_and_target(array, out, stream)

@@ -13,7 +13,7 @@ from rdmacoll._abi.arguments import Array
 from rdmacoll._abi.fast_calls import plain
 from rdmacoll._calls import operands
 from rdmacoll._calls.handles import Handle
-from rdmacoll._calls.refusals import announced
+from rdmacoll._calls.refusals import Announced
 from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, type_of
 from rdmacoll._calls.submission import Call, Operation, Submit, performed
 from rdmacoll._world.running_engine import Engine
@@ -28,7 +28,7 @@ def _gather_call(
     engine: Engine, array: Any, root_rank: int, name: str | None, process_set: ProcessSet, stream: Any
 ) -> Call:
     number = number_of(engine, process_set)
-    with announced(engine, mirror.GATHER, name, number):
+    with Announced(engine, mirror.GATHER, name, number):
         source = with_rows(array, stream)
         return Call(
             mirror.GATHER,
@@ -110,7 +110,7 @@ def _scatter_call(
     stream: Any,
 ) -> Call:
     number = number_of(engine, process_set)
-    with announced(engine, mirror.SCATTER, name, number):
+    with Announced(engine, mirror.SCATTER, name, number):
         source = operands.source(array, stream)
         arguments.check_has_rows(source, "scatter")
         root = arguments.root(root_rank, engine.topology[1])
