@@ -16,11 +16,20 @@ _COUNTERS = re.compile(r"_\d+(?=[_/:.]|$)|:\d+$")
 _BYTES_MAX = 32 << 10  # for names that travel; the digests cover all names
 
 
+def path_of(variable: Any, otherwise: str = "") -> str:
+    """The path of a variable of Keras 3, or the name of another variable or tensor."""
+    return str(getattr(variable, "path", None) or getattr(variable, "name", otherwise))
+
+
+def listed(variables: Sequence[Any]) -> str:
+    """The first paths of a list, for messages."""
+    names = [path_of(variable, "a variable") for variable in variables[:3]]
+    return ", ".join(names) + (f" and {len(variables) - 3} more" if len(variables) > 3 else "")
+
+
 def label_of(variable: Any) -> str:
-    """The name of a variable; "" for tensors, whose names TensorFlow counts."""
-    if not hasattr(variable, "assign"):
-        return ""
-    return str(getattr(variable, "path", None) or getattr(variable, "name", ""))
+    """The path of a variable; "" for tensors, whose names TensorFlow counts."""
+    return path_of(variable) if hasattr(variable, "assign") else ""
 
 
 def without_counters(label: str) -> str:

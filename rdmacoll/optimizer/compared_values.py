@@ -20,6 +20,7 @@ import tensorflow as tf
 from rdmacoll._abi.arguments import Array
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops._baselines import fingerprint_of, is_numeric, read, tf_variable
+from rdmacoll.ops._labels import path_of
 from rdmacoll.optimizer import with_inner
 
 _LOCAL = "_rdmacoll_is_local"
@@ -71,7 +72,7 @@ def states_of(model: Any) -> list[Any]:
         one
         for one in found
         if id(tf_variable(one)) not in metrics
-        and not any(name in label_of(one) for name in _SEED_STATES)
+        and not any(name in short_path(one) for name in _SEED_STATES)
         and tf.TensorShape(one.shape).is_fully_defined()
     ]
 
@@ -87,9 +88,9 @@ def _listed(model: Any, name: str) -> list[Any] | None:
     return None if found is None else list(found)
 
 
-def label_of(variable: Any) -> str:
+def short_path(variable: Any) -> str:
     """The name of a variable in messages."""
-    return str(getattr(variable, "path", None) or getattr(variable, "name", "")).removesuffix(":0")
+    return path_of(variable).removesuffix(":0")
 
 
 def entries_of(weights: Sequence[Any], optimizer: Any) -> list[Entry]:
@@ -114,7 +115,7 @@ def entries_of(weights: Sequence[Any], optimizer: Any) -> list[Entry]:
 
 def variable_entries(variables: Iterable[Any]) -> list[Entry]:
     """The entries to compare for a list of variables."""
-    found = [Entry(label_of(one), tf_variable(one)) for one in variables]
+    found = [Entry(short_path(one), tf_variable(one)) for one in variables]
     return [entry for entry in found if is_compared(entry.source)]
 
 
@@ -153,11 +154,11 @@ def _is_scalar(source: Any) -> bool:
 
 def _variables_of(part: Any, weights: Sequence[Any]) -> list[Entry]:
     if hasattr(type(part), "_create_hypers"):  # a legacy optimizer of Keras 2
-        return [Entry(label_of(one), tf_variable(one)) for one in _of_legacy(part, weights)]
+        return [Entry(short_path(one), tf_variable(one)) for one in _of_legacy(part, weights)]
     variables: Any = getattr(part, "variables", [])
     # A method in TensorFlow 1.
     found = list(variables() if callable(variables) and not isinstance(variables, list) else variables)
-    return [Entry(label_of(one), tf_variable(one)) for one in found]
+    return [Entry(short_path(one), tf_variable(one)) for one in found]
 
 
 def _of_legacy(part: Any, weights: Sequence[Any]) -> list[Any]:

@@ -19,7 +19,7 @@ import tensorflow as tf
 from rdmacoll._base.once import once
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import history
-from rdmacoll.optimizer.history import CONSTANT
+from rdmacoll.optimizer.history import CONSTANT, is_marked, mark
 
 Key = tuple[int, Any]  # the process set's number, and the variable
 
@@ -54,7 +54,7 @@ def mark_reduced(gradients: Sequence[Any], variables: Sequence[Any], number: int
             history.begin(None if one is None else values_of(one) for one in gradients)
     for gradient in gradients:
         if gradient is not None:
-            _mark(_REDUCED, (number, id(values_of(gradient))), values_of(gradient))
+            mark(_REDUCED, (number, id(values_of(gradient))), values_of(gradient))
 
 
 def take(variables: Sequence[Any], number: int) -> None:
@@ -75,7 +75,7 @@ def consume(variables: Sequence[Any]) -> None:
 
 def is_marked_reduced(gradient: Any, number: int) -> bool:
     """Whether this very tensor is reduced."""
-    return _is_marked(_REDUCED, (number, id(values_of(gradient))), values_of(gradient))
+    return is_marked(_REDUCED, (number, id(values_of(gradient))), values_of(gradient))
 
 
 def origin(gradient: Any, variable: Any, number: int) -> Origin:
@@ -86,7 +86,7 @@ def origin(gradient: Any, variable: Any, number: int) -> Origin:
     if key not in _REDUCED_EARLY:
         return Origin.LOCAL
     tensor = values_of(gradient)
-    if _is_marked(_LOCAL, id(tensor), tensor):
+    if is_marked(_LOCAL, id(tensor), tensor):
         return Origin.LOCAL
     if hasattr(tensor, "op") and not tf.executing_eagerly():
         return _followed(tensor, variable, number)
@@ -99,9 +99,9 @@ def _followed(tensor: Any, variable: Any, number: int) -> Origin:
     """The origin of a tensor in a graph: follows the inputs of operations back to marked tensors."""
     is_reduced = is_local = is_open = has_open_gradient = False
     for found in _sources(tensor, number):
-        if _is_marked(_REDUCED, (number, id(found)), found):
+        if is_marked(_REDUCED, (number, id(found)), found):
             is_reduced = True
-        elif _is_marked(_LOCAL, id(found), found):
+        elif is_marked(_LOCAL, id(found), found):
             is_local = True
         elif not _is_neutral(found, tensor, variable):
             is_open = True
@@ -118,8 +118,8 @@ def _sources(tensor: Any, number: int) -> Iterator[Any]:
     seen, pending = {id(tensor): tensor}, [tensor]
     while pending:
         one = pending.pop()
-        is_marked = _is_marked(_REDUCED, (number, id(one)), one) or _is_marked(_LOCAL, id(one), one)
-        before = [] if is_marked else _inputs(one)
+        has_mark = is_marked(_REDUCED, (number, id(one)), one) or is_marked(_LOCAL, id(one), one)
+        before = [] if has_mark else _inputs(one)
         if not before or _is_opaque(one):
             yield one
         for other in before:
@@ -181,7 +181,7 @@ def watch_plain_tapes() -> None:
         if not hasattr(self, "_rdmacoll_reduce"):
             for one, variable in zip(tf.nest.flatten(found), tf.nest.flatten(sources)):
                 if one is not None:
-                    _mark(_LOCAL, id(values_of(one)), values_of(one))
+                    mark(_LOCAL, id(values_of(one)), values_of(one))
                     if tf.executing_eagerly() and (key := variable_key(variable)) is not None:
                         _WAITING_LOCAL[key] += 1
         return found
@@ -192,15 +192,6 @@ def watch_plain_tapes() -> None:
 def values_of(gradient: Any) -> Any:
     """The tensor of a gradient; the rows of `tf.IndexedSlices`."""
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def _mark(marks: dict[Any, weakref.ref[Any]], place: Any, tensor: Any) -> None:
-    marks[place] = weakref.ref(tensor, lambda _: marks.pop(place, None))
-
-
-def _is_marked(marks: dict[Any, weakref.ref[Any]], place: Any, tensor: Any) -> bool:
-    found = marks.get(place)
-    return found is not None and found() is tensor
 
 
 def variable_key(variable: Any) -> Any:

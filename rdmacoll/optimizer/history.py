@@ -43,7 +43,8 @@ def begin(gradients: Iterable[Any]) -> None:
         _LOCAL.marks = {}
         op_callbacks.add_op_callback(_noted)
     for gradient in gradients:
-        _mark(_LOCAL.marks, gradient)
+        if gradient is not None:
+            mark(_LOCAL.marks, id(gradient), gradient)
 
 
 def end() -> None:
@@ -56,7 +57,7 @@ def end() -> None:
 def may_descend(tensor: Any) -> bool:
     """Whether this eager tensor is made from reduced gradients, or from results of other collectives. True
     if its history is unknown."""
-    return _LOCAL.marks is None or _is_marked(_LOCAL.marks, tensor)
+    return _LOCAL.marks is None or is_marked(_LOCAL.marks, id(tensor), tensor)
 
 
 def _noted(
@@ -73,17 +74,17 @@ def _noted(
     name = op_type if isinstance(op_type, str) else op_type.decode()
     if graph is not None or marks is None or name in CONSTANT:
         return
-    if name.startswith("Rdmacoll") or any(_is_marked(marks, one) for one in inputs):
+    if name.startswith("Rdmacoll") or any(is_marked(marks, id(one), one) for one in inputs):
         for one in [*outputs, *(one for one in inputs if one.dtype == tf.resource and not outputs)]:
-            _mark(marks, one)
+            mark(marks, id(one), one)
 
 
-def _mark(marks: dict[int, weakref.ref[Any]], tensor: Any) -> None:
-    if tensor is not None:
-        place = id(tensor)
-        marks[place] = weakref.ref(tensor, lambda _: marks.pop(place, None))
+def mark(marks: dict[Any, weakref.ref[Any]], place: Any, tensor: Any) -> None:
+    """Keeps a mark of the tensor at this place, as long as the tensor lives."""
+    marks[place] = weakref.ref(tensor, lambda _: marks.pop(place, None))
 
 
-def _is_marked(marks: dict[int, weakref.ref[Any]], tensor: Any) -> bool:
-    found = marks.get(id(tensor))
+def is_marked(marks: dict[Any, weakref.ref[Any]], place: Any, tensor: Any) -> bool:
+    """Whether the mark at this place is this tensor's."""
+    found = marks.get(place)
     return found is not None and found() is tensor

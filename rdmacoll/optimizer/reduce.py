@@ -13,7 +13,7 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.ops._arguments import reduction, sparse_as_dense as checked_sparse_as_dense
-from rdmacoll.ops._labels import label_of, listing
+from rdmacoll.ops._labels import label_of, listing, path_of
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import name_in_trace
 from rdmacoll.ops._process_sets import in_process_set
@@ -263,4 +263,4 @@ def is_overwritten(variable: Any) -> bool:
 def _labels(count: int, variables: Sequence[Any] | None) -> list[str]:
     if variables is None or len(variables) != count:
         return [f"gradient {index}" for index in range(count)]
-    return [str(getattr(v, "path", None) or getattr(v, "name", "")) for v in variables]
+    return [path_of(variable) for variable in variables]

@@ -14,6 +14,7 @@ from rdmacoll._abi import mirror
 from rdmacoll._abi.arguments import Array
 from rdmacoll._ps.session import State
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.ops._labels import path_of
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import server_requests
 from rdmacoll.optimizer.buckets import Bucket, checked_bucket_bytes
@@ -184,7 +185,7 @@ def _names_of(variables: Sequence[Any]) -> list[str]:
     counts: dict[str, int] = {}
     names = []
     for variable in variables:
-        path = str(getattr(variable, "path", None) or variable.name)
+        path = path_of(variable)
         counts[path] = counts.get(path, 0) + 1
         names.append(path if counts[path] == 1 else f"{path}#{counts[path]}")
     return names

@@ -16,6 +16,7 @@ from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, number_of
+from rdmacoll.ops._labels import listed
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import history, registry
 from rdmacoll.optimizer.gradient_equality import equal_on_ranks
@@ -111,31 +112,24 @@ def _decided(reducer: GradientReducer, of: Origin, variable: Any) -> Origin:
     if repeats(reducer):
         return Origin.LOCAL
     raise ConfigError(
-        f"the gradient of {_name(variable)} is made from gradients that are reduced and from others of this "
-        f"rank, so a reduction with {_description(reducer)} would count the reduced ones twice: {_CURE}."
+        f"the gradient of {listed([variable])} is made from gradients that are reduced and from others of "
+        f"this rank, so a reduction with {_description(reducer)} would count the reduced ones twice: {_CURE}."
     )
+
+
+def _is_scaled(reducer: GradientReducer) -> bool:
+    return (reducer.prescale_factor, reducer.postscale_factor) != (1.0, 1.0)
 
 
 def repeats(reducer: GradientReducer) -> bool:
     """Whether reducing a reduced gradient changes nothing."""
-    is_scaled = (reducer.prescale_factor, reducer.postscale_factor) != (1.0, 1.0)
-    return reducer.op in (ReduceOp.AVERAGE, ReduceOp.MIN, ReduceOp.MAX) and not is_scaled
+    return reducer.op in (ReduceOp.AVERAGE, ReduceOp.MIN, ReduceOp.MAX) and not _is_scaled(reducer)
 
 
 def _description(reducer: GradientReducer) -> str:
     """The options of the reduction, for messages."""
     scales = f", prescale_factor={reducer.prescale_factor:g}, postscale_factor={reducer.postscale_factor:g}"
-    is_scaled = (reducer.prescale_factor, reducer.postscale_factor) != (1.0, 1.0)
-    return f"op={reducer.op_name}{scales if is_scaled else ''}"
-
-
-def _name(variable: Any) -> str:
-    return str(getattr(variable, "path", None) or getattr(variable, "name", "a variable"))
-
-
-def _listed(variables: Sequence[Any]) -> str:
-    names = [_name(variable) for variable in variables]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} others" if len(names) > 3 else "")
+    return f"op={reducer.op_name}{scales if _is_scaled(reducer) else ''}"
 
 
 def _checked(condition: Any, text: str, gradients: list[Any]) -> list[Any]:
@@ -157,7 +151,7 @@ def _reduced_unless_equal(reducer: GradientReducer, gradients: list[Any], variab
     are_equal = equal_on_ranks(gradients, reducer.name_for(variables), reducer.process_set)
     if not repeats(reducer):
         text = (
-            f"gradients of one or more of {_listed(variables)} differ between ranks, and a tape has reduced "
+            f"gradients of one or more of {listed(variables)} differ between ranks, and a tape has reduced "
             "others of them in another function or in eager code. If the first are made from the others, a "
             f"reduction with {_description(reducer)} would be wrong: {_CURE}."
         )
@@ -188,9 +182,9 @@ def _check_descent(reducer: GradientReducer, gradients: list[Any], variables: li
     for gradient, variable in zip(gradients, variables):
         if tf.executing_eagerly() and not history.may_descend(values_of(gradient)):
             raise ConfigError(
-                f"the gradient of {_name(variable)} is equal on all ranks, but it is not made from a tape's "
-                f"reduced gradients by operations of TensorFlow, so a reduction with {_description(reducer)} "
-                f"may be missing: compute it by such operations, or {_CURE}."
+                f"the gradient of {listed([variable])} is equal on all ranks, but it is not made from a "
+                f"tape's reduced gradients by operations of TensorFlow, so a reduction with "
+                f"{_description(reducer)} may be missing: compute it by such operations, or {_CURE}."
             )
 
 
@@ -213,7 +207,7 @@ def required(
     are_equal = equal_on_ranks([gradients[index] for index in undecided], name, reducer.process_set)
     text = (
         f"{call} got gradients that differ between ranks, for one or more of "
-        f"{_listed([variables[index] for index in undecided])}: each rank would train for itself; {cure}."
+        f"{listed([variables[index] for index in undecided])}: each rank would train for itself; {cure}."
     )
     return _checked(tf.reduce_all(are_equal), text, list(gradients))
 

@@ -21,7 +21,7 @@ from rdmacoll.keras.callbacks.variable_broadcast import FitBegin, VariableBroadc
 from rdmacoll.keras.callbacks.variable_groups import is_variable
 from rdmacoll.ops._arguments import check_root
 from rdmacoll.optimizer import fit_state
-from rdmacoll.optimizer.compared_values import label_of
+from rdmacoll.optimizer.compared_values import short_path
 from rdmacoll.ps.calls import has_servers
 
 
@@ -70,7 +70,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         (variable,) = _listed(var)
         if self._variables is not None and self._variables.has_sent(variable):
             raise ConfigError(
-                f"register_local_var() of {label_of(variable)!r} comes too late: the variables are sent "
+                f"register_local_var() of {short_path(variable)!r} comes too late: the variables are sent "
                 "before the first batch of fit. Call it before fit, or give the variable as local_variables."
             )
         self.local_variables.append(variable)

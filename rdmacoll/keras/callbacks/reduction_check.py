@@ -13,6 +13,7 @@ from rdmacoll.keras.callbacks.optimizers import calls_of
 from rdmacoll.keras.callbacks.variable_broadcast import session_of
 from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of
 from rdmacoll.ops import _baselines, _own_reductions as own_reductions
+from rdmacoll.ops._labels import listed
 from rdmacoll.optimizer import compared_values, reducer_of, registry, with_inner
 from rdmacoll.optimizer.fit_state import passes_of
 
@@ -82,7 +83,7 @@ def check_reduced(model: Any, before: BeforeTraining, callback: str) -> bool:
         is_alone = has_stepped and updated and not any(map(is_reduced, updated))
         if is_alone and not _may_be_own(updated, before):
             raise ConfigError(
-                f"the first batch of fit has updated variables of model {name!r} ({_listed(updated)}) by "
+                f"the first batch of fit has updated variables of model {name!r} ({listed(updated)}) by "
                 f"gradients of this rank alone, and ranks would train apart: the {_cause(group.owner, key)}, "
                 f"or {allow} ranks are to differ there."
             )
@@ -177,11 +178,6 @@ def _graph_steps(model: Any) -> int:
         return 0
     count = getattr(with_inner(getattr(model, "optimizer", None))[-1], "_iterations", None)
     return 0 if count is None else int(session_of(model).run(count))
-
-
-def _listed(variables: list[Any]) -> str:
-    names = [str(getattr(one, "path", None) or one.name) for one in variables]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _is_wrapped(optimizer: Any) -> bool:

@@ -14,6 +14,7 @@ from rdmacoll.engine.process_set import ProcessSet, number_of
 from rdmacoll.keras.callbacks import agreement, optimizers
 from rdmacoll.keras.callbacks.exchange import gathered_unless_equal
 from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of, name_in_thread, wrapped_names
+from rdmacoll.ops._labels import path_of
 from rdmacoll.ops._library import typed_errors
 from rdmacoll.ops.broadcast import broadcast_
 from rdmacoll.optimizer import with_inner
@@ -74,7 +75,7 @@ class VariableBroadcast:
         if descriptions is not None:
             agreement.check_unreduced(
                 {rank: one["unreduced"] for rank, one in descriptions.items()},
-                {key: _label(key, one) for key, one in groups[MODEL].variables.items()},
+                {key: path_of(one, key) for key, one in groups[MODEL].variables.items()},
             )
         if _keys_of(groups) - self._sent:
             self._send(groups, with_sums)
@@ -131,7 +132,7 @@ class VariableBroadcast:
             },
         }
         labels = {
-            f"{key}: {name}": _label(name, one)
+            f"{key}: {name}": path_of(one, name)
             for key, group in groups.items()
             for name, one in group.variables.items()
         }
@@ -199,10 +200,6 @@ def _build_slots(groups: Mapping[str, Group], missing_slots: Mapping[str, list[s
 
 def _keys_of(groups: Mapping[str, Group]) -> set[tuple[str, str]]:
     return {(key, name) for key, group in groups.items() for name in group.variables}
-
-
-def _label(key: str, variable: Any) -> str:
-    return str(getattr(variable, "path", None) or getattr(variable, "name", key))
 
 
 def _kind(variable: Any) -> str:
