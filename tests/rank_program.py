@@ -36,6 +36,18 @@ def program(body: str, *, init: str = "", after: str = "") -> str:
     return FRAME.format(body=indented, init=init, after=after)
 
 
+def refused_start(init: str = "") -> str:
+    """Returns a program: each rank calls `init`, and reports the sentence that refuses it."""
+    return f"""
+import os, rdmacoll
+from ranks import report
+try:
+    rdmacoll.init({init})
+except rdmacoll.RdmacollError as error:
+    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
+"""
+
+
 def turns_of_a_thread_during(call: str) -> str:
     """A part of a body. Rank 1 begins `call`, a collective, a second late. A thread of each other rank must
     have turns meanwhile, so the waiting thread must not keep the interpreter's lock."""

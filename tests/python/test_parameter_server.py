@@ -10,18 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from marks import slow
+from rank_program import refused_start
 from ranks import ROOT, Run, run
 
 PROGRAMS = ROOT / "tests" / "multiprocess"
-# Every rank reports why the start is refused.
-REFUSED_START = """
-import os, rdmacoll
-from ranks import report
-try:
-    rdmacoll.init()
-except rdmacoll.ConfigError as error:
-    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
-"""
 
 
 def ps(servers: int, **more: str) -> dict[str, str]:
@@ -155,12 +147,12 @@ if rdmacoll.rank() == 0:
     ],
 )
 def test_settings_that_cannot_be_are_refused(environ, message_part):
-    for report in run(REFUSED_START, 2, env=environ, deadline_s=60).succeeded():
+    for report in run(refused_start(), 2, env=environ, deadline_s=60).succeeded():
         assert message_part in report
 
 
 def test_ranks_that_differ_in_their_mode_are_told():
-    for report in run(REFUSED_START, 3, env_of={2: ps(1)}, deadline_s=60).succeeded():
+    for report in run(refused_start(), 3, env_of={2: ps(1)}, deadline_s=60).succeeded():
         assert "RDMACOLL_MODE" in report
 
 

@@ -6,6 +6,7 @@ import os
 
 import pytest
 from marks import slow
+from rank_program import refused_start
 from ranks import ROOT, run
 
 from rdmacoll.engine.errors import ConfigError
@@ -43,30 +44,16 @@ rdmacoll.engine.barrier()
 """
     found = run(program, 3, env={"RDMACOLL_PROCESS_SETS": "0,1;0,2"}).succeeded()
     assert found == [[[0, 2], [0, 2]], [[0, 2], False], [[0, 2], [0, 2]]]
-    differing = """
-import os, rdmacoll
-from ranks import report
-try:
-    rdmacoll.init(process_sets=[[0, int(os.environ["RDMACOLL_RANK"]) % 2 + 1]])
-except rdmacoll.ConfigError as error:
-    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
-"""
-    for text in run(differing, 3).succeeded():
+    for text in run(
+        refused_start('process_sets=[[0, int(os.environ["RDMACOLL_RANK"]) % 2 + 1]]'), 3
+    ).succeeded():
         assert "RDMACOLL_PROCESS_SETS: ranks 0, 2: 0,1; rank 1: 0,2" in text
 
 
 def test_a_set_with_a_rank_that_does_not_exist_ends_the_start():
-    program = """
-import os, rdmacoll
-from ranks import report
-try:
-    rdmacoll.init(process_sets=[[0, 5]])
-except rdmacoll.ConfigError as error:
-    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
-"""
     assert all(
         "5 is no rank of this world: 0 to 1 are. Start 6 or more" in text
-        for text in run(program, 2).succeeded()
+        for text in run(refused_start("process_sets=[[0, 5]]"), 2).succeeded()
     )
 
 

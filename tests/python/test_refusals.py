@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from rank_program import program
+from rank_program import program, refused_start
 from ranks import run
 
 from rdmacoll._abi.library import load
@@ -151,17 +151,8 @@ report([before, after, len(calls)], rank=me)
 
 
 def test_settings_that_differ_are_listed():
-    entry_program = """
-import rdmacoll
-from ranks import report
-import os
-try:
-    rdmacoll.init()
-except rdmacoll.ConfigError as error:
-    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
-"""
     outcome = run(
-        entry_program,
+        refused_start(),
         3,
         env={"RDMACOLL_BUCKET_BYTES": "1000000"},
         env_of={1: {"RDMACOLL_BUCKET_BYTES": "2000000"}},
@@ -174,16 +165,8 @@ except rdmacoll.ConfigError as error:
 
 
 def test_a_failed_start_of_one_rank_is_every_ranks_error():
-    entry_program = """
-import rdmacoll, os
-from ranks import report
-try:
-    rdmacoll.init()
-except rdmacoll.ConfigError as error:
-    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
-"""
     environ = {2: {"RDMACOLL_INTERFACE": "no-such-interface"}}
-    outcome = run(entry_program, 3, env_of=environ, env={"RDMACOLL_TRANSPORT": "tcp"}, deadline_s=30)
+    outcome = run(refused_start(), 3, env_of=environ, env={"RDMACOLL_TRANSPORT": "tcp"}, deadline_s=30)
     for rank, text in enumerate(outcome.succeeded()):
         assert text is not None, outcome.text()
         assert "no-such-interface" in text
@@ -260,16 +243,8 @@ def test_a_wrong_secret_ends_the_stranger_and_not_the_job(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).write_text(f"{name}: 0123456789abcdef")
         (tmp_path / name).chmod(0o600)
-    entry_program = """
-import rdmacoll, os
-from ranks import report
-try:
-    rdmacoll.init()
-except rdmacoll.ConfigError as error:
-    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
-"""
     outcome = run(
-        entry_program,
+        refused_start(),
         2,
         env={"RDMACOLL_SECRET_FILE": str(tmp_path / "one"), "RDMACOLL_START_TIMEOUT_S": "2"},
         env_of={1: {"RDMACOLL_SECRET_FILE": str(tmp_path / "two")}},
@@ -280,16 +255,8 @@ except rdmacoll.ConfigError as error:
 
 
 def test_a_world_of_one_is_refused_what_two_ranks_are_refused():
-    entry_program = """
-import rdmacoll, os
-from ranks import report
-try:
-    rdmacoll.init()
-except rdmacoll.ConfigError as error:
-    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
-"""
     env = {"RDMACOLL_TRANSPORT": "rdma", "RDMACOLL_DEVICE": "no_such_device"}
-    texts = [text for ranks in (1, 2) for text in run(entry_program, ranks, env=env).succeeded()]
+    texts = [text for ranks in (1, 2) for text in run(refused_start(), ranks, env=env).succeeded()]
     assert len(texts) == 3
     assert "RDMA was requested" in texts[0]
     assert len({text.partition("cannot use it:")[2] for text in texts}) == 1

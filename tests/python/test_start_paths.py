@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from rank_program import refused_start
 from ranks import Run, free_addresses
 from test_rendezvous_liveness import STRANGERS, STRANGERS_COST_S, hold
 
@@ -52,17 +53,6 @@ def test_thousands_of_strangers_at_an_engines_port_end_no_start(word):
         assert seconds < STRANGERS_COST_S
 
 
-FAILING = """
-import os
-import rdmacoll
-from ranks import report
-try:
-    rdmacoll.init()
-except rdmacoll.RdmacollError as error:
-    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
-"""
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_ranks_whose_data_has_no_way_say_who_waits_for_whom_and_where():
     with Hosts(2) as hosts:
@@ -72,7 +62,7 @@ def test_ranks_whose_data_has_no_way_say_who_waits_for_whom_and_where():
         for port in ("eth1", "eth2"):
             ip("-n", hosts.names[1], "link", "set", port, "up")
         with Run(
-            FAILING,
+            refused_start(),
             2,
             prefix_of=hosts.prefixes([0, 1]),
             rendezvous="10.77.0.1:5091",

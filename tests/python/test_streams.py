@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rank_program import refused_start
 from ranks import run
 
 SUMS = """
@@ -32,14 +33,6 @@ def test_large_sums_go_over_all_streams():
 
 
 def test_ranks_that_want_different_numbers_are_told():
-    program = """
-import os, rdmacoll
-from ranks import report
-try:
-    rdmacoll.init()
-except rdmacoll.ConfigError as error:
-    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
-"""
     streams = {rank: {"RDMACOLL_TCP_STREAMS": str(1 + rank)} for rank in range(2)}
-    for text in run(program, 2, env_of=streams, deadline_s=60).succeeded():
+    for text in run(refused_start(), 2, env_of=streams, deadline_s=60).succeeded():
         assert "RDMACOLL_TCP_STREAMS: rank 0: 1; rank 1: 2" in text
