@@ -103,12 +103,20 @@ native: | system
 	fi
 	@cmake --build $(BUILD) --parallel $(JOBS) --target rdmacoll rdmacoll_tf rdmacoll_python
 
+# Runs the program $(1), a suite. A filter that names no test is an error.
+define run_suite
+  filter='$(or $(FILTER),*)'; \
+  $(1) --gtest_filter="$$filter" --gtest_list_tests | grep '^ ' >/dev/null \
+    || { echo "no test of $(SUITE) is called $$filter"; exit 1; }; \
+  $(1) --gtest_filter="$$filter"
+endef
+
 # One C++ suite: make suite SUITE=unit FILTER='Ring*'
 suite: | system
 	@cmake -S . -B build/test $$(command -v ninja >/dev/null && echo -G Ninja) -DCMAKE_BUILD_TYPE=Release \
 	  -DRDMACOLL_TESTS=ON >/dev/null
 	@cmake --build build/test --parallel $(JOBS) --target $(SUITE)_tests
-	@build/test/$(SUITE)_tests --gtest_filter='$(or $(FILTER),*)'
+	@$(call run_suite,build/test/$(SUITE)_tests)
 
 # The same suite for 64-bit ARM, which qemu emulates. GoogleTest and the header of verbs are compiled for it here.
 ARM := build/arm64
@@ -122,7 +130,7 @@ suite-arm64: | system
 	  -DRDMACOLL_TESTS=ON -DVERBS_INCLUDE_DIR=$(CURDIR)/$(ARM)/include \
 	  -DGTest_DIR=$(CURDIR)/$(ARM)/gtest/lib/cmake/GTest >/dev/null
 	@cmake --build $(ARM) --parallel $(JOBS) --target $(SUITE)_tests
-	@qemu-aarch64 -L /usr/aarch64-linux-gnu $(ARM)/$(SUITE)_tests --gtest_filter='$(or $(FILTER),*)'
+	@$(call run_suite,qemu-aarch64 -L /usr/aarch64-linux-gnu $(ARM)/$(SUITE)_tests)
 
 # A development install: Python from this tree, libraries in rdmacoll/lib. The tree is an entry of Python's path: a
 # finder behind the path would lose against any folder that is called rdmacoll beside a program.

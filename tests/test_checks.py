@@ -59,6 +59,15 @@ def test_cpp_suites_pass_with_address_and_undefined_sanitizers(builds) -> None:
     builds.wait_for_suites("sanitize")
 
 
+@pytest.mark.needs_build("test")
+def test_a_filter_that_names_no_test_is_an_error(builds) -> None:
+    builds.wait("test")
+    command = ["make", "suite", "SUITE=sim", "FILTER=Nothing*"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert done.returncode != 0
+    assert "no test of sim is called Nothing*" in done.stdout
+
+
 def check_longer(program: Path, tests: str, variable: str, count: int, timeout_s: int) -> None:
     """Runs tests of a C++ suite, with an environment variable that sets how much they do."""
     command = (str(program), "--gtest_brief=1", f"--gtest_filter={tests}")
