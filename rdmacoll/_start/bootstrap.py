@@ -24,7 +24,7 @@ from rdmacoll._abi.library import load
 from rdmacoll._abi.settings import Values
 from rdmacoll._base import threads
 from rdmacoll._base.log import Log
-from rdmacoll._start import cluster as cluster_rules, launch as launch_rules, start_deadline
+from rdmacoll._start import cluster as cluster_rules, elastic_worker, launch as launch_rules, start_deadline
 from rdmacoll._start.bootstrap_exchange import BootstrapExchange, MpiExchange, SingleRankExchange
 from rdmacoll._start.cluster import ClusterOptions
 from rdmacoll._start.inherited import MARK, check_inherited, mark_of, without_launch
@@ -53,10 +53,7 @@ class Start:
         self.owns_mpi = owns_mpi  # we imported mpi4py first, so no other code finalises MPI
 
     def log_start(self, values: Values, note: str = "") -> None:
-        """Logs once how this world was started, and then the `note`.
-
-        Follows rank 0's line about its devices.
-        """
+        """Logs once how this world was started, and then the `note`, after rank 0's line about devices."""
         log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
         write = log.notice if self.launch.rank == 0 and self.launch.size > 1 else log.info
         write(f"started by {self.launch.describe()}.")
@@ -131,6 +128,7 @@ class Start:
             is_by_hand=is_by_hand,
             silence_s=values.number("RDMACOLL_PEER_TIMEOUT_S"),
             shares_port=self._shares_port(values),
+            called_off=lambda: elastic_worker.called_off(os.environ),
         )
 
     def _shares_port(self, values: Values) -> bool:

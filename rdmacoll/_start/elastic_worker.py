@@ -89,6 +89,16 @@ def is_world_to_end(variables: MutableMapping[str, str]) -> bool:
         return False
 
 
+def called_off(variables: MutableMapping[str, str]) -> str:
+    """Why the start of this process's world is of no use; empty if it goes on."""
+    if not is_worker(variables) or not is_world_to_end(variables):
+        return ""
+    return (
+        f"world {variables[ELASTIC_WORLD]} does not begin: the launcher forms another one, since a worker "
+        "has ended or others have come."
+    )
+
+
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         return dict(json.loads(path.read_bytes()))

@@ -47,16 +47,17 @@ class TcpExchange:
         silence_s: float = SILENCE_S_MIN,
         shares_port: bool = False,
         process: str = "",
+        called_off: Callable[[], str] = lambda: "",
     ) -> None:
         """Meets the other ranks.
 
         timeout_s: the limit of the whole start, by hand since the last arrival. silence_s: a rank without a
         heartbeat for so long is lost. shares_port: the engine will listen at rank 0's address. process:
-        identifies this process, unless it is "".
+        identifies this process, unless it is "". called_off: as in StartDeadline.
         """
         refused = self._without_threads(launch, file_secret, log)
         self._file_secret, self._launch = file_secret, launch
-        self._deadline = StartDeadline(timeout_s, log, is_by_hand=is_by_hand)
+        self._deadline = StartDeadline(timeout_s, log, is_by_hand=is_by_hand, called_off=called_off)
         self._local = LocalProcess(launch, socket.gethostname(), os.getpid(), process)
         self._holds_address = False
         self._side: RendezvousRoot | RendezvousClient

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from rdmacoll._base.log import Log
+from rdmacoll.engine.errors import RankFailedError
 
 REPORT_EVERY_S = 10.0
 BY_HAND_S = 1800.0  # the default limit of starts by hand, since people start ranks minutes apart
@@ -19,7 +21,16 @@ class StartDeadline:
     In starts by hand the deadline counts from the last arrival.
     """
 
-    def __init__(self, timeout_s: float | None, log: Log, *, is_by_hand: bool = False) -> None:
+    def __init__(
+        self,
+        timeout_s: float | None,
+        log: Log,
+        *,
+        is_by_hand: bool = False,
+        called_off: Callable[[], str] = lambda: "",
+    ) -> None:
+        """called_off: the sentence that ends the start at once; empty as long as it may go on."""
+        self._called_off = called_off
         self.timeout_s, self.is_by_hand = timeout_s, is_by_hand
         self.arrivals = 0
         self._log = log
@@ -53,7 +64,10 @@ class StartDeadline:
         self._shortened_until = float("inf")
 
     def is_over(self) -> bool:
-        """Whether the deadline has passed."""
+        """Whether the deadline has passed. Raises RankFailedError, of no certain rank, if the start is called
+        off."""
+        if reason := self._called_off():
+            raise RankFailedError(reason, cause="another world is to begin")
         now = time.monotonic()
         return now > self._shortened_until or (
             self.timeout_s is not None and now - self._counts_from > self.timeout_s

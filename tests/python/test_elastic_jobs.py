@@ -167,21 +167,24 @@ def test_a_host_that_cannot_be_reached_is_done_without(tmp_path: Path) -> None:
     assert 'other-host is lost: no route to it. Try "ssh other-host true"' in done.stderr
 
 
-def test_a_worker_that_dies_at_the_start_of_a_world_is_done_without(tmp_path: Path) -> None:
-    """It has its place, and never meets the others."""
-    first = """
+@pytest.mark.parametrize("dying", [0, 1])
+def test_a_worker_that_dies_at_the_start_of_a_world_is_done_without(tmp_path: Path, dying: int) -> None:
+    """It has its place, and never meets the others. They do not wait for it until the start's time limit."""
+    first = f"""
 from rdmacoll._start import elastic_worker
 take = elastic_worker.take_place
 def taken(variables):
     take(variables)
-    worker == 1 and os._exit(9)
+    worker == {dying} and os._exit(9)
 elastic_worker.take_place = taken
 """
-    words = ["-np", "3", "--min-np", "2", "--start-timeout", "5", sys.executable]
-    done = launch(*words, steps(tmp_path, first=first))
+    done = launch("-np", "3", "--min-np", "2", sys.executable, steps(tmp_path, first=first))
     assert done.returncode == 0, done.stderr
-    assert ends(done.stdout) == ["worker 0 rank 0 of 2 2 30", "worker 2 rank 1 of 2 2 30"]
+    assert ends(done.stdout) == [f"worker {1 - dying} rank 0 of 2 2 30", "worker 2 rank 1 of 2 2 30"]
+    assert "world 1 does not begin: the launcher forms another one" in done.stderr
     assert "This worker waits for the next world." in done.stderr
+    assert "did not come to the rendezvous" not in done.stderr
+    assert "is ended" not in done.stderr  # no other worker is blamed
 
 
 def test_a_worker_that_cannot_reach_the_others_is_done_without(tmp_path: Path) -> None:

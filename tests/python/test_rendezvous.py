@@ -45,6 +45,7 @@ class Meeting:
         is_by_hand=False,
         silence_s=5.0,
         log="error",
+        called_off=lambda: "",
     ) -> None:
         """lists: the addresses of workers, and of servers. A key stands for a process."""
         launch = Launch("a test", rank, size, self.address, job=job)
@@ -56,7 +57,7 @@ class Meeting:
 
         def work() -> None:
             try:
-                exchange = TcpExchange(launch, secret, timeout_s, Log(log), **options)
+                exchange = TcpExchange(launch, secret, timeout_s, Log(log), called_off=called_off, **options)
                 try:
                     self.results[key] = (body or (lambda c: c.allgather(f"text {rank}")))(exchange)
                 finally:
@@ -94,6 +95,24 @@ def test_everybody_gets_everybodys_text_in_rank_order(size):
     assert len(name) == 16
     assert len(secret) == 32
     assert secret != SECRET
+
+
+@pytest.mark.parametrize("caller", [0, 1])
+def test_a_start_that_one_rank_calls_off_ends_on_all_ranks(caller):
+    meeting, reason, has_come = Meeting(), "another world begins.", threading.Event()
+
+    def body(exchange):
+        has_come.set()
+        return exchange.allgather("text")
+
+    calls = {caller: {"called_off": lambda: reason if has_come.is_set() else ""}}
+    for rank in (0, 1):  # rank 2 never comes
+        meeting.start(rank, rank=rank, size=3, timeout_s=None, body=body, **calls.get(rank, {}))
+    results = meeting.finish()
+    assert all(isinstance(one, RankFailedError) for one in results.values())
+    assert (str(results[caller]), results[caller].rank) == (reason, -1)
+    if caller == 0:
+        assert (str(results[1]), results[1].rank) == (reason, -1)
 
 
 def test_a_wrong_secret_is_refused_and_harms_nobody():
