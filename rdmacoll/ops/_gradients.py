@@ -13,6 +13,11 @@ from rdmacoll.ops._arguments import from_bits
 from rdmacoll.ops._run_time import size_as
 
 
+def as_shaped(gradient: Any, source: Any) -> Any:
+    """The gradient, with what is known of its source's shape. TensorFlow ensures no shape of unknown rank."""
+    return gradient if source.shape.rank is None else tf.ensure_shape(gradient, source.shape)
+
+
 def with_zeros(grads: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
     """The incoming gradients as the outputs' dtypes, with zeros for missing ones: every rank has to send
     something. Programs may give `output_gradients` of another dtype."""

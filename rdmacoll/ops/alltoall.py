@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.ops._arguments import as_splits, check_has_rows, check_movable, tensor as as_tensor
+from rdmacoll.ops._gradients import as_shaped
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number, takes_process_set
@@ -50,4 +51,4 @@ def _gradient(op: Any, *grads: Sequence[Any]) -> Any:
     exchanged, received = op.outputs
     incoming = tf.zeros_like(exchanged) if grads[0] is None else tf.convert_to_tensor(grads[0])
     returned, _ = _exchange(incoming, received, None)
-    return tf.ensure_shape(returned, source.shape), None
+    return as_shaped(returned, source), None

@@ -19,6 +19,7 @@ from rdmacoll.ops._arguments import (
 )
 from rdmacoll.ops._gradient_kind import gradient_attribute, has_horovod_gradient
 from rdmacoll.ops._gradients import (
+    as_shaped,
     extrema_gradients,
     is_linear,
     operator_of,
@@ -146,4 +147,4 @@ def _gradient(op: Any, *grads: Any) -> list[Any]:
     else:
         gathered = allgather_group([*incoming, *op.outputs], name=None)
         gradients = extrema_gradients(op, gathered[len(incoming) :], gathered[: len(incoming)])
-    return [tf.ensure_shape(gradient, value.shape) for gradient, value in zip(gradients, op.inputs)]
+    return [as_shaped(gradient, value) for gradient, value in zip(gradients, op.inputs)]

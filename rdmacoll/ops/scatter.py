@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from rdmacoll.engine.process_set import global_process_set
 from rdmacoll.ops._arguments import as_splits, check_has_rows, check_movable, check_root, tensor as as_tensor
-from rdmacoll.ops._gradients import dependent_zeros
+from rdmacoll.ops._gradients import as_shaped, dependent_zeros
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number, takes_process_set
@@ -56,7 +56,7 @@ def _gradient(op: Any, *grads: Sequence[Any]) -> Any:
     is_root = own_rank(global_process_set) == root
 
     def of_root() -> Any:
-        return tf.ensure_shape(gathered, source.shape)
+        return as_shaped(gathered, source)
 
     def of_others() -> Any:
         return tf.zeros_like(source) + dependent_zeros(tf.reduce_sum(gathered))

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tf_common import all_values, close, equal_on_all_ranks, own_data, raised, run_all, value
 
 import rdmacoll
+import rdmacoll.tensorflow as hvd
 from rdmacoll import Compression
 
 rdmacoll.init()
@@ -99,6 +100,37 @@ def check_gradients_of_what_was_rounded() -> None:
         result = call(own_data((4,)))
         assert result.dtype == tf.float32
         close(result, np.full(4, 3.0 * SIZE))
+
+
+def check_gradients_of_tensors_whose_shapes_a_graph_does_not_know() -> None:
+    here = np.arange(SIZE * 2, dtype=np.float32).reshape(SIZE, 2) + RANK
+    ones = [1] * SIZE
+    calls: dict[str, Callable[[Any], Any]] = {
+        "allreduce": lambda x: rdmacoll.allreduce(x),
+        "allgather": lambda x: rdmacoll.allgather(x),
+        "alltoall": lambda x: rdmacoll.alltoall(x),
+        "alltoall with splits": lambda x: rdmacoll.alltoall(x, ones)[0],
+        "broadcast": lambda x: rdmacoll.broadcast(x, 0),
+        "gather": lambda x: rdmacoll.gather(x, 0),
+        "reduce": lambda x: rdmacoll.reduce(x, 0),
+        "reducescatter": lambda x: rdmacoll.reducescatter(x),
+        "scatter": lambda x: rdmacoll.scatter(x, 0),
+        "allgather of Horovod": lambda x: hvd.allgather(x),
+        "alltoall of Horovod": lambda x: hvd.alltoall(x, ones)[0],
+        "reducescatter of Horovod": lambda x: hvd.reducescatter(x),
+    }
+    for name, call in calls.items():
+
+        def slope(x: Any, call: Callable[[Any], Any] = call) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                result = tf.ensure_shape(call(x), (None, 2))  # its gradient has a known rank
+                loss = tf.reduce_sum(tf.square(result))
+            return tape.gradient(loss, x)
+
+        known = tf.function(slope)(tf.constant(here)).numpy()
+        unknown = tf.function(slope, input_signature=[tf.TensorSpec(None)])(here)
+        np.testing.assert_array_equal(unknown.numpy(), known, name)
 
 
 def step(optimizer: Any, variables: list[Any], gradients: list[Any]) -> None:
