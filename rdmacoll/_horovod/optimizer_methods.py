@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -25,14 +26,26 @@ def methods_of(plain: type) -> dict[str, Any]:
         "_allreduce": _allreduce,
         "_allreduce_grads": _allreduce_grads,
     }
-    if issubclass(plain, tf.compat.v1.train.Optimizer):
+    is_v1 = issubclass(plain, tf.compat.v1.train.Optimizer)
+    if is_v1:
         found["_optimizer"] = Itself()
+    if all(getattr(plain, name) is getattr(object, name) for name in ("__repr__", "__str__")):
+        # By Horovod's module, programs recognize a wrapped optimizer (TensorFlow Recommenders Addons).
+        found["__repr__"] = _shown_as("horovod.tensorflow" if is_v1 else "horovod._keras")
     is_of_keras_3 = not hasattr(plain, "compute_gradients") and not hasattr(plain, "_compute_gradients")
     if is_of_keras_3:
         found["compute_gradients"] = compute_gradients
     if not hasattr(plain, "_compute_gradients") and hasattr(plain, "get_config"):
         found["_compute_gradients"] = _compute_gradients
     return found
+
+
+def _shown_as(module: str) -> Callable[[Any], str]:
+    def shown(self: Any) -> str:
+        plain = f"{type(self).__module__}.{type(self).__qualname__}"
+        return f"<{plain} wrapped by rdmacoll, as by {module}, at {id(self):#x}>"
+
+    return shown
 
 
 class Itself:

@@ -160,6 +160,7 @@ import numpy as np
 import keras
 import tensorflow as tf
 import horovod.tensorflow.keras as hvd
+import horovod.tensorflow
 from horovod.common.util import env
 from horovod.tensorflow import LocalGradientAggregationHelper, _LegacyOptimizer
 from horovod.tensorflow import _make_allreduce_grads_fn, _make_cached_allreduce_grads_fn
@@ -170,6 +171,10 @@ assert LocalGradientAggregationHelper._OPTIMIZER_TYPE_LEGACY and hvd.size() == 2
 with env(HOROVOD_CYCLE_TIME="1", PATH=None):
     assert os.environ["HOROVOD_CYCLE_TIME"] == "1" and "PATH" in os.environ
 assert "HOROVOD_CYCLE_TIME" not in os.environ
+
+wrapped = hvd.DistributedOptimizer(keras.optimizers.SGD())  # programs look for Horovod's module in its text
+assert "horovod._keras" in str(wrapped) and "SGD" in str(wrapped)
+assert "horovod" not in type(wrapped).__module__  # saved files name the plain optimizer
 
 class Reducing(keras.optimizers.SGD):
     def __init__(self, *args, **options):
@@ -208,6 +213,8 @@ with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         def apply_gradients(self, *args, **options):
             return self._optimizer.apply_gradients(*args, **options)
 
+    wrapped = horovod.tensorflow.DistributedOptimizer(tf.compat.v1.train.AdamOptimizer())
+    assert "horovod.tensorflow" in str(wrapped) and "AdamOptimizer" in str(wrapped)
     variable = tf.compat.v1.get_variable("w", initializer=[0.0])
     step = Legacy(tf.compat.v1.train.GradientDescentOptimizer(1.0)).minimize(variable * (1.0 + rank))
     session.run(tf.compat.v1.global_variables_initializer())
