@@ -6,8 +6,8 @@ import statistics
 from pathlib import Path
 
 import pytest
+from rank_program import refused_start
 from ranks import run
-from test_parameter_server import REFUSED_START
 
 PROGRAM = Path(__file__).resolve().parent.parent / "multiprocess" / "ps_training.py"
 STEPS = 60
@@ -150,7 +150,7 @@ report([said, [float(ps.pull(name)[-1]) for name in ("w", "b", "more")]])
     ],
 )
 def test_settings_that_cannot_be_are_refused(environ, said):
-    for found in run(REFUSED_START, 2, env={"RDMACOLL_PS_SYNC": "0", **environ}, deadline_s=60).succeeded():
+    for found in run(refused_start(), 2, env={"RDMACOLL_PS_SYNC": "0", **environ}, deadline_s=60).succeeded():
         assert said in found
 
 
