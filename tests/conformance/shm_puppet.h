@@ -14,7 +14,7 @@
 
 #include "conformance/harness.h"
 #include "transport/shm/doorbell.h"
-#include "transport/shm/handshake.h"
+#include "transport/shm/greeting.h"
 #include "transport/shm/ring.h"
 #include "transport/shm/shm_transport.h"
 

@@ -26,7 +26,7 @@ void ShmPeer::offer(const GpuSlab& slab, GpuWork& work) {
   if (!offers_.try_emplace(slab.begin, GpuViews::asked).second) return;
   owner_ = &work;
   ++readers_;
-  outgoing_.note(RecordKind::gpu_offer, 0, 0, std::as_bytes(std::span(&slab, 1)));
+  outbound_.note(RecordKind::gpu_offer, 0, 0, std::as_bytes(std::span(&slab, 1)));
 }
 
 // An offer that is not open yet stays until a GPU of this rank is ready.
@@ -66,7 +66,7 @@ bool ShmPeer::open_offered(const GpuSlab& slab, GpuWork& work) {
 
 void ShmPeer::answer(const GpuSlab& slab, GpuAnswer answer, std::string_view refusal) {
   const std::string_view text = refusal.substr(0, kRefusalBytesMax);
-  outgoing_.note(RecordKind::gpu_answer, static_cast<uint32_t>(answer), slab.begin,
+  outbound_.note(RecordKind::gpu_answer, static_cast<uint32_t>(answer), slab.begin,
                  std::as_bytes(std::span(text)));
 }
 

@@ -1,7 +1,7 @@
 #include "transport/shm/provider.h"
 
 #include "memory/process_limits.h"
-#include "transport/shm/handshake.h"
+#include "transport/shm/greeting.h"
 #include "transport/shm/shm_transport.h"
 
 namespace rdmacoll {

@@ -40,10 +40,10 @@ ShmPeer::ShmPeer(const RankState& rank_state, int rank, Fd socket, bool dialer)
       dialer_(dialer),
       socket_(std::move(socket)),
       remote_(rank),
-      outgoing_(rank_state.pool, rank_state.world.epoch,
+      outbound_(rank_state.pool, rank_state.world.epoch,
                 eager_bytes_of_peer(rank_state.world.size()), rank_state.counters),
-      incoming_(remote_, outgoing_, consumer_, eager_bytes_of_peer(rank_state.world.size()),
-                rank_state.counters),
+      inbound_(remote_, outbound_, consumer_, eager_bytes_of_peer(rank_state.world.size()),
+               rank_state.counters),
       liveness_(rank_state.peer_timeout, rank_state.clock.now()) {
   epoll_event event{.events = EPOLLIN | EPOLLRDHUP, .data = {.u32 = static_cast<uint32_t>(rank)}};
   prepared_ = watch(rank_state_.epoll, socket_.get(), event);
@@ -93,7 +93,7 @@ Status ShmPeer::meet(Sink& sink) {
         bell.open(message_.take(Passed::bell_event), message_.take(Passed::bell_page)));
     auto* indexes = indexes_.data() + (dialer_ ? 0 : kSecondIndexes);
     RC_RETURN_IF_ERROR(
-        outgoing_.open(RingProducer(reinterpret_cast<RingIndexes*>(indexes),
+        outbound_.open(RingProducer(reinterpret_cast<RingIndexes*>(indexes),
                                     rings_[dialer_ ? 0 : 1].data(), rank_state_.probe),
                        std::move(bell), remote_.one_copy()));
     state_ = State::connected;
@@ -181,14 +181,14 @@ void ShmPeer::keep_alive(Nanoseconds now, Sink& sink) {
   heard_ = false;
   if (liveness_.is_silent(now)) return fail(sink, liveness_.cause());
   if (!liveness_.is_heartbeat_due(now)) return;
-  if (connected()) outgoing_.heartbeat();
+  if (connected()) outbound_.heartbeat();
   liveness_.sent(now);
 }
 
 bool ShmPeer::work(Sink& sink) {
   bool moved = false;
-  if (incoming_.has_work()) {
-    if (Status delivered = incoming_.deliver_ready(sink); !delivered.ok()) {
+  if (inbound_.has_work()) {
+    if (Status delivered = inbound_.deliver_ready(sink); !delivered.ok()) {
       fail(sink, delivered);
       return true;
     }
@@ -201,12 +201,12 @@ bool ShmPeer::work(Sink& sink) {
     }
     moved = true;
   }
-  if (outgoing_.has_work()) moved |= outgoing_.flush(sink);
-  if (outgoing_.broken()) {
+  if (outbound_.has_work()) moved |= outbound_.flush(sink);
+  if (outbound_.broken()) {
     fail(sink, "its ring holds nonsense");
     return true;
   }
-  outgoing_.recheck_sleep();
+  outbound_.recheck_sleep();
   return moved;
 }
 
@@ -230,7 +230,7 @@ Status ShmPeer::drain(Sink& sink) {
     return Status(Code::failed, cat("it sent a record of ", header.bytes, " bytes"));
   }
   heard_ = heard_ || any;
-  if (any && consumer_.show_space()) outgoing_.ring_bell();
+  if (any && consumer_.show_space()) outbound_.ring_bell();
   return {};
 }
 
@@ -242,19 +242,19 @@ Status ShmPeer::handle(const RecordHeader& header, const std::byte* payload, Sin
   const Key key{header.traffic, header.lane, header.sequence};
   switch (header.kind) {
     case RecordKind::control:
-      return incoming_.control(header, payload, rank_, sink);
+      return inbound_.control(header, payload, rank_, sink);
     case RecordKind::publish:
-      return incoming_.published(header, payload, sink);
+      return inbound_.published(header, payload, sink);
     case RecordKind::release:
-      return outgoing_.released(key, sink);
+      return outbound_.released(key, sink);
     case RecordKind::grant:
-      return outgoing_.granted(key);
+      return outbound_.granted(key);
     case RecordKind::heartbeat:
       return {};
     case RecordKind::data:
-      return incoming_.data(header, payload, sink);
+      return inbound_.data(header, payload, sink);
     case RecordKind::offer:
-      return incoming_.offered(header);
+      return inbound_.offered(header);
     case RecordKind::gpu_offer:
       return offered(header, payload, sink);
     case RecordKind::gpu_answer:
@@ -265,16 +265,16 @@ Status ShmPeer::handle(const RecordHeader& header, const std::byte* payload, Sin
 
 bool ShmPeer::arm() {
   if (!connected()) return state_ == State::failed || written_;
-  if (incoming_.has_work() || !consumer_.empty_for_sleep()) return false;
-  return outgoing_.arm();
+  if (inbound_.has_work() || !consumer_.empty_for_sleep()) return false;
+  return outbound_.arm();
 }
 
 void ShmPeer::close() {
   if (state_ == State::failed) return;
   state_ = State::failed;
   remote_.forget();
-  outgoing_.close();
-  incoming_.close();
+  outbound_.close();
+  inbound_.close();
   ::epoll_ctl(rank_state_.epoll, EPOLL_CTL_DEL, socket_.get(), nullptr);
   end_socket();
   channel_.reset();

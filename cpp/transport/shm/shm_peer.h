@@ -1,4 +1,4 @@
-// One rank of the same node: its socket (a liveness check after the handshake), its rings, its
+// One rank of the same node: its socket (a liveness check after the greeting), its rings, its
 // memory.
 #pragma once
 
@@ -16,9 +16,9 @@
 #include "memory/pool.h"
 #include "transport/liveness.h"
 #include "transport/shm/doorbell.h"
-#include "transport/shm/handshake.h"
-#include "transport/shm/incoming.h"
-#include "transport/shm/outgoing.h"
+#include "transport/shm/greeting.h"
+#include "transport/shm/inbound.h"
+#include "transport/shm/outbound.h"
 #include "transport/shm/remote_memory.h"
 #include "transport/transport.h"
 
@@ -47,17 +47,17 @@ class ShmPeer {
   int rank() const { return rank_; }
   bool one_copy() const { return remote_.one_copy(); }
   PeerPool pool() const { return remote_.pool(); }
-  int core() const { return outgoing_.core_of_peer(); }
+  int core() const { return outbound_.core_of_peer(); }
 
-  Outgoing& outgoing() { return outgoing_; }
-  Incoming& incoming() { return incoming_; }
+  Outbound& outbound() { return outbound_; }
+  Inbound& inbound() { return inbound_; }
 
   // Call for a connected peer: reads the ring. Returns whether anything happened.
   bool poll(Sink& sink) {
-    if (consumer_.empty() && !outgoing_.has_work() && !incoming_.has_work()) return false;
+    if (consumer_.empty() && !outbound_.has_work() && !inbound_.has_work()) return false;
     return work(sink);
   }
-  // Call when the socket is readable, or during the handshake.
+  // Call when the socket is readable, or during the greeting.
   void check_socket(Sink& sink);
   // The cause of the peer's end, if it was reported or if the peer tells of one now, or "". The
   // end of a process is looked for only if memory `on_gpu` depends on it.
@@ -108,8 +108,8 @@ class ShmPeer {
   Mapping rings_[2];
   RingConsumer consumer_;
   RemoteMemory remote_;
-  Outgoing outgoing_;
-  Incoming incoming_;
+  Outbound outbound_;
+  Inbound inbound_;
   Liveness liveness_;
   std::map<uint64_t, GpuViews> offers_;  // by the begin of this rank's slab
   std::vector<GpuSlab> offered_;         // by the peer, and not open yet

@@ -105,32 +105,32 @@ ShmPeer* ShmTransport::usable(int peer) {
 
 Status ShmTransport::post_control(int peer, std::span<const std::byte> message) {
   ShmPeer* to = usable(peer);
-  return to == nullptr ? Status() : to->outgoing().post_control(message);
+  return to == nullptr ? Status() : to->outbound().post_control(message);
 }
 
 Status ShmTransport::post_send(const Transfer& transfer) {
   ShmPeer* to = usable(transfer.peer);
-  return to == nullptr ? Status() : to->outgoing().send(transfer);
+  return to == nullptr ? Status() : to->outbound().send(transfer);
 }
 
 Status ShmTransport::post_recv(const Transfer& transfer) {
   ShmPeer* from = usable(transfer.peer);
-  return from == nullptr ? Status() : from->incoming().receive(transfer);
+  return from == nullptr ? Status() : from->inbound().receive(transfer);
 }
 
 Status ShmTransport::publish(const Transfer& transfer) {
   ShmPeer* to = usable(transfer.peer);
-  return to == nullptr ? Status() : to->outgoing().publish(transfer);
+  return to == nullptr ? Status() : to->outbound().publish(transfer);
 }
 
 Status ShmTransport::await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) {
   ShmPeer* from = usable(peer);
-  return from == nullptr ? Status() : from->incoming().await(lane, sequence, cookie);
+  return from == nullptr ? Status() : from->inbound().await(lane, sequence, cookie);
 }
 
 Status ShmTransport::release(int peer, Lane lane, uint64_t sequence) {
   ShmPeer* from = usable(peer);
-  return from == nullptr ? Status() : from->incoming().release(lane, sequence);
+  return from == nullptr ? Status() : from->inbound().release(lane, sequence);
 }
 
 GpuViews ShmTransport::gpu_views(int peer, const GpuSlab& slab) const {
@@ -238,13 +238,13 @@ void ShmTransport::fail(int peer) {
 
 bool ShmTransport::needs_poll() const {
   return is_connecting_ || std::any_of(live_.begin(), live_.end(), [](ShmPeer* peer) {
-           return peer->outgoing().has_work() || peer->outgoing().awaits_grants();
+           return peer->outbound().has_work() || peer->outbound().awaits_grants();
          });
 }
 
 bool ShmTransport::flushed() const {
   return std::all_of(live_.begin(), live_.end(), [](ShmPeer* peer) {
-    return peer->state() == ShmPeer::State::failed || peer->outgoing().finished();
+    return peer->state() == ShmPeer::State::failed || peer->outbound().finished();
   });
 }
 

@@ -1,5 +1,5 @@
 // Connects ranks of one node through shared memory. Rings carry records, mapped pools and one-copy
-// reads carry bytes, and an eventfd wakes a sleeping rank. See Outgoing for the protocol and
+// reads carry bytes, and an eventfd wakes a sleeping rank. See Outbound for the protocol and
 // Doorbell for the wake-up.
 #pragma once
 

@@ -11,7 +11,7 @@
 
 namespace rdmacoll {
 
-using tcp::Link;
+using tcp::TcpPeer;
 
 TcpTransport::TcpTransport(const World& world, const Clock& clock, Nanoseconds peer_timeout,
                            TcpOptions options)
@@ -22,28 +22,28 @@ TcpTransport::TcpTransport(const World& world, const Clock& clock, Nanoseconds p
       epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) opened_ = system_error("epoll_create1", errno);
   for (int peer = 0; peer < world.size(); ++peer) {
-    links_.push_back(peer == rank_
+    peers_.push_back(peer == rank_
                          ? nullptr
-                         : std::make_unique<Link>(peer, world.epoch, options.chunk_bytes,
-                                                  eager_bytes_of_peer(world.size()), counters_));
+                         : std::make_unique<TcpPeer>(peer, world.epoch, options.chunk_bytes,
+                                                     eager_bytes_of_peer(world.size()), counters_));
   }
-  active_.reserve(links_.size());
-  arrived_.reserve(links_.size());
+  active_.reserve(peers_.size());
+  arrived_.reserve(peers_.size());
 }
 
-Link& TcpTransport::link(int peer) {
-  RC_ASSERT(peer >= 0 && peer < static_cast<int>(links_.size()) && peer != rank_,
+TcpPeer& TcpTransport::peer_at(int peer) {
+  RC_ASSERT(peer >= 0 && peer < static_cast<int>(peers_.size()) && peer != rank_,
             cat("peer ", peer));
-  return *links_[peer];
+  return *peers_[peer];
 }
 
-const Link& TcpTransport::link(int peer) const {
-  return const_cast<TcpTransport*>(this)->link(peer);
+const TcpPeer& TcpTransport::peer_at(int peer) const {
+  return const_cast<TcpTransport*>(this)->peer_at(peer);
 }
 
 void TcpTransport::adopt(int peer, Fd socket, bool) {
-  Link& to = link(peer);
-  if (to.state() != Link::State::apart) return;
+  TcpPeer& to = peer_at(peer);
+  if (to.state() != TcpPeer::State::apart) return;
   const Status watched = watch_stream(socket.get(), to.socket());
   if (!watched.ok()) return give_up(peer, watched.message());
   to.adopt(std::move(socket), peer_timeout_, clock_.now());
@@ -53,7 +53,7 @@ void TcpTransport::adopt(int peer, Fd socket, bool) {
 }
 
 void TcpTransport::adopt_stream(int peer, int number, Fd socket) {
-  Link& to = link(peer);
+  TcpPeer& to = peer_at(peer);
   if (!to.is_connected() || to.has_stream(number)) return;
   const int descriptor = socket.get();
   tcp::StreamSocket& stream =
@@ -81,15 +81,15 @@ Status TcpTransport::watch_stream(int socket, tcp::StreamSocket& stream) {
 }
 
 void TcpTransport::give_up(int peer, const std::string& cause) {
-  link(peer).close();
+  peer_at(peer).close();
   drop_inactive();
   failed_early_.emplace_back(peer, cause);
 }
 
-bool TcpTransport::is_connected(int peer) const { return link(peer).is_connected(); }
+bool TcpTransport::is_connected(int peer) const { return peer_at(peer).is_connected(); }
 
 Reach TcpTransport::reach(int) const {
-  const std::size_t ahead = eager_bytes_of_peer(static_cast<int>(links_.size()));
+  const std::size_t ahead = eager_bytes_of_peer(static_cast<int>(peers_.size()));
   const bool announces = streams_.count == 1 && ahead >= tcp::kAnnouncedBytes + tcp::kEagerCost;
   return {.transport = "tcp",
           .transfer_bytes_max = tcp::kTransferBytesMax,
@@ -98,20 +98,20 @@ Reach TcpTransport::reach(int) const {
 }
 
 Status TcpTransport::post_control(int peer, std::span<const std::byte> message) {
-  Link& to = link(peer);
-  if (to.state() == Link::State::apart) return Status::busy();
+  TcpPeer& to = peer_at(peer);
+  if (to.state() == TcpPeer::State::apart) return Status::busy();
   return to.is_connected() ? to.outbound().post_control(message) : Status();
 }
 
 Status TcpTransport::post_send(const Transfer& transfer) {
-  Link& to = link(transfer.peer);
-  if (to.state() == Link::State::apart) return Status::busy();
+  TcpPeer& to = peer_at(transfer.peer);
+  if (to.state() == TcpPeer::State::apart) return Status::busy();
   return to.is_connected() ? to.outbound().post_send(transfer) : Status();
 }
 
 Status TcpTransport::post_recv(const Transfer& transfer) {
-  Link& from = link(transfer.peer);
-  if (from.state() == Link::State::apart) return Status::busy();
+  TcpPeer& from = peer_at(transfer.peer);
+  if (from.state() == TcpPeer::State::apart) return Status::busy();
   return from.is_connected() ? from.post_recv(transfer) : Status();
 }
 
@@ -129,18 +129,18 @@ bool TcpTransport::poll(Sink& sink) {
   for (const auto& [peer, cause] : failed_early_) sink.peer_failed(peer, cause);
   failed_early_.clear();
   for (const int peer : arrived_) {
-    if (link(peer).is_connected()) sink.connected(peer);
+    if (peer_at(peer).is_connected()) sink.connected(peer);
   }
   arrived_.clear();
   const Nanoseconds now = clock_.now();
   bool wrote = false;
-  for (Link* peer : active_) wrote |= peer->write_at_once(now, sink);
+  for (TcpPeer* peer : active_) wrote |= peer->write_at_once(now, sink);
   // Takes signals at least every other turn, even if there is always data to write.
   asks_ = !(wrote && asks_);
   if (asks_) take_signals();
   moved |= wrote;
   bool lost = false;
-  for (Link* peer : active_) {
+  for (TcpPeer* peer : active_) {
     if (peer->is_connected()) moved |= peer->poll(now, sink);
     if (peer->is_connected()) continue;
     lost = true;
@@ -151,36 +151,37 @@ bool TcpTransport::poll(Sink& sink) {
 }
 
 void TcpTransport::drop_inactive() {
-  std::erase_if(active_, [](const Link* peer) { return !peer->is_connected(); });
+  std::erase_if(active_, [](const TcpPeer* peer) { return !peer->is_connected(); });
 }
 
 bool TcpTransport::arm() {
   if (!arrived_.empty() || !failed_early_.empty()) return false;
   take_signals();
   return std::none_of(active_.begin(), active_.end(),
-                      [](const Link* peer) { return peer->wants_poll(); });
+                      [](const TcpPeer* peer) { return peer->wants_poll(); });
 }
 
 Nanoseconds TcpTransport::next_deadline() const {
   Nanoseconds deadline = kNever;
-  for (const Link* peer : active_) deadline = std::min(deadline, peer->next_deadline());
+  for (const TcpPeer* peer : active_) deadline = std::min(deadline, peer->next_deadline());
   return deadline;
 }
 
 void TcpTransport::fail(int peer) {
-  link(peer).close();
+  peer_at(peer).close();
   std::erase_if(failed_early_, [peer](const auto& entry) { return entry.first == peer; });
   drop_inactive();
 }
 
 bool TcpTransport::needs_poll() const {
-  return !failed_early_.empty() || std::any_of(active_.begin(), active_.end(),
-                                               [](const Link* peer) { return peer->is_sending(); });
+  return !failed_early_.empty() ||
+         std::any_of(active_.begin(), active_.end(),
+                     [](const TcpPeer* peer) { return peer->is_sending(); });
 }
 
 bool TcpTransport::flushed() const {
   return std::all_of(active_.begin(), active_.end(),
-                     [](const Link* peer) { return peer->flushed(); });
+                     [](const TcpPeer* peer) { return peer->flushed(); });
 }
 
 }  // namespace rdmacoll

@@ -9,7 +9,7 @@
 #include "base/fd.h"
 #include "base/world.h"
 #include "transport/socket_transport.h"
-#include "transport/tcp/tcp_link.h"
+#include "transport/tcp/tcp_peer.h"
 
 namespace rdmacoll {
 
@@ -31,7 +31,7 @@ class TcpTransport final : public SocketTransport {
   int streams() const override { return streams_.count; }
   // Ignored if that stream exists already or the peer is not connected.
   void adopt_stream(int peer, int number, Fd socket) override;
-  bool has_stream(int peer, int number) const override { return link(peer).has_stream(number); }
+  bool has_stream(int peer, int number) const override { return peer_at(peer).has_stream(number); }
   std::string stream_failure(int number, const std::string& cause) const override;
   std::string missing_streams(int opened) const override;
 
@@ -52,8 +52,8 @@ class TcpTransport final : public SocketTransport {
  private:
   Status watch_stream(int socket, tcp::StreamSocket& stream);
   void give_up(int peer, const std::string& cause);
-  tcp::Link& link(int peer);
-  const tcp::Link& link(int peer) const;
+  tcp::TcpPeer& peer_at(int peer);
+  const tcp::TcpPeer& peer_at(int peer) const;
   void take_signals();
   void drop_inactive();
 
@@ -65,9 +65,9 @@ class TcpTransport final : public SocketTransport {
   Fd epoll_;
   bool asks_ = true;  // whether the last poll asked epoll
   Status opened_;
-  std::vector<std::unique_ptr<tcp::Link>> links_;  // by peer; null for ourselves
-  std::vector<tcp::Link*> active_;                 // connected ones
-  std::vector<int> arrived_;                       // peers whose `connected` is to be reported
+  std::vector<std::unique_ptr<tcp::TcpPeer>> peers_;  // by peer; null for ourselves
+  std::vector<tcp::TcpPeer*> active_;                 // connected ones
+  std::vector<int> arrived_;                          // peers whose `connected` is to be reported
   std::vector<std::pair<int, std::string>> failed_early_;  // peers to be reported as failed
 };
 

@@ -1,4 +1,4 @@
-// The handshake between two ranks of one node, over the authenticated socket. Each rank sends a
+// The greeting of two ranks of one node, over the authenticated socket. Each rank sends a
 // Hello with its descriptors and maps the memory that it received. Then it tries to read the
 // other's memory, and sends the result. No call blocks.
 #pragma once
@@ -29,7 +29,7 @@ struct Hello {
 enum class Passed : std::size_t { bell_event, bell_page, pool, channel };
 // The dialer passes all four. The acceptor passes no channel.
 inline constexpr std::size_t kPassedMax = 4;
-// Sent after the handshake by a rank that has ended and still has memory of its peer open.
+// Sent after the greeting by a rank that has ended and still has memory of its peer open.
 inline constexpr std::byte kEnded{1};
 
 // A message of known size in each direction. Its descriptors travel with the first byte.

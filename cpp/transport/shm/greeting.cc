@@ -1,4 +1,4 @@
-#include "transport/shm/handshake.h"
+#include "transport/shm/greeting.h"
 
 #include <sys/socket.h>
 

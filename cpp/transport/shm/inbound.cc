@@ -1,4 +1,4 @@
-#include "transport/shm/incoming.h"
+#include "transport/shm/inbound.h"
 
 #include <cstring>
 
@@ -22,13 +22,13 @@ Status fits(const Key& key, std::span<const Piece> into, std::size_t bytes) {
 
 }  // namespace
 
-void Incoming::close() {
+void Inbound::close() {
   arrivals_.clear();
   ready_.clear();
   unclaimed_ = early_cost_ = 0;
 }
 
-Status Incoming::await(Lane lane, uint64_t sequence, uint64_t cookie) {
+Status Inbound::await(Lane lane, uint64_t sequence, uint64_t cookie) {
   const Key key{Traffic::view, lane, sequence};
   Arrival* arrival = arrivals_.find(key);
   if (arrival == nullptr) {
@@ -44,19 +44,19 @@ Status Incoming::await(Lane lane, uint64_t sequence, uint64_t cookie) {
   return {};
 }
 
-Status Incoming::receive(const Transfer& transfer) {
+Status Inbound::receive(const Transfer& transfer) {
   const Key key{Traffic::transfer, transfer.lane, transfer.sequence};
   Arrival* arrival = arrivals_.find(key);
   if (arrival == nullptr) {
     if (arrivals_.size() - unclaimed_ >= kTransfersMax) return Status::busy();
     // A peer that has to stage waits for the grant.
     if (!remote_.one_copy() && total_bytes(transfer.pieces) > kDataBytesMax) {
-      if (Status granted = outgoing_.grant(key); !granted.ok()) return granted;
+      if (Status granted = outbound_.grant(key); !granted.ok()) return granted;
     }
     arrival = &arrivals_.insert(key);
     arrival->state = State::posted;
   } else if (arrival->state == State::offered) {
-    if (Status granted = outgoing_.grant(key); !granted.ok()) return granted;
+    if (Status granted = outbound_.grant(key); !granted.ok()) return granted;
     arrival->state = State::posted;
     --unclaimed_;
   } else {
@@ -70,17 +70,17 @@ Status Incoming::receive(const Transfer& transfer) {
   return {};
 }
 
-Status Incoming::release(Lane lane, uint64_t sequence) {
+Status Inbound::release(Lane lane, uint64_t sequence) {
   const Key key{Traffic::view, lane, sequence};
   const Arrival* arrival = arrivals_.find(key);
   RC_ASSERT(arrival != nullptr && arrival->state == State::shown,
             cat("released a view that was not published: ", text(key)));
-  if (Status released = outgoing_.release(key); !released.ok()) return released;
+  if (Status released = outbound_.release(key); !released.ok()) return released;
   arrivals_.erase(key);
   return {};
 }
 
-Status Incoming::published(const RecordHeader& header, const std::byte* payload, Sink& sink) {
+Status Inbound::published(const RecordHeader& header, const std::byte* payload, Sink& sink) {
   const Key key{header.traffic, header.lane, header.sequence};
   if (header.traffic != Traffic::transfer && header.traffic != Traffic::view) {
     return nonsense(cat("a publication in space ", static_cast<int>(header.traffic)));
@@ -96,7 +96,7 @@ Status Incoming::published(const RecordHeader& header, const std::byte* payload,
   return deliver(key, *arrival, sink);
 }
 
-Incoming::Arrival* Incoming::unclaimed(const Key& key) {
+Inbound::Arrival* Inbound::unclaimed(const Key& key) {
   if (unclaimed_ == kUnclaimedMax) return nullptr;
   ++unclaimed_;
   Arrival& arrival = arrivals_.insert(key);
@@ -104,7 +104,7 @@ Incoming::Arrival* Incoming::unclaimed(const Key& key) {
   return &arrival;
 }
 
-Status Incoming::data(const RecordHeader& header, const std::byte* payload, Sink& sink) {
+Status Inbound::data(const RecordHeader& header, const std::byte* payload, Sink& sink) {
   const Key key{Traffic::transfer, header.lane, header.sequence};
   if (header.traffic != Traffic::transfer || header.bytes > kDataBytesMax) {
     return nonsense(cat("a transfer of ", header.bytes, " bytes in a record"));
@@ -122,12 +122,12 @@ Status Incoming::data(const RecordHeader& header, const std::byte* payload, Sink
   return {};
 }
 
-Status Incoming::offered(const RecordHeader& header) {
+Status Inbound::offered(const RecordHeader& header) {
   const Key key{Traffic::transfer, header.lane, header.sequence};
   Arrival* arrival = arrivals_.find(key);
   if (arrival != nullptr) {
     if (arrival->state != State::posted) return nonsense(cat("twice: ", text(key)));
-    outgoing_.grant_when_possible(key);
+    outbound_.grant_when_possible(key);
     return {};
   }
   arrival = unclaimed(key);
@@ -136,8 +136,8 @@ Status Incoming::offered(const RecordHeader& header) {
   return {};
 }
 
-Status Incoming::deliver_data(const Key& key, const Arrival& arrival,
-                              std::span<const std::byte> bytes, Sink& sink) {
+Status Inbound::deliver_data(const Key& key, const Arrival& arrival,
+                             std::span<const std::byte> bytes, Sink& sink) {
   RC_RETURN_IF_ERROR(fits(key, arrival.into, bytes.size()));
   counters_.bytes_received += bytes.size();
   counters_.bytes_copied += bytes.size();
@@ -148,7 +148,7 @@ Status Incoming::deliver_data(const Key& key, const Arrival& arrival,
   return {};
 }
 
-Status Incoming::fill(Arrival& arrival, const RecordHeader& header, const std::byte* payload) {
+Status Inbound::fill(Arrival& arrival, const RecordHeader& header, const std::byte* payload) {
   const std::size_t count = header.count;
   arrival.pieces.clear();
   arrival.is_data = false;
@@ -188,7 +188,7 @@ Status Incoming::fill(Arrival& arrival, const RecordHeader& header, const std::b
   return {};
 }
 
-Status Incoming::deliver(const Key& key, Arrival& arrival, Sink& sink) {
+Status Inbound::deliver(const Key& key, Arrival& arrival, Sink& sink) {
   if (arrival.is_data) {
     early_cost_ -= eager_cost(arrival.data.size());
     return deliver_data(key, arrival, arrival.data, sink);
@@ -203,13 +203,13 @@ Status Incoming::deliver(const Key& key, Arrival& arrival, Sink& sink) {
   if (copied.ok()) copied = copy(arrival);
   if (consumer_.has_ended()) return {};  // read too late, and the peer's end is reported soon
   RC_RETURN_IF_ERROR(copied);
-  outgoing_.release_when_possible(key);
+  outbound_.release_when_possible(key);
   sink.received(arrival.cookie);
   arrivals_.erase(key);
   return {};
 }
 
-Status Incoming::copy(const Arrival& arrival) {
+Status Inbound::copy(const Arrival& arrival) {
   std::span<const RemotePiece> from = arrival.pieces;
   std::size_t skip = 0;
   for (const Piece& to : arrival.into) {
@@ -225,15 +225,15 @@ Status Incoming::copy(const Arrival& arrival) {
   return {};
 }
 
-Status Incoming::deliver_ready(Sink& sink) {
+Status Inbound::deliver_ready(Sink& sink) {
   // Delivering posts no receive, so the list does not grow meanwhile.
   for (const Key& key : ready_) RC_RETURN_IF_ERROR(deliver(key, *arrivals_.find(key), sink));
   ready_.clear();
   return {};
 }
 
-Status Incoming::control(const RecordHeader& header, const std::byte* payload, int peer,
-                         Sink& sink) {
+Status Inbound::control(const RecordHeader& header, const std::byte* payload, int peer,
+                        Sink& sink) {
   const std::size_t total = header.count;
   if (header.sequence != control_number_ || total > kControlBytesMax ||
       header.extra != control_done_ || header.bytes > total - control_done_ ||

@@ -25,12 +25,12 @@ struct Streams {
 // The error text of a further stream (`number`, from 1) that failed while the first one goes on.
 std::string stream_text(int number, int streams, const std::string& cause);
 
-class Link {
+class TcpPeer {
  public:
   enum class State : uint8_t { apart, connected, failed };
 
-  Link(int peer, uint32_t epoch, std::size_t chunk_bytes, std::size_t eager_bytes_max,
-       Transport::Counters& counters)
+  TcpPeer(int peer, uint32_t epoch, std::size_t chunk_bytes, std::size_t eager_bytes_max,
+          Transport::Counters& counters)
       : peer_(peer),
         epoch_(epoch),
         counters_(counters),
@@ -89,7 +89,7 @@ class Link {
   Inbound inbound_;
 
   int streams_ = 1;
-  // Kept until the link is destroyed, since epoll holds their addresses.
+  // Kept until the peer is destroyed, since epoll holds their addresses.
   std::vector<std::unique_ptr<SideStream>> beside_;
 };
 

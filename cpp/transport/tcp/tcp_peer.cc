@@ -1,4 +1,4 @@
-#include "transport/tcp/tcp_link.h"
+#include "transport/tcp/tcp_peer.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -24,15 +24,15 @@ std::string stream_text(int number, int streams, const std::string& cause) {
              " (RDMACOLL_TCP_STREAMS=1 does with the first one)");
 }
 
-void Link::adopt(Fd socket, Nanoseconds peer_timeout, Nanoseconds now) {
+void TcpPeer::adopt(Fd socket, Nanoseconds peer_timeout, Nanoseconds now) {
   RC_ASSERT(state_ == State::apart, cat("peer ", peer_));
   stream_.adopt(std::move(socket));
   liveness_.emplace(peer_timeout, now);
   state_ = State::connected;
 }
 
-StreamSocket& Link::adopt_stream(int number, const Streams& streams, Fd socket,
-                                 Nanoseconds peer_timeout, Nanoseconds now) {
+StreamSocket& TcpPeer::adopt_stream(int number, const Streams& streams, Fd socket,
+                                    Nanoseconds peer_timeout, Nanoseconds now) {
   RC_ASSERT(is_connected() && number > 0 && number < streams.count, cat("stream ", number));
   streams_ = streams.count;
   outbound_.share(streams.stripe_bytes);
@@ -42,21 +42,21 @@ StreamSocket& Link::adopt_stream(int number, const Streams& streams, Fd socket,
   return beside_.back()->socket();
 }
 
-Status Link::post_recv(const Transfer& transfer) {
+Status TcpPeer::post_recv(const Transfer& transfer) {
   bool came_first = false;
   RC_RETURN_IF_ERROR(inbound_.post_recv(transfer, came_first));
   outbound_.grant(transfer.lane, transfer.sequence, total_bytes(transfer.pieces), came_first);
   return {};
 }
 
-bool Link::wants_poll() const {
+bool TcpPeer::wants_poll() const {
   return state_ == State::connected &&
          (stream_.readable || inbound_.has_reports() || !fault().empty() ||
           (stream_.writable && outbound_.has_output()) ||
           is_any_of(beside_, [](const auto& side) { return side->wants_poll(); }));
 }
 
-bool Link::write_at_once(Nanoseconds now, Sink& sink) {
+bool TcpPeer::write_at_once(Nanoseconds now, Sink& sink) {
   if (!stream_.writable || !fault().empty() || !outbound_.has_output()) return false;
   if (output_waits()) return false;
   if (!write(now, sink)) return false;
@@ -64,7 +64,7 @@ bool Link::write_at_once(Nanoseconds now, Sink& sink) {
   return true;
 }
 
-bool Link::poll(Nanoseconds now, Sink& sink) {
+bool TcpPeer::poll(Nanoseconds now, Sink& sink) {
   liveness_->polled(now);
   bool moved = inbound_.report(sink);
   const bool waits = output_waits();
@@ -82,7 +82,7 @@ bool Link::poll(Nanoseconds now, Sink& sink) {
   return moved;
 }
 
-bool Link::read(Nanoseconds now, Sink& sink) {
+bool TcpPeer::read(Nanoseconds now, Sink& sink) {
   const Inbound::Result result = inbound_.read(stream_.fd.get(), stream_.hangup, outbound_, sink);
   if (result.moved) liveness_->received(now);
   if (result.drained) stream_.readable = false;
@@ -90,7 +90,7 @@ bool Link::read(Nanoseconds now, Sink& sink) {
   return result.moved;
 }
 
-bool Link::write(Nanoseconds now, Sink& sink) {
+bool TcpPeer::write(Nanoseconds now, Sink& sink) {
   switch (outbound_.write(stream_.fd.get(), sink)) {
     case Outbound::Result::idle:
       return false;
@@ -107,14 +107,14 @@ bool Link::write(Nanoseconds now, Sink& sink) {
   return false;
 }
 
-// Reads the bytes that the peer sent before its end, then fails the link.
-void Link::drain_and_fail(const std::string& cause, Nanoseconds now, Sink& sink) {
+// Reads the bytes that the peer sent before its end, then fails the peer.
+void TcpPeer::drain_and_fail(const std::string& cause, Nanoseconds now, Sink& sink) {
   stream_.hangup = stream_.readable = true;
   while (is_connected() && stream_.readable) read(now, sink);
   if (is_connected()) fail(cause);
 }
 
-bool Link::poll_beside(Nanoseconds now, Sink& sink) {
+bool TcpPeer::poll_beside(Nanoseconds now, Sink& sink) {
   bool moved = false;
   for (const auto& side : beside_) {
     moved |= side->poll(now, sink);
@@ -129,7 +129,7 @@ bool Link::poll_beside(Nanoseconds now, Sink& sink) {
 }
 
 // Handles the end of the first stream.
-void Link::end(const std::string& cause, Nanoseconds now, Sink& sink) {
+void TcpPeer::end(const std::string& cause, Nanoseconds now, Sink& sink) {
   for (const auto& side : beside_) {
     side->drain(now, sink);
     if (!side->has_ended() || now - side->ended_at() < kEndTogether) continue;
@@ -138,13 +138,13 @@ void Link::end(const std::string& cause, Nanoseconds now, Sink& sink) {
   fail(cause);
 }
 
-void Link::fail(const std::string& cause) {
+void TcpPeer::fail(const std::string& cause) {
   std::string reason = cause;  // close() may clear the string that `cause` refers to
   close();
   cause_ = std::move(reason);
 }
 
-void Link::close() {
+void TcpPeer::close() {
   state_ = State::failed;
   stream_.fd.reset();
   for (const auto& side : beside_) side->close();
@@ -153,23 +153,23 @@ void Link::close() {
   cause_.clear();
 }
 
-bool Link::is_sending() const {
+bool TcpPeer::is_sending() const {
   return outbound_.has_output() || outbound_.awaits_grants() ||
          is_any_of(beside_, [](const auto& side) { return side->is_sending(); });
 }
 
-bool Link::has_stream(int number) const {
+bool TcpPeer::has_stream(int number) const {
   return is_any_of(beside_, [&](const auto& side) { return side->number() == number; });
 }
 
-bool Link::flushed() const {
+bool TcpPeer::flushed() const {
   if (!is_connected()) return true;
   // A send without a grant cannot leave and does not count.
   return !outbound_.has_output() && stream_.is_acknowledged() &&
          are_all_of(beside_, [](const auto& side) { return side->flushed(); });
 }
 
-Nanoseconds Link::next_deadline() const {
+Nanoseconds TcpPeer::next_deadline() const {
   Nanoseconds deadline = liveness_->next_deadline();
   for (const auto& side : beside_) {
     const Nanoseconds next =

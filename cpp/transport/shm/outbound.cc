@@ -1,4 +1,4 @@
-#include "transport/shm/outgoing.h"
+#include "transport/shm/outbound.h"
 
 #include <algorithm>
 #include <atomic>
@@ -16,7 +16,7 @@ static_assert(kEagerBytes <= kStagedBytesMax);
 
 }  // namespace
 
-Status Outgoing::open(RingProducer ring, Bell bell, bool one_copy) {
+Status Outbound::open(RingProducer ring, Bell bell, bool one_copy) {
   ring_ = ring;
   bell_ = std::move(bell);
   one_copy_ = one_copy;
@@ -29,7 +29,7 @@ Status Outgoing::open(RingProducer ring, Bell bell, bool one_copy) {
                                   "TF_RDMA_BUF_SIZE"));
 }
 
-void Outgoing::close() {
+void Outbound::close() {
   ring_.end();
   sends_.for_each([this](const Key&, Send& send) { unstage(send); });
   sends_.clear();
@@ -45,7 +45,7 @@ void Outgoing::close() {
   waiting_ = 0;
 }
 
-RecordHeader Outgoing::header(RecordKind kind, const Key& key, std::size_t bytes) const {
+RecordHeader Outbound::header(RecordKind kind, const Key& key, std::size_t bytes) const {
   RecordHeader header;
   header.bytes = static_cast<uint32_t>(bytes);
   header.kind = kind;
@@ -56,15 +56,15 @@ RecordHeader Outgoing::header(RecordKind kind, const Key& key, std::size_t bytes
   return header;
 }
 
-void Outgoing::ring_bell() { counters_.doorbells += bell_.ring() ? 1 : 0; }
+void Outbound::ring_bell() { counters_.doorbells += bell_.ring() ? 1 : 0; }
 
-void Outgoing::commit(const RecordHeader& header, bool past_cache) {
+void Outbound::commit(const RecordHeader& header, bool past_cache) {
   ring_.commit(header, past_cache);
   must_recheck_sleep_ = true;
   counters_.doorbells += bell_.ring_if_asleep() ? 1 : 0;
 }
 
-void Outgoing::ring_behind_fence() {
+void Outbound::ring_behind_fence() {
   must_recheck_sleep_ = false;
   std::atomic_thread_fence(std::memory_order_seq_cst);
   ring_bell();
@@ -72,7 +72,7 @@ void Outgoing::ring_behind_fence() {
 
 // ---- publications and sends -------------------------------------------------------------------
 
-Outgoing::Encoded Outgoing::encode(std::span<const Piece> pieces) {
+Outbound::Encoded Outbound::encode(std::span<const Piece> pieces) {
   Encoded encoded;
   wire_.clear();
   const std::byte* end = nullptr;
@@ -96,7 +96,7 @@ Outgoing::Encoded Outgoing::encode(std::span<const Piece> pieces) {
 }
 
 // Call encode() first: the pieces are in wire_.
-Status Outgoing::write_publication(const Key& key, const Transfer& transfer, std::size_t bytes) {
+Status Outbound::write_publication(const Key& key, const Transfer& transfer, std::size_t bytes) {
   const bool listed = wire_.size() > kPiecesMax;
   const std::size_t payload = listed ? 0 : wire_.size() * sizeof(PieceRecord);
   std::byte* place = ring_.reserve(payload);
@@ -125,7 +125,7 @@ Status Outgoing::write_publication(const Key& key, const Transfer& transfer, std
   return {};
 }
 
-Status Outgoing::publish(const Transfer& transfer) {
+Status Outbound::publish(const Transfer& transfer) {
   const Key key{Traffic::view, transfer.lane, transfer.sequence};
   RC_ASSERT(sends_.find(key) == nullptr, cat("published twice: sequence ", key.sequence));
   RC_ASSERT(transfer.pieces.size() <= kPiecesMax, cat(transfer.pieces.size(), " pieces"));
@@ -135,7 +135,7 @@ Status Outgoing::publish(const Transfer& transfer) {
   return write_publication(key, transfer, encoded.bytes);
 }
 
-Status Outgoing::send_data(const Key& key, const Transfer& transfer, std::size_t bytes) {
+Status Outbound::send_data(const Key& key, const Transfer& transfer, std::size_t bytes) {
   std::byte* place = ring_.reserve(bytes);
   if (place == nullptr) return Status::busy();
   const bool past_cache = store_policy_.gather(transfer.pieces, bytes, place);
@@ -151,7 +151,7 @@ Status Outgoing::send_data(const Key& key, const Transfer& transfer, std::size_t
   return {};
 }
 
-Status Outgoing::send(const Transfer& transfer) {
+Status Outbound::send(const Transfer& transfer) {
   const Key key{Traffic::transfer, transfer.lane, transfer.sequence};
   const std::size_t bytes = total_bytes(transfer.pieces);
   const bool is_small = bytes <= kDataBytesMax;
@@ -203,7 +203,7 @@ Status Outgoing::send(const Transfer& transfer) {
   return {};
 }
 
-Outgoing::Staged Outgoing::stage(const Key& key, Send& send, std::span<const Piece> pieces,
+Outbound::Staged Outbound::stage(const Key& key, Send& send, std::span<const Piece> pieces,
                                  bool may_use_reserve) {
   std::byte* place = ring_.reserve(sizeof(PieceRecord));
   if (place == nullptr) return Staged::ring_full;
@@ -230,7 +230,7 @@ Outgoing::Staged Outgoing::stage(const Key& key, Send& send, std::span<const Pie
   return Staged::done;
 }
 
-void Outgoing::unstage(Send& send) {
+void Outbound::unstage(Send& send) {
   if (send.stage != Stage::published || send.staging == nullptr) return;
   if (send.staging == reserve_) {
     reserve_in_use_ = false;
@@ -241,7 +241,7 @@ void Outgoing::unstage(Send& send) {
   send.staging = nullptr;
 }
 
-Status Outgoing::released(const Key& key, Sink& sink) {
+Status Outbound::released(const Key& key, Sink& sink) {
   Send* send = sends_.find(key);
   if (send == nullptr || send->stage != Stage::published) {
     return Status(Code::failed, cat("it released a view that was not published: lane ",
@@ -256,7 +256,7 @@ Status Outgoing::released(const Key& key, Sink& sink) {
   return {};
 }
 
-Status Outgoing::granted(const Key& key) {
+Status Outbound::granted(const Key& key) {
   Send* send = sends_.find(key);
   if (send == nullptr && !one_copy_ && grants_early_ < kUnclaimedMax) {
     sends_.insert(key).stage = Stage::granted_early;
@@ -276,31 +276,31 @@ Status Outgoing::granted(const Key& key) {
 
 // ---- answers ----------------------------------------------------------------------------------
 
-bool Outgoing::write_answer(RecordKind kind, const Key& key) {
+bool Outbound::write_answer(RecordKind kind, const Key& key) {
   if (ring_.reserve(0) == nullptr) return false;
   commit(header(kind, key, 0));
   return true;
 }
 
-Status Outgoing::release(const Key& key) {
+Status Outbound::release(const Key& key) {
   return write_answer(RecordKind::release, key) ? Status() : Status::busy();
 }
 
-Status Outgoing::grant(const Key& key) {
+Status Outbound::grant(const Key& key) {
   return write_answer(RecordKind::grant, key) ? Status() : Status::busy();
 }
 
-void Outgoing::grant_when_possible(const Key& key) {
+void Outbound::grant_when_possible(const Key& key) {
   if (!grants_.empty() || !write_answer(RecordKind::grant, key)) grants_.push_back(key);
 }
 
-void Outgoing::release_when_possible(const Key& key) {
+void Outbound::release_when_possible(const Key& key) {
   if (!releases_.empty() || !write_answer(RecordKind::release, key)) releases_.push_back(key);
 }
 
 // ---- progress ---------------------------------------------------------------------------------
 
-bool Outgoing::flush(Sink& sink) {
+bool Outbound::flush(Sink& sink) {
   bool moved = ring_.accepts_again();
   moved |= flush_control();
   moved |= flush_notes();
@@ -323,14 +323,14 @@ bool Outgoing::flush(Sink& sink) {
 }
 
 // Writes as many answers as fit. Returns true if it wrote any.
-bool Outgoing::write_answers(RecordKind kind, std::vector<Key>& keys) {
+bool Outbound::write_answers(RecordKind kind, std::vector<Key>& keys) {
   std::size_t written = 0;
   while (written < keys.size() && write_answer(kind, keys[written])) ++written;
   keys.erase(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(written));
   return written > 0;
 }
 
-bool Outgoing::arm() {
+bool Outbound::arm() {
   if (must_recheck_sleep_) return false;
   // A send that waits for staging memory needs no wake-up of its own. The reserve is in use then,
   // and a release gives it back.
@@ -338,7 +338,7 @@ bool Outgoing::arm() {
   return !ring_.refused() || ring_.ask_for_space();
 }
 
-bool Outgoing::finished() const {
+bool Outbound::finished() const {
   return !must_recheck_sleep_ && outstanding_ == 0 && staged_.empty() && releases_.empty() &&
          grants_.empty() && control_.empty() && notes_.empty();
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "transport/shm/outgoing.h"
+#include "transport/shm/outbound.h"
 #include "transport/shm/record.h"
 #include "transport/shm/remote_memory.h"
 #include "transport/shm/slot_table.h"
@@ -15,14 +15,14 @@
 
 namespace rdmacoll::shm {
 
-class Incoming {
+class Inbound {
  public:
   // `eager_bytes`: limit of data that comes before its receives are posted. `consumer` reports
   // claims.
-  Incoming(const RemoteMemory& remote, Outgoing& outgoing, RingConsumer& consumer,
-           std::size_t eager_bytes, Transport::Counters& counters)
+  Inbound(const RemoteMemory& remote, Outbound& outbound, RingConsumer& consumer,
+          std::size_t eager_bytes, Transport::Counters& counters)
       : remote_(remote),
-        outgoing_(outgoing),
+        outbound_(outbound),
         consumer_(consumer),
         eager_bytes_(eager_bytes),
         counters_(counters) {}
@@ -63,7 +63,7 @@ class Incoming {
   Status copy(const Arrival& arrival);
 
   const RemoteMemory& remote_;
-  Outgoing& outgoing_;
+  Outbound& outbound_;
   RingConsumer& consumer_;
   const std::size_t eager_bytes_;
   Transport::Counters& counters_;

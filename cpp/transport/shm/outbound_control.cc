@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/text.h"
-#include "transport/shm/outgoing.h"
+#include "transport/shm/outbound.h"
 
 namespace rdmacoll::shm {
 namespace {
@@ -13,7 +13,7 @@ constexpr std::size_t kControlFragmentMin = 1024;
 
 }  // namespace
 
-void Outgoing::write_control(std::byte* place, std::span<const std::byte> bytes, uint32_t total,
+void Outbound::write_control(std::byte* place, std::span<const std::byte> bytes, uint32_t total,
                              uint64_t offset) {
   if (!bytes.empty()) std::memcpy(place, bytes.data(), bytes.size());
   RecordHeader record = header(RecordKind::control, {.sequence = control_number_}, bytes.size());
@@ -23,7 +23,7 @@ void Outgoing::write_control(std::byte* place, std::span<const std::byte> bytes,
   if (offset + bytes.size() == total) ++control_number_;
 }
 
-Status Outgoing::post_control(std::span<const std::byte> message) {
+Status Outbound::post_control(std::span<const std::byte> message) {
   RC_ASSERT(message.size() <= kControlBytesMax, cat("a control message of ", message.size()));
   if (!control_.empty() || !notes_.empty()) return Status::busy();
   if (message.size() > kControlFragmentMax) {
@@ -40,7 +40,7 @@ Status Outgoing::post_control(std::span<const std::byte> message) {
   return {};
 }
 
-bool Outgoing::flush_control() {
+bool Outbound::flush_control() {
   bool moved = false;
   while (!control_.empty()) {
     const std::size_t left = control_.size() - control_done_;
@@ -58,14 +58,14 @@ bool Outgoing::flush_control() {
   return moved;
 }
 
-void Outgoing::note(RecordKind kind, uint32_t count, uint64_t extra,
+void Outbound::note(RecordKind kind, uint32_t count, uint64_t extra,
                     std::span<const std::byte> payload) {
   notes_.push_back({kind, count, extra, {payload.begin(), payload.end()}});
   flush_notes();
 }
 
 // Writes no note while a control message has fragments left, since they must follow one another.
-bool Outgoing::flush_notes() {
+bool Outbound::flush_notes() {
   std::size_t written = 0;
   for (; control_.empty() && written < notes_.size(); ++written) {
     const Note& note = notes_[written];
@@ -81,7 +81,7 @@ bool Outgoing::flush_notes() {
   return written > 0;
 }
 
-void Outgoing::heartbeat() {
+void Outbound::heartbeat() {
   if (ring_.room() == 0 || ring_.reserve(0) == nullptr) return;
   commit(header(RecordKind::heartbeat, {}, 0));
 }

@@ -27,14 +27,14 @@
 
 namespace rdmacoll::shm {
 
-class Outgoing {
+class Outbound {
  public:
   // `eager_bytes`: limit of data that is sent before its receives are posted.
-  Outgoing(MemoryPool& pool, uint32_t epoch, std::size_t eager_bytes, Transport::Counters& counters)
+  Outbound(MemoryPool& pool, uint32_t epoch, std::size_t eager_bytes, Transport::Counters& counters)
       : pool_(pool), epoch_(epoch), counters_(counters), ahead_(eager_bytes) {}
-  ~Outgoing() { close(); }
-  Outgoing(const Outgoing&) = delete;
-  Outgoing& operator=(const Outgoing&) = delete;
+  ~Outbound() { close(); }
+  Outbound(const Outbound&) = delete;
+  Outbound& operator=(const Outbound&) = delete;
 
   Status open(RingProducer ring, Bell bell, bool one_copy);
   // Tells the peer, and frees the staging memory. No later call sends anything.
