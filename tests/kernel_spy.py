@@ -44,7 +44,6 @@ ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ct
 def _table(kind: Any, **functions: Any) -> Any:
     """A table of this kind with these functions."""
     table = kind()
-    table.size = ctypes.sizeof(kind)
     for name, function in functions.items():
         setattr(table, name, dict(kind._fields_)[name](function))
     return table
@@ -100,7 +99,7 @@ class Spy:
     def _note(self, address: int, error: int) -> dict[str, Any] | None:
         """Records and returns the request, or returns None if it is refused."""
         raw = ctypes.string_at(address, REQUEST.size)
-        names = "size kind dtype op root prescale postscale name iteration n tensors"
+        names = "kind dtype op root prescale postscale name iteration n tensors"
         request = dict(
             zip(
                 (names + " allocate done context manifest splits n_splits set shared_result group").split(),

@@ -191,7 +191,6 @@ void engine_gpu_free(rc_engine* engine, rc_result* result, uint64_t stream) {
 }  // namespace
 
 const rc_engine_api kEngineApi{
-    .size = sizeof(rc_engine_api),
     .open = engine_open,
     .node = engine_node,
     .start = engine_start,

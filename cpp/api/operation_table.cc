@@ -165,7 +165,6 @@ rc_handle* end_of(const Operation& operation) {
 }
 
 const rc_operation_api kOperationApi{
-    .size = sizeof(rc_operation_api),
     .submit = operation_submit,
     .submit_and_drive = operation_submit_and_drive,
     .submit_group = submit_group,

@@ -57,7 +57,6 @@ rc_handle* prepared_end_of(rc_prepared* prepared) { return end_of(prepared->prep
 }  // namespace
 
 const rc_prepared_api kPreparedApi{
-    .size = sizeof(rc_prepared_api),
     .prepare = prepared_prepare,
     .run = prepared_run,
     .run_locked = prepared_run_locked,

@@ -58,8 +58,7 @@ int ps_update(const rc_update* update, char** error) {
   UpdateRule rule;
   const Status status = rule_from(update->rule, rule);
   if (!status.ok()) return report(status, error);
-  RC_ASSERT(update->size == sizeof(rc_update) &&
-            static_cast<std::size_t>(update->n_slots) == rule.slots().size());
+  RC_ASSERT(static_cast<std::size_t>(update->n_slots) == rule.slots().size());
   const std::optional<double> rate = rate_from(update->learning_rate);
   if (!rate && rule.needs_rate()) {
     return report({Code::invalid,
@@ -223,7 +222,6 @@ int ps_updates(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_c
 }
 
 int ps_submit(rc_ps* ps, const rc_ps_request* request, char** error) {
-  RC_ASSERT(request->size == sizeof(rc_ps_request));
   const Status here = refuse_forked_child();
   if (!here.ok()) return report(here, error);
   return report(
@@ -267,7 +265,6 @@ int ps_exchange(rc_ps* ps, int32_t n_variables, const int32_t* variables,
 namespace rdmacoll {
 
 const rc_ps_api kPsApi{
-    .size = sizeof(rc_ps_api),
     .rule_slots = ps::ps_rule_slots,
     .update = ps::ps_update,
     .open = ps::ps_open,

@@ -10,7 +10,6 @@ void text_free(char* text) { std::free(text); }
 
 const rc_api kApi{
     .abi_version = RC_ABI_VERSION,
-    .size = sizeof(rc_api),
     .header_hash = RC_HEADER_HASH,
     .version = RDMACOLL_VERSION,
     .text_free = text_free,

@@ -1,8 +1,8 @@
 /* The C interface of librdmacoll.so. One exported function, rc_get_api, returns a versioned table.
  * It points to a table of functions for each purpose: engine, operations, prepared operations,
  * parameter servers, tools. Only Python (ctypes and cpp/python) and librdmacoll_tf.so use it.
- * Append to a table and never change an entry. RC_ABI_VERSION grows when the meaning of an entry
- * changes. `header_hash` finds parts of another build.
+ * `header_hash` finds parts of another build, so any declaration may change. RC_ABI_VERSION grows
+ * when a declaration stays and its meaning changes.
  *
  * Text that is returned through `char**` belongs to the caller. The caller frees it with
  * `text_free`. timeout_ms: -1 means no limit. A function that can fail returns 0 for success.
@@ -91,8 +91,7 @@ typedef void (*rc_gpu_result)(void* context, int32_t ndim, const int64_t* dims, 
 typedef void (*rc_done)(void* context, const char* error_json);
 
 typedef struct rc_request {
-  uint32_t size; /* sizeof(rc_request) */
-  int32_t kind;  /* an rc_kind */
+  int32_t kind; /* an rc_kind */
   int32_t dtype;
   int32_t op;       /* allreduce, reducescatter, reduce */
   int32_t root;     /* broadcast, reduce, gather, scatter */
@@ -149,7 +148,6 @@ typedef struct rc_request {
 enum rc_measure { RC_LATENCY = 1, RC_EXCHANGE = 2, RC_BANDWIDTH = 4 };
 
 typedef struct rc_pair_plan { /* equal at both ends */
-  uint32_t size;              /* sizeof(rc_pair_plan) */
   int32_t measures;           /* sum of rc_measure */
   const uint64_t* bytes;      /* sizes of the transfers to measure */
   int32_t n_bytes;
@@ -160,7 +158,6 @@ typedef struct rc_pair_plan { /* equal at both ends */
 } rc_pair_plan;
 
 typedef struct rc_update {     /* one update of a variable by a gradient */
-  uint32_t size;               /* sizeof(rc_update) */
   int32_t dtype;               /* float32 or float64, for all arrays */
   const char* rule;            /* lines of "key=value": cpp/ps/update_rule.h */
   int64_t step;                /* number of earlier updates */
@@ -201,7 +198,6 @@ typedef struct rc_ps_tensor {
 } rc_ps_tensor;
 
 typedef struct rc_ps_request {
-  uint32_t size;    /* sizeof(rc_ps_request) */
   int32_t transfer; /* an rc_ps_transfer, except init */
   int32_t dtype;    /* the dtype of all tensors */
   int32_t n_tensors;
@@ -214,8 +210,7 @@ typedef struct rc_ps_request {
 } rc_ps_request;
 
 typedef struct rc_plan_query {
-  uint32_t size; /* sizeof(rc_plan_query) */
-  int32_t kind;  /* an rc_kind, except barrier; the root is rank 0 */
+  int32_t kind; /* an rc_kind, except barrier; the root is rank 0 */
   int32_t ranks;
   int32_t nodes; /* nodes of consecutive ranks, as even as possible */
   /* allgather, gather: total of all ranks; scatter: the root's; otherwise of each rank */
@@ -237,7 +232,6 @@ typedef struct rc_link { /* LogGP parameters: cpp/base/link_model.h */
 } rc_link;
 
 typedef struct rc_scale_query {
-  uint32_t size; /* sizeof(rc_scale_query) */
   int32_t ranks;
   int32_t node_ranks; /* consecutive ranks on each node */
   int32_t rack_nodes; /* nodes that share uplinks; 0: one rack has all nodes */
@@ -253,13 +247,10 @@ typedef struct rc_scale_query {
   uint64_t transfers_max; /* limit for a step; larger ones are not simulated */
 } rc_scale_query;
 
-/* Each table below has the functions of one purpose. `size` is its sizeof. A table only grows at
- * its end. */
+/* Each table below has the functions of one purpose. */
 
 /* An engine: start, end, information, memory, process sets. */
 typedef struct rc_engine_api {
-  uint32_t size;
-
   /* A start has four steps, since only the caller can exchange texts between ranks:
    *   1. open: listens. address: this rank's card, a JSON object on one line.
    *   2. The caller gathers all cards, by rank.
@@ -368,8 +359,6 @@ typedef struct rc_engine_api {
 
 /* Operations that run once. */
 typedef struct rc_operation_api {
-  uint32_t size;
-
   /* Submits an operation. handle may be NULL if request->done is set. An error means that the
    * request was not accepted, and that `done` is not called. */
   int (*submit)(rc_engine* engine, const rc_request* request, rc_handle** handle, char** error);
@@ -436,8 +425,6 @@ typedef struct rc_operation_api {
 
 /* Operations that one caller runs many times. */
 typedef struct rc_prepared_api {
-  uint32_t size;
-
   /* request: without `done` and `allocate`. Its pointers, and `error`, must stay valid until
    * free. Errors of runs are written to `error`, too.
    *
@@ -464,8 +451,6 @@ typedef struct rc_prepared_api {
 
 /* Asynchronous parameter servers, in a world of their own. The last `servers` ranks serve. */
 typedef struct rc_ps_api {
-  uint32_t size;
-
   /* Returns the slots that a parameter server keeps for each variable under a rule:
    * {"slots": names in order, "initial_value": of all their elements} */
   int (*rule_slots)(const char* rule, char** json, char** error);
@@ -545,8 +530,6 @@ typedef struct rc_ps_api {
 
 /* Settings, checks and measurements, which need no engine. */
 typedef struct rc_tools_api {
-  uint32_t size;
-
   /* Returns the settings as a JSON list of {name, alias (the first), aliases, default, value,
    * source, unit, scope, help, allowed, note}. They are read from the process environment.
    * `arguments` ("NAME=value\n..." or NULL) override it. An error names the variable, its value
@@ -651,7 +634,6 @@ typedef struct rc_tools_api {
 
 typedef struct rc_api {
   uint32_t abi_version; /* RC_ABI_VERSION */
-  uint32_t size;        /* sizeof(rc_api) */
   /* A hash of this header without its comments. The library is from another build if it differs
    * from that of the caller's copy (CMakeLists.txt, cpp/api/mirror.py). */
   uint64_t header_hash;

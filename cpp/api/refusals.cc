@@ -17,20 +17,16 @@ Request remains_of(const rc_request& from, const std::string& reason) {
   return request;
 }
 
-void announce(Session& session, const rc_request& request, const std::string& reason) {
-  if (request.size == sizeof(rc_request)) session.refuse(remains_of(request, reason));
-}
-
 }  // namespace
 
 void refuse(rc_engine* engine, const rc_request* request, const char* reason) {
-  if (engine->session->usable().ok()) announce(*engine->session, *request, reason);
+  if (engine->session->usable().ok()) engine->session->refuse(remains_of(*request, reason));
 }
 
 Status refused(Session& session, const rc_request& request, Status status) {
   const bool is_refusal = status.code() == Code::invalid || status.code() == Code::duplicate ||
                           status.code() == Code::failed;
-  if (is_refusal) announce(session, request, status.message());
+  if (is_refusal) session.refuse(remains_of(request, status.message()));
   return status;
 }
 

@@ -54,8 +54,7 @@ class Turn {
 
 bool RepeatedCalls::can_repeat(const rc_request& request) {
   const auto kind = static_cast<Kind>(request.kind);
-  if (request.size != sizeof(rc_request) || !is_known(kind) || kind == Kind::join ||
-      request.n_tensors < 0 || request.n_tensors > 1) {
+  if (!is_known(kind) || kind == Kind::join || request.n_tensors < 0 || request.n_tensors > 1) {
     return false;
   }
   const bool is_plain = request.done == nullptr && request.allocate == nullptr &&

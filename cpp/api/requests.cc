@@ -13,17 +13,8 @@
 namespace rdmacoll {
 namespace {
 
-// Checks the size of a struct that the caller has filled.
-Status check_size(std::string_view what, uint32_t size, std::size_t expected) {
-  if (size == expected) return {};
-  return {Code::failed, cat("a ", what, " has ", size, " bytes instead of ", expected,
-                            ": the parts of rdmacoll come from different builds. Install the "
-                            "package again.")};
-}
-
 // Fills the fields that do not depend on the session.
 Status translate(const rc_request& from, Request& to) {
-  RC_RETURN_IF_ERROR(check_size("request", from.size, sizeof(rc_request)));
   to.set = static_cast<uint32_t>(from.process_set);
   to.kind = static_cast<Kind>(from.kind);
   to.dtype = static_cast<Dtype>(from.dtype);
@@ -113,44 +104,39 @@ Status operation_from(Session& session, const rc_request& from, OperationRef& op
   return {};
 }
 
-Status pair_plan_from(const rc_pair_plan& from, probe::Plan& to) {
-  RC_RETURN_IF_ERROR(check_size("pair plan", from.size, sizeof(rc_pair_plan)));
-  to = {.sizes = {from.bytes, from.bytes + from.n_bytes},
-        .latency = (from.measures & RC_LATENCY) != 0,
-        .exchange = (from.measures & RC_EXCHANGE) != 0,
-        .bandwidth = (from.measures & RC_BANDWIDTH) != 0,
-        .repeats = from.repeats,
-        .burst = from_seconds(from.burst_s),
-        .progress_timeout = from_seconds(from.timeout_s),
-        .limit = from_seconds(from.limit_s)};
-  return {};
+probe::Plan pair_plan_from(const rc_pair_plan& from) {
+  return {.sizes = {from.bytes, from.bytes + from.n_bytes},
+          .latency = (from.measures & RC_LATENCY) != 0,
+          .exchange = (from.measures & RC_EXCHANGE) != 0,
+          .bandwidth = (from.measures & RC_BANDWIDTH) != 0,
+          .repeats = from.repeats,
+          .burst = from_seconds(from.burst_s),
+          .progress_timeout = from_seconds(from.timeout_s),
+          .limit = from_seconds(from.limit_s)};
 }
 
-Status scale_from(const rc_scale_query& from, ScaleQuery& to) {
-  RC_RETURN_IF_ERROR(check_size("scale", from.size, sizeof(rc_scale_query)));
+ScaleQuery scale_query_from(const rc_scale_query& from) {
   const auto link = [](const rc_link& it) {
     return Link{it.latency_us, it.overhead_us, it.gap_us, it.bytes_per_us};
   };
-  to = {.ranks = from.ranks,
-        .node_ranks = from.node_ranks,
-        .links = {.node = link(from.node),
-                  .network = link(from.network),
-                  .rack_nodes = from.rack_nodes,
-                  .uplink_bytes_per_us = from.uplink_bytes_per_us,
-                  .eager_bytes = usual_links(from.via_nic != 0).eager_bytes,
-                  .via_nic = from.via_nic != 0,
-                  .step_us = from.step_us,
-                  .copy_bytes_per_us = from.copy_bytes_per_us,
-                  .reduce_bytes_per_us = from.reduce_bytes_per_us},
-        .algorithm = from.algorithm == nullptr ? "" : from.algorithm,
-        .bytes = {from.bytes, from.bytes + from.operations},
-        .ready_us = {from.ready_us, from.ready_us + from.operations},
-        .transfers_max = from.transfers_max};
-  return {};
+  return {.ranks = from.ranks,
+          .node_ranks = from.node_ranks,
+          .links = {.node = link(from.node),
+                    .network = link(from.network),
+                    .rack_nodes = from.rack_nodes,
+                    .uplink_bytes_per_us = from.uplink_bytes_per_us,
+                    .eager_bytes = usual_links(from.via_nic != 0).eager_bytes,
+                    .via_nic = from.via_nic != 0,
+                    .step_us = from.step_us,
+                    .copy_bytes_per_us = from.copy_bytes_per_us,
+                    .reduce_bytes_per_us = from.reduce_bytes_per_us},
+          .algorithm = from.algorithm == nullptr ? "" : from.algorithm,
+          .bytes = {from.bytes, from.bytes + from.operations},
+          .ready_us = {from.ready_us, from.ready_us + from.operations},
+          .transfers_max = from.transfers_max};
 }
 
 Status plan_query_from(const rc_plan_query& from, PlanQuery& to) {
-  RC_RETURN_IF_ERROR(check_size("plan query", from.size, sizeof(rc_plan_query)));
   to = {.kind = static_cast<Kind>(from.kind),
         .ranks = from.ranks,
         .nodes = from.nodes,

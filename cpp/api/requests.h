@@ -14,9 +14,8 @@ namespace rdmacoll {
 Status request_from(Session& session, const rc_request& from, Request& to);
 // Makes an operation of `session` from the request. Fails if the session is not usable.
 Status operation_from(Session& session, const rc_request& from, OperationRef& operation);
-Status pair_plan_from(const rc_pair_plan& from, probe::Plan& to);
-
+probe::Plan pair_plan_from(const rc_pair_plan& from);
 Status plan_query_from(const rc_plan_query& from, PlanQuery& to);
-Status scale_from(const rc_scale_query& from, ScaleQuery& to);
+ScaleQuery scale_query_from(const rc_scale_query& from);
 
 }  // namespace rdmacoll

@@ -82,10 +82,8 @@ int tools_sim_faults(uint64_t begin, uint64_t end, int32_t verbose, char** json)
 }
 
 int tools_sim_scale(const rc_scale_query* given, char** json, char** error) {
-  ScaleQuery query;
   std::string text;
-  Status status = scale_from(*given, query);
-  if (status.ok()) status = sim_scale_json(query, text);
+  const Status status = sim_scale_json(scale_query_from(*given), text);
   if (status.ok()) *json = copy_text(text);
   return report(status, error);
 }
@@ -114,10 +112,8 @@ int tools_pair_node(rc_pair* pair, const char* const cards[2], int32_t* leader, 
 
 int tools_pair_run(rc_pair* pair, const int32_t leaders[2], const rc_pair_plan* plan, char** json,
                    char** error) {
-  probe::Plan probed;
   std::string text;
-  Status status = pair_plan_from(*plan, probed);
-  if (status.ok()) status = pair->session->run({leaders[0], leaders[1]}, probed, text);
+  const Status status = pair->session->run({leaders[0], leaders[1]}, pair_plan_from(*plan), text);
   if (status.ok()) *json = copy_text(text);
   return report(status, error);
 }
@@ -153,7 +149,6 @@ int tools_machine_profile(const char* arguments, int32_t measure, char** json, c
 }  // namespace
 
 const rc_tools_api kToolsApi{
-    .size = sizeof(rc_tools_api),
     .settings = tools_settings,
     .check_descriptors = tools_check_descriptors,
     .devices = tools_devices,

@@ -18,7 +18,6 @@ struct Request {
   Held held;
 
   explicit Request(int kind) {
-    request.size = sizeof(request);
     request.kind = kind;
     request.prescale = request.postscale = 1.0;
   }

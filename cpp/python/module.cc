@@ -21,10 +21,7 @@ PyObject* connect(PyObject*, PyObject* address) {
     if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_ValueError, "no table.");
     return nullptr;
   }
-  const bool fits = api->abi_version == RC_ABI_VERSION && api->size >= sizeof(rc_api) &&
-                    api->header_hash == RC_HEADER_HASH &&
-                    api->operation->size >= sizeof(rc_operation_api) &&
-                    api->prepared->size >= sizeof(rc_prepared_api);
+  const bool fits = api->abi_version == RC_ABI_VERSION && api->header_hash == RC_HEADER_HASH;
   if (!fits) return borrowed_to_new(Py_False);
   library = api;
   library->operation->set_lock_hooks(save_thread, restore_thread);

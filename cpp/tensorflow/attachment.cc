@@ -8,18 +8,11 @@ Attachment& Attachment::instance() {
   return *attachment;
 }
 
-namespace {
-
-bool is_complete(const rc_api& api) {
-  return api.abi_version == RC_ABI_VERSION && api.size >= sizeof(rc_api) &&
-         api.header_hash == RC_HEADER_HASH && api.engine->size >= sizeof(rc_engine_api) &&
-         api.operation->size >= sizeof(rc_operation_api) && api.ps->size >= sizeof(rc_ps_api);
-}
-
-}  // namespace
-
 bool Attachment::attach(const rc_api* api, rc_engine* engine) {
-  if (api != nullptr && !is_complete(*api)) return false;
+  if (api != nullptr &&
+      (api->abi_version != RC_ABI_VERSION || api->header_hash != RC_HEADER_HASH)) {
+    return false;
+  }
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   api_ = engine == nullptr ? nullptr : api;
   engine_ = engine;
@@ -47,5 +40,3 @@ int rc_tf_attach(const rc_api* api, rc_engine* engine) {
 void rc_tf_attach_servers(rc_ps* ps) {
   rdmacoll::tensorflow::Attachment::instance().attach_servers(ps);
 }
-
-uint32_t rc_tf_abi_version(void) { return RC_ABI_VERSION; }

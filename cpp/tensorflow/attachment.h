@@ -45,7 +45,6 @@ extern "C" {
 // Returns 0, or 1 if the table has another ABI.
 __attribute__((visibility("default"))) int rc_tf_attach(const rc_api* api, rc_engine* engine);
 __attribute__((visibility("default"))) void rc_tf_attach_servers(rc_ps* ps);
-__attribute__((visibility("default"))) uint32_t rc_tf_abi_version(void);
 // Returns NULL if all ops are registered, else an error message.
 __attribute__((visibility("default"))) const char* rc_tf_problem(void);
 }

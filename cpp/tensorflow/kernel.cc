@@ -239,7 +239,6 @@ std::string Kernel::name_operation(TF_OpKernelContext* context, rc_request& requ
 // Returns "" or the error as JSON.
 std::string Kernel::submit(Pending& pending) {
   rc_request request{};
-  request.size = sizeof(request);
   request.kind = kind_;
   request.dtype = dtype_;
   request.op = reduce_op_;
@@ -287,7 +286,6 @@ std::string Kernel::submit(Pending& pending) {
 // Tells the other ranks that this rank takes no part, so that later operations still match.
 void Kernel::refuse(const Pending& pending, const std::string& reason) {
   rc_request request{};
-  request.size = sizeof(request);
   request.kind = kind_;
   request.process_set = process_set_;
   if (!name_operation(pending.context, request).empty()) return;

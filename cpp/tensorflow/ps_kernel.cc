@@ -129,8 +129,7 @@ bool PsKernel::make_value(TF_OpKernelContext* context, int dims_index, rc_ps_ten
 
 // Returns "" or the error as JSON.
 std::string PsKernel::submit(const Arguments& arguments, Pending& pending) const {
-  const rc_ps_request request{.size = sizeof(rc_ps_request),
-                              .transfer = transfer_,
+  const rc_ps_request request{.transfer = transfer_,
                               .dtype = dtype_of(type_),
                               .n_tensors = static_cast<int32_t>(arguments.tensors.size()),
                               .tensors = arguments.tensors.data(),

@@ -40,12 +40,9 @@ class Library:
         api = table.contents if table else None
         if api is None or api.abi_version != mirror.ABI_VERSION or api.header_hash != mirror.HEADER_HASH:
             raise ConfigError(f"{path} and the Python package come from different builds. {BUILD_AGAIN}")
-        _check_size(path, api)
         engine, operation, prepared, ps, tools = (
             pointer.contents for pointer in (api.engine, api.operation, api.prepared, api.ps, api.tools)
         )
-        for purpose in (engine, operation, prepared, ps, tools):
-            _check_size(path, purpose)
         self.path = path
         self.table_address = ctypes.cast(table, _VOID).value or 0
         self.version: str = api.version.decode()
@@ -396,7 +393,6 @@ class Library:
     ) -> dict[str, Any]:
         """Connects and measures. Keys in rdmacoll_c.h. Blocks for at most twice `limit_s`."""
         plan = mirror.PairPlan(
-            ctypes.sizeof(mirror.PairPlan),
             measures,
             (ctypes.c_uint64 * len(sizes))(*sizes),
             len(sizes),
@@ -442,7 +438,6 @@ class Library:
         """
         pointers = (ctypes.c_void_p * len(slots))(*slots)
         update = mirror.Update(
-            ctypes.sizeof(mirror.Update),
             dtype,
             rule.encode(),
             step,
@@ -623,16 +618,6 @@ class Library:
 def error_of(text: str) -> RdmacollError:
     """The typed error in the engine's JSON."""
     return error_from_json(text) if text else RdmacollError("the engine gave no reason.")
-
-
-def _check_size(path: Path, table: Any) -> None:
-    """Raises ConfigError if a table of the library ends before its mirror."""
-    expected = ctypes.sizeof(type(table))
-    if table.size < expected:
-        raise ConfigError(
-            f"{path} is older than the Python package ({table.size} bytes of functions instead of "
-            f"{expected}). {BUILD_AGAIN}"
-        )
 
 
 def _rate(rate: float | None) -> Any:

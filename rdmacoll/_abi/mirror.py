@@ -11,7 +11,7 @@ _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
 ABI_VERSION = 1
-HEADER_HASH = 0x57875706043128E2
+HEADER_HASH = 0xC1FCC079DE149AE2
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -51,9 +51,9 @@ KINDS = {
 }
 
 # rc_request:
-#   size kind dtype op root prescale postscale name iteration n_tensors tensors allocate done
-#   context manifest splits n_splits process_set shared_result group stream gpu_result
-REQUEST = struct.Struct("@IiiiiddPqiPPPPPPiiPPQP")
+#   kind dtype op root prescale postscale name iteration n_tensors tensors allocate done context
+#   manifest splits n_splits process_set shared_result group stream gpu_result
+REQUEST = struct.Struct("@iiiiddPqiPPPPPPiiPPQP")
 
 # rc_tensor: input output ndim dims label
 TENSOR = struct.Struct("@PPi8qP")
@@ -63,7 +63,6 @@ class PairPlan(ctypes.Structure):
     """rc_pair_plan."""
 
     _fields_ = [
-        ("size", ctypes.c_uint32),
         ("measures", ctypes.c_int32),
         ("bytes", ctypes.POINTER(ctypes.c_uint64)),
         ("n_bytes", ctypes.c_int32),
@@ -78,7 +77,6 @@ class Update(ctypes.Structure):
     """rc_update."""
 
     _fields_ = [
-        ("size", ctypes.c_uint32),
         ("dtype", ctypes.c_int32),
         ("rule", ctypes.c_char_p),
         ("step", ctypes.c_int64),
@@ -109,7 +107,6 @@ class PlanQuery(ctypes.Structure):
     """rc_plan_query."""
 
     _fields_ = [
-        ("size", ctypes.c_uint32),
         ("kind", ctypes.c_int32),
         ("ranks", ctypes.c_int32),
         ("nodes", ctypes.c_int32),
@@ -139,7 +136,6 @@ class ScaleQuery(ctypes.Structure):
     """rc_scale_query."""
 
     _fields_ = [
-        ("size", ctypes.c_uint32),
         ("ranks", ctypes.c_int32),
         ("node_ranks", ctypes.c_int32),
         ("rack_nodes", ctypes.c_int32),
@@ -162,7 +158,6 @@ class EngineApi(ctypes.Structure):
     """rc_engine_api."""
 
     _fields_ = [
-        ("size", ctypes.c_uint32),
         (
             "open",
             ctypes.CFUNCTYPE(
@@ -282,7 +277,6 @@ class OperationApi(ctypes.Structure):
     """rc_operation_api."""
 
     _fields_ = [
-        ("size", ctypes.c_uint32),
         ("submit", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS)),
         ("submit_and_drive", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, _ADDRESS)),
         (
@@ -345,7 +339,6 @@ class PreparedApi(ctypes.Structure):
     """rc_prepared_api."""
 
     _fields_ = [
-        ("size", ctypes.c_uint32),
         ("prepare", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, ctypes.c_int64, _ADDRESS, _ADDRESS)),
         ("run", ctypes.CFUNCTYPE(ctypes.c_int)),
         ("run_locked", ctypes.PYFUNCTYPE(ctypes.c_int)),
@@ -370,7 +363,6 @@ class PsApi(ctypes.Structure):
     """rc_ps_api."""
 
     _fields_ = [
-        ("size", ctypes.c_uint32),
         ("rule_slots", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
         ("update", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Update), _ADDRESSES)),
         (
@@ -522,7 +514,6 @@ class ToolsApi(ctypes.Structure):
     """rc_tools_api."""
 
     _fields_ = [
-        ("size", ctypes.c_uint32),
         ("settings", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
         ("check_descriptors", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, _ADDRESSES)),
         ("devices", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
@@ -616,7 +607,6 @@ class Api(ctypes.Structure):
 
     _fields_ = [
         ("abi_version", ctypes.c_uint32),
-        ("size", ctypes.c_uint32),
         ("header_hash", ctypes.c_uint64),
         ("version", ctypes.c_char_p),
         ("text_free", ctypes.CFUNCTYPE(None, _ADDRESS)),

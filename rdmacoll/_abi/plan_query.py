@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 from rdmacoll._abi import library as abi, mirror
@@ -43,7 +42,6 @@ def explain(
     'between nodes: the lowest cost by latency and rate of the links'
     """
     query = mirror.PlanQuery(
-        ctypes.sizeof(mirror.PlanQuery),
         mirror.KINDS[operation],
         ranks,
         nodes,

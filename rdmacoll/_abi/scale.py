@@ -91,7 +91,6 @@ def simulate(
     sizes = (ctypes.c_uint64 * count)(*(size for size, _ in operations))
     ready = (ctypes.c_double * count)(*(time for _, time in operations))
     query = mirror.ScaleQuery(
-        ctypes.sizeof(mirror.ScaleQuery),
         ranks,
         per_node,
         model.rack_nodes,

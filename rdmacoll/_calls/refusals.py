@@ -68,26 +68,7 @@ def _refuse(engine: Engine, address: int, kind: int, name: str | None, process_s
     name_buffer = None if name is None else ctypes.create_string_buffer(arguments.name(name).encode())
     name_address = 0 if name_buffer is None else ctypes.addressof(name_buffer)
     request = bytearray(mirror.REQUEST.size)
-    fields = (
-        mirror.REQUEST.size,
-        kind,
-        0,
-        0,
-        0,
-        1.0,
-        1.0,
-        name_address,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        process_set,
-    )
-    mirror.REQUEST.pack_into(request, 0, *fields, 0, 0, 0, 0)
+    fields = (kind, 0, 0, 0, 1.0, 1.0, name_address, *[0] * 9, process_set, *[0] * 4)
+    mirror.REQUEST.pack_into(request, 0, *fields)
     struct_buffer = (ctypes.c_char * len(request)).from_buffer(request)
     engine.library.refuse(address, ctypes.addressof(struct_buffer), reason.encode("utf-8", "replace"))

@@ -151,7 +151,6 @@ class Call:
         mirror.REQUEST.pack_into(
             scratch.request,
             0,
-            mirror.REQUEST.size,
             self.kind,
             self.dtype,
             self.op,

@@ -31,12 +31,10 @@ def table_of(version: int) -> Any:
 @pytest.mark.parametrize("purpose", PURPOSES)
 def test_every_entry_of_a_table_has_a_function(purpose: str) -> None:
     table = getattr(table_of(mirror.ABI_VERSION).contents, purpose).contents
-    assert table.size == ctypes.sizeof(type(table))
     empty = [
         name
         for name, _ in type(table)._fields_
         if not ctypes.c_void_p.from_buffer_copy(bytes(table), getattr(type(table), name).offset).value
-        and name != "size"
     ]
     assert not empty
 
@@ -70,7 +68,7 @@ def test_a_library_older_than_the_hash_is_refused(monkeypatch: pytest.MonkeyPatc
             ("version", ctypes.c_char_p),
         )
 
-    table = Old(mirror.ABI_VERSION, ctypes.sizeof(mirror.Api), b"0.1.0")
+    table = Old(mirror.ABI_VERSION, 64, b"0.1.0")
 
     def get_api(version: int) -> Any:
         return ctypes.cast(ctypes.pointer(table), ctypes.POINTER(mirror.Api))
@@ -119,18 +117,6 @@ def test_transports_are_listed_with_their_properties() -> None:
 )
 def test_settings_turn_transports_off(arguments: str, off: list[str]) -> None:
     assert [row["name"] for row in load().transports(arguments) if row["is_off"]] == off
-
-
-@pytest.mark.parametrize("purpose", PURPOSES)
-def test_a_table_that_ends_before_its_mirror_is_refused(
-    purpose: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind = type(getattr(table_of(mirror.ABI_VERSION).contents, purpose).contents)
-    longer = type("Longer", (kind,), {"_fields_": [("new", ctypes.c_void_p)]})
-    fields = [(name, ctypes.POINTER(longer) if name == purpose else one) for name, one in mirror.Api._fields_]
-    monkeypatch.setattr(mirror, "Api", type("Api", (ctypes.Structure,), {"_fields_": fields}))
-    with pytest.raises(ConfigError, match="is older than the Python package"):
-        Library(load().path)
 
 
 @pytest.mark.parametrize("purpose", PURPOSES)

@@ -69,7 +69,7 @@ def test_a_request_has_the_stream_and_the_addresses(cupy):
     call = Call(mirror.BROADCAST, [pair[0] for pair in pairs], [pair[1] for pair in pairs], dtype=6)
     scratch = call.fill()
     request = mirror.REQUEST.unpack(scratch.request)
-    assert (request[1], request[STREAM]) == (mirror.BROADCAST, 0x456)
+    assert (request[0], request[STREAM]) == (mirror.BROADCAST, 0x456)
     for number, (read, target) in enumerate(pairs):
         tensor = mirror.TENSOR.unpack_from(scratch.tensors, number * mirror.TENSOR.size)
         assert tensor[:5] == (read.address, target.address, 2, 2, 3)

@@ -28,7 +28,6 @@ struct Call {
     tensor.ndim = 2;
     tensor.dims[0] = 2;
     tensor.dims[1] = 4;
-    request.size = sizeof(request);
     request.kind = RC_BROADCAST;
     request.dtype = static_cast<int32_t>(Dtype::float32);
     request.root = 3;
@@ -123,7 +122,6 @@ TEST(RepeatedCalls, keep_small_results_that_no_caller_holds) {
 
 TEST(RepeatedCalls, are_those_without_callbacks_of_their_own) {
   const std::vector<std::pair<std::string, std::function<void(rc_request&)>>> refused{
-      {"another size", [](rc_request& request) { request.size -= 8; }},
       {"an unknown kind", [](rc_request& request) { request.kind = 99; }},
       {"a join", [](rc_request& request) { request.kind = RC_JOIN; }},
       {"two tensors", [](rc_request& request) { request.n_tensors = 2; }},
