@@ -54,11 +54,9 @@ class Handshake {
                           std::vector<const Credentials*> others = {});
 
   // Advances as far as the (non-blocking, stream) socket allows. If ok() and not done(), wait until
-  // the socket is readable, or writable if wants_write(), or until deadline(). After an error,
-  // close the socket.
+  // the socket is readable or writable, or until deadline(). After an error, close the socket.
   Status advance(int socket, Nanoseconds now);
   bool done() const { return state_ == State::done; }
-  bool wants_write() const { return !output_.empty() || path_.wants_write(); }
   Nanoseconds deadline() const { return std::min(deadline_, path_.deadline()); }
 
   // The peer's rank. It is proven when done(); before that it is only claimed, or -1.

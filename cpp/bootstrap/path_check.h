@@ -28,7 +28,6 @@ class PathCheck {
   // Advances as far as the (non-blocking) socket allows. An error ends the connection.
   Status advance(int socket, Nanoseconds now);
   bool done() const { return is_answered_ && !output_left() && is_answer_sent_; }
-  bool wants_write() const { return output_left() > 0; }
   Nanoseconds deadline() const { return done() ? kNever : deadline_; }
   // The segment does not reach the other host, although smaller ones do.
   bool has_found_fault() const { return has_found_fault_; }

@@ -1,7 +1,7 @@
 #include "collectives/choose.h"
 #include "collectives/corrections.h"
-#include "collectives/halves.h"
 #include "collectives/in_node.h"
+#include "collectives/shared_stages.h"
 
 namespace rdmacoll {
 

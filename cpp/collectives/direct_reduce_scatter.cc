@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "collectives/halves.h"
 #include "collectives/in_node.h"
+#include "collectives/shared_stages.h"
 #include "collectives/traffic.h"
 
 namespace rdmacoll {

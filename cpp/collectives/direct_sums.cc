@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "collectives/halves.h"
+#include "collectives/shared_stages.h"
 
 namespace rdmacoll {
 

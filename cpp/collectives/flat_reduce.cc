@@ -2,8 +2,8 @@
 
 #include "collectives/algorithms.h"
 #include "collectives/corrections.h"
-#include "collectives/halves.h"
 #include "collectives/in_node.h"
+#include "collectives/shared_stages.h"
 
 namespace rdmacoll {
 

@@ -6,8 +6,8 @@
 #include "collectives/builder.h"
 #include "collectives/choose.h"
 #include "collectives/doubling.h"
-#include "collectives/halves.h"
 #include "collectives/node_members.h"
+#include "collectives/shared_stages.h"
 #include "collectives/traffic.h"
 
 namespace rdmacoll {

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "collectives/choose.h"
-#include "collectives/halves.h"
+#include "collectives/shared_stages.h"
 
 namespace rdmacoll {
 namespace {

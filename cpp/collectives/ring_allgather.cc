@@ -1,6 +1,6 @@
 #include "collectives/choose.h"
-#include "collectives/halves.h"
 #include "collectives/in_node.h"
+#include "collectives/shared_stages.h"
 #include "collectives/traffic.h"
 
 namespace rdmacoll {

@@ -1,5 +1,5 @@
 #include "collectives/choose.h"
-#include "collectives/halves.h"
+#include "collectives/shared_stages.h"
 #include "collectives/traffic.h"
 
 namespace rdmacoll {

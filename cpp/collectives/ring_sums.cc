@@ -1,5 +1,5 @@
-#include "collectives/halves.h"
 #include "collectives/ring_order.h"
+#include "collectives/shared_stages.h"
 
 namespace rdmacoll {
 

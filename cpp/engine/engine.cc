@@ -75,20 +75,14 @@ bool Engine::advance() {
   return flush_outbox() || moved;
 }
 
-Status Engine::check(const Request& request) const {
-  Submissions::Place place;
-  RC_RETURN_IF_ERROR(submissions_.find(request, place));
-  return rdmacoll::check(request, place.rank, place.ranks);
-}
-
 Status Engine::submit(const OperationRef& operation) {
   const bool is_checked = operation->is_prepared || !operation->request.refusal.empty();
-  if (!is_checked) RC_RETURN_IF_ERROR(check(operation->request));
+  if (!is_checked) RC_RETURN_IF_ERROR(submissions_.check(operation->request));
   return submissions_.add(operation);
 }
 
 Status Engine::take(const OperationRef& operation) {
-  if (!operation->is_prepared) RC_RETURN_IF_ERROR(check(operation->request));
+  if (!operation->is_prepared) RC_RETURN_IF_ERROR(submissions_.check(operation->request));
   return submissions_.add_and_drain(operation, submitted_);
 }
 

@@ -75,7 +75,7 @@ class Engine final : public Sink, private SetHost {
   // From any thread. An accepted operation is completed exactly once.
   Status submit(const OperationRef& operation);
   // Validates a request.
-  Status check(const Request& request) const;
+  Status check(const Request& request) const { return submissions_.check(request); }
   // The rank of a process in a set, or none if the set does not contain it.
   SetRank rank_in(uint32_t set, JobRank rank) const { return submissions_.rank_in(set, rank); }
   bool has_submissions() const { return submissions_.waiting(); }

@@ -51,12 +51,17 @@ Status Submissions::find_set(const Request& request, SetState*& state) const {
                              " there: ask included() before calling.")};
 }
 
-Status Submissions::find(const Request& request, Place& place) const {
-  const std::lock_guard lock(mutex_);
-  SetState* state = nullptr;
-  RC_RETURN_IF_ERROR(find_set(request, state));
-  place = {state->rank, state->members.size()};
-  return {};
+Status Submissions::check(const Request& request) const {
+  SetRank rank;
+  int ranks = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    SetState* state = nullptr;
+    RC_RETURN_IF_ERROR(find_set(request, state));
+    rank = state->rank;
+    ranks = state->members.size();
+  }
+  return rdmacoll::check(request, rank, ranks);
 }
 
 SetRank Submissions::rank_in(uint32_t set, JobRank rank) const {

@@ -26,13 +26,8 @@ class Submissions {
   void open(uint32_t set, SetRank rank, SetMembers members);
   void close(uint32_t set);  // removes the set
 
-  // This rank in a set, and the size of the set. find() returns an error if the set does
-  // not exist, or does not contain this rank.
-  struct Place {
-    SetRank rank;
-    int ranks = 0;
-  };
-  Status find(const Request& request, Place& place) const;
+  // Validates a request. Its set must exist, and contain this rank.
+  Status check(const Request& request) const;
   // The rank of a process in a set, or none if the set does not contain it.
   SetRank rank_in(uint32_t set, JobRank rank) const;
 

@@ -237,7 +237,6 @@ class Executor final : public ComputeSink {
   std::byte* take_place(Run& run, uint64_t bytes, bool in_turn);
   void give_place_back(Run& run);
   Status place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes);
-  bool allocate_work(Run& run, uint64_t bytes);
   static void move_work(Run& run, std::byte* work);
   void make_ready(const Program& program, uint64_t cookie) {
     (program.turns[cookie & 0xffff].computes ? computes_ : transfers_).push(cookie);

@@ -184,9 +184,12 @@ Status Executor::place_work(Run& run, const Program& program, uint32_t segments,
     }
   }
   if (bytes > run.work_bytes) {
-    if (run.allocation != nullptr) pool_.free(std::exchange(run.allocation, nullptr));
+    if (run.allocation != nullptr) pool_.free(run.allocation);
     run.work_bytes = 0;
-    if (!allocate_work(run, bytes)) return pool_exhausted(pool_, bytes);
+    run.allocation = pool_.allocate(bytes + kAwayFromArrays);
+    if (run.allocation == nullptr) return pool_exhausted(pool_, bytes);
+    run.work_bytes = bytes;
+    ++allocations_;
   }
   // Without an allocation the program needs no work memory.
   if (run.allocation != nullptr) move_work(run, run.allocation + kAwayFromArrays);
@@ -197,17 +200,6 @@ void Executor::move_work(Run& run, std::byte* work) {
   if (work == run.work) return;
   run.work = work;
   for (StepMemory& memory : run.memory) memory.is_located = false;
-}
-
-// Replaces the allocation of the run.
-bool Executor::allocate_work(Run& run, uint64_t bytes) {
-  std::byte* allocation = pool_.allocate(bytes + kAwayFromArrays);
-  if (allocation == nullptr) return false;
-  if (run.allocation != nullptr) pool_.free(run.allocation);
-  run.allocation = allocation;
-  run.work_bytes = bytes;
-  ++allocations_;
-  return true;
 }
 
 uint64_t Executor::work_bytes(const Slot& slot, const Program& program) {

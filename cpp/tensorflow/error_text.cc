@@ -112,6 +112,15 @@ std::string details_of(std::string_view json) {
   return "{" + details + "}";
 }
 
+// A string member of the outermost object, unescaped, or "" if there is none.
+std::string json_member(std::string_view json, std::string_view name) {
+  for (const Member& member : members_of(json)) {
+    std::size_t at = 0;
+    if (member.name == name && member.value.starts_with('"')) return read_string(member.value, at);
+  }
+  return "";
+}
+
 TF_Code code_of(std::string_view kind) {
   // The codes are Horovod's, which programs catch. TensorFlow's sessions take TF_ABORTED for a
   // preemption, after which they would start again.
@@ -123,14 +132,6 @@ TF_Code code_of(std::string_view kind) {
 }
 
 }  // namespace
-
-std::string json_member(std::string_view json, std::string_view name) {
-  for (const Member& member : members_of(json)) {
-    std::size_t at = 0;
-    if (member.name == name && member.value.starts_with('"')) return read_string(member.value, at);
-  }
-  return "";
-}
 
 void set_error(TF_Status* status, std::string_view json) {
   const std::string kind = json_member(json, "kind");

@@ -18,7 +18,4 @@ void fail(TF_OpKernelContext* context, std::string_view error_json);
 // Returns {"kind": kind, "message": message}, for errors that are found in this library.
 std::string error_json(std::string_view kind, std::string_view message);
 
-// Returns a string member of the outermost object, unescaped, or "" if there is none.
-std::string json_member(std::string_view json, std::string_view name);
-
 }  // namespace rdmacoll::tensorflow

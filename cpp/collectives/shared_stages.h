@@ -1,4 +1,4 @@
-// Stages that several algorithms share.
+// Stages that several algorithms share: ring_sums.cc, ring_copies.cc, direct_sums.cc.
 #pragma once
 
 #include "collectives/algorithms.h"
@@ -6,8 +6,6 @@
 #include "collectives/traffic.h"
 
 namespace rdmacoll {
-
-// Places for the data of all ranks at once, as collected_sum() of the whole segment needs them.
 
 // Reduce-scatter around the ring: p-1 rounds, after which the output has the whole sum of this
 // rank's part. `partial` is the place for partial sums of other parts: the output, or scratch if
