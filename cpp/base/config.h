@@ -28,10 +28,9 @@ struct Config {
   bool allows(std::string_view transport) const { return transports.empty() || names(transport); }
   std::vector<AlgorithmRange> allreduce_algorithms;  // empty = auto
   bool canonical = false;                            // RDMACOLL_ORDER
-  uint64_t bucket_bytes = 26'214'400;
-  bool check_names = true;  // compare the order of variables by name
-  std::string interface;    // "" = automatic
-  uint16_t port = 0;        // 0: chosen by the system
+  bool check_names = true;                           // compare the order of variables by name
+  std::string interface;                             // "" = automatic
+  uint16_t port = 0;                                 // 0: chosen by the system
   double start_timeout_s = 60;
   double peer_timeout_s = 5;
   double stall_warning_s = 10;

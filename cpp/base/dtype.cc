@@ -26,11 +26,4 @@ std::optional<Dtype> dtype_from(std::string_view name) {
   return std::nullopt;
 }
 
-std::optional<ReduceOp> reduce_op_from(std::string_view name) {
-  for (std::size_t i = 0; i < kReduceOpNames.size(); ++i) {
-    if (kReduceOpNames[i] == name) return static_cast<ReduceOp>(i);
-  }
-  return std::nullopt;
-}
-
 }  // namespace rdmacoll

@@ -88,6 +88,5 @@ inline bool has_wide_sums(Dtype dtype, ReduceOp op) {
 }
 std::string_view name_of(ReduceOp op);
 std::optional<Dtype> dtype_from(std::string_view name);
-std::optional<ReduceOp> reduce_op_from(std::string_view name);
 
 }  // namespace rdmacoll

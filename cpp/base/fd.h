@@ -38,6 +38,6 @@ bool write_all(const Fd& file, const void* data, std::size_t bytes);
 
 // Closes every live Fd. Called by the child side of pthread_atfork; async-signal-safe.
 void close_all_descriptors_in_child();
-int open_descriptors();  // the number of Fd objects that hold one; for tests and the state dump
+int open_descriptors();  // the number of Fd objects that hold one; for tests
 
 }  // namespace rdmacoll

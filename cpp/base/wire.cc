@@ -33,12 +33,4 @@ std::string Reader::get_text(std::size_t bytes_max) {
   return text;
 }
 
-std::vector<std::byte> Reader::get_bytes(std::size_t bytes_max) {
-  const auto bytes = get<uint32_t>();
-  if (bytes > bytes_max || bytes > rest_.size()) return fail(), std::vector<std::byte>();
-  std::vector<std::byte> value(rest_.begin(), rest_.begin() + bytes);
-  rest_ = rest_.subspan(bytes);
-  return value;
-}
-
 }  // namespace rdmacoll

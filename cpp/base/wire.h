@@ -65,7 +65,6 @@ class Reader {
     return true;
   }
   std::string get_text(std::size_t bytes_max);
-  std::vector<std::byte> get_bytes(std::size_t bytes_max);
   template <typename T>
   std::vector<T> get_list(std::size_t count_max) {
     const auto count = get<uint32_t>();

@@ -16,8 +16,6 @@ struct Scaling {
   double divisor = 1.0;
   double factor = 1.0;
   double prescale = 1.0;  // for 16-bit sources, before they are added: mixed kernels only
-
-  bool is_identity() const { return divisor == 1.0 && factor == 1.0; }
 };
 
 // to[i] = scaled tree over sources[0..n)[i], n >= 1. The tree splits at the largest power of two

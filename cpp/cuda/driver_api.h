@@ -75,8 +75,6 @@ inline constexpr std::uintptr_t kPerThreadStream = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kEventInterprocess = 4;
-inline constexpr unsigned kHostAllocPortable = 1;
-inline constexpr unsigned kHostAllocMapped = 2;
 inline constexpr unsigned kHostRegisterPortable = 1;
 inline constexpr unsigned kHostRegisterMapped = 2;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
@@ -97,7 +95,6 @@ enum class DeviceAttribute : int {
   pci_bus = 33,
   pci_device = 34,
   l2_bytes = 38,
-  copy_engines = 40,
   unified_addressing = 41,
   pci_domain = 50,
   capability_major = 75,

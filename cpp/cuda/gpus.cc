@@ -70,7 +70,6 @@ Status read_facts(const Driver& driver, int ordinal, GpuFacts& facts) {
   facts.capability =
       read(DeviceAttribute::capability_major) * 10 + read(DeviceAttribute::capability_minor);
   facts.multiprocessors = read(DeviceAttribute::multiprocessors);
-  facts.copy_engines = read(DeviceAttribute::copy_engines);
   facts.compute_mode = read(DeviceAttribute::compute_mode);
   facts.has_gpudirect = read(DeviceAttribute::gpudirect_rdma) != 0;
   facts.has_dma_buf = read(DeviceAttribute::dma_buf) != 0;

@@ -22,7 +22,6 @@ struct GpuFacts {
   std::size_t bytes = 0;
   int capability = 0;  // 37: 3.7
   int multiprocessors = 0;
-  int copy_engines = 0;
   int compute_mode = kComputeModeDefault;
   bool has_gpudirect = false;
   bool has_dma_buf = false;

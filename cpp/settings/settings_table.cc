@@ -76,7 +76,7 @@ constexpr Setting kSettings[] = {
      }},
     {"RDMACOLL_BUCKET_BYTES", "HOROVOD_FUSION_THRESHOLD", "26214400", Unit::bytes, Scope::world,
      "1 B to 64 GiB", "The gradient list is cut into buckets of about this size.", 1, 64 * kGi,
-     [](Config& config, const ParsedValue& value) { config.bucket_bytes = value.integer; }},
+     nullptr},
     {"RDMACOLL_CHECK_NAMES", "", "true", Unit::flag, Scope::world, "true or false",
      "Ranks compare the names of a model's variables. Ranks that list them in different orders get "
      "an error. false: for models whose names differ between ranks for good reason.",

@@ -59,7 +59,6 @@ GpuFacts half_of_k80(int place) {
   gpu.peers = {1 - place};
   set(gpu, DeviceAttribute::multiprocessors, 13);
   set(gpu, DeviceAttribute::l2_bytes, 1536 << 10);
-  set(gpu, DeviceAttribute::copy_engines, 2);
   set(gpu, DeviceAttribute::multi_gpu_board, 1);
   set(gpu, DeviceAttribute::multi_gpu_board_group, 5);
   set_capability(gpu, 3, 7);
@@ -73,7 +72,6 @@ GpuFacts h100(int place) {
   gpu.bar1_bytes = 131072 * kMi;
   set(gpu, DeviceAttribute::multiprocessors, 132);
   set(gpu, DeviceAttribute::l2_bytes, 50 << 20);
-  set(gpu, DeviceAttribute::copy_engines, 3);
   set(gpu, DeviceAttribute::memory_pools, 1);
   set(gpu, DeviceAttribute::virtual_memory, 1);
   set(gpu, DeviceAttribute::gpudirect_writes_ordering, 100);

@@ -42,7 +42,7 @@ Message read(Reader& reader) {
   message.scale = reader.get<double>();
   message.colour = reader.get<Colour>();
   message.name = reader.get_text(kNameMax);
-  message.token = reader.get_bytes(kTokenMax);
+  message.token = reader.get_list<std::byte>(kTokenMax);
   message.dims = reader.get_list<int64_t>(kDimsMax);
   message.ports = reader.get_list<uint16_t>(kPortsMax);
   return message;
@@ -111,7 +111,7 @@ TEST(Wire, refuses_lengths_above_the_limit_or_the_message) {
   EXPECT_FALSE(text.ok());
   const Writer over_end = length_of(9, 8);
   Reader bytes(over_end.bytes());
-  EXPECT_TRUE(bytes.get_bytes(100).empty());
+  EXPECT_TRUE(bytes.get_list<std::byte>(100).empty());
   EXPECT_FALSE(bytes.ok());
   // 2^29 elements of 8 bytes are 2^32 bytes: the product must not wrap.
   const Writer absurd = length_of(1U << 29, 16);
@@ -141,7 +141,7 @@ TEST(Wire, empty_texts_and_lists_are_fine) {
   writer.put_text("").put_bytes({}).put_list(std::vector<uint64_t>{});
   Reader reader(writer.bytes());
   EXPECT_EQ(reader.get_text(0), "");
-  EXPECT_TRUE(reader.get_bytes(0).empty());
+  EXPECT_TRUE(reader.get_list<std::byte>(0).empty());
   EXPECT_TRUE(reader.get_list<uint64_t>(0).empty());
   EXPECT_TRUE(reader.done());
 }
