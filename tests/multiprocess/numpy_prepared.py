@@ -27,10 +27,12 @@ def allreduces() -> None:
             assert (in_place() == np.float32(turn + (count - 1) / 2)).all()
 
 
-def _check(run: engine.PreparedCall, array: Any, expected: Any, *, name: str) -> None:
-    """Returns `expected` of the values that each rank has in a turn: an array, or None if the rank gets no
-    result."""
-    me, count = rdmacoll.rank(), rdmacoll.size()
+def _check(
+    run: engine.PreparedCall, array: Any, expected: Any, ranks: rdmacoll.ProcessSet, *, name: str
+) -> None:
+    """Compares the results of `ranks` with `expected` of the values that each rank has in a turn: an array,
+    or None if this rank gets no result."""
+    me, count = ranks.rank(), ranks.size()
     first = None
     for turn in range(TURNS):
         array[:] = me + turn
@@ -46,50 +48,41 @@ def _check(run: engine.PreparedCall, array: Any, expected: Any, *, name: str) ->
 
 def all_kinds() -> None:
     for rows in (1, 50):
-        _check_kinds(rows)
-    barrier = engine.prepare_barrier()
-    assert [barrier() for _ in range(TURNS)] == [None] * TURNS
+        _check_kinds(rows, rdmacoll.global_process_set)
 
 
-def _check_kinds(rows: int) -> None:
-    me, count = rdmacoll.rank(), rdmacoll.size()
-    root = count - 1
+def kinds_in_a_process_set() -> None:
+    """Tests that sets use their own ranks, and that a root is a rank of the world."""
+    if rdmacoll.size() < 3:
+        return
+    others = rdmacoll.add_process_set(range(1, rdmacoll.size()))
+    if others.included():
+        _check_kinds(50, others)
+    rdmacoll.remove_process_set(others)
+
+
+def _check_kinds(rows: int, ranks: rdmacoll.ProcessSet) -> None:
+    me, count = ranks.rank(), ranks.size()
+    root, is_root = ranks.ranks[-1], me == count - 1
     flat = np.empty(rows * count, np.float32)
     mine = slice(me * rows, (me + 1) * rows)
     out = np.empty_like(flat)
-    _check(engine.prepare_broadcast(flat, root), flat, lambda all_: all_[root], name="broadcast")
-    _check(
-        engine.prepare_broadcast(flat, root, out=out),
-        flat,
-        lambda all_: all_[root],
-        name="out of broadcast",
-    )
-    _check(engine.prepare_allgather(flat), flat, np.concatenate, name="allgather")
-    _check(
-        engine.prepare_reducescatter(flat, rdmacoll.Sum),
-        flat,
-        lambda all_: sum(all_)[mine],
-        name="reducescatter",
-    )
-    _check(
-        engine.prepare_alltoall(flat),
-        flat,
-        lambda all_: np.concatenate([array[mine] for array in all_]),
-        name="alltoall",
-    )
-    _check(
-        engine.prepare_reduce(flat, root, rdmacoll.Sum),
-        flat,
-        lambda all_: sum(all_) if me == root else None,
-        name="reduce",
-    )
-    _check(
-        engine.prepare_gather(flat, root),
-        flat,
-        lambda all_: np.concatenate(all_) if me == root else None,
-        name="gather",
-    )
-    _check(engine.prepare_scatter(flat, root), flat, lambda all_: all_[root][mine], name="scatter")
+
+    def check(name: str, expected: Any, *arguments: Any, **options: Any) -> None:
+        run = getattr(engine, f"prepare_{name}")(flat, *arguments, process_set=ranks, **options)
+        _check(run, flat, expected, ranks, name=name)
+
+    check("allreduce", sum, op=rdmacoll.Sum)
+    check("broadcast", lambda all_: all_[-1], root)
+    check("broadcast", lambda all_: all_[-1], root, out=out)
+    check("allgather", np.concatenate)
+    check("reducescatter", lambda all_: sum(all_)[mine], rdmacoll.Sum)
+    check("alltoall", lambda all_: np.concatenate([array[mine] for array in all_]))
+    check("reduce", lambda all_: sum(all_) if is_root else None, root, rdmacoll.Sum)
+    check("gather", lambda all_: np.concatenate(all_) if is_root else None, root)
+    check("scatter", lambda all_: all_[-1][mine], root)
+    barrier = engine.prepare_barrier(process_set=ranks)
+    assert [barrier() for _ in range(TURNS)] == [None] * TURNS
 
 
 def splits() -> None:
@@ -129,4 +122,4 @@ def rows_of_others_that_change() -> None:
         result[:] = 0
 
 
-PARTS = (allreduces, all_kinds, splits, rows_of_others_that_change)
+PARTS = (allreduces, all_kinds, kinds_in_a_process_set, splits, rows_of_others_that_change)
