@@ -218,7 +218,7 @@ TEST(OneAgreement, of_the_root_leaves_a_plan_whose_sums_take_another_time_and_tr
 
 // The root of 2 ranks leaves a plan of the sums x and y, in one batch. Rank 1 has started it, and
 // has lost its inputs. The root's caller waits for x before it submits y.
-TEST(OneAgreement, of_the_root_says_what_to_do_about_sums_that_others_wait_for_in_another_order) {
+TEST(PlansAtTheRoot, say_what_to_do_about_sums_that_others_wait_for_in_another_order) {
   Agreement::Rules rules{.plan_repeats = 2};
   rules.limits = {.stall_warning = kSecond, .stall_error = 3 * kSecond};
   OneAgreement root(0, 2, rules);
