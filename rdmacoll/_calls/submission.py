@@ -209,8 +209,8 @@ def perform(engine: Engine, call: Call) -> None:
     _perform(engine, call, has_results=False)
 
 
-def performed(engine: Engine, call: Call) -> Operation:
-    """Like `perform`, and returns the operation, which has results of its own."""
+def run_operation(engine: Engine, call: Call) -> Operation:
+    """Like `perform`, for a call with results of its own, which the operation holds."""
     operation = _perform(engine, call, has_results=True)
     assert operation is not None
     return operation
@@ -375,5 +375,5 @@ def submit_group(engine: Engine, calls: Sequence[Call]) -> list[Operation]:
     return operations
 
 
-# The start of a call: `Operation` returns at once, `performed` drives the engine until the call is done.
+# The start of a call: `Operation` returns at once, `run_operation` drives the engine until the call is done.
 Submit = Callable[[Engine, Call], Operation]

@@ -35,7 +35,7 @@ from rdmacoll._calls.groups import Group, grouped_out_handle
 from rdmacoll._calls.handles import Handle
 from rdmacoll._calls.reduction_call import reduction_call
 from rdmacoll._calls.refusals import Announced
-from rdmacoll._calls.submission import Call, Operand, Operation, Submit, perform, performed
+from rdmacoll._calls.submission import Call, Operand, Operation, Submit, perform, run_operation
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.operators import DTYPES, Average
@@ -164,7 +164,7 @@ def grouped_allreduce(
     """
     factors = prescale_factor, postscale_factor
     results: list[Array] = _grouped_allreduce(
-        performed, arrays, op, name, out, factors, process_set, stream
+        run_operation, arrays, op, name, out, factors, process_set, stream
     ).wait()
     return results
 
@@ -284,7 +284,7 @@ def grouped_broadcast(
     out: as for `grouped_allreduce`; `out=arrays` is in place.
     """
     results: list[Array] = _grouped_broadcast(
-        performed, arrays, root_rank, name, out, process_set, stream
+        run_operation, arrays, root_rank, name, out, process_set, stream
     ).wait()
     return results
 

@@ -17,7 +17,7 @@ from rdmacoll._calls.groups import Group, grouped_handle
 from rdmacoll._calls.handles import Handle
 from rdmacoll._calls.refusals import Announced
 from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, type_of
-from rdmacoll._calls.submission import Call, Operand, Operation, Submit, performed
+from rdmacoll._calls.submission import Call, Operand, Operation, Submit, run_operation
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.operators import DTYPES
@@ -72,7 +72,7 @@ def allgather(
     """
     engine = current()
     call = _allgather_call(engine, array, name, process_set, stream)
-    result: Array = engine_result_handle(engine, call, performed).wait()
+    result: Array = engine_result_handle(engine, call, run_operation).wait()
     return result
 
 
@@ -124,7 +124,7 @@ def grouped_allgather(
     stream: Any = None,
 ) -> list[Array]:
     """`allgather` of several arrays at once, one operation for each dtype: cheaper than one call each."""
-    results: list[Array] = _grouped_allgather(performed, arrays, name, process_set, stream).wait()
+    results: list[Array] = _grouped_allgather(run_operation, arrays, name, process_set, stream).wait()
     return results
 
 
@@ -197,7 +197,7 @@ def alltoall(
     """
     engine = current()
     call = _alltoall_call(engine, array, splits, name, process_set, stream)
-    result: Array | tuple[Array, Array] = _alltoall(engine, call, performed).wait()
+    result: Array | tuple[Array, Array] = _alltoall(engine, call, run_operation).wait()
     return result
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from rdmacoll._abi import mirror
 from rdmacoll._calls.results import Results
-from rdmacoll._calls.submission import Call, performed
+from rdmacoll._calls.submission import Call, run_operation
 from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
@@ -51,7 +51,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
         )
     engine = current()
     number = number_of(engine, process_set)
-    operation = performed(engine, Call(mirror.JOIN, (), (), process_set=number))
+    operation = run_operation(engine, Call(mirror.JOIN, (), (), process_set=number))
     for listener in _listeners:
         listener(number)
     return int(Results(engine, operation).array(0, np.dtype(np.int64)))

@@ -17,7 +17,7 @@ from rdmacoll._calls.handles import Handle
 from rdmacoll._calls.reduction_call import reduction_call
 from rdmacoll._calls.refusals import Announced
 from rdmacoll._calls.results import engine_result_handle
-from rdmacoll._calls.submission import Call, Operand, Operation, Submit, perform, performed
+from rdmacoll._calls.submission import Call, Operand, Operation, Submit, perform, run_operation
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.operators import Average
@@ -78,7 +78,7 @@ def grouped_reducescatter(
     """`reducescatter` of several arrays at once, one operation for each dtype: cheaper than one call each."""
     factors = prescale_factor, postscale_factor
     results: list[Array] = _grouped_reducescatter(
-        performed, arrays, op, name, factors, process_set, stream
+        run_operation, arrays, op, name, factors, process_set, stream
     ).wait()
     return results
 
@@ -135,7 +135,7 @@ def reducescatter(
     engine = current()
     factors = prescale_factor, postscale_factor
     call = _reducescatter_call(engine, array, op, name, factors, process_set, stream)
-    result: Array = engine_result_handle(engine, call, performed).wait()
+    result: Array = engine_result_handle(engine, call, run_operation).wait()
     return result
 
 

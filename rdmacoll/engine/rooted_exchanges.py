@@ -15,7 +15,7 @@ from rdmacoll._calls import operands
 from rdmacoll._calls.handles import Handle
 from rdmacoll._calls.refusals import Announced
 from rdmacoll._calls.results import PreparedResults, Results, engine_result_handle, type_of
-from rdmacoll._calls.submission import Call, Operation, Submit, performed
+from rdmacoll._calls.submission import Call, Operation, Submit, run_operation
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.exchanges import with_rows
@@ -78,7 +78,7 @@ def gather(
     """
     engine = current()
     call = _gather_call(engine, array, root_rank, name, process_set, stream)
-    result: Array | None = _gather(engine, call, performed).wait()
+    result: Array | None = _gather(engine, call, run_operation).wait()
     return result
 
 
@@ -161,7 +161,7 @@ def scatter(
     """
     engine = current()
     call = _scatter_call(engine, array, root_rank, splits, name, process_set, stream)
-    result: Array = engine_result_handle(engine, call, performed).wait()
+    result: Array = engine_result_handle(engine, call, run_operation).wait()
     return result
 
 
