@@ -315,41 +315,40 @@ std::vector<Choice> rivals_in_node(const Choice& choice, const Tuning& tuning, c
   return rivals;
 }
 
-bool are_nodes_canonical(const Shape& shape) {
+namespace {
+
+// Nodes whose ranks follow each other.
+struct NodeBlocks {
+  int size = 0;  // ranks of each node but the last one, which may have fewer; 0: the nodes differ
+  std::size_t count = 0;
+};
+
+NodeBlocks blocks_of(const Shape& shape) {
   int size = 0;  // ranks of the first node
   while (size < shape.ranks && shape.node_of(size) == shape.node_of(0)) ++size;
   std::set<int> begun;
   for (int rank = 0; rank < shape.ranks; ++rank) {
     const bool begins = rank == 0 || shape.node_of(rank) != shape.node_of(rank - 1);
-    if (begins != (rank % size == 0)) return false;
-    if (begins && !begun.insert(shape.node_of(rank)).second) return false;  // the node is split
+    if (begins != (rank % size == 0)) return {};
+    if (begins && !begun.insert(shape.node_of(rank)).second) return {};  // the node is split
   }
-  return std::has_single_bit(static_cast<unsigned>(size)) || begun.size() == 1;
-}
-
-namespace {
-
-// The ranks of each node if all have as many, in order. Otherwise 0.
-int ranks_of_equal_nodes(const Shape& shape) {
-  int size = 0;
-  while (size < shape.ranks && shape.node_of(size) == shape.node_of(0)) ++size;
-  if (shape.ranks % size != 0) return 0;
-  std::set<int> begun;
-  for (int rank = 0; rank < shape.ranks; ++rank) {
-    const int first = shape.node_of(rank - rank % size);
-    if (shape.node_of(rank) != first) return 0;
-    if (rank % size == 0 && !begun.insert(first).second) return 0;
-  }
-  return size;
+  return {size, begun.size()};
 }
 
 }  // namespace
+
+bool are_nodes_canonical(const Shape& shape) {
+  const NodeBlocks blocks = blocks_of(shape);
+  return blocks.count == 1 || std::has_single_bit(static_cast<unsigned>(blocks.size));
+}
 
 Spread::Spread(const Shape& shape) : is_canonical_by_node(are_nodes_canonical(shape)) {
   const std::set<int> distinct(shape.nodes.begin(), shape.nodes.end());
   if (distinct.size() > 1) nodes = shape.nodes;
   shares_nodes = distinct.size() < nodes.size();
-  ranks_of_node = nodes.empty() ? 1 : ranks_of_equal_nodes(shape);
+  const int size = blocks_of(shape).size;
+  const bool are_equal = size > 0 && shape.ranks % size == 0;
+  ranks_of_node = nodes.empty() ? 1 : are_equal ? size : 0;
 }
 
 Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts,
