@@ -216,6 +216,8 @@ void PlanMode::handle(SetRank, ResumeMessage& message) {
 // nothing. Their readiness is gathered so that a missing rank is named.
 void PlanMode::resume(const ResumeMessage& message) {
   plan_.resume(message.era);
+  after_plan_ = 0;
+  resumed_at_ = message.furthest;
   recurrence_.plan_ended(plan_.period(), message.furthest - plan_.start());
   drift_.end();
   if (drift_.has_drifted()) {

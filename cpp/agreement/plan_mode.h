@@ -76,7 +76,10 @@ class PlanMode {
   Nanoseconds next_deadline(bool is_busy) const;
 
   // ---- root ----
-  void note(const Decision& decision) { recurrence_.note(decision); }
+  void note(const Decision& decision) {
+    recurrence_.note(decision);
+    after_plan_ += decision.units.size();
+  }
   void forget_order() { recurrence_.forget(); }  // the next decisions may not repeat the last ones
   void start();                                  // begins a plan if the order has repeated
   // An operation is ready on all ranks. Returns false if the log decides it.
@@ -147,7 +150,10 @@ class PlanMode {
   std::set<UnitKey> unanswered_;
   std::vector<OperationRef> held_;  // have ended, but not all ranks have caught up
   std::set<UnitKey> to_replay_;     // run with a discarded result, and need another decision
-  bool join_waits_ = false;         // this rank has to announce its join, if it has one
+  // Root: operations that the log has decided since the last plan, and that have not ended here.
+  std::size_t after_plan_ = 0;
+  uint64_t resumed_at_ = 0;  // the first decision of the log since then
+  bool join_waits_ = false;  // this rank has to announce its join, if it has one
   uint64_t caught_up_ = 0;
   uint64_t replayed_ = 0;
 };

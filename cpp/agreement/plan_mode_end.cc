@@ -62,7 +62,9 @@ bool PlanMode::take_ready(const ReadyUnit& unit) {
 }
 
 bool PlanMode::holds_up_others() const {
-  return !catch_up_.empty() && (parts_.log.waiting() || catch_up_.waits_for_parts());
+  const bool is_still = parts_.now.turned_at - moved_at_ >= kSecond;
+  return !catch_up_.empty() && is_still &&
+         (parts_.log.waiting() || after_plan_ > 0 || catch_up_.waits_for_parts());
 }
 
 void PlanMode::unit_caught_up(const UnitKey& key) {
@@ -191,6 +193,7 @@ bool PlanMode::ends_well(const Operation& operation) const {
 
 void PlanMode::ended(const Operation& operation) {
   const uint64_t sequence = operation.state.sequence;
+  if (after_plan_ > 0 && sequence >= resumed_at_) --after_plan_;
   if (drift_.is_running(sequence)) drift_.ended(sequence, parts_.host.time());
   if (!operation.is_placeholder && !to_replay_.empty()) to_replay_.erase(key_of(operation));
 }

@@ -10,10 +10,10 @@ namespace rdmacoll {
 // The cure of stalls while ranks wait in different orders after a plan. Otherwise "".
 std::string_view Readiness::cure_of_catching_up(Nanoseconds now) const {
   if (!caught_up_at_ || now - *caught_up_at_ > limits_.stall_warning) return "";
-  return " The other ranks have begun sums in place by a plan, and have no inputs for them any "
-         "more. Operations that the missing ranks submitted first wait for these sums. Submit all "
-         "in one order on all ranks, give sums in place an output of their own, or set "
-         "RDMACOLL_PLAN_REPEATS=0.";
+  return " The other ranks have begun sums by a plan, and cannot begin them again: they are in "
+         "place, or share their results. Operations that the missing ranks submitted first wait "
+         "for these sums. Submit all in one order on all ranks, give sums in place an output of "
+         "their own, or set RDMACOLL_PLAN_REPEATS=0.";
 }
 
 void Readiness::judge_stalled(const UnitKey& key, Pending& pending,

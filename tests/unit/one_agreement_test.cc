@@ -216,42 +216,68 @@ TEST(OneAgreement, of_the_root_leaves_a_plan_whose_sums_take_another_time_and_tr
   EXPECT_NE(last->movement.algorithm, root.begun().front().movement.algorithm);
 }
 
-// The root of 2 ranks leaves a plan of the sums x and y, in one batch. Rank 1 has started it, and
-// has lost its inputs. The root's caller waits for x before it submits y.
-TEST(PlansAtTheRoot, say_what_to_do_about_sums_that_others_wait_for_in_another_order) {
-  Agreement::Rules rules{.plan_repeats = 2};
-  rules.limits = {.stall_warning = kSecond, .stall_error = 3 * kSecond};
-  OneAgreement root(0, 2, rules);
-  const OperationRef y = OneAgreement::sum("y");
-  const auto submit_both = [&](uint32_t era, const std::vector<OperationRef>& own) {
-    for (const OperationRef& operation : own) root.submit(operation);
-    for (const OperationRef& operation : {OneAgreement::sum("x"), y}) {
-      ReadyMessage message = readiness(1, operation);
-      message.era = era;
-      EXPECT_EQ(root.hear(1, message), "");
+// The root of 2 ranks follows plans, and its callers wait in another order than those of rank 1.
+class PlansAtTheRoot : public testing::Test {
+ protected:
+  // Both ranks submit these operations until a plan begins.
+  void begin_a_plan(const std::vector<std::string>& names) {
+    while (root_.sent<PlanMessage>(1).empty()) {
+      for (const std::string& name : names) submit(name);
+      submit_at_other(0, names);
+      ASSERT_LT(root_.begun().size(), 9u);
     }
-    root.turn();
-  };
-  while (root.sent<PlanMessage>(1).empty()) {
-    submit_both(0, {OneAgreement::sum("x"), OneAgreement::sum("y")});
-    ASSERT_LT(root.begun().size(), 9u);
   }
-  const uint64_t taken = root.begun().size();
-  ASSERT_THAT(root.begun().back().operations, SizeIs(2));
-  const OperationRef x = OneAgreement::sum("x");
-  root.submit(x);
-  root.turn(kSecond);
-  ASSERT_THAT(root.sent<FreezeMessage>(1), SizeIs(1));
-  EXPECT_EQ(root.hear(1, FrozenMessage{1, taken + 1, taken + 1, taken + 1}), "");
-  submit_both(2, {});
-  root.turn(4 * kSecond);
-  root.turn();
-  ASSERT_THAT(root.sent<VerdictMessage>(1), SizeIs(1));
-  const VerdictMessage verdict = root.sent<VerdictMessage>(1).front();
-  EXPECT_EQ(verdict.name, "y");
-  EXPECT_THAT(verdict.status.message(), HasSubstr("RDMACOLL_PLAN_REPEATS=0"));
-  ASSERT_EQ(root.begun().size(), taken + 1) << "x runs with zeros for y";
-  EXPECT_EQ(root.begun().back().operations.front(), x);
+  OperationRef submit(const std::string& name) {
+    const OperationRef operation = OneAgreement::sum(name);
+    root_.submit(operation);
+    return operation;
+  }
+  void submit_at_other(uint32_t era, const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      ReadyMessage message = readiness(1, OneAgreement::sum(name));
+      message.era = era;
+      EXPECT_EQ(root_.hear(1, message), "");
+    }
+    root_.turn();
+  }
+  // Rank 1 has taken one decision more than the root, and has lost its inputs.
+  void leave_the_plan() {
+    const uint64_t taken = root_.begun().size();
+    root_.turn(kSecond);
+    ASSERT_THAT(root_.sent<FreezeMessage>(1), SizeIs(1));
+    EXPECT_EQ(root_.hear(1, FrozenMessage{1, taken + 1, taken + 1, taken + 1}), "");
+  }
+  void expect_cure_for(const std::string& name) {
+    root_.turn(4 * kSecond);
+    root_.turn();
+    ASSERT_THAT(root_.sent<VerdictMessage>(1), SizeIs(1));
+    const VerdictMessage verdict = root_.sent<VerdictMessage>(1).front();
+    EXPECT_EQ(verdict.name, name);
+    EXPECT_THAT(verdict.status.message(), HasSubstr("RDMACOLL_PLAN_REPEATS=0"));
+  }
+
+  OneAgreement root_{
+      0, 2, {.limits = {.stall_warning = kSecond, .stall_error = 3 * kSecond}, .plan_repeats = 2}};
+};
+
+TEST_F(PlansAtTheRoot, say_what_to_do_about_sums_of_one_batch_in_another_order) {
+  begin_a_plan({"x", "y"});
+  ASSERT_THAT(root_.begun().back().operations, SizeIs(2));
+  const OperationRef x = submit("x");
+  leave_the_plan();
+  submit_at_other(2, {"x", "y"});
+  expect_cure_for("y");
+  EXPECT_EQ(root_.begun().back().operations.front(), x) << "x runs with zeros for y";
+}
+
+// Rank 1 cannot run y before the root lends it memory for x.
+TEST_F(PlansAtTheRoot, say_what_to_do_about_sums_that_wait_for_others_to_lend_memory) {
+  begin_a_plan({"x"});
+  const OperationRef y = submit("y");
+  leave_the_plan();
+  submit_at_other(2, {"x", "y"});
+  ASSERT_EQ(root_.begun().back().operations, std::vector{y});
+  expect_cure_for("x");
 }
 
 // Rank 1 of 2 in a plan of one batch: the sums x and y.
