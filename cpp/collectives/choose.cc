@@ -321,6 +321,10 @@ namespace {
 struct NodeBlocks {
   int size = 0;  // ranks of each node but the last one, which may have fewer; 0: the nodes differ
   std::size_t count = 0;
+
+  bool are_canonical() const {
+    return count == 1 || std::has_single_bit(static_cast<unsigned>(size));
+  }
 };
 
 NodeBlocks blocks_of(const Shape& shape) {
@@ -337,18 +341,16 @@ NodeBlocks blocks_of(const Shape& shape) {
 
 }  // namespace
 
-bool are_nodes_canonical(const Shape& shape) {
-  const NodeBlocks blocks = blocks_of(shape);
-  return blocks.count == 1 || std::has_single_bit(static_cast<unsigned>(blocks.size));
-}
+bool are_nodes_canonical(const Shape& shape) { return blocks_of(shape).are_canonical(); }
 
-Spread::Spread(const Shape& shape) : is_canonical_by_node(are_nodes_canonical(shape)) {
+Spread::Spread(const Shape& shape) {
+  const NodeBlocks blocks = blocks_of(shape);
+  is_canonical_by_node = blocks.are_canonical();
   const std::set<int> distinct(shape.nodes.begin(), shape.nodes.end());
   if (distinct.size() > 1) nodes = shape.nodes;
   shares_nodes = distinct.size() < nodes.size();
-  const int size = blocks_of(shape).size;
-  const bool are_equal = size > 0 && shape.ranks % size == 0;
-  ranks_of_node = nodes.empty() ? 1 : are_equal ? size : 0;
+  const bool are_equal = blocks.size > 0 && shape.ranks % blocks.size == 0;
+  ranks_of_node = nodes.empty() ? 1 : are_equal ? blocks.size : 0;
 }
 
 Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts,
