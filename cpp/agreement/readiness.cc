@@ -158,8 +158,8 @@ void Readiness::judge(const UnitKey& key, Pending& pending, Status verdict) {
   verdicts_.push_back({key.name, key.iteration, std::move(ranks), std::move(verdict)});
 }
 
-void Readiness::check(Nanoseconds now, bool catching_up) {
-  if (catching_up) caught_up_at_ = now;
+void Readiness::check(Nanoseconds now, bool is_held_up) {
+  if (is_held_up) held_up_at_ = now;
   check_join(now);
   for (auto& [key, pending] : pending_) {
     if (is_root() && pending.variants.size() > 1 && pending.verdict.ok() &&

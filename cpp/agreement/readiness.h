@@ -60,9 +60,9 @@ class Readiness {
   // Adds a record of this rank or of a child. Returns false if its descriptor number is unknown, or
   // if it counts a rank twice.
   bool add(const ReadyRecord& record, Nanoseconds now);
-  // Detects late operations and conflicts. Call it every kCheckInterval. `catching_up`: at the
+  // Detects late operations and conflicts. Call it every kCheckInterval. `is_held_up`: at the
   // root, operations that all ranks have wait until ranks have caught up after a plan.
-  void check(Nanoseconds now, bool catching_up = false);
+  void check(Nanoseconds now, bool is_held_up = false);
   Nanoseconds next_deadline() const;
 
   bool has_news() const { return !verdicts_.empty() || !upward_.empty() || !ready_.empty(); }
@@ -197,8 +197,8 @@ class Readiness {
   std::map<SetRank, int64_t> joined_;  // by rank: its next number
   SetRank last_joined_;
   std::set<UnitKey> said_by_all_;
-  std::optional<Nanoseconds> caught_up_at_;  // when operations last waited until ranks catch up
-  Nanoseconds join_moved_at_ = 0;            // when a rank last submitted or joined
+  std::optional<Nanoseconds> held_up_at_;  // when operations last waited until ranks catch up
+  Nanoseconds join_moved_at_ = 0;          // when a rank last submitted or joined
   bool join_warned_ = false;
 };
 

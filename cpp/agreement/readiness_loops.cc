@@ -9,7 +9,7 @@ namespace rdmacoll {
 
 // The cure of stalls while ranks wait in different orders after a plan. Otherwise "".
 std::string_view Readiness::cure_of_catching_up(Nanoseconds now) const {
-  if (!caught_up_at_ || now - *caught_up_at_ > limits_.stall_warning) return "";
+  if (!held_up_at_ || now - *held_up_at_ > limits_.stall_warning) return "";
   return " The other ranks have begun sums by a plan, and cannot begin them again: they are in "
          "place, or share their results. Operations that the missing ranks submitted first wait "
          "for these sums. Submit all in one order on all ranks, give sums in place an output of "
