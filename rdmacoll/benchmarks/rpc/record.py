@@ -73,13 +73,14 @@ def recording() -> Iterator[Recording]:
         replaced.enter_context(mock.patch.object(ps, "exchange", exchanged))
         if importlib.util.find_spec("tensorflow") is not None:
             from rdmacoll.ops import servers
+            from rdmacoll.ops._labels import path_of
             from rdmacoll.optimizer.reduce import GradientReducer
 
             # `servers.exchange` calls it, too.
             reduce, step = GradientReducer.__call__, servers.exchange_undeclared
 
             def reduced(self: Any, gradients: Sequence[Any], variables: Any = None) -> Any:
-                names = [getattr(v, "path", None) or v.name for v in variables or []]
+                names = [path_of(variable) for variable in variables or []]
                 names += [f"gradient_{number}" for number in range(len(names), len(gradients))]
                 seen.note_list(list(zip(names, gradients)))
                 return reduce(self, gradients, variables)
