@@ -202,13 +202,28 @@ uint64_t broadcast_segment_bytes(const NodeMemory& memory, const Facts& facts) {
                                  std::min(memory.data_bytes, cached), cached);
 }
 
+// The packed data of an exchange or a gather has one reader, and nothing is added to it. So it may
+// leave the cache of its core. The ranks of a core pack twice that cache in all segments in flight:
+// each of them n - 1 parts of an exchange, or one of a gather.
+uint64_t moved_segment_bytes(AlgorithmRow::Result result, const NodeMemory& memory, int ranks) {
+  const int packed = result == AlgorithmRow::Result::exchange ? std::max(1, ranks - 1) : 1;
+  const uint64_t parts = 4 * cached_part_bytes(memory_of_each(memory, ranks));
+  return parts * static_cast<uint64_t>(ranks) / static_cast<uint64_t>(packed);
+}
+
+uint64_t cached_segment_bytes(AlgorithmRow::Result result, const NodeMemory& memory,
+                              const Facts& facts) {
+  using Result = AlgorithmRow::Result;
+  if (result == Result::root_value) return broadcast_segment_bytes(memory, facts);
+  const uint64_t cached = cached_part_bytes(memory) * static_cast<uint64_t>(facts.ranks);
+  const bool moves = result == Result::exchange || result == Result::root_concatenation;
+  return moves ? std::max(cached, moved_segment_bytes(result, memory, facts.ranks)) : cached;
+}
+
 uint64_t segment_bytes_in_node(AlgorithmRow::Result result, const Tuning& tuning,
                                const Facts& facts) {
   if (is_cut_for_caches(result, tuning, facts)) {
-    const NodeMemory& memory = tuning.links.memory;
-    const uint64_t cached = result == AlgorithmRow::Result::root_value
-                                ? broadcast_segment_bytes(memory, facts)
-                                : cached_part_bytes(memory) * static_cast<uint64_t>(facts.ranks);
+    const uint64_t cached = cached_segment_bytes(result, tuning.links.memory, facts);
     const uint64_t least = facts.stages_gpus ? staged_segment_bytes(tuning, facts) : 0;
     return std::max(std::min(cached, tuning.segment_bytes_packed), least);
   }

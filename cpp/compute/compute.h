@@ -38,7 +38,7 @@ struct ComputeJob {
   double divisor = 1.0;  // result / divisor, then * factor; both 1: untouched bits
   double factor = 1.0;
   uint64_t cookie = 0;
-  bool past_cache = false;   // `to` is no source, and is not needed soon
+  bool past_cache = false;   // `to` is no source, and is not needed in this cache soon
   bool shown = false;        // another rank reads `to` next, and answers elsewhere
   bool is_lent = false;      // another rank reads `to` next, and answers there or has asked there
   bool tries_writes = true;  // such writes may try other ways (StorePolicy)

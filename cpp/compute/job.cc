@@ -178,7 +178,7 @@ Status Performance::perform(const ComputeJob& job, std::size_t first, std::size_
     if (job.tries_writes) return writes.begin(bytes);
     return writes.begin_compared(job.to.front().data + first * job.width(), bytes);
   };
-  const bool is_long = !job.is_lent && total_bytes(job.to) >= kStreamedBytesMin;
+  const bool is_long = !job.is_lent && !job.shown && total_bytes(job.to) >= kStreamedBytesMin;
   const bool streams = job.past_cache || is_long || (measures && begin_write()) ||
                        (job.shown && !measures && writes.go_past_cache(bytes));
   if (!streams && in_one_piece(job, first, bytes, workspace)) {

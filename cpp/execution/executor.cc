@@ -18,12 +18,14 @@ constexpr uint64_t kGpuJobBytes = 64 << 10;
 }  // namespace
 
 Executor::Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool,
-                   const std::atomic<GpuWork*>& gpu_work, uint64_t places_bytes)
+                   const std::atomic<GpuWork*>& gpu_work, uint64_t places_bytes,
+                   uint64_t shared_cache_bytes)
     : ranks_(static_cast<std::size_t>(ranks)),
       transport_(transport),
       compute_(&compute),
       pool_(pool),
       gpu_work_(gpu_work),
+      shared_cache_bytes_(shared_cache_bytes),
       places_(places_bytes) {
   slots_.reserve(kLanesMax);
 }

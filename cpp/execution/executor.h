@@ -55,8 +55,10 @@ struct Lanes {
 class Executor final : public ComputeSink {
  public:
   // `gpu_work`: null until a GPU is used. `places_bytes`: the room for places in turn.
+  // `shared_cache_bytes`: the cache that the ranks of this node share; 0: it is not known.
   Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool,
-           const std::atomic<GpuWork*>& gpu_work, uint64_t places_bytes);
+           const std::atomic<GpuWork*>& gpu_work, uint64_t places_bytes,
+           uint64_t shared_cache_bytes);
   ~Executor() override;
 
   Compute& compute() const { return *compute_.load(std::memory_order_acquire); }
@@ -288,6 +290,7 @@ class Executor final : public ComputeSink {
   std::atomic<Compute*> compute_;
   MemoryPool& pool_;
   const std::atomic<GpuWork*>& gpu_work_;
+  const uint64_t shared_cache_bytes_;
   PlacesInTurn places_;
   std::byte* places_memory_ = nullptr;  // null until a batch needs a place
   std::vector<Slot> slots_;             // never reallocated, since runs point to slots

@@ -67,9 +67,11 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
   const std::size_t index = program.index_of(step);
   memory.job.shown = program.turns[index].is_peer_visible;
   memory.job.is_lent = program.turns[index].writes_lent;
-  memory.job.past_cache = program.ends_there[index] &&
-                          run.recipe->layout.bytes() >= kStreamedBatchBytesMin &&
-                          !run.recipe->layout.is_in_place();
+  const Layout& layout = run.recipe->layout;
+  const bool is_result = program.ends_there[index] && !layout.is_in_place();
+  memory.job.past_cache =
+      (is_result && layout.bytes() >= kStreamedBatchBytesMin) ||
+      (memory.job.shown && streams_shown(bytes, layout.bytes(), shared_cache_bytes_));
   const bool in_place =
       is_copy(memory.job) && step.to.space != Space::view &&
       std::equal(memory.to.begin(), memory.to.end(), memory.sources.begin(), memory.sources.end(),

@@ -15,15 +15,33 @@ using Result = AlgorithmRow::Result;
 
 TEST(ChoiceOfSegments, within_a_node_stages_an_exchange_in_segments_that_stay_in_the_caches) {
   const Tuning tuning;
-  for (const int ranks : {2, 4}) {
+  const uint64_t cached = tuning.links.memory.cache_bytes / (2 * kSegmentsInFlight);
+  for (const uint64_t ranks : {2, 3, 4, 8}) {
     for (uint64_t bytes = 1 << 10; bytes <= 1u << 30; bytes *= 2) {
-      Facts facts{.ranks = ranks, .bytes = bytes};
+      Facts facts{.ranks = static_cast<int>(ranks), .bytes = bytes};
       facts.in_place = tuning.reads_in_place(Result::exchange, bytes);
       EXPECT_EQ(facts.in_place, bytes >= 32 << 20);
       const bool is_cut = bytes > tuning.links.memory.cache_bytes && !facts.in_place;
       EXPECT_EQ(segment_bytes_of(named::pairwise_alltoall, tuning, facts),
-                is_cut ? ranks * tuning.links.memory.cache_bytes / 8 : tuning.segment_bytes_shared);
+                is_cut ? std::max(ranks * cached, ranks * 4 * cached / (ranks - 1))
+                       : tuning.segment_bytes_shared);
       EXPECT_EQ(tuning.reads_in_place(Result::own_value, bytes), bytes >= 4 << 20);
+    }
+  }
+}
+
+// A rank packs one part of a gather for one reader, and one of an allgather for all.
+TEST(ChoiceOfSegments, within_a_node_cuts_a_gather_so_that_ranks_of_a_core_pack_twice_its_cache) {
+  Tuning tuning;
+  NodeMemory& memory = tuning.links.memory;
+  for (const int cores : {2, 4}) {
+    memory.cores = cores;
+    for (const int ranks : {2, 4}) {
+      const Facts facts{.ranks = ranks, .one_node = true, .bytes = 64 << 20};
+      const uint64_t gathered = segment_bytes_of(named::direct_gather, tuning, facts);
+      const uint64_t of_core = std::max(1, ranks / cores);
+      EXPECT_EQ(of_core * kSegmentsInFlight * gathered / ranks, 2 * memory.cache_bytes);
+      EXPECT_EQ(segment_bytes_of(named::direct_allgather, tuning, facts), gathered / 4 * of_core);
     }
   }
 }

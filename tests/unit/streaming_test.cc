@@ -33,5 +33,13 @@ TEST(Stream, copies_what_it_is_given_and_nothing_else) {
   }
 }
 
+TEST(Stream, data_for_peers_only_if_it_and_the_inputs_fill_the_shared_cache) {
+  constexpr uint64_t kMiB = 1 << 20;
+  EXPECT_FALSE(streams_shown(4 * kMiB, 8 * kMiB, 32 * kMiB));
+  EXPECT_TRUE(streams_shown(4 * kMiB, 16 * kMiB, 32 * kMiB));
+  EXPECT_FALSE(streams_shown(kMiB / 2, 64 * kMiB, 32 * kMiB)) << "short segments stay in a cache";
+  EXPECT_TRUE(streams_shown(4 * kMiB, 8 * kMiB, 0)) << "its size is not known";
+}
+
 }  // namespace
 }  // namespace rdmacoll
