@@ -15,8 +15,9 @@ from rdmacoll.engine.operators import Average, ReduceOp, Sum, reduction
 from rdmacoll.engine.process_set import global_process_set
 from rdmacoll.ops._gradient_kind import horovod_gradients
 from rdmacoll.ops._library import not_converted, of_both
+from rdmacoll.ops._names import names_used
 from rdmacoll.ops._process_sets import in_process_set
-from rdmacoll.ops._refusals import announce_refusal, names_used
+from rdmacoll.ops._refusals import announce_refusal
 
 # Horovod's number of Adasum, which is no operator of the engine.
 Adasum = 2

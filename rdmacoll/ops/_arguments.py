@@ -13,8 +13,8 @@ from rdmacoll._world import world
 from rdmacoll.engine import operators
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import CODES, ReduceOp, reduction as reduction
-from rdmacoll.ops._names import op_name
-from rdmacoll.ops._refusals import announce_empty_group, names_used, note_refused
+from rdmacoll.ops._names import names_used, op_name
+from rdmacoll.ops._refusals import announce_empty_group, note_refused
 
 
 def bits(value: float) -> int:

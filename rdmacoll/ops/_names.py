@@ -10,6 +10,7 @@ its two copies are told apart by their kernels (cpp/tensorflow/place.h).
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from typing import Any
 
@@ -18,7 +19,6 @@ import tensorflow as tf
 from rdmacoll._abi.arguments import name as checked_name
 from rdmacoll.ops._name_claims import NameClaims, refuse, threads_text
 from rdmacoll.ops._process_sets import set_number
-from rdmacoll.ops._refusals import note_name_use
 from rdmacoll.ops._trace_counters import TraceCounters, title_of
 
 _COUNTERS = TraceCounters()
@@ -26,6 +26,34 @@ _CLAIMS = NameClaims()
 # Sessions may run several graphs of TensorFlow 1 at once, so each has a number.
 _GRAPHS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _GRAPH_NUMBERS = itertools.count()
+
+
+class _UsedNames(threading.local):
+    """The number of names that this thread has given to ops, and the last name."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last = ""
+
+
+_USED = _UsedNames()
+
+
+def note_name_use(name: str) -> str:
+    """Notes that an op is about to be built, or to run, under this name. Returns the name."""
+    _USED.count += 1
+    _USED.last = name
+    return name
+
+
+def names_used() -> int:
+    """The number of names that this thread has given to ops."""
+    return _USED.count
+
+
+def last_name() -> str:
+    """The last name that this thread has given to an op."""
+    return _USED.last
 
 
 def graphs_around(graph: Any) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, Callable
@@ -13,7 +12,6 @@ from rdmacoll._world import world
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.engine.process_sets import process_sets
 from rdmacoll.ops._gradient_kind import has_horovod_gradient, horovod_gradients
-from rdmacoll.ops._refusals import announce_refusal, names_used
 
 _CURRENT: ContextVar[ProcessSet] = ContextVar("rdmacoll process set", default=global_process_set)
 
@@ -42,34 +40,6 @@ def current_set() -> ProcessSet:
 def set_number() -> int:
     """The number of the current set, which is the ops' attribute."""
     return number_of(world.current(), current_set())
-
-
-def takes_process_set(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the argument `process_set`: the ranks that take part. A root_rank stays a rank of the world. If
-    the function refuses a call, these ranks are told."""
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, process_set: ProcessSet = global_process_set, **kwargs: Any) -> Any:
-        if process_set is global_process_set:
-            return run(args, kwargs)
-        with in_process_set(process_set):
-            return run(args, kwargs)
-
-    def run(args: Any, kwargs: Any) -> Any:
-        before = names_used()
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:
-            announce_refusal(function, before, error, args, kwargs)
-            raise
-
-    signature = inspect.signature(function)
-    option = inspect.Parameter(
-        "process_set", inspect.Parameter.KEYWORD_ONLY, default=global_process_set, annotation="ProcessSet"
-    )
-    parameters = [*signature.parameters.values(), option]
-    wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return wrapper
 
 
 def gradient_in_set_of_op(function: Callable[..., Any]) -> Callable[..., Any]:

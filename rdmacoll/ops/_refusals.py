@@ -8,7 +8,6 @@ would be paired with the refused one of the other ranks.
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,26 +17,10 @@ from rdmacoll._abi import mirror
 from rdmacoll._calls.refusals import announce, is_announced, mark_announced
 from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RdmacollError
+from rdmacoll.ops._names import last_name, names_used, op_name
+from rdmacoll.ops._process_sets import set_number
 
 _REFUSED = "_rdmacoll_refused"
-
-
-class _UsedNames(threading.local):
-    """The number of names that this thread has given to ops, and the last name."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.last = ""
-
-
-_USED = _UsedNames()
-
-
-def note_name_use(name: str) -> str:
-    """Notes that an op is about to be built, or to run, under this name. Returns the name."""
-    _USED.count += 1
-    _USED.last = name
-    return name
 
 
 def note_refused(error: BaseException, name: str | None) -> None:
@@ -48,37 +31,28 @@ def note_refused(error: BaseException, name: str | None) -> None:
 def announce_empty_group(kind: str, name: str | None) -> None:
     """Announces a group without tensors, which takes its number or name, too. Ranks with tensors hear why
     they get no result."""
-    from rdmacoll.ops._names import op_name
-    from rdmacoll.ops._process_sets import set_number
-
     if world.is_initialized():
         empty = ConfigError("the group has no tensors: give the same number of tensors on all ranks.")
         announce(world.current(), mirror.KINDS[kind], [op_name(name) or None], set_number(), empty)
 
 
-def names_used() -> int:
-    """The number of names that this thread has given to ops. Take it before the call of a collective, for
-    `announce_refusal`."""
-    return _USED.count
-
-
 def announce_refusal(
     function: Callable[..., Any], before: int, error: Exception, args: Any, kwargs: Any
 ) -> None:
-    """Announces the operations that the call has refused by `error`, unless the engine has done so."""
+    """Announces the operations that the call has refused by `error`, unless the engine has done so.
+
+    before: `names_used()` before the call.
+    """
     if is_announced(error) or isinstance(error, NotInitializedError) or not world.is_initialized():
         return
-    from rdmacoll.ops._names import op_name
-    from rdmacoll.ops._process_sets import set_number
-
     refused: Sequence[str | None] = getattr(error, _REFUSED, ())
     try:
         number = set_number()
-        if _USED.count == before and not refused:
+        if names_used() == before and not refused:
             refused = _names_of_call(function, args, kwargs)
         # The kernel has seen the last operation, unless TensorFlow refused it before.
-        is_unseen = _USED.count > before and not refused and not isinstance(error, RdmacollError)
-        names = [_USED.last] if is_unseen else []
+        is_unseen = names_used() > before and not refused and not isinstance(error, RdmacollError)
+        names = [last_name()] if is_unseen else []
         names += [op_name(name) for name in refused]
     except (ConfigError, TypeError):
         pass  # no process set, no name, or no such argument: nothing that other ranks could wait for

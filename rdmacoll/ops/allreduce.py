@@ -22,7 +22,8 @@ from rdmacoll.ops._gradient_kind import gradient_attribute, has_horovod_gradient
 from rdmacoll.ops._gradients import extrema_gradients, is_linear, operator_of, scales_of, with_zeros
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import gradient_of_same_kind, set_number, takes_process_set
+from rdmacoll.ops._process_set_argument import takes_process_set
+from rdmacoll.ops._process_sets import gradient_of_same_kind, set_number
 from rdmacoll.ops.compression import Compression, Compressor, compressor
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from rdmacoll.ops._library import not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import set_number, takes_process_set
+from rdmacoll.ops._process_set_argument import takes_process_set
+from rdmacoll.ops._process_sets import set_number
 
 
 @not_converted

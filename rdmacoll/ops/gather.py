@@ -10,7 +10,8 @@ import tensorflow as tf
 from rdmacoll.ops._arguments import check_movable, check_root, rows_of, tensor as as_tensor
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number, takes_process_set
+from rdmacoll.ops._process_set_argument import takes_process_set
+from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number
 
 
 @not_converted

@@ -12,7 +12,8 @@ from rdmacoll.ops._arguments import as_splits, check_has_rows, check_movable, ch
 from rdmacoll.ops._gradients import as_shaped, dependent_zeros
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number, takes_process_set
+from rdmacoll.ops._process_set_argument import takes_process_set
+from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number
 from rdmacoll.ops._run_time import own_rank
 from rdmacoll.ops.gather import gather_one
 
