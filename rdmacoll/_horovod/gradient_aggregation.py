@@ -14,7 +14,7 @@ from rdmacoll._base.external_values import shown
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._run_time import size_as
-from rdmacoll.optimizer.accumulation import Accumulation, checked_passes
+from rdmacoll.optimizer.accumulation import Accumulation, checked_passes, together
 
 
 def apply_op_to_not_none_tensors(
@@ -31,7 +31,7 @@ def get_not_none_from_list(tensor_list: Sequence[Any]) -> list[Any]:
 
 class _Helper:
     """Adds up the gradients of several passes. The last pass of a step reduces the sums by `allreduce_func`,
-    a function of gradients and variables."""
+    a function of gradients and variables. Each set of variables counts its own passes."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class _Helper:
         Raises ConfigError for `tf.IndexedSlices` without `sparse_as_dense`.
         """
         dense = [self._dense(one) for one in grads]
-        sums, is_last = self._sums.add(list(zip(dense, vars)))
+        own = self._sums.of(list(zip(dense, vars)))
+        sums, is_last = own.add(list(zip(dense, vars)))
         places = [place for place, one in enumerate(dense) if one is not None]
         variables = [vars[place] for place in places]
         others = self._of_other_passes(
@@ -75,7 +76,7 @@ class _Helper:
         def last() -> list[Any]:
             reduced = self._reduced([sums[place][0] for place in places], variables)
             with tf.control_dependencies(reduced):
-                zeroed = self._sums.clear()
+                zeroed = own.clear()
             with tf.control_dependencies(zeroed):
                 return [tf.identity(one) for one in reduced]
 
@@ -89,15 +90,21 @@ class _Helper:
         self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Calls `apply_grads_closure` in the last pass of a step. In other passes it counts the optimizer's
-        `iterations`, and the argument `global_step`, up. Returns a tensor: whether this was the last pass."""
-        gradients = [one for pair in args[0] for one in pair[:1] if one is not None] if args else []
+        `iterations`, and the argument `global_step`, up. Returns a tensor: whether this was the last pass.
+
+        args: the pairs of gradient and variable come first. Without them the passes are those of the set of
+        variables that `compute_gradients` has had last.
+        """
+        pairs = list(args[0]) if args else []
+        gradients = [one for one, *_ in pairs if one is not None]
+        sets = self._sums.sets_of(variable for _, *others in pairs for variable in others[:1])
         steps = [getattr(optimizer, "iterations", None), kwargs.get("global_step")]
 
         def other() -> Any:
             return [tf.identity(one.assign_add(tf.ones((), one.dtype))) for one in steps if one is not None]
 
         with tf.control_dependencies([tf.convert_to_tensor(one) for one in gradients]):
-            is_last = tf.equal(self._sums.counter(), 0)
+            is_last = together([tf.equal(own.counter(), 0) for own in sets])
             return tf.cond(
                 is_last, lambda: _after(apply_grads_closure(), is_last), lambda: _after(other(), is_last)
             )

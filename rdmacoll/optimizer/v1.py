@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.optimizer import single_reduction
-from rdmacoll.optimizer.accumulation import Accumulation, Pair, awaited, keys_of
+from rdmacoll.optimizer.accumulation import Accumulation, Pair, awaited, keys_of, together
 from rdmacoll.optimizer.gradient_origin import Origin
 from rdmacoll.optimizer.loss_scaling import patch_v1
 from rdmacoll.optimizer.reduce import GradientReducer
@@ -91,12 +91,7 @@ class Distributed(WrappedCopies):
                 return None
             return tf.identity(global_step.assign_add(tf.ones((), global_step.dtype.base_dtype)))
 
-        is_last = first.is_last
-        for other in others:
-            text = "the passes of these variables have been counted apart: apply them together in each pass."
-            check = tf.debugging.assert_equal(other.is_last, is_last, text)
-            with tf.control_dependencies([check]):
-                is_last = tf.identity(is_last)
+        is_last = together([one.is_last for one in taken])
 
         def apply() -> Any:
             with tf.control_dependencies(awaited(self._rdmacoll_apply(pairs, args, kwargs))):

@@ -101,6 +101,46 @@ def check_sums_of_passes_are_reduced_in_a_session() -> None:
             close(session.run(weights[1]), [RANK / SIZE * total])
 
 
+def check_two_sets_of_variables_count_their_own_passes() -> None:
+    """A GAN with one helper computes gradients of two networks in turn, and not equally often."""
+    for is_function in (False, True):
+        helper, optimizer = LocalGradientAggregationHelperEager(2, reduced, True, False), Counted()
+        sets = [[tf.Variable([0.0]), tf.Variable([0.0])], [tf.Variable([0.0])]]
+
+        def step(own: list[Any], number: Any, helper: Any = helper, optimizer: Any = optimizer) -> Any:
+            gradient = tf.reshape(-float(RANK) * number, (1,))
+            found = helper.compute_gradients([gradient] * len(own), own)
+            pairs = list(zip(found, own))
+            return helper.apply_gradients(
+                lambda: tf.stack([one.assign_sub(by) for by, one in pairs]), optimizer, pairs[:1]
+            )
+
+        steps = [lambda number, own=own, step=step: step(own, number) for own in sets]
+        steps = list(map(tf.function, steps)) if is_function else steps
+        for place, number, is_last in [(0, 1, 0), (1, 10, 0), (1, 20, 1), (0, 2, 1), (1, 30, 0), (0, 3, 0)]:
+            assert bool(steps[place](tf.constant(float(number)))) is bool(is_last)
+        for own, total in zip(sets, (3.0, 30.0)):
+            for one in own:
+                close(one.numpy(), [MEAN * total])
+
+
+def check_two_sets_of_variables_count_their_own_passes_in_a_session() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = [v1.get_variable(name, initializer=tf.zeros(1), use_resource=True) for name in "ab"]
+        number, optimizer = v1.placeholder(tf.float32, (1,)), v1.train.GradientDescentOptimizer(1.0)
+        helper = LocalGradientAggregationHelper(2, reduced, False, False, RANK, "")
+        steps = []
+        for one in weights:
+            pairs = list(zip(helper.compute_gradients([-float(RANK) * number], [one]), [one]))
+            steps.append((lambda pairs=pairs: optimizer.apply_gradients(pairs), optimizer, pairs))
+        steps = [helper.apply_gradients(*one) for one in steps]
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        for place, value, is_last in [(0, 1, 0), (1, 10, 0), (1, 20, 1), (0, 2, 1), (1, 30, 0), (0, 3, 0)]:
+            assert session.run(steps[place], {number: [float(value)]}) == bool(is_last)
+        for one, total in zip(weights, (3.0, 30.0)):
+            close(session.run(one), [MEAN * total])
+
+
 def check_passes_that_are_not_the_last_return_their_gradients() -> None:
     weight, gradient = tf.Variable([0.0]), tf.constant([float(RANK)])
     kept = LocalGradientAggregationHelper(3, reduced, False, False, RANK, "")
