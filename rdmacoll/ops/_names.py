@@ -23,9 +23,10 @@ from rdmacoll.ops._trace_counters import TraceCounters, title_of
 
 _COUNTERS = TraceCounters()
 _CLAIMS = NameClaims()
-# Sessions may run several graphs of TensorFlow 1 at once, so each has a number.
-_GRAPHS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-_GRAPH_NUMBERS = itertools.count()
+# Sessions may run several graphs of TensorFlow 1 at once, so each has a number among those with ops of the
+# same process set. Other sets of a rank do not matter to it.
+_GRAPHS: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
+_GRAPH_NUMBERS: dict[int, itertools.count[int]] = {}
 
 
 class _UsedNames(threading.local):
@@ -106,10 +107,10 @@ def _title(graph: Any) -> str:
                 "confuse the two graphs. Build both graphs in one thread; sessions may then run them in "
                 "several."
             )
-        number = _GRAPHS.setdefault(graph, -1)
-        if number < 0:
-            number = _GRAPHS[graph] = next(_GRAPH_NUMBERS)
-        return f"graph_{number}" if number else "graph"
+        of_set, numbers = set_number(), _GRAPHS.setdefault(graph, {})
+        if of_set not in numbers:
+            numbers[of_set] = next(_GRAPH_NUMBERS.setdefault(of_set, itertools.count()))
+        return f"graph_{numbers[of_set]}" if numbers[of_set] else "graph"
     return title_of(getattr(graph, "name", None) or "graph")
 
 

@@ -16,7 +16,7 @@ import rdmacoll
 Arrays = list[np.ndarray]
 
 
-def total(one: rdmacoll.ProcessSet) -> float:
+def total(one: Any) -> float:
     return float(sum(rank + 1 for rank in one.ranks))
 
 
@@ -257,6 +257,20 @@ def hook(one: rdmacoll.ProcessSet, value: float) -> None:
     assert found == (one.ranks[1] + 1.0 if one.included() else value), (found, value)
 
 
+def in_graphs(mine: list[rdmacoll.ProcessSet], value: float) -> None:
+    # Each rank has built graphs for other sets before a graph that it shares.
+    for one in [*mine, rdmacoll.global_process_set]:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            v = tf.compat.v1.get_variable("v", initializer=[value], use_resource=True)
+            plain = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+            train = rdmacoll.DistributedOptimizer(plain, process_set=one).minimize(value * v)
+            summed = rdmacoll.allreduce(tf.fill([2], value), op=rdmacoll.Sum, process_set=one)
+            session.run(tf.compat.v1.global_variables_initializer())
+            assert session.run(summed).tolist() == [total(one)] * 2
+            session.run(train)
+            assert np.allclose(session.run(v), value - total(one) / one.size())
+
+
 def main() -> None:
     evens, low = rdmacoll.ProcessSet([0, 2]), rdmacoll.ProcessSet([0, 1])
     rdmacoll.init(process_sets=[evens, low])
@@ -270,6 +284,7 @@ def main() -> None:
     gradients(mine, value)
     optimizer(low, value)
     hook(low, value)
+    in_graphs(mine, value)
     rdmacoll.engine.barrier()
     report(True)
 
