@@ -124,7 +124,7 @@ def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: A
 
 
 def _wrapped(optimizer: Any, label: str, name: str | None, options: dict[str, Any]) -> Any:
-    from rdmacoll.optimizer import history, single_reduction
+    from rdmacoll.optimizer import history, plain_updates, single_reduction
     from rdmacoll.optimizer.model_names import is_main_thread, name_in_thread
     from rdmacoll.optimizer.reduce import GradientReducer
 
@@ -151,6 +151,7 @@ def _wrapped(optimizer: Any, label: str, name: str | None, options: dict[str, An
     else:
         reducer = reducer_class(name=label, **options)
         family.wrap(optimizer, reducer)
+        plain_updates.watch()
         if not single_reduction.repeats(reducer):
             history.enable()
         label = reducer.name  # with its process set

@@ -111,6 +111,11 @@ def of(optimizer: Any) -> FitState | None:
     return None if optimizer is None else _RUNNING.get(optimizer)
 
 
+def is_running() -> bool:
+    """Whether a `fit` is running."""
+    return bool(_FITS)
+
+
 def is_past_first_epoch() -> bool:
     """Whether a `fit` is running whose first epoch has ended. It may use optimizers that are not attributes
     of its model."""

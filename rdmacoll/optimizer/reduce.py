@@ -113,18 +113,9 @@ class GradientReducer:
         return registry.is_kept_by_tape(variable)
 
     def check_clipping(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        """Raises ConfigError if the optimizer clips by the norm of all gradients, and some stay this rank's
-        own: each rank would scale the shared ones by another norm."""
-        if getattr(optimizer, "global_clipnorm", None) is None:
-            return
-        are_kept = [self.keeps(variable) for variable in variables]
-        has_peers = self.process_set.size() > 1 or places.is_elastic()
-        if any(are_kept) and not all(are_kept) and has_peers:
-            raise ConfigError(
-                f"global_clipnorm={optimizer.global_clipnorm:g} of an optimizer with local variables: their "
-                "gradients differ between ranks, so each rank would clip by another norm. Give clipnorm or "
-                "clipvalue, or an optimizer of their own to the local variables."
-            )
+        """Like the function `check_clipping`."""
+        if getattr(optimizer, "global_clipnorm", None) is not None:
+            check_clipping(optimizer, [self.keeps(variable) for variable in variables], self.process_set)
 
     def accumulation(self) -> Accumulation | None:
         """An accumulation for an optimizer that has none of its own; None if each pass is a step."""
@@ -253,6 +244,19 @@ class GradientReducer:
         if self.bucket_bytes is not None:
             return self.bucket_bytes
         return int(world.current().values.number("RDMACOLL_BUCKET_BYTES"))
+
+
+def check_clipping(optimizer: Any, are_kept: Sequence[bool], process_set: ProcessSet) -> None:
+    """Raises ConfigError if the optimizer clips by the norm of all gradients, and some stay this rank's own:
+    each rank would scale the shared ones by another norm. are_kept: which ones stay."""
+    limit = getattr(optimizer, "global_clipnorm", None)
+    has_peers = process_set.size() > 1 or places.is_elastic()
+    if limit is not None and any(are_kept) and not all(are_kept) and has_peers:
+        raise ConfigError(
+            f"global_clipnorm={limit:g} of an optimizer with local variables: their gradients differ between "
+            "ranks, so each rank would clip by another norm. Give clipnorm or clipvalue, or an optimizer of "
+            "their own to the local variables."
+        )
 
 
 def is_overwritten(variable: Any) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
+    from rdmacoll.engine.process_set import ProcessSet
     from rdmacoll.optimizer.reduce import GradientReducer
 
 _V = TypeVar("_V")
@@ -43,11 +44,12 @@ class _ByObject(Generic[_V]):
 @dataclass
 class Reduction:
     """The last reduction of a variable's gradient. number: its place among all reductions of this process.
-    is_kept: the gradient stayed this rank's own. reducers: those of all its optimizers so far, since models
-    may share a variable."""
+    process_set: the ranks of the reduction. is_kept: the gradient stayed this rank's own. reducers: those of
+    all its optimizers so far, since models may share a variable."""
 
     is_of_tape: bool
     number: int
+    process_set: ProcessSet
     is_kept: bool = False
     reducers: weakref.WeakSet[GradientReducer] = field(default_factory=weakref.WeakSet)
 
@@ -90,7 +92,8 @@ def note_reduction(reducer: GradientReducer, variables: Iterable[Any], *, are_ke
             plain = plain_variable(variable)
             found = _REDUCTIONS.get(plain)
             if found is None:
-                found = _REDUCTIONS[plain] = Reduction(reducer.is_of_tape, number)
+                found = _REDUCTIONS[plain] = Reduction(reducer.is_of_tape, number, reducer.process_set)
+            found.process_set = reducer.process_set
             found.is_of_tape, found.number, found.is_kept = reducer.is_of_tape, number, are_kept
             if not reducer.is_of_tape:
                 found.reducers.add(reducer)

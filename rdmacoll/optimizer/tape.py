@@ -11,7 +11,7 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._library import not_converted
-from rdmacoll.optimizer import single_reduction, tape_check
+from rdmacoll.optimizer import plain_updates, single_reduction, tape_check
 from rdmacoll.optimizer.accumulation import checked_passes
 from rdmacoll.optimizer.model_names import name_of_named_tape, name_of_tape
 from rdmacoll.optimizer.reduce import GradientReducer, refuse_servers
@@ -117,5 +117,6 @@ def wrapped(
         **options,
     )
     tape._rdmacoll_reduce.is_of_tape = True
+    plain_updates.watch()
     tape.__class__ = DistributedTape
     return tape

@@ -39,6 +39,10 @@ def test_ranks_that_come_apart_are_found_with_wrapped_tapes() -> None:
     run_checks("tf_weights_tapes.py", 3, arguments=["3"])
 
 
+def test_updates_by_plain_optimizers_beside_wrapped_ones_are_noticed() -> None:
+    run_checks("tf_plain_updates.py", 2, arguments=["3"])
+
+
 def of_keras_2(folder: Path, program: str, *arguments: str) -> list[list[str]]:
     env = {"PYTHONPATH": path_of(folder), "TF_USE_LEGACY_KERAS": "1"}
     path = ROOT / "tests" / "multiprocess" / program
@@ -69,7 +73,7 @@ def test_ranks_that_come_apart_in_fit_are_found_with_keras_2(tf_keras: Path, kin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["legacy", "2"])
-@pytest.mark.parametrize("program", ["tf_weights_modes.py", "tf_weights_tapes.py"])
+@pytest.mark.parametrize("program", ["tf_weights_modes.py", "tf_weights_tapes.py", "tf_plain_updates.py"])
 def test_ranks_that_come_apart_in_loops_are_found_with_keras_2(
     tf_keras: Path, program: str, kind: str
 ) -> None:
