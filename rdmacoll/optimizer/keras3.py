@@ -73,10 +73,15 @@ class Distributed(WrappedCopies):
             index_of = self._get_variable_index  # type: ignore[attr-defined]
             kept = self._accumulated_gradients  # type: ignore[attr-defined]
             sums = {index: kept[index_of(variables[index])].value for index in present}
-            added = {index: sums[index] + totals[index] for index in present}
+            combine = {index: tf.maximum if is_overwritten(variables[index]) else tf.add for index in present}
+            added = {index: combine[index](sums[index], totals[index]) for index in present}
 
             def last() -> Any:
-                found = [added[index] / passes if index in added else None for index in range(len(totals))]
+                found = [added.get(index) for index in range(len(totals))]
+                found = [
+                    one if one is None or is_overwritten(variable) else one / passes
+                    for one, variable in zip(found, variables)
+                ]
                 if not is_reduced:
                     found = single_reduction.reduced(reducer, found, variables)
                 object.__setattr__(self, "_rdmacoll_is_whole", True)
@@ -104,7 +109,8 @@ class Distributed(WrappedCopies):
         # With accumulation Keras has assigned the maxima of this rank's passes in the last one.
         others = super()._overwrite_variables_directly_with_gradients(grads, trainable_variables)  # type: ignore[misc]
         variables = [one for one in trainable_variables if is_overwritten(one)]
-        if variables and self._accumulates() and not self._rdmacoll_is_reduced:
+        is_reduced = self._rdmacoll_is_reduced or self._rdmacoll_is_whole
+        if variables and self._accumulates() and not is_reduced:
 
             def last() -> Any:
                 found = self._rdmacoll_reduce([one.value for one in variables], variables)

@@ -9,6 +9,7 @@ same for sums and means.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import replica_count
 from rdmacoll.optimizer import single_reduction
+from rdmacoll.optimizer.reduce import is_overwritten
 
 if TYPE_CHECKING:
     from rdmacoll.optimizer.reduce import GradientReducer
@@ -44,17 +46,23 @@ def merged(
     is_summed: bool = False,
 ) -> Any:
     """Call it in each replica of this process. It runs `step` once for all of them, outside of replicas,
-    and returns the result. step: takes the strategy, and the sums of the replicas' gradients. is_summed:
-    the gradients are equal sums already."""
+    and returns the result. step: takes the strategy, and the sums of the replicas' gradients, or the greatest
+    ones if gradients are next values. is_summed: the gradients are equal sums already."""
     present = [index for index, gradient in enumerate(gradients) if gradient is not None]
 
     def call(strategy: Any, pairs: Any) -> Any:
         totals: list[Any] = [None] * len(gradients)
         sums = [gradient for gradient, _ in pairs]
-        if pairs and not is_summed:
-            sums = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
+        others = [place for place, index in enumerate(present) if not is_overwritten(variables[index])]
+        if others and not is_summed:
+            kind = tf.distribute.ReduceOp.SUM
+            added = strategy.extended.batch_reduce_to(kind, [pairs[place] for place in others])
+            for place, total in zip(others, added):
+                sums[place] = total
         for index, total in zip(present, sums):
-            totals[index] = strategy.experimental_local_results(total)[0]
+            of_replicas = strategy.experimental_local_results(total)
+            is_next_value = is_overwritten(variables[index])
+            totals[index] = functools.reduce(tf.maximum, of_replicas) if is_next_value else of_replicas[0]
         return step(strategy, totals)
 
     pairs = [(gradients[index], getattr(variables[index], "_value", variables[index])) for index in present]

@@ -29,6 +29,7 @@ from rdmacoll.optimizer.gradient_origin import (
     take,
     values_of,
 )
+from rdmacoll.optimizer.reduce import is_overwritten
 
 if TYPE_CHECKING:
     from rdmacoll.optimizer.reduce import GradientReducer
@@ -75,7 +76,10 @@ def reduced(
     if origins is None:
         origins = states(gradients, variables, reducer.process_set)
     origins = [_decided(reducer, *one) for one in zip(origins, variables)]
-    result = [_summed(reducer, one) if of is Origin.REDUCED else one for one, of in zip(result, origins)]
+    result = [
+        _summed(reducer, one) if of is Origin.REDUCED and not is_overwritten(variable) else one
+        for one, of, variable in zip(result, origins, variables)
+    ]
     if Origin.LOCAL in origins or not any(gradient is not None for gradient in gradients):
         local_gradients = [gradient if of is Origin.LOCAL else None for gradient, of in zip(result, origins)]
         for index, gradient in enumerate(reducer(local_gradients, variables)):

@@ -261,6 +261,48 @@ def check_several_passes_make_a_step() -> None:
         same(found, fitted(keras, lambda: new.SGD(0.5, clipnorm=NORM), is_alone=True))
 
 
+def check_next_values_are_the_greatest_of_all_replicas() -> None:
+    """In Keras 3 the gradients of some variables are their next values, as those of float8."""
+    for aggregation, passes, is_scaled, taped in [
+        ("none", 1, False, False),
+        ("mean", 1, True, False),
+        ("mean", 1, False, True),
+        ("none", PASSES, True, False),
+        ("mean", PASSES, False, False),
+        ("mean", PASSES, False, True),
+    ]:
+        with STRATEGY.scope():
+            shared, next_value = (
+                keras.Variable(np.zeros(2, np.float32), aggregation=aggregation) for _ in range(2)
+            )
+            next_value.overwrite_with_gradient = True
+            optimizer = new.SGD(1.0, gradient_accumulation_steps=None if passes == 1 else passes)
+            if is_scaled:
+                optimizer = new.LossScaleOptimizer(optimizer, initial_scale=4.0)
+            optimizer = rdmacoll.DistributedOptimizer(optimizer)
+            optimizer.build([shared, next_value])
+
+        def step(number: Any, made: Any = (shared, next_value, optimizer, is_scaled, taped)) -> None:
+            shared, next_value, optimizer, is_scaled, taped = made
+            own = number + tf.cast(REPLICAS * RANK, tf.float32)
+            own += tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum((4.0 if is_scaled else 1.0) * shared.value + own * next_value.value)
+            if taped:
+                tape = rdmacoll.DistributedGradientTape(tape)
+            found = tape.gradient(loss, [shared, next_value])
+            optimizer.apply_gradients(zip(found, [shared, next_value]))
+
+        run = tf.function(lambda number, step=step: STRATEGY.run(step, (number,)))
+        for number in range(PASSES):
+            run(tf.constant(10.0 * (PASSES - number)))
+        first = 10.0 * (PASSES if passes == PASSES else 1)
+        for one in STRATEGY.experimental_local_results(next_value.value):
+            np.testing.assert_array_equal(one.numpy(), [first + REPLICAS * SIZE - 1] * 2)
+        for one in STRATEGY.experimental_local_results(shared.value):
+            np.testing.assert_allclose(one.numpy(), [-REPLICAS * PASSES / passes] * 2)
+
+
 def check_passes_that_move_averages_are_refused() -> None:
     with STRATEGY.scope():
         variable = tf.Variable([1.0, 2.0])
