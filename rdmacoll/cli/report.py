@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import io
 import json
 import os
 import secrets
@@ -34,6 +35,7 @@ Findings = dict[str, Any]
 STDOUT = "-"  # as the FILE of --json
 _JSON_HELP = "Write the result here as JSON; -: to standard output, and all else to standard error."
 _STDOUT_FD, _STDERR_FD = 1, 2
+_WORD_MAX = 12  # a longer word of a table, such as a path, may be folded
 
 _LAST_RANK: list[int] = []  # this process's rank in its latest world; empty: it was in none
 
@@ -58,12 +60,18 @@ def is_rank_0() -> bool:
 
 def print_here(text: str = "") -> None:
     """Prints a line. If the reader of the pipe is gone (`| head`), output is discarded and the command
-    goes on. Other ranks wait for it, and --json has yet to be written."""
+    goes on. Other ranks wait for it, and --json has yet to be written. Raises RdmacollError."""
     try:
         click.echo(text)
-    except BrokenPipeError:
-        with open(os.devnull, "wb") as nowhere:
+    except OSError as error:
+        with open(os.devnull, "wb") as nowhere:  # the rest, of Python's buffer too
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise _not_written("standard output", error) from None
+
+
+def _not_written(place: str, error: OSError) -> RdmacollError:
+    return RdmacollError(f"{place} cannot be written: {error.strerror}. Make room, or name another place.")
 
 
 def print_line(text: str = "") -> None:
@@ -73,13 +81,25 @@ def print_line(text: str = "") -> None:
 
 
 def print_table(table: Table) -> None:
-    """Prints a table at rank 0."""
+    """Prints a table at rank 0. In a terminal that is too narrow, its lines are longer than the terminal: a
+    broken word or number says something else."""
     from rich.console import Console
 
-    console = Console()
-    with console.capture() as captured:  # rich itself would end the process if the reader of the pipe is gone
-        console.print(table)
-    print_line(captured.get().removesuffix("\n"))
+    needed = 0
+    for column in table.columns:
+        cells = [str(cell) for cell in (column.header, *column.cells)]
+        if column.no_wrap:
+            width = max((len(line) for cell in cells for line in cell.splitlines()), default=0)
+        else:
+            width = min(max((len(word) for cell in cells for word in cell.split()), default=0), _WORD_MAX)
+        column.min_width = width
+        needed += width + sum(table.padding[1::2])
+    # The console gets no stream: rich would end the process if the reader of the pipe is gone.
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=sys.stdout is not None and sys.stdout.isatty())
+    console.width = max(console.width, needed)
+    console.print(table)
+    print_line(text.getvalue().removesuffix("\n"))
 
 
 def print_prose(text: str, indent: str = "", hanging: str | None = None) -> None:
@@ -169,8 +189,13 @@ def _json_text(fields: Mapping[str, Any]) -> str:
 
 
 def _write(path: str, fields: Mapping[str, Any]) -> None:
-    target = Path(path)
-    text = _json_text(fields)
+    try:
+        _replace(Path(path), _json_text(fields))
+    except OSError as error:
+        raise _not_written(f"--json {path!r}", error) from None
+
+
+def _replace(target: Path, text: str) -> None:
     if _is_special(target):
         target.write_text(text, encoding="utf-8")
         return
@@ -197,8 +222,11 @@ def _writer(path: str | None) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     os.dup2(_STDERR_FD, _STDOUT_FD)
 
     def write(fields: Mapping[str, Any]) -> None:
-        with open(own, "w", encoding="utf-8", closefd=False) as file:
-            file.write(_json_text(fields))
+        try:
+            with open(own, "w", encoding="utf-8", closefd=False) as file:
+                file.write(_json_text(fields))
+        except OSError as error:
+            raise _not_written("standard output", error) from None
 
     try:
         yield write
@@ -246,7 +274,7 @@ def command(
                     raise
                 except BaseException as error:
                     fields.update(ok=False, error=error_to_fields(error))
-                    with contextlib.suppress(OSError):
+                    with contextlib.suppress(OSError, RdmacollError):
                         write()
                     if not isinstance(error, (RdmacollError, OSError)):
                         raise

@@ -30,6 +30,27 @@ def test_a_command_fits_a_terminal_of_80_columns(tmp_path: Path, arguments: tupl
     assert "…" not in output, "a cell is cut short"
 
 
+@pytest.mark.parametrize("columns", ["60", "20"])
+def test_a_narrow_terminal_breaks_no_word_of_a_table(tmp_path: Path, columns: str) -> None:
+    for arguments in (("config",), ("plan", "--op", "allreduce", "--ranks", "8", "--nodes", "2")):
+        texts = {}
+        for width in ("200", columns):
+            code, _, texts[width] = command_line(tmp_path, *arguments, env={"COLUMNS": width})
+            assert code == 0, texts[width]
+        missing = set(texts["200"].split()) - set(texts[columns].split())
+        assert [word for word in missing if len(word) <= 12 or word.startswith("RDMACOLL_")] == []
+
+
+def test_a_long_value_is_folded_at_the_width_of_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    report.print_rows(["| file | bytes |", "|---|---:|", f"| /{'x' * 200} | 8 |"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert "".join(lines).count("x") == 200
+
+
 def test_settings_have_units(tmp_path: Path) -> None:
     _, _, output = command_line(tmp_path, "config", env={"RDMACOLL_CHUNK_SIZE": "1000"})
     rows = {line.split()[0]: line for line in output.splitlines()}

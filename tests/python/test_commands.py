@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -217,6 +218,23 @@ def test_json_leaves_other_files_of_its_folder_alone(tmp_path):
     assert run_in(tmp_path, "config", "--json", "result.json").returncode == 0
     assert {path.name for path in tmp_path.iterdir()} == {"result.json", *others}
     assert {(tmp_path / name).read_text() for name in others} == {"of somebody else"}
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ("", "standard output"),
+        ("--json -", "standard output"),
+        ("--json /dev/full >&2", "--json '/dev/full'"),
+    ],
+)
+def test_a_full_disk_is_one_sentence_with_its_place(words, place):
+    line = f"{shlex.quote(sys.executable)} -m rdmacoll config > /dev/full {words}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    (said,) = [text for text in done.stderr.splitlines() if "cannot be written" in text]
+    assert said.startswith(f"rdmacoll config: RdmacollError: {place} cannot be written: No space left on ")
+    assert "Errno" not in done.stderr
 
 
 def test_a_command_that_breaks_leaves_its_json(tmp_path):
