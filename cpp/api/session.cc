@@ -212,8 +212,9 @@ Status Session::set_up(const std::vector<int>& leaders) {
   const int cores = cores_allowed();
   if (cores == 1 && sysconf(_SC_NPROCESSORS_ONLN) > 1 && world_.size() > 1) {
     log_.warning(
-        "this rank may use one core only, where TensorFlow and the engine fight over it; start "
-        "with: mpirun --bind-to none.");
+        "this rank may use one core only, where TensorFlow and the engine fight over it. Give each "
+        "rank several: mpirun --bind-to none (Open MPI), -bind-to none (MPICH), srun "
+        "--cpu-bind=none, or a wider taskset around another launcher.");
   }
   const Oversubscription oversubscription = world_.oversubscription(cores);
   const double quota = quota_share(world_, group_cores());

@@ -82,7 +82,10 @@ def limits_of(given: Mapping[str, Any], *, slots: int | None) -> Limits:
             f"--min-np {least}, -np {first} and --max-np {most}: none may be less than the one before it."
         )
     if slots is not None and first > slots:
-        raise ConfigError(f"-np {first}: the hosts have {counted(slots, 'slot')}.")
+        raise ConfigError(
+            f"-np {first}: the hosts have {counted(slots, 'slot')}. Give them more (-H node1:4), or start "
+            "fewer ranks."
+        )
     cooldown = given.get("cooldown_range") or None
     if cooldown is not None and not (len(cooldown) == 2 and 0 < cooldown[0] <= cooldown[1]):
         raise ConfigError(f"--blacklist-cooldown-range {cooldown}: give a shortest and a longest time.")

@@ -121,7 +121,10 @@ def assign(hosts: Sequence[Host], size: int | None) -> list[Slot]:
     size = slots if size is None else size
     if not 1 <= size <= slots:
         names = ",".join(f"{host.name}:{host.slots}" for host in hosts)
-        raise ConfigError(f"-np {size}: the hosts {names} have {counted(slots, 'slot')}.")
+        raise ConfigError(
+            f"-np {size}: the hosts {names} have {counted(slots, 'slot')}. Give them more (-H node1:4), or "
+            "start fewer ranks."
+        )
     filled: list[tuple[str, int]] = []
     left = size
     for host in hosts:

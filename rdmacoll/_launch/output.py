@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rdmacoll._launch.agent import STDERR, STDOUT
-from rdmacoll.engine.errors import RdmacollError
+from rdmacoll.engine.errors import ConfigError, RdmacollError
 
 _NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -27,7 +27,7 @@ class Output:
     """Writes what ranks print, in whole lines: `[1]<stdout>:text`, as horovodrun does."""
 
     def __init__(self, size: int, *, folder: str | None = None, has_timestamps: bool = False) -> None:
-        """folder: gets rank.N/stdout and rank.N/stderr with the same lines. Raises OSError."""
+        """folder: gets rank.N/stdout and rank.N/stderr with the same lines. Raises ConfigError."""
         self._has_timestamps = has_timestamps
         self._partial: dict[tuple[int, bytes], bytes] = {}
         self._tails: dict[tuple[int, bytes], deque[str]] = {}
@@ -38,13 +38,20 @@ class Output:
             self.add(rank)
 
     def add(self, rank: int) -> None:
-        """Makes the files of a rank. Raises OSError."""
+        """Makes the files of a rank. Raises ConfigError."""
         if self._folder is None or (rank, STDOUT) in self._files:
             return
         place = Path(self._folder) / f"rank.{str(rank).zfill(self._digits)}"
-        place.mkdir(parents=True, exist_ok=True)
-        for kind, name in _NAMES.items():
-            self._files[rank, kind] = open(place / name, "wb")  # noqa: SIM115
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            for kind, name in _NAMES.items():
+                self._files[rank, kind] = open(place / name, "wb")  # noqa: SIM115
+        except (OSError, ValueError) as error:  # ValueError: the path has a NUL
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise ConfigError(
+                f"the output of rank {rank} cannot be written to {place}: {reason}. Name a folder that this "
+                "user can write in --output-filename."
+            ) from None
 
     def write(self, rank: int, kind: bytes, data: bytes) -> None:
         """Writes the complete lines of what a rank has printed, and keeps the rest."""

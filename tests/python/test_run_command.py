@@ -338,6 +338,26 @@ def test_output_that_cannot_be_written_is_told_with_its_place(
     assert f"{place}: No space left on device. Make room there" in said, done.stderr
 
 
+def test_a_folder_for_output_that_cannot_be_made_is_told_with_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = launch("-np", "2", "--output-filename", str(tmp_path / "file" / "out"), "echo", "a")
+    assert done.returncode == 1
+    (said,) = done.stderr.splitlines()
+    assert f"rank 0 cannot be written to {tmp_path}/file/out/rank.0: Not a directory. Name a folder" in said
+
+
+def test_the_warning_of_one_core_has_a_cure_for_each_launcher(tmp_path: Path) -> None:
+    core = str(min(os.sched_getaffinity(0)))
+    line = ["taskset", "-c", core, *RUN, "-np", "2", sys.executable, script(tmp_path, SUM)]
+    done = subprocess.run(
+        line, env=clean_environment(), timeout=DEADLINE_S, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (said,) = [text for text in done.stderr.splitlines() if "rank 0] warning" in text]
+    assert "may use one core only" in said
+    assert "srun --cpu-bind=none, or a wider taskset around another launcher." in said
+
+
 def test_the_exit_code_stays_if_the_terminal_is_gone() -> None:
     terminal, end = pty.openpty()
     process = subprocess.Popen(

@@ -155,7 +155,10 @@ def test_every_option_of_horovods_table_has_a_case() -> None:
     [
         (["-np", "0", "true"], "0 is not in the range"),
         (["-np", "2"], "which program?"),
-        (["-np", "9", "-H", "a:2,b:3", "true"], "-np 9: the hosts a:2,b:3 have 5 slots."),
+        (
+            ["-np", "9", "-H", "a:2,b:3", "true"],
+            "-np 9: the hosts a:2,b:3 have 5 slots. Give them more (-H node1:4), or start fewer",
+        ),
         (["-H", "a:b:c", "true"], "give node1:4,node2:4"),
         (["-H", "-oPort=1:1", "true"], "give node1:4,node2:4"),
         (["-H", "a:1", "--hostfile", "file", "true"], "exclude each other"),
