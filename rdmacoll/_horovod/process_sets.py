@@ -115,24 +115,27 @@ def _of_all_ranks(own: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
 def bind(process_sets: Sequence[sets.ProcessSet]) -> None:
     """Binds the objects to the sets of this world. Raises ConfigError for sets that occur twice and for sets
     that the world does not have. The others are bound then."""
-    current, seen = world.current(), {0}
+    current, seen = world.current(), set()
     numbers = {tuple(range(world.size())): 0}
     numbers.update((tuple(one.ranks), number) for number, one in current.process_sets.items())
     wrong = []
     for one in process_sets:
-        number = numbers.get(tuple(one.ranks), 0)
-        if number in seen:
-            one.bind(None, 0)
-            wrong.append(one)
+        number = numbers.get(tuple(one.ranks))
+        if number is None:
+            why = "is none of the sets that the first init() has made: add_process_set() adds it"
+        elif number == 0:
+            why = "has all ranks of this world: leave it out, and use global_process_set"
+        elif number in seen:
+            why = "is given twice: give each set once"
         else:
             seen.add(number)
             one.bind(current, number)
             current.process_sets[number] = one
+            continue
+        one.bind(None, 0)
+        wrong.append(f"{one} {why}.")
     if wrong:
-        raise ConfigError(
-            f"init(process_sets=...) has {', '.join(map(repr, wrong))} twice, or it is the set of all ranks, "
-            "or the first init() had no such set: give each set once. add_process_set() adds sets later."
-        )
+        raise ConfigError(f"init(process_sets=...): {' '.join(wrong)}")
 
 
 def add_process_set(process_set: Any) -> Any:

@@ -119,7 +119,12 @@ def check_sets_of_init_may_be_given_again_after_an_error() -> None:
         return
     end()
     everyone, last = list(range(SIZE)), [SIZE - 1]
-    raised(ValueError, lambda: hvd.init(process_sets=[hvd.ProcessSet([0]), last, everyone, last]))
+    wrong = raised(ValueError, lambda: hvd.init(process_sets=[hvd.ProcessSet([0]), last, everyone, last]))
+    assert f"{everyone}, mpi_comm=None) has all ranks of this world: leave it out" in str(wrong)
+    assert f"{last}, mpi_comm=None) is given twice: give each set once." in str(wrong)
+    if SIZE > 2:
+        unknown = raised(ValueError, lambda: hvd.init(process_sets=[hvd.ProcessSet([0, SIZE - 1])]))
+        assert "is none of the sets that the first init() has made" in str(unknown)
     sets = [hvd.ProcessSet([0]), hvd.ProcessSet(last)]
     hvd.init(process_sets=sets)
     assert [one.process_set_id for one in sets] == [1, 2]
