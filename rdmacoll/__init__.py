@@ -112,6 +112,14 @@ _LAZY_MODULES = {
     "callbacks": "rdmacoll.keras.callbacks",
     "tensorflow": "rdmacoll.tensorflow",
 }
+# Module -> names of Horovod that it has, and that users look for in `rdmacoll`.
+_ELSEWHERE = {
+    "rdmacoll.tensorflow": "Adasum PartialDistributedGradientTape SyncBatchNormalization allgather_object "
+    "broadcast_object broadcast_object_fn ccl_built cuda_built ddl_built elastic gloo_built gloo_enabled "
+    "is_homogeneous local_rank_op local_size_op mpi_built mpi_enabled mpi_threads_supported nccl_built "
+    "process_set_included_op rank_op rocm_built size_op start_timeline stop_timeline",
+    "rdmacoll.keras": "load_model",
+}
 try:
     _HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 except ImportError:  # raised by a finder of the program's own, which refuses TensorFlow
@@ -129,7 +137,9 @@ def __getattr__(name: str) -> Any:
     elif name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        places = [module for module, names in _ELSEWHERE.items() if name in names.split()]
+        hint = "".join(f": use {module}.{name}" for module in places)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     globals()[name] = value
     return value
 

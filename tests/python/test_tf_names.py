@@ -43,6 +43,20 @@ def test_dir_shows_the_public_names_alone() -> None:
     }
 
 
+def test_a_name_of_horovod_that_is_elsewhere_is_an_error_with_its_place() -> None:
+    place = rdmacoll.tensorflow
+    elsewhere = {one for one in place.__all__ if not hasattr(rdmacoll, one)}
+    assert {"broadcast_object", "elastic"} <= elsewhere
+    for name in elsewhere:
+        with pytest.raises(AttributeError, match=rf"use rdmacoll\.tensorflow\.{name}$"):
+            getattr(rdmacoll, name)
+    with pytest.raises(AttributeError, match=r"use rdmacoll\.keras\.load_model$"):
+        rdmacoll.load_model  # noqa: B018
+    assert callable(rdmacoll.keras.load_model)
+    with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
+        rdmacoll.nothing  # noqa: B018
+
+
 def test_operators_have_horovods_numbers() -> None:
     operators = (rdmacoll.Average, rdmacoll.Sum, rdmacoll.Min, rdmacoll.Max, rdmacoll.Product)
     assert [int(op) for op in operators] == [0, 1, 3, 4, 5]
