@@ -87,7 +87,7 @@ bool Agreement::collect_ready() {
 bool Agreement::decide(const Visibility& visibility, bool is_idle) {
   // A rank that leaves has ended the operations of which nothing is decided. Decisions that lack
   // operations postpone nothing: their callers may wait for another operation first.
-  if (now_.leaving || !decided().empty()) return false;
+  if (now_.leaving || !complete().empty()) return false;
   auto formed = log_.form(visibility, is_idle, now_.turned_at);
   if (!formed) return false;
   if (formed->is_cut_short) host_.segments_are_short(formed->decision.movement.segment_bytes);
@@ -97,29 +97,29 @@ bool Agreement::decide(const Visibility& visibility, bool is_idle) {
   }
   tree_.post_decision(formed->decision);
   plan_mode_.note(formed->decision);
-  obey(queue_.agreed_of(std::move(formed->decision)));
+  obey(queue_.with_keys(std::move(formed->decision)));
   return true;
 }
 
-void Agreement::obey(Agreed agreed) {
+void Agreement::obey(KeyedDecision keyed) {
   if (!now_.goes_on()) return;
-  queue_.accept(agreed.decision);
-  if (agreed.decision.is_timed) log_.began(agreed.decision.sequence, host_.time());
-  queue_.add(std::move(agreed));
+  queue_.accept(keyed.decision);
+  if (keyed.decision.is_timed) log_.began(keyed.decision.sequence, host_.time());
+  queue_.add(std::move(keyed));
   gather();
 }
 
 // At a server: its placeholders need no caller's memory, and begin at once.
 void Agreement::serve(Decision decision) {
-  const Agreed agreed = queue_.agreed_of(std::move(decision));
-  if (!is_by_servers(agreed.decision.movement.algorithm)) {
-    return queue_.accept(agreed.decision);
+  const KeyedDecision keyed = queue_.with_keys(std::move(decision));
+  if (!is_by_servers(keyed.decision.movement.algorithm)) {
+    return queue_.accept(keyed.decision);
   }
   if (!now_.goes_on()) return;
-  for (std::size_t i = 0; i < agreed.keys.size() && now_.goes_on(); ++i) {
-    queue_.add_placeholder(agreed, i);
+  for (std::size_t i = 0; i < keyed.keys.size() && now_.goes_on(); ++i) {
+    queue_.add_placeholder(keyed, i);
   }
-  obey(agreed);
+  obey(keyed);
 }
 
 // The operations of the decisions are present, except after a plan. Other ranks may have started an
@@ -127,8 +127,8 @@ void Agreement::serve(Decision decision) {
 bool Agreement::gather() {
   const bool moved = queue_.gather();
   if (queue_.incomplete().empty() || !now_.goes_on()) return moved;
-  const auto wrong = std::ranges::find_if(queue_.incomplete(), [this](const Agreed& agreed) {
-    return !plan_mode_.catch_up().waits(agreed.decision.sequence);
+  const auto wrong = std::ranges::find_if(queue_.incomplete(), [this](const KeyedDecision& keyed) {
+    return !plan_mode_.catch_up().waits(keyed.decision.sequence);
   });
   // After a departure the operations of a decision have ended already. This is not the root's
   // fault.
@@ -174,7 +174,7 @@ void Agreement::handle(SetRank sender, Decision& decision) {
     return host_.broken_protocol(sender,
                                  "row counts that differ from those that the ranks have sent");
   }
-  obey(queue_.agreed_of(std::move(decision)));
+  obey(queue_.with_keys(std::move(decision)));
 }
 
 void Agreement::handle(SetRank, VerdictMessage& message) {
@@ -247,7 +247,7 @@ void Agreement::abandon(const Status& status) {
 
 std::string Agreement::state() const {
   std::string text =
-      cat("  ", decided().size(), " decided and not started, ", log_.accepted(), " decisions\n");
+      cat("  ", complete().size(), " decided and not started, ", log_.accepted(), " decisions\n");
   for (const auto& [key, operation] : undecided_.all()) {
     text += cat("  ", operation->label(), " waits for its decision\n");
   }

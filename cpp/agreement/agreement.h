@@ -12,8 +12,8 @@
 #include <type_traits>
 
 #include "agreement/agreement_host.h"
+#include "agreement/complete_decision.h"
 #include "agreement/control_tree.h"
-#include "agreement/decided.h"
 #include "agreement/decision_log.h"
 #include "agreement/decision_queue.h"
 #include "agreement/descriptor_table.h"
@@ -55,7 +55,9 @@ class Agreement {
   void submit(const OperationRef& operation) { plan_mode_.submit(operation); }
   // Takes the plan's next decision if it is about this operation alone, and nothing else waits.
   // Returns the decision, or null.
-  const Agreed* take_planned(Operation& operation) { return plan_mode_.take_planned(operation); }
+  const KeyedDecision* take_planned(Operation& operation) {
+    return plan_mode_.take_planned(operation);
+  }
   // The next operations are in flight, so the plan's limits begin again.
   void note_progress() { plan_mode_.note_progress(); }
 
@@ -83,7 +85,7 @@ class Agreement {
   // Whether a turn could move anything beyond the batches that run already.
   bool has_work() const {
     return readiness_.has_news() || log_.waiting() || !undecided_.empty() ||
-           !queue_.incomplete().empty() || !decided().empty();
+           !queue_.incomplete().empty() || !complete().empty();
   }
   // Looks for late and stalled operations. Call it every kCheckInterval.
   void check();
@@ -101,8 +103,8 @@ class Agreement {
   bool gather();    // finds the operations of decisions
   bool end_join();  // root: ends the join once all ranks have joined
   // Decisions in their order, with their operations. The runner removes them when they begin.
-  std::deque<Decided>& decided() { return queue_.decided(); }
-  const std::deque<Decided>& decided() const { return queue_.decided(); }
+  std::deque<CompleteDecision>& complete() { return queue_.complete(); }
+  const std::deque<CompleteDecision>& complete() const { return queue_.complete(); }
   // `is_busy`: operations are in flight.
   Nanoseconds next_deadline(bool is_busy) const {
     return std::min(readiness_.next_deadline(), plan_mode_.next_deadline(is_busy));
@@ -135,7 +137,7 @@ class Agreement {
                                        : queue_.incomplete().front().decision.sequence;
   }
   // Decisions that lack some operations, in their order.
-  const std::deque<Agreed>& incomplete() const { return queue_.incomplete(); }
+  const std::deque<KeyedDecision>& incomplete() const { return queue_.incomplete(); }
   uint64_t departed_from() const { return departed_from_; }
   // A member has left. It takes no part in the decisions from `started` on.
   void depart_from(uint64_t started) { departed_from_ = std::min(departed_from_, started); }
@@ -146,7 +148,7 @@ class Agreement {
   }
   void end_undecided(const Status& status);
   void abandon(const Status& status);  // ends all operations that do not run
-  bool may_end() const { return decided().empty() && plan_mode_.held() == 0; }
+  bool may_end() const { return complete().empty() && plan_mode_.held() == 0; }
   bool is_drained() const { return queue_.incomplete().empty() && may_end(); }
   // Whether all decisions before this one have begun.
   bool has_begun_all(uint64_t before) const { return queue_.has_begun_all(before); }
@@ -158,7 +160,7 @@ class Agreement {
   std::string state() const;
 
  private:
-  void obey(Agreed agreed);
+  void obey(KeyedDecision keyed);
   void serve(Decision decision);
 
   void handle(SetRank sender, ReadyMessage& message);

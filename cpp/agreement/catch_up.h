@@ -9,17 +9,17 @@
 #include <map>
 #include <optional>
 
-#include "agreement/agreed.h"
+#include "agreement/keyed_decision.h"
 
 namespace rdmacoll {
 
 class CatchUp {
  public:
-  // `agreed` belongs to the plan that has ended. `is_started`: this rank has started and announced
+  // `keyed` belongs to the plan that has ended. `is_started`: this rank has started and announced
   // it.
-  void expect(const Agreed& agreed, bool is_started) {
-    for (const UnitKey& key : agreed.keys) units_[key] = {agreed.decision.sequence, is_started};
-    missing_[agreed.decision.sequence] = {agreed.keys.size(), agreed.keys.size()};
+  void expect(const KeyedDecision& keyed, bool is_started) {
+    for (const UnitKey& key : keyed.keys) units_[key] = {keyed.decision.sequence, is_started};
+    missing_[keyed.decision.sequence] = {keyed.keys.size(), keyed.keys.size()};
   }
   // This rank has announced an operation, which it may have to catch up with.
   void announced(const UnitKey& key) {

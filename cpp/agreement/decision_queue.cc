@@ -10,17 +10,17 @@
 
 namespace rdmacoll {
 
-Agreed DecisionQueue::agreed_of(Decision decision) const {
-  Agreed agreed{std::move(decision), {}};
-  for (const DecisionUnit& unit : agreed.decision.units) {
+KeyedDecision DecisionQueue::with_keys(Decision decision) const {
+  KeyedDecision keyed{std::move(decision), {}};
+  for (const DecisionUnit& unit : keyed.decision.units) {
     const std::string* descriptor = parts_.table.resolve(unit.descriptor);
     const std::string_view name = descriptor == nullptr ? "" : descriptor_name(*descriptor);
-    agreed.keys.push_back({std::string(name), unit.iteration});
+    keyed.keys.push_back({std::string(name), unit.iteration});
   }
-  if (!agreed.decision.rows.empty()) {
-    agreed.rows = std::make_shared<const RowTable>(std::exchange(agreed.decision.rows, RowTable{}));
+  if (!keyed.decision.rows.empty()) {
+    keyed.rows = std::make_shared<const RowTable>(std::exchange(keyed.decision.rows, RowTable{}));
   }
-  return agreed;
+  return keyed;
 }
 
 void DecisionQueue::accept(const Decision& decision) {
@@ -43,94 +43,90 @@ bool DecisionQueue::gather() {
   return moved;
 }
 
-bool DecisionQueue::take_operations(const Agreed& agreed) {
-  const Decision& decision = agreed.decision;
+bool DecisionQueue::take_operations(const KeyedDecision& keyed) {
+  const uint64_t sequence = keyed.decision.sequence;
   found_.clear();
-  for (std::size_t i = 0; i < agreed.keys.size(); ++i) {
+  for (std::size_t i = 0; i < keyed.keys.size(); ++i) {
     found_.emplace_back();
-    if (!find_operation(agreed, i, found_.back())) return false;
+    if (!find_operation(keyed, i, found_.back())) return false;
   }
-  const auto later = std::find_if(decided_.begin(), decided_.end(), [&](const Decided& one) {
-    return one.sequence > decision.sequence;
-  });
-  Decided& decided = *decided_.insert(later, Decided{decision.sequence,
-                                                     decision.movement,
-                                                     agreed.rows,
-                                                     decision.most_rows,
-                                                     agreed.is_planned,
-                                                     {},
-                                                     decision.is_timed});
+  const auto later =
+      std::find_if(complete_.begin(), complete_.end(),
+                   [&](const CompleteDecision& one) { return one.sequence > sequence; });
+  std::vector<OperationRef> operations;
   for (const Found& found : found_) {
-    OperationRef& operation = decided.operations.emplace_back(std::move(found.at->second));
-    operation->state.sequence = decision.sequence;
+    OperationRef& operation = operations.emplace_back(std::move(found.at->second));
+    operation->state.sequence = sequence;
     found.among->erase(found.at);
   }
+  complete_.insert(later, keyed.with(std::move(operations)));
   return true;
 }
 
 // Returns false if the operation is absent, or differs from the other ranks' operation of that
 // name.
-bool DecisionQueue::find_operation(const Agreed& agreed, std::size_t unit, Found& found) {
-  const UnitKey& key = agreed.keys[unit];
+bool DecisionQueue::find_operation(const KeyedDecision& keyed, std::size_t unit, Found& found) {
+  const UnitKey& key = keyed.keys[unit];
   found = {&placeholders_, placeholders_.find(key)};
   if (found.at != placeholders_.end()) return true;
   Operations& undecided = parts_.undecided.all();
   found = {&undecided, undecided.find(key)};
   if (found.at == undecided.end()) {
-    if (!take_part_with_zeros(agreed, unit)) return false;
+    if (!take_part_with_zeros(keyed, unit)) return false;
     found = {&placeholders_, placeholders_.find(key)};
     return true;
   }
-  const std::string* descriptor = parts_.table.resolve(agreed.decision.units[unit].descriptor);
+  const std::string* descriptor = parts_.table.resolve(keyed.decision.units[unit].descriptor);
   const Operation& operation = *found.at->second;
   return descriptor != nullptr && *descriptor == operation.descriptor &&
-         has_own_rows(agreed, operation, parts_.world) && !parts_.names.has_new(operation);
+         has_own_rows(keyed, operation, parts_.world) && !parts_.names.has_new(operation);
 }
 
 // Creates a placeholder for a decision that comes after this rank has joined.
-bool DecisionQueue::take_part_with_zeros(const Agreed& agreed, std::size_t unit) {
+bool DecisionQueue::take_part_with_zeros(const KeyedDecision& keyed, std::size_t unit) {
   if (!parts_.undecided.has_joined()) return false;
-  add_placeholder(agreed, unit);
-  return placeholders_.contains(agreed.keys[unit]);
+  add_placeholder(keyed, unit);
+  return placeholders_.contains(keyed.keys[unit]);
 }
 
-void DecisionQueue::add_placeholder(const Agreed& agreed, std::size_t unit) {
+void DecisionQueue::add_placeholder(const KeyedDecision& keyed, std::size_t unit) {
   const SetWorld& world = parts_.world;
-  const UnitKey& key = agreed.keys[unit];
+  const UnitKey& key = keyed.keys[unit];
   Descriptor descriptor;
-  const std::string* described = parts_.table.resolve(agreed.decision.units[unit].descriptor);
+  const std::string* described = parts_.table.resolve(keyed.decision.units[unit].descriptor);
   const bool is_whole = described != nullptr && decode_descriptor(*described, descriptor) &&
-                        is_complete(descriptor, agreed.own_rows, world.rank(), world.size());
+                        is_complete(descriptor, keyed.own_rows, world.rank(), world.size());
   if (!is_whole) {
     return parts_.host.broken_protocol(parts_.tree.above(),
                                        "a decision without the rows of a rank that it is about");
   }
-  Request request = request_like(descriptor, agreed.own_rows, world.rank(), world.size());
+  Request request = request_like(descriptor, keyed.own_rows, world.rank(), world.size());
   request.iteration = key.iteration;
   auto operation = std::make_shared<Operation>(std::move(request));
   operation->is_placeholder = true;
   if (parts_.host.begin(operation)) placeholders_[key] = std::move(operation);
 }
 
-const Agreed* DecisionQueue::find_incomplete(uint64_t sequence) const {
+const KeyedDecision* DecisionQueue::find_incomplete(uint64_t sequence) const {
   const auto found =
       std::find_if(incomplete_.begin(), incomplete_.end(),
-                   [&](const Agreed& agreed) { return agreed.decision.sequence == sequence; });
+                   [&](const KeyedDecision& keyed) { return keyed.decision.sequence == sequence; });
   return found == incomplete_.end() ? nullptr : &*found;
 }
 
 bool DecisionQueue::has_begun_all(uint64_t before) const {
   const auto waits = [&](const auto& decision) { return decision.sequence < before; };
-  return parts_.log.accepted() >= before && std::none_of(decided_.begin(), decided_.end(), waits) &&
+  return parts_.log.accepted() >= before &&
+         std::none_of(complete_.begin(), complete_.end(), waits) &&
          std::none_of(incomplete_.begin(), incomplete_.end(),
-                      [&](const Agreed& agreed) { return waits(agreed.decision); });
+                      [&](const KeyedDecision& keyed) { return waits(keyed.decision); });
 }
 
 void DecisionQueue::abandon(const Status& status) {
   AgreementHost& host = parts_.host;
   for (const auto& [key, operation] : std::exchange(placeholders_, {})) host.end(operation, status);
-  for (const Decided& decided : std::exchange(decided_, {})) {
-    for (const OperationRef& operation : decided.operations) host.end(operation, status);
+  for (const CompleteDecision& decision : std::exchange(complete_, {})) {
+    for (const OperationRef& operation : decision.operations) host.end(operation, status);
   }
 }
 

@@ -5,12 +5,12 @@
 #include <deque>
 #include <vector>
 
-#include "agreement/agreed.h"
 #include "agreement/agreement_host.h"
+#include "agreement/complete_decision.h"
 #include "agreement/control_tree.h"
-#include "agreement/decided.h"
 #include "agreement/decision_log.h"
 #include "agreement/descriptor_table.h"
+#include "agreement/keyed_decision.h"
 #include "agreement/said_names.h"
 #include "agreement/situation.h"
 #include "agreement/undecided.h"
@@ -33,25 +33,27 @@ class DecisionQueue {
   };
   explicit DecisionQueue(const Parts& parts) : parts_(parts) {}
 
-  Agreed agreed_of(Decision decision) const;  // for a decision of the log
+  KeyedDecision with_keys(Decision decision) const;  // for a decision of the log
   // This rank takes part in the decision, which is the next one.
   void accept(const Decision& decision);
-  void add(Agreed agreed) { incomplete_.push_back(std::move(agreed)); }
-  // Moves complete decisions to decided(). Returns whether there was any.
+  void add(KeyedDecision keyed) { incomplete_.push_back(std::move(keyed)); }
+  // Moves complete decisions to complete(). Returns whether there was any.
   bool gather();
-  // Takes all operations of the decision into decided(), or returns false and takes none.
-  bool take_operations(const Agreed& agreed);
+  // Takes all operations of the decision into complete(), or returns false and takes none.
+  bool take_operations(const KeyedDecision& keyed);
   // This rank takes part in an operation that its caller has not submitted.
-  void add_placeholder(const Agreed& agreed, std::size_t unit);
+  void add_placeholder(const KeyedDecision& keyed, std::size_t unit);
 
   // Decisions that lack some operations, in their order. Later ones may have begun.
-  const std::deque<Agreed>& incomplete() const { return incomplete_; }
+  const std::deque<KeyedDecision>& incomplete() const { return incomplete_; }
   // The decision of this sequence that lacks some operations, or null.
-  const Agreed* find_incomplete(uint64_t sequence) const;
+  const KeyedDecision* find_incomplete(uint64_t sequence) const;
   // Complete decisions that have not begun, in their order.
-  std::deque<Decided>& decided() { return decided_; }
-  const std::deque<Decided>& decided() const { return decided_; }
-  bool is_empty() const { return incomplete_.empty() && decided_.empty() && placeholders_.empty(); }
+  std::deque<CompleteDecision>& complete() { return complete_; }
+  const std::deque<CompleteDecision>& complete() const { return complete_; }
+  bool is_empty() const {
+    return incomplete_.empty() && complete_.empty() && placeholders_.empty();
+  }
   bool has_begun_all(uint64_t before) const;  // all decisions before this one
   void abandon(const Status& status);         // ends the operations of all decisions
 
@@ -60,12 +62,12 @@ class DecisionQueue {
     Operations* among = nullptr;
     Operations::iterator at;
   };
-  bool find_operation(const Agreed& agreed, std::size_t unit, Found& found);
-  bool take_part_with_zeros(const Agreed& agreed, std::size_t unit);
+  bool find_operation(const KeyedDecision& keyed, std::size_t unit, Found& found);
+  bool take_part_with_zeros(const KeyedDecision& keyed, std::size_t unit);
 
   const Parts parts_;
-  std::deque<Agreed> incomplete_;
-  std::deque<Decided> decided_;
+  std::deque<KeyedDecision> incomplete_;
+  std::deque<CompleteDecision> complete_;
   Operations placeholders_;   // their decision has not begun
   std::vector<Found> found_;  // a member to reuse its memory
 };

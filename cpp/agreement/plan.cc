@@ -20,23 +20,23 @@ bool Plan::begin(const PlanMessage& message) {
   numbered_.clear();
   numbered_before_.clear();
   period_.clear();
-  period_.reserve(message.decisions.size());  // Meaning::agreed points into it
+  period_.reserve(message.decisions.size());  // Meaning::keyed points into it
   for (const PlannedDecision& decision : message.decisions) {
     numbered_before_.push_back(numbered_.size());
-    Agreed& agreed = period_.emplace_back();
-    agreed.decision = {.movement = decision.movement, .most_rows = decision.most_rows};
-    agreed.is_planned = true;
-    if (!take_rows(decision, agreed)) return false;
+    KeyedDecision& keyed = period_.emplace_back();
+    keyed.decision = {.movement = decision.movement, .most_rows = decision.most_rows};
+    keyed.is_planned = true;
+    if (!take_rows(decision, keyed)) return false;
     for (const PlannedUnit& unit : decision.units) {
       const std::string* descriptor = table_.text(unit.descriptor);
       if (descriptor == nullptr) return false;
       const UnitKey key = key_of(unit, *descriptor);
-      agreed.keys.push_back(key);
-      agreed.decision.units.push_back({{unit.descriptor, {}}, key.iteration});
+      keyed.keys.push_back(key);
+      keyed.decision.units.push_back({{unit.descriptor, {}}, key.iteration});
       if (unit.numbered) {
-        numbered_.push_back({unit.descriptor, &agreed});
+        numbered_.push_back({unit.descriptor, &keyed});
       } else {
-        named_[key] = {unit.descriptor, &agreed};
+        named_[key] = {unit.descriptor, &keyed};
       }
     }
   }
@@ -49,7 +49,7 @@ bool Plan::begin(const PlanMessage& message) {
 }
 
 // Takes over the row counts of all ranks, and selects the ones of this rank.
-bool Plan::take_rows(const PlannedDecision& decision, Agreed& agreed) const {
+bool Plan::take_rows(const PlannedDecision& decision, KeyedDecision& keyed) const {
   for (const PlannedUnit& unit : decision.units) {
     const std::string* bytes = table_.text(unit.descriptor);
     Descriptor descriptor;
@@ -60,12 +60,12 @@ bool Plan::take_rows(const PlannedDecision& decision, Agreed& agreed) const {
   }
   if (decision.rows.empty()) return true;
   if (decision.rows.size() != static_cast<std::size_t>(world_.size())) return false;
-  agreed.own_rows = decision.rows[world_.rank().index()];
+  keyed.own_rows = decision.rows[world_.rank().index()];
   RowTable rows = decision.rows;
   if (decision.most_rows > 0) {  // an alltoall: only the numbers for this rank, as in a decision
     if (!columns_of(decision.rows, world_.ranks(), {world_.rank()}, rows)) return false;
   }
-  agreed.rows = std::make_shared<const RowTable>(std::move(rows));
+  keyed.rows = std::make_shared<const RowTable>(std::move(rows));
   return true;
 }
 
@@ -82,21 +82,21 @@ bool Plan::fits(const Operation& operation) const {
 
 bool Plan::fits(const Meaning& meaning, const Operation& operation) const {
   return *table_.text(meaning.descriptor) == operation.descriptor &&
-         has_own_rows(*meaning.agreed, operation, world_);
+         has_own_rows(*meaning.keyed, operation, world_);
 }
 
-const Agreed& Plan::decision(uint64_t sequence) {
+const KeyedDecision& Plan::decision(uint64_t sequence) {
   go_to(sequence);
   const PlannedDecision& planned = plan_.decisions[at_.place];
   int64_t number = plan_.first_number +
                    static_cast<int64_t>(at_.times * numbered_.size() + numbered_before_[at_.place]);
-  Agreed& agreed = period_[at_.place];
-  agreed.decision.sequence = sequence;
+  KeyedDecision& keyed = period_[at_.place];
+  keyed.decision.sequence = sequence;
   for (std::size_t i = 0; i < planned.units.size(); ++i) {
     if (!planned.units[i].numbered) continue;
-    agreed.keys[i].iteration = agreed.decision.units[i].iteration = number++;
+    keyed.keys[i].iteration = keyed.decision.units[i].iteration = number++;
   }
-  return agreed;
+  return keyed;
 }
 
 // Usually the next sequence.
@@ -113,18 +113,18 @@ void Plan::go_to(uint64_t sequence) {
   at_.sequence = sequence;
 }
 
-bool Plan::is_about(const Agreed& agreed, Operation& operation) const {
-  if (agreed.keys.size() != 1) return false;
-  const UnitKey& key = agreed.keys.front();
+bool Plan::is_about(const KeyedDecision& keyed, Operation& operation) const {
+  if (keyed.keys.size() != 1) return false;
+  const UnitKey& key = keyed.keys.front();
   if (key.iteration != operation.request.iteration) return false;
-  if (operation.caches.planned_era == era_ && operation.caches.planned_as == &agreed) return true;
+  if (operation.caches.planned_era == era_ && operation.caches.planned_as == &keyed) return true;
   const bool is_about =
       key.name == operation.request.name &&
-      *table_.text(agreed.decision.units.front().descriptor.id) == operation.descriptor &&
-      has_own_rows(agreed, operation, world_);
+      *table_.text(keyed.decision.units.front().descriptor.id) == operation.descriptor &&
+      has_own_rows(keyed, operation, world_);
   if (!is_about) return false;
   operation.caches.planned_era = era_;
-  operation.caches.planned_as = &agreed;
+  operation.caches.planned_as = &keyed;
   return true;
 }
 

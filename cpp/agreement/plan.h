@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "agreement/agreed.h"
 #include "agreement/descriptor_table.h"
+#include "agreement/keyed_decision.h"
 #include "agreement/messages.h"
 #include "agreement/readiness.h"
 #include "base/set_world.h"
@@ -38,9 +38,9 @@ class Plan {
   // Whether the plan contains this operation, now or later.
   bool fits(const Operation& operation) const;
   // The decision at `sequence`, which must not be before the plan's start.
-  const Agreed& decision(uint64_t sequence);
-  // Whether `agreed` is about this operation alone. A positive result is cached in the operation.
-  bool is_about(const Agreed& agreed, Operation& operation) const;
+  const KeyedDecision& decision(uint64_t sequence);
+  // Whether `keyed` is about this operation alone. A positive result is cached in the operation.
+  bool is_about(const KeyedDecision& keyed, Operation& operation) const;
   // The planned row counts of all ranks for this decision.
   const RowTable& rows_of(uint64_t sequence) const {
     return plan_.decisions[(sequence - plan_.start) % period()].rows;
@@ -64,10 +64,10 @@ class Plan {
  private:
   struct Meaning {  // the operation that a name or number stands for
     uint32_t descriptor = 0;
-    const Agreed* agreed = nullptr;
+    const KeyedDecision* keyed = nullptr;
   };
   bool fits(const Meaning& meaning, const Operation& operation) const;
-  bool take_rows(const PlannedDecision& decision, Agreed& agreed) const;
+  bool take_rows(const PlannedDecision& decision, KeyedDecision& keyed) const;
   void go_to(uint64_t sequence);
 
   const SetWorld& world_;
@@ -80,7 +80,7 @@ class Plan {
   std::vector<Meaning> numbered_;  // in the order of their numbers
   // number of numbered units before each decision of the period
   std::vector<std::size_t> numbered_before_;
-  std::vector<Agreed> period_;  // reused by decision()
+  std::vector<KeyedDecision> period_;  // reused by decision()
   struct {
     uint64_t sequence = 0, times = 0;  // times: completed periods
     std::size_t place = 0;             // position in the period

@@ -117,10 +117,10 @@ void PlanMode::announce_join() {
   parts_.undecided.announce_join();
 }
 
-const Agreed* PlanMode::take_planned(Operation& operation) {
+const KeyedDecision* PlanMode::take_planned(Operation& operation) {
   if (!is_active() || !parts_.undecided.empty() || !parts_.queue.is_empty()) return nullptr;
   const uint64_t sequence = parts_.log.accepted();
-  const Agreed& next = plan_.decision(sequence);
+  const KeyedDecision& next = plan_.decision(sequence);
   if (!plan_.is_about(next, operation) || parts_.names.has_new(operation)) return nullptr;
   operation.state.sequence = sequence;
   parts_.queue.accept(next.decision);
@@ -129,15 +129,15 @@ const Agreed* PlanMode::take_planned(Operation& operation) {
 }
 
 bool PlanMode::follow() {
-  if (!is_active() || parts_.undecided.empty() || !parts_.queue.decided().empty() ||
+  if (!is_active() || parts_.undecided.empty() || !parts_.queue.complete().empty() ||
       !parts_.now.goes_on()) {
     return false;
   }
   const uint64_t sequence = parts_.log.accepted();
-  const Agreed& next = plan_.decision(sequence);
+  const KeyedDecision& next = plan_.decision(sequence);
   if (!parts_.queue.take_operations(next)) return false;
   parts_.queue.accept(next.decision);
-  started(sequence, *parts_.queue.decided().back().operations.front());
+  started(sequence, *parts_.queue.complete().back().operations.front());
   return true;
 }
 
@@ -150,7 +150,7 @@ void PlanMode::check(bool has_room) {
 bool PlanMode::is_stuck(bool has_room) const {
   const Nanoseconds idle = parts_.now.turned_at - moved_at_;
   if (idle >= kPlanSilence) return true;
-  return parts_.queue.decided().empty() && has_room && idle >= kPlanTimeout &&
+  return parts_.queue.complete().empty() && has_room && idle >= kPlanTimeout &&
          !parts_.undecided.empty();
 }
 
@@ -172,12 +172,12 @@ void PlanMode::freeze(SetRank except) {
 // again.
 uint64_t PlanMode::kept() const {
   uint64_t kept = parts_.host.kept();
-  for (const Decided& decided : parts_.queue.decided()) {
+  for (const CompleteDecision& decision : parts_.queue.complete()) {
     const bool is_kept =
-        std::ranges::all_of(decided.operations, [this](const OperationRef& operation) {
+        std::ranges::all_of(decision.operations, [this](const OperationRef& operation) {
           return can_run_again(*operation, parts_.world.rank());
         });
-    if (!is_kept) kept = std::max(kept, decided.sequence + 1);
+    if (!is_kept) kept = std::max(kept, decision.sequence + 1);
   }
   return kept;
 }

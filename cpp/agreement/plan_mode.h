@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "agreement/agreed.h"
 #include "agreement/agreement_host.h"
 #include "agreement/catch_up.h"
 #include "agreement/control_tree.h"
 #include "agreement/decision_log.h"
 #include "agreement/decision_queue.h"
 #include "agreement/drift.h"
+#include "agreement/keyed_decision.h"
 #include "agreement/messages.h"
 #include "agreement/plan.h"
 #include "agreement/readiness.h"
@@ -69,9 +69,9 @@ class PlanMode {
   // ---- along the plan ----
   // Announces a submitted operation, or leaves the plan if the operation is not in it.
   void submit(const OperationRef& operation);
-  const Agreed* take_planned(Operation& operation);  // as in Agreement
-  bool follow();                                     // as Agreement::follow_plan()
-  void check(bool has_room);                         // as Agreement::check_plan()
+  const KeyedDecision* take_planned(Operation& operation);  // as in Agreement
+  bool follow();                                            // as Agreement::follow_plan()
+  void check(bool has_room);                                // as Agreement::check_plan()
   void note_progress() { moved_at_ = parts_.now.turned_at; }
   Nanoseconds next_deadline(bool is_busy) const;
 
@@ -124,7 +124,7 @@ class PlanMode {
 
   // After the plan: plan_mode_end.cc.
   void expect_all(const ResumeMessage& message);
-  void run_for_nothing(const Agreed& agreed, bool is_started);
+  void run_for_nothing(const KeyedDecision& keyed, bool is_started);
   void unit_caught_up(const UnitKey& key);
   void caught_up(uint64_t sequence);
   void replay(uint64_t sequence);

@@ -11,24 +11,24 @@ namespace rdmacoll {
 void PlanMode::expect_all(const ResumeMessage& message) {
   const uint64_t mine = parts_.log.accepted();
   for (uint64_t sequence = message.least; sequence < message.furthest; ++sequence) {
-    const Agreed& agreed = plan_.decision(sequence);
+    const KeyedDecision& keyed = plan_.decision(sequence);
     ++caught_up_;
     if (sequence >= mine) {
-      parts_.queue.accept(agreed.decision);
-      parts_.queue.add(agreed);
+      parts_.queue.accept(keyed.decision);
+      parts_.queue.add(keyed);
     }
     // A rank that leaves has said which decisions it takes part in, and gives no zeros for others.
     const bool takes_part = sequence < mine || !parts_.now.leaving;
     if (sequence >= message.kept && takes_part) {
-      run_for_nothing(agreed, sequence < mine);
+      run_for_nothing(keyed, sequence < mine);
       continue;
     }
-    catch_up_.expect(agreed, sequence < mine);
+    catch_up_.expect(keyed, sequence < mine);
     if (sequence >= mine) continue;
-    for (const DecisionUnit& unit : agreed.decision.units) {
+    for (const DecisionUnit& unit : keyed.decision.units) {
       const SetWorld& world = parts_.world;
       ReadyRecord record{unit.descriptor, unit.iteration, world.rank(), parts_.tree.is_leaf(), {}};
-      if (!agreed.own_rows.empty()) record.rows.emplace_back(world.rank(), agreed.own_rows);
+      if (!keyed.own_rows.empty()) record.rows.emplace_back(world.rank(), keyed.own_rows);
       parts_.undecided.announce(record);
     }
   }
@@ -37,13 +37,13 @@ void PlanMode::expect_all(const ResumeMessage& message) {
 // Ranks that have started the decision run it to its end, and drop the result. The other ranks take
 // part with zeros. The log decides its operations again, from the callers' inputs and one by one.
 // So a caller may wait for one of them, or for any other operation, before it submits the next one.
-void PlanMode::run_for_nothing(const Agreed& agreed, bool is_started) {
+void PlanMode::run_for_nothing(const KeyedDecision& keyed, bool is_started) {
   ++replayed_;
-  for (std::size_t i = 0; i < agreed.keys.size() && parts_.now.goes_on(); ++i) {
+  for (std::size_t i = 0; i < keyed.keys.size() && parts_.now.goes_on(); ++i) {
     if (is_started) {
-      to_replay_.insert(agreed.keys[i]);
+      to_replay_.insert(keyed.keys[i]);
     } else {
-      parts_.queue.add_placeholder(agreed, i);
+      parts_.queue.add_placeholder(keyed, i);
     }
   }
 }
@@ -97,7 +97,7 @@ void PlanMode::replay(uint64_t sequence) {
   RC_ASSERT(named != nullptr, cat("decision ", sequence));
   ++replayed_;
   const UnitKey key = *named;
-  const Agreed* const behind = parts_.queue.find_incomplete(sequence);
+  const KeyedDecision* const behind = parts_.queue.find_incomplete(sequence);
   if (behind != nullptr && behind->keys.size() != 1) {
     return parts_.host.broken_protocol(parts_.tree.above(),
                                        cat("decision ", sequence, " is of several operations"));
@@ -134,10 +134,10 @@ bool PlanMode::judge(const UnitKey& key, const Status& verdict, bool is_answer) 
 // verdict as its result. A rank without the operation, or with a different one, sends zeros.
 // Returns whether the operation runs on this rank.
 bool PlanMode::judge_started(const UnitKey& key, const Status& verdict) {
-  for (const Agreed& agreed : parts_.queue.incomplete()) {
-    for (std::size_t i = 0; i < agreed.keys.size(); ++i) {
-      if (agreed.keys[i] != key) continue;
-      parts_.queue.add_placeholder(agreed, i);
+  for (const KeyedDecision& keyed : parts_.queue.incomplete()) {
+    for (std::size_t i = 0; i < keyed.keys.size(); ++i) {
+      if (keyed.keys[i] != key) continue;
+      parts_.queue.add_placeholder(keyed, i);
       return false;
     }
   }

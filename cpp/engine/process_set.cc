@@ -133,8 +133,8 @@ Visibility ProcessSet::visibility() {
 
 // The decisions of a lane begin in their order. An earlier one may still lack operations here.
 bool ProcessSet::has_room(uint64_t sequence) const {
-  const auto comes_first = [&](const Agreed& agreed) {
-    const uint64_t earlier = agreed.decision.sequence;
+  const auto comes_first = [&](const KeyedDecision& keyed) {
+    const uint64_t earlier = keyed.decision.sequence;
     return earlier < sequence && lanes_.of(earlier) == lanes_.of(sequence);
   };
   return executor_.has_room(lanes_, sequence) && !is_any_of(agreement_.incomplete(), comes_first);
@@ -150,37 +150,33 @@ bool ProcessSet::follow_plan() {
 // Starts an operation at once if it is the next one of the plan, and nothing else waits.
 bool ProcessSet::starts_at_once(const OperationRef& operation) {
   if (!has_room()) return false;
-  const Agreed* const next = agreement_.take_planned(*operation);
+  const KeyedDecision* const next = agreement_.take_planned(*operation);
   if (next == nullptr) return false;
-  const Decision& decision = next->decision;
-  const bool is_again =
-      now_.lost.empty() && planner_.can_replay(*operation, decision, next->rows, next->is_planned);
-  if (is_again) {
-    in_place_ += decision.movement.in_place ? 1 : 0;
+  if (now_.lost.empty() && planner_.can_replay(*operation, *next)) {
+    in_place_ += next->decision.movement.in_place ? 1 : 0;
     host_.starts(*operation);
-    const Status status = executor_.start(lanes_, decision.sequence, operation);
+    const Status status = executor_.start(lanes_, next->decision.sequence, operation);
     if (!status.ok()) host_.fail_this_rank(status);
     return true;
   }
-  Decided decided{decision.sequence,  decision.movement, next->rows,
-                  decision.most_rows, next->is_planned,  {operation}};
-  const bool is_started = planner_.connect(decided) && start_batch(decided);
-  if (!is_started) agreement_.decided().push_back(std::move(decided));
+  CompleteDecision decision = next->with({operation});
+  const bool is_started = planner_.connect(decision) && start_batch(decision);
+  if (!is_started) agreement_.complete().push_back(std::move(decision));
   return true;
 }
 
 bool ProcessSet::start_batches() {
-  std::deque<Decided>& decided = agreement_.decided();
+  std::deque<CompleteDecision>& complete = agreement_.complete();
   bool moved = false;
-  for (; !decided.empty() && now_.goes_on(); moved = true) {
-    Decided& next = decided.front();
+  for (; !complete.empty() && now_.goes_on(); moved = true) {
+    CompleteDecision& next = complete.front();
     if (!has_room(next.sequence) || !planner_.connect(next)) {
       if (now_.lost.empty()) break;
       for (JobRank peer : planner_.peers_of(next)) misses(peer);
       break;
     }
     if (!start_batch(next)) break;
-    decided.pop_front();
+    complete.pop_front();
   }
   return moved;
 }
@@ -188,20 +184,20 @@ bool ProcessSet::start_batches() {
 // Requires connected peers and room in the executor. Returns false if the place of the results is
 // not known yet, or on failure. The decision then still has its operations, which end with the
 // world.
-bool ProcessSet::start_batch(Decided& decided) {
+bool ProcessSet::start_batch(CompleteDecision& decision) {
   SharedPlace place;
-  if (!places_.find(decided, place)) return false;
+  if (!places_.find(decision, place)) return false;
   Batch batch;
-  Status status = planner_.prepare(decided, place, batch);
+  Status status = planner_.prepare(decision, place, batch);
   const bool is_ready = status.ok() && !misses_peer(batch);
-  batch.is_trial = decided.is_trial;
-  if (is_ready) in_place_ += decided.movement.in_place ? 1 : 0;
+  batch.is_trial = decision.is_trial;
+  if (is_ready) in_place_ += decision.movement.in_place ? 1 : 0;
   if (is_ready && place.is_shared()) ++shared_;
   if (is_ready) {
     for (const OperationRef& operation : batch.operations) host_.starts(*operation);
     status = executor_.start(lanes_, std::move(batch));
   } else if (!batch.operations.empty()) {
-    decided.operations = std::move(batch.operations);
+    decision.operations = std::move(batch.operations);
   }
   if (!status.ok()) host_.fail_this_rank(status);
   return is_ready;

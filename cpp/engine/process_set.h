@@ -116,7 +116,7 @@ class ProcessSet final : private AgreementHost {
   Visibility visibility();
   bool starts_at_once(const OperationRef& operation);
   bool start_batches();
-  bool start_batch(Decided& decided);
+  bool start_batch(CompleteDecision& decision);
   bool misses(JobRank peer);  // whether it is lost; the engine judges why
   bool misses_peer(const Batch& batch);
 

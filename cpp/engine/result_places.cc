@@ -11,13 +11,13 @@ namespace rdmacoll {
 // do so, unless inputs are scaled first, into the output. The first member must be connected to all
 // ranks. Without servers these algorithms connect all ranks. With servers it is connected to its
 // children in the control tree, so all ranks must be its children.
-bool ResultPlaces::shares_results(const Decided& decided) const {
+bool ResultPlaces::shares_results(const CompleteDecision& decision) const {
   const int ranks = parts_.world.size();
-  const AlgorithmRow* row = row_of(decided.movement.algorithm);
+  const AlgorithmRow* row = row_of(decision.movement.algorithm);
   if (row == nullptr || !row->has_one_writer) return false;
   const bool are_connected = !row->by_servers || ranks <= kTreeRadix + 1;
-  if (!are_connected || decided.operations.size() != 1) return false;
-  const Request& request = decided.operations.front()->request;
+  if (!are_connected || decision.operations.size() != 1) return false;
+  const Request& request = decision.operations.front()->request;
   return request.shares_results && request.prescale == 1.0 && ranks > 1 && parts_.is_one_node;
 }
 
@@ -26,17 +26,17 @@ bool ResultPlaces::shares_pool(JobRank peer) const {
          parts_.transport.reach(peer.value()).shared_pools;
 }
 
-bool ResultPlaces::find(const Decided& decided, SharedPlace& place) {
-  if (!shares_results(decided)) return true;
-  const ResultOffsets offsets(decided.operations.front()->request.result_bytes());
-  if (!is_root()) return find_announced(decided, offsets, place);
-  offer(decided, offsets.block_bytes(), place);
+bool ResultPlaces::find(const CompleteDecision& decision, SharedPlace& place) {
+  if (!shares_results(decision)) return true;
+  const ResultOffsets offsets(decision.operations.front()->request.result_bytes());
+  if (!is_root()) return find_announced(decision, offsets, place);
+  offer(decision, offsets.block_bytes(), place);
   return parts_.now.goes_on();
 }
 
-bool ResultPlaces::find_announced(const Decided& decided, const ResultOffsets& offsets,
+bool ResultPlaces::find_announced(const CompleteDecision& decision, const ResultOffsets& offsets,
                                   SharedPlace& place) {
-  const auto announced = announced_.find(decided.sequence);
+  const auto announced = announced_.find(decision.sequence);
   if (parts_.now.lost.contains(root())) {
     if (announced != announced_.end()) parts_.host.misses(root());
     return false;
@@ -54,11 +54,11 @@ bool ResultPlaces::find_announced(const Decided& decided, const ResultOffsets& o
         root(), cat("a place for results at ", offset, " of a pool of ", bytes_text(pool.bytes)));
     return false;
   }
-  hold(decided, pool, offset, offsets.block_bytes(), place);
+  hold(decision, pool, offset, offsets.block_bytes(), place);
   return parts_.now.goes_on();
 }
 
-void ResultPlaces::hold(const Decided& decided, const PeerPool& pool, uint64_t offset,
+void ResultPlaces::hold(const CompleteDecision& decision, const PeerPool& pool, uint64_t offset,
                         std::size_t block_bytes, SharedPlace& place) {
   place.block = {pool.base + offset, pool.view + offset, block_bytes};
   // A server writes into memory that the workers hold until they know that it is written.
@@ -67,22 +67,23 @@ void ResultPlaces::hold(const Decided& decided, const PeerPool& pool, uint64_t o
   if (!held.ok()) {
     parts_.host.fail_this_rank(
         {Code::failed, cat("no memory of ", bytes_text(block_bytes), " for the result of ",
-                           decided.operations.front()->label(), ": ", held.message(), ".")});
+                           decision.operations.front()->label(), ": ", held.message(), ".")});
   }
 }
 
-void ResultPlaces::offer(const Decided& decided, std::size_t block_bytes, SharedPlace& place) {
+void ResultPlaces::offer(const CompleteDecision& decision, std::size_t block_bytes,
+                         SharedPlace& place) {
   const SetMembers& members = parts_.members;
   const bool may_share = std::all_of(members.begin() + 1, members.end(),
                                      [this](JobRank peer) { return shares_pool(peer); });
   const auto holders = static_cast<uint32_t>(parts_.world.size());
   std::byte* const block = may_share ? parts_.results.lend(block_bytes, holders) : nullptr;
-  PlaceMessage message{decided.sequence};
+  PlaceMessage message{decision.sequence};
   if (block != nullptr) {
     const MemoryPool& pool = parts_.pool;
     message.offset = static_cast<uint64_t>(block - pool.base());
     const PeerPool mine{pool.base(), pool.view(), pool.size(), pool.mapping()};
-    hold(decided, mine, message.offset, block_bytes, place);
+    hold(decision, mine, message.offset, block_bytes, place);
   }
   for (auto peer = members.begin() + 1; peer != members.end(); ++peer) {
     if (shares_pool(*peer)) parts_.host.post(*peer, parts_.set, message);

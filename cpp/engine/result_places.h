@@ -9,7 +9,7 @@
 #include <map>
 #include <vector>
 
-#include "agreement/decided.h"
+#include "agreement/complete_decision.h"
 #include "agreement/messages.h"
 #include "agreement/situation.h"
 #include "base/set_world.h"
@@ -40,17 +40,18 @@ class ResultPlaces {
 
   // Finds the place of the decision's results, if they are shared. Requires connected peers.
   // Returns false while the first member's message is missing, and if the world has ended.
-  bool find(const Decided& decided, SharedPlace& place);
+  bool find(const CompleteDecision& decision, SharedPlace& place);
   // The first member's message. Returns false if this rank cannot expect it.
   bool take(JobRank peer, const PlaceMessage& message);
 
  private:
-  bool shares_results(const Decided& decided) const;
+  bool shares_results(const CompleteDecision& decision) const;
   bool shares_pool(JobRank peer) const;  // false for a rank that is not connected
-  bool find_announced(const Decided& decided, const ResultOffsets& offsets, SharedPlace& place);
-  void offer(const Decided& decided, std::size_t block_bytes, SharedPlace& place);
-  void hold(const Decided& decided, const PeerPool& pool, uint64_t offset, std::size_t block_bytes,
-            SharedPlace& place);
+  bool find_announced(const CompleteDecision& decision, const ResultOffsets& offsets,
+                      SharedPlace& place);
+  void offer(const CompleteDecision& decision, std::size_t block_bytes, SharedPlace& place);
+  void hold(const CompleteDecision& decision, const PeerPool& pool, uint64_t offset,
+            std::size_t block_bytes, SharedPlace& place);
   bool is_root() const { return parts_.world.is_root(); }
   JobRank root() const { return parts_.members[kTreeRoot]; }
 

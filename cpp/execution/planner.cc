@@ -55,9 +55,9 @@ void tell(const RowTable& rows, std::byte* received) {
   }
 }
 
-const RowTable& rows_of(const Decided& decided) {
+const RowTable& rows_of(const CompleteDecision& decision) {
   static const RowTable kNone;
-  return decided.rows == nullptr ? kNone : *decided.rows;
+  return decision.rows == nullptr ? kNone : *decision.rows;
 }
 
 Status misfit(const Operation& operation) {
@@ -81,8 +81,8 @@ Planner::Planner(const PlannerParts& parts)
       segment_room_(parts.segment_room),
       programs_(members_) {}
 
-Shape Planner::shape_of(const Decided& decided, bool shares_results) const {
-  const Request& request = decided.operations.front()->request;
+Shape Planner::shape_of(const CompleteDecision& decision, bool shares_results) const {
+  const Request& request = decision.operations.front()->request;
   const KindRow& kind = row_of(request.kind);
   return {world_.size(),
           world_.rank().value(),
@@ -113,10 +113,10 @@ const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape, bool
 }
 
 // Whether a prepared operation runs alone again. Only the topology can have changed since.
-bool Planner::is_known(const Decided& decided) const {
-  return decided.operations.size() == 1 &&
-         is_recipe_of(*decided.operations.front(), decided.movement, decided.rows,
-                      decided.is_planned);
+bool Planner::is_known(const CompleteDecision& decision) const {
+  return decision.operations.size() == 1 &&
+         is_recipe_of(*decision.operations.front(), decision.movement, decision.rows,
+                      decision.is_planned);
 }
 
 bool Planner::is_recipe_of(const Operation& operation, const Movement& movement,
@@ -128,49 +128,48 @@ bool Planner::is_recipe_of(const Operation& operation, const Movement& movement,
          operation.caches.recipe->rows == rows;
 }
 
-bool Planner::can_replay(const Operation& operation, const Decision& decision, const RowsRef& rows,
-                         bool is_planned) const {
+bool Planner::can_replay(const Operation& operation, const KeyedDecision& keyed) const {
   // An alltoall must write the received row counts again, and shared results have a new address.
   return operation.request.kind != Kind::alltoall && !operation.request.shares_results &&
-         is_recipe_of(operation, decision.movement, rows, is_planned);
+         is_recipe_of(operation, keyed.decision.movement, keyed.rows, keyed.is_planned);
 }
 
-const std::vector<JobRank>& Planner::peers_of(const Decided& decided) {
-  return outline_of(decided.movement.algorithm, shape_of(decided, false), calls_roll(decided))
+const std::vector<JobRank>& Planner::peers_of(const CompleteDecision& decision) {
+  return outline_of(decision.movement.algorithm, shape_of(decision, false), calls_roll(decision))
       .peers;
 }
 
-bool Planner::connect(const Decided& decided) {
+bool Planner::connect(const CompleteDecision& decision) {
   note_ready_gpus();
-  if (is_known(decided)) return true;
+  if (is_known(decision)) return true;
   bool all = true;
-  for (JobRank peer : peers_of(decided)) {
+  for (JobRank peer : peers_of(decision)) {
     if (transport_.is_connected(peer.value())) continue;
     transport_.connect(peer.value());
     requested_.insert(peer);
     all = false;
   }
-  return all && is_offered(decided);
+  return all && is_offered(decision);
 }
 
-Status Planner::prepare(Decided& decided, const SharedPlace& place, Batch& batch) {
-  batch.sequence = decided.sequence;
-  if (is_known(decided)) {
-    batch.recipe = decided.operations.front()->caches.recipe;
+Status Planner::prepare(CompleteDecision& decision, const SharedPlace& place, Batch& batch) {
+  batch.sequence = decision.sequence;
+  if (is_known(decision)) {
+    batch.recipe = decision.operations.front()->caches.recipe;
     // the caller may have overwritten the row counts
     if (batch.recipe->head.kind == Kind::alltoall) {
-      tell(rows_of(decided), decided.operations.front()->results[1].memory.get());
+      tell(rows_of(decision), decision.operations.front()->results[1].memory.get());
     }
-    batch.operations = std::move(decided.operations);
+    batch.operations = std::move(decision.operations);
     return {};
   }
-  Recipe::Head head = head_of(decided, place.is_shared());
-  head.gpu = gpu_of_work(decided);
+  Recipe::Head head = head_of(decision, place.is_shared());
+  head.gpu = gpu_of_work(decision);
   if (!row_of(head.kind).makes_result) {
-    for (const OperationRef& operation : decided.operations) {
+    for (const OperationRef& operation : decision.operations) {
       RC_RETURN_IF_ERROR(place_results(*operation, place));
     }
-    list_tensors(decided);
+    list_tensors(decision);
     see(tensors_, head, batch);
     RecipeRef& last = recipes_[index_of(tensors_)];
     const bool is_same =
@@ -178,13 +177,13 @@ Status Planner::prepare(Decided& decided, const SharedPlace& place, Batch& batch
     if (!is_same) last = even_recipe(head);
     batch.recipe = last;
   } else {
-    RC_RETURN_IF_ERROR(ragged_recipe(decided, head, batch));
+    RC_RETURN_IF_ERROR(ragged_recipe(decision, head, batch));
   }
-  if (decided.operations.size() == 1) {
-    decided.operations.front()->caches.recipe = batch.recipe;
-    decided.operations.front()->caches.topology_version = topology_version_;
+  if (decision.operations.size() == 1) {
+    decision.operations.front()->caches.recipe = batch.recipe;
+    decision.operations.front()->caches.topology_version = topology_version_;
   }
-  batch.operations = std::move(decided.operations);
+  batch.operations = std::move(decision.operations);
   return {};
 }
 
@@ -200,15 +199,15 @@ std::size_t Planner::index_of(std::span<const Layout::Tensor> tensors) {
   return (lines ^ lines / kRecipes ^ lines / (kRecipes * kRecipes)) % kRecipes;
 }
 
-Recipe::Head Planner::head_of(const Decided& decided, bool shares_results) const {
-  const Request& first = decided.operations.front()->request;
+Recipe::Head Planner::head_of(const CompleteDecision& decision, bool shares_results) const {
+  const Request& first = decision.operations.front()->request;
   const bool reduces = row_of(first.kind).reduces;
   const bool averages = reduces && first.op == ReduceOp::average;
   const Scaled scaled = scaled_of(first);
   return {.kind = first.kind,
-          .movement = decided.movement,
-          .calls_roll = calls_roll(decided),
-          .shape = shape_of(decided, shares_results),
+          .movement = decision.movement,
+          .calls_roll = calls_roll(decision),
+          .shape = shape_of(decision, shares_results),
           // kinds that do not reduce move bytes
           .dtype = reduces ? component_of(first.dtype) : Dtype::uint8,
           .op = scaled.op,
@@ -239,9 +238,9 @@ Status Planner::place_results(Operation& operation, const SharedPlace& place) {
   return {};
 }
 
-void Planner::list_tensors(const Decided& decided) {
+void Planner::list_tensors(const CompleteDecision& decision) {
   tensors_.clear();
-  for (const OperationRef& operation : decided.operations) {
+  for (const OperationRef& operation : decision.operations) {
     const Request& request = operation->request;
     for (const TensorRef& tensor : request.tensors) {
       const std::byte* input = tensor.input;
@@ -262,30 +261,31 @@ RecipeRef Planner::even_recipe(const Recipe::Head& head) {
 }
 
 // The recipe for operations with row counts. Their results have new memory in each run.
-Status Planner::ragged_recipe(const Decided& decided, const Recipe::Head& head, Batch& batch) {
+Status Planner::ragged_recipe(const CompleteDecision& decision, const Recipe::Head& head,
+                              Batch& batch) {
   auto recipe = std::make_shared<Recipe>();
   recipe->head = head;
-  recipe->rows = decided.rows;
+  recipe->rows = decision.rows;
   Cut cut;
-  RC_RETURN_IF_ERROR(cut_rows(decided, cut));
+  RC_RETURN_IF_ERROR(cut_rows(decision, cut));
   if (head.movement.algorithm != Algorithm::none) {
     // Parts that only pass through this rank have the maximum size.
-    cut.rows.resize(static_cast<std::size_t>(outline_of(head).parts), {decided.most_rows});
+    cut.rows.resize(static_cast<std::size_t>(outline_of(head).parts), {decision.most_rows});
   }
-  RC_RETURN_IF_ERROR(lay_out_ragged(decided, cut, recipe->layout));
+  RC_RETURN_IF_ERROR(lay_out_ragged(decision, cut, recipe->layout));
   see(recipe->layout, recipe->head, batch);
   add_program(*recipe);
   batch.recipe = std::move(recipe);
   return {};
 }
 
-Status Planner::cut_rows(const Decided& decided, Cut& cut) const {
-  const Operation& operation = *decided.operations.front();
+Status Planner::cut_rows(const CompleteDecision& decision, Cut& cut) const {
+  const Operation& operation = *decision.operations.front();
   Descriptor descriptor;
   const bool is_readable = decode_descriptor(operation.descriptor, descriptor);
   RC_ASSERT(is_readable, operation.label());
-  if (descriptor.kind == Kind::alltoall) return cut_exchange(decided, descriptor, cut);
-  const RowTable& rows = rows_of(decided);
+  if (descriptor.kind == Kind::alltoall) return cut_exchange(decision, descriptor, cut);
+  const RowTable& rows = rows_of(decision);
   const std::vector<int64_t> mine = own_rows(operation.request, world_.rank(), world_.size());
   const bool fits = incomplete_rank(descriptor, rows, world_.size()).is_none() &&
                     (mine.empty() || rows[world_.rank().index()] == mine);
@@ -295,26 +295,28 @@ Status Planner::cut_rows(const Decided& decided, Cut& cut) const {
 }
 
 // The decision has the rows that this rank receives. The operation has the rows that it sends.
-Status Planner::cut_exchange(const Decided& decided, const Descriptor& descriptor, Cut& cut) const {
-  const Operation& operation = *decided.operations.front();
+Status Planner::cut_exchange(const CompleteDecision& decision, const Descriptor& descriptor,
+                             Cut& cut) const {
+  const Operation& operation = *decision.operations.front();
   const auto ranks = static_cast<std::size_t>(world_.size());
   Exchange exchange{
-      own_rows(operation.request, world_.rank(), world_.size()), {}, decided.most_rows};
+      own_rows(operation.request, world_.rank(), world_.size()), {}, decision.most_rows};
   if (exchange.given.size() == 1) exchange.given.resize(ranks, exchange.given.front());
-  for (const std::vector<int64_t>& numbers : rows_of(decided)) {
+  for (const std::vector<int64_t>& numbers : rows_of(decision)) {
     if (!numbers.empty()) exchange.got.push_back(numbers.front());
   }
   const bool fits = exchange.got.size() == ranks &&
                     exchange.got[world_.rank().index()] == exchange.given[world_.rank().index()] &&
                     most_rows({exchange.given, exchange.got}) <= exchange.most &&
-                    (!needs_even(decided.movement.algorithm) || exchange.is_even());
+                    (!needs_even(decision.movement.algorithm) || exchange.is_even());
   if (!fits) return misfit(operation);
   cut = exchange_cut(descriptor, exchange);
   return {};
 }
 
-Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& layout) const {
-  Operation& operation = *decided.operations.front();
+Status Planner::lay_out_ragged(const CompleteDecision& decision, const Cut& cut,
+                               Layout& layout) const {
+  Operation& operation = *decision.operations.front();
   const Request& request = operation.request;
   std::vector<std::byte*> inputs, outputs;
   std::vector<Gpu> gpus;
@@ -332,9 +334,9 @@ Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& l
     std::byte* received = nullptr;
     RC_RETURN_IF_ERROR(
         make_result(operation, 1, {world_.size()}, sizeof(int64_t) * world_.size(), received));
-    tell(rows_of(decided), received);
+    tell(rows_of(decision), received);
   }
-  layout.assign_ragged(cut, inputs, outputs, decided.movement.segment_bytes, gpus);
+  layout.assign_ragged(cut, inputs, outputs, decision.movement.segment_bytes, gpus);
   return {};
 }
 

@@ -9,8 +9,8 @@
 #include <tuple>
 #include <vector>
 
-#include "agreement/decided.h"
-#include "agreement/messages.h"
+#include "agreement/complete_decision.h"
+#include "agreement/keyed_decision.h"
 #include "base/config.h"
 #include "base/set_world.h"
 #include "base/status.h"
@@ -51,15 +51,14 @@ class Planner {
 
   // Returns whether all peers of the schedule are connected, and know the work memory of this
   // rank's GPU. Otherwise requests the missing connections.
-  bool connect(const Decided& decided);
+  bool connect(const CompleteDecision& decision);
   // The ranks that the schedule sends to or receives from.
-  const std::vector<JobRank>& peers_of(const Decided& decided);
+  const std::vector<JobRank>& peers_of(const CompleteDecision& decision);
   // Whether the operation's last recipe is valid for this decision. If so, all peers are connected.
-  bool can_replay(const Operation& operation, const Decision& decision, const RowsRef& rows,
-                  bool is_planned) const;
+  bool can_replay(const Operation& operation, const KeyedDecision& keyed) const;
   // Builds the batch, once all peers are connected. Results of unknown size are allocated here.
   // Moves the operations into the batch unless an error is returned.
-  Status prepare(Decided& decided, const SharedPlace& place, Batch& batch);
+  Status prepare(CompleteDecision& decision, const SharedPlace& place, Batch& batch);
   // A peer has connected, or has answered an offer of memory on a GPU. So the visibility of memory
   // may have changed.
   void connected() {
@@ -89,11 +88,12 @@ class Planner {
   };
   static constexpr std::size_t kRecipes = 64;
 
-  bool is_known(const Decided& decided) const;
-  Shape shape_of(const Decided& decided, bool shares_results) const;
+  bool is_known(const CompleteDecision& decision) const;
+  Shape shape_of(const CompleteDecision& decision, bool shares_results) const;
   static bool calls_roll(const Operation& operation, Algorithm algorithm, bool is_planned);
-  static bool calls_roll(const Decided& decided) {
-    return calls_roll(*decided.operations.front(), decided.movement.algorithm, decided.is_planned);
+  static bool calls_roll(const CompleteDecision& decision) {
+    return calls_roll(*decision.operations.front(), decision.movement.algorithm,
+                      decision.is_planned);
   }
   bool is_recipe_of(const Operation& operation, const Movement& movement, const RowsRef& rows,
                     bool is_planned) const;
@@ -101,27 +101,28 @@ class Planner {
     return outline_of(head.movement.algorithm, head.shape, head.calls_roll);
   }
   const Outline& outline_of(Algorithm algorithm, const Shape& shape, bool calls_roll);
-  Recipe::Head head_of(const Decided& decided, bool shares_results) const;
+  Recipe::Head head_of(const CompleteDecision& decision, bool shares_results) const;
   static Status place_results(Operation& operation, const SharedPlace& place);
-  void list_tensors(const Decided& decided);
+  void list_tensors(const CompleteDecision& decision);
   static std::size_t index_of(std::span<const Layout::Tensor> tensors);
   RecipeRef even_recipe(const Recipe::Head& head);
-  Status ragged_recipe(const Decided& decided, const Recipe::Head& head, Batch& batch);
-  Status cut_rows(const Decided& decided, Cut& cut) const;
-  Status cut_exchange(const Decided& decided, const Descriptor& descriptor, Cut& cut) const;
-  Status lay_out_ragged(const Decided& decided, const Cut& cut, Layout& layout) const;
+  Status ragged_recipe(const CompleteDecision& decision, const Recipe::Head& head, Batch& batch);
+  Status cut_rows(const CompleteDecision& decision, Cut& cut) const;
+  Status cut_exchange(const CompleteDecision& decision, const Descriptor& descriptor,
+                      Cut& cut) const;
+  Status lay_out_ragged(const CompleteDecision& decision, const Cut& cut, Layout& layout) const;
   void refresh_topology();
   Gpu only_gpu(std::span<const OperationRef> operations) const;
   uint64_t bytes_in_flight(std::span<const OperationRef> operations) const;
-  Gpu gpu_to_share(const Decided& decided);
-  bool is_offered(const Decided& decided);
+  Gpu gpu_to_share(const CompleteDecision& decision);
+  bool is_offered(const CompleteDecision& decision);
   // Whether all these peers have opened the slab.
   bool is_open(const GpuSlab& slab, const std::vector<JobRank>& peers) const;
-  bool offer_to_peers(const Decided& decided, const GpuSlab& slab, GpuWork& work);
-  bool offer_arrays(const Decided& decided, GpuWork& work);
+  bool offer_to_peers(const CompleteDecision& decision, const GpuSlab& slab, GpuWork& work);
+  bool offer_arrays(const CompleteDecision& decision, GpuWork& work);
   bool has_ready_gpus() const;
   void note_ready_gpus();
-  Gpu gpu_of_work(const Decided& decided);
+  Gpu gpu_of_work(const CompleteDecision& decision);
   bool can_see(const Piece& memory) const;
   template <typename Parts, typename PieceOf>
   CallerMemory kind_of(const Parts& parts, bool is_read_in_place, PieceOf piece_of) const;

@@ -77,13 +77,13 @@ uint64_t Planner::bytes_in_flight(std::span<const OperationRef> operations) cons
 
 // The GPU that has all tensors of the decision, if all its peers may read memory there. kHost: host
 // memory serves the decision.
-Gpu Planner::gpu_to_share(const Decided& decided) {
+Gpu Planner::gpu_to_share(const CompleteDecision& decision) {
   if (cuda_ipc_ == CudaIpc::off || gpu_work_.load(std::memory_order_acquire) == nullptr) {
     return kHost;
   }
-  const Gpu gpu = only_gpu(decided.operations);
+  const Gpu gpu = only_gpu(decision.operations);
   if (gpu == kHost) return kHost;
-  const std::vector<JobRank>& peers = peers_of(decided);
+  const std::vector<JobRank>& peers = peers_of(decision);
   const auto has_views = [&](JobRank peer) { return transport_.reach(peer.value()).views; };
   return !peers.empty() && std::ranges::all_of(peers, has_views) ? gpu : kHost;
 }
@@ -110,25 +110,25 @@ void Planner::note_ready_gpus() {
 
 // Offers this rank's work memory on a GPU to the peers of the decision. Returns false while some
 // have not answered. Peers that have no GPU ready answer at once.
-bool Planner::is_offered(const Decided& decided) {
-  const Gpu gpu = gpu_to_share(decided);
+bool Planner::is_offered(const CompleteDecision& decision) {
+  const Gpu gpu = gpu_to_share(decision);
   if (gpu == kHost) return true;
   GpuWork* const work = gpu_work_.load(std::memory_order_acquire);
-  const int slabs = work->prepare(gpu, bytes_in_flight(decided.operations));
+  const int slabs = work->prepare(gpu, bytes_in_flight(decision.operations));
   bool have_answered = true, are_open = slabs > 0;
   for (int number = 0; number < slabs; ++number) {
     const GpuSlab& slab = work->slab(gpu, number);
-    have_answered = offer_to_peers(decided, slab, *work) && have_answered;
-    are_open = are_open && is_open(slab, peers_of(decided));
+    have_answered = offer_to_peers(decision, slab, *work) && have_answered;
+    are_open = are_open && is_open(slab, peers_of(decision));
   }
   // Arrays that peers have open stay until the end, so those of no use to them are not offered.
-  return have_answered && (!are_open || offer_arrays(decided, *work));
+  return have_answered && (!are_open || offer_arrays(decision, *work));
 }
 
 // Returns whether all peers of the decision have answered the offer.
-bool Planner::offer_to_peers(const Decided& decided, const GpuSlab& slab, GpuWork& work) {
+bool Planner::offer_to_peers(const CompleteDecision& decision, const GpuSlab& slab, GpuWork& work) {
   bool have_answered = true;
-  for (JobRank peer : peers_of(decided)) {
+  for (JobRank peer : peers_of(decision)) {
     const GpuViews views = transport_.gpu_views(peer.value(), slab);
     if (views == GpuViews::not_offered) transport_.offer(peer.value(), slab, work);
     have_answered = have_answered && (views == GpuViews::yes || views == GpuViews::no);
@@ -143,7 +143,7 @@ bool Planner::is_open(const GpuSlab& slab, const std::vector<JobRank>& peers) co
 }
 
 // The same for the allocations that have arrays of the callers.
-bool Planner::offer_arrays(const Decided& decided, GpuWork& work) {
+bool Planner::offer_arrays(const CompleteDecision& decision, GpuWork& work) {
   bool have_answered = true;
   const GpuSlab* last = nullptr;
   const auto offer = [&](const std::byte* data, uint64_t bytes, Gpu gpu) {
@@ -152,9 +152,9 @@ bool Planner::offer_arrays(const Decided& decided, GpuWork& work) {
         work.allocation_of({const_cast<std::byte*>(data), bytes, gpu}, true);
     if (found == nullptr || found == last) return;
     last = found;
-    have_answered = offer_to_peers(decided, *found, work) && have_answered;
+    have_answered = offer_to_peers(decision, *found, work) && have_answered;
   };
-  for (const OperationRef& operation : decided.operations) {
+  for (const OperationRef& operation : decision.operations) {
     const Request& request = operation->request;
     for (const TensorRef& tensor : request.tensors) {
       const auto* const input = static_cast<const std::byte*>(tensor.input);
@@ -167,16 +167,16 @@ bool Planner::offer_arrays(const Decided& decided, GpuWork& work) {
 }
 
 // The GPU whose work memory serves the decision. kHost: host memory does.
-Gpu Planner::gpu_of_work(const Decided& decided) {
-  const Gpu gpu = gpu_to_share(decided);
+Gpu Planner::gpu_of_work(const CompleteDecision& decision) {
+  const Gpu gpu = gpu_to_share(decision);
   if (gpu == kHost) {
-    shares_gpus_ = shares_gpus_ && only_gpu(decided.operations) == kHost;
+    shares_gpus_ = shares_gpus_ && only_gpu(decision.operations) == kHost;
     return kHost;
   }
   GpuWork* const work = gpu_work_.load(std::memory_order_acquire);
   const int slabs = work->prepare(gpu, 0);
   shares_gpus_ = slabs > 0;
-  for (JobRank peer : peers_of(decided)) {
+  for (JobRank peer : peers_of(decision)) {
     for (int number = 0; number < slabs; ++number) {
       const GpuViews views = transport_.gpu_views(peer.value(), work->slab(gpu, number));
       shares_gpus_ = shares_gpus_ && views == GpuViews::yes;

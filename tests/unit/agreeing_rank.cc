@@ -163,13 +163,11 @@ void AgreeingRank::take(Request request, const Place& place) {
   operation->next_number = number_;
   flying_.emplace(operation, Flying{place});
   if (in_flight_++ == 0) agreement_.note_progress();
-  const Agreed* const next = has_room() ? agreement_.take_planned(*operation) : nullptr;
+  const KeyedDecision* const next = has_room() ? agreement_.take_planned(*operation) : nullptr;
   if (next == nullptr) return agreement_.submit(operation);
-  const Decision& decision = next->decision;
-  Decided decided{decision.sequence,  decision.movement, next->rows,
-                  decision.most_rows, next->is_planned,  {operation}};
-  if (random_() % 4 != 0) return run(std::move(decided));
-  agreement_.decided().push_back(std::move(decided));  // a peer is not connected yet
+  CompleteDecision decision = next->with({operation});
+  if (random_() % 4 != 0) return run(std::move(decision));
+  agreement_.complete().push_back(std::move(decision));  // a peer is not connected yet
 }
 
 // ---- the runner ----
@@ -179,8 +177,8 @@ bool AgreeingRank::has_room(uint64_t sequence) const {
   const auto& incomplete = agreement_.incomplete();
   return std::none_of(running_.begin(), running_.end(),
                       [&](const auto& entry) { return has_slot(entry.first); }) &&
-         std::none_of(incomplete.begin(), incomplete.end(), [&](const Agreed& agreed) {
-           return agreed.decision.sequence < sequence && has_slot(agreed.decision.sequence);
+         std::none_of(incomplete.begin(), incomplete.end(), [&](const KeyedDecision& keyed) {
+           return keyed.decision.sequence < sequence && has_slot(keyed.decision.sequence);
          });
 }
 
@@ -207,24 +205,24 @@ bool AgreeingRank::take_turn() {
 }
 
 bool AgreeingRank::start() {
-  std::deque<Decided>& decided = agreement_.decided();
+  std::deque<CompleteDecision>& complete = agreement_.complete();
   bool moved = false;
-  while (!decided.empty() && has_room(decided.front().sequence) && random_() % 8 != 0) {
-    run(std::move(decided.front()));
-    decided.pop_front();
+  while (!complete.empty() && has_room(complete.front().sequence) && random_() % 8 != 0) {
+    run(std::move(complete.front()));
+    complete.pop_front();
     moved = true;
   }
-  return moved || !decided.empty();
+  return moved || !complete.empty();
 }
 
-void AgreeingRank::run(Decided decided) {
+void AgreeingRank::run(CompleteDecision decision) {
   EXPECT_TRUE(situation_.goes_on()) << "rank " << world_.rank() << " begins after the end";
   if (is_worker()) {
-    const uint64_t slot = decided.sequence % kSlots;
-    EXPECT_EQ(decided.sequence, slot + kSlots * begun_[slot]++);
+    const uint64_t slot = decision.sequence % kSlots;
+    EXPECT_EQ(decision.sequence, slot + kSlots * begun_[slot]++);
   }
   std::vector<std::optional<Place>> places;
-  for (const OperationRef& operation : decided.operations) {
+  for (const OperationRef& operation : decision.operations) {
     const auto found = flying_.find(operation);
     EXPECT_EQ(found == flying_.end(), operation->is_placeholder);
     if (found == flying_.end()) {
@@ -234,19 +232,19 @@ void AgreeingRank::run(Decided decided) {
     places.emplace_back(found->second.place);
     // A planned decision may run for nothing.
     const bool is_again = found->second.begun++ > 0;
-    const bool was_planned = std::exchange(found->second.is_planned, decided.is_planned);
+    const bool was_planned = std::exchange(found->second.is_planned, decision.is_planned);
     EXPECT_TRUE(!is_again || (was_planned && can_run_again(*operation, world_.rank())))
         << "rank " << world_.rank() << " runs an operation twice";
   }
-  witness_.begins(world_.rank(), decided, std::move(places));
-  running_.emplace(decided.sequence, std::move(decided));
+  witness_.begins(world_.rank(), decision, std::move(places));
+  running_.emplace(decision.sequence, std::move(decision));
 }
 
 // Data reaches every rank, so an operation ends only after all ranks have begun it.
 bool AgreeingRank::end_a_decision() {
   std::vector<uint64_t> complete;
-  for (const auto& [sequence, decided] : running_) {
-    if (witness_.have_all_begun(decided)) complete.push_back(sequence);
+  for (const auto& [sequence, decision] : running_) {
+    if (witness_.have_all_begun(decision)) complete.push_back(sequence);
   }
   if (complete.empty() || !situation_.goes_on()) return false;
   auto ended = running_.extract(complete[random_() % complete.size()]);
@@ -277,8 +275,8 @@ void AgreeingRank::end(const OperationRef& operation, const Status& status) {
 
 uint64_t AgreeingRank::kept() const {
   uint64_t kept = 0;
-  for (const auto& [sequence, decided] : running_) {
-    if (!std::ranges::all_of(decided.operations, [this](const OperationRef& operation) {
+  for (const auto& [sequence, decision] : running_) {
+    if (!std::ranges::all_of(decision.operations, [this](const OperationRef& operation) {
           return can_run_again(*operation, world_.rank());
         })) {
       kept = std::max(kept, sequence + 1);
@@ -299,8 +297,8 @@ void AgreeingRank::end_join(const OperationRef& join, const AllJoinedMessage& me
 void AgreeingRank::fail(const Status& failure) {
   if (!situation_.goes_on()) return;
   situation_.failure = failure;
-  for (const auto& [sequence, decided] : std::exchange(running_, {})) {
-    for (const OperationRef& operation : decided.operations) end(operation, failure);
+  for (const auto& [sequence, decision] : std::exchange(running_, {})) {
+    for (const OperationRef& operation : decision.operations) end(operation, failure);
   }
   agreement_.abandon(failure);
   EXPECT_EQ(in_flight_, 0u) << "rank " << world_.rank() << " has lost an operation";

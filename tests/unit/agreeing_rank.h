@@ -28,22 +28,24 @@ class Witness {
   Witness(const AgreementScript& script, const Tamper* tamper) : script_(script), tamper_(tamper) {}
 
   // A rank begins a decision. `places`: of its operations; empty for placeholders.
-  void begins(SetRank rank, const Decided& decided, std::vector<std::optional<Place>> places) {
-    const auto [entry, is_new] = log_.try_emplace(decided.sequence);
+  void begins(SetRank rank, const CompleteDecision& decision,
+              std::vector<std::optional<Place>> places) {
+    const auto [entry, is_new] = log_.try_emplace(decision.sequence);
     if (is_tainted()) {
       entry->second.begun.emplace(rank, std::move(places));
       return;
     }
-    const std::string text = describe(decided);
+    const std::string text = describe(decision);
     if (is_new) entry->second.text = text;
-    EXPECT_EQ(entry->second.text, text) << "decision " << decided.sequence << " at rank " << rank;
+    EXPECT_EQ(entry->second.text, text) << "decision " << decision.sequence << " at rank " << rank;
     const bool is_first = entry->second.begun.emplace(rank, std::move(places)).second;
-    EXPECT_TRUE(is_first) << "rank " << rank << " begins decision " << decided.sequence << " twice";
+    EXPECT_TRUE(is_first) << "rank " << rank << " begins decision " << decision.sequence
+                          << " twice";
   }
-  bool have_all_begun(const Decided& decided) const {
-    const bool has_servers = decided.movement.algorithm == named::parameter_server;
+  bool have_all_begun(const CompleteDecision& decision) const {
+    const bool has_servers = decision.movement.algorithm == named::parameter_server;
     const int ranks = script_.ranks + (has_servers ? script_.servers : 0);
-    return static_cast<int>(log_.at(decided.sequence).begun.size()) == ranks;
+    return static_cast<int>(log_.at(decision.sequence).begun.size()) == ranks;
   }
   // An operation ends on a rank. Its result must be made of the same operation of all ranks, and
   // of zeros only where a rank has joined.
@@ -87,10 +89,10 @@ class Witness {
     std::map<SetRank, std::vector<std::optional<Place>>> begun;  // by rank
   };
 
-  static std::string describe(const Decided& decided) {
-    std::string text = cat(static_cast<int>(decided.movement.algorithm), " in ",
-                           decided.movement.segment_bytes, ", ", decided.most_rows, " rows");
-    for (const OperationRef& operation : decided.operations) {
+  static std::string describe(const CompleteDecision& decision) {
+    std::string text = cat(static_cast<int>(decision.movement.algorithm), " in ",
+                           decision.movement.segment_bytes, ", ", decision.most_rows, " rows");
+    for (const OperationRef& operation : decision.operations) {
       text += cat("; ", operation->request.name, " ", operation->request.iteration);
     }
     return text;
@@ -169,7 +171,7 @@ class AgreeingRank final : private AgreementHost {
   Request request_at(const Place& place);
   void take(Request request, const Place& place);
   bool start();
-  void run(Decided decided);
+  void run(CompleteDecision decision);
 
   const AgreementScript& script_;
   const SetWorld world_;
@@ -187,9 +189,9 @@ class AgreeingRank final : private AgreementHost {
   bool is_joining_ = false;
   int64_t number_ = 0;  // the number of the next unnamed operation
   std::map<OperationRef, Flying> flying_;
-  std::map<uint64_t, Decided> running_;  // by sequence
-  std::map<uint64_t, uint64_t> begun_;   // the number of decisions, by slot
-  std::size_t in_flight_ = 0;            // with placeholders
+  std::map<uint64_t, CompleteDecision> running_;  // by sequence
+  std::map<uint64_t, uint64_t> begun_;            // the number of decisions, by slot
+  std::size_t in_flight_ = 0;                     // with placeholders
   Nanoseconds checked_at_ = 0;
   bool has_blamed_ = false;
 };

@@ -148,7 +148,7 @@ class AgreeingWorld {
     for (const auto& one : ranks_) {
       const Agreement& agreement = one->agreement();
       if (!one->now().goes_on()) {
-        EXPECT_TRUE(agreement.decided().empty()) << "a decision is left after a failure";
+        EXPECT_TRUE(agreement.complete().empty()) << "a decision is left after a failure";
       }
       const PlanTotals plans = agreement.plan_totals();
       totals.plans += plans.begun;

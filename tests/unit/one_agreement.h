@@ -72,7 +72,7 @@ class OneAgreement final : private AgreementHost {
     }
     return found;
   }
-  const std::vector<Decided>& begun() const { return begun_; }
+  const std::vector<CompleteDecision>& begun() const { return begun_; }
   // The end of an operation, or null while it is in flight.
   const Status* end_of(const OperationRef& operation) const {
     const auto found = ended_.find(operation);
@@ -98,8 +98,8 @@ class OneAgreement final : private AgreementHost {
   void segments_are_short(uint64_t) override {}
 
   void begin_decided() {
-    for (Decided& decided : agreement_.decided()) begun_.push_back(std::move(decided));
-    agreement_.decided().clear();
+    for (CompleteDecision& decision : agreement_.complete()) begun_.push_back(std::move(decision));
+    agreement_.complete().clear();
   }
 
   const SetWorld world_;
@@ -107,7 +107,7 @@ class OneAgreement final : private AgreementHost {
   Nanoseconds computed_ = 0;  // in this turn
   Visibility visibility_;
   std::vector<std::pair<SetRank, Message>> sent_;
-  std::vector<Decided> begun_;
+  std::vector<CompleteDecision> begun_;
   std::map<OperationRef, Status> ended_;
   SetRank blamed_;
   uint64_t kept_ = 0;

@@ -184,7 +184,7 @@ TEST(OneAgreement, of_the_root_leaves_a_plan_whose_sums_take_another_time_and_tr
   // Runs a sum, which ends after this time if it goes the usual way, and after 20 us otherwise.
   // Returns the decision, or null: the root takes no decision.
   std::vector<TrialTime> times;
-  const auto run = [&](uint32_t era, Nanoseconds usual) -> const Decided* {
+  const auto run = [&](uint32_t era, Nanoseconds usual) -> const CompleteDecision* {
     const std::size_t before = root.begun().size();
     const OperationRef x = OneAgreement::sum("x", (256 << 10) / sizeof(float));
     root.submit(x);
@@ -193,15 +193,15 @@ TEST(OneAgreement, of_the_root_leaves_a_plan_whose_sums_take_another_time_and_tr
     EXPECT_EQ(root.hear(1, message), "");
     root.turn();
     if (root.begun().size() == before) return nullptr;
-    const Decided& decided = root.begun().back();
+    const CompleteDecision& decision = root.begun().back();
     times.clear();
-    if (!decided.is_planned) times = {{decided.sequence, 1, 1}};
-    const bool is_usual = decided.movement.algorithm == root.begun().front().movement.algorithm;
+    if (!decision.is_planned) times = {{decision.sequence, 1, 1}};
+    const bool is_usual = decision.movement.algorithm == root.begun().front().movement.algorithm;
     root.compute(is_usual ? usual : 20 * kMicrosecond);
     root.agreement().ended(*x, true);
-    return &decided;
+    return &decision;
   };
-  const Decided* last = nullptr;
+  const CompleteDecision* last = nullptr;
   for (int i = 0; i < 40; ++i) last = run(0, 10 * kMicrosecond);
   EXPECT_TRUE(last->is_planned);
   EXPECT_EQ(last->movement.algorithm, root.begun().front().movement.algorithm);

@@ -1,4 +1,4 @@
-// A decision whose operations are all present, so that it can run.
+// A decision with all of its operations, so that it can run. The planner makes a batch of it.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace rdmacoll {
 
-struct Decided {
+struct CompleteDecision {
   uint64_t sequence = 0;
   Movement movement;
   RowsRef rows;  // null if the decision has no rows
