@@ -22,7 +22,7 @@ except ImportError as error:
         "Reinstall it: pip install --force-reinstall numpy"
     ) from error
 
-from rdmacoll import engine, ps
+from rdmacoll import engine, errors, ps
 from rdmacoll._launch.functions import run
 from rdmacoll._world.children import clean_environment
 from rdmacoll._world.world import (
@@ -37,8 +37,9 @@ from rdmacoll._world.world import (
     shutdown,
     size,
 )
-from rdmacoll.engine import errors
-from rdmacoll.engine.errors import (
+from rdmacoll.engine.joining import join
+from rdmacoll.engine.process_sets import add_process_set, process_sets, remove_process_set
+from rdmacoll.errors import (
     ConfigError,
     DuplicateNameError,
     MismatchError,
@@ -49,10 +50,8 @@ from rdmacoll.engine.errors import (
     StalledError,
     error_from,
 )
-from rdmacoll.engine.joining import join
-from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
-from rdmacoll.engine.process_sets import add_process_set, process_sets, remove_process_set
+from rdmacoll.operators import Average, Max, Min, Product, Sum
+from rdmacoll.process_set import ProcessSet, global_process_set
 from rdmacoll.pushing import pull, push, push_pull
 from rdmacoll.version import __version__
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._arguments import check_root
 from rdmacoll.ops._library import typed_errors
 from rdmacoll.ops.broadcast import broadcast_global_variables
+from rdmacoll.process_set import ProcessSet, global_process_set
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]

@@ -7,8 +7,8 @@ from typing import Any
 
 from rdmacoll import engine, ps
 from rdmacoll._world.world import current, on_change
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import Average
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import Average
 from rdmacoll.ps.calls import has_servers
 
 # Sums that `push` has begun and no `pull` has taken, by name, and whether they are tensors. They end with the

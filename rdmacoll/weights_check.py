@@ -7,12 +7,12 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll._world import world
-from rdmacoll.engine.errors import ConfigError, MismatchError
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.errors import ConfigError, MismatchError
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import compared_values, reducer_of, update_check, with_inner
 from rdmacoll.optimizer.compared_values import declare_local
 from rdmacoll.optimizer.comparison import Comparison
+from rdmacoll.process_set import ProcessSet, global_process_set
 from rdmacoll.ps.calls import has_servers
 
 __all__ = ["check_weights", "declare_local"]

@@ -29,7 +29,8 @@ MAY_INCLUDE = {
     "python": {"api"},
 }
 
-# The rooms of rdmacoll/, from the lowest to the highest. Each may import the rooms before it.
+# The rooms of rdmacoll/, which are folders and modules, from the lowest to the highest. Each may import the
+# rooms before it.
 ROOMS = (
     ("errors", "version"),
     ("_base",),
@@ -52,8 +53,6 @@ ROOMS = (
     ("benchmarks",),
     ("cli",),
 )
-# Modules of rdmacoll/engine that every room may import. They are values and import no higher room.
-VALUES = {"errors", "operators", "process_set"}
 # Headers of other systems, and the files that may include them. Other files may not.
 SYSTEM_HEADERS_OF: dict[str, set[str]] = {
     "ucontext.h": set(),

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from include_law import MAY_INCLUDE, PRIVATE_HEADERS, ROOMS, SYSTEM_HEADERS_OF, VALUES
+from include_law import MAY_INCLUDE, PRIVATE_HEADERS, ROOMS, SYSTEM_HEADERS_OF
 from sentences import astray
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,12 +119,10 @@ def test_the_law_has_no_circle() -> None:
 def room_of(module: str) -> str:
     """The room of a module of the package.
 
-    >>> room_of("rdmacoll.engine.errors"), room_of("rdmacoll.engine.memory"), room_of("rdmacoll._abi")
+    >>> room_of("rdmacoll.errors"), room_of("rdmacoll.engine.memory"), room_of("rdmacoll._abi")
     ('errors', 'engine', '_abi')
     """
     _, *parts = module.split(".")
-    if parts[:1] == ["engine"] and parts[1:2] and parts[1] in VALUES:
-        return parts[1]
     if parts == ["__main__"]:
         return "cli"
     return parts[0] if parts else "rdmacoll"

@@ -9,7 +9,7 @@
  * Otherwise it returns another number, and the error as JSON:
  *   {"kind": "RankFailedError", "message": "...", "rank": 3, "host": "node7", "cause": "...",
  *    "tensor": "", "ranks": []}
- * `kind` is the name of a class in rdmacoll/engine/errors.py. */
+ * `kind` is the name of a class in rdmacoll/errors.py. */
 #ifndef RDMACOLL_C_H_
 #define RDMACOLL_C_H_
 

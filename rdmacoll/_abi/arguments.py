@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 Array = np.ndarray[Any, Any]
 _byte_at: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from rdmacoll.engine.errors import RdmacollError
+from rdmacoll.errors import RdmacollError
 
 if TYPE_CHECKING:
     from rdmacoll._abi.library import Library

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rdmacoll._abi import fast_calls
 from rdmacoll._abi.library import DIMS_MAX
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 BFLOAT = 4

@@ -13,8 +13,8 @@ from typing import Any, Callable, TypeVar, cast
 
 import numpy as np
 
-from rdmacoll.engine.operators import CODES, DTYPES, OPERATORS
-from rdmacoll.engine.process_set import global_process_set, number_of
+from rdmacoll.operators import CODES, DTYPES, OPERATORS
+from rdmacoll.process_set import global_process_set, number_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

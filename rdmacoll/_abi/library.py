@@ -11,7 +11,7 @@ from typing import Any
 
 from rdmacoll._abi import fast_calls, mirror
 from rdmacoll._base.once import once
-from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError, error_from_json
+from rdmacoll.errors import ConfigError, RankFailedError, RdmacollError, error_from_json
 
 DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
 DIMS_MAX = 8

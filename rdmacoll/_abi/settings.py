@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rdmacoll._base.external_values import text_of
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 PREFIX = "RDMACOLL_"
 

@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import Any, Union
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _SHOWN_MAX = 120  # characters of a value in a message
 _DIGITS_MAX = 18  # digits of a number that fits 63 bits

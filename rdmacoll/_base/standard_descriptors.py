@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _LAST = 2
 

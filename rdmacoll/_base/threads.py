@@ -7,7 +7,7 @@ import threading
 import traceback
 from pathlib import Path
 
-from rdmacoll.engine.errors import ConfigError, RdmacollError
+from rdmacoll.errors import ConfigError, RdmacollError
 
 
 def start(thread: threading.Thread) -> threading.Thread:

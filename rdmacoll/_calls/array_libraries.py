@@ -21,7 +21,7 @@ import numpy as np
 
 from rdmacoll._calls import device_arrays
 from rdmacoll._calls.device_arrays import DeviceArray
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 # DLPack's numbers of the streams that have no handle.
 LEGACY_STREAM, PER_THREAD_STREAM = 1, 2

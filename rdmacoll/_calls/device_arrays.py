@@ -14,8 +14,8 @@ import numpy as np
 
 from rdmacoll._abi import dlpack
 from rdmacoll._abi.library import DIMS_MAX
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import CODES
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import CODES
 
 # The GPU of an array whose protocol does not tell it. The engine finds it from the address.
 UNKNOWN_GPU = -1

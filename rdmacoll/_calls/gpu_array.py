@@ -11,7 +11,7 @@ from rdmacoll._abi import dlpack
 from rdmacoll._calls import device_arrays
 from rdmacoll._calls.array_libraries import LEGACY_STREAM, PER_THREAD_STREAM, Order
 from rdmacoll._world.running_engine import Engine
-from rdmacoll.engine.errors import ConfigError, NotInitializedError
+from rdmacoll.errors import ConfigError, NotInitializedError
 
 
 class GpuMemory:

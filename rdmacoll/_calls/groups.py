@@ -17,7 +17,7 @@ from rdmacoll._calls.results import Results, type_of
 from rdmacoll._calls.submission import Call, Operand, Operation, Submit, submit_group
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 def _by_dtype(sources: Sequence[Operand]) -> list[list[int]]:

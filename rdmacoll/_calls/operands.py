@@ -18,7 +18,7 @@ from rdmacoll._calls.device_arrays import UNKNOWN_GPU, DeviceArray
 from rdmacoll._calls.gpu_array import GpuArray
 from rdmacoll._calls.submission import Operand
 from rdmacoll._world.world import current
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 def source(array: Any, stream: Any = None) -> Operand:

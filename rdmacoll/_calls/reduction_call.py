@@ -7,7 +7,7 @@ from typing import Any
 
 from rdmacoll._abi import arguments
 from rdmacoll._calls.submission import Call, Operand
-from rdmacoll.engine.operators import DTYPES, OPERATOR_CODES
+from rdmacoll.operators import DTYPES, OPERATOR_CODES
 
 
 def reduction_call(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from rdmacoll._abi import arguments, mirror
 from rdmacoll._world.running_engine import Engine
-from rdmacoll.engine.errors import ConfigError, NotInitializedError
+from rdmacoll.errors import ConfigError, NotInitializedError
 
 _MARK = "_rdmacoll_is_announced"
 

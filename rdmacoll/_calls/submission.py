@@ -17,7 +17,7 @@ from rdmacoll._calls.device_arrays import DeviceArray
 from rdmacoll._calls.refusals import announce
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current, note_failure, refusal
-from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
+from rdmacoll.errors import ConfigError, RankFailedError, RdmacollError
 
 Operand = Union[Array, DeviceArray]
 

@@ -15,10 +15,10 @@ import tensorflow as tf
 from rdmacoll import ops
 from rdmacoll._horovod.calls import Adasum
 from rdmacoll._horovod.errors import UnsupportedError
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.process_set import global_process_set
+from rdmacoll.errors import ConfigError
 from rdmacoll.ops._process_sets import current_set
 from rdmacoll.ops._run_time import fixed_size
+from rdmacoll.process_set import global_process_set
 
 
 def is_adasum(op: Any) -> bool:

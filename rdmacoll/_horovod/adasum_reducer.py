@@ -10,7 +10,7 @@ import tensorflow as tf
 from rdmacoll._horovod.adasum import combined
 from rdmacoll._horovod.errors import UnsupportedError
 from rdmacoll._horovod.reducer import HorovodReducer
-from rdmacoll.engine.operators import Sum
+from rdmacoll.operators import Sum
 
 
 class AdasumReducer(HorovodReducer):

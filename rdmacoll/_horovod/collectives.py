@@ -17,12 +17,12 @@ from rdmacoll._horovod.errors import UnsupportedError
 from rdmacoll._horovod.mixed import in_two_parts
 from rdmacoll._horovod.scaling import reduced_by
 from rdmacoll.engine import joining
-from rdmacoll.engine.operators import Average, Sum
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.operators import Average, Sum
 from rdmacoll.ops import Compression, _own_reductions as own_reductions
 from rdmacoll.ops._arguments import tensor as as_tensor
 from rdmacoll.ops._run_time import at_run_time, size_as
 from rdmacoll.ops.sparse import reduce_slices
+from rdmacoll.process_set import ProcessSet, global_process_set
 
 
 @collective

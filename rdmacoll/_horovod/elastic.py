@@ -22,8 +22,8 @@ from rdmacoll._horovod.keras_collectives import graph_session
 from rdmacoll._horovod.objects import broadcast_object
 from rdmacoll._horovod.world import init_again
 from rdmacoll._world import places, world
-from rdmacoll.engine.errors import ConfigError, RankFailedError, error_from
-from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.errors import ConfigError, RankFailedError, error_from
+from rdmacoll.operators import ReduceOp
 from rdmacoll.ops._sessions import set_value
 from rdmacoll.optimizer import with_inner
 from rdmacoll.optimizer.accumulation import restart_all

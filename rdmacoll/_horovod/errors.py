@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 class UnsupportedError(ConfigError, NotImplementedError):

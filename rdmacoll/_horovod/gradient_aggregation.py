@@ -11,10 +11,10 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll._base.external_values import shown
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.errors import ConfigError
 from rdmacoll.ops._run_time import size_as
 from rdmacoll.optimizer.accumulation import Accumulation, checked_passes, together
+from rdmacoll.process_set import ProcessSet, global_process_set
 
 
 def apply_op_to_not_none_tensors(

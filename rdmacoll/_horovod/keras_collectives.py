@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from rdmacoll._horovod import collectives
 from rdmacoll._horovod.calls import operator_of
-from rdmacoll.engine.operators import Average
+from rdmacoll.operators import Average
 from rdmacoll.ops import Compression
 
 

@@ -19,8 +19,8 @@ from rdmacoll import engine
 from rdmacoll._base import sealed
 from rdmacoll._world import world
 from rdmacoll._world.running_engine import Engine
-from rdmacoll.engine.errors import ConfigError, RdmacollError
-from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
+from rdmacoll.errors import ConfigError, RdmacollError
+from rdmacoll.process_set import ProcessSet, global_process_set, number_of
 
 _SETTING = "RDMACOLL_OBJECTS"
 _REFUSED = -1  # the length of an object that its rank cannot send

@@ -16,11 +16,11 @@ from rdmacoll._horovod.adasum_updates import UpdateReducer
 from rdmacoll._horovod.calls import operator_of
 from rdmacoll._horovod.errors import UnsupportedError
 from rdmacoll._horovod.reducer import HorovodReducer, layers_of
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import Average, Sum
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import Average, Sum
 from rdmacoll.ops import Compression
 from rdmacoll.optimizer import v1
+from rdmacoll.process_set import ProcessSet, global_process_set
 
 
 def DistributedOptimizer(

@@ -9,9 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll import ops
-from rdmacoll.engine.operators import Min
-from rdmacoll.engine.process_set import ProcessSet
+from rdmacoll.operators import Min
 from rdmacoll.optimizer.gradient_origin import values_of
+from rdmacoll.process_set import ProcessSet
 
 
 def finite_on_all(gradients: Sequence[Any], process_set: ProcessSet) -> list[Any]:

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from rdmacoll import engine
+from rdmacoll import engine, process_set as sets
 from rdmacoll._horovod.errors import UnsupportedError
 from rdmacoll._world import world
-from rdmacoll.engine import process_set as sets
-from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_sets import add_process_set as add, process_sets, remove_process_set as remove
+from rdmacoll.errors import ConfigError
 
 _NAME = "rdmacoll.horovod.process_sets"
 

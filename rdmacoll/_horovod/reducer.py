@@ -10,8 +10,7 @@ import tensorflow as tf
 from rdmacoll._base.external_values import shown
 from rdmacoll._horovod.optimizer_methods import methods_of
 from rdmacoll._horovod.overflow import told_of_overflow
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.errors import ConfigError
 from rdmacoll.ops import Compression
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops.compression import Compressor
@@ -20,6 +19,7 @@ from rdmacoll.optimizer.compared_values import declare_local
 from rdmacoll.optimizer.gradient_origin import variable_key
 from rdmacoll.optimizer.reduce import GradientReducer, is_overwritten
 from rdmacoll.optimizer.registry import plain_variable
+from rdmacoll.process_set import ProcessSet, global_process_set
 
 
 class HorovodReducer(GradientReducer):

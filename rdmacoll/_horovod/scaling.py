@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll._horovod.mixed import in_two_parts
-from rdmacoll.engine.operators import Average, ReduceOp, Sum
+from rdmacoll.operators import Average, ReduceOp, Sum
 from rdmacoll.ops._run_time import size_as
 from rdmacoll.ops.compression import Compression, Compressor
 

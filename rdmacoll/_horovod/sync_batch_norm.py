@@ -9,10 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll import ops
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import Sum
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.engine.process_sets import process_sets
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import Sum
+from rdmacoll.process_set import ProcessSet, global_process_set
 
 _Plain: Any = tf.keras.layers.BatchNormalization
 _MOMENTS = inspect.signature(_Plain._moments)

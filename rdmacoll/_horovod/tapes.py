@@ -11,11 +11,11 @@ from rdmacoll._horovod.adasum import is_adasum
 from rdmacoll._horovod.adasum_reducer import AdasumReducer
 from rdmacoll._horovod.optimizers import reducing_options
 from rdmacoll._horovod.reducer import HorovodReducer, layers_of
-from rdmacoll.engine.operators import Average
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.operators import Average
 from rdmacoll.ops import Compression, _own_reductions as own_reductions
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import tape as tapes
+from rdmacoll.process_set import ProcessSet, global_process_set
 
 
 class HorovodTape(tapes.DistributedTape):

@@ -11,10 +11,10 @@ from typing import Any
 from rdmacoll._base.external_values import shown
 from rdmacoll._horovod import process_sets as horovod_sets
 from rdmacoll._world import places, world
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.process_set import global_process_set
 from rdmacoll.engine.process_sets import process_sets as sets_of_world
+from rdmacoll.errors import ConfigError
 from rdmacoll.ops._run_time import at_run_time
+from rdmacoll.process_set import global_process_set
 
 _SETS: list[Any] = []  # those of the last `init`
 

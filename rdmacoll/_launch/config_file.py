@@ -8,7 +8,7 @@ from typing import Any
 
 from rdmacoll._base.external_values import file_text, shown
 from rdmacoll._launch.horovodrun_options import TUNABLES
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _BY_KEY = {row.key: row for row in TUNABLES}
 

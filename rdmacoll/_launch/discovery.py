@@ -10,7 +10,7 @@ import tempfile
 from typing import IO, Any
 
 from rdmacoll._launch.hosts import Host, discovered_hosts
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _EVERY_S = 1.0
 _LIMIT_S = 60.0

@@ -15,7 +15,7 @@ from rdmacoll._launch.failure import Ended, first_failure, with_last_lines
 from rdmacoll._launch.host_link import Frame, HostLink
 from rdmacoll._launch.job import Job, JobOptions, rendezvous_of, say, variables_of
 from rdmacoll._launch.membership import LOST_S, Membership, World
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _LOOK_EVERY_S = 0.2
 # An agent that has not ended a worker within so long does not answer.

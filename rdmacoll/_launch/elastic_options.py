@@ -8,7 +8,7 @@ from typing import Any
 
 from rdmacoll._base.text import counted
 from rdmacoll._launch.membership import Limits
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _TIMEOUT_S = 600
 _ANY_SIZE = 1 << 20

@@ -81,7 +81,7 @@ def missing_in_init(ended: Mapping[int, Ended], inits: Mapping[int, int]) -> End
 def blamed_rank(errors: Sequence[str]) -> int | None:
     """The rank that a rank's last lines name as lost, or None.
 
-    >>> blamed_rank(["rdmacoll.engine.errors.RankFailedError: rank 3 (node7, pid 4711) left: ValueError."])
+    >>> blamed_rank(["rdmacoll.errors.RankFailedError: rank 3 (node7, pid 4711) left: ValueError."])
     3
     """
     for line in reversed(errors):

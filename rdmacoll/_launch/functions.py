@@ -16,7 +16,7 @@ from rdmacoll._launch.job import Job, say
 from rdmacoll._launch.request import job_options
 from rdmacoll._launch.sealed_call import LAUNCHER, has_cloudpickle, packed, unpacked
 from rdmacoll._start import bootstrap
-from rdmacoll.engine.errors import ConfigError, RankFailedError
+from rdmacoll.errors import ConfigError, RankFailedError
 
 
 def run(

@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from rdmacoll._base.external_values import shown
 from rdmacoll._start.horovod_variables import WITHOUT_EFFECT
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _NEVER_S = "1e9"
 _LEVELS = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rdmacoll._launch import agent
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 # Reads the agent's text from standard input, so that no file of this package must be on the host.
 _BOOT = "import sys; exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rdmacoll._base.external_values import file_text, shown
 from rdmacoll._base.text import counted
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|\w[\w.-]*)(?::(?P<slots>[0-9]{1,6}))?")
 _SLOTS = re.compile(r"(?<!\S)slots\s*=\s*([0-9]{1,6})(?!\S)")

@@ -32,7 +32,7 @@ from rdmacoll._launch.membership import Limits
 from rdmacoll._launch.output import Output
 from rdmacoll._start.launch import join_address
 from rdmacoll._start.secret import SECRET_BYTES
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 START_TIMEOUT_S = 30.0
 # A rank that others name as lost gets so long to end by itself, so that its own exit code is seen.

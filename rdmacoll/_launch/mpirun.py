@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from rdmacoll._launch.hosts import Host
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _VERSION_S = 30.0
 # Variables that Open MPI's own processes set. They must not reach another job.

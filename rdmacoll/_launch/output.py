@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rdmacoll._launch.agent import STDERR, STDOUT
-from rdmacoll.engine.errors import ConfigError, RdmacollError
+from rdmacoll.errors import ConfigError, RdmacollError
 
 _NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 _LINE_END = re.compile(rb"\r\n|\r|\n")

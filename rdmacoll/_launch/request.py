@@ -13,7 +13,7 @@ from rdmacoll._launch.horovodrun_options import settings_of
 from rdmacoll._launch.hosts import Host, assign, parse_hosts, read_host_file
 from rdmacoll._launch.job import START_TIMEOUT_S, ElasticOptions, JobOptions, say
 from rdmacoll._start.lsf import hosts_of_job
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 # The workers of an elastic job's next world have asked for their places, so they meet soon.
 _WORLD_START_S = "60"

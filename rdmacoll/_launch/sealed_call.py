@@ -13,7 +13,7 @@ from types import CodeType
 from typing import Any
 
 from rdmacoll._base.sealed import key_of, opened, seal
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 LAUNCHER = -1  # as the sender of a function
 _NO_SET = -1

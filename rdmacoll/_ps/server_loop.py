@@ -10,7 +10,7 @@ from rdmacoll._base.exit_cause import ExitCause, Terminated, error_phrase, is_ha
 from rdmacoll._base.log import Log
 from rdmacoll._ps.variable_servers import VariableServers, left_with_error
 from rdmacoll._start.bootstrap_exchange import no_watch
-from rdmacoll.engine.errors import RankFailedError, RdmacollError
+from rdmacoll.errors import RankFailedError, RdmacollError
 
 # The library returns this often, so that Python's signal handlers (Ctrl-C) can run.
 _SLICE_MS = 100

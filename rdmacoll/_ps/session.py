@@ -16,8 +16,8 @@ import numpy as np
 
 from rdmacoll._abi import library as abi, mirror
 from rdmacoll._abi.arguments import Array, address_of, name as checked_name
-from rdmacoll.engine.errors import ConfigError, NotInitializedError, RdmacollError
-from rdmacoll.engine.operators import CODES
+from rdmacoll.errors import ConfigError, NotInitializedError, RdmacollError
+from rdmacoll.operators import CODES
 
 DTYPES = {np.dtype(name): CODES[name] for name in ("float32", "float64")}
 

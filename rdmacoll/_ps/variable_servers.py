@@ -21,7 +21,7 @@ from rdmacoll._ps.session import Session
 from rdmacoll._start.bootstrap_exchange import BootstrapExchange, no_watch
 from rdmacoll._start.launch import Launch
 from rdmacoll._start.start_steps import agree
-from rdmacoll.engine.errors import RankFailedError, RdmacollError
+from rdmacoll.errors import RankFailedError, RdmacollError
 
 # Calls return to Python this often: for signals, and for the other part of a process with two parts.
 _SLICE_MS = 100

@@ -17,7 +17,7 @@ from typing import Any
 
 from rdmacoll._base import channel, threads
 from rdmacoll._start.launch import Launch, split_address
-from rdmacoll.engine.errors import error_from_json
+from rdmacoll.errors import error_from_json
 
 _EVERY_S = 1.0
 _CALL_S = 1.0  # the limit of one call

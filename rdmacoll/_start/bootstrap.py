@@ -35,7 +35,7 @@ from rdmacoll._start.pmi import meet
 from rdmacoll._start.rendezvous import TcpExchange
 from rdmacoll._start.secret import SECRET_BYTES, read_secret
 from rdmacoll._start.single_process_check import check_single_process
-from rdmacoll.engine.errors import ConfigError, RdmacollError
+from rdmacoll.errors import ConfigError, RdmacollError
 
 # An MPI that runs out of descriptors at its start may crash. Open MPI 4 takes a dozen.
 _MPI_DESCRIPTORS = 32

@@ -6,7 +6,7 @@ import struct
 import time
 from typing import Any, Callable, Protocol
 
-from rdmacoll.engine.errors import ConfigError, RankFailedError
+from rdmacoll.errors import ConfigError, RankFailedError
 
 _POLL_S, _POLL_S_MAX = 0.0005, 0.02
 _LENGTH = struct.Struct("<q")

@@ -13,7 +13,7 @@ from typing import Any
 from rdmacoll._abi.settings import Values
 from rdmacoll._base.external_values import json_of, shown, text_of, whole_of
 from rdmacoll._start.launch import Launch, parse_address
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _LISTS = ("job_name", "task_index", "ps_hosts", "worker_hosts")
 # Flags of tf_cnn_benchmarks that describe the ranks and their updates. Only "num_servers" is our own.

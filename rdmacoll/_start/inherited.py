@@ -11,7 +11,7 @@ from pathlib import Path
 from rdmacoll._base.external_values import shown
 from rdmacoll._start.horovod_variables import OF_LAUNCHERS as HOROVODS_OF_LAUNCHERS
 from rdmacoll._start.launch import INIT_PIPE
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 # Set in a rank while its world of several ranks stands: names the rank, with a digest of its variables.
 MARK = "_RDMACOLL_RANK"

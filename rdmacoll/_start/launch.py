@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rdmacoll._base.external_values import shown, text_of, whole_of
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 OPEN_MPI = "Open MPI"
 # Sources of the rank, the size and rank 0's address.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rdmacoll._start.launch import Launch, parse_address
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _ANY_ADDRESS = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 _BACKLOG = 4096  # for all ranks, and foreign callers before them

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rdmacoll._base.external_values import file_text, shown
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 JOB = "LSB_JOBID"
 _HOSTS, _HOST_FILE = "LSB_MCPU_HOSTS", "LSB_DJOB_HOSTFILE"

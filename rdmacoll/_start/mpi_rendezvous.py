@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from rdmacoll._base.external_values import text_of
 from rdmacoll._start.launch import PORT_FIRST, PORTS, Launch, by_mpi, first_host, join_address, split_address
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 # The number of ranks on this node, by launcher.
 _LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")

@@ -21,7 +21,7 @@ from rdmacoll._base.log import Log
 from rdmacoll._start.launch import PORT_FIRST, PORTS, Launch, join_address, split_address
 from rdmacoll._start.secret import SECRET_BYTES
 from rdmacoll._start.start_deadline import StartDeadline
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _SOCKET, _LOCAL_SIZE = "PMI_FD", "MPI_LOCALNRANKS"
 # The name by which Hydra reaches this host: of MPICH 5, of MPICH 4, of Intel MPI.

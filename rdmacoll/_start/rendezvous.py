@@ -21,7 +21,7 @@ from rdmacoll._start.rendezvous_listener import LocalProcess
 from rdmacoll._start.rendezvous_refusal import refuse_all
 from rdmacoll._start.rendezvous_root import RendezvousRoot
 from rdmacoll._start.start_deadline import StartDeadline
-from rdmacoll.engine.errors import ConfigError, error_from_json
+from rdmacoll.errors import ConfigError, error_from_json
 
 # A thread sends heartbeats once a second, but Python may delay it.
 SILENCE_S_MIN = 5.0

@@ -21,7 +21,7 @@ from rdmacoll._start.listen_address import connect_remark
 from rdmacoll._start.rendezvous_link import Link
 from rdmacoll._start.rendezvous_listener import LocalProcess, WorkerListener
 from rdmacoll._start.start_deadline import StartDeadline
-from rdmacoll.engine.errors import (
+from rdmacoll.errors import (
     ConfigError,
     RankFailedError,
     RdmacollError,

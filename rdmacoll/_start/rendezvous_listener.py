@@ -18,7 +18,7 @@ from rdmacoll._start.bootstrap_exchange import left_during_start
 from rdmacoll._start.launch import Launch
 from rdmacoll._start.listen_address import listen
 from rdmacoll._start.rendezvous_link import Link
-from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json, error_to_fields
+from rdmacoll.errors import ConfigError, RdmacollError, error_from_json, error_to_fields
 
 _FRAME_BYTES_MAX = 1 << 20
 _PROOF_WITHIN_S = 10.0

@@ -7,7 +7,7 @@ import time
 from rdmacoll._base.log import Log
 from rdmacoll._start.launch import Launch
 from rdmacoll._start.rendezvous_listener import RendezvousListener
-from rdmacoll.engine.errors import RdmacollError, error_to_fields
+from rdmacoll.errors import RdmacollError, error_to_fields
 
 _COME_WITHIN_S = 10.0  # limit for the arrival of ranks that one launcher starts
 _READ_WITHIN_S = 1.0

@@ -18,7 +18,7 @@ from rdmacoll._start.job_conflicts import Verdict, judge_caller, judge_late_call
 from rdmacoll._start.listen_address import unreachable_remark
 from rdmacoll._start.rendezvous_listener import LocalProcess, PeerLink, RendezvousListener
 from rdmacoll._start.start_deadline import StartDeadline
-from rdmacoll.engine.errors import (
+from rdmacoll.errors import (
     ConfigError,
     RankFailedError,
     RdmacollError,

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from rdmacoll._base.external_values import shown
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 SECRET_BYTES = 32
 _BYTES_MIN = SECRET_BYTES // 2

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from rdmacoll._start.launch import MPI_VARIABLES, OTHER_VARIABLES, TORCHRUN_VARIABLES
 from rdmacoll._start.lsf import JOB, hosts_of_job
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _LAUNCHERS = (*MPI_VARIABLES, *OTHER_VARIABLES, TORCHRUN_VARIABLES)
 # Settings of a Slurm job with several tasks. A job with several nodes has at least one task on each.

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from rdmacoll._base.log import Log
-from rdmacoll.engine.errors import RankFailedError
+from rdmacoll.errors import RankFailedError
 
 REPORT_EVERY_S = 10.0
 BY_HAND_S = 1800.0  # the default limit of starts by hand, since people start ranks minutes apart

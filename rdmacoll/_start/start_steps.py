@@ -11,7 +11,7 @@ from rdmacoll._abi.library import Library
 from rdmacoll._start.bootstrap_exchange import BootstrapExchange, no_watch
 from rdmacoll._start.launch import Launch
 from rdmacoll._start.liveness_check import LivenessCheck
-from rdmacoll.engine.errors import RankFailedError, RdmacollError, error_from_json, error_to_fields
+from rdmacoll.errors import RankFailedError, RdmacollError, error_from_json, error_to_fields
 
 # A start returns from the library this often, so that Python's signal handlers (Ctrl-C) can run.
 _SLICE_MS = 100

@@ -14,8 +14,8 @@ from rdmacoll._start import cluster
 from rdmacoll._start.bootstrap import find_lists
 from rdmacoll._start.launch import Launch
 from rdmacoll._start.listen_address import engine_listen_settings
-from rdmacoll.engine.errors import ConfigError, RdmacollError
-from rdmacoll.engine.process_set import ProcessSet, setting_of
+from rdmacoll.errors import ConfigError, RdmacollError
+from rdmacoll.process_set import ProcessSet, setting_of
 
 # These words of the library's error say that RDMA cannot be used, and which setting requests it.
 _RDMA_REQUESTED = "RDMA was requested ("

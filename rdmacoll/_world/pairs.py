@@ -17,7 +17,7 @@ from rdmacoll._abi.settings import Values, arguments_text
 from rdmacoll._start.bootstrap_exchange import BootstrapExchange
 from rdmacoll._start.launch import Launch
 from rdmacoll._world import world
-from rdmacoll.engine.errors import RdmacollError
+from rdmacoll.errors import RdmacollError
 
 Pair = tuple[int, int]  # the lower rank first: it leads
 _MARGIN_S = 30.0  # seconds for the work between the parts of a test

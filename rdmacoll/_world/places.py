@@ -8,8 +8,8 @@ from rdmacoll._abi.settings import Values
 from rdmacoll._base.log import Log
 from rdmacoll._start import elastic_worker
 from rdmacoll._start.bootstrap import own_variables
-from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
-from rdmacoll.engine.process_set import ProcessSet
+from rdmacoll.errors import ConfigError, RankFailedError, RdmacollError
+from rdmacoll.process_set import ProcessSet
 
 _Result = TypeVar("_Result")
 _Named = dict[str, Any]

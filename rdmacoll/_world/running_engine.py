@@ -15,8 +15,8 @@ from rdmacoll._base.sealed import Seen
 from rdmacoll._ps.variable_servers import VariableServers
 from rdmacoll._start.bootstrap_exchange import AddressHolder, BootstrapExchange
 from rdmacoll._world.array_keeper import ArrayKeeper
-from rdmacoll.engine.errors import NotInitializedError, RankFailedError, RdmacollError
-from rdmacoll.engine.process_set import ProcessSet
+from rdmacoll.errors import NotInitializedError, RankFailedError, RdmacollError
+from rdmacoll.process_set import ProcessSet
 
 
 def refusal_of(*, is_forked: bool) -> RdmacollError:

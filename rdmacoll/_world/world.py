@@ -26,8 +26,8 @@ from rdmacoll._start.start_steps import start_engine
 from rdmacoll._world import places
 from rdmacoll._world.init_options import read_options
 from rdmacoll._world.running_engine import Engine, refusal_of
-from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
-from rdmacoll.engine.process_set import ProcessSet, bind_static, initial_sets, unbind
+from rdmacoll.errors import ConfigError, RankFailedError, RdmacollError
+from rdmacoll.process_set import ProcessSet, bind_static, initial_sets, unbind
 
 
 class _Process:

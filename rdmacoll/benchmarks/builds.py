@@ -10,7 +10,7 @@ from typing import Any
 
 from rdmacoll.benchmarks.libraries import other_build
 from rdmacoll.benchmarks.turns import Cell, ratio
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _LIBRARY = Path("rdmacoll", "lib", "librdmacoll.so")
 

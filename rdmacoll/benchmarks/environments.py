@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from rdmacoll._base.programs import OutOfTimeError, last_lines, run_program
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _INSTALL_S = 3600
 _NICE = ("nice", "-n", "19")

@@ -15,7 +15,7 @@ from rdmacoll.benchmarks.libraries import LIBRARIES
 from rdmacoll.benchmarks.processor_load import LoadWatch
 from rdmacoll.benchmarks.team import Team
 from rdmacoll.benchmarks.turns import Rules, Task, Turns
-from rdmacoll.engine.errors import RdmacollError
+from rdmacoll.errors import RdmacollError
 
 START_S_MAX = 0.3  # start of two ranks until both have joined, without the TensorFlow import
 IDLE_SHARE_MAX = 0.01  # share of a core, for each rank

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rdmacoll.benchmarks.libraries import HostLayout, LaunchContext, Library, commands
-from rdmacoll.engine.errors import RdmacollError
+from rdmacoll.errors import RdmacollError
 
 _PR_SET_PDEATHSIG = 1
 _END_S = 10.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from rdmacoll._abi.library import load
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 AUTO = "auto"
 

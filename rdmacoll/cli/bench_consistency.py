@@ -18,7 +18,7 @@ from rdmacoll.benchmarks.team_rank.values import Array
 from rdmacoll.cli import measure
 from rdmacoll.cli.bench import sizes_from
 from rdmacoll.cli.report import Findings, command, note_world_of_one, print_line
-from rdmacoll.engine.operators import Sum
+from rdmacoll.operators import Sum
 
 PIECES = 8
 

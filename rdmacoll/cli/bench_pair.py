@@ -14,7 +14,7 @@ from rdmacoll.cli import bench_pair_memory
 from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.report import Findings, command, parse_bytes, print_line
 from rdmacoll.cli.transport_option import TransportName
-from rdmacoll.engine.errors import ConfigError, RdmacollError
+from rdmacoll.errors import ConfigError, RdmacollError
 
 _TITLES = ("size", "latency", "min", "max", "exchange", "forward", "back", "both")
 _UNITS = ("(B)", "(us)", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "(GB/s)")

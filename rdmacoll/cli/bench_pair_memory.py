@@ -17,8 +17,8 @@ from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.bench_memory import CudaMemory, HostMemory, Memory
 from rdmacoll.cli.device_memory import run_until_gpus_are_ready
 from rdmacoll.cli.report import Findings, print_line
-from rdmacoll.engine.errors import ConfigError, RdmacollError
-from rdmacoll.engine.operators import Max, Min
+from rdmacoll.errors import ConfigError, RdmacollError
+from rdmacoll.operators import Max, Min
 
 # The memory of rank 0, and that of rank 1.
 PAIRINGS = (("host", "host"), ("host", "GPU"), ("GPU", "GPU"))

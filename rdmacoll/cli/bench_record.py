@@ -9,7 +9,7 @@ import click
 from rdmacoll._base.text import counted
 from rdmacoll.benchmarks.rpc import record as records
 from rdmacoll.cli.report import Findings, check_json, command, is_rank_0, print_line, write_json
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 @click.command("record", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

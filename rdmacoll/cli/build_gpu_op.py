@@ -7,7 +7,7 @@ import time
 import click
 
 from rdmacoll.cli.report import Findings, command, print_line, print_prose
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 @click.command()

@@ -12,8 +12,8 @@ import numpy as np
 from rdmacoll import engine
 from rdmacoll._world import world
 from rdmacoll.cli.references import dtype_of
-from rdmacoll.engine.errors import ConfigError, RdmacollError
-from rdmacoll.engine.operators import Max
+from rdmacoll.errors import ConfigError, RdmacollError
+from rdmacoll.operators import Max
 
 _REPEATS = 5
 _QUIET_ROUNDS = 4  # at least the steps in which a GPU becomes ready

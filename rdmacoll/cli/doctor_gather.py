@@ -41,7 +41,7 @@ from rdmacoll.cli.doctor_facts import (
 )
 from rdmacoll.cli.doctor_gather_groups import cores, group_memory, read
 from rdmacoll.cli.doctor_gather_network import limit_of, network, threads, variables
-from rdmacoll.engine.errors import ConfigError, RdmacollError
+from rdmacoll.errors import ConfigError, RdmacollError
 
 _CHILD_TIMEOUT_S = 30
 _TENSORFLOW_TIMEOUT_S = 300

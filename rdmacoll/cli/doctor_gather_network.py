@@ -14,7 +14,7 @@ from rdmacoll._start import cluster
 from rdmacoll._start.secret import read_secret
 from rdmacoll.cli.doctor_facts import UNLIMITED, Interface, Limit, Network, Threads, Variables
 from rdmacoll.cli.doctor_gather_groups import read
-from rdmacoll.engine.errors import RdmacollError
+from rdmacoll.errors import RdmacollError
 
 _SIOCGIFADDR = 0x8915  # returns the first IPv4 address of an interface, by its name
 _IFF_UP = 1

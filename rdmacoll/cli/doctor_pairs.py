@@ -34,7 +34,7 @@ from rdmacoll.cli.paths import (
 )
 from rdmacoll.cli.rdma_request import rdma_request
 from rdmacoll.cli.report import Findings, print_line
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 # Many short bursts: a disturbance of a few of them leaves the median alone.
 _CUT_BURSTS, _CUT_BURST_S = 9, 0.004

@@ -15,8 +15,8 @@ from rdmacoll._world import world
 from rdmacoll.benchmarks.team_rank.kinds import Kind, RankOfWorld, Run, wrong_values
 from rdmacoll.benchmarks.team_rank.values import Array, fill
 from rdmacoll.cli.bench_memory import HostMemory, Memory
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import Max, Sum
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import Max, Sum
 
 _CALLS_MAX = 20_000
 _VERSION_WORDS = 4  # "Intel(R) MPI Library 2021.19"

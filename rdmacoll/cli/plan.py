@@ -19,7 +19,7 @@ from rdmacoll.cli.report import (
     print_table,
 )
 from rdmacoll.cli.transport_option import TransportName, networks
-from rdmacoll.engine.operators import REDUCIBLE, Sum, is_reducible
+from rdmacoll.operators import REDUCIBLE, Sum, is_reducible
 
 _BYTES_MEANING = (
     "Bytes of each rank; for allgather and gather of all ranks together; for scatter of the root."

@@ -9,7 +9,7 @@ from typing import Any, Callable
 import numpy as np
 
 from rdmacoll._abi.arguments import Array
-from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.operators import ReduceOp
 
 _PAIRWISE: dict[ReduceOp, Callable[..., Any]] = {
     ReduceOp.SUM: np.add,

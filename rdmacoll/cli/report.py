@@ -22,7 +22,7 @@ import click
 from rdmacoll._base.text import SIZE_SUFFIXES
 from rdmacoll._start import bootstrap
 from rdmacoll._world import world
-from rdmacoll.engine.errors import RdmacollError, error_to_fields
+from rdmacoll.errors import RdmacollError, error_to_fields
 from rdmacoll.version import __version__
 
 if TYPE_CHECKING:

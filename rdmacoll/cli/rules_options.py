@@ -12,7 +12,7 @@ import click
 
 from rdmacoll.benchmarks.builds import tree_of
 from rdmacoll.benchmarks.turns import Rules
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 def takes_rules(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ from rdmacoll._launch.mpirun import mpirun_command, version_text
 from rdmacoll._launch.request import hosts_of, job_options, ssh_arguments
 from rdmacoll._start import bootstrap
 from rdmacoll.cli.report import Findings, command, print_here
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 from rdmacoll.version import __version__
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

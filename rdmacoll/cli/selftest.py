@@ -16,8 +16,8 @@ from rdmacoll.cli.device_memory import gpu_of_rank
 from rdmacoll.cli.report import Findings, command, note_world_of_one, print_line
 from rdmacoll.cli.selftest_results import Results, everywhere
 from rdmacoll.cli.transport_option import TransportName
-from rdmacoll.engine.errors import ConfigError, RdmacollError
-from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
+from rdmacoll.errors import ConfigError, RdmacollError
+from rdmacoll.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
 
 SIZES = (0, 1, 7, 1000, 100_003)
 FAILURES_SHOWN = 20

@@ -10,7 +10,7 @@ from rdmacoll import engine
 from rdmacoll._world import world
 from rdmacoll.cli import references
 from rdmacoll.cli.selftest_results import Results, everywhere
-from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.operators import ReduceOp
 
 SIZES = (0, 1, 1000, 100_003)
 _FLOAT32 = np.dtype(np.float32)

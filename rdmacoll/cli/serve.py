@@ -14,7 +14,7 @@ from rdmacoll._base.text import counted, moved_text
 from rdmacoll._start import bootstrap
 from rdmacoll._world import world
 from rdmacoll.cli.report import Findings, command, print_here
-from rdmacoll.engine.errors import RdmacollError
+from rdmacoll.errors import RdmacollError
 
 _LISTS = ("ps_hosts", "worker_hosts")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rdmacoll._abi.library import load
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 def networks() -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import click
 from rdmacoll._abi.library import load
 from rdmacoll.cli.profile_text import table_rows
 from rdmacoll.cli.report import Findings, command, is_rank_0, print_line, print_prose, print_table
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 @click.command()

@@ -32,8 +32,6 @@ from rdmacoll.engine.exchanges import (
 )
 from rdmacoll.engine.joining import join
 from rdmacoll.engine.memory import empty
-from rdmacoll.engine.operators import Average, Max, Min, Product, ReduceOp, Sum
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.engine.process_sets import add_process_set, process_sets, remove_process_set
 from rdmacoll.engine.reductions import (
     grouped_reducescatter,
@@ -53,6 +51,8 @@ from rdmacoll.engine.rooted_exchanges import (
     scatter,
     scatter_async,
 )
+from rdmacoll.operators import Average, Max, Min, Product, ReduceOp, Sum
+from rdmacoll.process_set import ProcessSet, global_process_set
 
 __all__ = [
     "Average",

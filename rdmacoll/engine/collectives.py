@@ -38,9 +38,9 @@ from rdmacoll._calls.refusals import Announced
 from rdmacoll._calls.submission import Call, Operand, Operation, Submit, perform, run_operation
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
-from rdmacoll.engine.operators import DTYPES, Average
 from rdmacoll.engine.prepared import PreparedCall, check_prepared_arrays, prepared_into
-from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
+from rdmacoll.operators import DTYPES, Average
+from rdmacoll.process_set import ProcessSet, global_process_set, number_of
 
 
 def _allreduce_call(

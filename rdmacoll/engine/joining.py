@@ -11,8 +11,8 @@ from rdmacoll._abi import mirror
 from rdmacoll._calls.results import Results
 from rdmacoll._calls.submission import Call, run_operation
 from rdmacoll._world.world import current
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
+from rdmacoll.errors import ConfigError
+from rdmacoll.process_set import ProcessSet, global_process_set, number_of
 
 _listeners: list[Callable[[int], None]] = []
 

@@ -15,8 +15,8 @@ from rdmacoll._calls.device_arrays import BFLOAT16
 from rdmacoll._calls.gpu_array import GpuArray, gpu_of
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import DTYPES
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import DTYPES
 
 _BYTES_MAX = (1 << 63) - 1
 

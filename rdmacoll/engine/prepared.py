@@ -16,8 +16,8 @@ from rdmacoll._calls.results import PreparedResults, type_of
 from rdmacoll._calls.submission import SLICE_MS, Call, failure
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import refusal
-from rdmacoll.engine.errors import ConfigError, RdmacollError
-from rdmacoll.engine.process_set import ProcessSet, number_of
+from rdmacoll.errors import ConfigError, RdmacollError
+from rdmacoll.process_set import ProcessSet, number_of
 
 # Inputs of all ranks together. Runs of at most so many bytes are short, and release the GIL only if they
 # wait.

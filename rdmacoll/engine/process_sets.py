@@ -17,9 +17,9 @@ from rdmacoll._calls.results import Results
 from rdmacoll._calls.submission import SLICE_MS, Call, Operation
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
-from rdmacoll.engine.errors import ConfigError, MismatchError
-from rdmacoll.engine.operators import DTYPES
-from rdmacoll.engine.process_set import ProcessSet, as_set, global_process_set
+from rdmacoll.errors import ConfigError, MismatchError
+from rdmacoll.operators import DTYPES
+from rdmacoll.process_set import ProcessSet, as_set, global_process_set
 
 _NAME = "rdmacoll.process_sets"
 _ADD, _REMOVE = 1, 2

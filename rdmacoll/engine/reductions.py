@@ -20,9 +20,9 @@ from rdmacoll._calls.results import engine_result_handle
 from rdmacoll._calls.submission import Call, Operand, Operation, Submit, perform, run_operation
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
-from rdmacoll.engine.operators import Average
 from rdmacoll.engine.prepared import PreparedCall, check_prepared_arrays, prepared_into, prepared_result
-from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
+from rdmacoll.operators import Average
+from rdmacoll.process_set import ProcessSet, global_process_set, number_of
 
 
 def _cut_by_rows(array: Any, stream: Any) -> Operand:

@@ -19,9 +19,9 @@ from rdmacoll._calls.submission import Call, Operation, Submit, run_operation
 from rdmacoll._world.running_engine import Engine
 from rdmacoll._world.world import current
 from rdmacoll.engine.exchanges import with_rows
-from rdmacoll.engine.operators import DTYPES
 from rdmacoll.engine.prepared import PreparedCall, check_prepared_arrays, prepared_result
-from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
+from rdmacoll.operators import DTYPES
+from rdmacoll.process_set import ProcessSet, global_process_set, number_of
 
 
 def _gather_call(

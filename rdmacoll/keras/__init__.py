@@ -46,21 +46,21 @@ from rdmacoll._world.world import (
     shutdown,
     size,
 )
-from rdmacoll.engine.operators import (
+from rdmacoll.keras import callbacks, elastic
+from rdmacoll.operators import (
     Average,
     Max,
     Min,
     Product,
     Sum,
 )
-from rdmacoll.engine.process_set import (
-    global_process_set,
-)
-from rdmacoll.keras import callbacks, elastic
 from rdmacoll.ops import (
     Compression,
 )
 from rdmacoll.ops._library import register
+from rdmacoll.process_set import (
+    global_process_set,
+)
 
 register()
 

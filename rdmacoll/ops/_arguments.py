@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from rdmacoll._abi.arguments import refuse_mask, root, scales as scales
 from rdmacoll._world import world
-from rdmacoll.engine import operators
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import CODES, ReduceOp, reduction as reduction
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import CODES, reduction as reduction
 from rdmacoll.ops._names import names_used, op_name
 from rdmacoll.ops._refusals import announce_empty_group, note_refused
 
@@ -33,11 +32,6 @@ def from_bits(pattern: int) -> float:
     0.1
     """
     return float(struct.unpack("<d", struct.pack("<q", pattern))[0])
-
-
-def check_reducible(dtype: Any, op: ReduceOp) -> None:
-    """Raises ConfigError when reductions do not take this dtype with this operator."""
-    operators.check_reducible(dtype.name, op)
 
 
 def check_movable(dtype: Any) -> None:

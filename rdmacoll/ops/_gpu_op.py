@@ -17,7 +17,7 @@ import tensorflow as tf
 from rdmacoll._base.log import Log
 from rdmacoll._base.programs import OutOfTimeError, run_program
 from rdmacoll._start.bootstrap import cache_folder
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 from rdmacoll.version import __version__
 
 _SOURCE = Path(__file__).with_name("gpu_stream.cc")

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import OPERATORS, ReduceOp
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import OPERATORS, ReduceOp
 from rdmacoll.ops._arguments import from_bits
 from rdmacoll.ops._run_time import size_as
 

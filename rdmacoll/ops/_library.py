@@ -14,7 +14,7 @@ import tensorflow as tf
 from rdmacoll._abi import library
 from rdmacoll._base.once import once
 from rdmacoll._world import world
-from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from
+from rdmacoll.errors import ConfigError, RdmacollError, error_from
 from rdmacoll.ops import _gpu_op
 from rdmacoll.ops._interrupts import SignalWatcher
 

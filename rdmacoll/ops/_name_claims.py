@@ -14,7 +14,7 @@ from typing import Any, Callable, NoReturn
 
 from rdmacoll._calls.refusals import mark_announced
 from rdmacoll._world import world
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 Reference = Callable[[], Any]
 

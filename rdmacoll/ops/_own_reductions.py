@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.operators import ReduceOp
 
 _SHAPES_MAX = 10_000
 _LAST: dict[tuple[int | None, ...] | None, int] = {}  # the number of the last call with this shape

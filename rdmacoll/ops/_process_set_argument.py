@@ -6,10 +6,10 @@ import functools
 import inspect
 from typing import Any, Callable
 
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._names import names_used
 from rdmacoll.ops._process_sets import in_process_set
 from rdmacoll.ops._refusals import announce_refusal
+from rdmacoll.process_set import ProcessSet, global_process_set
 
 
 def takes_process_set(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,9 +9,9 @@ from contextvars import ContextVar
 from typing import Any, Callable
 
 from rdmacoll._world import world
-from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.engine.process_sets import process_sets
 from rdmacoll.ops._gradient_kind import has_horovod_gradient, horovod_gradients
+from rdmacoll.process_set import ProcessSet, global_process_set, number_of
 
 _CURRENT: ContextVar[ProcessSet] = ContextVar("rdmacoll process set", default=global_process_set)
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from rdmacoll._abi import mirror
 from rdmacoll._calls.refusals import announce, is_announced, mark_announced
 from rdmacoll._world import world
-from rdmacoll.engine.errors import ConfigError, NotInitializedError, RdmacollError
+from rdmacoll.errors import ConfigError, NotInitializedError, RdmacollError
 from rdmacoll.ops._names import last_name, names_used, op_name
 from rdmacoll.ops._process_sets import set_number
 

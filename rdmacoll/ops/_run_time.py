@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from rdmacoll._world import places
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.process_set import ProcessSet
+from rdmacoll.errors import ConfigError
 from rdmacoll.ops._interrupts import waiting
 from rdmacoll.ops._process_sets import current_set
+from rdmacoll.process_set import ProcessSet
 
 
 def at_run_time(value: Callable[[], int], name: str | None = None) -> Any:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from rdmacoll._abi.arguments import Array, address_of
 from rdmacoll._base.once import once
-from rdmacoll.engine.errors import error_to_fields
+from rdmacoll.errors import error_to_fields
 from rdmacoll.ops._interrupts import waiting
 from rdmacoll.ops._library import _load, library_path, op_scope, ops
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.operators import ReduceOp
 from rdmacoll.ops._arguments import check_movable, in_groups, rows_of, tensor as as_tensor
 from rdmacoll.ops._gradient_kind import gradient_attribute, has_horovod_gradient
 from rdmacoll.ops._gradients import with_zeros

@@ -7,11 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.operators import OPERATOR_CODES, ReduceOp
+from rdmacoll.operators import OPERATOR_CODES, ReduceOp, check_reducible
 from rdmacoll.ops import _own_reductions as own_reductions
 from rdmacoll.ops._arguments import (
     bits,
-    check_reducible,
     in_groups,
     reduction,
     scales,
@@ -98,7 +97,7 @@ def grouped_allreduce(
 
     def check(inputs: list[Any]) -> None:
         dtype = compressed.wire_dtype(inputs[0].dtype)
-        check_reducible(dtype, reduction(op))
+        check_reducible(dtype.name, reduction(op))
         scales(dtype, prescale_factor, postscale_factor)
 
     return in_groups(
@@ -134,7 +133,7 @@ def reduce_group(
     describes the list that begins with these tensors; it has to be equal on all ranks. group: the dtypes
     of the group, which have to be equal on all ranks, too."""
     dtype = compression.wire_dtype(tensors[0].dtype)
-    check_reducible(dtype, op)
+    check_reducible(dtype.name, op)
     prescale, postscale = scales(dtype, prescale_factor, postscale_factor)
     wire, prescale = compression.packed(tensors, prescale)
     functions = ops()

@@ -7,9 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import CODES, ReduceOp
-from rdmacoll.engine.process_set import global_process_set
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import CODES, ReduceOp
 from rdmacoll.ops import _baselines
 from rdmacoll.ops._arguments import check_movable, check_root, in_groups, tensor as as_tensor
 from rdmacoll.ops._gradient_kind import gradient_attribute, has_horovod_gradient
@@ -20,6 +19,7 @@ from rdmacoll.ops._names import op_name
 from rdmacoll.ops._process_set_argument import takes_process_set
 from rdmacoll.ops._process_sets import gradient_of_same_kind, set_number
 from rdmacoll.ops._run_time import own_rank
+from rdmacoll.process_set import global_process_set
 
 
 @not_converted

@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll._base.external_values import shown
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 _BITS = 8  # in one byte of a message
 

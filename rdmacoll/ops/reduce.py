@@ -6,10 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.operators import OPERATOR_CODES, ReduceOp
+from rdmacoll.operators import OPERATOR_CODES, ReduceOp, check_reducible
 from rdmacoll.ops._arguments import (
     bits,
-    check_reducible,
     check_root,
     reduction,
     scales,
@@ -48,7 +47,7 @@ def reduce(
     reduce_op = reduction(op)
     compressed = compressor(compression)
     dtype = compressed.wire_dtype(value.dtype)
-    check_reducible(dtype, reduce_op)
+    check_reducible(dtype.name, reduce_op)
     prescale, postscale = scales(dtype, prescale_factor, postscale_factor)
     wire, prescale = compressed.packed([value], prescale)
     root = check_root(root_rank)

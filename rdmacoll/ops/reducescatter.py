@@ -7,11 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.operators import OPERATOR_CODES, ReduceOp
+from rdmacoll.operators import OPERATOR_CODES, ReduceOp, check_reducible
 from rdmacoll.ops._arguments import (
     bits,
     check_has_rows,
-    check_reducible,
     in_groups,
     reduction,
     scales,
@@ -74,7 +73,7 @@ def grouped_reducescatter(
 
     def check(inputs: list[Any]) -> None:
         dtype = compressed.wire_dtype(inputs[0].dtype)
-        check_reducible(dtype, reduce_op)
+        check_reducible(dtype.name, reduce_op)
         scales(dtype, prescale_factor, postscale_factor)
         for value in inputs:
             check_has_rows(value, "reducescatter")

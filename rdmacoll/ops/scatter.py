@@ -7,7 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.process_set import global_process_set
 from rdmacoll.ops._arguments import as_splits, check_has_rows, check_movable, check_root, tensor as as_tensor
 from rdmacoll.ops._gradients import as_shaped, dependent_zeros
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
@@ -16,6 +15,7 @@ from rdmacoll.ops._process_set_argument import takes_process_set
 from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number
 from rdmacoll.ops._run_time import own_rank
 from rdmacoll.ops.gather import gather_one
+from rdmacoll.process_set import global_process_set
 
 
 @not_converted

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 from rdmacoll.ops._arguments import by_dtype, tensor as as_tensor
 from rdmacoll.ops._library import not_converted, op_scope, ops, typed_errors
 from rdmacoll.ps.calls import current

@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import FLOATS, ReduceOp
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import FLOATS, ReduceOp
 from rdmacoll.ops._arguments import scales
 from rdmacoll.ops._run_time import size_as
 from rdmacoll.ops.allgather import allgather_one

@@ -8,10 +8,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from rdmacoll._abi.arguments import name as checked_name
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import ReduceOp
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import ReduceOp
 from rdmacoll.optimizer import registry
+from rdmacoll.process_set import ProcessSet, global_process_set
 from rdmacoll.ps.calls import has_servers
 
 if TYPE_CHECKING:

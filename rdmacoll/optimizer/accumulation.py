@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 Pair = tuple[Any, Any]
 _UNKNOWN = (

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 # The most for the first bucket, and for one that would be smaller to leave others as much.
 FIRST_BUCKET_BYTES = 1 << 20

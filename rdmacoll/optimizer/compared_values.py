@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from rdmacoll._abi.arguments import Array
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 from rdmacoll.ops._baselines import fingerprint_of, is_numeric, read, tf_variable
 from rdmacoll.ops._labels import path_of
 from rdmacoll.optimizer import with_inner

@@ -14,12 +14,12 @@ import numpy as np
 
 from rdmacoll import engine
 from rdmacoll._abi.arguments import Array
-from rdmacoll.engine.errors import MismatchError, RdmacollError
-from rdmacoll.engine.operators import Sum
-from rdmacoll.engine.process_set import ProcessSet
+from rdmacoll.errors import MismatchError, RdmacollError
+from rdmacoll.operators import Sum
 from rdmacoll.ops._baselines import CHANGED, UNCHANGED, change_of
 from rdmacoll.optimizer import compared_values
 from rdmacoll.optimizer.compared_values import Entry
+from rdmacoll.process_set import ProcessSet
 
 _PART_BYTES = 64 << 20  # the part of a value that is sent at once; a multiple of every dtype's size
 # Columns of the first table. Columns behind them are the caller's.

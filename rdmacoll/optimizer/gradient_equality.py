@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.operators import ReduceOp
-from rdmacoll.engine.process_set import ProcessSet
+from rdmacoll.operators import ReduceOp
 from rdmacoll.ops._names import name_in_trace
 from rdmacoll.ops._process_sets import in_process_set
 from rdmacoll.ops.allreduce import reduce_group
+from rdmacoll.process_set import ProcessSet
 
 # Tolerances of a norm: different processors round results of equal gradients differently.
 _TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-6, 3e-2

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 from rdmacoll.ops._names import replica_count
 from rdmacoll.optimizer import fit_state, single_reduction
 from rdmacoll.optimizer.accumulation import Accumulation

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import replica_count
 from rdmacoll.optimizer import fit_state, replicas, residuals, single_reduction, with_inner

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from rdmacoll.engine.errors import UNNAMED
+from rdmacoll.errors import UNNAMED
 from rdmacoll.ops._labels import label_of, without_counters
 from rdmacoll.ops._name_claims import NameClaims, refuse, threads_text
 from rdmacoll.ops._names import in_replica, replica_count

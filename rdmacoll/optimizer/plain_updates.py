@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rdmacoll._world import places, world
-from rdmacoll.engine.process_set import global_process_set
 from rdmacoll.ops import _baselines, _own_reductions as own_reductions
 from rdmacoll.ops._labels import listed
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import compared_values, fit_state, reducer_of, registry, update_check
 from rdmacoll.optimizer.reduce import check_clipping
 from rdmacoll.optimizer.registry import Reduction
+from rdmacoll.process_set import global_process_set
 
 # The classes whose method applies gradients, by module.
 _METHODS = {

@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from rdmacoll._abi.arguments import scale
 from rdmacoll._world import places, world
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import ReduceOp
-from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import ReduceOp
 from rdmacoll.ops._arguments import reduction, sparse_as_dense as checked_sparse_as_dense
 from rdmacoll.ops._labels import label_of, listing, path_of
 from rdmacoll.ops._library import not_converted
@@ -24,6 +23,7 @@ from rdmacoll.optimizer import registry, residuals
 from rdmacoll.optimizer.accumulation import Accumulation, checked_passes
 from rdmacoll.optimizer.buckets import Bucket, Entry, checked_bucket_bytes, cut, entry_of, manifest
 from rdmacoll.optimizer.model_names import own_name
+from rdmacoll.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.ps.calls import has_servers
 
 # (the reducer's name, variables, the reducer) -> the name by which ranks match operations.

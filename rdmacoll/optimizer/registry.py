@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from rdmacoll.engine.process_set import ProcessSet
     from rdmacoll.optimizer.reduce import GradientReducer
+    from rdmacoll.process_set import ProcessSet
 
 _V = TypeVar("_V")
 

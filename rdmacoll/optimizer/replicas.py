@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import replica_count
 from rdmacoll.optimizer import single_reduction

@@ -14,8 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll import ops
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import ReduceOp
 from rdmacoll.ops._names import replica_count
 from rdmacoll.ops._run_time import fixed_size
 from rdmacoll.ops.compression import LossyCompressor

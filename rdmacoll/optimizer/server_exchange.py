@@ -13,7 +13,7 @@ import tensorflow as tf
 from rdmacoll._abi import mirror
 from rdmacoll._abi.arguments import Array
 from rdmacoll._ps.session import State
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 from rdmacoll.ops._labels import path_of
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import server_requests

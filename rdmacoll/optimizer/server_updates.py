@@ -11,14 +11,14 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import ReduceOp
-from rdmacoll.engine.process_set import global_process_set
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import ReduceOp
 from rdmacoll.ops.compression import Compression
 from rdmacoll.optimizer import keras2, keras3, server_updates_v1, v1
 from rdmacoll.optimizer.server_exchange import Exchange, worker_rule
 from rdmacoll.optimizer.subclass import subclass
 from rdmacoll.optimizer.wrapped_copies import WrappedCopies
+from rdmacoll.process_set import global_process_set
 
 # Options of DistributedOptimizer about the reduction between ranks, which does not happen here.
 _UNUSED: Mapping[str, Any] = {

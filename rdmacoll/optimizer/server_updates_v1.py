@@ -19,7 +19,7 @@ import tensorflow as tf
 from rdmacoll._abi import mirror
 from rdmacoll._abi.arguments import Array
 from rdmacoll._ps.session import DTYPES, State
-from rdmacoll.engine.errors import ConfigError, RdmacollError, error_to_fields
+from rdmacoll.errors import ConfigError, RdmacollError, error_to_fields
 from rdmacoll.ops import servers
 from rdmacoll.ops._interrupts import waiting
 from rdmacoll.ops._library import not_converted, op_scope

@@ -16,11 +16,11 @@ from typing import Any, Callable
 import tensorflow as tf
 
 from rdmacoll._base.once import once
-from rdmacoll.engine.process_set import ProcessSet
 from rdmacoll.ops import _updates
 from rdmacoll.ops._names import outermost
 from rdmacoll.optimizer import compared_values, update_check
 from rdmacoll.optimizer.update_check import UpdateCheck
+from rdmacoll.process_set import ProcessSet
 
 _CHECKS = "_rdmacoll_session_checks"  # an attribute of graphs: their optimizers' checks, which hold the graph
 _DUE: list[SessionCheck] = []

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from rdmacoll._world import world
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import ReduceOp
-from rdmacoll.engine.process_set import ProcessSet, number_of
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import ReduceOp
 from rdmacoll.ops._labels import listed
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import history, registry
@@ -30,6 +29,7 @@ from rdmacoll.optimizer.gradient_origin import (
     values_of,
 )
 from rdmacoll.optimizer.reduce import is_overwritten
+from rdmacoll.process_set import ProcessSet, number_of
 
 if TYPE_CHECKING:
     from rdmacoll.optimizer.reduce import GradientReducer

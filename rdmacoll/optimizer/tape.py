@@ -7,14 +7,14 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll._abi.arguments import name as checked_name
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import ReduceOp
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.errors import ConfigError
+from rdmacoll.operators import ReduceOp
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import plain_updates, single_reduction, tape_check
 from rdmacoll.optimizer.accumulation import checked_passes
 from rdmacoll.optimizer.model_names import name_of_named_tape, name_of_tape
 from rdmacoll.optimizer.reduce import GradientReducer, refuse_servers
+from rdmacoll.process_set import ProcessSet, global_process_set
 
 
 class DistributedTape(tf.GradientTape):  # type: ignore[misc]

@@ -18,12 +18,12 @@ from rdmacoll._abi.arguments import Array
 from rdmacoll._base.log import Log
 from rdmacoll._world import places, world
 from rdmacoll.engine import joining
-from rdmacoll.engine.errors import ConfigError, MismatchError
-from rdmacoll.engine.process_set import ProcessSet, number_of
+from rdmacoll.errors import ConfigError, MismatchError
 from rdmacoll.ops import _baselines, _updates
 from rdmacoll.optimizer import compared_values, fit_state
 from rdmacoll.optimizer.comparison import Comparison, Difference
 from rdmacoll.optimizer.registry import plain_variable
+from rdmacoll.process_set import ProcessSet, number_of
 
 MODE, TOLERANCE = "RDMACOLL_CHECK_WEIGHTS", "RDMACOLL_CHECK_WEIGHTS_TOLERANCE"
 # The numbers that each rank adds to its fingerprints: whether it is in `fit`; whether it has variables that

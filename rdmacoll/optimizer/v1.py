@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 from rdmacoll.optimizer import single_reduction
 from rdmacoll.optimizer.accumulation import Accumulation, Pair, awaited, keys_of, together
 from rdmacoll.optimizer.gradient_origin import Origin

@@ -23,7 +23,7 @@ from rdmacoll._calls.device_arrays import DeviceArray
 from rdmacoll._calls.submission import Operand
 from rdmacoll._ps.session import Session
 from rdmacoll._world import world
-from rdmacoll.engine.errors import ConfigError, NotInitializedError
+from rdmacoll.errors import ConfigError, NotInitializedError
 from rdmacoll.ps import gpu_staging
 from rdmacoll.ps.rules import Rule, rule_of
 

@@ -14,7 +14,7 @@ import numpy as np
 from rdmacoll._abi.arguments import Array, address_of
 from rdmacoll._abi.library import load
 from rdmacoll._ps.session import DTYPES
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 # Keras' classes, the servers' names for them, and the arguments that the record holds.
 _ADAM = ("beta_1", "beta_2", "epsilon", "amsgrad")

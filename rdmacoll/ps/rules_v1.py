@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rdmacoll._abi.arguments import Array
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 from rdmacoll.ps.rules import Rule
 
 

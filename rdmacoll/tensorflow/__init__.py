@@ -58,18 +58,15 @@ from rdmacoll._world.world import (
     shutdown,
     size,
 )
-from rdmacoll.engine.operators import (
+from rdmacoll.engine.process_sets import (
+    process_sets,
+)
+from rdmacoll.operators import (
     Average,
     Max,
     Min,
     Product,
     Sum,
-)
-from rdmacoll.engine.process_set import (
-    global_process_set,
-)
-from rdmacoll.engine.process_sets import (
-    process_sets,
 )
 from rdmacoll.ops import (
     Compression,
@@ -80,6 +77,9 @@ from rdmacoll.ops import (
     scatter,
 )
 from rdmacoll.ops._library import register
+from rdmacoll.process_set import (
+    global_process_set,
+)
 from rdmacoll.tensorflow import elastic
 
 register()

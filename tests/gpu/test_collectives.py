@@ -9,7 +9,7 @@ from places import Place, places
 from ranks import ROOT, run
 
 from rdmacoll.cli.references import dtype_of
-from rdmacoll.engine.operators import CODES
+from rdmacoll.operators import CODES
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "device_collectives.py"
 PLANS = {"RDMACOLL_PLAN_REPEATS": "2"}  # operations that repeat twice become a plan

@@ -22,7 +22,7 @@ import numpy as np
 
 import rdmacoll
 from rdmacoll import engine
-from rdmacoll.engine.operators import CODES
+from rdmacoll.operators import CODES
 
 _OPERATIONS = (
     "allreduce",

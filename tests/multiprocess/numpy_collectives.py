@@ -14,7 +14,7 @@ import rdmacoll
 from rdmacoll import engine
 from rdmacoll._world import world
 from rdmacoll.cli.references import canonical_sum, data_of, dtype_of, fingerprint, wrong_values
-from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
+from rdmacoll.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
 
 SEED = int(sys.argv[1])
 SHAPES = [(), (0,), (1,), (5,), (3, 0, 2), (2, 3, 5), (1,) * 8, (1013,), (70_001,)]

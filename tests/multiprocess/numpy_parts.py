@@ -10,7 +10,7 @@ import rdmacoll
 from rdmacoll import engine
 from rdmacoll._world import world
 from rdmacoll.cli.references import canonical_sum, data_of, dtype_of, reduced, rows_of, wrong_values
-from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
+from rdmacoll.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
 
 ROWS = (0, 1, 7, 1013, 60_000)
 

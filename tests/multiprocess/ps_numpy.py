@@ -13,7 +13,7 @@ from ranks import report
 import rdmacoll
 from rdmacoll import engine
 from rdmacoll.cli.references import data_of, dtype_of, wrong_values
-from rdmacoll.engine.operators import REDUCIBLE, ReduceOp, is_reducible
+from rdmacoll.operators import REDUCIBLE, ReduceOp, is_reducible
 
 SIZES = (1, 3, 130, 5_000, 70_003)
 

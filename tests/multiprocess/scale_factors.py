@@ -14,7 +14,7 @@ from refusal import refusal
 
 import rdmacoll
 from rdmacoll import engine
-from rdmacoll.engine.operators import Average, Max, Min, Product, ReduceOp, Sum
+from rdmacoll.operators import Average, Max, Min, Product, ReduceOp, Sum
 
 SEED = 20261126
 REDUCE = {Sum: np.sum, Average: np.mean, Min: np.min, Max: np.max, Product: np.prod}

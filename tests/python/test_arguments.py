@@ -11,7 +11,7 @@ from ranks import ROOT, run_python
 
 from rdmacoll import ConfigError
 from rdmacoll._abi import arguments
-from rdmacoll.engine.operators import CODES, ReduceOp, is_reducible
+from rdmacoll.operators import CODES, ReduceOp, is_reducible
 
 # Calls that are refused in a world of one, and words of the refusal.
 REFUSED = [

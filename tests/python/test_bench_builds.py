@@ -11,7 +11,7 @@ from ranks import ROOT, command_line
 
 from rdmacoll.benchmarks import builds, judge
 from rdmacoll.benchmarks.turns import Burst, Cell
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 QUICK = ["--turns", "1", "--burst", "0.001", "--foreign", "1"]
 COMPARE = ["bench", "compare", "--ours", "rdmacoll", "--peers", "", "--ranks", "2", "--links", "machine"]

@@ -15,7 +15,7 @@ import pytest
 
 from rdmacoll.benchmarks import environments
 from rdmacoll.benchmarks.libraries import LIBRARIES, HostLayout, LaunchContext, commands
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 START = LaunchContext(Path("/env/bin/python"), Path("/tmp/x/socket"), 4000, True)
 MACHINE = HostLayout([0, 0])

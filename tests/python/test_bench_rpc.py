@@ -19,7 +19,7 @@ from rdmacoll.benchmarks.rpc.libraries import libraries
 from rdmacoll.benchmarks.team_rank.rpc import routes
 from rdmacoll.benchmarks.turns import Burst, Cell
 from rdmacoll.cli import main
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 QUICK = ["--turns", "1", "--burst", "0.001", "--foreign", "1", "--seconds", "100"]
 TINY = ["--medium", "1K", "--large", "70000"]

@@ -11,7 +11,7 @@ from rdmacoll._base.log import Log
 from rdmacoll._start.bootstrap_exchange import MpiExchange
 from rdmacoll._start.launch import Launch
 from rdmacoll._start.rendezvous import TcpExchange
-from rdmacoll.engine.errors import ConfigError, RdmacollError
+from rdmacoll.errors import ConfigError, RdmacollError
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 

@@ -15,7 +15,7 @@ import pytest
 
 from rdmacoll._abi import library, mirror
 from rdmacoll._abi.library import Library, library_path, load
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 GENERATOR = Path(__file__).resolve().parents[2] / "cpp" / "api" / "mirror.py"
 PURPOSES = ("engine", "operation", "prepared", "ps", "tools")

@@ -12,7 +12,7 @@ from test_tf_optimizers import tf_keras  # noqa: F401
 from test_tf_ranks import run_checks
 from test_tf_versions import old_python, run_in_old_python  # noqa: F401
 
-from rdmacoll.engine.errors import ConfigError, MismatchError
+from rdmacoll.errors import ConfigError, MismatchError
 from rdmacoll.keras.callbacks import agreement
 from rdmacoll.keras.callbacks.metrics import averages
 

@@ -12,7 +12,7 @@ from rdmacoll._start import cluster
 from rdmacoll._start.bootstrap import find_lists, find_start
 from rdmacoll._start.cluster import cluster_options, flags_of, launch_of, protocol_sentence, settings_of
 from rdmacoll._start.launch import Launch
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 PS, WORKERS = "a:2222,b:2222", "c:2222,d:2222,[fd00::1]:2222"
 LISTS = {"ps_hosts": PS, "worker_hosts": WORKERS}

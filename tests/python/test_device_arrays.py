@@ -13,7 +13,7 @@ from capsules import Interface, Made, Producer
 from rdmacoll import ConfigError
 from rdmacoll._abi import dlpack
 from rdmacoll._calls import device_arrays
-from rdmacoll.engine.operators import CODES
+from rdmacoll.operators import CODES
 
 
 def read(made, stream=7, **options):

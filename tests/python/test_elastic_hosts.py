@@ -15,7 +15,7 @@ from rdmacoll._launch.host_link import HostLink
 from rdmacoll._launch.hosts import Host
 from rdmacoll._launch.job import ElasticOptions, JobOptions
 from rdmacoll._launch.membership import Limits
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 class SilentJob(ElasticJob):

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 import rdmacoll
-from rdmacoll.engine.errors import UNNAMED, error_from_json, error_to_fields
+from rdmacoll.errors import UNNAMED, error_from_json, error_to_fields
 
 KINDS = [
     "RdmacollError",

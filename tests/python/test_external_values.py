@@ -16,7 +16,7 @@ from rdmacoll._start import bootstrap, cluster, launch
 from rdmacoll._start.secret import read_secret
 from rdmacoll._world import init_options
 from rdmacoll.benchmarks.rpc.payloads import recorded
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 from rdmacoll.ps import calls
 
 VALUES = 10_000

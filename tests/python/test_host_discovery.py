@@ -11,7 +11,7 @@ from test_run_command import launch
 from rdmacoll._launch import discovery
 from rdmacoll._launch.discovery import HostDiscovery
 from rdmacoll._launch.hosts import Host, discovered_hosts
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 def test_the_hosts_of_a_script(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from ranks import run
 
 from rdmacoll._start.bootstrap import clean_environment, find_start
 from rdmacoll._start.inherited import MARK, check_inherited, mark_of, without_launch
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "PMIX_NAMESPACE": "prte-1@1"}
 BY_HAND = {"RDMACOLL_RANK": "1", "RDMACOLL_SIZE": "2", "RDMACOLL_RENDEZVOUS": "node1:4000"}

@@ -7,7 +7,7 @@ import pytest
 from rdmacoll._abi.settings import argument_name, argument_text, arguments_text
 from rdmacoll._start import launch
 from rdmacoll._start.bootstrap import described_rank, find_start
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 SLURM = {
     "SLURM_PROCID": "3",

@@ -16,7 +16,7 @@ from rdmacoll._start import launch
 from rdmacoll._start.bootstrap import described_launch, find_start
 from rdmacoll._start.mpi_rendezvous import launch_without_mpi
 from rdmacoll.benchmarks.hosts import Hosts
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 JOB = "1520893953"
 KEY = "a3e18bed15d2af03-b0e020695082545c"

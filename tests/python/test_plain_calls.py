@@ -11,7 +11,7 @@ WITHOUT_EXTENSION = 'import sys\nsys.modules["rdmacoll.lib.fast_calls"] = None\n
 
 CASES = """
 import ml_dtypes
-from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.operators import ReduceOp
 from rdmacoll._abi import fast_calls
 from rdmacoll._world.world import current
 

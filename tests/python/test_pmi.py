@@ -15,7 +15,7 @@ from ranks import ROOT, clean_environment
 
 from rdmacoll._start import launch, pmi
 from rdmacoll.benchmarks.hosts import Hosts
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 class Manager:

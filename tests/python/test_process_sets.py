@@ -9,8 +9,8 @@ from marks import slow
 from rank_program import refused_start
 from ranks import ROOT, run
 
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.process_set import ProcessSet, setting_of
+from rdmacoll.errors import ConfigError
+from rdmacoll.process_set import ProcessSet, setting_of
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "process_sets.py"
 

@@ -14,7 +14,7 @@ from processes import left_alive
 
 from rdmacoll._base.programs import OutOfTimeError, run_program
 from rdmacoll.benchmarks import environments
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 # Says the process number of a child that lasts, and lasts too.
 STUCK = ["sh", "-c", "sleep 1000 & echo $!; echo no route to the index >&2; wait"]

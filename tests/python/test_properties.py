@@ -13,8 +13,8 @@ from rdmacoll._base import channel
 from rdmacoll._calls.submission import address_of
 from rdmacoll._start.launch import first_host, split_address
 from rdmacoll.cli.references import canonical_sum, data_of, dtype_of, rows_of, wrong_values
-from rdmacoll.engine.errors import error_from, error_from_json
-from rdmacoll.engine.operators import CODES, REDUCIBLE, ReduceOp, is_reducible
+from rdmacoll.errors import error_from, error_from_json
+from rdmacoll.operators import CODES, REDUCIBLE, ReduceOp, is_reducible
 
 SHAPES = extra.array_shapes(min_dims=0, max_dims=8, min_side=0, max_side=4)
 

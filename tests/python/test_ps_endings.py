@@ -67,7 +67,7 @@ def test_a_server_that_is_interrupted_ends_all_processes_by_its_name(interrupted
     assert f"pid {pid}) has left the job (KeyboardInterrupt); the variables that it stored" in logged[0]
     for place in (0, 1):
         lines = outcome.ranks[place].output.splitlines()
-        raised = [line for line in lines if line.startswith("rdmacoll.engine.errors.RankFailedError: ")]
+        raised = [line for line in lines if line.startswith("rdmacoll.errors.RankFailedError: ")]
         assert raised, outcome.text()
         logged = [raised[-1]]
         if lines[-1].startswith(f"[rdmacoll rank {place}] error: "):
@@ -229,7 +229,7 @@ def test_colocated_all_others_name_the_worker_that_fails_and_its_error():
     for place in (0, 2):
         output = outcome.ranks[place].output
         last = output.splitlines()[-1]
-        assert last.startswith("rdmacoll.engine.errors.RankFailedError: rank 1 ("), outcome.text()
+        assert last.startswith("rdmacoll.errors.RankFailedError: rank 1 ("), outcome.text()
         assert f"pid {pid}) has left the job (ValueError: nan)" in last
         assert "stopped answering" not in output, output  # no other rank is blamed
 

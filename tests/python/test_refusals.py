@@ -12,7 +12,7 @@ from rdmacoll._abi.library import load
 from rdmacoll._abi.settings import Values
 from rdmacoll._start import bootstrap
 from rdmacoll._start.launch import Launch
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from rdmacoll._start import rendezvous_client
 from rdmacoll._start.launch import Launch
 from rdmacoll._start.rendezvous import TcpExchange
 from rdmacoll._start.secret import read_secret
-from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
+from rdmacoll.errors import ConfigError, RankFailedError, RdmacollError
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 

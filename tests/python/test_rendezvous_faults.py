@@ -25,7 +25,7 @@ from rdmacoll._start.rendezvous_link import Link
 from rdmacoll._start.rendezvous_listener import LocalProcess
 from rdmacoll._start.rendezvous_root import RendezvousRoot
 from rdmacoll._world.running_engine import Engine
-from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
+from rdmacoll.errors import ConfigError, RankFailedError, RdmacollError
 
 
 def let_in(meeting: Meeting, process: str) -> ConnectAttempt:

@@ -13,7 +13,7 @@ from ranks import Run, free_addresses
 from test_rendezvous import Meeting
 
 from rdmacoll._start import job_conflicts
-from rdmacoll.engine.errors import ConfigError, RdmacollError
+from rdmacoll.errors import ConfigError, RdmacollError
 
 RANKS = ["A0", "A1", "B0", "B1"]
 ORDERS = [order for order in itertools.permutations(RANKS) if order[0][0] == "A"]

@@ -15,7 +15,7 @@ from rdmacoll._base.log import Log
 from rdmacoll._start import rendezvous
 from rdmacoll._start.launch import Launch
 from rdmacoll._start.rendezvous import TcpExchange
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 

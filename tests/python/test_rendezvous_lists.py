@@ -9,7 +9,7 @@ import pytest
 from ranks import free_addresses
 from test_rendezvous import Meeting
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 def test_lists_that_differ_are_both_shown():

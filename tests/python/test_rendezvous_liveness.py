@@ -21,7 +21,7 @@ from rdmacoll._start.launch import Launch
 from rdmacoll._start.rendezvous_client import ConnectAttempt, RetryError
 from rdmacoll._start.rendezvous_listener import LocalProcess
 from rdmacoll.benchmarks.hosts import Hosts, ip
-from rdmacoll.engine.errors import ConfigError, RankFailedError
+from rdmacoll.errors import ConfigError, RankFailedError
 
 DEADLINE_S = 5 * rendezvous.SILENCE_S_MIN
 STRANGERS = 3000

@@ -20,7 +20,7 @@ from rdmacoll._launch.mpirun import mpirun_command
 from rdmacoll._launch.output import Output
 from rdmacoll._launch.request import job_options
 from rdmacoll.cli import run as run_module
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 # Options with their effect: the settings of ranks.
 EFFECTS: list[tuple[list[str], dict[str, str]]] = [
@@ -305,7 +305,7 @@ def test_mpiruns_line_has_names_of_variables_and_no_values() -> None:
 
 
 def test_the_rank_that_others_name_has_failed_first() -> None:
-    blame = ["rdmacoll.engine.errors.RankFailedError: rank 2 (node2, pid 5) left: ValueError."]
+    blame = ["rdmacoll.errors.RankFailedError: rank 2 (node2, pid 5) left: ValueError."]
     by_0, by_2 = Ended(0, "a", 1), Ended(2, "b", 3)
     assert first_failure({0: by_0}, {0: blame}) == (by_0, False)
     assert first_failure({0: by_0, 2: by_2}, {0: blame}) == (by_2, True)

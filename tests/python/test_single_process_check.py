@@ -8,7 +8,7 @@ import pytest
 
 from rdmacoll._start import launch
 from rdmacoll._start.bootstrap import find_start
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 BATCH = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_NODELIST": "a[1-4]"}
 HOROVOD = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "4"}

@@ -13,7 +13,7 @@ import pytest
 from ranks import ROOT, Run, launcher_version, run
 
 from rdmacoll._start.liveness_check import LivenessCheck
-from rdmacoll.engine.errors import RankFailedError
+from rdmacoll.errors import RankFailedError
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "start_steps.py"
 DEADLINE_S = 5.0  # five times what is promised

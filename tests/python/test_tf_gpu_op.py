@@ -15,7 +15,7 @@ from kernel_spy import library  # noqa: F401 (a fixture)
 from ranks import ROOT, command_line
 from test_tf_versions import old_python  # noqa: F401 (a fixture)
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 from rdmacoll.ops import _gpu_op, _library, _sessions
 
 DTYPES = ["bfloat16", "complex128", "complex64", "float16", "float32", "float64"]

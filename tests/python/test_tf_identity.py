@@ -13,7 +13,7 @@ from ranks import ROOT, run
 from test_tf_ranks import run_checks
 
 from rdmacoll._base.once import once
-from rdmacoll.engine.errors import UNNAMED
+from rdmacoll.errors import UNNAMED
 from rdmacoll.ops._labels import listing, without_counters
 from rdmacoll.ops._name_claims import NameClaims
 from rdmacoll.optimizer.model_names import Numbers, by_content, content_of

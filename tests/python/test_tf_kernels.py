@@ -19,7 +19,7 @@ import tensorflow as tf
 from kernel_spy import ONE, PIECES, Spy, allreduce, library, ops, spy  # noqa: F401 (fixtures)
 
 from rdmacoll._abi.mirror import ABI_VERSION, HEADER_HASH, Api
-from rdmacoll.engine.errors import ConfigError, RankFailedError, StalledError, error_from
+from rdmacoll.errors import ConfigError, RankFailedError, StalledError, error_from
 from rdmacoll.ops._arguments import bits
 
 

@@ -11,7 +11,7 @@ from rank_program import program
 from ranks import run
 
 from rdmacoll._horovod.timeline import start_timeline, stop_timeline
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 START = "from pathlib import Path\nfrom rdmacoll._horovod.timeline import start_timeline, stop_timeline\n"
 ODD_NAME = 'layer "1"\\bias\nü'

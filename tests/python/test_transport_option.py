@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from rdmacoll._abi.library import load
 from rdmacoll.cli import main, transport_option
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 # A new row of the table of transports.
 TOY = {"name": "toy", "title": "TOY", "shares_memory": False, "via_nic": False, "is_off": False}

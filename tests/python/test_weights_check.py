@@ -15,7 +15,7 @@ from test_tf_versions import old_python as old_python, run_in_old_python
 
 from rdmacoll._abi.library import load
 from rdmacoll._abi.settings import Values
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 from rdmacoll.ops._baselines import fingerprint_of
 from rdmacoll.optimizer.comparison import _distance
 from rdmacoll.optimizer.gradient_equality import _projection

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rdmacoll._base.external_values import file_text, json_of, whole_of
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 KINDS = ("uniform", "random", "skewed")
 _ITEM = 4

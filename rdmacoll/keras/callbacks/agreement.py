@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rdmacoll.engine.errors import ConfigError, MismatchError
+from rdmacoll.errors import ConfigError, MismatchError
 
 # A group's variables, for which its optimizer is built, their dtypes and shapes, and the hyperparameters.
 Groups = Mapping[str, tuple[Any, Mapping[str, str], Mapping[str, str]]]

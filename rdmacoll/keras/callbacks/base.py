@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from rdmacoll._base.log import Log
 from rdmacoll._world import world
-from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.keras.callbacks.reduction_check import BeforeTraining, before_training, check_reduced
 from rdmacoll.optimizer.stop_cause import callbacks_of_fit, note_begin, note_end
+from rdmacoll.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.ps.calls import has_servers
 
 

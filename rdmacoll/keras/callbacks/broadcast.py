@@ -8,8 +8,7 @@ from typing import Any
 
 from rdmacoll._base.external_values import shown
 from rdmacoll._world import world
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.errors import ConfigError
 from rdmacoll.keras.callbacks.base import Callback
 from rdmacoll.keras.callbacks.reduction_check import (
     BeforeTraining,
@@ -22,6 +21,7 @@ from rdmacoll.keras.callbacks.variable_groups import is_variable
 from rdmacoll.ops._arguments import check_root
 from rdmacoll.optimizer import fit_state
 from rdmacoll.optimizer.compared_values import short_path
+from rdmacoll.process_set import ProcessSet, global_process_set
 from rdmacoll.ps.calls import has_servers
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 class TensorflowBestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rdmacoll.engine import exchanges
-from rdmacoll.engine.process_set import ProcessSet
+from rdmacoll.process_set import ProcessSet
 
 
 def gathered(value: Any, name: str, process_set: ProcessSet) -> dict[int, Any]:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.errors import ConfigError
 from rdmacoll.keras.callbacks.base import Callback
 from rdmacoll.keras.callbacks.variable_broadcast import session_of
 from rdmacoll.ops._sessions import set_value
 from rdmacoll.optimizer import with_inner
+from rdmacoll.process_set import ProcessSet, global_process_set
 
 
 class LearningRateScheduleCallback(Callback):

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from rdmacoll._world import world
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.keras.callbacks.agreement import ranks_text
 from rdmacoll.keras.callbacks.base import Callback
 from rdmacoll.keras.callbacks.exchange import gathered
 from rdmacoll.keras.callbacks.variable_groups import groups_of, name_in_thread
+from rdmacoll.process_set import ProcessSet, global_process_set
 
 Value = Any  # a float, or nested lists of floats
 Logs = Mapping[str, Value]

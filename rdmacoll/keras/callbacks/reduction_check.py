@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 from rdmacoll.keras.callbacks.optimizers import calls_of
 from rdmacoll.keras.callbacks.variable_broadcast import session_of
 from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of

@@ -10,7 +10,6 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll._world import world
-from rdmacoll.engine.process_set import ProcessSet, number_of
 from rdmacoll.keras.callbacks import agreement, optimizers
 from rdmacoll.keras.callbacks.exchange import gathered_unless_equal
 from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of, name_in_thread, wrapped_names
@@ -19,6 +18,7 @@ from rdmacoll.ops._library import typed_errors
 from rdmacoll.ops.broadcast import broadcast_
 from rdmacoll.optimizer import with_inner
 from rdmacoll.optimizer.registry import plain_variable
+from rdmacoll.process_set import ProcessSet, number_of
 from rdmacoll.ps.calls import has_servers
 
 

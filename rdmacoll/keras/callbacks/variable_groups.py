@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rdmacoll.engine.operators import CODES
 from rdmacoll.keras.callbacks import optimizers
+from rdmacoll.operators import CODES
 from rdmacoll.optimizer import with_inner
 from rdmacoll.optimizer.model_names import by_content, claim_name, is_main_thread
 from rdmacoll.optimizer.registry import has_own_name, name_of_wrapped, plain_variable, wrapped_optimizers

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.errors import ConfigError
 
 
 class ReduceOp(enum.IntEnum):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rdmacoll._base.external_values import shown
-from rdmacoll.engine.errors import ConfigError, NotInitializedError
+from rdmacoll.errors import ConfigError, NotInitializedError
 
 _SETTING = "RDMACOLL_PROCESS_SETS"
 
