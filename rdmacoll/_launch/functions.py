@@ -10,6 +10,7 @@ from typing import Any, Callable
 
 from rdmacoll._abi.library import load
 from rdmacoll._abi.settings import Values
+from rdmacoll._base.external_values import refusal, whole_of
 from rdmacoll._launch.elastic_job import ElasticJob
 from rdmacoll._launch.failure import Ended
 from rdmacoll._launch.job import Job, say
@@ -17,6 +18,17 @@ from rdmacoll._launch.request import job_options
 from rdmacoll._launch.sealed_call import LAUNCHER, has_cloudpickle, packed, unpacked
 from rdmacoll._start import bootstrap
 from rdmacoll.errors import ConfigError, RankFailedError
+
+# The numbers of a job -> the least value.
+_LEAST = {
+    "num_proc": 1,
+    "min_num_proc": 1,
+    "max_num_proc": 1,
+    "slots": 1,
+    "reset_limit": 0,
+    "start_timeout": 1,
+    "ssh_port": 1,
+}
 
 
 def run(
@@ -96,6 +108,7 @@ def run(
         "mpi_args": mpi_args,
         "nics": network_interfaces,
     }
+    _check_call(func, args, kwargs, given)
     _check_pickle(func)
     command = [executable or sys.executable, "-m", "rdmacoll._launch.function_rank"]
     options = job_options(given, command, bootstrap.variables())
@@ -107,6 +120,21 @@ def run(
     if result.exit_code != 0:
         raise _failure(result.first, result.message)
     return [_result_of(number, result.results, options.secret) for number in result.numbers]
+
+
+def _check_call(func: Any, args: Any, kwargs: Any, given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for what would fail on every rank, and for numbers that `rdmacoll run` refuses."""
+    if not callable(func):
+        raise refusal(
+            "func", func, "is not a function", "give a function, and its arguments by args and kwargs"
+        )
+    if isinstance(args, str) or not isinstance(args, Sequence):
+        raise refusal("args", args, "is not a sequence", "give a tuple, as (3,)")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise refusal("kwargs", kwargs, "is not a dictionary", "give a dictionary of the named arguments")
+    for name, least in _LEAST.items():
+        if given[name] is not None and whole_of(name, given[name]) < least:
+            raise refusal(name, given[name], "is too small", f"give {least} or more")
 
 
 def _check_pickle(func: Callable[..., Any]) -> None:

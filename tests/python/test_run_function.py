@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ranks import clean_environment
 from test_run_command import FAKE_SSH
 
 import rdmacoll
+from rdmacoll._launch import functions
 from rdmacoll._launch.sealed_call import LAUNCHER, packed, unpacked
 
 MODULE = """
@@ -162,6 +165,28 @@ def test_arguments_of_elastic_jobs_are_refused_in_other_jobs(argument: str) -> N
     value = (1, 2) if argument == "cooldown_range" else 2
     with pytest.raises(rdmacoll.ConfigError, match=rf"{argument}.* is for elastic jobs: give --min-np"):
         rdmacoll.run(os.getpid, **{argument: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"func": 3}, "func=3 is not a function: give a function"),
+        ({"args": 3}, "args=3 is not a sequence: give a tuple"),
+        ({"args": "epochs"}, "args='epochs' is not a sequence: give a tuple"),
+        ({"kwargs": [1]}, "kwargs=[1] is not a dictionary: give"),
+        ({"num_proc": "2 ranks"}, "num_proc='2 ranks'"),
+        *(
+            ({name: least - 1}, f"{name}={least - 1} is too small: give {least} or more")
+            for name, least in functions._LEAST.items()
+        ),
+    ],
+)
+def test_a_wrong_call_is_refused_before_a_rank_starts(
+    arguments: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(functions.Job, "run", lambda _: pytest.fail("ranks were started"))
+    with pytest.raises(rdmacoll.ConfigError, match=re.escape(text)):
+        rdmacoll.run(**{"func": os.getpid, "num_proc": 1, **arguments})
 
 
 def test_a_function_that_cannot_be_pickled_is_refused() -> None:
