@@ -70,7 +70,8 @@ def DistributedGradientTape(
     means. So are eager gradients that a program has changed as numpy arrays.
 
     Ranks compare the sources before updates, as RDMACOLL_CHECK_WEIGHTS says. Only `check_weights` compares
-    slots of a plain optimizer. Nothing is compared in a graph of TensorFlow 1.
+    slots of a plain optimizer. Nothing is compared in a graph of TensorFlow 1. If a call of a plain optimizer
+    applies gradients of this rank beside reduced ones, a warning names their variables.
 
     Raises ConfigError for a tape that is wrapped already, and for several backward passes in a step, since a
     tape lives for one. It also does so with asynchronous parameter servers, which reduce nothing. If nothing

@@ -89,8 +89,11 @@ def test_ranks_that_come_apart_are_found_without_eager_execution(tf_keras: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["legacy", "2"])
-def test_ranks_that_come_apart_are_found_with_tensorflow_2_15(old_python: Path, kind: str) -> None:
-    for done in run_in_old_python(old_python, "tf_weights.py", 3, kind):
+@pytest.mark.parametrize("program", ["tf_weights.py", "tf_plain_updates.py"])
+def test_ranks_that_come_apart_are_found_with_tensorflow_2_15(
+    old_python: Path, program: str, kind: str
+) -> None:
+    for done in run_in_old_python(old_python, program, 3, kind):
         assert len(done) > 8
 
 
