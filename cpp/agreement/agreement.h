@@ -31,10 +31,11 @@
 
 namespace rdmacoll {
 
-// The messages that the agreement takes. A PlaceMessage is checked here, and belongs to the runner.
+// The messages that the agreement takes. A ResultAddressMessage is checked here, and belongs to the
+// runner.
 template <typename Body>
 concept AgreementMessage =
-    !std::is_same_v<Body, PlaceMessage> && requires(Gate & gate, const Body& body) {
+    !std::is_same_v<Body, ResultAddressMessage> && requires(Gate & gate, const Body& body) {
   gate.complaint(SetRank(), body);
 };
 

@@ -344,12 +344,12 @@ std::string Gate::complaint(SetRank sender, const AllJoinedMessage& message) {
   return "";
 }
 
-std::string Gate::complaint(SetRank sender, const PlaceMessage& message) {
+std::string Gate::complaint(SetRank sender, const ResultAddressMessage& message) {
   if (sender != kTreeRoot || world_.is_root()) return kOutOfPlace;
   const bool is_aligned =
-      message.offset == PlaceMessage::kNoPlace || message.offset % kPageBytes == 0;
+      message.offset == ResultAddressMessage::kNotShared || message.offset % kPageBytes == 0;
   if (is_aligned && is_near(message.sequence)) return "";
-  return cat("a place at ", message.offset, " for the result of decision ", message.sequence);
+  return cat("an offset of ", message.offset, " for the result of decision ", message.sequence);
 }
 
 }  // namespace rdmacoll

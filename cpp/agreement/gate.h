@@ -48,7 +48,7 @@ class Gate {
   std::string complaint(SetRank sender, const CaughtUpMessage& message);
   std::string complaint(SetRank sender, const ReplayMessage& message);
   std::string complaint(SetRank sender, const AllJoinedMessage& message);
-  std::string complaint(SetRank sender, const PlaceMessage& message);
+  std::string complaint(SetRank sender, const ResultAddressMessage& message);
 
  private:
   struct Unit {

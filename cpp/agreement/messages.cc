@@ -260,11 +260,11 @@ void put(Writer& writer, const ResumeMessage& message) { put_range(writer, messa
 void put(Writer& writer, const CaughtUpMessage& message) { writer.put(message.sequence); }
 void put(Writer& writer, const ReplayMessage& message) { writer.put(message.sequence); }
 
-void put(Writer& writer, const PlaceMessage& message) {
+void put(Writer& writer, const ResultAddressMessage& message) {
   writer.put(message.sequence).put(message.offset);
 }
-PlaceMessage get_place(Reader& reader) {
-  PlaceMessage message;
+ResultAddressMessage get_result_address(Reader& reader) {
+  ResultAddressMessage message;
   message.sequence = reader.get<uint64_t>();
   message.offset = reader.get<uint64_t>();
   return message;
@@ -380,7 +380,7 @@ bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message
       message = ReplayMessage{reader.get<uint64_t>()};
       break;
     case 16:
-      message = get_place(reader);
+      message = get_result_address(reader);
       break;
     default:
       return false;

@@ -133,12 +133,12 @@ struct ReplayMessage {
   uint64_t sequence = 0;
 };
 
-// From the first member to all others: the place of a decision's results in the first member's
-// pool. kNoPlace: each rank uses its own memory.
-struct PlaceMessage {
-  static constexpr uint64_t kNoPlace = UINT64_MAX;
+// From the first member to all others: where a decision's results lie in the first member's pool.
+// kNotShared: each rank uses its own memory.
+struct ResultAddressMessage {
+  static constexpr uint64_t kNotShared = UINT64_MAX;
   uint64_t sequence = 0;
-  uint64_t offset = kNoPlace;
+  uint64_t offset = kNotShared;
 };
 
 // Downward: all ranks have joined. Normal operation resumes.
@@ -186,10 +186,11 @@ struct FragmentMessage {
 };
 inline constexpr std::size_t kMessageBytesMax = 64 << 20;
 
-using Message = std::variant<ReadyMessage, InternMessage, Decision, VerdictMessage, FailureMessage,
-                             LeavingMessage, GoodbyeMessage, PlanMessage, FreezeMessage,
-                             FrozenMessage, ResumeMessage, CaughtUpMessage, FragmentMessage,
-                             FarewellMessage, AllJoinedMessage, ReplayMessage, PlaceMessage>;
+using Message =
+    std::variant<ReadyMessage, InternMessage, Decision, VerdictMessage, FailureMessage,
+                 LeavingMessage, GoodbyeMessage, PlanMessage, FreezeMessage, FrozenMessage,
+                 ResumeMessage, CaughtUpMessage, FragmentMessage, FarewellMessage, AllJoinedMessage,
+                 ReplayMessage, ResultAddressMessage>;
 
 // Encodes a message. Each message begins with the epoch of its world and the process set it is for.
 // Messages about the world are for set 0.

@@ -28,9 +28,9 @@ constexpr Nanoseconds kEarlyGoodbyeLimit = 200 * kMillisecond;
 constexpr uint32_t kFirstEpoch = 1;
 constexpr Nanoseconds kLogWaitingEvery = 10 * kSecond;
 
-// The room for places in turn (execution/places_in_turn.h): twice a second-level cache. The limits
-// hold for caches that the C library takes for unknown, or that a hypervisor invents.
-uint64_t places_bytes() {
+// The size of the ring of work memory (execution/ring_allocator.h): twice a second-level cache. The
+// limits hold for caches that the C library takes for unknown, or that a hypervisor invents.
+uint64_t ring_bytes() {
   constexpr long kLeast = 256 << 10, kMost = 4 << 20, kUsual = 1 << 20;
   const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
   return 2 * static_cast<uint64_t>(bytes > 0 ? std::clamp(bytes, kLeast, kMost) : kUsual);
@@ -229,7 +229,7 @@ Status Session::set_up(const std::vector<int>& leaders) {
     tuning.one_copy_bytes = tuning.one_copy_bytes_exchange = tuning.one_copy_bytes_scattered;
   }
   engine_ = std::make_unique<Engine>(EngineParts{world_, config_, *fabric_, *compute_, *pool_,
-                                                 clock_, log_, tuning, places_bytes()});
+                                                 clock_, log_, tuning, ring_bytes()});
   engine_->record_to(std::move(first_timeline_));
   for (const std::vector<int>& ranks : config_.process_sets) {
     uint32_t number = 0;

@@ -56,7 +56,7 @@ struct NodeMemory {
   MemoryRate copy{.cached = 75'000, .beyond = 24'000, .beyond_all = 192'000, .shared = 38'000};
   // For each source but the first.
   MemoryRate reduce{.cached = 51'000, .beyond = 16'000, .beyond_all = 128'000, .shared = 25'500};
-  // A copy to a lent slot (MemoryPlace::lent) in a rank's caches. It hardly waits for lines of
+  // A copy to a lent slot (DataLocation::lent) in a rank's caches. It hardly waits for lines of
   // peers.
   double lent_bytes_per_us = 75'000;
   // One-copy reads of a peer's memory by the kernel (process_vm_readv).

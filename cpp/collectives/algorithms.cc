@@ -74,17 +74,17 @@ std::span<const AlgorithmRow> algorithm_table() {
   return kTable;
 }
 
-int places_of_shares(const Shape&) { return 3; }
-int places_of_rounds(const Shape& shape) {
+int memory_of_shares(const Shape&) { return 3; }
+int memory_of_rounds(const Shape& shape) {
   return 2 * std::bit_width(static_cast<unsigned>(shape.ranks - 1)) + 2;
 }
-int places_of_all_data(const Shape& shape) { return shape.ranks + 1; }
+int memory_of_all_data(const Shape& shape) { return shape.ranks + 1; }
 
 uint64_t segment_bytes_that_fit(Algorithm algorithm, const Shape& shape, uint64_t room) {
   constexpr uint64_t kLeast = 64;
   const AlgorithmRow* row = row_of(algorithm);
   if (row == nullptr) return UINT64_MAX;
-  return std::max(room / static_cast<uint64_t>(row->places(shape)), kLeast);
+  return std::max(room / static_cast<uint64_t>(row->memory(shape)), kLeast);
 }
 
 const AlgorithmRow* row_of(Algorithm algorithm) {

@@ -75,9 +75,9 @@ class InNode;
 class Traffic;
 
 // Memory in the pool for a segment, in segments.
-int places_of_shares(const Shape& shape);    // a rank's data, its sums, and shares of peers
-int places_of_rounds(const Shape& shape);    // in each round one to receive and one to publish
-int places_of_all_data(const Shape& shape);  // the data of all ranks, and the result
+int memory_of_shares(const Shape& shape);    // a rank's data, its sums, and shares of peers
+int memory_of_rounds(const Shape& shape);    // in each round one to receive and one to publish
+int memory_of_all_data(const Shape& shape);  // the data of all ranks, and the result
 
 // One row for each algorithm: its name, its function, its needs and its costs. It stands at the end
 // of the algorithm's file. Commands, settings, choose(), verify() and tests know an algorithm by
@@ -115,7 +115,7 @@ struct AlgorithmRow {
   std::string_view never_canonical = "";  // a clause: why it has no canonical order in any shape
   Segments segments = Segments::whole;
   // The most memory that it needs in the pool for each segment in flight, in segments.
-  int (*places)(const Shape& shape) = places_of_shares;
+  int (*memory)(const Shape& shape) = memory_of_shares;
   // Uses Shape::nodes. The order of a ring does not count, since any order makes a ring.
   bool by_node = false;
   bool by_servers = false;            // uses Shape::servers; no other algorithm does

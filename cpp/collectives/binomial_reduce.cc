@@ -79,6 +79,6 @@ extern constinit const AlgorithmRow binomial_reduce_row{.algorithm = Algorithm{1
                                                         .cost_in_node = binomial_reduce_in_node,
                                                         .traffic = binomial_reduce_traffic,
                                                         .segments = Segments::tree,
-                                                        .places = places_of_rounds};
+                                                        .memory = memory_of_rounds};
 
 }  // namespace rdmacoll

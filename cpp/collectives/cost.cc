@@ -219,30 +219,30 @@ class TimedExecution {
     return source.space == Space::scratch && found != answers.end() ? found->second : -1;
   }
 
-  MemoryPlace source_of(const Position& at, const Slice& slice) {
-    if (is_callers(slice)) return MemoryPlace::caller;
-    if (giver_of(at, slice) < 0) return MemoryPlace::pool;
+  DataLocation source_of(const Position& at, const Slice& slice) {
+    if (is_callers(slice)) return DataLocation::caller;
+    if (giver_of(at, slice) < 0) return DataLocation::pool;
     const bool is_view = slice.space == Space::view;
     return is_view && is_callers(step_of(run_of(at).shown_by[slice.slot]).to)
-               ? MemoryPlace::peer_caller
-               : MemoryPlace::peer_pool;
+               ? DataLocation::peer_caller
+               : DataLocation::peer_pool;
   }
 
-  MemoryPlace target_of(const Position& at, const Slice& slice) {
-    if (is_callers(slice)) return MemoryPlace::caller;
-    return giver_of(at, slice) < 0 ? MemoryPlace::pool : MemoryPlace::lent;
+  DataLocation target_of(const Position& at, const Slice& slice) {
+    if (is_callers(slice)) return DataLocation::caller;
+    return giver_of(at, slice) < 0 ? DataLocation::pool : DataLocation::lent;
   }
 
   double node_us(const Position& at) {
     const Step& step = step_of(at);
     const std::span<const Slice> sources = schedules_[at.rank].sources_of(step);
-    const MemoryPlace to = target_of(at, step.to);
+    const DataLocation to = target_of(at, step.to);
     if (step.verb != Verb::reduce) {
       double bytes = 0;  // the sources all lie in one place, except for Bruck's algorithm
       for (const Slice& source : sources) bytes += bytes_of(source);
       return node_cost_.copy_us(bytes, source_of(at, sources.front()), to);
     }
-    MemoryPlace own = MemoryPlace::pool, peer = MemoryPlace::pool;
+    DataLocation own = DataLocation::pool, peer = DataLocation::pool;
     for (const Slice& source : sources)
       (source.space == Space::view ? peer : own) = source_of(at, source);
     return node_cost_.reduce_us(bytes_of(step.to), own, peer, step.sources - 1, to);
@@ -252,7 +252,7 @@ class TimedExecution {
   double handed(const Position& at, double time) {
     double done = 0;
     for (const Slice& source : schedules_[at.rank].sources_of(step_of(at))) {
-      if (source_of(at, source) != MemoryPlace::peer_pool) continue;
+      if (source_of(at, source) != DataLocation::peer_pool) continue;
       double& free_from = caches_[giver_of(at, source)];
       free_from = std::max(free_from, time) + node_cost_.handed_us(bytes_of(source));
       done = std::max(done, free_from);

@@ -41,7 +41,7 @@ extern constinit const AlgorithmRow flat_reduce_row{.algorithm = Algorithm{21},
                                                     .result = AlgorithmRow::Result::root_sum,
                                                     .cost_in_node = flat_reduce_in_node,
                                                     .correction = correction_of_one_round,
-                                                    .places = places_of_all_data,
+                                                    .memory = memory_of_all_data,
                                                     .for_little = true};
 
 }  // namespace rdmacoll

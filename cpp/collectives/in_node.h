@@ -41,34 +41,35 @@ class InNode {
   }
   // Caller's memory is copied to the pool, unless peers read it in place.
   double pack(double bytes) const {
-    return facts_.in_place ? 0 : cost_.copy_us(bytes, MemoryPlace::caller, MemoryPlace::pool);
+    return facts_.in_place ? 0 : cost_.copy_us(bytes, DataLocation::caller, DataLocation::pool);
   }
   // Parts that lie apart are gathered in the pool.
   double gather(double bytes) const {
-    return cost_.copy_us(bytes, MemoryPlace::caller, MemoryPlace::pool);
+    return cost_.copy_us(bytes, DataLocation::caller, DataLocation::pool);
   }
   // A peer's data is copied to the caller's memory, or to the pool, to be passed on.
-  double read(double bytes) const { return cost_.copy_us(bytes, peer_, MemoryPlace::caller); }
+  double read(double bytes) const { return cost_.copy_us(bytes, peer_, DataLocation::caller); }
   double read_to_pool(double bytes) const {
-    return cost_.copy_us(bytes, MemoryPlace::peer_pool, MemoryPlace::pool);
+    return cost_.copy_us(bytes, DataLocation::peer_pool, DataLocation::pool);
   }
   // Data or an answer is written to a lent slot.
   double write_lent(double bytes) const {
-    return cost_.copy_us(bytes, MemoryPlace::caller, MemoryPlace::lent);
+    return cost_.copy_us(bytes, DataLocation::caller, DataLocation::lent);
   }
   double unpack(double bytes) const {
-    return cost_.copy_us(bytes, MemoryPlace::pool, MemoryPlace::caller);
+    return cost_.copy_us(bytes, DataLocation::pool, DataLocation::caller);
   }
   double copy(double bytes) const {
-    return cost_.copy_us(bytes, MemoryPlace::caller, MemoryPlace::caller);
+    return cost_.copy_us(bytes, DataLocation::caller, DataLocation::caller);
   }
   // Own data and that of so many peers is added up in the caller's memory.
   double sum(double bytes, int peers) const {
-    return cost_.reduce_us(bytes, MemoryPlace::caller, peer_, peers, MemoryPlace::caller);
+    return cost_.reduce_us(bytes, DataLocation::caller, peer_, peers, DataLocation::caller);
   }
   // A partial sum, made where peers read it.
   double sum_to_pool(double bytes) const {
-    return cost_.reduce_us(bytes, MemoryPlace::pool, MemoryPlace::peer_pool, 1, MemoryPlace::pool);
+    return cost_.reduce_us(bytes, DataLocation::pool, DataLocation::peer_pool, 1,
+                           DataLocation::pool);
   }
   // The time for which a rank's cache serves so many readers of the same data.
   double serve(double bytes, int readers) const {
@@ -101,7 +102,7 @@ class InNode {
   int ranks_;
   bool is_wide_;
   double segments_, segment_;
-  MemoryPlace peer_;
+  DataLocation peer_;
   NodeCost cost_;
 };
 

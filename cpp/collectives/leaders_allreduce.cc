@@ -130,7 +130,7 @@ extern constinit const AlgorithmRow leaders_row{.algorithm = Algorithm{23},
                                                 .result = AlgorithmRow::Result::sum,
                                                 .traffic = leaders_traffic,
                                                 .canonical_for = are_nodes_canonical,
-                                                .places = places_of_all_data,
+                                                .memory = memory_of_all_data,
                                                 .by_node = true,
                                                 .for_little = true};
 

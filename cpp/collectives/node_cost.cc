@@ -46,9 +46,9 @@ NodeCost::NodeCost(const NodeMemory& memory, int ranks, double bytes, double seg
       pool_beyond_(share_beyond(pool_bytes_, memory.cache_bytes)),
       in_shared_(share_in_shared(memory, ranks, bytes, pool_bytes_)) {}
 
-double NodeCost::beyond(MemoryPlace place) const {
-  return place == MemoryPlace::caller || place == MemoryPlace::peer_caller ? caller_beyond_
-                                                                           : pool_beyond_;
+double NodeCost::beyond(DataLocation location) const {
+  return location == DataLocation::caller || location == DataLocation::peer_caller ? caller_beyond_
+                                                                                   : pool_beyond_;
 }
 
 double NodeCost::byte_us(const MemoryRate& rate, double share) const {
@@ -68,23 +68,23 @@ double NodeCost::read_us(double bytes, double share) const {
   return memory_.read_call_us + pages * memory_.read_page_us + bytes * each;
 }
 
-double NodeCost::copy_us(double bytes, MemoryPlace from, MemoryPlace to) const {
+double NodeCost::copy_us(double bytes, DataLocation from, DataLocation to) const {
   const double share = (beyond(from) + beyond(to)) / 2;
-  if (from == MemoryPlace::peer_caller) return memory_.step_us + read_us(bytes, share);
-  const double rate = to == MemoryPlace::lent ? memory_.lent_bytes_per_us : memory_.copy.cached;
+  if (from == DataLocation::peer_caller) return memory_.step_us + read_us(bytes, share);
+  const double rate = to == DataLocation::lent ? memory_.lent_bytes_per_us : memory_.copy.cached;
   const double copied = bytes * byte_us(memory_.copy, rate, share);
   return memory_.step_us +
-         (from == MemoryPlace::peer_pool ? std::max(copied, handed_us(bytes)) : copied);
+         (from == DataLocation::peer_pool ? std::max(copied, handed_us(bytes)) : copied);
 }
 
 // The kernel reads a peer's memory into a cache first.
-double NodeCost::reduce_us(double bytes, MemoryPlace own, MemoryPlace peer, int peers,
-                           MemoryPlace to) const {
-  const bool is_read = peer == MemoryPlace::peer_caller;
+double NodeCost::reduce_us(double bytes, DataLocation own, DataLocation peer, int peers,
+                           DataLocation to) const {
+  const bool is_read = peer == DataLocation::peer_caller;
   const double of_peers = is_read ? 0 : beyond(peer);
   const double share = (beyond(own) + of_peers * peers + beyond(to)) / (peers + 2);
   const double added = bytes * peers * byte_us(memory_.reduce, share);
-  const double handed = peer == MemoryPlace::peer_pool ? peers * handed_us(bytes) : 0;
+  const double handed = peer == DataLocation::peer_pool ? peers * handed_us(bytes) : 0;
   const double read = is_read ? peers * read_us(bytes, caller_beyond_ / 2) : 0;
   return memory_.step_us + read + std::max(added, handed);
 }

@@ -8,8 +8,8 @@
 
 namespace rdmacoll {
 
-// The place of the data of a copy or sum.
-enum class MemoryPlace : uint8_t {
+// The location of the data of a copy or sum.
+enum class DataLocation : uint8_t {
   caller,       // this rank's caller's memory
   pool,         // this rank's pool
   peer_pool,    // the pool of a peer, which this rank reads
@@ -28,16 +28,16 @@ class NodeCost {
   // of `segment_bytes` pass through the pools at once. All `ranks` work at the same time.
   NodeCost(const NodeMemory& memory, int ranks, double bytes, double segment_bytes);
 
-  double copy_us(double bytes, MemoryPlace from, MemoryPlace to) const;
+  double copy_us(double bytes, DataLocation from, DataLocation to) const;
   // The sum of own data and that of `peers` ranks.
-  double reduce_us(double bytes, MemoryPlace own, MemoryPlace peer, int peers,
-                   MemoryPlace to) const;
+  double reduce_us(double bytes, DataLocation own, DataLocation peer, int peers,
+                   DataLocation to) const;
   // The time for which a rank's cache hands `bytes` to one reader. Readers wait for each other.
   double handed_us(double bytes) const;
 
  private:
   // How much of such data lies beyond a rank's own cache: from 0 to 1.
-  double beyond(MemoryPlace place) const;
+  double beyond(DataLocation location) const;
   // The time of each byte if `share` of the data lies beyond a rank's own cache.
   double byte_us(const MemoryRate& rate, double share) const;
   double byte_us(const MemoryRate& rate, double cached, double share) const;

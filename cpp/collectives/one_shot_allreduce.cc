@@ -47,7 +47,7 @@ extern constinit const AlgorithmRow one_shot_row{.algorithm = Algorithm{19},
                                                  .result = AlgorithmRow::Result::sum,
                                                  .cost_in_node = one_shot_in_node,
                                                  .correction = correction_of_one_round,
-                                                 .places = places_of_all_data,
+                                                 .memory = memory_of_all_data,
                                                  .for_little = true};
 
 }  // namespace rdmacoll

@@ -64,9 +64,9 @@ Schedule parameter_server_allreduce(const Shape& shape) {
 namespace {
 
 // A server has its part from every worker, and the sum.
-int places_of_servers(const Shape& shape) {
+int memory_of_servers(const Shape& shape) {
   const int of_server = shape.servers == 0 ? 0 : shape.members() / shape.servers + 1;
-  return std::max(places_of_shares(shape), of_server);
+  return std::max(memory_of_shares(shape), of_server);
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ extern constinit const AlgorithmRow parameter_server_row{.algorithm = Algorithm{
                                                          .make = parameter_server_allreduce,
                                                          .result = AlgorithmRow::Result::sum,
                                                          .segments = Segments::stages,
-                                                         .places = places_of_servers,
+                                                         .memory = memory_of_servers,
                                                          .by_servers = true,
                                                          .has_one_writer = true};
 

@@ -102,6 +102,6 @@ extern constinit const AlgorithmRow recursive_doubling_row{
     .cost_in_node = recursive_doubling_in_node,
     .traffic = recursive_doubling_traffic,
     .correction = correction_of_recursive_doubling,
-    .places = places_of_rounds};
+    .memory = memory_of_rounds};
 
 }  // namespace rdmacoll

@@ -18,7 +18,7 @@ constexpr int kProbeRuns = 6;
 Address gpu_address(const std::byte* memory) { return reinterpret_cast<Address>(memory); }
 
 // The allocation that holds an address.
-struct Place {
+struct MappableRange {
   Address begin = 0;
   std::size_t bytes = 0;
   uint64_t buffer_id = 0;
@@ -26,8 +26,8 @@ struct Place {
 };
 
 // GDRCopy maps memory of cuMemAlloc alone, which is the memory that CUDA IPC shares.
-Place place_of(const Driver& driver, Address address) {
-  Place place;
+MappableRange mappable_range(const Driver& driver, Address address) {
+  MappableRange range;
   unsigned type = 0, is_managed = 0, is_plain = 0, is_capable = 0;
   unsigned long long id = 0;
   const PointerAttribute which[] = {PointerAttribute::memory_type,
@@ -37,13 +37,13 @@ Place place_of(const Driver& driver, Address address) {
                                     PointerAttribute::range_size,
                                     PointerAttribute::is_legacy_cuda_ipc_capable,
                                     PointerAttribute::is_gpu_direct_rdma_capable};
-  void* values[] = {&type, &is_managed, &id, &place.begin, &place.bytes, &is_plain, &is_capable};
+  void* values[] = {&type, &is_managed, &id, &range.begin, &range.bytes, &is_plain, &is_capable};
   const Result result = driver.call.cuPointerGetAttributes(
       std::size(values), reinterpret_cast<const int*>(which), values, address);
   const bool is_device = static_cast<MemoryType>(type) == MemoryType::device && is_managed == 0;
-  place.buffer_id = id;
-  place.is_mappable = result == kSuccess && is_device && is_plain != 0 && is_capable != 0;
-  return place;
+  range.buffer_id = id;
+  range.is_mappable = result == kSuccess && is_device && is_plain != 0 && is_capable != 0;
+  return range;
 }
 
 // Without SYNC_MEMOPS, a copy that seems to have ended could overwrite bytes that are written
@@ -300,19 +300,19 @@ void BarWrites::map(const Piece& piece) {
   }
   drop_freed();
   const Address address = gpu_address(piece.data);
-  const Place place = place_of(shared_->gpus->driver(), address);
+  const MappableRange range = mappable_range(shared_->gpus->driver(), address);
   constexpr Address kPage = Gdrcopy::kPageBytes;
-  const Address end = address + piece.bytes, end_of_place = place.begin + place.bytes;
-  if (!place.is_mappable || end > end_of_place) {
-    entries_.push_back(std::make_shared<Entry>(shared_, address, end, place.buffer_id, turn_));
+  const Address end = address + piece.bytes, end_of_range = range.begin + range.bytes;
+  if (!range.is_mappable || end > end_of_range) {
+    entries_.push_back(std::make_shared<Entry>(shared_, address, end, range.buffer_id, turn_));
     entries_.back()->state = Entry::State::refused;
     shared_->say_refused(
         "GDRCopy maps memory of cuMemAlloc that allows GPUDirect RDMA, and no other.");
     return;
   }
-  auto entry = std::make_shared<Entry>(shared_, std::max(place.begin, address / kPage * kPage),
-                                       std::min(end_of_place, (end + kPage - 1) / kPage * kPage),
-                                       place.buffer_id, turn_);
+  auto entry = std::make_shared<Entry>(shared_, std::max(range.begin, address / kPage * kPage),
+                                       std::min(end_of_range, (end + kPage - 1) / kPage * kPage),
+                                       range.buffer_id, turn_);
   const Status posted = thread_.post([entry, gpu = piece.gpu] { entry->map(gpu); });
   if (!posted.ok()) return shared_->say_refused(posted.message());
   entries_.push_back(std::move(entry));

@@ -114,9 +114,9 @@ void CudaMemory::prepare(Gpu gpu) {
 }
 
 Status CudaMemory::find(const void* memory, Gpu& gpu) {
-  MemoryPlace place;
-  RC_RETURN_IF_ERROR(kinds_.look(memory, place));
-  gpu = place.gpu;
+  PointerFacts facts;
+  RC_RETURN_IF_ERROR(kinds_.look(memory, facts));
+  gpu = facts.gpu;
   if (gpu == kHost) return {};
   prepare(gpu);
   return gpu_memory_ == nullptr ? Status() : gpu_memory_->admit(gpu, log_);

@@ -26,8 +26,8 @@ bool is_managed_memory_shared(const Driver& driver, int ordinal) {
 
 }  // namespace
 
-Status MemoryKinds::look(const void* memory, MemoryPlace& place) {
-  place = {};
+Status MemoryKinds::look(const void* memory, PointerFacts& facts) {
+  facts = {};
   const Driver& driver = gpus_.driver();
   RC_RETURN_IF_ERROR(driver.usable());
   unsigned type = 0, is_managed = 0;
@@ -50,13 +50,13 @@ Status MemoryKinds::look(const void* memory, MemoryPlace& place) {
     log_.warning(is_shared ? kManagedNote : kUnsharedNote);
   }
   if (is_shared) {
-    place.kind = MemoryKind::managed;
+    facts.kind = MemoryKind::managed;
     return {};
   }
-  if (static_cast<MemoryType>(type) == MemoryType::host) place.kind = MemoryKind::pinned;
+  if (static_cast<MemoryType>(type) == MemoryType::host) facts.kind = MemoryKind::pinned;
   if (static_cast<MemoryType>(type) != MemoryType::device && is_managed == 0) return {};
-  place = {MemoryKind::device, kHost, buffer, base, bytes};
-  return gpus_.use(device, place.gpu);
+  facts = {MemoryKind::device, kHost, buffer, base, bytes};
+  return gpus_.use(device, facts.gpu);
 }
 
 }  // namespace rdmacoll::cuda

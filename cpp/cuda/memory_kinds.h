@@ -11,7 +11,7 @@
 namespace rdmacoll::cuda {
 
 // All but the kind is for device memory.
-struct MemoryPlace {
+struct PointerFacts {
   MemoryKind kind = MemoryKind::host;
   Gpu gpu = kHost;
   uint64_t buffer_id = 0;  // memory that was freed and comes again has another one
@@ -23,10 +23,10 @@ class MemoryKinds {
  public:
   MemoryKinds(Gpus& gpus, Log log) : gpus_(gpus), log_(log) {}
 
-  // Finds the place of an address. Device memory makes its GPU a used one. No other memory makes a
+  // Finds the facts of an address. Device memory makes its GPU a used one. No other memory makes a
   // context. Managed memory counts as host memory, if the GPU shares it with the processor while
   // kernels run, and else as device memory. This is logged once. Any thread may call it.
-  Status look(const void* memory, MemoryPlace& place);
+  Status look(const void* memory, PointerFacts& facts);
 
  private:
   Gpus& gpus_;

@@ -28,7 +28,7 @@ Engine::Engine(EngineParts parts)
       log_(parts.log),
       tuning_(parts.tuning),
       submissions_(parts.log),
-      executor_(world_.size(), transport_, parts.compute, pool_, gpu_work_, parts.places_bytes,
+      executor_(world_.size(), transport_, parts.compute, pool_, gpu_work_, parts.ring_bytes,
                 tuning_.links.memory.shared_cache_bytes),
       table_(world_.workers(), pool_.size() / kEngineShare / kSetsShare) {
   std::vector<JobRank> everybody;

@@ -57,7 +57,7 @@ struct EngineParts {
   const Clock& clock;
   Log log;
   Tuning tuning = {};
-  uint64_t places_bytes = 2 << 20;  // the room of PlacesInTurn
+  uint64_t ring_bytes = 2 << 20;  // the size of the executor's RingAllocator
 };
 
 // How long a leaving rank waits for its peers. A peer may itself wait for a rank that has stopped,

@@ -52,7 +52,7 @@ void Engine::hear(JobRank peer, std::span<const std::byte> bytes, bool is_whole)
       [&](auto& body) {
         if constexpr (requires { set->hear(peer, body); }) {
           using Body = std::remove_reference_t<decltype(body)>;
-          const bool is_from_anybody = std::is_same_v<Body, PlaceMessage>;
+          const bool is_from_anybody = std::is_same_v<Body, ResultAddressMessage>;
           if (!is_from_anybody && !set->is_neighbour(peer)) {
             broken_protocol(peer, cat("a message to process set ", number, " out of place"));
           } else if (const std::string what = set->hear(peer, body); !what.empty()) {

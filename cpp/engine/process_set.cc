@@ -68,9 +68,10 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
       agreement_(world_, rules_of(parts), *this, now_, log_),
       planner_({world_, members_, parts.servers, transport_, pool_, parts.gpu_work,
                 parts.config.cuda_ipc, parts.tuning.gpu_direct_bytes, parts.segment_room}),
-      places_({number_, job_, world_, members_,
-               parts.servers > 0 ? job_.local_size() == job_.size() : world_.is_one_node(),
-               transport_, pool_, results_, host_, now_}),
+      result_addresses_(
+          {number_, job_, world_, members_,
+           parts.servers > 0 ? job_.local_size() == job_.size() : world_.is_one_node(), transport_,
+           pool_, results_, host_, now_}),
       zeros_(lanes_.count) {
   for (JobRank peer : neighbours_) transport_.connect(peer.value());
 }
@@ -181,18 +182,18 @@ bool ProcessSet::start_batches() {
   return moved;
 }
 
-// Requires connected peers and room in the executor. Returns false if the place of the results is
-// not known yet, or on failure. The decision then still has its operations, which end with the
+// Requires connected peers and room in the executor. Returns false if the address of the results
+// is not known yet, or on failure. The decision then still has its operations, which end with the
 // world.
 bool ProcessSet::start_batch(CompleteDecision& decision) {
-  SharedPlace place;
-  if (!places_.find(decision, place)) return false;
+  SharedResult result;
+  if (!result_addresses_.find(decision, result)) return false;
   Batch batch;
-  Status status = planner_.prepare(decision, place, batch);
+  Status status = planner_.prepare(decision, result, batch);
   const bool is_ready = status.ok() && !misses_peer(batch);
   batch.is_trial = decision.is_trial;
   if (is_ready) in_place_ += decision.movement.in_place ? 1 : 0;
-  if (is_ready && place.is_shared()) ++shared_;
+  if (is_ready && result.is_shared()) ++shared_;
   if (is_ready) {
     for (const OperationRef& operation : batch.operations) host_.starts(*operation);
     status = executor_.start(lanes_, std::move(batch));
@@ -235,9 +236,9 @@ void ProcessSet::end(const OperationRef& operation, const Status& status) {
   host_.end(operation, status);
 }
 
-std::string ProcessSet::hear(JobRank peer, PlaceMessage& message) {
+std::string ProcessSet::hear(JobRank peer, ResultAddressMessage& message) {
   std::string what = agreement_.complaint(members_.find(peer), message);
-  const bool is_wrong = what.empty() && !places_.take(peer, message);
+  const bool is_wrong = what.empty() && !result_addresses_.take(peer, message);
   return is_wrong ? "an address for results that no operation expects" : what;
 }
 

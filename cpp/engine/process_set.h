@@ -18,7 +18,7 @@
 #include "base/status.h"
 #include "base/world.h"
 #include "collectives/choose.h"
-#include "engine/result_places.h"
+#include "engine/result_addresses.h"
 #include "engine/set_host.h"
 #include "engine/set_totals.h"
 #include "engine/zeros.h"
@@ -82,7 +82,7 @@ class ProcessSet final : private AgreementHost {
   std::string hear(JobRank peer, Body& message) {
     return agreement_.hear(members_.find(peer), message);
   }
-  std::string hear(JobRank peer, PlaceMessage& message);
+  std::string hear(JobRank peer, ResultAddressMessage& message);
   void connected() { planner_.connected(); }
 
   // ---- the end ----
@@ -138,7 +138,7 @@ class ProcessSet final : private AgreementHost {
   std::vector<JobRank> neighbours_;
   Agreement agreement_;
   Planner planner_;
-  ResultPlaces places_;
+  ResultAddresses result_addresses_;
   Zeros zeros_;
 
   Nanoseconds checked_at_ = 0;

@@ -18,7 +18,7 @@ constexpr uint64_t kGpuJobBytes = 64 << 10;
 }  // namespace
 
 Executor::Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool,
-                   const std::atomic<GpuWork*>& gpu_work, uint64_t places_bytes,
+                   const std::atomic<GpuWork*>& gpu_work, uint64_t ring_bytes,
                    uint64_t shared_cache_bytes)
     : ranks_(static_cast<std::size_t>(ranks)),
       transport_(transport),
@@ -26,13 +26,13 @@ Executor::Executor(int ranks, Transport& transport, Compute& compute, MemoryPool
       pool_(pool),
       gpu_work_(gpu_work),
       shared_cache_bytes_(shared_cache_bytes),
-      places_(places_bytes) {
+      ring_(ring_bytes) {
   slots_.reserve(kLanesMax);
 }
 
 Executor::~Executor() {
   close({0, slots_.size()});
-  if (places_memory_ != nullptr) pool_.free(places_memory_);
+  if (ring_memory_ != nullptr) pool_.free(ring_memory_);
 }
 
 void Executor::open(const Lanes& lanes) {
@@ -65,7 +65,8 @@ Status Executor::start(const Lanes& lanes, uint64_t sequence, const OperationRef
 
 Status Executor::start(Slot& slot) {
   RC_ASSERT(!slot.busy);
-  RC_ASSERT(std::ranges::none_of(slot.runs, [](const Run& run) { return run.place.has_value(); }));
+  RC_ASSERT(
+      std::ranges::none_of(slot.runs, [](const Run& run) { return run.ring_offset.has_value(); }));
   ++batches_;
   slot.busy = true;
   slot.next_segment = 0;
@@ -335,7 +336,7 @@ void Executor::end_segment(Slot& slot, Run& run) {
     }
     // At a server no step touches the callers' memory.
     if (!slot.batch.operations.empty()) end_of_caller_memory(slot);
-    for (Run& other : slot.runs) give_place_back(other);
+    for (Run& other : slot.runs) free_in_ring(other);
     slot.busy = false;
     return;
   }
@@ -380,7 +381,7 @@ std::vector<OperationRef> Executor::abandon() {
     slot.busy = false;
     for (Run& run : slot.runs) {
       run.left = 0;
-      give_place_back(run);
+      free_in_ring(run);
     }
   }
   transfers_.clear();

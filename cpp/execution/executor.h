@@ -17,8 +17,8 @@
 #include "base/status.h"
 #include "compute/compute.h"
 #include "execution/pinned_memory.h"
-#include "execution/places_in_turn.h"
 #include "execution/recipe.h"
+#include "execution/ring_allocator.h"
 #include "memory/gpu_work.h"
 #include "memory/pool.h"
 #include "operation/operation.h"
@@ -54,11 +54,10 @@ struct Lanes {
 
 class Executor final : public ComputeSink {
  public:
-  // `gpu_work`: null until a GPU is used. `places_bytes`: the room for places in turn.
+  // `gpu_work`: null until a GPU is used. `ring_bytes`: the size of the ring of work memory.
   // `shared_cache_bytes`: the cache that the ranks of this node share; 0: it is not known.
   Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool,
-           const std::atomic<GpuWork*>& gpu_work, uint64_t places_bytes,
-           uint64_t shared_cache_bytes);
+           const std::atomic<GpuWork*>& gpu_work, uint64_t ring_bytes, uint64_t shared_cache_bytes);
   ~Executor() override;
 
   Compute& compute() const { return *compute_.load(std::memory_order_acquire); }
@@ -188,7 +187,7 @@ class Executor final : public ComputeSink {
     std::byte* gpu_allocation = nullptr;
     Gpu gpu_of_allocation = kHost;
     uint64_t gpu_bytes = 0;
-    std::optional<uint64_t> place;  // the one in which `work` lies
+    std::optional<uint64_t> ring_offset;  // the offset of `work` in the ring, if it lies there
   };
   struct Slot {
     Lane lane = 0;  // equals its index
@@ -235,9 +234,9 @@ class Executor final : public ComputeSink {
   bool take_gpu_memory(Slot& slot);
   std::size_t take_gpu_memory(Slot& slot, std::size_t runs, uint64_t bytes);
   void drop_gpu_memory(Run& run);
-  // A place for so many bytes of work memory, or null: the next one in turn, or one near by.
-  std::byte* take_place(Run& run, uint64_t bytes, bool in_turn);
-  void give_place_back(Run& run);
+  // So many bytes of the ring, or null: the next ones in turn, or some near by.
+  std::byte* allocate_in_ring(Run& run, uint64_t bytes, bool in_turn);
+  void free_in_ring(Run& run);
   Status place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes);
   static void move_work(Run& run, std::byte* work);
   void make_ready(const Program& program, uint64_t cookie) {
@@ -291,9 +290,9 @@ class Executor final : public ComputeSink {
   MemoryPool& pool_;
   const std::atomic<GpuWork*>& gpu_work_;
   const uint64_t shared_cache_bytes_;
-  PlacesInTurn places_;
-  std::byte* places_memory_ = nullptr;  // null until a batch needs a place
-  std::vector<Slot> slots_;             // never reallocated, since runs point to slots
+  RingAllocator ring_;
+  std::byte* ring_memory_ = nullptr;  // null until a batch needs it
+  std::vector<Slot> slots_;           // never reallocated, since runs point to slots
   // Ready steps. Transfers are issued first, so that peers can continue while this rank computes.
   RingQueue<uint64_t> transfers_, computes_;
   std::vector<uint64_t> refused_;  // transfers that the transport refused in this poll

@@ -142,7 +142,7 @@ uint64_t Executor::slice_bytes(const Run& run, const Slice& slice) const {
 void Executor::close(const Lanes& lanes) {
   for (std::size_t i = lanes.first; i < lanes.first + lanes.count; ++i) {
     for (Run& run : slots_[i].runs) {
-      give_place_back(run);
+      free_in_ring(run);
       if (run.allocation != nullptr) pool_.free(run.allocation);
       drop_gpu_memory(run);
       run = {};
@@ -151,37 +151,37 @@ void Executor::close(const Lanes& lanes) {
   }
 }
 
-std::byte* Executor::take_place(Run& run, uint64_t bytes, bool in_turn) {
-  const uint64_t room = places_.room() + kAwayFromArrays;
-  if (places_memory_ == nullptr) {
-    const bool fits = in_turn ? places_.fits(bytes) : bytes <= places_.room();
-    if (!fits || pool_.used() + room > pool_.size() / 4) return nullptr;
-    places_memory_ = pool_.allocate(room);
-    if (places_memory_ == nullptr) return nullptr;
-    pool_.touch(places_memory_, room);
+std::byte* Executor::allocate_in_ring(Run& run, uint64_t bytes, bool in_turn) {
+  const uint64_t size = ring_.size() + kAwayFromArrays;
+  if (ring_memory_ == nullptr) {
+    const bool fits = in_turn ? ring_.fits(bytes) : bytes <= ring_.size();
+    if (!fits || pool_.used() + size > pool_.size() / 4) return nullptr;
+    ring_memory_ = pool_.allocate(size);
+    if (ring_memory_ == nullptr) return nullptr;
+    pool_.touch(ring_memory_, size);
     ++allocations_;
   }
-  run.place = in_turn ? places_.take(bytes) : places_.take_near(bytes);
-  return run.place ? places_memory_ + kAwayFromArrays + *run.place : nullptr;
+  run.ring_offset = in_turn ? ring_.allocate(bytes) : ring_.allocate_near(bytes);
+  return run.ring_offset ? ring_memory_ + kAwayFromArrays + *run.ring_offset : nullptr;
 }
 
-void Executor::give_place_back(Run& run) {
-  if (run.place) places_.give_back(*std::exchange(run.place, std::nullopt));
+void Executor::free_in_ring(Run& run) {
+  if (run.ring_offset) ring_.free(*std::exchange(run.ring_offset, std::nullopt));
 }
 
-// Batches of one segment take places in turn (places_in_turn.h), if the pool has room. Several
-// segments already use several places. A run whose slots are lent keeps its place for all its
-// segments.
+// Batches of one segment take work memory from the ring in turn, if the pool has room for it.
+// Several segments already use several ranges. A run whose slots are lent keeps its range for all
+// its segments.
 Status Executor::place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes) {
   if (run.gpu != kHost) {
     move_work(run, run.gpu_allocation);
     return {};
   }
-  if (run.place) return {};
+  if (run.ring_offset) return {};
   const bool in_turn = program.has_peer_visible_writes && segments == 1;
   if (bytes > 0 && (in_turn || program.lends)) {
-    if (std::byte* const place = take_place(run, bytes, in_turn)) {
-      move_work(run, place);
+    if (std::byte* const work = allocate_in_ring(run, bytes, in_turn)) {
+      move_work(run, work);
       return {};
     }
   }

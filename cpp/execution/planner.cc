@@ -152,7 +152,7 @@ bool Planner::connect(const CompleteDecision& decision) {
   return all && is_offered(decision);
 }
 
-Status Planner::prepare(CompleteDecision& decision, const SharedPlace& place, Batch& batch) {
+Status Planner::prepare(CompleteDecision& decision, const SharedResult& result, Batch& batch) {
   batch.sequence = decision.sequence;
   if (is_known(decision)) {
     batch.recipe = decision.operations.front()->caches.recipe;
@@ -163,11 +163,11 @@ Status Planner::prepare(CompleteDecision& decision, const SharedPlace& place, Ba
     batch.operations = std::move(decision.operations);
     return {};
   }
-  Recipe::Head head = head_of(decision, place.is_shared());
+  Recipe::Head head = head_of(decision, result.is_shared());
   head.gpu = gpu_of_work(decision);
   if (!row_of(head.kind).makes_result) {
     for (const OperationRef& operation : decision.operations) {
-      RC_RETURN_IF_ERROR(place_results(*operation, place));
+      RC_RETURN_IF_ERROR(place_results(*operation, result));
     }
     list_tensors(decision);
     see(tensors_, head, batch);
@@ -187,7 +187,7 @@ Status Planner::prepare(CompleteDecision& decision, const SharedPlace& place, Ba
   return {};
 }
 
-// Callers reuse their arrays, so the address of the first output selects the place of the recipe.
+// Callers reuse their arrays, so the address of the first output selects the recipe.
 // Servers have no outputs and use the size.
 std::size_t Planner::index_of(std::span<const Layout::Tensor> tensors) {
   uintptr_t lines = 0;
@@ -217,13 +217,13 @@ Recipe::Head Planner::head_of(const CompleteDecision& decision, bool shares_resu
 }
 
 // Assigns outputs to operations whose callers let the engine choose them.
-Status Planner::place_results(Operation& operation, const SharedPlace& place) {
+Status Planner::place_results(Operation& operation, const SharedResult& result) {
   Request& request = operation.request;
-  if (place.is_shared()) {
+  if (result.is_shared()) {
     const ResultOffsets offsets(request.result_bytes());
-    operation.state.results_hold = place.hold;
+    operation.state.results_hold = result.hold;
     for (std::size_t i = 0; i < request.tensors.size(); ++i) {
-      const ResultBlock& block = place.block;
+      const ResultBlock& block = result.block;
       request.tensors[i].output = block.shared + offsets.of(i);
       if (request.placed)
         request.placed(i, block.view + offsets.of(i), operation.state.results_hold);

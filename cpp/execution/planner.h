@@ -26,7 +26,7 @@
 namespace rdmacoll {
 
 // The memory of shared results, mapped into this process. Without memory, each rank uses its own.
-struct SharedPlace {
+struct SharedResult {
   ResultBlock block;
   std::shared_ptr<void> hold;
 
@@ -58,7 +58,7 @@ class Planner {
   bool can_replay(const Operation& operation, const KeyedDecision& keyed) const;
   // Builds the batch, once all peers are connected. Results of unknown size are allocated here.
   // Moves the operations into the batch unless an error is returned.
-  Status prepare(CompleteDecision& decision, const SharedPlace& place, Batch& batch);
+  Status prepare(CompleteDecision& decision, const SharedResult& result, Batch& batch);
   // A peer has connected, or has answered an offer of memory on a GPU. So the visibility of memory
   // may have changed.
   void connected() {
@@ -102,7 +102,7 @@ class Planner {
   }
   const Outline& outline_of(Algorithm algorithm, const Shape& shape, bool calls_roll);
   Recipe::Head head_of(const CompleteDecision& decision, bool shares_results) const;
-  static Status place_results(Operation& operation, const SharedPlace& place);
+  static Status place_results(Operation& operation, const SharedResult& result);
   void list_tensors(const CompleteDecision& decision);
   static std::size_t index_of(std::span<const Layout::Tensor> tensors);
   RecipeRef even_recipe(const Recipe::Head& head);

@@ -59,7 +59,7 @@ class StorePolicy {
 
  private:
   // Only the last writes of a trial count. The first ones find the lines as the writes before the
-  // trial left them. They cover all places that are written in turn (execution/places_in_turn.h),
+  // trial left them. They cover all memory of the ring (execution/ring_allocator.h),
   // or many of them if writes are small or caches large.
   static constexpr std::size_t kTrialBytes = 4 << 20;
   static constexpr uint32_t kTrialMax = 64;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tensorflow/place.h"
+#include "tensorflow/call_path.h"
 
 namespace rdmacoll::tensorflow {
 namespace {

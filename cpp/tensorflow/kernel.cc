@@ -42,7 +42,7 @@ void* Kernel::create_kernel(TF_OpKernelConstruction* construction, rc_kind kind,
   std::unique_ptr<Kernel> kernel(new Kernel(kind, is_on_gpu));
   kernel->read_attributes(construction, status.get());
   if (TF_GetCode(status.get()) == TF_OK) {
-    kernel->find_place(construction);
+    kernel->find_call_path(construction);
     return kernel.release();
   }
   TF_OpKernelConstruction_Failure(construction, status.get());
@@ -84,19 +84,19 @@ void Kernel::read_attributes(TF_OpKernelConstruction* construction, TF_Status* s
   }
 }
 
-void Kernel::find_place(TF_OpKernelConstruction* construction) {
+void Kernel::find_call_path(TF_OpKernelConstruction* construction) {
   if (name_.empty()) return;
   const TF_StringView node = TF_OpKernelConstruction_GetName(construction);
   node_.assign(node.data, node.len);
-  place_ = place_of(node_);
-  if (place_.is_in_nested_loops) frames_ = std::make_unique<Frames>(node_);
-  copies_ = Places::of(name_, process_set_).add(node_, place_.calls);
+  path_ = call_path_of(node_);
+  if (path_.is_in_nested_loops) frames_ = std::make_unique<Frames>(node_);
+  copies_ = CopiesOfName::of(name_, process_set_).add(node_, path_.calls);
 }
 
 // Finds the name that distinguishes this copy from others, at its first run.
 void Kernel::find_name() {
-  name_at_place_ = copies_->name_at(place_.calls);
-  visits_ = &Places::of(name_, process_set_).visits(name_at_place_);
+  name_of_copy_ = copies_->name_at(path_.calls);
+  visits_ = &CopiesOfName::of(name_, process_set_).visits(name_of_copy_);
 }
 
 void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
@@ -217,18 +217,18 @@ bool Kernel::collect_input(TF_OpKernelContext* context, int index, Pending& pend
 std::string Kernel::name_operation(TF_OpKernelContext* context, rc_request& request) {
   if (name_.empty()) return "";
   std::call_once(has_name_, &Kernel::find_name, this);
-  request.name = name_at_place_.c_str();
+  request.name = name_of_copy_.c_str();
   const uint64_t frame = TF_GetFrameId(context);
   if (frame == kNoFrame) return "";
   if (frame != kRootFrame) {
     request.iteration = TF_GetIterId(context);
-    if (place_.is_in_nested_loops) {
+    if (path_.is_in_nested_loops) {
       const uint64_t iteration = static_cast<uint64_t>(request.iteration);
       const uint64_t outer = frames_->outer_iterations(frame);
       request.iteration = static_cast<int64_t>(outer + iteration * 0x9e3779b97f4a7c15);
     }
   }
-  if (visits_->note(TF_StepId(context), frame, place_.is_in_nested_loops)) return "";
+  if (visits_->note(TF_StepId(context), frame, path_.is_in_nested_loops)) return "";
   return error_json("DuplicateNameError",
                     "'" + name_ +
                         "' ran twice in one step and nothing tells the two runs apart, so ranks "

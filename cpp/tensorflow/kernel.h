@@ -10,9 +10,9 @@
 
 #include "api/rdmacoll_c.h"
 #include "tensorflow/attributes.h"
+#include "tensorflow/call_path.h"
 #include "tensorflow/done.h"
 #include "tensorflow/frames.h"
-#include "tensorflow/place.h"
 #include "tensorflow/tf_c_api.h"
 
 namespace rdmacoll::tensorflow {
@@ -68,7 +68,7 @@ class Kernel {
 
   static void* create_kernel(TF_OpKernelConstruction* construction, rc_kind kind, bool is_on_gpu);
   void read_attributes(TF_OpKernelConstruction* construction, TF_Status* status);
-  void find_place(TF_OpKernelConstruction* construction);
+  void find_call_path(TF_OpKernelConstruction* construction);
   void find_name();
   bool collect(TF_OpKernelContext* context, Pending& pending, TF_Status* status);
   bool find_stream(TF_OpKernelContext* context, Pending& pending, TF_Status* status) const;
@@ -118,12 +118,12 @@ class Kernel {
   double postscale_ = 1.0;
   std::string name_;  // "" = unnamed
   std::string node_;
-  Place place_;
+  CallPath path_;
   std::unique_ptr<Frames> frames_;  // in nested loops
   std::shared_ptr<Copies> copies_;  // in its graph; null when unnamed
   std::once_flag has_name_;
-  std::string name_at_place_;
-  Visits* visits_ = nullptr;  // the visits of name_at_place_
+  std::string name_of_copy_;
+  Visits* visits_ = nullptr;  // the visits of name_of_copy_
   std::string manifest_;      // "" = none
   std::string group_;         // "" = none
   std::vector<std::string> labels_;

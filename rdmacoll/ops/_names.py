@@ -4,7 +4,7 @@ Data ops are not stateful: TensorFlow would chain them, and ranks with another o
 each op needs a name of its own, the same on all ranks. The counters of TensorFlow's own names differ between
 ranks that differ elsewhere in their graphs. So these names are made from the outermost function's name, or
 from a graph of TensorFlow 1, and an index within its trace. A function that is called twice is traced once:
-its two copies are told apart by their kernels (cpp/tensorflow/place.h).
+its two copies are told apart by their kernels (cpp/tensorflow/call_path.h).
 """
 
 from __future__ import annotations

@@ -84,17 +84,17 @@ class RdmaFuzz {
                          .position = position},
                         payload, static_cast<uint16_t>(random_() % 10 == 0 ? random_() : 0));
   }
-  // Most places are in the puppet's memory. The devices stop writes to other places.
+  // Most targets are in the puppet's memory. The devices stop other writes.
   std::vector<std::byte> grant() {
-    std::vector<std::byte> bytes((1 + random_() % 3) * rdma::kPlaceBytes);
-    for (std::size_t at = 0; at < bytes.size(); at += rdma::kPlaceBytes) {
-      const rdma::Place place{
+    std::vector<std::byte> bytes((1 + random_() % 3) * rdma::kWriteTargetBytes);
+    for (std::size_t at = 0; at < bytes.size(); at += rdma::kWriteTargetBytes) {
+      const rdma::WriteTarget target{
           .address = puppet_.address() + random_() % 1000,
           .key = random_() % 10 == 0 ? static_cast<uint32_t>(random_()) : puppet_.remote_key(),
           .bytes = static_cast<uint32_t>(random_() % 10 == 0 ? random_() : random_() % 5000),
           .immediate = static_cast<uint32_t>(random_()),
           .rail = static_cast<uint32_t>(random_() % 20 == 0 ? random_() : 0)};
-      rdma::encode(place, bytes.data() + at);
+      rdma::encode(target, bytes.data() + at);
     }
     return bytes;
   }
@@ -110,14 +110,14 @@ class RdmaFuzz {
     puppet_.send(bytes);
   }
   void write() {
-    const std::vector<rdma::Place> places = puppet_.places();
-    if (places.empty() || random_() % 8 == 0) {
+    const std::vector<rdma::WriteTarget> targets = puppet_.targets();
+    if (targets.empty() || random_() % 8 == 0) {
       return puppet_.write(0, {}, 0, 0, static_cast<uint32_t>(random_()));
     }
-    const rdma::Place& place = places[random_() % places.size()];
-    std::vector<std::byte> bytes(std::min<uint32_t>(place.bytes, 9'000), std::byte{7});
-    puppet_.write(0, bytes, place.address, place.key,
-                  random_() % 10 == 0 ? place.immediate + 1 : place.immediate);
+    const rdma::WriteTarget& target = targets[random_() % targets.size()];
+    std::vector<std::byte> bytes(std::min<uint32_t>(target.bytes, 9'000), std::byte{7});
+    puppet_.write(0, bytes, target.address, target.key,
+                  random_() % 10 == 0 ? target.immediate + 1 : target.immediate);
   }
 
   std::mt19937_64 random_;
@@ -210,9 +210,9 @@ TEST_F(RdmaNonsense, word_that_it_is_posted_counts_once) {
 
 TEST_F(RdmaNonsense, place_is_written_once) {
   post_receive(100'000, true);
-  const std::vector<rdma::Place> places = puppet_.places();
-  ASSERT_FALSE(places.empty());
-  for (int i = 0; i < 2; ++i) puppet_.write(0, {}, 0, 0, places[0].immediate);
+  const std::vector<rdma::WriteTarget> targets = puppet_.targets();
+  ASSERT_FALSE(targets.empty());
+  for (int i = 0; i < 2; ++i) puppet_.write(0, {}, 0, 0, targets[0].immediate);
   EXPECT_THAT(fleet_.failure(0, 1), HasSubstr("a place that was not granted"));
 }
 
@@ -230,30 +230,30 @@ TEST_F(RdmaNonsense, grant_beyond_the_transfer_is_refused) {
   EXPECT_TRUE(fleet_.at(0)
                   .post_send({.peer = 1, .sequence = 9, .pieces = source.pieces(), .cookie = 1})
                   .ok());
-  std::vector<std::byte> place(rdma::kPlaceBytes);
+  std::vector<std::byte> target(rdma::kWriteTargetBytes);
   rdma::encode(
-      rdma::Place{.address = puppet_.address(), .key = puppet_.remote_key(), .bytes = 50'001},
-      place.data());
+      rdma::WriteTarget{.address = puppet_.address(), .key = puppet_.remote_key(), .bytes = 50'001},
+      target.data());
   puppet_.send_record(
-      {.kind = RecordKind::grant, .bytes = static_cast<uint32_t>(place.size()), .sequence = 9},
-      place);
+      {.kind = RecordKind::grant, .bytes = static_cast<uint32_t>(target.size()), .sequence = 9},
+      target);
   EXPECT_THAT(fleet_.failure(0, 1), HasSubstr("a record of kind 3"));
   EXPECT_EQ(fleet_.fabric.counters().writes, 0u);
 }
 
 TEST_F(RdmaNonsense, places_for_transfers_that_nobody_has_are_not_kept_without_end) {
-  constexpr std::size_t kPlacesEach = 320;
-  std::vector<std::byte> places(kPlacesEach * rdma::kPlaceBytes);
-  for (std::size_t i = 0; i < kPlacesEach; ++i) {
-    rdma::encode(rdma::Place{.address = puppet_.address(), .key = 1, .bytes = 8},
-                 places.data() + i * rdma::kPlaceBytes);
+  constexpr std::size_t kTargetsEach = 320;
+  std::vector<std::byte> targets(kTargetsEach * rdma::kWriteTargetBytes);
+  for (std::size_t i = 0; i < kTargetsEach; ++i) {
+    rdma::encode(rdma::WriteTarget{.address = puppet_.address(), .key = 1, .bytes = 8},
+                 targets.data() + i * rdma::kWriteTargetBytes);
   }
-  for (uint64_t sequence = 0; sequence <= rdma::kPlacesMax / kPlacesEach; ++sequence) {
+  for (uint64_t sequence = 0; sequence <= rdma::kTargetsMax / kTargetsEach; ++sequence) {
     EXPECT_TRUE(fleet_.sink(0).failures.empty()) << sequence;
     puppet_.send_record({.kind = RecordKind::grant,
-                         .bytes = static_cast<uint32_t>(places.size()),
+                         .bytes = static_cast<uint32_t>(targets.size()),
                          .sequence = sequence},
-                        places);
+                        targets);
     puppet_.settle(40);
   }
   EXPECT_THAT(fleet_.failure(0, 1), HasSubstr("a record of kind 3"));
@@ -274,15 +274,15 @@ TEST_F(RdmaNonsense, transfer_that_is_not_granted_is_not_written) {
 // A peer that waits for a grant does not wait for data that the transport writes in the same turn.
 TEST_F(RdmaNonsense, grants_are_not_behind_the_writes_of_their_turn) {
   constexpr uint32_t kBytes = 200'000;
-  std::vector<std::byte> place(rdma::kPlaceBytes);
-  rdma::encode(rdma::Place{.address = puppet_.address() + RdmaPuppet::kSendArea +
-                                      std::size_t{20} * RdmaPuppet::kReceiveBytes,
-                           .key = puppet_.remote_key(),
-                           .bytes = kBytes},
-               place.data());
+  std::vector<std::byte> granted(rdma::kWriteTargetBytes);
+  rdma::encode(rdma::WriteTarget{.address = puppet_.address() + RdmaPuppet::kSendArea +
+                                            std::size_t{20} * RdmaPuppet::kReceiveBytes,
+                                 .key = puppet_.remote_key(),
+                                 .bytes = kBytes},
+               granted.data());
   puppet_.send_record(
-      {.kind = RecordKind::grant, .bytes = static_cast<uint32_t>(place.size()), .sequence = 9},
-      place);
+      {.kind = RecordKind::grant, .bytes = static_cast<uint32_t>(granted.size()), .sequence = 9},
+      granted);
   puppet_.settle(100);
   std::mt19937_64 random(3);
   Buffer source(&fleet_.pool(0), kBytes, 1, random);
@@ -296,7 +296,7 @@ TEST_F(RdmaNonsense, grants_are_not_behind_the_writes_of_their_turn) {
                   .ok());
   ASSERT_TRUE(puppet_.poll_until([&] { return !puppet_.immediates.empty(); }));
   EXPECT_EQ(puppet_.messages_before_writes, heard + 1);
-  EXPECT_FALSE(puppet_.places().empty());
+  EXPECT_FALSE(puppet_.targets().empty());
 }
 
 }  // namespace

@@ -153,15 +153,15 @@ class RdmaPuppet {
   // The address at which the transport may write, once it knows this address.
   uint64_t address() const { return reinterpret_cast<uint64_t>(memory_.data()); }
   uint32_t remote_key() const { return ends_[0].registration->keys().remote; }
-  // Places that the transport has granted.
-  std::vector<rdma::Place> places() const {
-    std::vector<rdma::Place> found;
+  // Targets that the transport has granted.
+  std::vector<rdma::WriteTarget> targets() const {
+    std::vector<rdma::WriteTarget> found;
     for (const auto& message : messages) {
       std::span<const std::byte> bytes = std::span(message).subspan(rdma::kMessageHeaderBytes);
       for (rdma::RecordHeader header; rdma::decode(bytes, header);) {
         Reader reader(bytes.subspan(rdma::kRecordHeaderBytes, header.bytes));
         while (header.kind == rdma::RecordKind::grant && reader.left() > 0) {
-          found.push_back(rdma::decode_place(reader));
+          found.push_back(rdma::decode_target(reader));
         }
         bytes = bytes.subspan(rdma::kRecordHeaderBytes + header.bytes);
       }

@@ -54,21 +54,21 @@ class NodeCompute final : public ModelledCompute {
         segment_bytes_of(direct, tuning_for(links_of(job.machine, job.bytes)), facts);
     return static_cast<double>(std::min(segment, job.bytes));
   }
-  MemoryPlace place_of(const std::byte* memory) const {
+  DataLocation location_of(const std::byte* memory) const {
     for (std::size_t rank = 0; rank < pools_.size(); ++rank) {
       if (!pools_[rank]->contains(memory, 1)) continue;
-      return static_cast<int>(rank) == rank_ ? MemoryPlace::pool : MemoryPlace::peer_pool;
+      return static_cast<int>(rank) == rank_ ? DataLocation::pool : DataLocation::peer_pool;
     }
-    return MemoryPlace::caller;
+    return DataLocation::caller;
   }
-  MemoryPlace place_of(const Operand& operand) const {
-    if (operand.remote.empty()) return place_of(operand.pieces.front().data);
+  DataLocation location_of(const Operand& operand) const {
+    if (operand.remote.empty()) return location_of(operand.pieces.front().data);
     const uint64_t address = operand.remote.front().address;
-    const MemoryPlace place = place_of(reinterpret_cast<const std::byte*>(address));
-    return place == MemoryPlace::caller ? MemoryPlace::peer_caller : place;
+    const DataLocation location = location_of(reinterpret_cast<const std::byte*>(address));
+    return location == DataLocation::caller ? DataLocation::peer_caller : location;
   }
-  static bool is_of_peer(MemoryPlace place) {
-    return place == MemoryPlace::peer_pool || place == MemoryPlace::peer_caller;
+  static bool is_of_peer(DataLocation location) {
+    return location == DataLocation::peer_pool || location == DataLocation::peer_caller;
   }
   double time_us(const ComputeJob& job) const override {
     trying_writes_ += job.shown && job.tries_writes ? 1 : 0;
@@ -77,20 +77,20 @@ class NodeCompute final : public ModelledCompute {
   double quick_time_us(const ComputeJob& job) const {
     const auto bytes = static_cast<double>(total_bytes(job.to));
     if (bytes == 0) return 0;
-    MemoryPlace to = place_of(job.to.front().data);
+    DataLocation to = location_of(job.to.front().data);
     if (job.sources.size() == 1) {
       // Lent slots: data or an answer goes there, or an answer is read.
-      MemoryPlace from = place_of(job.sources[0]);
-      if (to == MemoryPlace::peer_pool || (to == MemoryPlace::pool && !job.shown)) {
-        to = MemoryPlace::lent;
+      DataLocation from = location_of(job.sources[0]);
+      if (to == DataLocation::peer_pool || (to == DataLocation::pool && !job.shown)) {
+        to = DataLocation::lent;
       }
-      if (from == MemoryPlace::pool) from = MemoryPlace::peer_pool;
+      if (from == DataLocation::pool) from = DataLocation::peer_pool;
       return cost_.copy_us(bytes, from, to);
     }
-    MemoryPlace own = MemoryPlace::caller, peer = MemoryPlace::pool;
+    DataLocation own = DataLocation::caller, peer = DataLocation::pool;
     for (const Operand& operand : job.sources) {
-      const MemoryPlace place = place_of(operand);
-      (is_of_peer(place) ? peer : own) = place;
+      const DataLocation location = location_of(operand);
+      (is_of_peer(location) ? peer : own) = location;
     }
     return cost_.reduce_us(bytes, own, peer, static_cast<int>(job.sources.size()) - 1, to);
   }

@@ -35,7 +35,7 @@ Schedule toy_allreduce(const Shape& shape) {
 
 namespace {
 
-int places_of_toy(const Shape& shape) { return shape.ranks + 1; }
+int memory_of_toy(const Shape& shape) { return shape.ranks + 1; }
 
 // Rank 0 adds all data while the others wait, and then they copy the sum.
 double toy_in_node(const InNode& node) {
@@ -66,6 +66,6 @@ extern constinit const AlgorithmRow toy_row{.algorithm = Algorithm{200},
                                             .result = AlgorithmRow::Result::sum,
                                             .cost_in_node = toy_in_node,
                                             .traffic = toy_traffic,
-                                            .places = places_of_toy};
+                                            .memory = memory_of_toy};
 
 }  // namespace rdmacoll

@@ -160,22 +160,22 @@ TEST(CudaMemoryKinds, are_found_by_address_and_make_only_their_gpu_a_used_one) {
   Gpus gpus(cuda.driver());
   MemoryKinds kinds(gpus, Log::silent(0));
   std::byte host[64];
-  MemoryPlace place;
-  ASSERT_TRUE(kinds.look(host, place).ok());
-  EXPECT_EQ(place.kind, MemoryKind::host);
-  ASSERT_TRUE(kinds.look(cuda.place(64, 0, MemoryType::host), place).ok());
-  EXPECT_EQ(place.kind, MemoryKind::pinned);
-  ASSERT_TRUE(kinds.look(cuda.place(64, 0, MemoryType::unified, true), place).ok());
-  EXPECT_EQ(place.kind, MemoryKind::managed);
-  EXPECT_EQ(place.gpu, kHost);
+  PointerFacts facts;
+  ASSERT_TRUE(kinds.look(host, facts).ok());
+  EXPECT_EQ(facts.kind, MemoryKind::host);
+  ASSERT_TRUE(kinds.look(cuda.place(64, 0, MemoryType::host), facts).ok());
+  EXPECT_EQ(facts.kind, MemoryKind::pinned);
+  ASSERT_TRUE(kinds.look(cuda.place(64, 0, MemoryType::unified, true), facts).ok());
+  EXPECT_EQ(facts.kind, MemoryKind::managed);
+  EXPECT_EQ(facts.gpu, kHost);
   EXPECT_EQ(gpus.size(), 0);
   std::byte* const device = cuda.place(256, 1);
-  ASSERT_TRUE(kinds.look(device + 100, place).ok());
-  EXPECT_EQ(place.kind, MemoryKind::device);
-  EXPECT_EQ(gpus.facts(place.gpu).ordinal, 1);
-  EXPECT_EQ(place.base, reinterpret_cast<Address>(device));
-  EXPECT_EQ(place.bytes, 256u);
-  EXPECT_EQ(place.buffer_id, cuda.memory.at(place.base).id);
+  ASSERT_TRUE(kinds.look(device + 100, facts).ok());
+  EXPECT_EQ(facts.kind, MemoryKind::device);
+  EXPECT_EQ(gpus.facts(facts.gpu).ordinal, 1);
+  EXPECT_EQ(facts.base, reinterpret_cast<Address>(device));
+  EXPECT_EQ(facts.bytes, 256u);
+  EXPECT_EQ(facts.buffer_id, cuda.memory.at(facts.base).id);
   EXPECT_EQ(cuda.contexts[0].retained, 0);
 }
 
@@ -184,11 +184,11 @@ TEST(CudaMemoryKinds, of_managed_memory_are_noted_once) {
   Gpus gpus(cuda.driver());
   MemoryKinds kinds(gpus, Log(LogLevel::warning, 0));
   std::byte* const managed = cuda.place(64, 0, MemoryType::device, true);
-  MemoryPlace place;
+  PointerFacts facts;
   testing::internal::CaptureStderr();
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(kinds.look(managed, place).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(kinds.look(managed, facts).ok());
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(place.gpu, kHost);
+  EXPECT_EQ(facts.gpu, kHost);
   EXPECT_EQ(said.find("cudaMallocManaged"), said.rfind("cudaMallocManaged"));
   EXPECT_THAT(said, HasSubstr("managed memory"));
 }
@@ -200,13 +200,13 @@ TEST(CudaMemoryKinds, of_managed_memory_of_an_old_gpu_are_those_of_the_gpu) {
   Gpus gpus(cuda.driver());
   MemoryKinds kinds(gpus, Log(LogLevel::warning, 0));
   std::byte* const managed = cuda.place(64, 1, MemoryType::unified, true);
-  MemoryPlace place;
+  PointerFacts facts;
   testing::internal::CaptureStderr();
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(kinds.look(managed + 8, place).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(kinds.look(managed + 8, facts).ok());
   const std::string said = testing::internal::GetCapturedStderr();
-  ASSERT_EQ(place.kind, MemoryKind::device);
-  EXPECT_EQ(gpus.facts(place.gpu).ordinal, 1);
-  EXPECT_EQ(place.base, reinterpret_cast<Address>(managed));
+  ASSERT_EQ(facts.kind, MemoryKind::device);
+  EXPECT_EQ(gpus.facts(facts.gpu).ordinal, 1);
+  EXPECT_EQ(facts.base, reinterpret_cast<Address>(managed));
   EXPECT_THAT(said, HasSubstr("cannot touch on this GPU while kernels run"));
   EXPECT_EQ(said.find("managed memory"), said.rfind("managed memory"));
 }
@@ -216,8 +216,8 @@ TEST(CudaMemoryKinds, pass_on_an_error_of_the_driver) {
   Gpus gpus(cuda.driver());
   MemoryKinds kinds(gpus, Log::silent(0));
   cuda.fails["cuPointerGetAttributes"] = kIllegalAddress;
-  MemoryPlace place;
-  EXPECT_THAT(kinds.look(cuda.place(64), place).message(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  PointerFacts facts;
+  EXPECT_THAT(kinds.look(cuda.place(64), facts).message(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
 }
 
 }  // namespace

@@ -153,8 +153,8 @@ TEST_F(GateOfRankOne, refuses_a_plan_and_its_end_at_another_place) {
   EXPECT_NE(gate_.complaint(kTreeRoot, ReplayMessage{0}), "");
   EXPECT_NE(gate_.complaint(kTreeRoot, AllJoinedMessage{SetRank(3), 0}), "")
       << "this rank has not joined";
-  EXPECT_NE(gate_.complaint(kTreeRoot, PlaceMessage{0, 100}), "") << "no page begins there";
-  EXPECT_EQ(gate_.complaint(kTreeRoot, PlaceMessage{0, 4096}), "");
+  EXPECT_NE(gate_.complaint(kTreeRoot, ResultAddressMessage{0, 100}), "") << "no page begins there";
+  EXPECT_EQ(gate_.complaint(kTreeRoot, ResultAddressMessage{0, 4096}), "");
 }
 
 }  // namespace

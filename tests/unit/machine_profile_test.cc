@@ -185,7 +185,7 @@ TEST(NodeCostOfPools, grows_if_the_segments_in_flight_leave_the_cache) {
   const NodeMemory memory;
   const auto us = [&](uint64_t segment) {
     return NodeCost(memory, 2, 64 << 20, static_cast<double>(segment))
-        .copy_us(64 << 10, MemoryPlace::pool, MemoryPlace::pool);
+        .copy_us(64 << 10, DataLocation::pool, DataLocation::pool);
   };
   const uint64_t fits = memory.cache_bytes / kSegmentsInFlight;
   EXPECT_DOUBLE_EQ(us(fits / 2), us(fits));

@@ -45,7 +45,7 @@ static_assert(fields_of<FrozenMessage>() == 4);
 static_assert(fields_of<ResumeMessage>() == 4);
 static_assert(fields_of<CaughtUpMessage>() == 1);
 static_assert(fields_of<ReplayMessage>() == 1);
-static_assert(fields_of<PlaceMessage>() == 2);
+static_assert(fields_of<ResultAddressMessage>() == 2);
 static_assert(fields_of<AllJoinedMessage>() == 2);
 static_assert(fields_of<VerdictMessage>() == 4);
 static_assert(fields_of<FailureMessage>() == 2);
@@ -85,7 +85,7 @@ std::vector<Message> examples() {
       FarewellMessage{},
       AllJoinedMessage{SetRank(2), 17},
       ReplayMessage{904},
-      PlaceMessage{905, 1 << 20}};
+      ResultAddressMessage{905, 1 << 20}};
 }
 
 TEST(Messages, arrive_as_they_were_sent) {

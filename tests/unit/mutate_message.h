@@ -269,7 +269,7 @@ class Mutator {
   }
   void visit(CaughtUpMessage& message) { number("sequence", message.sequence); }
   void visit(ReplayMessage& message) { number("sequence", message.sequence); }
-  void visit(PlaceMessage& message) {
+  void visit(ResultAddressMessage& message) {
     number("sequence", message.sequence);
     number("offset", message.offset);
   }

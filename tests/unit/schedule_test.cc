@@ -220,7 +220,7 @@ TEST_P(EveryAlgorithm, needs_no_more_memory_than_its_row_says) {
         const LinkModel& links = (form & 1) != 0 ? kSocketLinks : kNicLinks;
         for (const Schedule& schedule :
              lowered_schedules(row().algorithm, shape, links, (form & 2) != 0)) {
-          const int most = row().places(shape) * schedule.parts * (is_wide ? kWide : 1);
+          const int most = row().memory(shape) * schedule.parts * (is_wide ? kWide : 1);
           EXPECT_LE(parts_in_pool(schedule), most) << ranks << " " << per_node << " " << form;
         }
       }
@@ -265,7 +265,7 @@ TEST(ParameterServer, needs_no_more_memory_than_its_row_says) {
       for (const bool is_visible : {false, true}) {
         for (const Schedule& schedule :
              lowered_schedules(kParameterServer, shape, kSocketLinks, is_visible)) {
-          const int most = parameter_server().places(shape) * schedule.parts;
+          const int most = parameter_server().memory(shape) * schedule.parts;
           EXPECT_LE(parts_in_pool(schedule), most) << ranks << " " << servers;
         }
       }

@@ -9,8 +9,8 @@
 namespace rdmacoll::rdma {
 namespace {
 
-static_assert(kPlacesMax <= UINT16_MAX, "the number of a place is half of an immediate");
-// A transfer with this many unwritten places in staging buffers lets other transfers have a turn.
+static_assert(kTargetsMax <= UINT16_MAX, "the number of a target is half of an immediate");
+// A transfer with this many unwritten targets in staging buffers lets other transfers have a turn.
 constexpr std::size_t kStagesOfOne = 2;
 // The largest buffer of an early transfer that is kept for reuse.
 constexpr std::size_t kEarlyBytesKept = 8 << 10;
@@ -54,7 +54,7 @@ Status Inbound::post_recv(const Transfer& transfer) {
   Receiving& receiving = receivings_[index];
   receiving.progress.begin(transfer);
   receiving.written = receiving.granted = 0;
-  receiving.places = 0;
+  receiving.targets = 0;
   receiving.is_ready = false;
   receiving.flushes = 0;
   receiving.landed.clear();
@@ -184,19 +184,19 @@ bool Inbound::ready(const RecordHeader& header) {
   return true;
 }
 
-std::size_t Inbound::places_that_fit() const {
+std::size_t Inbound::targets_that_fit() const {
   const int64_t room = link_.outbox.room();
-  return room <= 0 ? 0 : static_cast<std::size_t>(room) / kPlaceBytes;
+  return room <= 0 ? 0 : static_cast<std::size_t>(room) / kWriteTargetBytes;
 }
 
 // Grants as much as fits. Returns true when nothing is left to grant.
 bool Inbound::grant(uint32_t index) {
   Progress& progress = receivings_[index].progress;
   while (progress.done < progress.bytes) {
-    const std::size_t fit = places_that_fit();
+    const std::size_t fit = targets_that_fit();
     const uint64_t position = progress.done;
-    places_.clear();
-    while (progress.done < progress.bytes && places_.size() < fit && has_slot()) {
+    targets_.clear();
+    while (progress.done < progress.bytes && targets_.size() < fit && has_slot()) {
       const Piece& piece = progress.pieces[progress.piece];
       const std::byte* address = piece.data + progress.within;
       const std::size_t left = piece.bytes - progress.within;
@@ -212,10 +212,10 @@ bool Inbound::grant(uint32_t index) {
       }
       const std::size_t bytes =
           std::min({left, rank_state_.slabs.reach(address), std::size_t{link_.cuts.chunk_bytes}});
-      add_place(index, {piece.data + progress.within, bytes, piece.gpu}, *keys, 0);
+      add_target(index, {piece.data + progress.within, bytes, piece.gpu}, *keys, 0);
       progress.advance(bytes);
     }
-    if (places_.empty()) return false;
+    if (targets_.empty()) return false;
     send_grant(progress, position);
   }
   return true;
@@ -226,12 +226,13 @@ bool Inbound::grant(uint32_t index) {
 bool Inbound::grant_staged(uint32_t index) {
   Receiving& receiving = receivings_[index];
   Progress& progress = receiving.progress;
-  // `progress` counts copied bytes. Granted bytes beyond it lie in places that are not written yet.
+  // `progress` counts copied bytes. Granted bytes beyond it lie in targets that are not written
+  // yet.
   uint64_t granted = receiving.granted;
   const uint64_t position = granted;
-  places_.clear();
-  while (granted < progress.bytes && places_.size() < places_that_fit() &&
-         receiving.places + places_.size() < kStagesOfOne && has_slot()) {
+  targets_.clear();
+  while (granted < progress.bytes && targets_.size() < targets_that_fit() &&
+         receiving.targets + targets_.size() < kStagesOfOne && has_slot()) {
     uint16_t stage = 0;
     Status status;
     Stages& stages = rank_state_.receive_stages;
@@ -241,18 +242,19 @@ bool Inbound::grant_staged(uint32_t index) {
     }
     const auto bytes = static_cast<uint32_t>(
         std::min<uint64_t>({progress.bytes - granted, stages.bytes(), link_.cuts.chunk_bytes}));
-    add_place(index, {stages.at(stage), bytes}, stages.keys(), static_cast<uint16_t>(stage + 1));
+    add_target(index, {stages.at(stage), bytes}, stages.keys(), static_cast<uint16_t>(stage + 1));
     granted += bytes;
   }
   receiving.granted = granted;
-  receiving.places += static_cast<uint32_t>(places_.size());
-  if (!places_.empty()) send_grant(progress, position);
+  receiving.targets += static_cast<uint32_t>(targets_.size());
+  if (!targets_.empty()) send_grant(progress, position);
   return granted == progress.bytes;
 }
 
-bool Inbound::has_slot() const { return slots_.used() < kPlacesMax; }
+bool Inbound::has_slot() const { return slots_.used() < kTargetsMax; }
 
-void Inbound::add_place(uint32_t index, const Piece& memory, const RailKeys& keys, uint16_t stage) {
+void Inbound::add_target(uint32_t index, const Piece& memory, const RailKeys& keys,
+                         uint16_t stage) {
   const uint32_t number = slots_.take();
   Slot& slot = slots_[number];
   ++slot.use;
@@ -263,23 +265,23 @@ void Inbound::add_place(uint32_t index, const Piece& memory, const RailKeys& key
   // Staged data must be written in order, and one queue keeps the order.
   const uint32_t rail = stage != 0 ? 0 : next_rail_++ % static_cast<uint32_t>(link_.pairs.size());
   slot.landed = {rail, memory.gpu, memory.data + memory.bytes - 1};
-  places_.push_back({.address = reinterpret_cast<uint64_t>(memory.data),
-                     .key = keys[rail].remote,
-                     .bytes = slot.bytes,
-                     .immediate = number << 16 | slot.use,
-                     .rail = rail});
+  targets_.push_back({.address = reinterpret_cast<uint64_t>(memory.data),
+                      .key = keys[rail].remote,
+                      .bytes = slot.bytes,
+                      .immediate = number << 16 | slot.use,
+                      .rail = rail});
 }
 
 void Inbound::send_grant(const Progress& progress, uint64_t position) {
   std::byte* payload =
       link_.outbox.append({.kind = RecordKind::grant,
                            .lane = progress.lane,
-                           .bytes = static_cast<uint32_t>(places_.size() * kPlaceBytes),
+                           .bytes = static_cast<uint32_t>(targets_.size() * kWriteTargetBytes),
                            .sequence = progress.sequence,
                            .position = position});
-  for (const Place& place : places_) {
-    encode(place, payload);
-    payload += kPlaceBytes;
+  for (const WriteTarget& target : targets_) {
+    encode(target, payload);
+    payload += kWriteTargetBytes;
   }
 }
 
@@ -297,7 +299,7 @@ bool Inbound::written(uint32_t immediate) {
     receiving.progress.copy_in(std::span(rank_state_.receive_stages.at(stage), slot.bytes));
     rank_state_.receive_stages.free(stage);
     rank_state_.counters.bytes_copied += slot.bytes;
-    --receiving.places;
+    --receiving.targets;
   }
   if (slot.landed.gpu != kHost) note_landed(receiving, slot.landed);
   receiving.written += slot.bytes;

@@ -19,7 +19,7 @@ class Inbound final : public FlushWaiter {
   bool data(const RecordHeader& header, std::span<const std::byte> payload);
   bool ready(const RecordHeader& header);
   bool offered(const RecordHeader& header);
-  // The peer has written to a place.
+  // The peer has written to a target.
   bool written(uint32_t immediate);
 
   void flushed(uint32_t number) override;
@@ -57,12 +57,12 @@ class Inbound final : public FlushWaiter {
     bool is_staged = false;  // a part lies outside the slabs
     bool is_ready = false;   // the sender has confirmed that it is ready
     uint64_t granted = 0;    // staged: granted bytes
-    uint32_t places = 0;     // staged: places that are not written yet
+    uint32_t targets = 0;    // staged: targets that are not written yet
     bool has_gpu = false;    // its memory of GPUs is held
     uint32_t flushes = 0;    // pending ones
     std::vector<Landed> landed;
   };
-  // A granted place, by the upper half of its immediate. The lower half counts the slot's uses.
+  // A granted target, by the upper half of its immediate. The lower half counts the slot's uses.
   struct Slot {
     uint16_t use = 0;
     bool is_granted = false;
@@ -78,9 +78,9 @@ class Inbound final : public FlushWaiter {
   bool take_offer(const Key& key);
   bool grant(uint32_t index);
   bool grant_staged(uint32_t index);
-  std::size_t places_that_fit() const;
+  std::size_t targets_that_fit() const;
   bool has_slot() const;
-  void add_place(uint32_t index, const Piece& memory, const RailKeys& keys, uint16_t stage);
+  void add_target(uint32_t index, const Piece& memory, const RailKeys& keys, uint16_t stage);
   void send_grant(const Progress& progress, uint64_t position);
   static void note_landed(Receiving& receiving, const Landed& landed);
   void flush(uint32_t index);
@@ -105,7 +105,7 @@ class Inbound final : public FlushWaiter {
   RingQueue<uint32_t> asking_;    // staged, and the sender is not asked yet
   RingQueue<uint32_t> staged_;    // staged, the sender is ready, not fully granted
   SlotPool<Slot> slots_;
-  std::vector<Place> places_;  // places of the grant that is being made
+  std::vector<WriteTarget> targets_;  // targets of the grant that is being made
   uint32_t next_rail_ = 0;
   std::size_t flushes_ = 0;
   std::vector<uint64_t> received_;  // cookies to report

@@ -88,7 +88,7 @@ Status open_verbs_device(std::unique_ptr<Context> context, DeviceFacts facts, ui
                          std::unique_ptr<Device>& device);
 
 // The parts of a device that a queue pair uses. The device outlives the queue pair.
-struct PairPlace {
+struct QueuePairResources {
   const Context* context = nullptr;
   const DeviceFacts* facts = nullptr;
   ibv_pd* domain = nullptr;
@@ -97,7 +97,7 @@ struct PairPlace {
   int gid_index = 0;
   int pkey_index = 0;
 };
-Status make_queue_pair(const PairPlace& place, const QueuePairLimits& limits,
+Status make_queue_pair(const QueuePairResources& resources, const QueuePairLimits& limits,
                        std::unique_ptr<QueuePair>& queue_pair);
 
 }  // namespace rdmacoll::rdma

@@ -45,11 +45,12 @@ bool mtu_from(uint32_t bytes, ibv_mtu& mtu) {
 
 class VerbsQueuePair final : public QueuePair {
  public:
-  VerbsQueuePair(const PairPlace& place, const ibv_port_attr& port) : place_(place) {
+  VerbsQueuePair(const QueuePairResources& resources, const ibv_port_attr& port)
+      : resources_(resources) {
     local_.first_packet = std::random_device{}() & kPacketNumberMask;
     local_.lid = port.lid;
     local_.mtu = mtu_bytes(port.active_mtu);
-    local_.gid = place.context->gid(place.port, place.gid_index);
+    local_.gid = resources.context->gid(resources.port, resources.gid_index);
   }
   VerbsQueuePair(const VerbsQueuePair&) = delete;
   VerbsQueuePair& operator=(const VerbsQueuePair&) = delete;
@@ -59,8 +60,8 @@ class VerbsQueuePair final : public QueuePair {
 
   Status create(const QueuePairLimits& limits) {
     ibv_qp_init_attr attributes{};
-    attributes.send_cq = place_.completions;
-    attributes.recv_cq = place_.completions;
+    attributes.send_cq = resources_.completions;
+    attributes.recv_cq = resources_.completions;
     attributes.qp_type = IBV_QPT_RC;
     const ibv_qp_cap wanted{.max_send_wr = limits.sends,
                             .max_recv_wr = limits.receives,
@@ -68,13 +69,13 @@ class VerbsQueuePair final : public QueuePair {
                             .max_recv_sge = 1,
                             .max_inline_data = limits.inline_bytes};
     attributes.cap = wanted;
-    pair_ = library().create_pair(place_.domain, &attributes);
+    pair_ = library().create_pair(resources_.domain, &attributes);
     // A device does not report its inline limit, and refuses a queue pair that asks for more.
     for (uint32_t bytes = wanted.max_inline_data / 2; pair_ == nullptr && errno == EINVAL;
          bytes /= 2) {
       attributes.cap = wanted;
       attributes.cap.max_inline_data = bytes;
-      pair_ = library().create_pair(place_.domain, &attributes);
+      pair_ = library().create_pair(resources_.domain, &attributes);
       if (bytes == 0) break;
     }
     if (pair_ == nullptr) return not_created(limits, errno);
@@ -93,7 +94,7 @@ class VerbsQueuePair final : public QueuePair {
     ibv_qp_attr attributes{};
     if (!mtu_from(path.mtu, attributes.path_mtu)) {
       return {Code::failed, cat("a path MTU of ", path.mtu, " bytes was agreed for ",
-                                place_.facts->name, "; 256, 512, 1024, 2048 and 4096 exist.")};
+                                resources_.facts->name, "; 256, 512, 1024, 2048 and 4096 exist.")};
     }
     RC_RETURN_IF_ERROR(to_ready_to_receive(remote, path, attributes));
     return to_ready_to_send(path);
@@ -141,7 +142,7 @@ class VerbsQueuePair final : public QueuePair {
   }
 
  private:
-  const Library& library() const { return place_.context->library(); }
+  const Library& library() const { return resources_.context->library(); }
 
   // Other fields were zeroed when `to` was made.
   static void fill(ibv_send_wr& to, const SendRequest& request, ibv_sge* pieces) {
@@ -163,7 +164,7 @@ class VerbsQueuePair final : public QueuePair {
                     std::string_view what, Status& status) const {
     if (error == 0) return count;
     if (error != ENOMEM) {
-      status = {Code::failed, cat(place_.facts->name, " refused ", what, " on queue pair ",
+      status = {Code::failed, cat(resources_.facts->name, " refused ", what, " on queue pair ",
                                   local_.queue_pair, ": ", error_text(error), ".")};
     }
     return refused == nullptr ? 0 : static_cast<std::size_t>(refused - first);
@@ -171,10 +172,10 @@ class VerbsQueuePair final : public QueuePair {
 
   Status not_created(const QueuePairLimits& limits, int error) const {
     return {Code::failed,
-            cat(place_.facts->name, " gives no queue pair for ", limits.sends, " sends of ",
+            cat(resources_.facts->name, " gives no queue pair for ", limits.sends, " sends of ",
                 limits.send_pieces, " pieces and ", limits.receives,
                 " receives: ", error_text(error), ". It has at most ",
-                place_.facts->queue_depth_max, " of each and ", place_.facts->scatter_max,
+                resources_.facts->queue_depth_max, " of each and ", resources_.facts->scatter_max,
                 " pieces; or other programs use it up (rdma resource show), or the limit on "
                 "pinned memory is too small (ulimit -l unlimited).")};
   }
@@ -182,16 +183,16 @@ class VerbsQueuePair final : public QueuePair {
   Status initialize(bool allows_reads) {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_INIT;
-    attributes.pkey_index = static_cast<uint16_t>(place_.pkey_index);
-    attributes.port_num = static_cast<uint8_t>(place_.port);
+    attributes.pkey_index = static_cast<uint16_t>(resources_.pkey_index);
+    attributes.port_num = static_cast<uint8_t>(resources_.port);
     attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
     if (allows_reads) attributes.qp_access_flags |= IBV_ACCESS_REMOTE_READ;
     const int error = library().modify_pair(
         pair_, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     if (error == 0) return {};
     return {Code::failed,
-            cat("a queue pair of ", place_.facts->name, " cannot use port ", place_.port,
-                " with PKEY index ", place_.pkey_index, ": ", error_text(error),
+            cat("a queue pair of ", resources_.facts->name, " cannot use port ", resources_.port,
+                " with PKEY index ", resources_.pkey_index, ": ", error_text(error),
                 ". Has its configuration changed since the start?")};
   }
 
@@ -201,7 +202,7 @@ class VerbsQueuePair final : public QueuePair {
     attributes.rq_psn = remote.first_packet;
     attributes.max_dest_rd_atomic = 1;  // one read at a time; some devices refuse 0
     attributes.min_rnr_timer = path.rnr_timer;
-    attributes.ah_attr.port_num = static_cast<uint8_t>(place_.port);
+    attributes.ah_attr.port_num = static_cast<uint8_t>(resources_.port);
     attributes.ah_attr.dlid = remote.lid;
     attributes.ah_attr.sl = path.service_level;
     attributes.ah_attr.is_global = path.needs_grh ? 1 : 0;
@@ -216,7 +217,8 @@ class VerbsQueuePair final : public QueuePair {
                               IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                                   IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
     if (error == 0) return {};
-    return no_path(place_.facts->name, place_.port, local_.gid, remote.gid, remote.lid, error);
+    return no_path(resources_.facts->name, resources_.port, local_.gid, remote.gid, remote.lid,
+                   error);
   }
 
   Status to_ready_to_send(const PathSettings& path) {
@@ -232,13 +234,13 @@ class VerbsQueuePair final : public QueuePair {
                               IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                                   IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
     if (error == 0) return {};
-    return {Code::failed, cat(place_.facts->name, " refused timeout ", int{path.timeout}, ", ",
+    return {Code::failed, cat(resources_.facts->name, " refused timeout ", int{path.timeout}, ", ",
                               int{path.retries}, " retries and ", int{path.rnr_retries},
                               " retries for a receiver that is not ready: ", error_text(error),
                               ". Allowed are 0 to 31, 0 to 7 and 0 to 7.")};
   }
 
-  const PairPlace place_;
+  const QueuePairResources resources_;
   ibv_qp* pair_ = nullptr;
   End local_;
   QueuePairLimits granted_;
@@ -250,14 +252,14 @@ class VerbsQueuePair final : public QueuePair {
 
 }  // namespace
 
-Status make_queue_pair(const PairPlace& place, const QueuePairLimits& limits,
+Status make_queue_pair(const QueuePairResources& resources, const QueuePairLimits& limits,
                        std::unique_ptr<QueuePair>& queue_pair) {
   ibv_port_attr port;
-  if (!place.context->query_port(place.port, port)) {
-    return {Code::failed,
-            cat(place.facts->name, " has no port ", place.port, " any more: look at rdma link.")};
+  if (!resources.context->query_port(resources.port, port)) {
+    return {Code::failed, cat(resources.facts->name, " has no port ", resources.port,
+                              " any more: look at rdma link.")};
   }
-  auto made = std::make_unique<VerbsQueuePair>(place, port);
+  auto made = std::make_unique<VerbsQueuePair>(resources, port);
   RC_RETURN_IF_ERROR(made->create(limits));
   queue_pair = std::move(made);
   return {};

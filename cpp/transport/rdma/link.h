@@ -67,6 +67,6 @@ struct Link {
 };
 
 // The most places that a peer has granted and that are not written yet.
-inline constexpr std::size_t kPlacesMax = 4096;
+inline constexpr std::size_t kTargetsMax = 4096;
 
 }  // namespace rdmacoll::rdma

@@ -40,13 +40,13 @@ void encode(const RecordHeader& header, std::byte* into) {
       .put(header.position);
 }
 
-void encode(const Place& place, std::byte* into) {
+void encode(const WriteTarget& target, std::byte* into) {
   Filler(into)
-      .put(place.address)
-      .put(place.key)
-      .put(place.bytes)
-      .put(place.immediate)
-      .put(place.rail);
+      .put(target.address)
+      .put(target.key)
+      .put(target.bytes)
+      .put(target.immediate)
+      .put(target.rail);
 }
 
 bool decode(std::span<const std::byte> bytes, uint32_t epoch, MessageHeader& header) {
@@ -68,14 +68,14 @@ bool decode(std::span<const std::byte> bytes, RecordHeader& header) {
          header.bytes <= reader.left();
 }
 
-Place decode_place(Reader& reader) {
-  Place place;
-  place.address = reader.get<uint64_t>();
-  place.key = reader.get<uint32_t>();
-  place.bytes = reader.get<uint32_t>();
-  place.immediate = reader.get<uint32_t>();
-  place.rail = reader.get<uint32_t>();
-  return place;
+WriteTarget decode_target(Reader& reader) {
+  WriteTarget target;
+  target.address = reader.get<uint64_t>();
+  target.key = reader.get<uint32_t>();
+  target.bytes = reader.get<uint32_t>();
+  target.immediate = reader.get<uint32_t>();
+  target.rail = reader.get<uint32_t>();
+  return target;
 }
 
 }  // namespace rdmacoll::rdma

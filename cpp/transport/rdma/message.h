@@ -29,7 +29,7 @@ inline constexpr std::size_t kMessageHeaderBytes = 32;
 enum class RecordKind : uint8_t {
   control = 1,  // payload: bytes of a message from `position` on; `sequence` is its length
   data = 2,     // payload: a whole small transfer (eager)
-  grant = 3,    // payload: places for the transfer from `position` on; no place: asks for `ready`
+  grant = 3,    // payload: targets for the transfer from `position` on; no target: asks for `ready`
   ready = 4,    // the send is posted
   path = 5,   // first record of a connection: this direction works; payload: the sender's eager cut
   offer = 6,  // a small transfer of `position` bytes waits for its (empty) grant
@@ -45,21 +45,21 @@ struct RecordHeader {
 inline constexpr std::size_t kRecordHeaderBytes = 24;
 
 // Memory for a part of a transfer, and the immediate that confirms its write.
-struct Place {
+struct WriteTarget {
   uint64_t address = 0;
   uint32_t key = 0;
   uint32_t bytes = 0;
   uint32_t immediate = 0;
   uint32_t rail = 0;
 };
-inline constexpr std::size_t kPlaceBytes = 24;
+inline constexpr std::size_t kWriteTargetBytes = 24;
 
 void encode(const MessageHeader& header, std::byte* into);
 void encode(const RecordHeader& header, std::byte* into);
-void encode(const Place& place, std::byte* into);
+void encode(const WriteTarget& target, std::byte* into);
 // Returns false if it is truncated, or does not match this version and epoch.
 bool decode(std::span<const std::byte> bytes, uint32_t epoch, MessageHeader& header);
 bool decode(std::span<const std::byte> bytes, RecordHeader& header);
-Place decode_place(Reader& reader);
+WriteTarget decode_target(Reader& reader);
 
 }  // namespace rdmacoll::rdma

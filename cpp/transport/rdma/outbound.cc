@@ -124,9 +124,9 @@ Status Outbound::offer(const Transfer& transfer, uint32_t bytes) {
 uint32_t Outbound::begin(Lane lane, uint64_t sequence) {
   const uint32_t index = sendings_.take();
   Sending& sending = sendings_[index];
-  sending.places.clear();
-  sending.place = 0;
-  sending.place_done = 0;
+  sending.targets.clear();
+  sending.target = 0;
+  sending.target_done = 0;
   sending.granted = 0;
   sending.writes = 0;
   sending.lane = lane;
@@ -153,11 +153,11 @@ bool Outbound::granted(const RecordHeader& header, std::span<const std::byte> pa
   if (sending.is_small) return false;
   Reader reader(payload);
   while (reader.ok() && reader.left() > 0) {
-    const Place place = decode_place(reader);
-    if (!reader.ok() || place.bytes == 0 || place.rail >= link_.pairs.size()) return false;
-    if (++unwritten_places_ > kPlacesMax) return false;
-    sending.places.push_back(place);
-    sending.granted += place.bytes;
+    const WriteTarget target = decode_target(reader);
+    if (!reader.ok() || target.bytes == 0 || target.rail >= link_.pairs.size()) return false;
+    if (++unwritten_targets_ > kTargetsMax) return false;
+    sending.targets.push_back(target);
+    sending.granted += target.bytes;
   }
   if (sending.is_posted && sending.granted > sending.progress.bytes) return false;
   go_on(index);
@@ -195,7 +195,7 @@ bool Outbound::say_ready(const Sending& sending) {
 // Puts the transfer into writing_ once, while it has something to write.
 void Outbound::go_on(uint32_t index) {
   Sending& sending = sendings_[index];
-  const bool can_write = sending.is_posted && sending.place < sending.places.size();
+  const bool can_write = sending.is_posted && sending.target < sending.targets.size();
   if (!can_write || sending.is_writing) return;
   sending.is_writing = true;
   writing_.push(index);
@@ -208,7 +208,7 @@ void Outbound::pump_messages() {
 }
 
 void Outbound::pump_writes() {
-  // Each transfer writes to one place in turn. A blocked one (for example, another rail's queue is
+  // Each transfer writes to one target in turn. A blocked one (for example, another rail's queue is
   // full) lets others pass.
   for (std::size_t blocked = 0; blocked < writing_.size() && link_.fault.empty();) {
     const uint32_t index = writing_.front();
@@ -219,51 +219,51 @@ void Outbound::pump_writes() {
   }
 }
 
-// Writes to one place, as far as queue and buffers allow. Returns false if nothing was done.
+// Writes to one target, as far as queue and buffers allow. Returns false if nothing was done.
 bool Outbound::write(uint32_t index) {
   Sending& sending = sendings_[index];
-  const Place place = sending.places[sending.place];
-  Pair& pair = link_.pairs[place.rail];
+  const WriteTarget target = sending.targets[sending.target];
+  Pair& pair = link_.pairs[target.rail];
   bool moved = false;
-  while (sending.place_done < place.bytes) {
-    const uint32_t left = place.bytes - sending.place_done;
+  while (sending.target_done < target.bytes) {
+    const uint32_t left = target.bytes - sending.target_done;
     // The last write takes a credit. The reserved credit is for a message that returns credits.
-    if (!pair.has_room() || !pair.has_credit(place.rail == 0 ? 1 : 0)) return moved;
+    if (!pair.has_room() || !pair.has_credit(target.rail == 0 ? 1 : 0)) return moved;
     std::array<Sge, kSgesMax> pieces;
     std::size_t count = 0;
     uint16_t stage = 0;
     const auto want = std::min<std::size_t>(left, pair.message_bytes_max());
-    const std::size_t bytes = gather(sending, place, want, pieces, count, stage);
+    const std::size_t bytes = gather(sending, target, want, pieces, count, stage);
     if (bytes == 0) return moved;
     const bool is_last = bytes == left;
     pair.add({.kind = is_last ? SendKind::write_with_immediate : SendKind::write,
-              .immediate = place.immediate,
-              .remote_key = place.key,
-              .remote_address = place.address + sending.place_done},
+              .immediate = target.immediate,
+              .remote_key = target.key,
+              .remote_address = target.address + sending.target_done},
              std::span(pieces).first(count),
              {.kind = Sent::Kind::write, .stage = stage, .index = index});
     sending.progress.advance(bytes);
-    sending.place_done += static_cast<uint32_t>(bytes);
+    sending.target_done += static_cast<uint32_t>(bytes);
     ++sending.writes;
     rank_state_.counters.bytes_sent += bytes;
     moved = true;
   }
-  sending.place_done = 0;
-  ++sending.place;
-  --unwritten_places_;
+  sending.target_done = 0;
+  ++sending.target;
+  --unwritten_targets_;
   if (sending.progress.done == sending.progress.bytes) --ungiven_;
-  sending.is_writing = sending.place < sending.places.size();
+  sending.is_writing = sending.target < sending.targets.size();
   return true;
 }
 
-// Names the next bytes for one write. Pieces in slabs are sent in place, others through a buffer.
-std::size_t Outbound::gather(Sending& sending, const Place& place, std::size_t want,
+// Names the next bytes for one write. Pieces in slabs are sent in target, others through a buffer.
+std::size_t Outbound::gather(Sending& sending, const WriteTarget& target, std::size_t want,
                              std::array<Sge, kSgesMax>& pieces, std::size_t& count,
                              uint16_t& stage) {
   std::array<iovec, kSgesMax> named;
   std::size_t names = 0;
   sending.progress.gather(want, named, names);
-  const std::size_t pieces_max = link_.pairs[place.rail].pieces_max();
+  const std::size_t pieces_max = link_.pairs[target.rail].pieces_max();
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < names; ++i) {
     auto* data = static_cast<std::byte*>(named[i].iov_base);
@@ -271,7 +271,7 @@ std::size_t Outbound::gather(Sending& sending, const Place& place, std::size_t w
     const bool is_of_gpu = sending.has_gpu && rank_state_.slabs.is_of_gpu(data);
     if (!is_of_gpu && !rank_state_.slabs.contains({data, left})) {
       if (bytes > 0) return bytes;
-      bytes = stage_some(sending, want, place.rail, pieces[0], stage);
+      bytes = stage_some(sending, want, target.rail, pieces[0], stage);
       count = bytes > 0 ? 1 : 0;
       return bytes;
     }
@@ -284,7 +284,7 @@ std::size_t Outbound::gather(Sending& sending, const Place& place, std::size_t w
         return 0;
       }
       const std::size_t length = std::min(left, rank_state_.slabs.reach(data));
-      pieces[count++] = {data, static_cast<uint32_t>(length), (*keys)[place.rail].local};
+      pieces[count++] = {data, static_cast<uint32_t>(length), (*keys)[target.rail].local};
       bytes += length;
       data += length;
       left -= length;
@@ -347,7 +347,7 @@ void Outbound::clear() {
   writing_.clear();
   asked_.clear();
   sent_.clear();
-  unwritten_places_ = ungiven_ = 0;
+  unwritten_targets_ = ungiven_ = 0;
 }
 
 }  // namespace rdmacoll::rdma

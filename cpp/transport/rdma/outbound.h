@@ -37,11 +37,11 @@ class Outbound {
   // grant. A small transfer that had no budget when it was posted is one, too.
   struct Sending {
     Progress progress;
-    std::vector<Place> places;
-    std::size_t place = 0;    // the next one to write to
-    uint32_t place_done = 0;  // bytes of this place that are written
-    uint64_t granted = 0;     // total bytes of the places
-    uint32_t writes = 0;      // in flight
+    std::vector<WriteTarget> targets;
+    std::size_t target = 0;    // the next one to write to
+    uint32_t target_done = 0;  // bytes of this target that are written
+    uint64_t granted = 0;      // total bytes of the targets
+    uint32_t writes = 0;       // in flight
     Lane lane = 0;
     uint64_t sequence = 0;
     bool is_posted = false;
@@ -60,7 +60,7 @@ class Outbound {
   bool say_ready(const Sending& sending);
   bool send_granted(uint32_t index);
   bool write(uint32_t index);
-  std::size_t gather(Sending& sending, const Place& place, std::size_t want,
+  std::size_t gather(Sending& sending, const WriteTarget& target, std::size_t want,
                      std::array<Sge, kSgesMax>& pieces, std::size_t& count, uint16_t& stage);
   std::size_t stage_some(Sending& sending, std::size_t want, uint32_t rail, Sge& piece,
                          uint16_t& stage);
@@ -78,7 +78,7 @@ class Outbound {
   RingQueue<uint32_t> writing_;  // posted and granted
   RingQueue<uint32_t> asked_;    // posted, and the receiver waits for a message
   std::vector<uint64_t> sent_;   // cookies to report
-  std::size_t unwritten_places_ = 0;
+  std::size_t unwritten_targets_ = 0;
   std::size_t ungiven_ = 0;  // posted transfers whose bytes the device has not fully got
 };
 

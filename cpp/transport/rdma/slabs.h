@@ -75,7 +75,7 @@ class Slabs {
       return piece.data >= memory.data && piece.data + piece.bytes <= memory.data + memory.bytes;
     }
   };
-  using Place = std::pair<const std::byte*, std::size_t>;  // begin and length
+  using Range = std::pair<const std::byte*, std::size_t>;  // begin and length
 
   std::size_t index(const std::byte* address) const;
   bool is_held(const Piece& piece) const;
@@ -90,7 +90,7 @@ class Slabs {
   GpuRegistrations* gpus_ = nullptr;
   std::size_t slab_bytes_;
   std::vector<std::unique_ptr<RegisteredMemory>> slabs_;
-  std::map<Place, Pinned> pinned_;
+  std::map<Range, Pinned> pinned_;
   std::vector<Pinned> unpinned_;  // may still be used by transfers under way
 };
 

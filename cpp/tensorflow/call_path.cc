@@ -1,4 +1,4 @@
-#include "tensorflow/place.h"
+#include "tensorflow/call_path.h"
 
 #include <algorithm>
 #include <cctype>
@@ -57,10 +57,10 @@ bool comes_before(std::string_view calls, std::string_view other) {
   return calls.empty() && !other.empty();
 }
 
-Place place_of(std::string_view node) {
-  Place place;
+CallPath call_path_of(std::string_view node) {
+  CallPath path;
   const std::size_t end_of_calls = node.rfind(kScope);
-  if (end_of_calls == std::string_view::npos) return place;  // in the function that is run itself
+  if (end_of_calls == std::string_view::npos) return path;  // in the function that is run itself
   std::string_view calls = node.substr(0, end_of_calls);
   std::string_view previous;
   int loops = 0;
@@ -72,12 +72,12 @@ Place place_of(std::string_view node) {
       loops += previous == "body" ? 1 : 0;
       continue;
     }
-    if (!place.calls.empty()) place.calls += '/';
-    place.calls += is_branch(part) ? "branch" : part;
+    if (!path.calls.empty()) path.calls += '/';
+    path.calls += is_branch(part) ? "branch" : part;
     previous = part;
   }
-  place.is_in_nested_loops = loops > 1;
-  return place;
+  path.is_in_nested_loops = loops > 1;
+  return path;
 }
 
 std::vector<std::string_view> loops_around(std::string_view node) {
@@ -120,24 +120,24 @@ void Copies::withdraw(const std::string& node) {
 std::string Copies::name_at(const std::string& calls) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!std::exchange(has_run_, true)) {
-    for (const auto& [node, place] : calls_) places_.push_back(place);
-    std::sort(places_.begin(), places_.end(), comes_before);
-    places_.erase(std::unique(places_.begin(), places_.end()), places_.end());
+    for (const auto& [node, path] : calls_) paths_.push_back(path);
+    std::sort(paths_.begin(), paths_.end(), comes_before);
+    paths_.erase(std::unique(paths_.begin(), paths_.end()), paths_.end());
   }
-  if (places_.size() < 2) return tensor_name_;
-  const auto place = std::find(places_.begin(), places_.end(), calls);
-  return tensor_name_ + "/call_" + std::to_string(place - places_.begin());
+  if (paths_.size() < 2) return tensor_name_;
+  const auto found = std::find(paths_.begin(), paths_.end(), calls);
+  return tensor_name_ + "/call_" + std::to_string(found - paths_.begin());
 }
 
-Places& Places::of(const std::string& tensor_name, int32_t process_set) {
+CopiesOfName& CopiesOfName::of(const std::string& tensor_name, int32_t process_set) {
   static std::mutex mutex;
   // Kernels outlive static objects.
-  static auto* const all = new std::map<std::pair<std::string, int32_t>, Places>;
+  static auto* const all = new std::map<std::pair<std::string, int32_t>, CopiesOfName>;
   const std::lock_guard<std::mutex> lock(mutex);
   return all->try_emplace({tensor_name, process_set}, tensor_name).first->second;
 }
 
-std::shared_ptr<Copies> Places::add(const std::string& node, const std::string& calls) {
+std::shared_ptr<Copies> CopiesOfName::add(const std::string& node, const std::string& calls) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (latest_ == nullptr || !latest_->add(node, calls)) {
     latest_ = std::make_shared<Copies>(tensor_name_);
@@ -146,7 +146,7 @@ std::shared_ptr<Copies> Places::add(const std::string& node, const std::string& 
   return latest_;
 }
 
-Visits& Places::visits(const std::string& name) {
+Visits& CopiesOfName::visits(const std::string& name) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return visits_[name];
 }

@@ -1,4 +1,4 @@
-#include "engine/result_places.h"
+#include "engine/result_addresses.h"
 
 #include <algorithm>
 
@@ -11,7 +11,7 @@ namespace rdmacoll {
 // do so, unless inputs are scaled first, into the output. The first member must be connected to all
 // ranks. Without servers these algorithms connect all ranks. With servers it is connected to its
 // children in the control tree, so all ranks must be its children.
-bool ResultPlaces::shares_results(const CompleteDecision& decision) const {
+bool ResultAddresses::shares_results(const CompleteDecision& decision) const {
   const int ranks = parts_.world.size();
   const AlgorithmRow* row = row_of(decision.movement.algorithm);
   if (row == nullptr || !row->has_one_writer) return false;
@@ -21,21 +21,21 @@ bool ResultPlaces::shares_results(const CompleteDecision& decision) const {
   return request.shares_results && request.prescale == 1.0 && ranks > 1 && parts_.is_one_node;
 }
 
-bool ResultPlaces::shares_pool(JobRank peer) const {
+bool ResultAddresses::shares_pool(JobRank peer) const {
   return parts_.transport.is_connected(peer.value()) &&
          parts_.transport.reach(peer.value()).shared_pools;
 }
 
-bool ResultPlaces::find(const CompleteDecision& decision, SharedPlace& place) {
+bool ResultAddresses::find(const CompleteDecision& decision, SharedResult& result) {
   if (!shares_results(decision)) return true;
   const ResultOffsets offsets(decision.operations.front()->request.result_bytes());
-  if (!is_root()) return find_announced(decision, offsets, place);
-  offer(decision, offsets.block_bytes(), place);
+  if (!is_root()) return find_announced(decision, offsets, result);
+  offer(decision, offsets.block_bytes(), result);
   return parts_.now.goes_on();
 }
 
-bool ResultPlaces::find_announced(const CompleteDecision& decision, const ResultOffsets& offsets,
-                                  SharedPlace& place) {
+bool ResultAddresses::find_announced(const CompleteDecision& decision, const ResultOffsets& offsets,
+                                     SharedResult& result) {
   const auto announced = announced_.find(decision.sequence);
   if (parts_.now.lost.contains(root())) {
     if (announced != announced_.end()) parts_.host.misses(root());
@@ -47,23 +47,23 @@ bool ResultPlaces::find_announced(const CompleteDecision& decision, const Result
   if (announced == announced_.end()) return false;
   const uint64_t offset = announced->second;
   announced_.erase(announced);
-  if (offset == PlaceMessage::kNoPlace) return true;
+  if (offset == ResultAddressMessage::kNotShared) return true;
   const PeerPool pool = parts_.transport.pool_of(root().value());
   if (offset > pool.bytes || offsets.block_bytes() > pool.bytes - offset) {
     parts_.host.broken_protocol(
-        root(), cat("a place for results at ", offset, " of a pool of ", bytes_text(pool.bytes)));
+        root(), cat("results at ", offset, " of a pool of ", bytes_text(pool.bytes)));
     return false;
   }
-  hold(decision, pool, offset, offsets.block_bytes(), place);
+  hold(decision, pool, offset, offsets.block_bytes(), result);
   return parts_.now.goes_on();
 }
 
-void ResultPlaces::hold(const CompleteDecision& decision, const PeerPool& pool, uint64_t offset,
-                        std::size_t block_bytes, SharedPlace& place) {
-  place.block = {pool.base + offset, pool.view + offset, block_bytes};
+void ResultAddresses::hold(const CompleteDecision& decision, const PeerPool& pool, uint64_t offset,
+                           std::size_t block_bytes, SharedResult& result) {
+  result.block = {pool.base + offset, pool.view + offset, block_bytes};
   // A server writes into memory that the workers hold until they know that it is written.
   if (parts_.world.is_server()) return;
-  const Status held = hold_results(place.block, pool.mapping, place.hold);
+  const Status held = hold_results(result.block, pool.mapping, result.hold);
   if (!held.ok()) {
     parts_.host.fail_this_rank(
         {Code::failed, cat("no memory of ", bytes_text(block_bytes), " for the result of ",
@@ -71,26 +71,26 @@ void ResultPlaces::hold(const CompleteDecision& decision, const PeerPool& pool, 
   }
 }
 
-void ResultPlaces::offer(const CompleteDecision& decision, std::size_t block_bytes,
-                         SharedPlace& place) {
+void ResultAddresses::offer(const CompleteDecision& decision, std::size_t block_bytes,
+                            SharedResult& result) {
   const SetMembers& members = parts_.members;
   const bool may_share = std::all_of(members.begin() + 1, members.end(),
                                      [this](JobRank peer) { return shares_pool(peer); });
   const auto holders = static_cast<uint32_t>(parts_.world.size());
   std::byte* const block = may_share ? parts_.results.lend(block_bytes, holders) : nullptr;
-  PlaceMessage message{decision.sequence};
+  ResultAddressMessage message{decision.sequence};
   if (block != nullptr) {
     const MemoryPool& pool = parts_.pool;
     message.offset = static_cast<uint64_t>(block - pool.base());
     const PeerPool mine{pool.base(), pool.view(), pool.size(), pool.mapping()};
-    hold(decision, mine, message.offset, block_bytes, place);
+    hold(decision, mine, message.offset, block_bytes, result);
   }
   for (auto peer = members.begin() + 1; peer != members.end(); ++peer) {
     if (shares_pool(*peer)) parts_.host.post(*peer, parts_.set, message);
   }
 }
 
-bool ResultPlaces::take(JobRank peer, const PlaceMessage& message) {
+bool ResultAddresses::take(JobRank peer, const ResultAddressMessage& message) {
   return peer == root() && !is_root() &&
          announced_.emplace(message.sequence, message.offset).second;
 }

@@ -1,6 +1,6 @@
-// The place of a node in the program. TensorFlow traces a function once and copies its nodes into
-// every caller. Copies of one collective have one tensor_name and become ready in any order. Ranks
-// that see different orders must not confuse them.
+// The calls through which a node has come into a graph. TensorFlow traces a function once and
+// copies its nodes into every caller. Copies of one collective have one tensor_name and become
+// ready in any order. Ranks that see different orders must not confuse them.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,23 @@ namespace rdmacoll::tensorflow {
 inline constexpr uint64_t kNoFrame = ~uint64_t{0};
 inline constexpr uint64_t kRootFrame = 0;
 
-struct Place {
+struct CallPath {
   // The calls and loops that the node was copied through: "PartitionedCall_1",
   // "map/while/body/PartitionedCall". "" in the function that is run itself. TensorFlow's counters
-  // in it may differ between ranks whose graphs differ elsewhere. The order of places is equal.
+  // in it may differ between ranks whose graphs differ elsewhere. The order of call paths is equal.
   std::string calls;
   // True if the iteration of the innermost loop alone does not distinguish the node's runs.
   bool is_in_nested_loops = false;
 };
 
-// Returns the place of a kernel by the name of its node.
-Place place_of(std::string_view node);
+// Returns the call path of a kernel by the name of its node.
+CallPath call_path_of(std::string_view node);
 
 // Returns the names of the loops that the node was copied through, the outermost first, as
 // TensorFlow's frames have them.
 std::vector<std::string_view> loops_around(std::string_view node);
 
-// Compares places in the order of TensorFlow's counters: "while_9/body" comes before
+// Compares call paths in the order of TensorFlow's counters: "while_9/body" comes before
 // "while_10/body".
 bool comes_before(std::string_view calls, std::string_view other);
 
@@ -62,24 +62,24 @@ class Copies {
   // Call if the kernel is gone, or was only made to optimize a graph.
   void withdraw(const std::string& node);
   // Returns the name that ranks use for the copy at `calls`. It is the tensor's name, with the
-  // number of its place if there are several. After the first call no copy is added.
+  // number of its call path if there are several. After the first call no copy is added.
   std::string name_at(const std::string& calls);
 
  private:
   const std::string tensor_name_;
   std::mutex mutex_;
   std::map<std::string, std::string> calls_;  // by the node's name
-  std::vector<std::string> places_;           // in order, set at the first run
+  std::vector<std::string> paths_;            // in order, set at the first run
   bool has_run_ = false;
 };
 
 // All copies of one tensor_name in one process set of this process.
-class Places {
+class CopiesOfName {
  public:
   // The object lives as long as the process.
-  static Places& of(const std::string& tensor_name, int32_t process_set);
+  static CopiesOfName& of(const std::string& tensor_name, int32_t process_set);
 
-  explicit Places(std::string tensor_name) : tensor_name_(std::move(tensor_name)) {}
+  explicit CopiesOfName(std::string tensor_name) : tensor_name_(std::move(tensor_name)) {}
 
   // Call while kernels are made.
   std::shared_ptr<Copies> add(const std::string& node, const std::string& calls);
