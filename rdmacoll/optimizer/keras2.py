@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from rdmacoll.errors import ConfigError
 from rdmacoll.ops._names import replica_count
-from rdmacoll.optimizer import fit_state, single_reduction
+from rdmacoll.optimizer import fit_patches, single_reduction
 from rdmacoll.optimizer.accumulation import Accumulation
 from rdmacoll.optimizer.loss_scaling import patch_keras_2
 from rdmacoll.optimizer.reduce import GradientReducer
@@ -201,7 +201,7 @@ def wrap(optimizer: Any, reducer: GradientReducer) -> None:
     if is_new:
         refuse_graphs(optimizer)
     package = next(name for name in ("tf_keras", "keras") if _is_of(type(optimizer), name))
-    fit_state.install(package, 2)
+    fit_patches.install(package, 2)
     if reducer.lossy is not None:
         patch_keras_2(package)
     distributed = subclass(type(optimizer), DistributedNew if is_new else Distributed, reducer)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from rdmacoll.errors import ConfigError
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import replica_count
-from rdmacoll.optimizer import fit_state, replicas, residuals, single_reduction, with_inner
+from rdmacoll.optimizer import fit_patches, replicas, residuals, single_reduction, with_inner
 from rdmacoll.optimizer.accumulated_means import warn_of_means
 from rdmacoll.optimizer.loss_scaling import scaled_by
 from rdmacoll.optimizer.reduce import GradientReducer, is_overwritten
@@ -163,7 +163,7 @@ def wrap(optimizer: Any, reducer: GradientReducer) -> None:
             "(tf.compat.v1.disable_eager_execution(), or a graph of TensorFlow 1): leave eager execution on, "
             "or take Keras 2 (tf_keras) with an optimizer of keras.optimizers.legacy."
         )
-    fit_state.install("keras", 3)
+    fit_patches.install("keras", 3)
     _patch_loss_scaling()
     patch_jit()
     _accumulate(optimizer, reducer)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from rdmacoll._world import world
 from rdmacoll.ops import _own_reductions as own_reductions
-from rdmacoll.optimizer import registry, with_inner
+from rdmacoll.optimizer import fit_state, registry, update_check, with_inner
 from rdmacoll.ps.calls import has_servers
 
 _WARNED: weakref.WeakSet[Any] = weakref.WeakSet()  # models
@@ -42,8 +42,6 @@ class PlainTraining:
         if own_reductions.may_cover(variables, self._calls):
             return
         _WARNED.add(self._model)
-        from rdmacoll.optimizer import update_check
-
         update_check.log().warning(
             f"fit trains model {self._model.name!r} by gradients of this rank alone: its optimizer "
             f"({type(self._model.optimizer).__name__}) is not wrapped, as after load_model or another "
@@ -57,8 +55,6 @@ def watch(model: Any, callbacks: list[Any]) -> PlainTraining | None:
     """The watch over a `fit` without a wrapped optimizer; None if there is nothing to warn of. Only rank 0
     warns. So another rank may train a model of its own. A train function of an earlier `fit` is not judged,
     since it reduces without being traced again."""
-    from rdmacoll.optimizer import update_check
-
     if not world.is_initialized() or world.rank() != 0 or world.size() == 1 or has_servers():
         return None
     is_traced = getattr(model, "train_function", None) is not None
@@ -70,8 +66,6 @@ def watch(model: Any, callbacks: list[Any]) -> PlainTraining | None:
 
 def _updates_of(model: Any) -> list[int]:
     """The number of calls of each optimizer among the model's attributes."""
-    from rdmacoll.optimizer import fit_state
-
     if not tf.executing_eagerly():
         return []
     parts = [part for one in fit_state.optimizers_of(model) for part in with_inner(one)]
