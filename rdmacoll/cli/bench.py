@@ -16,6 +16,7 @@ from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.benchmarks.team_rank.kinds import KINDS, Kind
 from rdmacoll.cli import bench_memory, measure
 from rdmacoll.cli.bench_machine import shown_machine
+from rdmacoll.cli.number_option import Number
 from rdmacoll.cli.report import Findings, command, note_world_of_one, parse_bytes, print_line
 from rdmacoll.cli.rules_options import takes_inputs
 
@@ -127,7 +128,13 @@ def _command(kind: Kind) -> click.Command:
         help="The factor from one size to the next.",
     )
     @click.option("--turns", default=7, show_default=True, type=click.IntRange(min=1))
-    @click.option("--burst", default=0.05, show_default=True, help="Seconds that one turn measures.")
+    @click.option(
+        "--burst",
+        default=0.05,
+        show_default=True,
+        type=Number(0.0001, 60),
+        help="Seconds that one turn measures.",
+    )
     @click.option(
         "--peers",
         default="",

@@ -14,6 +14,7 @@ from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import refuse_launched
 from rdmacoll.cli.bench_machine import shown_machine
+from rdmacoll.cli.number_option import Number
 from rdmacoll.cli.report import Findings, command, print_line
 from rdmacoll.cli.rules_options import takes_rules
 
@@ -21,9 +22,21 @@ from rdmacoll.cli.rules_options import takes_rules
 @click.command("overhead")
 @click.option("--ranks", default=2, show_default=True, type=click.IntRange(min=2))
 @click.option("--starts", default=5, show_default=True, type=click.IntRange(min=1))
-@click.option("--rest", default=3.0, show_default=True, help="Seconds in which the ranks do nothing.")
+@click.option(
+    "--rest",
+    default=3.0,
+    show_default=True,
+    type=Number(0, 3600),
+    help="Seconds in which the ranks do nothing.",
+)
 @takes_rules
-@click.option("--seconds", default=300.0, show_default=True, help="The limit of the whole run, in seconds.")
+@click.option(
+    "--seconds",
+    default=300.0,
+    show_default=True,
+    type=Number(0, 1e7),
+    help="The limit of the whole run, in seconds.",
+)
 @command("bench overhead")
 def overhead(*, ranks: int, starts: int, rest: float, rules: Rules, seconds: float) -> Findings:
     """Processor time of a training step, of doing nothing, the start, memory. Starts all ranks itself.

@@ -12,6 +12,7 @@ from rdmacoll._world import pairs
 from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.cli import bench_pair_memory
 from rdmacoll.cli.bench_machine import shown_machine
+from rdmacoll.cli.number_option import Number
 from rdmacoll.cli.report import Findings, command, parse_bytes, print_line
 from rdmacoll.cli.transport_option import TransportName
 from rdmacoll.errors import ConfigError, RdmacollError
@@ -62,14 +63,12 @@ def _row_line(row: dict[str, Any]) -> str:
 @click.option(
     "--repeat", default=5, show_default=True, type=click.IntRange(1, 1000), help="Bursts for each size."
 )
-@click.option(
-    "--burst", default=0.05, show_default=True, type=click.FloatRange(0.0001, 60), help="Seconds of a burst."
-)
+@click.option("--burst", default=0.05, show_default=True, type=Number(0.0001, 60), help="Seconds of a burst.")
 @click.option(
     "--timeout",
     default=600.0,
     show_default=True,
-    type=click.FloatRange(1, 86400),
+    type=Number(1, 86400),
     help="The limit of the whole run, in seconds.",
 )
 @click.option(

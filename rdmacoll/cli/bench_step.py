@@ -18,6 +18,7 @@ from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import links_of, names_of, numbers_of, refuse_launched
 from rdmacoll.cli.bench_machine import shown_machine
+from rdmacoll.cli.number_option import Number
 from rdmacoll.cli.report import Findings, command, parse_bytes, print_line, print_rows
 from rdmacoll.cli.rules_options import takes_build, takes_rules
 
@@ -30,7 +31,7 @@ DEFAULT_BUCKET = 26_214_400  # the default of RDMACOLL_BUCKET_BYTES
 @click.option(
     "--link", default=MACHINE, show_default=True, help="The link: machine, or Gbit/s between two hosts."
 )
-@click.option("--backward-ms", default=100.0, show_default=True, type=click.FloatRange(1, 60_000))
+@click.option("--backward-ms", default=100.0, show_default=True, type=Number(1, 60_000))
 @click.option(
     "--backward",
     default=",".join(steps.MANNERS),
@@ -50,6 +51,7 @@ DEFAULT_BUCKET = 26_214_400  # the default of RDMACOLL_BUCKET_BYTES
     "--seconds",
     default=600.0,
     show_default=True,
+    type=Number(0, 1e7),
     help="The limit of each part, in seconds: a backward pass with a number of threads.",
 )
 @command("bench step")

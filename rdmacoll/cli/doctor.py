@@ -23,6 +23,7 @@ from rdmacoll.cli.doctor_facts import Machine
 from rdmacoll.cli.doctor_findings import PROBLEM, Finding, problem
 from rdmacoll.cli.doctor_gather import gather
 from rdmacoll.cli.doctor_pairs import examine_pairs
+from rdmacoll.cli.number_option import Number
 from rdmacoll.cli.report import Findings, command, is_rank_0, print_line
 
 
@@ -106,7 +107,7 @@ def examine(machine: Machine) -> list[Finding]:
     "--timeout",
     default=30.0,
     show_default=True,
-    type=click.FloatRange(2, 3600),
+    type=Number(2, 3600),
     help="The limit of one test of --pair, in seconds.",
 )
 @command("doctor")

@@ -8,6 +8,7 @@ import click
 
 from rdmacoll._abi.plan_query import OPERATIONS, explain
 from rdmacoll._base.text import bytes_text, counted
+from rdmacoll.cli.number_option import GBIT_MAX, GBIT_MIN, MICROSECONDS_MAX, Number
 from rdmacoll.cli.plan_measure import measured_beside_model, time_text
 from rdmacoll.cli.report import (
     Findings,
@@ -76,8 +77,14 @@ _STEP_MEANINGS = {
     type=TransportName(is_network=True),
     help="The transport between nodes. Default: the first one that settings do not turn off.",
 )
-@click.option("--latency-us", default=0.0, help="The latency of the network. Default: the usual one.")
-@click.option("--gbit", default=0.0, help="The rate of the network for each node and direction.")
+@click.option(
+    "--latency-us",
+    type=Number(0.001, MICROSECONDS_MAX),
+    help="The latency of the network. Default: the usual one.",
+)
+@click.option(
+    "--gbit", type=Number(GBIT_MIN, GBIT_MAX), help="The rate of the network for each node and direction."
+)
 @click.option(
     "--servers",
     default=0,
@@ -102,8 +109,8 @@ def plan(
     algorithm: str | None,
     rank: int,
     network: str | None,
-    latency_us: float,
-    gbit: float,
+    latency_us: float | None,
+    gbit: float | None,
     servers: int,
     measures: bool,
 ) -> Findings:
@@ -132,8 +139,8 @@ def plan(
         rank=rank,
         algorithm=algorithm,
         via_nic=chosen["via_nic"],
-        latency_us=latency_us,
-        gbit_per_s=gbit,
+        latency_us=latency_us or 0.0,  # 0: the usual one
+        gbit_per_s=gbit or 0.0,
         servers=servers,
     )
     if is_rank_0():

@@ -12,6 +12,7 @@ import click
 
 from rdmacoll.benchmarks.builds import tree_of
 from rdmacoll.benchmarks.turns import Rules
+from rdmacoll.cli.number_option import Number
 from rdmacoll.errors import ConfigError
 
 
@@ -19,12 +20,12 @@ def takes_rules(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --turns, --burst and --foreign to a command, which gets them together as `rules`."""
 
     @click.option("--turns", default=Rules.turns, show_default=True, type=click.IntRange(min=1))
-    @click.option("--burst", default=Rules.burst_s, show_default=True, type=click.FloatRange(0.001, 60))
+    @click.option("--burst", default=Rules.burst_s, show_default=True, type=Number(0.001, 60))
     @click.option(
         "--foreign",
         default=Rules.foreign,
         show_default=True,
-        type=click.FloatRange(0, 1),
+        type=Number(0, 1),
         help="The largest share of the processors that others may have in a burst.",
     )
     @functools.wraps(function)

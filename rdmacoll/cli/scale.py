@@ -18,6 +18,7 @@ from rdmacoll._base.text import bytes_text
 from rdmacoll.benchmarks import gradients
 from rdmacoll.cli import algorithm_option, curves
 from rdmacoll.cli.algorithm_option import AUTO
+from rdmacoll.cli.number_option import GBIT_MAX, GBIT_MIN, MICROSECONDS_MAX, Number
 from rdmacoll.cli.report import (
     Findings,
     command,
@@ -106,17 +107,27 @@ def at_least(worlds: Sequence[int], times: Sequence[float | None]) -> list[float
     help="Algorithms, with commas. Default: auto, and all that it may choose between nodes.",
 )
 @click.option("--link", type=click.Choice(list(simulated.PRESETS)), default="10gbit", show_default=True)
-@click.option("--latency-us", type=float, help="The latency between nodes. Default: the preset's.")
-@click.option("--overhead-us", type=float, help="The time of the processor at each end of a transfer.")
-@click.option("--gap-us", type=float, help="The least time from one transfer to the next at a port.")
-@click.option("--gbit", type=float, help="The rate of a node's port in each direction.")
+@click.option(
+    "--latency-us", type=Number(0, MICROSECONDS_MAX), help="The latency between nodes. Default: the preset's."
+)
+@click.option(
+    "--overhead-us",
+    type=Number(0, MICROSECONDS_MAX),
+    help="The time of the processor at each end of a transfer.",
+)
+@click.option(
+    "--gap-us",
+    type=Number(0, MICROSECONDS_MAX),
+    help="The least time from one transfer to the next at a port.",
+)
+@click.option("--gbit", type=Number(GBIT_MIN, GBIT_MAX), help="The rate of a node's port in each direction.")
 @click.option(
     "--rack-nodes",
     default=0,
     type=click.IntRange(0),
     help="The number of nodes that share an uplink; 0: none share one.",
 )
-@click.option("--oversubscription", default=1.0, show_default=True, type=click.FloatRange(1.0))
+@click.option("--oversubscription", default=1.0, show_default=True, type=Number(1.0))
 @click.option(
     "--model",
     default="resnet50",
@@ -124,12 +135,12 @@ def at_least(worlds: Sequence[int], times: Sequence[float | None]) -> list[float
     type=click.Choice(list(gradients.MODELS)),
     help="The model of the training step.",
 )
-@click.option("--forward-ms", default=60.0, show_default=True, type=click.FloatRange(0.0))
+@click.option("--forward-ms", default=60.0, show_default=True, type=Number(0.0))
 @click.option(
     "--backward-ms",
     default=120.0,
     show_default=True,
-    type=click.FloatRange(0.0),
+    type=Number(0.0),
     help="The time of the backward pass; 0: no training step.",
 )
 @click.option("--bucket-bytes", default=26214400, show_default=True, type=click.IntRange(4))

@@ -13,6 +13,7 @@ from rdmacoll._abi.settings import Values
 from rdmacoll._base.text import counted, moved_text
 from rdmacoll._start import bootstrap
 from rdmacoll._world import world
+from rdmacoll.cli.number_option import Number
 from rdmacoll.cli.report import Findings, command, print_here
 from rdmacoll.errors import RdmacollError
 
@@ -126,9 +127,7 @@ class _Report:
     help="The workers' flag: parameter_server or distributed_replicated.",
 )
 @click.option("--staleness", type=click.IntRange(0), help="The workers' staleness.")
-@click.option(
-    "--every", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Print every S seconds."
-)
+@click.option("--every", type=Number(min=0, min_open=True), metavar="S", help="Print every S seconds.")
 @command("serve", writes_json=_writes_json, passes_found=True)
 def serve(
     *,

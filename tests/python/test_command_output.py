@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from ranks import command_line
 
-from rdmacoll.cli import report
+from rdmacoll.cli import main, report
 from rdmacoll.cli.curves import panel, picture
+from rdmacoll.cli.number_option import Number
 
 COMMANDS = [
     ("config",),
@@ -49,6 +52,31 @@ def test_a_long_value_is_folded_at_the_width_of_the_terminal(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 60
     assert "".join(lines).count("x") == 200
+
+
+def _options(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Parameter]]:
+    for name, part in getattr(command, "commands", {}).items():
+        yield from _options(part, (*path, name))
+    for parameter in command.params:
+        yield " ".join((*path, *parameter.opts)), parameter
+
+
+def test_every_fraction_has_a_range_without_nan() -> None:
+    # `run` checks its fractions as values of Horovod's variables.
+    kind = click.types.FloatParamType
+    fractions = {name: one.type for name, one in _options(main.commands) if isinstance(one.type, kind)}
+    judged = {name: one for name, one in fractions.items() if not name.startswith("run ")}
+    assert {"plan --gbit", "sim scale --latency-us", "serve --every"} <= set(judged)
+    assert [name for name, one in judged.items() if not isinstance(one, Number)] == []
+
+
+@pytest.mark.parametrize("value", ["-3", "0", "nan", "inf", "1e300"])
+@pytest.mark.parametrize("option", ["--latency-us", "--gbit"])
+def test_a_link_of_an_impossible_latency_or_rate_is_refused(tmp_path: Path, option: str, value: str) -> None:
+    code, _, output = command_line(tmp_path, "plan", "--nodes", "2", option, value)
+    assert code == 2, output
+    assert f"Invalid value for '{option}'" in output
+    assert "is not in the range" in output or "is not a finite number" in output
 
 
 def test_settings_have_units(tmp_path: Path) -> None:
