@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from rdmacoll._abi.mirror import BANDWIDTH, EXCHANGE, LATENCY
-from rdmacoll._base.text import bytes_text
+from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._world import pairs
 from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.cli import bench_pair_memory
@@ -105,8 +105,9 @@ def pair(
     with pairs.rank_group() as group:
         if group.launch.size != 2:
             raise ConfigError(
-                f"bench pair measures the path between 2 ranks, and {group.launch.source} started "
-                f"{group.launch.size}: mpirun -np 2 rdmacoll bench pair."
+                "bench pair measures the path between 2 ranks, and here "
+                f"{counted(group.launch.size, 'rank')} started ({group.launch.source}): "
+                "mpirun -np 2 rdmacoll bench pair."
             )
         outcome = pairs.measure(group, [(0, 1)], test, "bench")[0, 1]
         if not outcome.is_ok:

@@ -79,6 +79,14 @@ def test_a_link_of_an_impossible_latency_or_rate_is_refused(tmp_path: Path, opti
     assert "is not in the range" in output or "is not a finite number" in output
 
 
+def test_the_test_of_a_path_says_how_many_ranks_there_are(tmp_path: Path) -> None:
+    code, _, output = command_line(tmp_path, "bench", "pair")
+    assert code == 1, output
+    assert (
+        "between 2 ranks, and here 1 rank started (no launcher): mpirun -np 2 rdmacoll bench pair." in output
+    )
+
+
 def test_settings_have_units(tmp_path: Path) -> None:
     _, _, output = command_line(tmp_path, "config", env={"RDMACOLL_CHUNK_SIZE": "1000"})
     rows = {line.split()[0]: line for line in output.splitlines()}
