@@ -43,6 +43,7 @@ TESTS = {
     "agreement": ("unit_tests", "AgreementOfRanks*:Decisions*:Plans*:TrialsOfSums*"),
     "late_reads": ("sim_tests", "*SuspendedRanks*"),
     "trials": ("sim_tests", "TrialsOfJobs*"),
+    "messages": ("unit_tests", "Messages.with_one_wrong_field*"),
     "gate": ("unit_tests", "AgreementOfRanks.bears_*"),
     "schedules": ("unit_tests", "*EveryAlgorithm*"),
     "kernels": ("unit_tests", "CudaKernels*"),

@@ -122,6 +122,8 @@ bool Engine::execute() {
     const JobRank peer = status.detail().rank;
     lose(peer, status.detail().cause);  // its memory cannot be read
     misses(peer);
+  } else if (status.code() == Code::mismatch) {
+    broken_protocol(status.detail().rank, status.message());
   } else if (!status.ok()) {
     fail_this_rank(status);
   }

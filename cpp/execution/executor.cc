@@ -223,7 +223,7 @@ bool Executor::compute(Run& run, const Step& step, StepMemory& memory, uint64_t 
   Status status;
   if (memory.has_views) {
     status = look_at_views(run, step, memory);
-    if (status.ok()) status = measure(memory.job, bytes);  // check the sizes
+    if (status.ok()) status = check_sizes(run, step, memory.job, bytes);
   }
   if (status.ok()) {
     const bool on_gpu = memory.job.on_gpu || memory.job.views_gpu;

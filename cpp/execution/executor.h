@@ -108,7 +108,8 @@ class Executor final : public ComputeSink {
   }
   // Whether one of them has read memory of a peer.
   bool has_viewed() const { return has_viewed_; }
-  const Status& status() const { return status_; }  // a compute step failed: the world ends
+  // A compute step failed, so the world ends. Code::mismatch: a peer's data was the cause.
+  const Status& status() const { return status_; }
   bool idle() const;
   bool idle(const Lanes& lanes) const { return !runs_before(lanes, UINT64_MAX); }
   bool needs(JobRank peer) const;  // a step with this peer is not done
@@ -251,6 +252,10 @@ class Executor final : public ComputeSink {
                    StepMemory& memory);
   // Fails if the step writes to a view that cannot be written, since a peer can send any view.
   Status look_at_views(const Run& run, const Step& step, StepMemory& memory);
+  // As measure(). If a peer has shown data of another length, the status blames it.
+  Status check_sizes(const Run& run, const Step& step, const ComputeJob& job,
+                     std::size_t& bytes) const;
+  static Status misfit_of(const Run& run, const Slice& view, std::string what);
   void count(const ComputeJob& job, uint64_t bytes);
   void note_enqueued(uint64_t cookie);
   void count_enqueued(Run& run);

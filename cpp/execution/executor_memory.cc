@@ -110,9 +110,10 @@ Status Executor::look_at_views(const Run& run, const Step& step, StepMemory& mem
     memory.job.views_gpu = is_any_of(memory.to, is_on_gpu);
     const uint64_t expected = slice_bytes(run, step.to);
     if (!is_mapped || total_bytes(memory.to) != expected) {
-      return {Code::failed, cat("a peer lends ", total_bytes(memory.to), " bytes",
-                                is_mapped ? "" : " that this rank cannot write",
-                                " for an answer of ", expected, " bytes")};
+      return misfit_of(run, step.to,
+                       cat("an offer of ", total_bytes(memory.to), " bytes",
+                           is_mapped ? "" : " that this rank cannot write", " for an answer of ",
+                           expected, " bytes"));
     }
   }
   for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -123,6 +124,26 @@ Status Executor::look_at_views(const Run& run, const Step& step, StepMemory& mem
     memory.operands[i].reader = seen.reader;
   }
   return {};
+}
+
+Status Executor::check_sizes(const Run& run, const Step& step, const ComputeJob& job,
+                             std::size_t& bytes) const {
+  Status status = measure(job, bytes);
+  if (status.ok()) return status;
+  for (const Slice& source : program_of(run).schedule.sources_of(step)) {
+    if (source.space != Space::view) continue;
+    uint64_t found = 0;
+    for (const RemotePiece& piece : run.views[source.slot].pieces) found += piece.bytes;
+    const uint64_t expected = slice_bytes(run, source);
+    if (found == expected) continue;
+    return misfit_of(run, source, cat(found, " bytes of data where ", expected, " belong"));
+  }
+  return status;
+}
+
+Status Executor::misfit_of(const Run& run, const Slice& view, std::string what) {
+  const JobRank peer(program_of(run).schedule.steps[view.slot].peer);
+  return {Code::mismatch, std::move(what), {.rank = peer}};
 }
 
 uint64_t Executor::sequence(const Run& run, std::size_t index) const {

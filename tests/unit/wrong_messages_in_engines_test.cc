@@ -20,6 +20,9 @@
 namespace rdmacoll {
 namespace {
 
+// With this one, a rank that took a wrong message showed data of another length to a third rank.
+constexpr uint64_t kOnceFailed[] = {27005};
+
 constexpr std::size_t kKinds = std::variant_size_v<Message>;
 
 // A small world, and where each kind of message is among those that it sends.
@@ -149,8 +152,8 @@ void run_changed(const std::vector<Recorded>& worlds, uint64_t seed, Told& told)
     const JobRank blamed = failure.detail().rank;
     if (failure.ok() || blamed == JobRank(sender)) continue;
     if (robbed >= 0 && blamed == JobRank(robbed)) continue;
-    // The sender does not know of the change, and sees what the receiver makes of it.
-    if (rank == sender && blamed == JobRank(receiver)) continue;
+    // Others do not know of the change, and may see what the receiver makes of it.
+    if (rank != receiver && blamed == JobRank(receiver)) continue;
     keep(cat(told.about, ": ", failure.message()), told.complaint);
   }
 }
@@ -170,8 +173,12 @@ TEST(Messages, with_one_wrong_field_blame_their_sender_and_harm_nobody) {
   Children children;
   Told& told = children.told();
   const std::vector<std::string> found =
-      children.deaths([&] { return told.next < seeds_to_try; },
-                      [&](uint64_t seed) { run_changed(worlds, seed, told); });
+      children.deaths([&] { return told.next < seeds_to_try + std::size(kOnceFailed); },
+                      [&](uint64_t number) {
+                        const bool is_new = number < seeds_to_try;
+                        const uint64_t seed = is_new ? number : kOnceFailed[number - seeds_to_try];
+                        run_changed(worlds, seed, told);
+                      });
   EXPECT_TRUE(found.empty()) << join(found, "\n");
   EXPECT_STREQ(told.complaint, "");
   EXPECT_GT(told.refused, told.changed * 4 / 10) << "of " << told.changed;
