@@ -35,10 +35,11 @@ double binomial_broadcast_in_node(const InNode& node) {
   const int depth = node.depth(), children = node.doublings();
   const double root = node.copy(bytes) + node.pack(bytes) + node.messages(children, bytes);
   const double reads = node.messages(1, bytes) + node.read(bytes);
-  const double inner = reads + node.pack(bytes) + node.messages(std::max(0, children - 1), bytes);
+  const double passes = depth > 1 ? node.pack(bytes) + node.messages(children - 1, bytes) : 0;
+  const double inner = reads + passes;
   const double served = node.serve(bytes, children);
   const double passage = root + std::max(0, depth - 1) * (reads + node.pack(bytes)) + reads;
-  return node.time(passage, std::max({root, inner, served}), (depth + 1) * node.round());
+  return node.time_of_broadcast(passage, root, std::max(inner, served), (depth + 1) * node.round());
 }
 
 // Rank 0 is the root.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -28,8 +29,9 @@ struct Position {
 };
 
 // ready: a step can start. matched: both ends of a transfer are ready. passing: its first byte
-// reaches its next port. arrived: its last byte is there. done: a step has ended.
-enum class EventKind : uint8_t { ready, matched, passing, arrived, done };
+// reaches its next port. arrived: its last byte is there. done: a step has ended. next: a rank has
+// posted what a computing step made ready, and begins the next such step.
+enum class EventKind : uint8_t { ready, matched, passing, arrived, done, next };
 
 struct Event {
   double time = 0;
@@ -67,6 +69,7 @@ class TimedExecution {
         ports_(links, nodes),
         bytes_per_part_(segment_bytes / schedules.front().parts),
         segments_(segments),
+        computes_(schedules.size()),
         processors_(schedules.size(), 0),
         caches_(schedules.size(), 0),
         traffic_(schedules.size()) {
@@ -173,14 +176,17 @@ class TimedExecution {
                       event.at);
       case EventKind::done:
         return finish(event.at, event.time);
+      case EventKind::next:
+        return compute(computes_[event.at.rank].front(), event.time);
     }
   }
 
   void start(const Position& at, double time) {
     const Step& step = step_of(at);
     if (computes(step.verb)) {
-      const double done = work(at.rank, time, is_one_node_ ? node_us(at) : compute_us(step));
-      return expect(std::max(done, is_one_node_ ? handed(at, time) : 0), EventKind::done, at);
+      if (is_one_node_) computes_[at.rank].push_back(at);
+      if (computes_[at.rank].size() <= 1) compute(at, time);
+      return;
     }
     const bool out = sends(step.verb);
     if (out) time = work(at.rank, time, message_us(at));
@@ -194,6 +200,12 @@ class TimedExecution {
     const auto [other, since] = found->second;
     waiting_.erase(found);
     expect(std::max(time, since), EventKind::matched, out ? at : other, out ? other : at);
+  }
+
+  void compute(const Position& at, double time) {
+    const double begins = std::max(processors_[at.rank], time);
+    const double done = work(at.rank, begins, is_one_node_ ? node_us(at) : compute_us(step_of(at)));
+    expect(std::max(done, is_one_node_ ? handed(at, begins) : 0), EventKind::done, at);
   }
 
   // Processor time to post or to take the step's message.
@@ -303,6 +315,9 @@ class TimedExecution {
       }
     }
     if (--run.left == 0) end(at.rank, at.segment, time);
+    if (!is_one_node_ || !computes(step_of(at).verb)) return;
+    computes_[at.rank].pop_front();
+    if (!computes_[at.rank].empty()) expect(time, EventKind::next, {at.rank});
   }
 
   const std::vector<Schedule>& schedules_;
@@ -317,6 +332,8 @@ class TimedExecution {
   double bytes_per_part_;
   uint32_t segments_;
   std::vector<RankState> ranks_;
+  // By rank, within a single node: the computing steps that are ready. The first one is under way.
+  std::vector<std::deque<Position>> computes_;
   std::vector<double> processors_;  // by rank: the time until which it is busy
   std::vector<double> caches_;      // by rank: the time until which its cache serves readers
   // Transfers of which one end is ready: that end, and the time since which it waits. The key is

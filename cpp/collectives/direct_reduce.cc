@@ -32,7 +32,8 @@ double direct_reduce_in_node(const InNode& node) {
   const double part = node.part();
   const double root = peers * node.pack(part) + node.messages(3 * peers, part) +
                       node.sum(part, peers) + peers * node.read(part);
-  return node.time(root, 2 * node.round(peers, part) + node.round());
+  // The others post their sums at the same time.
+  return node.time(root + node.messages(1, part), root, node.round(peers, part) + 2 * node.round());
 }
 
 void direct_reduce_traffic(Traffic& traffic) {

@@ -28,9 +28,11 @@ namespace {
 double direct_scatter_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
   const double part = node.part();
-  const double root = peers * (node.pack(part) + node.messages(1, part)) + node.copy(part);
+  const double sends = peers * (node.pack(part) + node.messages(1, part));
   const double other = node.messages(1, part) + node.read(part);
-  return node.time(root + other, std::max(root, other), 2 * node.round());
+  // The root copies its own part while the last peer reads.
+  const double passage = sends + std::max(node.copy(part), other);
+  return node.time(passage, std::max(sends + node.copy(part), other), 2 * node.round());
 }
 
 // Rank 0 is the root.

@@ -85,15 +85,28 @@ class InNode {
     return round() - std::min(round(), messages(std::max(0, peers - 1), bytes));
   }
 
+  // Whether a rank keeps its core while it waits for messages.
+  bool has_core() const { return !memory_.shares_core(); }
+
   bool is_one_segment() const { return segments_ == 1; }
   // The time of all segments, if each rank works for `work` in each of them. `waits` counts once,
   // since segments overlap.
   double time(double work, double waits) const { return segments_ * work + waits; }
-  // The same if a segment passes several ranks in turn, which takes `passage`. The segments in
-  // flight pass each rank together. Then the busiest rank, which works for `work`, sets the pace.
+  // The same if a segment passes several ranks in turn, which takes `passage`. Each later one
+  // follows by the time of the busiest rank, which works for `work`.
   double time(double passage, double work, double waits) const {
-    const double together = std::min<double>(segments_, kSegmentsInFlight);
-    return together * passage + (segments_ - together) * work + waits;
+    return passage + (segments_ - 1) * work + waits;
+  }
+  // The same for a broadcast. The root first copies the segments in flight to its own result, so
+  // the others get the first one later. On shared cores a rank that has less to do gives its core
+  // away, so the mean work counts there.
+  double time_of_broadcast(double passage, double root, double others, double waits) const {
+    const double followers = segments_ - 1;
+    if (memory_.shares_core()) {
+      return passage + followers * (root + (ranks_ - 1) * others) / ranks_ + waits;
+    }
+    const double copies = std::min<double>(followers, kSegmentsInFlight - 1) * copy(segment_);
+    return passage + std::max(followers * root, copies + followers * others) + waits;
   }
 
  private:

@@ -31,9 +31,12 @@ namespace {
 double pairwise_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
   const double part = node.part() / 2;
-  const double work =
-      peers * (node.pack(part) + node.messages(2, part) + node.read(part)) + node.copy(part);
-  return node.time(work, node.round(peers, part) + node.round());
+  const double packs = peers * node.pack(part) + node.copy(part);
+  const double work = packs + peers * (node.messages(2, part) + node.read(part));
+  // The first message is under way while the other parts are packed.
+  const double first = node.round(peers, part);
+  const double hidden = node.has_core() ? std::min(first, packs - node.pack(part)) : 0;
+  return node.time(work, first - hidden + node.round());
 }
 
 void pairwise_traffic(Traffic& traffic) {

@@ -102,16 +102,18 @@ Schedule pipelined_tree_broadcast(const Shape& shape) {
 
 namespace {
 
-// A rank reads both halves, and passes one of them on to two others.
+// A rank reads both halves, and passes one of them on to two others. One of the ranks on a half's
+// way has just read the other half.
 double pipelined_tree_in_node(const InNode& node) {
   const double half = node.segment() / 2;
   const int depth = node.doublings();
   const double root = node.copy(node.segment()) + 2 * node.pack(half) + node.messages(2, half);
   const double passes = node.read(half) + node.pack(half) + node.messages(2, half);
-  const double inner = passes + node.read(half) + node.messages(2, half);
+  const double last = node.read(half) + node.messages(1, half);
+  const double inner = last + (depth > 1 ? passes + node.messages(1, half) : last);
   const double passage =
-      root + std::max(1, depth - 1) * passes + node.read(half) + node.messages(1, half);
-  return node.time(passage, std::max(root, inner), (depth + 1) * node.round());
+      root + (depth - 1) * (passes + node.messages(1, half)) + (depth > 1 ? 2 : 1) * last;
+  return node.time_of_broadcast(passage, root, inner, (depth + 1) * node.round());
 }
 
 // Rank 0 is the root. The halves go on independently.

@@ -204,7 +204,8 @@ TEST_P(Chosen, costs_little_more_than_the_cheapest) {
   }
 }
 
-// The closed forms are those of the schedules. Pipelines of many segments differ most.
+// The closed forms are those of the schedules. They count no work of halving and doubling that
+// other segments do meanwhile.
 TEST_P(Chosen, has_closed_forms_within_a_node_that_agree_with_the_executed_schedules) {
   if (place_.nodes > 1 || place_.ranks > (kSanitized ? 8 : kRanksCompared)) return;
   for (uint64_t bytes = 8; bytes <= kMost; bytes *= 4) {
@@ -213,9 +214,8 @@ TEST_P(Chosen, has_closed_forms_within_a_node_that_agree_with_the_executed_sched
       if (!is_candidate(row, bytes, kNicLinks)) continue;
       const double formula = formula_us(row, tuning_for(kNicLinks), facts(bytes));
       const double executed = time_of(row.algorithm, bytes, kNicLinks);
-      const bool is_short = bytes <= 64 << 10;
-      EXPECT_GE(formula, (is_short ? 0.87 : 0.75) * executed) << row.name << ", " << bytes;
-      EXPECT_LE(formula, (is_short ? 1.17 : 1.45) * executed) << row.name << ", " << bytes;
+      EXPECT_GE(formula, 0.87 * executed) << row.name << ", " << bytes;
+      EXPECT_LE(formula, 1.3 * executed) << row.name << ", " << bytes;
     }
   }
 }
