@@ -108,7 +108,7 @@ class Executor final : public ComputeSink {
   }
   // Whether one of them has read memory of a peer.
   bool has_viewed() const { return has_viewed_; }
-  // A compute step failed, so the world ends. Code::mismatch: a peer's data was the cause.
+  // Not ok: a compute step failed, and the world ends. Code::mismatch: a peer's data was the cause.
   const Status& status() const { return status_; }
   bool idle() const;
   bool idle(const Lanes& lanes) const { return !runs_before(lanes, UINT64_MAX); }
