@@ -95,7 +95,7 @@ def test_one_rank_alone_is_told_how_to_start(tmp_path, command):
 def test_bench_pair_refuses_three_ranks(tmp_path):
     code, found, _ = command_line(tmp_path, "bench", "pair", ranks=3)
     assert code == 1
-    assert "started 3" in found["error"]["message"]
+    assert "3 ranks started" in found["error"]["message"]
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm"])

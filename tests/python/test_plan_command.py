@@ -195,7 +195,8 @@ def test_a_choice_that_is_not_the_cheapest_of_the_model_says_why(tmp_path, argum
         ("allreduce", "2", "64K", "write_back"),
         ("allreduce", "4", "8K", "one_shot"),
         ("allreduce", "8", "1M", "direct"),
-        ("broadcast", "8", "1M", "flat_broadcast"),
+        ("broadcast", "8", "256K", "flat_broadcast"),
+        ("broadcast", "8", "1M", "pipelined_tree"),
         ("reduce", "4", "1K", "flat_reduce"),
     ],
 )
