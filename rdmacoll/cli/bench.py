@@ -16,9 +16,8 @@ from rdmacoll.benchmarks.machine import machine_line
 from rdmacoll.benchmarks.team_rank.kinds import KINDS, Kind
 from rdmacoll.cli import bench_memory, measure
 from rdmacoll.cli.bench_machine import shown_machine
-from rdmacoll.cli.number_option import Number
 from rdmacoll.cli.report import Findings, command, note_world_of_one, parse_bytes, print_line
-from rdmacoll.cli.rules_options import takes_inputs
+from rdmacoll.cli.rules_options import takes_bursts, takes_inputs
 
 _PEER_TURNS_MIN = 7
 # The MPI's name in MPI_Get_library_version.
@@ -127,14 +126,7 @@ def _command(kind: Kind) -> click.Command:
         type=click.IntRange(min=2),
         help="The factor from one size to the next.",
     )
-    @click.option("--turns", default=7, show_default=True, type=click.IntRange(min=1))
-    @click.option(
-        "--burst",
-        default=0.05,
-        show_default=True,
-        type=Number(0.0001, 60),
-        help="Seconds that one turn measures.",
-    )
+    @takes_bursts
     @click.option(
         "--peers",
         default="",

@@ -30,9 +30,8 @@ from rdmacoll.benchmarks.team_rank.kinds import KINDS
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.bench_pair import sizes_of
-from rdmacoll.cli.number_option import Number
 from rdmacoll.cli.report import Findings, command, print_line, print_rows
-from rdmacoll.cli.rules_options import takes_build, takes_inputs, takes_rules
+from rdmacoll.cli.rules_options import takes_build, takes_inputs, takes_rules, takes_seconds
 
 SIZES = "8,64,512,1K,4K,16K,64K,256K,1M,4M,16M,64M,256M"
 
@@ -91,13 +90,7 @@ def refuse_launched() -> None:
 @takes_inputs
 @takes_build
 @takes_rules
-@click.option(
-    "--seconds",
-    default=3600.0,
-    show_default=True,
-    type=Number(0, 1e7),
-    help="The limit of the whole run, in seconds.",
-)
+@takes_seconds(3600.0)
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw the result here (needs matplotlib).")
 @command("bench compare")
 def compare(

@@ -17,8 +17,8 @@ from rdmacoll.benchmarks.team_rank.kinds import KINDS, Kind, RankOfWorld, Run
 from rdmacoll.benchmarks.team_rank.values import Array
 from rdmacoll.cli import measure
 from rdmacoll.cli.bench import sizes_from
-from rdmacoll.cli.number_option import Number
 from rdmacoll.cli.report import Findings, command, note_world_of_one, print_line
+from rdmacoll.cli.rules_options import takes_bursts
 from rdmacoll.operators import Sum
 
 PIECES = 8
@@ -59,14 +59,7 @@ CASES: dict[str, Kind] = {
 @click.command("consistency")
 @click.option("--min", "minimum", default="1K", show_default=True, help="Smallest size in bytes.")
 @click.option("--max", "maximum", default="16M", show_default=True, help="Largest size in bytes.")
-@click.option("--turns", default=7, show_default=True, type=click.IntRange(min=1))
-@click.option(
-    "--burst",
-    default=0.05,
-    show_default=True,
-    type=Number(0.0001, 60),
-    help="Seconds that one turn measures.",
-)
+@takes_bursts
 @command("bench consistency")
 def consistency(*, minimum: str, maximum: str, turns: int, burst: float) -> Findings:
     """Whether allreduce takes no longer than reducescatter and allgather, a group of 8 no longer than its 8

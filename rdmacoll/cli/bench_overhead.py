@@ -16,7 +16,7 @@ from rdmacoll.cli.bench_compare import refuse_launched
 from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.number_option import Number
 from rdmacoll.cli.report import Findings, command, print_line
-from rdmacoll.cli.rules_options import takes_rules
+from rdmacoll.cli.rules_options import takes_rules, takes_seconds
 
 
 @click.command("overhead")
@@ -30,13 +30,7 @@ from rdmacoll.cli.rules_options import takes_rules
     help="Seconds in which the ranks do nothing.",
 )
 @takes_rules
-@click.option(
-    "--seconds",
-    default=300.0,
-    show_default=True,
-    type=Number(0, 1e7),
-    help="The limit of the whole run, in seconds.",
-)
+@takes_seconds(300.0)
 @command("bench overhead")
 def overhead(*, ranks: int, starts: int, rest: float, rules: Rules, seconds: float) -> Findings:
     """Processor time of a training step, of doing nothing, the start, memory. Starts all ranks itself.

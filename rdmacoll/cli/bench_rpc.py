@@ -21,9 +21,8 @@ from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import links_of, names_of, refuse_launched
 from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.bench_pair import sizes_of
-from rdmacoll.cli.number_option import Number
 from rdmacoll.cli.report import Findings, command, parse_bytes, print_line, print_rows
-from rdmacoll.cli.rules_options import takes_rules
+from rdmacoll.cli.rules_options import takes_rules, takes_seconds
 
 _OURS = (OURS, OURS_BY_TCP)
 
@@ -96,13 +95,7 @@ def takes_run(links: str) -> Callable[..., Any]:
             help="The links: machine, or Gbit/s between two hosts (1,10).",
         )
         @takes_rules
-        @click.option(
-            "--seconds",
-            default=1800.0,
-            show_default=True,
-            type=Number(0, 1e7),
-            help="The limit of the whole run, in seconds.",
-        )
+        @takes_seconds(1800.0)
         @click.option(
             "--plot", type=click.Path(dir_okay=False), help="Draw the result here (needs matplotlib)."
         )

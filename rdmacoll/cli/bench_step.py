@@ -20,7 +20,7 @@ from rdmacoll.cli.bench_compare import links_of, names_of, numbers_of, refuse_la
 from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.number_option import Number
 from rdmacoll.cli.report import Findings, command, parse_bytes, print_line, print_rows
-from rdmacoll.cli.rules_options import takes_build, takes_rules
+from rdmacoll.cli.rules_options import takes_build, takes_rules, takes_seconds
 
 DEFAULT_BUCKET = 26_214_400  # the default of RDMACOLL_BUCKET_BYTES
 
@@ -47,13 +47,7 @@ DEFAULT_BUCKET = 26_214_400  # the default of RDMACOLL_BUCKET_BYTES
 @click.option("--buckets", default=f"1M,4M,12M,{DEFAULT_BUCKET},128M", show_default=True)
 @takes_build
 @takes_rules
-@click.option(
-    "--seconds",
-    default=600.0,
-    show_default=True,
-    type=Number(0, 1e7),
-    help="The limit of each part, in seconds: a backward pass with a number of threads.",
-)
+@takes_seconds(600.0, "each part, in seconds: a backward pass with a number of threads")
 @command("bench step")
 def step(
     *,

@@ -22,9 +22,8 @@ from rdmacoll.benchmarks.training.models import CLASSES, MODELS
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import links_of, names_of, refuse_launched
 from rdmacoll.cli.bench_machine import shown_machine
-from rdmacoll.cli.number_option import Number
 from rdmacoll.cli.report import Findings, command, print_line, print_rows
-from rdmacoll.cli.rules_options import takes_build, takes_rules
+from rdmacoll.cli.rules_options import takes_build, takes_rules, takes_seconds
 
 # The default leaves out the contestants over TCP: they double the number of ranks, and each rank of AlexNet
 # has gigabytes.
@@ -70,13 +69,7 @@ def trainings_of(models: str, image: int | None, batch: int | None) -> list[Trai
 )
 @takes_build
 @takes_rules
-@click.option(
-    "--seconds",
-    default=1800.0,
-    show_default=True,
-    type=Number(0, 1e7),
-    help="The limit of the whole run, in seconds.",
-)
+@takes_seconds(1800.0)
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw the result here (needs matplotlib).")
 @command("bench ps-training")
 def training(

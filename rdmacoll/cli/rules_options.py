@@ -1,5 +1,5 @@
 """The options of commands that measure turn by turn: the number of turns, the length of bursts, the
-allowed disturbance, the inputs, another build of rdmacoll."""
+allowed disturbance, the limit of the run, the inputs, another build of rdmacoll."""
 
 from __future__ import annotations
 
@@ -34,6 +34,29 @@ def takes_rules(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*arguments, rules=rules, **named)
 
     return with_rules
+
+
+def takes_bursts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --turns and --burst to a command that measures in the ranks of a launcher."""
+    burst = click.option(
+        "--burst",
+        default=0.05,
+        show_default=True,
+        type=Number(0.0001, 60),
+        help="Seconds that one turn measures.",
+    )
+    return click.option("--turns", default=7, show_default=True, type=click.IntRange(min=1))(burst(function))
+
+
+def takes_seconds(default: float, limits: str = "the whole run, in seconds") -> Callable[..., Any]:
+    """Adds --seconds to a command: the limit of `limits`."""
+    return click.option(
+        "--seconds",
+        default=default,
+        show_default=True,
+        type=Number(0, 1e7),
+        help=f"The limit of {limits}.",
+    )
 
 
 def takes_build(function: Callable[..., Any]) -> Callable[..., Any]:
