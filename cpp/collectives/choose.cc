@@ -207,7 +207,7 @@ uint64_t broadcast_segment_bytes(const NodeMemory& memory, const Facts& facts) {
 // each of them n - 1 parts of an exchange, or one of a gather.
 uint64_t moved_segment_bytes(AlgorithmRow::Result result, const NodeMemory& memory, int ranks) {
   const int packed = result == AlgorithmRow::Result::exchange ? std::max(1, ranks - 1) : 1;
-  const uint64_t parts = 4 * cached_part_bytes(memory_of_each(memory, ranks));
+  const uint64_t parts = 2 * memory_of_each(memory, ranks).cache_bytes / kSegmentsInFlight;
   return parts * static_cast<uint64_t>(ranks) / static_cast<uint64_t>(packed);
 }
 

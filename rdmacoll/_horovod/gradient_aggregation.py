@@ -65,8 +65,9 @@ class _Helper:
         Raises ConfigError for `tf.IndexedSlices` without `sparse_as_dense`.
         """
         dense = [self._dense(one) for one in grads]
-        own = self._sums.of(list(zip(dense, vars)))
-        sums, is_last = own.add(list(zip(dense, vars)))
+        pairs = list(zip(dense, vars))
+        own = self._sums.of(pairs)
+        sums, is_last = own.add(pairs)
         places = [place for place, one in enumerate(dense) if one is not None]
         variables = [vars[place] for place in places]
         others = self._of_other_passes(

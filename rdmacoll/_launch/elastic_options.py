@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdmacoll._base.text import counted
+from rdmacoll._launch.hosts import MORE_SLOTS
 from rdmacoll._launch.membership import Limits
 from rdmacoll.errors import ConfigError
 
@@ -82,10 +83,7 @@ def limits_of(given: Mapping[str, Any], *, slots: int | None) -> Limits:
             f"--min-np {least}, -np {first} and --max-np {most}: none may be less than the one before it."
         )
     if slots is not None and first > slots:
-        raise ConfigError(
-            f"-np {first}: the hosts have {counted(slots, 'slot')}. Give them more (-H node1:4), or start "
-            "fewer ranks."
-        )
+        raise ConfigError(f"-np {first}: the hosts have {counted(slots, 'slot')}. {MORE_SLOTS}")
     cooldown = given.get("cooldown_range") or None
     if cooldown is not None and not (len(cooldown) == 2 and 0 < cooldown[0] <= cooldown[1]):
         raise ConfigError(f"--blacklist-cooldown-range {cooldown}: give a shortest and a longest time.")

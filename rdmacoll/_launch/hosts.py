@@ -12,6 +12,7 @@ from rdmacoll._base.external_values import file_text, shown
 from rdmacoll._base.text import counted
 from rdmacoll.errors import ConfigError
 
+MORE_SLOTS = "Give them more (-H node1:4), or start fewer ranks."  # the cure of too few
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|\w[\w.-]*)(?::(?P<slots>[0-9]{1,6}))?")
 _SLOTS = re.compile(r"(?<!\S)slots\s*=\s*([0-9]{1,6})(?!\S)")
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -121,10 +122,7 @@ def assign(hosts: Sequence[Host], size: int | None) -> list[Slot]:
     size = slots if size is None else size
     if not 1 <= size <= slots:
         names = ",".join(f"{host.name}:{host.slots}" for host in hosts)
-        raise ConfigError(
-            f"-np {size}: the hosts {names} have {counted(slots, 'slot')}. Give them more (-H node1:4), or "
-            "start fewer ranks."
-        )
+        raise ConfigError(f"-np {size}: the hosts {names} have {counted(slots, 'slot')}. {MORE_SLOTS}")
     filled: list[tuple[str, int]] = []
     left = size
     for host in hosts:

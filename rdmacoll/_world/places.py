@@ -22,6 +22,11 @@ def is_elastic() -> bool:
     return elastic_worker.is_worker(own_variables())
 
 
+def may_have_peers(process_set: ProcessSet) -> bool:
+    """Whether the set has several ranks, or may have them in a later world."""
+    return process_set.size() > 1 or is_elastic()
+
+
 def take(**by_hand: Any) -> None:
     """Waits for a place in the next world, unless this process has one, or `init` was told its place."""
     if all(one is None for one in by_hand.values()):

@@ -102,8 +102,7 @@ def _is_own(variable: Any, last: Reduction | None) -> bool:
 
 def _warn(optimizer: Any, own: Sequence[Any], shared: Sequence[Reduction]) -> None:
     process_set = shared[0].process_set if shared else global_process_set
-    has_peers = process_set.size() > 1 or places.is_elastic()
-    if not has_peers or not process_set.included() or process_set.rank() != 0:
+    if not places.may_have_peers(process_set) or not process_set.included() or process_set.rank() != 0:
         return
     others = " and others by gradients of all ranks" if shared else ", which a broadcast has made equal"
     update_check.log().warning(

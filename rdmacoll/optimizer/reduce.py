@@ -250,8 +250,8 @@ def check_clipping(optimizer: Any, are_kept: Sequence[bool], process_set: Proces
     """Raises ConfigError if the optimizer clips by the norm of all gradients, and some stay this rank's own:
     each rank would scale the shared ones by another norm. are_kept: which ones stay."""
     limit = getattr(optimizer, "global_clipnorm", None)
-    has_peers = process_set.size() > 1 or places.is_elastic()
-    if limit is not None and any(are_kept) and not all(are_kept) and has_peers:
+    differs = any(are_kept) and not all(are_kept)
+    if limit is not None and differs and places.may_have_peers(process_set):
         raise ConfigError(
             f"global_clipnorm={limit:g} of an optimizer with local variables: their gradients differ between "
             "ranks, so each rank would clip by another norm. Give clipnorm or clipvalue, or an optimizer of "

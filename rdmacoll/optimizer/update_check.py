@@ -70,8 +70,7 @@ def _needs_no_check(optimizer: Any) -> bool:
 
 def is_enabled(process_set: ProcessSet) -> bool:
     """Whether the ranks of this set are to be compared."""
-    may_differ = process_set.size() > 1 or places.is_elastic()
-    return may_differ and bool(process_set.included()) and mode() != "off"
+    return places.may_have_peers(process_set) and bool(process_set.included()) and mode() != "off"
 
 
 def _made(optimizer: Any, variables: Sequence[Any]) -> UpdateCheck:
