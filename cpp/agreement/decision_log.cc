@@ -154,10 +154,8 @@ DecisionLog::Ways DecisionLog::find_ways(const Offer& offer, uint64_t bytes,
     if (rules_.tries_places && visibility_.callers && bytes >= rules_.tuning.trial_bytes_in_place) {
       ways.push_back(way_of(facts, result, !is_usual));
     }
-    if (offer.descriptor.kind == Kind::allreduce) {
-      for (const Choice& rival : rivals_in_node(ways.front().choice, rules_.tuning, facts)) {
-        ways.push_back({rival, is_usual});
-      }
+    for (const Choice& rival : rivals_in_node(ways.front().choice, rules_.tuning, facts)) {
+      ways.push_back({rival, is_usual});
     }
   }
   const auto is_canonical = [&](const Way& way) {

@@ -86,30 +86,41 @@ struct NodeMemory {
     if (shows(segment_bytes)) return round_us + 2 * turns_us;
     return std::max(round_us, turns_us);
   }
-  // The costs for so many ranks at once, each with a core of its own in the result. Ranks that
-  // share a core take turns, so the work of each takes longer. A rank with a core of its own waits
-  // while both ends work on a message. On a shared core this work takes time of the core, a half at
-  // each end. The writer's stores do not wait for their lines, so the half of the lines is work. It
-  // is none between ranks of one core.
-  NodeMemory on_cores(int ranks) const {
+  // How many ranks share a core.
+  double ranks_of_core(int ranks) const {
+    return cores == 0 ? 1 : std::max(1.0, static_cast<double>(ranks) / cores);
+  }
+  // The costs of one rank that works while the others of its core wait for it. A rank with a core
+  // of its own waits while both ends work on a message. On a shared core this work takes time of
+  // the core, a half at each end. The writer's stores do not wait for their lines, so the half of
+  // the lines is work. It is none between ranks of one core.
+  NodeMemory in_turns(int ranks) const {
     NodeMemory each = *this;
     each.cores = 0;
-    const double share = cores == 0 ? 1 : ranks / cores;
+    const double share = ranks_of_core(ranks);
     if (share <= 1) return each;
     each.turns_us = switch_us * (share - 1);
     // The part of a rank's peers that are on its core.
     const double near = std::min(1.0, (share - 1) / std::max(1, ranks - 1));
     each.message_us += (round_us - (1 + near) / 2 * lines_us) / 2;
-    for (double* time : {&each.message_us, &each.view_us, &each.step_us, &each.line_us,
-                         &each.read_call_us, &each.read_page_us}) {
-      *time *= share;
-    }
-    each.copy = copy.divided_by(share);
-    each.reduce = reduce.divided_by(share);
-    each.lent_bytes_per_us /= share;
-    each.read_bytes_per_us /= share;
     return each;
   }
+  // All work takes so many times as long.
+  NodeMemory slowed_by(double times) const {
+    NodeMemory each = *this;
+    for (double* time : {&each.message_us, &each.view_us, &each.step_us, &each.line_us,
+                         &each.read_call_us, &each.read_page_us}) {
+      *time *= times;
+    }
+    each.copy = copy.divided_by(times);
+    each.reduce = reduce.divided_by(times);
+    each.lent_bytes_per_us /= times;
+    each.read_bytes_per_us /= times;
+    return each;
+  }
+  // The costs for so many ranks at once, each with a core of its own in the result. Ranks that
+  // share a core take turns, so the work of each takes longer.
+  NodeMemory on_cores(int ranks) const { return in_turns(ranks).slowed_by(ranks_of_core(ranks)); }
   bool operator==(const NodeMemory&) const = default;
 };
 

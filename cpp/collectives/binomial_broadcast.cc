@@ -38,7 +38,8 @@ double binomial_broadcast_in_node(const InNode& node) {
   const double passes = depth > 1 ? node.pack(bytes) + node.messages(children - 1, bytes) : 0;
   const double inner = reads + passes;
   const double served = node.serve(bytes, children);
-  const double passage = root + std::max(0, depth - 1) * (reads + node.pack(bytes)) + reads;
+  const double passage =
+      node.alone(root) + std::max(0, depth - 1) * (reads + node.pack(bytes)) + reads;
   return node.time_of_broadcast(passage, root, std::max(inner, served), (depth + 1) * node.round());
 }
 

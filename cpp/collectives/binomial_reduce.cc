@@ -45,11 +45,14 @@ double binomial_reduce_in_node(const InNode& node) {
   const double bytes = node.segment();
   const int children = node.doublings();
   const double leaf = node.pack(bytes) + node.messages(1, bytes);
+  const double partial = node.partial(bytes);
   double root = children > 0 ? node.sum(bytes, 1) : 0;
-  for (int level = 1; level < children; ++level) root += node.sum_to_pool(node.partial(bytes));
-  root += node.messages(children, node.partial(bytes));
-  return node.time(leaf + root + node.messages(std::max(0, children - 1), node.partial(bytes)),
-                   std::max(leaf, root), (node.depth() + 1) * node.round());
+  for (int level = 1; level < children; ++level) root += node.sum_to_pool(partial);
+  root += node.messages(children, partial);
+  // The child with most work: it has a level less than the root.
+  const double inner = children > 1 ? root - node.sum_to_pool(partial) : leaf;
+  return node.time(leaf + root + node.messages(std::max(0, children - 1), partial),
+                   node.busiest(root, inner), (node.depth() + 1) * node.round());
 }
 
 // Rank 0 is the root.

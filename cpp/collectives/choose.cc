@@ -42,6 +42,8 @@ std::unique_ptr<Traffic> traffic_of(const AlgorithmRow& row, const Tuning& tunin
 
 // Costs that differ by less are the same.
 constexpr double kDraw = 0.999;
+// Algorithms whose costs differ by less do the same, as those for many ranks do on two.
+constexpr double kAlike = 0.999'999;
 
 // An algorithm that costs more than the choice by this factor is no rival. If a number of the
 // profile is wrong by a factor of ten, the best algorithm is nearly always among the next two, and
@@ -315,15 +317,14 @@ std::vector<Choice> rivals_in_node(const Choice& choice, const Tuning& tuning, c
   for (const AlgorithmRow& row : algorithm_table()) {
     if (row.result != chosen->result || !why_no_candidate(row, tuning, facts).empty()) continue;
     const double cost = formula_us(row, tuning, facts);
-    if (cost > least / kDraw && cost <= kRivalCost * least) rows.emplace_back(cost, &row);
+    const bool is_same = cost >= kAlike * least && cost <= least / kAlike;
+    if (!is_same && cost <= kRivalCost * least) rows.emplace_back(cost, &row);
   }
   std::ranges::stable_sort(rows, {}, [](const auto& row) { return row.first; });
-  // Two algorithms with one cost do the same: those for many ranks are alike if there are two.
-  const auto is_same = [](const auto& a, const auto& b) { return a.first >= kDraw * b.first; };
-  rows.erase(std::unique(rows.begin(), rows.end(), is_same), rows.end());
-  rows.resize(std::min(rows.size(), kRivalsMax));
+  const auto is_alike = [](const auto& a, const auto& b) { return a.first >= kAlike * b.first; };
+  rows.erase(std::unique(rows.begin(), rows.end(), is_alike), rows.end());
   std::vector<Choice> rivals;
-  for (const auto& [cost, row] : rows) {
+  for (const auto& [cost, row] : std::span(rows).first(std::min(rows.size(), kRivalsMax))) {
     rivals.push_back({row->algorithm, segment_bytes_of(row->algorithm, tuning, facts),
                       "within a node: about as cheap as the choice"});
   }

@@ -61,11 +61,12 @@ class TimedExecution {
                  const LinkModel& links, double bytes, double segment_bytes, uint32_t segments)
       : schedules_(schedules),
         links_(links),
-        memory_(memory_of_each(links.memory, static_cast<int>(schedules.size()))),
+        is_one_node_(std::ranges::adjacent_find(nodes, std::not_equal_to<>()) == nodes.end()),
+        memory_(memory_in_turns(links.memory, static_cast<int>(schedules.size()))),
         node_{.latency_us = memory_.round_us_of(segment_bytes)},
         segment_bytes_(segment_bytes),
-        node_cost_(memory_, static_cast<int>(schedules.size()), bytes, segment_bytes),
-        is_one_node_(std::ranges::adjacent_find(nodes, std::not_equal_to<>()) == nodes.end()),
+        cores_(processors_of(links.memory, static_cast<int>(schedules.size()))),
+        node_cost_(memory_, static_cast<int>(schedules.size()), cores_, bytes, segment_bytes),
         ports_(links, nodes),
         bytes_per_part_(segment_bytes / schedules.front().parts),
         segments_(segments),
@@ -134,10 +135,11 @@ class TimedExecution {
     events_.push({time, made_++, kind, at, other, static_cast<uint8_t>(hop)});
   }
 
+  double& processor_of(int rank) { return processors_[is_one_node_ ? rank % cores_ : rank]; }
+
   // Occupies the rank's processor for `takes`, as soon as it is free. Returns when that ends.
   double work(int rank, double from, double takes) {
-    processors_[rank] = std::max(processors_[rank], from) + takes;
-    return processors_[rank];
+    return processor_of(rank) = std::max(processor_of(rank), from) + takes;
   }
 
   void begin(int rank, uint32_t segment, double time) {
@@ -203,7 +205,7 @@ class TimedExecution {
   }
 
   void compute(const Position& at, double time) {
-    const double begins = std::max(processors_[at.rank], time);
+    const double begins = std::max(processor_of(at.rank), time);
     const double done = work(at.rank, begins, is_one_node_ ? node_us(at) : compute_us(step_of(at)));
     expect(std::max(done, is_one_node_ ? handed(at, begins) : 0), EventKind::done, at);
   }
@@ -265,7 +267,7 @@ class TimedExecution {
     double done = 0;
     for (const Slice& source : schedules_[at.rank].sources_of(step_of(at))) {
       if (source_of(at, source) != DataLocation::peer_pool) continue;
-      double& free_from = caches_[giver_of(at, source)];
+      double& free_from = caches_[giver_of(at, source) % cores_];
       free_from = std::max(free_from, time) + node_cost_.handed_us(bytes_of(source));
       done = std::max(done, free_from);
     }
@@ -277,7 +279,7 @@ class TimedExecution {
     const Step& sent = step_of(from);
     traffic_[from.rank].messages += 1;
     // The others have a shared core when the sender has nothing left to do.
-    if (is_one_node_ && memory_.shares_core()) time = std::max(time, processors_[from.rank]);
+    if (is_one_node_ && memory_.shares_core()) time = std::max(time, processor_of(from.rank));
     if (sent.verb == Verb::publish) {
       run_of(to).shown_by[to.step] = from;
       if (run_of(to).unread[to.step] == 0) expect(time, EventKind::done, from);
@@ -322,20 +324,21 @@ class TimedExecution {
 
   const std::vector<Schedule>& schedules_;
   const LinkModel& links_;
+  const bool is_one_node_;
   // If all ranks are on one node:
   const NodeMemory memory_;
   const Link node_;
   const double segment_bytes_;
+  const int cores_;  // ranks may share them
   const NodeCost node_cost_;
-  const bool is_one_node_;
   LinkPorts ports_;
   double bytes_per_part_;
   uint32_t segments_;
   std::vector<RankState> ranks_;
   // By rank, within a single node: the computing steps that are ready. The first one is under way.
   std::vector<std::deque<Position>> computes_;
-  std::vector<double> processors_;  // by rank: the time until which it is busy
-  std::vector<double> caches_;      // by rank: the time until which its cache serves readers
+  std::vector<double> processors_;  // the time until which each is busy
+  std::vector<double> caches_;  // within a node, by core: the time until which it serves readers
   // Transfers of which one end is ready: that end, and the time since which it waits. The key is
   // the sender, the receiver, the segment and the ordinal.
   std::map<std::tuple<int, int, uint32_t, uint16_t>, std::pair<Position, double>> waiting_;

@@ -31,8 +31,8 @@ double direct_gather_in_node(const InNode& node) {
   const double other = node.pack(part) + node.messages(1, part);
   const double reads = peers * (node.read(part) + node.messages(1, part));
   const double root = node.copy(part) + reads;
-  return node.time(std::max(other, node.copy(part)) + reads, std::max(other, root),
-                   2 * node.round());
+  return node.time(node.busiest(node.copy(part), other) + node.alone(reads),
+                   node.busiest(root, other), 2 * node.round());
 }
 
 // Rank 0 is the root.

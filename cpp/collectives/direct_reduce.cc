@@ -30,10 +30,11 @@ namespace {
 double direct_reduce_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
   const double part = node.part();
-  const double root = peers * node.pack(part) + node.messages(3 * peers, part) +
-                      node.sum(part, peers) + peers * node.read(part);
-  // The others post their sums at the same time.
-  return node.time(root + node.messages(1, part), root, node.round(peers, part) + 2 * node.round());
+  const double other =
+      peers * node.pack(part) + node.messages(2 * peers + 1, part) + node.sum(part, peers);
+  const double reads = node.messages(peers, part) + peers * node.read(part);
+  return node.time(other + node.alone(reads), node.busiest(other + reads, other),
+                   node.round(peers, part) + 2 * node.round());
 }
 
 void direct_reduce_traffic(Traffic& traffic) {

@@ -31,8 +31,8 @@ double direct_scatter_in_node(const InNode& node) {
   const double sends = peers * (node.pack(part) + node.messages(1, part));
   const double other = node.messages(1, part) + node.read(part);
   // The root copies its own part while the last peer reads.
-  const double passage = sends + std::max(node.copy(part), other);
-  return node.time(passage, std::max(sends + node.copy(part), other), 2 * node.round());
+  const double passage = node.alone(sends) + node.busiest(node.copy(part), other);
+  return node.time(passage, node.busiest(sends + node.copy(part), other), 2 * node.round());
 }
 
 // Rank 0 is the root.

@@ -35,7 +35,7 @@ double flat_broadcast_in_node(const InNode& node) {
   const double root = packed + node.messages(peers, bytes);
   const double reader =
       std::max(node.messages(1, bytes) + node.read(bytes), node.serve(bytes, peers));
-  return node.time_of_broadcast(packed + last, root, reader, 2 * node.round());
+  return node.time_of_broadcast(node.alone(packed) + last, root, reader, 2 * node.round());
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ double flat_reduce_in_node(const InNode& node) {
   const int peers = node.ranks() - 1;
   const double other = node.pack(node.segment()) + node.messages(1, node.segment());
   const double root = node.messages(peers, node.segment()) + node.sum(node.segment(), peers);
-  return node.time(other + root, std::max(other, root), 2 * node.round());
+  return node.time(other + node.alone(root), node.busiest(root, other), 2 * node.round());
 }
 
 }  // namespace

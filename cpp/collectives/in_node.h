@@ -97,14 +97,18 @@ class InNode {
   double time(double passage, double work, double waits) const {
     return passage + (segments_ - 1) * work + waits;
   }
+  // Work of a rank while the others of its core have none.
+  double alone(double work) const { return work / share_; }
+  // The work of the busiest processor, if the root and the other ranks have so much to do. A rank
+  // that has less gives its core away.
+  double busiest(double root, double other) const {
+    return std::max(alone(root + (share_ - 1) * other), other);
+  }
   // The same for a broadcast. The root first copies the segments in flight to its own result, so
-  // the others get the first one later. On shared cores a rank that has less to do gives its core
-  // away, so the mean work counts there.
+  // the others get the first one later.
   double time_of_broadcast(double passage, double root, double others, double waits) const {
     const double followers = segments_ - 1;
-    if (memory_.shares_core()) {
-      return passage + followers * (root + (ranks_ - 1) * others) / ranks_ + waits;
-    }
+    if (memory_.shares_core()) return time(passage, busiest(root, others), waits);
     const double copies = std::min<double>(followers, kSegmentsInFlight - 1) * copy(segment_);
     return passage + std::max(followers * root, copies + followers * others) + waits;
   }
@@ -113,6 +117,7 @@ class InNode {
   const NodeMemory memory_;
   const Facts& facts_;
   int ranks_;
+  double share_;  // how many ranks share a processor
   bool is_wide_;
   double segments_, segment_;
   DataLocation peer_;

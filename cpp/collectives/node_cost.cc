@@ -28,19 +28,31 @@ double share_beyond(double bytes, uint64_t cache_bytes) {
 
 }  // namespace
 
-NodeMemory memory_of_each(const NodeMemory& memory, int ranks) {
-  NodeMemory each = memory.on_cores(ranks);
-  const double share = memory.cores == 0 ? 1 : std::max(1.0, ranks / memory.cores);
+int processors_of(const NodeMemory& memory, int ranks) {
+  return memory.cores == 0 ? ranks : std::min(ranks, static_cast<int>(std::ceil(memory.cores)));
+}
+
+NodeMemory memory_in_turns(const NodeMemory& memory, int ranks) {
+  const double share = memory.ranks_of_core(ranks);
+  // A quota may leave a part of the last core.
+  const double slower = share * processors_of(memory, ranks) / ranks;
+  NodeMemory each = memory.in_turns(ranks).slowed_by(slower);
   each.cache_bytes = static_cast<uint64_t>(static_cast<double>(memory.cache_bytes) / share);
   each.shared_cache_ranks = static_cast<int>(std::ceil(memory.shared_cache_ranks * share));
   return each;
 }
 
+NodeMemory memory_of_each(const NodeMemory& memory, int ranks) {
+  const double at_once = processors_of(memory, ranks);
+  return memory_in_turns(memory, ranks).slowed_by(ranks / at_once);
+}
+
 // All that a rank packs in the segments in flight passes through its cache. The length of segments
 // keeps only its own part of the sums there (choose.cc).
-NodeCost::NodeCost(const NodeMemory& memory, int ranks, double bytes, double segment_bytes)
+NodeCost::NodeCost(const NodeMemory& memory, int ranks, int at_once, double bytes,
+                   double segment_bytes)
     : memory_(memory),
-      ranks_(ranks),
+      at_once_(at_once),
       pool_bytes_(std::min(bytes, kSegmentsInFlight * segment_bytes)),
       caller_beyond_(share_beyond(bytes, memory.cache_bytes)),
       pool_beyond_(share_beyond(pool_bytes_, memory.cache_bytes)),
@@ -59,7 +71,7 @@ double NodeCost::byte_us(const MemoryRate& rate, double cached_rate, double shar
   const double cached = (1 - share) / cached_rate;
   if (share == 0) return cached;
   const double shared = in_shared_ == 0 ? 0 : in_shared_ / rate.shared;
-  return cached + share * (shared + (1 - in_shared_) / rate.shared_by(ranks_));
+  return cached + share * (shared + (1 - in_shared_) / rate.shared_by(at_once_));
 }
 
 double NodeCost::read_us(double bytes, double share) const {

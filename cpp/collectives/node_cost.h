@@ -17,16 +17,24 @@ enum class DataLocation : uint8_t {
   lent,         // a slot that two ranks write in turn, each after it has read what was there
 };
 
-// The costs for so many ranks at once, each with a core of its own in the result. Ranks that share
-// a core take turns (NodeMemory::on_cores), and each has a part of the core's cache and of the
-// shared one.
+// The processors on which so many ranks run: a core for each, or the cores that they share.
+int processors_of(const NodeMemory& memory, int ranks);
+
+// The costs of one of so many ranks, on a processor that the others leave to it. Ranks that share a
+// core take turns (NodeMemory::in_turns), and each has a part of the core's cache and of the shared
+// one.
+NodeMemory memory_in_turns(const NodeMemory& memory, int ranks);
+
+// The same if all ranks work at once. Each has a processor of its own in the result, which is
+// slower the more ranks share a core.
 NodeMemory memory_of_each(const NodeMemory& memory, int ranks);
 
 class NodeCost {
  public:
   // `bytes`: each rank's data of the whole operation, which lies in callers' memory. A few segments
-  // of `segment_bytes` pass through the pools at once. All `ranks` work at the same time.
-  NodeCost(const NodeMemory& memory, int ranks, double bytes, double segment_bytes);
+  // of `segment_bytes` pass through the pools at once. `at_once` of the ranks work at the same
+  // time.
+  NodeCost(const NodeMemory& memory, int ranks, int at_once, double bytes, double segment_bytes);
 
   double copy_us(double bytes, DataLocation from, DataLocation to) const;
   // The sum of own data and that of `peers` ranks.
@@ -44,7 +52,7 @@ class NodeCost {
   double read_us(double bytes, double share) const;
 
   const NodeMemory& memory_;
-  int ranks_;
+  int at_once_;
   double pool_bytes_;  // those of the segments in flight
   double caller_beyond_, pool_beyond_;
   double in_shared_;  // how much of the data lies in the shared cache

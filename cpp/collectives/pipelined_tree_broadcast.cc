@@ -111,8 +111,8 @@ double pipelined_tree_in_node(const InNode& node) {
   const double passes = node.read(half) + node.pack(half) + node.messages(2, half);
   const double last = node.read(half) + node.messages(1, half);
   const double inner = last + (depth > 1 ? passes + node.messages(1, half) : last);
-  const double passage =
-      root + (depth - 1) * (passes + node.messages(1, half)) + (depth > 1 ? 2 : 1) * last;
+  const double passage = node.alone(root) + (depth - 1) * (passes + node.messages(1, half)) +
+                         (depth > 1 ? 2 : 1) * last;
   return node.time_of_broadcast(passage, root, inner, (depth + 1) * node.round());
 }
 

@@ -8,11 +8,13 @@ from typing import Any
 import click
 import numpy as np
 
+from rdmacoll import engine
 from rdmacoll._abi.plan_query import explain
 from rdmacoll._base.text import bytes_text, counted
 from rdmacoll._world import world
 from rdmacoll.benchmarks.machine import machine_line
-from rdmacoll.benchmarks.team_rank.kinds import KINDS
+from rdmacoll.benchmarks.team_rank.kinds import KINDS, Kind, RankOfWorld, Run
+from rdmacoll.benchmarks.team_rank.values import Array
 from rdmacoll.cli import bench_memory, measure
 from rdmacoll.cli.bench_machine import shown_machine
 from rdmacoll.cli.report import Findings, print_line, print_prose
@@ -21,6 +23,17 @@ _SIZES = [64 << 10 << 2 * power for power in range(6)]
 _TURNS = 7
 _BURST_S = 0.1
 _DTYPE = np.dtype(np.float32)
+
+
+class _OwnResults(measure.OurContestant):
+    """Calls as the model has them: a root sends from its input and has a result of its own."""
+
+    def prepare(self, kind: Kind, input_array: Array, count: int, place: RankOfWorld) -> Run:
+        """The prepared call."""
+        if kind.name != "broadcast":
+            return super().prepare(kind, input_array, count, place)
+        run: Run = engine.prepare_broadcast(input_array, place.root)
+        return run
 
 
 def time_text(time_us: float) -> str:
@@ -54,12 +67,15 @@ def measured_beside_model(operation: str, size: int | None) -> Findings:
     machine = shown_machine()
     print_line(f"{'size':>8} {'algorithm':<20} {'model':>10} {'measured':>10} {'least':>10} {'ratio':>6}")
     rows: list[dict[str, Any]] = []
-    contestant = measure.OurContestant()
+    contestant = _OwnResults()
     for one_size in _SIZES if size is None else [size]:
         count = max(1, one_size // _DTYPE.itemsize // ranks) * ranks
         found = explain(operation, ranks=ranks, nodes=1, count=count * _DTYPE.itemsize)
         model_us = next(row["time_us"] for row in found["costs"] if row["algorithm"] == found["algorithm"])
-        cell = measure.interleaved([contestant], kind, count, memory, turns=_TURNS, burst_s=_BURST_S)[0]
+        # The model has one root, and ranks that begin together.
+        cell = measure.interleaved(
+            [contestant], kind, count, memory, turns=_TURNS, burst_s=_BURST_S, is_written=kind.has_root
+        )[0]
         median_us = statistics.median(cell.seconds) * 1e6
         rows.append(
             {

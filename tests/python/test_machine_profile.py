@@ -205,8 +205,10 @@ def test_tune_fails_where_it_cannot_keep_the_profile(tmp_path):
     assert "unset it" in output
 
 
-def test_plan_measures_beside_the_model(tmp_path):
-    code, found, output = command_line(tmp_path, "plan", "--measure", "--bytes", "256K", ranks=2)
+@pytest.mark.parametrize("operation", ["allreduce", "broadcast", "gather"])
+def test_plan_measures_beside_the_model(tmp_path, operation):
+    arguments = ["plan", "--measure", "--op", operation, "--bytes", "256K"]
+    code, found, output = command_line(tmp_path, *arguments, ranks=2)
     assert (code, found["ok"]) == (0, True), output
     (row,) = found["rows"]
     assert row["bytes"] == 256 << 10

@@ -42,7 +42,7 @@ class NodeCompute final : public ModelledCompute {
         rank_(rank),
         pools_(pools),
         trying_writes_(trying_writes),
-        cost_(job.machine, job.ranks, static_cast<double>(job.bytes), segment_of(job)) {}
+        cost_(job.machine, job.ranks, job.ranks, static_cast<double>(job.bytes), segment_of(job)) {}
 
   void slow_down(double factor) { slow_ = factor; }
 

@@ -1,7 +1,9 @@
 // Choices within a node, which follow from what its memory costs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "algorithm_names.h"
 #include "collectives/choose.h"
@@ -73,6 +75,30 @@ TEST(ChoiceInNode, is_never_packed_where_sums_are_read_in_place) {
       EXPECT_TRUE(chosen == named::direct || chosen == named::halving_doubling) << name_of(chosen);
     }
   }
+}
+
+// The formulas are right within a quarter, so two algorithms that cost the same by them may differ
+// in truth.
+TEST(ChoiceInNode, has_a_rival_that_costs_the_same) {
+  Tuning tuning;
+  tuning.links.memory.cores = 2;
+  int draws = 0;
+  for (double size = 1 << 16; size < 1 << 26; size *= 1.002) {
+    const Facts facts{.ranks = 4, .bytes = static_cast<uint64_t>(size)};
+    const Choice choice = choose(Result::root_sum, tuning, facts);
+    const double least = formula_us(*row_of(choice.algorithm), tuning, facts);
+    const std::vector<Choice> rivals = rivals_in_node(choice, tuning, facts);
+    for (const Algorithm other : {named::direct_reduce, named::binomial_reduce}) {
+      if (other == choice.algorithm) continue;
+      const double cost = formula_us(*row_of(other), tuning, facts);
+      if (std::abs(cost / least - 1) > 1e-3) continue;
+      ++draws;
+      EXPECT_TRUE(std::ranges::any_of(rivals, [&](const Choice& rival) {
+        return rival.algorithm == other;
+      })) << size;
+    }
+  }
+  EXPECT_GT(draws, 0);
 }
 
 // A profile decides within a node, and may differ from start to start. The bits must not.

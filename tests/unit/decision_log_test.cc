@@ -117,13 +117,13 @@ TEST_F(Decisions, trials_run_alone) {
 // have their trials, and each sum has the same order of additions.
 TEST_F(Decisions, sums_within_a_node_try_the_algorithms_that_cost_about_as_much) {
   const auto tried = [&](DecisionLog::Rules rules, const Visibility& visibility, int64_t elements,
-                         bool shares_results = false) {
+                         bool shares_results = false, Kind kind = Kind::allreduce) {
     DescriptorTable table;
     DecisionLog log(world_, table, std::move(rules));
     std::set<Algorithm> algorithms;
     Nanoseconds now = 0;
     for (int i = 0; i < 100; ++i) {
-      log.offer(unit("g", elements, shares_results));
+      log.offer(unit("g", elements, shares_results, kind));
       const auto formed = log.form(visibility);
       EXPECT_TRUE(!shares_results || row_of(formed->decision.movement.algorithm)->has_one_writer);
       if (formed->decision.is_timed) {
@@ -143,6 +143,10 @@ TEST_F(Decisions, sums_within_a_node_try_the_algorithms_that_cost_about_as_much)
   EXPECT_EQ(tried({}, {.one_node = true}, count), 1);
   EXPECT_EQ(tried({.tries_ways = true}, {}, count), 1);
   EXPECT_EQ(tried({.tries_ways = true, .forced = {{named::direct}}}, {.one_node = true}, count), 1);
+  // Collectives with a root have rivals as well.
+  EXPECT_GT(tried({.tries_ways = true}, {.one_node = true}, count, false, Kind::reduce), 1);
+  const int64_t moved = Tuning().trial_bytes_in_place / sizeof(float);
+  EXPECT_GT(tried({.tries_ways = true}, {.one_node = true}, moved, false, Kind::broadcast), 1);
   // A result with one writer is shared, so no rival may end that.
   const int64_t shared = (256 << 10) / sizeof(float);
   EXPECT_GT(tried({.tries_ways = true}, {.one_node = true}, shared), 1);

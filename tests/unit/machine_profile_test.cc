@@ -184,7 +184,7 @@ TEST(NodeMemoryOnCores, is_slower_for_more_ranks_than_cores) {
 TEST(NodeCostOfPools, grows_if_the_segments_in_flight_leave_the_cache) {
   const NodeMemory memory;
   const auto us = [&](uint64_t segment) {
-    return NodeCost(memory, 2, 64 << 20, static_cast<double>(segment))
+    return NodeCost(memory, 2, 2, 64 << 20, static_cast<double>(segment))
         .copy_us(64 << 10, DataLocation::pool, DataLocation::pool);
   };
   const uint64_t fits = memory.cache_bytes / kSegmentsInFlight;
