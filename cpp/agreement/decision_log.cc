@@ -114,8 +114,8 @@ DecisionLog::Way DecisionLog::way_of(const Facts& facts, AlgorithmRow::Result re
   return {choices_.choose(result, rules_.tuning, with_place), in_place};
 }
 
-// Trials take no part in what several nodes or GPUs do. Data without sums only tries whether it is
-// staged or read in place.
+// Trials take no part in what several nodes or GPUs do. Data that only moves has them from a larger
+// size on.
 bool DecisionLog::may_try(const Offer& offer, uint64_t bytes) const {
   const Tuning& tuning = rules_.tuning;
   const uint64_t least =
