@@ -162,7 +162,7 @@ bool is_cut_for_caches(AlgorithmRow::Result result, const Tuning& tuning, const 
 // A rank's parts of all segments in flight fill half of its cache: what it adds, not all that it
 // packs for peers. The latter leaves the cache of more than two ranks, as NodeCost says. Shorter
 // segments would keep it there, and cost 8 ranks up to a tenth
-// (docs/measurements/2026-11-28-second-processor.md).
+// (docs/measurements/2026-11-29-choice-beside-forced.md).
 uint64_t cached_part_bytes(const NodeMemory& memory) {
   return std::max<uint64_t>(memory.cache_bytes / (2 * kSegmentsInFlight), 4096);
 }
