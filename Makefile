@@ -99,7 +99,7 @@ native: | system
 	@has=$$(sed -n 's/^RDMACOLL_LTO:BOOL=//p' $(BUILD)/CMakeCache.txt 2>/dev/null || true); \
 	if [ -z "$$has" ] || [ "$$has $(LTO)" = "OFF ON" ]; then \
 	  cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_ARGS) \
-	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/rdmacoll/lib >/dev/null; \
+	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$(CURDIR)/rdmacoll/lib" >/dev/null; \
 	fi
 	@cmake --build $(BUILD) --parallel $(JOBS) --target rdmacoll rdmacoll_tf rdmacoll_python
 
@@ -123,12 +123,12 @@ ARM := build/arm64
 suite-arm64: | system
 	@$(call apt_install,g++-aarch64-linux-gnu libgtest-dev libibverbs-dev ninja-build qemu-user)
 	@mkdir -p $(ARM)/include && ln -sfn /usr/include/infiniband $(ARM)/include/infiniband
-	@cmake -S /usr/src/googletest -B $(ARM)/googletest -G Ninja -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/tests/arm64.cmake \
-	  -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=$(CURDIR)/$(ARM)/gtest >/dev/null
+	@cmake -S /usr/src/googletest -B $(ARM)/googletest -G Ninja -DCMAKE_TOOLCHAIN_FILE="$(CURDIR)/tests/arm64.cmake" \
+	  -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$(CURDIR)/$(ARM)/gtest" >/dev/null
 	@cmake --build $(ARM)/googletest --parallel $(JOBS) --target install >/dev/null
-	@cmake -S . -B $(ARM) -G Ninja -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/tests/arm64.cmake -DCMAKE_BUILD_TYPE=Release \
-	  -DRDMACOLL_TESTS=ON -DVERBS_INCLUDE_DIR=$(CURDIR)/$(ARM)/include \
-	  -DGTest_DIR=$(CURDIR)/$(ARM)/gtest/lib/cmake/GTest >/dev/null
+	@cmake -S . -B $(ARM) -G Ninja -DCMAKE_TOOLCHAIN_FILE="$(CURDIR)/tests/arm64.cmake" -DCMAKE_BUILD_TYPE=Release \
+	  -DRDMACOLL_TESTS=ON -DVERBS_INCLUDE_DIR="$(CURDIR)/$(ARM)/include" \
+	  -DGTest_DIR="$(CURDIR)/$(ARM)/gtest/lib/cmake/GTest" >/dev/null
 	@cmake --build $(ARM) --parallel $(JOBS) --target $(SUITE)_tests
 	@$(call run_suite,qemu-aarch64 -L /usr/aarch64-linux-gnu $(ARM)/$(SUITE)_tests)
 
@@ -145,7 +145,7 @@ MPIRUN = $(shell if mpirun --version 2>&1 | grep -q 'Open MPI'; then \
   else echo mpirun; fi)
 
 train: setup
-	$(MPIRUN) -np $(NP) $(CURDIR)/$(PYTHON) tests/train.py $(ARGS)
+	$(MPIRUN) -np $(NP) "$(CURDIR)/$(PYTHON)" tests/train.py $(ARGS)
 
 # The guest's kernel, where there is none yet, is built meanwhile from the first second on. Without LTO the compiler's
 # cache has the objects of the library for the suites, and for the wheel of a test; `make test-all` tests with it.
@@ -196,7 +196,7 @@ $(DOCS_STAMP): release/docs/requirements.txt | $(REQUIREMENTS_STAMP)
 	@touch $@
 
 docs: native $(DOCS_STAMP)
-	PYTHONPATH=$(CURDIR) TF_CPP_MIN_LOG_LEVEL=3 $(PYTHON) release/docs/pages.py $(DOCS)/pages
+	PYTHONPATH="$(CURDIR)" TF_CPP_MIN_LOG_LEVEL=3 $(PYTHON) release/docs/pages.py $(DOCS)/pages
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/venv/bin/mkdocs build --strict --config-file release/docs/mkdocs.yml
 	@echo "$(DOCS)/site/index.html"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -30,7 +31,7 @@ def command(*arguments: str | Path, cwd: Path = ROOT, **env: str) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     """A wheel from a copy of the tree's tracked and new files, so that no build leftovers can help."""
-    clone = tmp_path_factory.mktemp("clone")
+    clone = tmp_path_factory.mktemp("a clone")
     listed = command("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z")
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
@@ -87,6 +88,19 @@ def test_the_wheel_runs_with_numpy_alone(wheel, tmp_path):
     )
     output = command(environment / "bin" / "python", "-c", asked, cwd=tmp_path, PYTHONPATH="")
     assert "pip install 'rdmacoll[tensorflow]'" in output
+
+
+def test_the_makefile_keeps_a_folder_with_a_space_in_one_word(tmp_path):
+    """A path in two words would send the compiled libraries to another folder."""
+    clone = tmp_path / "my clone"
+    (clone / "release" / "docs").mkdir(parents=True)
+    for name in ("Makefile", "requirements.txt", "release/requirements.txt", "release/docs/requirements.txt"):
+        (clone / name).write_bytes((ROOT / name).read_bytes())
+    targets = ("native", "suite", "suite-arm64", "train", "test-gpu", "wheel", "check-wheel", "docs")
+    printed = command("make", "--dry-run", *targets, cwd=clone)
+    words = shlex.split(printed)
+    assert sum(str(clone) in word for word in words) >= 5
+    assert [word for word in words if word.endswith(str(tmp_path / "my"))] == []
 
 
 def test_the_library_needs_no_tensorflow_python_mpi_verbs_or_cuda():
