@@ -134,6 +134,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY_MODULES:
         value: Any = importlib.import_module(_LAZY_MODULES[name])
     elif name in _LAZY:
+        importlib.import_module("rdmacoll.optimizer.plain_updates")  # it listens to broadcasts
         value = getattr(importlib.import_module(_LAZY[name]), name)
     else:
         places = [module for module, names in _ELSEWHERE.items() if name in names.split()]

@@ -1,8 +1,8 @@
-"""The values that variables had when a broadcast made them equal on all ranks, as fingerprints."""
+"""The variables that a broadcast has made equal on all ranks, and the fingerprints of their values then."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 from rdmacoll._abi.arguments import Array
 from rdmacoll.ops._updates import fingerprint
 
-_NAME = "_rdmacoll_baseline"  # an attribute of the `tf.Variable`
+_NAME, _SENT = "_rdmacoll_baseline", "_rdmacoll_is_sent"  # attributes of the `tf.Variable`
 _NUMERIC = "biufcV"  # numpy's kinds; V: bfloat16 and its like
 UNCHANGED, CHANGED, UNKNOWN = 0, 1, 2
+_LISTENERS: list[Callable[[Sequence[Any]], None]] = []
 
 
 def tf_variable(variable: Any) -> Any:
@@ -50,6 +51,24 @@ def record_baselines(variables: Iterable[Any]) -> None:
         one = tf_variable(variable)
         if hasattr(one, "read_value") and is_numeric(one):
             setattr(one, _NAME, fingerprint_of(read(one)))
+
+
+def on_broadcast(listener: Callable[[Sequence[Any]], None]) -> None:
+    """Calls `listener` with the variables of each later broadcast, or of its trace."""
+    _LISTENERS.append(listener)
+
+
+def note_broadcast(variables: Sequence[Any]) -> None:
+    """Records that a broadcast makes these variables equal on all ranks, now or when a trace of it runs."""
+    for variable in variables:
+        setattr(tf_variable(variable), _SENT, True)
+    for listener in _LISTENERS:
+        listener(variables)
+
+
+def is_sent(variable: Any) -> bool:
+    """Whether a broadcast has this variable, or a trace has such a broadcast."""
+    return hasattr(tf_variable(variable), _SENT)
 
 
 def has_baseline(variable: Any) -> bool:

@@ -78,6 +78,7 @@ def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None
     assigned = [variable.assign(copy) for variable, copy in zip(targets, copies)]
     if tf.executing_eagerly():
         _baselines.record_baselines(targets)
+    _baselines.note_broadcast(targets)
     with tf.control_dependencies([] if tf.executing_eagerly() else [a for a in assigned if a is not None]):
         return [tf.identity(copy) for copy in copies]
 

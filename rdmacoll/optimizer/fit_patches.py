@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import sys
 import weakref
 from collections.abc import Iterable
 from typing import Any, Callable
@@ -31,6 +32,15 @@ def install(package: str, version: int) -> None:
         model_class = getattr(importlib.import_module(f"{package}.src.{module}"), name)
         _install(package, model_class)
         _renew_train_functions(model_class, switches_jit_off=version == 3)
+
+
+def install_everywhere() -> None:
+    """Patches `fit` of each Keras that the program has imported and that trains with TensorFlow."""
+    for package in ("keras", "tf_keras"):
+        keras = sys.modules.get(package)
+        version = str(getattr(keras, "__version__", "")).partition(".")[0]
+        if version == "2" or (version == "3" and keras.backend.backend() == "tensorflow"):  # type: ignore[union-attr]
+            install(package, int(version))
 
 
 def _renew_train_functions(model_class: Any, *, switches_jit_off: bool) -> None:

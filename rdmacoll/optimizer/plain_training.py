@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from rdmacoll._base.exit_cause import note_last_action
 from rdmacoll._world import world
 from rdmacoll.ops import _own_reductions as own_reductions
 from rdmacoll.optimizer import fit_state, registry, update_check, with_inner
@@ -42,9 +43,17 @@ class PlainTraining:
         if own_reductions.may_cover(variables, self._calls):
             return
         _WARNED.add(self._model)
+        kind = type(self._model.optimizer).__name__
+        # Other ranks may wrap theirs, and wait for this one.
+        note_last_action(
+            f"fit had trained model {self._model.name!r} there by gradients of one rank alone: wrap its "
+            f"{kind} on every rank"
+        )
+        if world.rank() != 0:  # another rank may train a model of its own
+            return
         update_check.log().warning(
             f"fit trains model {self._model.name!r} by gradients of this rank alone: its optimizer "
-            f"({type(self._model.optimizer).__name__}) is not wrapped, as after load_model or another "
+            f"({kind}) is not wrapped, as after load_model or another "
             "compile. Call rdmacoll.DistributedOptimizer(model.optimizer) before fit. If each rank is to "
             f"train a model of its own, {update_check.MODE}=off hides this warning, which appears once for a "
             "model."
@@ -52,10 +61,9 @@ class PlainTraining:
 
 
 def watch(model: Any, callbacks: list[Any]) -> PlainTraining | None:
-    """The watch over a `fit` without a wrapped optimizer; None if there is nothing to warn of. Only rank 0
-    warns. So another rank may train a model of its own. A train function of an earlier `fit` is not judged,
-    since it reduces without being traced again."""
-    if not world.is_initialized() or world.rank() != 0 or world.size() == 1 or has_servers():
+    """The watch over a `fit` without a wrapped optimizer; None if there is nothing to warn of. A train
+    function of an earlier `fit` is not judged, since it reduces without being traced again."""
+    if not world.is_initialized() or world.size() == 1 or has_servers():
         return None
     is_traced = getattr(model, "train_function", None) is not None
     is_checked = any(hasattr(one, "allow_unwrapped") for one in callbacks)

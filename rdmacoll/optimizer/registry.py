@@ -104,6 +104,11 @@ def reduction_of(variable: Any) -> Reduction | None:
     return _REDUCTIONS.get(plain_variable(variable))
 
 
+def has_reductions() -> bool:
+    """Whether a wrapped optimizer or tape has reduced a gradient of a variable that still exists."""
+    return bool(_REDUCTIONS.living())
+
+
 def note_own_reduction(variables: Iterable[Any]) -> None:
     """Records that the program reduces the gradients of these variables by calls of its own."""
     for variable in variables:

@@ -43,6 +43,48 @@ def test_updates_by_plain_optimizers_beside_wrapped_ones_are_noticed() -> None:
     run_checks("tf_plain_updates.py", 2, arguments=["3"])
 
 
+def test_programs_that_broadcast_and_reduce_nothing_are_warned() -> None:
+    run_checks("tf_plain_alone.py", 2, arguments=["3"])
+
+
+# Rank 1 forgets to wrap, and ends when its steps are done.
+FORGETFUL = """
+import numpy as np, keras, tensorflow as tf, rdmacoll
+from ranks import report
+rdmacoll.init()
+rank = rdmacoll.rank()
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+optimizer = keras.optimizers.SGD(0.1)
+rdmacoll.broadcast_variables(model.variables, 0)
+if rank == 0 and "WAY" != "tape":
+    optimizer = rdmacoll.DistributedOptimizer(optimizer)
+x, y = np.ones((4, 3), np.float32) * rank, np.ones((4, 1), np.float32)
+try:
+    if "WAY" == "fit":
+        model.compile(optimizer, "mse")
+        model.fit(x, y, verbose=0)
+    else:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+        if rank == 0 and "WAY" == "tape":
+            tape = rdmacoll.DistributedGradientTape(tape)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    report("left")
+except Exception as error:
+    report(str(rdmacoll.error_from(error) or error))
+"""
+
+
+@pytest.mark.parametrize("way", ["optimizer", slow("tape"), "fit"])
+def test_a_rank_that_forgets_to_wrap_is_named_with_the_cure(way: str) -> None:
+    outcome = run(FORGETFUL.replace("WAY", way), 2, deadline_s=200, preloaded=True)
+    assert outcome.reports[1] == "left", outcome.text()
+    cause = "fit had trained model" if way == "fit" else "a plain SGD had updated"
+    assert f"it left after {cause}" in outcome.reports[0], outcome.text()
+    assert "there by gradients of one rank alone: wrap " in outcome.reports[0], outcome.text()
+
+
 def of_keras_2(folder: Path, program: str, *arguments: str) -> list[list[str]]:
     env = {"PYTHONPATH": path_of(folder), "TF_USE_LEGACY_KERAS": "1"}
     path = ROOT / "tests" / "multiprocess" / program
@@ -73,7 +115,9 @@ def test_ranks_that_come_apart_in_fit_are_found_with_keras_2(tf_keras: Path, kin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["legacy", "2"])
-@pytest.mark.parametrize("program", ["tf_weights_modes.py", "tf_weights_tapes.py", "tf_plain_updates.py"])
+@pytest.mark.parametrize(
+    "program", ["tf_weights_modes.py", "tf_weights_tapes.py", "tf_plain_updates.py", "tf_plain_alone.py"]
+)
 def test_ranks_that_come_apart_in_loops_are_found_with_keras_2(
     tf_keras: Path, program: str, kind: str
 ) -> None:
