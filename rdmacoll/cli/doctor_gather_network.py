@@ -13,10 +13,11 @@ from pathlib import Path
 from rdmacoll._start import cluster
 from rdmacoll._start.secret import read_secret
 from rdmacoll.cli.doctor_facts import UNLIMITED, Interface, Limit, Network, Threads, Variables
-from rdmacoll.cli.doctor_gather_groups import read
 from rdmacoll.errors import RdmacollError
 
 _SIOCGIFADDR = 0x8915  # returns the first IPv4 address of an interface, by its name
+_SIOCGIFFLAGS = 0x8913
+_SIOCGIFMTU = 0x8921
 _IFF_UP = 1
 _RANKS_OF_A_NODE = (
     "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -27,30 +28,30 @@ _RANKS_OF_A_NODE = (
 )
 
 
-def _address(name: str) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        try:
-            found = fcntl.ioctl(one, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-        except OSError:
-            return ""  # the interface has no address
-    return socket.inet_ntoa(found[20:24])
+def _asked(query: socket.socket, request: int, name: str) -> bytes:
+    """The answer of the kernel about an interface, behind its name. Empty if there is none."""
+    try:
+        answer = fcntl.ioctl(query, request, struct.pack("256s", name.encode()[:15]))
+    except OSError:
+        return b""
+    return answer[16:]
 
 
 def interfaces(sys: Path) -> tuple[Interface, ...]:
-    """The interfaces that the kernel lists below `sys`, with their addresses in this process's network
-    namespace."""
-    folder = sys / "class/net"
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return tuple(
-        Interface(
-            name,
-            _address(name),
-            int(read(folder / name / "mtu") or 0),
-            bool(int(read(folder / name / "flags") or "0", 16) & _IFF_UP),
-            (folder / name / "bridge").is_dir(),
-        )
-        for name in names
-    )
+    """The interfaces of this process's network namespace. `sys` tells which of them are bridges.
+
+    A process in a namespace of its own may see another namespace's interfaces in /sys.
+    """
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query:
+        for name in sorted(name for _, name in socket.if_nameindex()):
+            address = _asked(query, _SIOCGIFADDR, name)
+            (flags,) = struct.unpack_from("H", _asked(query, _SIOCGIFFLAGS, name) or bytes(2))
+            (mtu,) = struct.unpack_from("i", _asked(query, _SIOCGIFMTU, name) or bytes(4))
+            is_bridge = (sys / "class/net" / name / "bridge").is_dir()
+            text = socket.inet_ntoa(address[4:8]) if address else ""
+            found.append(Interface(name, text, mtu, bool(flags & _IFF_UP), is_bridge))
+    return tuple(found)
 
 
 def network(sys: Path, name: str) -> Network:

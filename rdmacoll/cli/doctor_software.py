@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from rdmacoll.cli.doctor_facts import Machine
@@ -21,7 +22,7 @@ def engine(machine: Machine) -> Iterator[Finding]:
             found.problem,
             why="nothing of rdmacoll works without its engine",
             cure=_REBUILD,
-            check=f"ls -l {found.path}; rdmacoll config",
+            check=f"ls -l {shlex.quote(found.path)}; rdmacoll config",
         )
     elif found.version != machine.package:
         yield problem(

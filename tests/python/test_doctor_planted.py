@@ -30,6 +30,8 @@ from rdmacoll.cli.doctor_facts import (
 )
 from rdmacoll.cli.doctor_gather_groups import group_memory
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
 LO, ETH = Interface("lo", "127.0.0.1", 65536), Interface("eth0", "10.1.2.3", 9000)
 BRIDGE = Interface("docker0", "172.17.0.1", 1500, is_bridge=True)
 # A sound machine with all notes that a sound machine may have.
@@ -125,23 +127,43 @@ def test_one_network_chooses_its_interfaces():
     assert text == f"eth0 10.1.2.3 (MTU 9000): {text_seen}"
 
 
+def test_a_check_quotes_a_path_with_a_space():
+    missing = replace(USUAL.engine, problem="it is missing", path="/my clone/librdmacoll.so")
+    (found,) = [one for one in doctor.examine(replace(USUAL, engine=missing)) if one.seen == "it is missing"]
+    assert found.check == "ls -l '/my clone/librdmacoll.so'; rdmacoll config"
+
+
 # ---- how the facts are gathered ----
 
 
 def test_interfaces_are_read_from_the_kernel(tmp_path):
-    for name, flags in (("lo", "0x9"), ("rdmacoll-none", "0x1002")):
-        folder = tmp_path / "class/net" / name
-        folder.mkdir(parents=True)
-        (folder / "flags").write_text(f"{flags}\n")
-        (folder / "mtu").write_text("1500\n")
-    (tmp_path / "class/net/rdmacoll-none/bridge").mkdir()
-    lo, none = gather_network.interfaces(tmp_path)
-    assert (lo.name, lo.mtu, lo.is_up, lo.is_bridge) == ("lo", 1500, True, False)
-    assert none == Interface("rdmacoll-none", "", 1500, False, True)
-    found = gather_network.network(tmp_path, "no-such-host.invalid")
-    assert found.problem
-    assert found.interfaces == (lo, none)
+    (tmp_path / "class/net/lo/bridge").mkdir(parents=True)
+    (tmp_path / "class/net/elsewhere").mkdir()
+    found = gather_network.interfaces(tmp_path)
+    assert {one.name for one in found} == {name for _, name in socket.if_nameindex()}
+    assert next(one for one in found if one.name == "lo") == Interface("lo", "127.0.0.1", 65536, True, True)
+    (plain,) = [one for one in gather_network.interfaces(tmp_path / "none") if one.name == "lo"]
+    assert not plain.is_bridge
+    unknown = gather_network.network(tmp_path, "no-such-host.invalid")
+    assert unknown.problem
+    assert unknown.interfaces == found
     assert socket.gethostbyname("localhost") in gather_network.network(tmp_path, "localhost").addresses
+
+
+@needs_root
+def test_a_namespace_of_its_own_has_its_own_interfaces_though_sys_shows_others():
+    program = (
+        "from pathlib import Path; from rdmacoll.cli.doctor_gather_network import interfaces; "
+        "print([(one.name, one.is_up) for one in interfaces(Path('/sys'))])"
+    )
+    said = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "('lo', False)" in said.stdout, said.stderr
 
 
 def test_variables_are_judged(tmp_path):
