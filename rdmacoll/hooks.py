@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.ops._arguments import check_root
-from rdmacoll.ops._library import typed_errors
+from rdmacoll.ops._typed_errors import typed_errors
 from rdmacoll.ops.broadcast import broadcast_global_variables
 from rdmacoll.process_set import ProcessSet, global_process_set
 

@@ -13,10 +13,11 @@ from rdmacoll._horovod.errors import UnsupportedError
 from rdmacoll.errors import ConfigError
 from rdmacoll.operators import Average, ReduceOp, Sum, reduction
 from rdmacoll.ops._gradient_kind import horovod_gradients
-from rdmacoll.ops._library import not_converted, of_both
+from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import names_used
 from rdmacoll.ops._process_sets import in_process_set
 from rdmacoll.ops._refusals import announce_refusal
+from rdmacoll.ops._typed_errors import of_both
 from rdmacoll.process_set import global_process_set
 
 # Horovod's number of Adasum, which is no operator of the engine.

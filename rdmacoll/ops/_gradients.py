@@ -10,6 +10,7 @@ import tensorflow as tf
 from rdmacoll.errors import ConfigError
 from rdmacoll.operators import OPERATORS, ReduceOp
 from rdmacoll.ops._arguments import from_bits
+from rdmacoll.ops._op_calls import reduce_group
 from rdmacoll.ops._run_time import size_as
 
 
@@ -60,8 +61,6 @@ def extrema_gradients(op: Any, results: Sequence[Any], totals: Sequence[Any]) ->
     """The gradients of Min or Max: `totals` for the elements that are the result, zeros for the others.
     Ranks with the same element share evenly, as in tf.reduce_max. totals: the sums of all ranks' gradients
     of `results`."""
-    from rdmacoll.ops.allreduce import reduce_group
-
     hits = [
         tf.cast(tf.equal(value, best), total.dtype) for value, best, total in zip(op.inputs, results, totals)
     ]

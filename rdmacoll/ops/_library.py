@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,12 +13,9 @@ import tensorflow as tf
 from rdmacoll._abi import library
 from rdmacoll._base.once import once
 from rdmacoll._world import world
-from rdmacoll.errors import ConfigError, RdmacollError, error_from
-from rdmacoll.ops import _gpu_op
+from rdmacoll.errors import ConfigError
+from rdmacoll.ops import _gpu_op, _sessions
 from rdmacoll.ops._interrupts import SignalWatcher
-
-# Without this, AutoGraph replaces exceptions by one of its own, unless their class is one of Python's.
-RdmacollError.ag_pass_through = True  # type: ignore[attr-defined]
 
 _SCOPE = "rdmacoll/"  # with the slash it is outside of all other scopes; place.cc searches for it
 
@@ -70,8 +66,6 @@ def _load() -> Any:
         if servers is not None and servers.session is not None:
             shared.rc_tf_attach_servers(servers.session.address)
 
-    from rdmacoll.ops import _sessions
-
     _sessions.raise_typed_errors()
     world.on_change(attach)
     world.on_change(SignalWatcher(shared).attach)
@@ -79,9 +73,8 @@ def _load() -> Any:
 
 
 def register() -> None:
-    """Registers the ops and their gradients with TensorFlow, so that saved graphs with them load. If this
-    fails, the first op that is called raises the reason."""
-    importlib.import_module("rdmacoll.ops")  # the gradients
+    """Registers the ops with TensorFlow, so that saved graphs with them load. `import rdmacoll.ops` has
+    registered their gradients. If this fails, the first op that is called raises the reason."""
     with contextlib.suppress(ConfigError):
         _load()
 
@@ -121,54 +114,3 @@ def op_scope() -> Any:
     TensorFlow itself has put there everything before _SCOPE in the name of its kernel, for calls and
     loops."""
     return contextlib.nullcontext() if tf.executing_eagerly() else tf.name_scope(_SCOPE)
-
-
-# Classes that are both of ours and of TensorFlow's.
-_CLASSES_OF_BOTH: dict[tuple[type[RdmacollError], Any], type[RdmacollError]] = {}
-# The fields of TensorFlow's errors.
-_STATUS: dict[str, Any] = {
-    "_node_def": None,
-    "_op": None,
-    "_experimental_payloads": {},
-    "_message": "",
-    "_error_code": 0,
-}
-
-
-def _class_of_both(plain: type[RdmacollError], status: Any) -> type[RdmacollError]:
-    found = _CLASSES_OF_BOTH.get((plain, status))
-    if found is None:
-        members = {"__module__": plain.__module__, "__doc__": plain.__doc__, "__reduce__": _reduce}
-        found = _CLASSES_OF_BOTH[plain, status] = type(plain.__name__, (plain, status), members)
-    return found
-
-
-def _reduce(error: RdmacollError) -> Any:
-    """Pickles the error as the plain one."""
-    return error.plain().__reduce__()
-
-
-def of_both(typed: RdmacollError, status: tf.errors.OpError) -> RdmacollError:
-    """The error `typed` as one that is also of TensorFlow's class of `status`."""
-    both = _class_of_both(type(typed), type(status))
-    error = both.__new__(both, *typed.args)
-    vars(error).update({**_STATUS, **vars(typed), "_message": str(typed), "_error_code": status.error_code})
-    error.of_own_class = typed
-    return error
-
-
-@contextlib.contextmanager
-def typed_errors() -> Iterator[None]:
-    """Eager calls raise our class, which is also TensorFlow's class for that status. In a graph only the
-    status is possible."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        typed = error_from(error)
-        if typed is None or isinstance(error, RdmacollError):  # it has both classes already
-            raise
-        typed = of_both(typed, error)
-        try:
-            raise typed from None
-        finally:
-            del typed  # otherwise the error and this frame would keep each other alive

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from rdmacoll.ops._library import typed_errors
+from rdmacoll.ops._typed_errors import typed_errors
 
 
 def raise_typed_errors() -> None:

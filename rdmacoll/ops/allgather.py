@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from rdmacoll.operators import ReduceOp
 from rdmacoll.ops._arguments import check_movable, in_groups, rows_of, tensor as as_tensor
-from rdmacoll.ops._gradient_kind import gradient_attribute, has_horovod_gradient
+from rdmacoll.ops._gradient_kind import has_horovod_gradient
 from rdmacoll.ops._gradients import with_zeros
-from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
-from rdmacoll.ops._names import op_name
+from rdmacoll.ops._library import not_converted
+from rdmacoll.ops._op_calls import allgather_group, allgather_one, reduce_group
 from rdmacoll.ops._process_set_argument import takes_process_set
-from rdmacoll.ops._process_sets import current_set, gradient_of_same_kind, set_number
+from rdmacoll.ops._process_sets import current_set, gradient_of_same_kind
 from rdmacoll.ops._run_time import own_rank
 
 
@@ -47,34 +47,9 @@ def grouped_allgather(tensors: Sequence[Any], name: str | None = None) -> list[A
     )
 
 
-def allgather_one(tensor: Any, *, name: str | None, label: str = "") -> Any:
-    """`allgather` of one tensor. label: its name in messages."""
-    return allgather_group([tensor], name=name, labels=[label] if label else [])[0]
-
-
-def allgather_group(
-    tensors: Sequence[Any], *, name: str | None, labels: Sequence[str] = (), group: str = ""
-) -> list[Any]:
-    """One op for tensors of one dtype. group: all dtypes of the group, if this is its first op."""
-    check_movable(tensors[0].dtype)
-    functions = ops()
-    with op_scope(), typed_errors():
-        gathered = functions.rdmacoll_allgather(
-            tensors=tensors,
-            tensor_name=op_name(name),
-            process_set=set_number(),
-            labels=list(labels),
-            group=group,
-            **gradient_attribute(),
-        )
-    return must_run(list(gathered))
-
-
 @tf.RegisterGradient("RdmacollAllgather")
 @gradient_of_same_kind
 def _gradient(op: Any, *grads: Any) -> list[Any]:
-    from rdmacoll.ops.allreduce import reduce_group
-
     if not op.inputs[0].dtype.is_floating:
         return [None] * len(op.inputs)
     reduce_op = ReduceOp.AVERAGE if has_horovod_gradient(op) else ReduceOp.SUM

@@ -7,23 +7,23 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.operators import OPERATOR_CODES, ReduceOp, check_reducible
+from rdmacoll.operators import ReduceOp, check_reducible
 from rdmacoll.ops import _own_reductions as own_reductions
 from rdmacoll.ops._arguments import (
-    bits,
     in_groups,
     reduction,
     scales,
     sparse_as_dense as checked_sparse_as_dense,
     tensor as as_tensor,
 )
-from rdmacoll.ops._gradient_kind import gradient_attribute, has_horovod_gradient
+from rdmacoll.ops._gradient_kind import has_horovod_gradient
 from rdmacoll.ops._gradients import extrema_gradients, is_linear, operator_of, scales_of, with_zeros
-from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
-from rdmacoll.ops._names import op_name
+from rdmacoll.ops._library import not_converted
+from rdmacoll.ops._op_calls import reduce_group
 from rdmacoll.ops._process_set_argument import takes_process_set
-from rdmacoll.ops._process_sets import gradient_of_same_kind, set_number
-from rdmacoll.ops.compression import Compression, Compressor, compressor
+from rdmacoll.ops._process_sets import gradient_of_same_kind
+from rdmacoll.ops.compression import compressor
+from rdmacoll.ops.sparse import reduce_slices
 
 
 @not_converted
@@ -71,8 +71,6 @@ def allreduce(
     sparse_mode = checked_sparse_as_dense(sparse_as_dense)
     own_reductions.note([tensor], options["op"])
     if isinstance(tensor, tf.IndexedSlices) and sparse_mode is not True:
-        from rdmacoll.ops.sparse import reduce_slices
-
         return reduce_slices(tensor, **options, may_sum=sparse_mode == "auto")
     return reduce_group([as_tensor(tensor)], **options)[0]
 
@@ -115,44 +113,6 @@ def grouped_allreduce(
             compression=compressed,
         ),
     )
-
-
-def reduce_group(
-    tensors: Sequence[Any],
-    *,
-    op: ReduceOp,
-    name: str | None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    compression: Compressor = Compression.none,
-    labels: Sequence[str] = (),
-    manifest: str = "",
-    group: str = "",
-) -> list[Any]:
-    """One op for tensors that travel as one dtype. labels: the names of the tensors in messages. manifest:
-    describes the list that begins with these tensors; it has to be equal on all ranks. group: the dtypes
-    of the group, which have to be equal on all ranks, too."""
-    dtype = compression.wire_dtype(tensors[0].dtype)
-    check_reducible(dtype.name, op)
-    prescale, postscale = scales(dtype, prescale_factor, postscale_factor)
-    wire, prescale = compression.packed(tensors, prescale)
-    functions = ops()
-    with op_scope(), typed_errors():
-        results = list(
-            functions.rdmacoll_allreduce(
-                tensors=wire,
-                op=OPERATOR_CODES[op],
-                prescale_bits=bits(prescale),
-                postscale_bits=bits(postscale),
-                tensor_name=op_name(name),
-                process_set=set_number(),
-                labels=list(labels),
-                manifest=manifest,
-                group=group,
-                **gradient_attribute(),
-            )
-        )
-    return compression.unpacked(must_run(results), tensors)
 
 
 @tf.RegisterGradient("RdmacollAllreduce")

@@ -9,10 +9,11 @@ import tensorflow as tf
 
 from rdmacoll.ops._arguments import as_splits, check_has_rows, check_movable, tensor as as_tensor
 from rdmacoll.ops._gradients import as_shaped
-from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
+from rdmacoll.ops._library import must_run, not_converted, op_scope, ops
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops._process_set_argument import takes_process_set
 from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number
+from rdmacoll.ops._typed_errors import typed_errors
 
 
 @not_converted

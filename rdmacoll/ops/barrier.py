@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rdmacoll.ops._library import not_converted, op_scope, ops, typed_errors
+from rdmacoll.ops._library import not_converted, op_scope, ops
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops._process_set_argument import takes_process_set
 from rdmacoll.ops._process_sets import set_number
+from rdmacoll.ops._typed_errors import typed_errors
 
 
 @not_converted

@@ -11,13 +11,13 @@ from rdmacoll.errors import ConfigError
 from rdmacoll.operators import CODES, ReduceOp
 from rdmacoll.ops import _baselines
 from rdmacoll.ops._arguments import check_movable, check_root, in_groups, tensor as as_tensor
-from rdmacoll.ops._gradient_kind import gradient_attribute, has_horovod_gradient
+from rdmacoll.ops._gradient_kind import has_horovod_gradient
 from rdmacoll.ops._gradients import dependent_zeros, with_zeros
-from rdmacoll.ops._labels import label_of, listing
-from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
-from rdmacoll.ops._names import op_name
+from rdmacoll.ops._labels import label_of
+from rdmacoll.ops._library import not_converted
+from rdmacoll.ops._op_calls import reduce_group, send_group
 from rdmacoll.ops._process_set_argument import takes_process_set
-from rdmacoll.ops._process_sets import gradient_of_same_kind, set_number
+from rdmacoll.ops._process_sets import gradient_of_same_kind
 from rdmacoll.ops._run_time import own_rank
 from rdmacoll.process_set import global_process_set
 
@@ -122,41 +122,9 @@ def broadcast_global_variables(root_rank: int = 0) -> Any:
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
-def send_group(
-    tensors: Sequence[Any],
-    *,
-    root_rank: int,
-    name: str | None,
-    labels: Sequence[str] = (),
-    group: str = "",
-) -> list[Any]:
-    """One op for tensors of one dtype. labels: the names of the tensors, whose order ranks compare. group:
-    all dtypes of the group, if this is its first op."""
-    check_movable(tensors[0].dtype)
-    functions = ops()
-    names = listing(labels)
-    root = check_root(root_rank)
-    with op_scope(), typed_errors():
-        results = list(
-            functions.rdmacoll_broadcast(
-                tensors=tensors,
-                root_rank=root,
-                tensor_name=op_name(name),
-                process_set=set_number(),
-                labels=list(labels),
-                manifest=f"\n{names}" if names else "",
-                group=group,
-                **gradient_attribute(),
-            )
-        )
-    return must_run(results)
-
-
 @tf.RegisterGradient("RdmacollBroadcast")
 @gradient_of_same_kind
 def _gradient(op: Any, *grads: Any) -> list[Any]:
-    from rdmacoll.ops.allreduce import reduce_group
-
     if not op.inputs[0].dtype.is_floating:
         return [None] * len(op.inputs)
     reduce_op = ReduceOp.AVERAGE if has_horovod_gradient(op) else ReduceOp.SUM

@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.ops._arguments import check_movable, check_root, rows_of, tensor as as_tensor
-from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
-from rdmacoll.ops._names import op_name
+from rdmacoll.ops._arguments import rows_of, tensor as as_tensor
+from rdmacoll.ops._library import not_converted
+from rdmacoll.ops._op_calls import gather_one, scatter_one
 from rdmacoll.ops._process_set_argument import takes_process_set
-from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number
+from rdmacoll.ops._process_sets import gradient_in_set_of_op
 
 
 @not_converted
@@ -27,26 +27,12 @@ def gather(tensor: Any, root_rank: int, name: str | None = None) -> Any:
     return gather_one(as_tensor(tensor), root_rank, name)
 
 
-def gather_one(value: Any, root_rank: int, name: str | None) -> Any:
-    """`gather` of one tensor."""
-    check_movable(value.dtype)
-    root = check_root(root_rank)
-    functions = ops()
-    with op_scope(), typed_errors():
-        gathered = functions.rdmacoll_gather(
-            tensor=value, root_rank=root, tensor_name=op_name(name), process_set=set_number()
-        )
-    return must_run([gathered])[0]
-
-
 @tf.RegisterGradient("RdmacollGather")
 @gradient_in_set_of_op
 def _gradient(op: Any, *grads: Sequence[Any]) -> Any:
     (source,) = op.inputs
     if not source.dtype.is_floating:
         return None
-    from rdmacoll.ops.scatter import scatter_one
-
     root = op.get_attr("root_rank")
     counts = gather_one(rows_of(source), root, None)
     rows = scatter_one(tf.convert_to_tensor(grads[0]), root, counts, None)

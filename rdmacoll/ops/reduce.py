@@ -15,11 +15,12 @@ from rdmacoll.ops._arguments import (
     tensor as as_tensor,
 )
 from rdmacoll.ops._gradients import extrema_gradients, is_linear, scaled_as_op, with_zeros
-from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
+from rdmacoll.ops._library import must_run, not_converted, op_scope, ops
 from rdmacoll.ops._names import op_name
+from rdmacoll.ops._op_calls import send_group
 from rdmacoll.ops._process_set_argument import takes_process_set
 from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number
-from rdmacoll.ops.broadcast import send_group
+from rdmacoll.ops._typed_errors import typed_errors
 from rdmacoll.ops.compression import compressor
 
 

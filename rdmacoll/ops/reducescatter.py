@@ -26,12 +26,13 @@ from rdmacoll.ops._gradients import (
     scales_of,
     with_zeros,
 )
-from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
+from rdmacoll.ops._library import must_run, not_converted, op_scope, ops
 from rdmacoll.ops._names import op_name
+from rdmacoll.ops._op_calls import allgather_group
 from rdmacoll.ops._process_set_argument import takes_process_set
 from rdmacoll.ops._process_sets import gradient_of_same_kind, set_number
 from rdmacoll.ops._run_time import size_as
-from rdmacoll.ops.allgather import allgather_group
+from rdmacoll.ops._typed_errors import typed_errors
 from rdmacoll.ops.compression import Compressor, compressor
 
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.ops._arguments import as_splits, check_has_rows, check_movable, check_root, tensor as as_tensor
+from rdmacoll.ops._arguments import as_splits, check_has_rows, tensor as as_tensor
 from rdmacoll.ops._gradients import as_shaped, dependent_zeros
-from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
-from rdmacoll.ops._names import op_name
+from rdmacoll.ops._library import not_converted
+from rdmacoll.ops._op_calls import gather_one, scatter_one
 from rdmacoll.ops._process_set_argument import takes_process_set
-from rdmacoll.ops._process_sets import gradient_in_set_of_op, set_number
+from rdmacoll.ops._process_sets import gradient_in_set_of_op
 from rdmacoll.ops._run_time import own_rank
-from rdmacoll.ops.gather import gather_one
 from rdmacoll.process_set import global_process_set
 
 
@@ -32,18 +31,6 @@ def scatter(tensor: Any, root_rank: int, splits: Any = None, name: str | None = 
     value = as_tensor(tensor)
     check_has_rows(value, "scatter")
     return scatter_one(value, root_rank, as_splits(splits), name)
-
-
-def scatter_one(value: Any, root_rank: int, splits: Any, name: str | None) -> Any:
-    """`scatter` of one tensor. splits: as the op takes them."""
-    check_movable(value.dtype)
-    root = check_root(root_rank)
-    functions = ops()
-    with op_scope(), typed_errors():
-        scattered = functions.rdmacoll_scatter(
-            tensor=value, splits=splits, root_rank=root, tensor_name=op_name(name), process_set=set_number()
-        )
-    return must_run([scattered])[0]
 
 
 @tf.RegisterGradient("RdmacollScatter")

@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from rdmacoll.errors import ConfigError
 from rdmacoll.ops._arguments import by_dtype, tensor as as_tensor
-from rdmacoll.ops._library import not_converted, op_scope, ops, typed_errors
+from rdmacoll.ops._library import not_converted, op_scope, ops
+from rdmacoll.ops._typed_errors import typed_errors
 from rdmacoll.ps.calls import current
 
 

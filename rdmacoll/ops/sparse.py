@@ -17,9 +17,8 @@ import tensorflow as tf
 from rdmacoll.errors import ConfigError
 from rdmacoll.operators import FLOATS, ReduceOp
 from rdmacoll.ops._arguments import scales
+from rdmacoll.ops._op_calls import allgather_one, reduce_group
 from rdmacoll.ops._run_time import size_as
-from rdmacoll.ops.allgather import allgather_one
-from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.ops.compression import Compression, Compressor
 
 # Gathered rows for each row of the dense tensor. Above this, sums send less.

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from rdmacoll.operators import ReduceOp
 from rdmacoll.ops._names import name_in_trace
+from rdmacoll.ops._op_calls import reduce_group
 from rdmacoll.ops._process_sets import in_process_set
-from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.process_set import ProcessSet
 
 # Tolerances of a norm: different processors round results of equal gradients differently.

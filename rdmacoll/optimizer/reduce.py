@@ -15,8 +15,8 @@ from rdmacoll.ops._arguments import reduction, sparse_as_dense as checked_sparse
 from rdmacoll.ops._labels import label_of, listing, path_of
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import name_in_trace
+from rdmacoll.ops._op_calls import reduce_group
 from rdmacoll.ops._process_sets import in_process_set
-from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.ops.compression import LossyCompressor, compressor
 from rdmacoll.ops.sparse import reduce_slices
 from rdmacoll.optimizer import registry, residuals

@@ -14,7 +14,7 @@ from rdmacoll.keras.callbacks import agreement, optimizers
 from rdmacoll.keras.callbacks.exchange import gathered_unless_equal
 from rdmacoll.keras.callbacks.variable_groups import MODEL, Group, groups_of, name_in_thread, wrapped_names
 from rdmacoll.ops._labels import path_of
-from rdmacoll.ops._library import typed_errors
+from rdmacoll.ops._typed_errors import typed_errors
 from rdmacoll.ops.broadcast import broadcast_
 from rdmacoll.optimizer import with_inner
 from rdmacoll.optimizer.registry import plain_variable
