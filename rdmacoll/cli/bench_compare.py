@@ -107,7 +107,9 @@ def compare(
     seconds: float,
     plot: str | None,
 ) -> Findings:
-    """Collectives beside every peer that is installed, turn by turn in one run. Starts all ranks itself.
+    """Collectives beside every installed peer, in turns.
+
+    Starts all ranks itself.
 
     Float32 arrays of numpy. An allreduce works in place, and TensorFlow's operations are measured, too,
     unless inputs are written. The size of other collectives is the larger one of a rank's input and output.
@@ -214,8 +216,11 @@ def _missed(part: dict[str, Any]) -> list[str]:
 )
 @command("bench peers")
 def peers_command(*, install: str) -> Findings:
-    """Lists the installed peers of `bench compare`, `bench step` and the benchmarks of parameter servers.
-    With --install, installs peers in the cache."""
+    """Lists the installed peers of benchmarks, or installs them.
+
+    `bench compare`, `bench step` and the benchmarks of parameter servers use them. --install puts peers into
+    the cache.
+    """
     refuse_launched()
     cache: Path = bootstrap.cache_folder()
     for name in names_of(install, list(environments.ENVIRONMENTS), "--install") if install else []:

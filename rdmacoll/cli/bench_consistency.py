@@ -62,9 +62,12 @@ CASES: dict[str, Kind] = {
 @takes_bursts
 @command("bench consistency")
 def consistency(*, minimum: str, maximum: str, turns: int, burst: float) -> Findings:
-    """Whether allreduce takes no longer than reducescatter and allgather, a group of 8 no longer than its 8
-    tensors one by one, and twice the bytes 0.95 to 2.2 times the time. Times are medians; what is found
-    is printed, and the exit code is 0 all the same."""
+    """Whether an allreduce is as fast as its two halves.
+
+    It should take no longer than reducescatter and allgather, a group of 8 no longer than its 8 tensors one
+    by one, and twice the bytes 0.95 to 2.2 times the time. Times are medians; what is found is printed, and
+    the exit code is 0 all the same.
+    """
     world.init()
     note_world_of_one("rdmacoll bench consistency")
     # Sizes of all cases are multiples of the ranks and of the pieces.

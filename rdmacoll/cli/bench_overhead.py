@@ -33,7 +33,9 @@ from rdmacoll.cli.rules_options import takes_rules, takes_seconds
 @takes_seconds(300.0)
 @command("bench overhead")
 def overhead(*, ranks: int, starts: int, rest: float, rules: Rules, seconds: float) -> Findings:
-    """Processor time of a training step, of doing nothing, the start, memory. Starts all ranks itself.
+    """The cost of the engine: time of processors, start, memory.
+
+    Times of processors are those of a training step and of doing nothing. Starts all ranks itself.
 
     With numpy on one machine, without TensorFlow. A goal that is missed is marked; the exit code is 0 all
     the same, since times belong to the machine.

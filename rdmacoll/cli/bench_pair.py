@@ -82,7 +82,9 @@ def _row_line(row: dict[str, Any]) -> str:
 def pair(
     *, transport: str | None, sizes: str, repeat: int, burst: float, timeout: float, memory: str
 ) -> Findings:
-    """Measures the path between two ranks: mpirun -np 2 rdmacoll bench pair.
+    """Measures the path between two ranks.
+
+    Start it so: rdmacoll run -np 2 rdmacoll bench pair
 
     latency is half of a ping-pong (the median; min and max of all rounds), exchange the time until both
     ranks, who send at once, have the other's data. forward, back and both are streams with several
@@ -107,7 +109,7 @@ def pair(
             raise ConfigError(
                 "bench pair measures the path between 2 ranks, and here "
                 f"{counted(group.launch.size, 'rank')} started ({group.launch.source}): "
-                "mpirun -np 2 rdmacoll bench pair."
+                "rdmacoll run -np 2 rdmacoll bench pair."
             )
         outcome = pairs.measure(group, [(0, 1)], test, "bench")[0, 1]
         if not outcome.is_ok:

@@ -153,7 +153,7 @@ def measured(
     if world.size() != 2:
         raise ConfigError(
             f"bench pair measures the path between 2 ranks, and {world.size()} were started: "
-            "mpirun -np 2 rdmacoll bench pair."
+            "rdmacoll run -np 2 rdmacoll bench pair."
         )
     ends = _Ends(limit_s)
     found = world.describe()["transport"]

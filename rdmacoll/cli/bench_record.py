@@ -27,9 +27,9 @@ from rdmacoll.errors import ConfigError
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 @command("bench record")
 def record(*, out: str, model: str | None, program: tuple[str, ...]) -> Findings:
-    """Runs a training and writes the sizes of a step's gradients.
+    """Runs a training, and writes the sizes of its gradients.
 
-    mpirun -np 2 rdmacoll bench record --out sizes.json train.py ARGUMENT...
+    rdmacoll run -np 2 rdmacoll bench record --out sizes.json train.py ARGUMENT...
 
     Recorded is what DistributedOptimizer and DistributedGradientTape reduce and rdmacoll.ps.exchange
     pushes; of several lists, the one with the most bytes. Rank 0 writes, which is worker 0 in a start by

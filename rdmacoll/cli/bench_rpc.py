@@ -225,7 +225,9 @@ _our_in_flight = click.option(
 @takes_run(MACHINE)
 @command("bench p2p-latency")
 def latency(*, run: Callable[..., Findings]) -> Findings:
-    """The round trip of a payload between a worker and a server: there, and as much back.
+    """The round trip of a payload between worker and server.
+
+    As much travels there as back.
 
     Ours is rdmacoll.ps.exchange, with the update that comes with it (a subtraction), from numpy arrays to new
     ones. grpcio sends bytes that are there already, and gets them back. TensorFlow makes 8 round trips in one
@@ -260,7 +262,9 @@ def bandwidth(*, in_flight: int, ours_in_flight: int, run: Callable[..., Finding
 def throughput(
     *, workers: int, servers: int, in_flight: int, ours_in_flight: int, run: Callable[..., Findings]
 ) -> Findings:
-    """Workers push payloads to servers and pull them: payloads and MB per second of all workers.
+    """Workers push payloads to servers and pull them.
+
+    Results are payloads and MB per second of all workers.
 
     Servers share a payload's buffers. Ours and grpcio make one call of a payload to a server, TensorFlow one
     for each buffer. Ours pushes with the update (a subtraction).

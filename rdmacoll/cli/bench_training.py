@@ -87,7 +87,9 @@ def training(
     seconds: float,
     plot: str | None,
 ) -> Findings:
-    """Workers train a model with parameter servers, on synthetic images: images per second of all workers.
+    """Workers train a model with parameter servers.
+
+    Images are synthetic. Results are images per second of all workers.
 
     All are the same graph of TensorFlow 1 in a session, plain SGD, in the same TensorFlow. sync: a step ends
     when the gradients of all workers are in it. async: nobody waits for others. Before it is timed, a step is

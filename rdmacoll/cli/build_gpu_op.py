@@ -14,8 +14,11 @@ from rdmacoll.errors import ConfigError
 @click.option("--compiler", metavar="COMMAND", help="The C++ compiler. By default g++, c++ or clang++.")
 @command("build-gpu-op")
 def build_gpu_op(*, compiler: str | None) -> Findings:
-    """Compiles a small library for the installed TensorFlow, once. With it, allreduces and broadcasts take
-    tensors in memory of a GPU."""
+    """Compiles kernels for gradients in memory of a GPU.
+
+    They are a small library for the installed TensorFlow. With it, allreduces and broadcasts take tensors in
+    memory of a GPU.
+    """
     try:
         import tensorflow as tf
     except ImportError as error:

@@ -21,7 +21,10 @@ from rdmacoll.cli.report import Findings, command, parse_range, print_line
 )
 @command("verify-schedules")
 def verify_schedules(*, ranks: str) -> Findings:
-    """Executes every algorithm's schedules symbolically, for every size of the world."""
+    """Executes every algorithm's schedules symbolically.
+
+    It does so for every size of the world.
+    """
     first, last = parse_range(ranks)
     if not 1 <= first <= last <= 1024:
         raise click.BadParameter(f"--ranks {ranks}: from 1 to 1024, the smaller one first")
@@ -43,7 +46,7 @@ def verify_schedules(*, ranks: str) -> Findings:
 
 @click.group()
 def sim() -> None:
-    """The real engine under a virtual clock and injected faults."""
+    """The real engine under a virtual clock."""
 
 
 @sim.command("faults")
@@ -54,8 +57,10 @@ def sim() -> None:
 @click.option("--first", is_flag=True, help="Ends at the first seed that fails.")
 @command("sim faults")
 def faults(*, seeds: str, seed: int | None, first: bool) -> Findings:
-    """Runs seeded worlds with delays, refusals, reordering, broken connections, memory that ends, pauses and
-    deaths, on all processors.
+    """Runs seeded worlds with injected faults.
+
+    Faults are delays, refusals, reordering, broken connections, memory that ends, pauses and deaths. All
+    processors take part.
 
     Every operation has to end with the right sum or with an error that names the rank.
     """

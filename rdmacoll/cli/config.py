@@ -18,7 +18,10 @@ from rdmacoll.cli.report import Findings, command, print_line, print_prose, prin
 )
 @command("config")
 def config(*, everything: bool) -> Findings:
-    """Prints every setting: documented default, effective value, and its source."""
+    """Prints every setting, its value and its source.
+
+    Defaults are printed, too.
+    """
     rows = _rows()
     if everything:
         for row in rows:

@@ -117,8 +117,10 @@ def doctor(*, load_tensorflow: bool, pairs: bool, timeout: float) -> Findings:
     Findings are ok, note (worth knowing; a training runs) or problem; only a problem is a failure. Under a
     launcher, rank 0 prints what it sees of its own machine: run it on each node by itself to see the others.
 
-    mpirun -np 4 rdmacoll doctor --pair tests the path between every two ranks, over RDMA and TCP: latency,
-    bandwidth in both directions, and the size from which on rendezvous pays.
+    --pair tests the path between every two ranks, over RDMA and TCP: latency, bandwidth in both directions,
+    and the size from which on rendezvous pays. On two hosts:
+
+    rdmacoll run -np 2 -H node1:1,node2:1 rdmacoll doctor --pair
     """
     if pairs:
         return examine_pairs(timeout)

@@ -46,7 +46,7 @@ def examine_pairs(timeout_s: float) -> Findings:
         if group.launch.size < 2:
             raise ConfigError(
                 "doctor --pair tests the paths between ranks, and here is one rank alone "
-                f"({group.launch.source}): mpirun -np 2 rdmacoll doctor --pair."
+                f"({group.launch.source}): rdmacoll run -np 2 rdmacoll doctor --pair."
             )
         found = _paths(group, timeout_s)
         if group.launch.rank != 0:

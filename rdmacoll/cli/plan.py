@@ -114,15 +114,18 @@ def plan(
     servers: int,
     measures: bool,
 ) -> Findings:
-    """Explains an operation without running it: which algorithm, why, at what cost, in which steps.
+    """Explains which algorithm an operation gets, and why.
+
+    It prints the cost of each algorithm and the steps of a rank, and runs nothing.
 
     The costs come from executing the schedules of all ranks against a model of the links. Settings of the
     environment count: RDMACOLL_ALLREDUCE_ALGORITHM, RDMACOLL_ORDER, RDMACOLL_SEGMENT_BYTES,
     RDMACOLL_LINK_GBIT, and those that turn a transport off. So does the profile of this machine, if a start
     or `rdmacoll tune` has kept one.
 
-    mpirun -np 2 rdmacoll plan --op allreduce --measure runs the operation, and prints its time beside the
-    model's.
+    --measure runs the operation, and prints its time beside the model's:
+
+    rdmacoll run -np 2 rdmacoll plan --op allreduce --measure
     """
     if measures:
         return measured_beside_model(operation, None if size is None else parse_bytes(size))

@@ -118,7 +118,9 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
 @command("run", writes_json=lambda _: True)
 def run(*, words: tuple[str, ...], **options: Any) -> Findings:
-    """Starts COMMAND on several ranks, here or over ssh: rdmacoll run -np 8 -H a:4,b:4 python train.py
+    """Starts COMMAND on several ranks, here or over ssh.
+
+    rdmacoll run -np 8 -H a:4,b:4 python train.py
 
     Each line of output has its rank in front. If a rank fails, the others are ended, and the reason is the
     last thing on the screen. The exit code is that of the rank that failed first. All options of horovodrun

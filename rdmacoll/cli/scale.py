@@ -173,8 +173,10 @@ def scale(
     transfers: int,
     plot: str | None,
 ) -> Findings:
-    """Steps the real engines under a virtual clock on modelled links (LogGP with ports that transfers share):
-    the time of an allreduce, and of a training step whose sums overlap its backward pass.
+    """Times of allreduces and training steps on modelled links.
+
+    The real engines are stepped under a virtual clock. Links are modelled by LogGP, with ports that transfers
+    share. The sums of a training step overlap its backward pass.
 
     The model knows nothing of memory that ranks of a node compete for, of processors that are missing, or of
     ranks that are late. Above 64 ranks or 64 MiB of all ranks bytes have a size and no content.

@@ -180,7 +180,10 @@ def _in_world(label: str, settings: dict[str, Any], results: Results, body: Call
 )
 @command("selftest")
 def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, ...], memory: str) -> Findings:
-    """Compares all collectives with numpy. Start it like a program: mpirun -np 4 rdmacoll selftest."""
+    """Compares all collectives with numpy.
+
+    Start it like a program: rdmacoll run -np 4 rdmacoll selftest
+    """
     world.init()
     if world.current().servers:
         raise ConfigError(

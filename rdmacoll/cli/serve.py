@@ -145,8 +145,11 @@ def serve(
     every: float | None,
     found: Findings,
 ) -> Findings:
-    """A parameter server without a script, until its workers are done: by lists of hosts, the same as the
-    workers', or under a launcher behind the workers (mpirun -np 2 python train.py : -np 1 rdmacoll serve)."""
+    """A parameter server without a script.
+
+    It serves until its workers are done. It is started by lists of hosts, the same as the workers', or by a
+    launcher behind the workers: mpirun --bind-to none -np 2 python train.py : -np 1 rdmacoll serve
+    """
     report = _Report(every, worker_hosts, found)
     flags = [f"--cross_replica_sync={cross_replica_sync}"] if cross_replica_sync else []
     flags += ["--nocross_replica_sync"] if nocross else []

@@ -13,7 +13,9 @@ from rdmacoll.errors import ConfigError
 @click.command()
 @command("tune")
 def tune() -> Findings:
-    """Measures this machine, for 20 seconds at most, and keeps its profile for later starts.
+    """Measures this machine, and keeps its profile.
+
+    It takes 20 seconds at most. Later starts use the profile.
 
     The profile tells what copies, sums, one-copy reads and signals between cores cost. By it rank 0 chooses
     algorithms within a node. The first start on a machine measures most of it in 20 ms. This command measures

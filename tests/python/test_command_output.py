@@ -61,6 +61,29 @@ def _options(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tup
         yield " ".join((*path, *parameter.opts)), parameter
 
 
+def _commands(group: click.Group) -> Iterator[tuple[click.Group, str, click.Command]]:
+    for name, part in group.commands.items():
+        yield group, name, part
+        if isinstance(part, click.Group):
+            yield from _commands(part)
+
+
+def test_no_line_of_a_list_of_commands_is_cut_short() -> None:
+    listed = "\n".join(
+        group.get_help(click.Context(group, terminal_width=80))
+        for group in {group for group, _, _ in _commands(main.commands)}
+    )
+    assert {name for _, name, _ in _commands(main.commands) if f"  {name} " not in listed} == set()
+    assert [line for line in listed.splitlines() if line.startswith("  ") and line.endswith("...")] == []
+
+
+def test_every_command_that_a_help_shows_binds_no_rank_to_a_core() -> None:
+    helps = "\n".join(part.get_help(click.Context(part)) for _, _, part in _commands(main.commands))
+    shown = re.findall(r"^ *(mpirun|rdmacoll run) +(.*)", helps, re.MULTILINE)
+    assert len(shown) >= 4
+    assert [words for name, words in shown if name == "mpirun" and "--bind-to none" not in words] == []
+
+
 def test_every_fraction_has_a_range_without_nan() -> None:
     # `run` checks its fractions as values of Horovod's variables.
     kind = click.types.FloatParamType
@@ -83,7 +106,8 @@ def test_the_test_of_a_path_says_how_many_ranks_there_are(tmp_path: Path) -> Non
     code, _, output = command_line(tmp_path, "bench", "pair")
     assert code == 1, output
     assert (
-        "between 2 ranks, and here 1 rank started (no launcher): mpirun -np 2 rdmacoll bench pair." in output
+        "between 2 ranks, and here 1 rank started (no launcher): rdmacoll run -np 2 rdmacoll bench pair."
+        in output
     )
 
 

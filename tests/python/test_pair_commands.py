@@ -89,7 +89,7 @@ def test_one_rank_alone_is_told_how_to_start(tmp_path, command):
     code, found, output = command_line(tmp_path, *command)
     assert code == 1
     assert found["error"]["kind"] == "ConfigError"
-    assert f"mpirun -np 2 rdmacoll {' '.join(command)}" in output
+    assert f"rdmacoll run -np 2 rdmacoll {' '.join(command)}" in output
 
 
 def test_bench_pair_refuses_three_ranks(tmp_path):
