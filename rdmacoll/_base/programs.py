@@ -74,11 +74,11 @@ def _end(process: subprocess.Popen[str]) -> None:
         pass  # all have ended
 
 
-def last_lines(output: str, count: int = 8) -> str:
-    """The last lines that say something, as one.
+def last_lines(output: str) -> str:
+    """The last eight lines that say something, as one.
 
-    >>> last_lines("a\\nb\\n\\nc\\n", 2)
-    'b c'
+    >>> last_lines("a\\nb\\n\\nc\\n")
+    'a b c'
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return " ".join(lines[-count:])
+    return " ".join(lines[-8:])

@@ -275,42 +275,54 @@ def settings_of(options: ClusterOptions, launch: Launch | None, values: Values) 
 
     Raises ConfigError.
     """
-    found: dict[str, object] = {}
-    if launch is not None:
-        found = {"mode": "ps"}
-        if values.is_set("RDMACOLL_MODE") and values.text("RDMACOLL_MODE") != "ps":
+    return {
+        **_servers_of(options, launch, values),
+        **_updates_of(options, launch, values),
+        **_network_of(options, values),
+    }
+
+
+def _servers_of(options: ClusterOptions, launch: Launch | None, values: Values) -> dict[str, object]:
+    if launch is None:
+        return {"mode": "ps", "num_servers": options.num_servers} if options.num_servers else {}
+    if values.is_set("RDMACOLL_MODE") and values.text("RDMACOLL_MODE") != "ps":
+        raise ConfigError(
+            f"lists of hosts ({options.source}) start parameter servers, and RDMACOLL_MODE="
+            f"{values.text('RDMACOLL_MODE')} says that there are none: leave one of them out."
+        )
+    if not launch.servers:
+        return {"mode": "ps"}
+    number = "RDMACOLL_NUM_SERVERS"
+    for text in (options.num_servers, values.text(number) if values.is_set(number) else ""):
+        if text and text != str(launch.servers):
             raise ConfigError(
-                f"lists of hosts ({options.source}) start parameter servers, and RDMACOLL_MODE="
-                f"{values.text('RDMACOLL_MODE')} says that there are none: leave one of them out."
+                f"the lists ({options.source}) have {launch.servers} parameter servers, and "
+                f"{number} says {text}: leave it out."
             )
-        if launch.servers:
-            found["num_servers"] = launch.servers
-            servers_text = (
-                values.text("RDMACOLL_NUM_SERVERS") if values.is_set("RDMACOLL_NUM_SERVERS") else ""
-            )
-            for text in (options.num_servers, servers_text):
-                if text and text != str(launch.servers):
-                    raise ConfigError(
-                        f"the lists ({options.source}) have {launch.servers} parameter servers, and "
-                        f"RDMACOLL_NUM_SERVERS says {text}: leave it out."
-                    )
-    elif options.num_servers:
-        found = {"mode": "ps", "num_servers": options.num_servers}
-    if options.is_synchronous is not None and (launch is not None or not options.is_synchronous):
-        found["ps_sync"] = options.is_synchronous
-        text = "true" if options.is_synchronous else "false"
-        if values.is_set("RDMACOLL_PS_SYNC") and values.text("RDMACOLL_PS_SYNC") != text:
-            raise ConfigError(
-                f"cross_replica_sync={text}, and RDMACOLL_PS_SYNC says otherwise: leave one of them out."
-            )
-    if options.protocol and _PROTOCOLS[options.protocol][0]:
-        found["rdma"] = True
-        if values.is_set("RDMACOLL_RDMA") and values.text("RDMACOLL_RDMA") == "false":
-            raise ConfigError(
-                f"server_protocol={options.protocol} requests RDMA, but RDMACOLL_RDMA (TF_RDMA_ENABLED) is "
-                "false: change one of them."
-            )
-    return found
+    return {"mode": "ps", "num_servers": launch.servers}
+
+
+def _updates_of(options: ClusterOptions, launch: Launch | None, values: Values) -> dict[str, object]:
+    is_synchronous = options.is_synchronous
+    if is_synchronous is None or (launch is None and is_synchronous):
+        return {}
+    text = "true" if is_synchronous else "false"
+    if values.is_set("RDMACOLL_PS_SYNC") and values.text("RDMACOLL_PS_SYNC") != text:
+        raise ConfigError(
+            f"cross_replica_sync={text}, and RDMACOLL_PS_SYNC says otherwise: leave one of them out."
+        )
+    return {"ps_sync": is_synchronous}
+
+
+def _network_of(options: ClusterOptions, values: Values) -> dict[str, object]:
+    if not options.protocol or not _PROTOCOLS[options.protocol][0]:
+        return {}
+    if values.is_set("RDMACOLL_RDMA") and values.text("RDMACOLL_RDMA") == "false":
+        raise ConfigError(
+            f"server_protocol={options.protocol} requests RDMA, but RDMACOLL_RDMA (TF_RDMA_ENABLED) is "
+            "false: change one of them."
+        )
+    return {"rdma": True}
 
 
 def protocol_sentence(options: ClusterOptions, values: Values) -> str:

@@ -69,9 +69,9 @@ def _stat_of(pid: int, proc: Path) -> tuple[str, int]:
         return "", 0
 
 
-def mark_of(rank: int, variables: Mapping[str, str], proc: Path = Path("/proc")) -> str:
+def mark_of(rank: int, variables: Mapping[str, str]) -> str:
     """The value of MARK in this process, which is a rank."""
-    return f"{os.getpid()}:{_stat_of(os.getpid(), proc)[0]}:{rank}:{_digest(variables)}"
+    return f"{os.getpid()}:{_stat_of(os.getpid(), Path('/proc'))[0]}:{rank}:{_digest(variables)}"
 
 
 def _is_ancestor(pid: str, began: str, proc: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, Callable
 
@@ -21,6 +22,7 @@ from rdmacoll.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
 
 SIZES = (0, 1, 7, 1000, 100_003)
 FAILURES_SHOWN = 20
+ORDERS = ("run", "canonical")
 
 
 def _dtypes(names: Iterator[str], results: Results, case: str) -> Iterator[np.dtype[Any]]:
@@ -155,6 +157,36 @@ def _in_world(label: str, settings: dict[str, Any], results: Results, body: Call
         results.add(label, f"{type(error).__name__}: {error}")
 
 
+def _test_allreduces(
+    algorithm: str, transport: str, order: str, seed: int, results: Results, log: dict[str, str]
+) -> None:
+    label = f"{algorithm} {transport} {order}"
+
+    def body() -> None:
+        _allreduces(label, seed, results, order == "canonical")
+        if order == "run":
+            _grouped(label, seed, results)
+
+    settings = {"transport": transport, "allreduce_algorithm": algorithm, "order": order, **log}
+    _in_world(label, settings, results, body)
+
+
+def _test_other_calls(transport: str, order: str, seed: int, results: Results, log: dict[str, str]) -> None:
+    label = f"{transport} {order}"
+
+    def body() -> None:
+        if order == "run":
+            _moves(transport, seed, results)
+        _parts(label, seed, results, order == "canonical")
+        selftest_sets.run(label, seed, results, order == "canonical")
+
+    _in_world(transport, {"transport": transport, "order": order, **log}, results, body)
+
+
+def _report(part: str, results: Results) -> None:
+    print_line(f"{part}: {results.cases} cases, {len(results.failures)} failed so far")
+
+
 @click.command()
 @click.option("--seed", default=1, show_default=True, help="The seed of the values.")
 @click.option(
@@ -195,12 +227,6 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
     note_world_of_one("rdmacoll selftest")
     # The first world logs how it was started; the others do not repeat it.
     log = {} if world.current().values.is_set("RDMACOLL_LOG") else {"log": "error"}
-    is_rank_0 = world.rank() == 0
-
-    def report(part: str) -> None:
-        if is_rank_0:
-            print_line(f"{part}: {results.cases} cases, {len(results.failures)} failed so far")
-
     count, nodes = world.size(), world.cross_size()
     rows = {row["name"]: row for row in load().transports()}
     unordered = {row["name"]: row["never_canonical"] for row in load().algorithms()}
@@ -208,44 +234,23 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
         if rows[transport]["shares_memory"] and nodes > 1:
             results.skip(f"transport {transport}", f"the {count} ranks are on {nodes} nodes")
             continue
-        for algorithm in algorithms or algorithm_option.names():
-            for order in ("run", "canonical"):
-                label = f"{algorithm} {transport} {order}"
-                if order == "canonical" and unordered.get(algorithm):
-                    results.skip(label, f"it has no canonical order: {unordered[algorithm]}")
-                    continue
-                settings = {
-                    "transport": transport,
-                    "allreduce_algorithm": algorithm,
-                    "order": order,
-                    **log,
-                }
-
-                def body(label: str = label, order: str = order) -> None:
-                    _allreduces(label, seed, results, order == "canonical")
-                    if order == "run":
-                        _grouped(label, seed, results)
-
-                _in_world(label, settings, results, body)
-                report(f"allreduce {algorithm}, {transport}, order {order}")
-        for order in ("run", "canonical"):
-
-            def moves(transport: str = transport, order: str = order) -> None:
-                if order == "run":
-                    _moves(transport, seed, results)
-                _parts(f"{transport} {order}", seed, results, order == "canonical")
-                selftest_sets.run(f"{transport} {order}", seed, results, order == "canonical")
-
-            _in_world(transport, {"transport": transport, "order": order, **log}, results, moves)
-            report(f"other calls, {transport}, order {order}")
+        for algorithm, order in itertools.product(algorithms or algorithm_option.names(), ORDERS):
+            if order == "canonical" and unordered.get(algorithm):
+                why = f"it has no canonical order: {unordered[algorithm]}"
+                results.skip(f"{algorithm} {transport} {order}", why)
+                continue
+            _test_allreduces(algorithm, transport, order, seed, results, log)
+            _report(f"allreduce {algorithm}, {transport}, order {order}", results)
+        for order in ORDERS:
+            _test_other_calls(transport, order, seed, results, log)
+            _report(f"other calls, {transport}, order {order}", results)
     failed = len(results.failures)
-    if is_rank_0:
-        counts = f"{results.cases} cases, {failed} failed, {len(results.skipped)} skipped"
-        print_line(f"{counts}, {counted(count, 'rank')}" + (f", memory of {gpu.name}" if gpu else ""))
-        for skipped in results.skipped:
-            print_line(f"  skipped {skipped['case']}: {skipped['reason']}")
-        for failure in results.failures[:FAILURES_SHOWN]:
-            print_line(f"  {failure['case']}: {failure['reason']}")
+    counts = f"{results.cases} cases, {failed} failed, {len(results.skipped)} skipped"
+    print_line(f"{counts}, {counted(count, 'rank')}" + (f", memory of {gpu.name}" if gpu else ""))
+    for skipped in results.skipped:
+        print_line(f"  skipped {skipped['case']}: {skipped['reason']}")
+    for failure in results.failures[:FAILURES_SHOWN]:
+        print_line(f"  {failure['case']}: {failure['reason']}")
     world.shutdown()
     return {
         "ok": failed == 0,
