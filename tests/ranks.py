@@ -5,7 +5,6 @@ Every process has a session of its own and is ended by its id. No process outliv
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -27,7 +26,7 @@ from fork_server import Forked, Parent
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHERS = ("tcp", "mpirun")
 # Variables that could make a test's ranks detect another launcher.
-_FOREIGN = (
+FOREIGN = (
     "OMPI_",
     "PMIX_",
     "PMI_",
@@ -78,7 +77,7 @@ class Outcome:
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Returns the environment without launchers' variables, with the tree importable and few threads."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     environ["PYTHONUNBUFFERED"] = "1"
     environ["PYTHONFAULTHANDLER"] = "1"
@@ -118,56 +117,6 @@ def mpirun_command(ranks: int) -> list[str]:
         command += ["--oversubscribe", "--bind-to", "none"]
         command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
     return [*command, "-np", str(ranks)]
-
-
-def command_line(
-    tmp_path: Path,
-    *arguments: str,
-    ranks: int = 0,
-    env: dict[str, str] | None = None,
-    timeout_s: float = 400,
-) -> tuple[int, Any, str]:
-    """Runs a command, under mpirun if ranks are given. Returns exit code, JSON file and output. Raises
-    AssertionError if the output has a table of Markdown: a terminal gets columns."""
-    path = tmp_path / "result.json"
-    words = [*arguments, "--json", str(path)]
-    environ = clean_environment({"COLUMNS": "200", **(env or {})})
-    if ranks or "PYTHONPATH" in (env or {}):
-        command = [sys.executable, "-m", "rdmacoll", *words]
-        result = subprocess.run(
-            [*(mpirun_command(ranks) if ranks else []), *command],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-        code, output = result.returncode, result.stdout + result.stderr
-    else:
-        code, output = _forked_command(words, environ, timeout_s)
-    assert "---:" not in output, f"Markdown reached the terminal:\n{output}"
-    found = json.loads(path.read_text()) if path.exists() else None
-    return code, found, output
-
-
-@functools.lru_cache(maxsize=1)
-def _command_line() -> Parent:
-    """The shared parent of command lines. They read all variables at run time, except Python's own."""
-    own = (*_FOREIGN, "COLUMNS", "HOROVOD_", "TF_CONFIG", "XDG_CACHE_HOME")
-    return Parent(clean_environment(), ("rdmacoll.cli.main", "rich.table"), own)
-
-
-def _forked_command(words: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> tuple[int, str]:
-    with tempfile.TemporaryFile() as output:
-        program = str(ROOT / "rdmacoll" / "cli" / "main.py")
-        process = _command_line().start([program, *words], environ, output)
-        try:
-            code = process.wait(timeout_s)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # also ends its children
-        output.seek(0)
-        return code, output.read().decode(errors="replace")
 
 
 def heed_interrupts() -> None:
@@ -216,7 +165,7 @@ def _parent(legacy_path: str = "") -> Parent:
 @functools.lru_cache(maxsize=1)
 def _parent_of_plain() -> Parent:
     """The process that forks the ranks without TensorFlow. `import rdmacoll` reads no variable."""
-    own = (*_FOREIGN, "CUDA_SIM_", "HOROVOD_", "TF_CONFIG", "TEST_")
+    own = (*FOREIGN, "CUDA_SIM_", "HOROVOD_", "TF_CONFIG", "TEST_")
     return Parent(clean_environment(), ("numpy", "rdmacoll"), own, exact=("PYTHONPATH",))
 
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks import command_line
+from command_lines import command_line
 from suites import ROOT, cores
 
 TREE = ROOT / "build" / "toy_algorithm" / "tree"

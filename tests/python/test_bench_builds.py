@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from command_lines import command_line
 from marks import slow
-from ranks import ROOT, command_line
+from ranks import ROOT
 
 from rdmacoll.benchmarks import builds, judge
 from rdmacoll.benchmarks.turns import Burst, Cell

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from command_lines import command_line
 from marks import slow
-from ranks import clean_environment, command_line
+from ranks import clean_environment
 
 from rdmacoll.benchmarks.team_rank import __main__ as team_rank, job, kinds
 from rdmacoll.benchmarks.team_rank.values import pattern

@@ -8,8 +8,9 @@ import sys
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from command_lines import command_line
 from marks import slow
-from ranks import ROOT, command_line, run
+from ranks import ROOT, run
 from test_by_hand import ByHand
 
 from rdmacoll import ps

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from command_lines import command_line
 from marks import slow
-from ranks import command_line
 
 from rdmacoll.benchmarks.libraries import HostLayout, LaunchContext, commands
 from rdmacoll.benchmarks.rpc import judge, measure, payloads

@@ -11,8 +11,9 @@ import sys
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from command_lines import command_line
 from marks import slow
-from ranks import ROOT, clean_environment, command_line
+from ranks import ROOT, clean_environment
 
 from rdmacoll.benchmarks.team_rank.training import networks, step
 from rdmacoll.benchmarks.training import judge, measure

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
-from ranks import command_line
+from command_lines import command_line
 
 from rdmacoll.cli import main, report
 from rdmacoll.cli.curves import panel, picture

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_lines import command_line
 from marks import slow
-from ranks import ROOT, clean_environment, command_line, mpirun_command, run_python
+from ranks import ROOT, clean_environment, mpirun_command, run_python
 
 from rdmacoll._abi.library import load
 from rdmacoll.cli import seeds

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from command_lines import command_line
 from cuda_sim_build import fake_driver
 from rank_program import program
-from ranks import Outcome, Run, command_line, run
+from ranks import Outcome, Run, run
 
 from rdmacoll.cli.doctor_facts import Machine
 from rdmacoll.cli.doctor_system import profile
@@ -208,7 +209,7 @@ def test_tune_fails_where_it_cannot_keep_the_profile(tmp_path):
 @pytest.mark.parametrize("operation", ["allreduce", "broadcast", "gather"])
 def test_plan_measures_beside_the_model(tmp_path, operation):
     arguments = ["plan", "--measure", "--op", operation, "--bytes", "256K"]
-    code, found, output = command_line(tmp_path, *arguments, ranks=2)
+    code, found, output = command_line(tmp_path, *arguments, ranks=2, launcher="tcp")
     assert (code, found["ok"]) == (0, True), output
     (row,) = found["rows"]
     assert row["bytes"] == 256 << 10

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from command_lines import command_line
 from marks import slow
-from ranks import command_line, run
+from ranks import run
 
 HAS_DEVICES = any(Path("/sys/class/infiniband").glob("*"))
 
@@ -45,7 +46,7 @@ def test_doctor_needs_no_mpi():
 
 def test_turned_off_rdma_is_said(tmp_path):
     code, found, output = command_line(
-        tmp_path, "doctor", "--pair", ranks=2, env={"TF_RDMA_ENABLED": "false"}
+        tmp_path, "doctor", "--pair", ranks=2, launcher="tcp", env={"TF_RDMA_ENABLED": "false"}
     )
     assert code == 0, output
     assert all("TF_RDMA_ENABLED" in rank["obstacle"] for rank in found["ranks"])
@@ -93,7 +94,7 @@ def test_one_rank_alone_is_told_how_to_start(tmp_path, command):
 
 
 def test_bench_pair_refuses_three_ranks(tmp_path):
-    code, found, _ = command_line(tmp_path, "bench", "pair", ranks=3)
+    code, found, _ = command_line(tmp_path, "bench", "pair", ranks=3, launcher="tcp")
     assert code == 1
     assert "3 ranks started" in found["error"]["message"]
 
@@ -105,6 +106,7 @@ def test_bench_pair_measures_each_size(tmp_path, transport):
         *["bench", "pair", "--transport", transport, "--sizes", "8:64K"],
         *["--repeat", "2", "--burst", "0.001"],
         ranks=2,
+        launcher="tcp",
     )
     assert code == 0, output
     assert (found["command"], found["ok"], found["transport"]) == ("bench pair", True, transport)

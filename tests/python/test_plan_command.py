@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from ranks import clean_environment, command_line
+from command_lines import command_line
+from ranks import clean_environment
 
 COST = {
     "algorithm",

@@ -11,8 +11,9 @@ import subprocess
 
 import pytest
 import tensorflow as tf
+from command_lines import command_line
 from kernel_spy import library  # noqa: F401 (a fixture)
-from ranks import ROOT, command_line
+from ranks import ROOT
 from test_tf_versions import old_python  # noqa: F401 (a fixture)
 
 from rdmacoll.errors import ConfigError
