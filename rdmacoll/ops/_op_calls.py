@@ -31,23 +31,47 @@ def reduce_group(
     """One op for tensors that travel as one dtype. labels: the names of the tensors in messages. manifest:
     describes the list that begins with these tensors; it has to be equal on all ranks. group: the dtypes
     of the group, which have to be equal on all ranks, too."""
-    dtype = compression.wire_dtype(tensors[0].dtype)
-    check_reducible(dtype.name, op)
-    prescale, postscale = scales(dtype, prescale_factor, postscale_factor)
+    check_reducible(compression.wire_dtype(tensors[0].dtype).name, op)
+    return reductions_of(
+        "rdmacoll_allreduce",
+        tensors,
+        op=op,
+        name=name,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+        labels=list(labels),
+        manifest=manifest,
+        group=group,
+    )
+
+
+def reductions_of(
+    function: str,
+    tensors: Sequence[Any],
+    *,
+    op: ReduceOp,
+    name: str | None,
+    prescale_factor: float,
+    postscale_factor: float,
+    compression: Compressor,
+    **attributes: Any,
+) -> list[Any]:
+    """The results of an op that reduces tensors. function: its name in the library. attributes: those that
+    not all such ops have."""
+    prescale, postscale = scales(compression.wire_dtype(tensors[0].dtype), prescale_factor, postscale_factor)
     wire, prescale = compression.packed(tensors, prescale)
-    functions = ops()
+    call = getattr(ops(), function)
     with op_scope(), typed_errors():
         results = list(
-            functions.rdmacoll_allreduce(
+            call(
                 tensors=wire,
                 op=OPERATOR_CODES[op],
                 prescale_bits=bits(prescale),
                 postscale_bits=bits(postscale),
                 tensor_name=op_name(name),
                 process_set=set_number(),
-                labels=list(labels),
-                manifest=manifest,
-                group=group,
+                **attributes,
                 **gradient_attribute(),
             )
         )

@@ -7,16 +7,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.operators import OPERATOR_CODES, ReduceOp, check_reducible
+from rdmacoll.operators import ReduceOp, check_reducible
 from rdmacoll.ops._arguments import (
-    bits,
     check_has_rows,
     in_groups,
     reduction,
     scales,
     tensor as as_tensor,
 )
-from rdmacoll.ops._gradient_kind import gradient_attribute, has_horovod_gradient
+from rdmacoll.ops._gradient_kind import has_horovod_gradient
 from rdmacoll.ops._gradients import (
     as_shaped,
     extrema_gradients,
@@ -26,14 +25,12 @@ from rdmacoll.ops._gradients import (
     scales_of,
     with_zeros,
 )
-from rdmacoll.ops._library import must_run, not_converted, op_scope, ops
-from rdmacoll.ops._names import op_name
-from rdmacoll.ops._op_calls import allgather_group
+from rdmacoll.ops._library import not_converted
+from rdmacoll.ops._op_calls import allgather_group, reductions_of
 from rdmacoll.ops._process_set_argument import takes_process_set
-from rdmacoll.ops._process_sets import gradient_of_same_kind, set_number
+from rdmacoll.ops._process_sets import gradient_of_same_kind
 from rdmacoll.ops._run_time import size_as
-from rdmacoll.ops._typed_errors import typed_errors
-from rdmacoll.ops.compression import Compressor, compressor
+from rdmacoll.ops.compression import compressor
 
 
 @not_converted
@@ -84,7 +81,8 @@ def grouped_reducescatter(
         [as_tensor(value) for value in tensors],
         name,
         check,
-        lambda inputs, name, group: _scatter_group(
+        lambda inputs, name, group: reductions_of(
+            "rdmacoll_reducescatter",
             inputs,
             group=group,
             op=reduce_op,
@@ -94,36 +92,6 @@ def grouped_reducescatter(
             compression=compressed,
         ),
     )
-
-
-def _scatter_group(
-    tensors: Sequence[Any],
-    *,
-    op: ReduceOp,
-    name: str | None,
-    prescale_factor: float,
-    postscale_factor: float,
-    compression: Compressor,
-    group: str = "",
-) -> list[Any]:
-    dtype = compression.wire_dtype(tensors[0].dtype)
-    prescale, postscale = scales(dtype, prescale_factor, postscale_factor)
-    wire, prescale = compression.packed(tensors, prescale)
-    functions = ops()
-    with op_scope(), typed_errors():
-        results = list(
-            functions.rdmacoll_reducescatter(
-                tensors=wire,
-                op=OPERATOR_CODES[op],
-                prescale_bits=bits(prescale),
-                postscale_bits=bits(postscale),
-                tensor_name=op_name(name),
-                process_set=set_number(),
-                group=group,
-                **gradient_attribute(),
-            )
-        )
-    return compression.unpacked(must_run(results), tensors)
 
 
 def _scaled_as_horovod(op: Any, values: Sequence[Any]) -> list[Any]:
